@@ -43,8 +43,9 @@ impl Program {
             command.env("LD_PRELOAD", library);
         }
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
-        let questions = child.stdin.take().context("no standard input")?;
-        let answers = BufReader::new(child.stdout.take().context("no standard output")?);
+        let questions = child.stdin.take().context("the child process has no standard input")?;
+        let answers =
+            BufReader::new(child.stdout.take().context("the child process has no standard output")?);
         Ok(Answering { child, questions: Some(questions), answers })
     }
 }
@@ -59,11 +60,12 @@ struct Answering {
 
 impl Answering {
     fn ask(&mut self, question: &Question) -> anyhow::Result<Vec<f64>> {
-        let questions = self.questions.as_mut().context("it has ended")?;
+        let questions = self.questions.as_mut().context("the child process ended before it answered")?;
         writeln!(questions, "{}", serde_json::to_string(question)?)?;
         let mut answer = String::new();
         self.answers.read_line(&mut answer)?;
-        serde_json::from_str(&answer).with_context(|| format!("it answered {answer:?}"))
+        serde_json::from_str(&answer)
+            .with_context(|| format!("unexpected answer of the child process: {answer:?}"))
     }
 
     /// Asks like `ask`, but kills the process if it takes longer than `limit`.
@@ -77,7 +79,7 @@ impl Answering {
         });
         let answer = self.ask(question);
         drop(answered);
-        anyhow::ensure!(!killer.join().unwrap_or_default(), "it took more than {limit:?}");
+        anyhow::ensure!(!killer.join().unwrap_or_default(), "the child process took more than {limit:?}");
         answer
     }
 }
@@ -116,7 +118,7 @@ impl Companion {
             if !isolated {
                 return this.round(&question);
             }
-            let answer = if failed { Vec::new() } else { this.alone(&question) };
+            let answer = if failed { Vec::new() } else { this.run_in_child(&question) };
             failed |= answer.is_empty();
             answer
         };
@@ -142,7 +144,7 @@ impl Companion {
 
     /// Runs one round in a separate process. If the process fails or exceeds the limit, reports that on standard error and
     /// returns no values.
-    fn alone(&self, question: &Question) -> Vec<f64> {
+    fn run_in_child(&self, question: &Question) -> Vec<f64> {
         let answer = self.program.start().and_then(|mut process| process.ask_within(LIMIT, question));
         answer.unwrap_or_else(|error| {
             eprintln!("{}: {}/{}/{}: {error:#}", self.name, question.row, question.case, question.subject);

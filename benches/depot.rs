@@ -28,18 +28,21 @@ impl Round for TestRound {
 }
 
 /// A supplier that makes rounds; it panics if a round is returned, because this would mean that the depot is too small.
-struct Maker {
+struct RoundMaker {
     made: AtomicUsize,
     flushed: AtomicUsize,
 }
 
-impl Supplier<TestRound> for Maker {
+impl Supplier<TestRound> for RoundMaker {
     fn fill(&self, op: &Operation, _: u32, max: usize, mut put: impl FnMut(TestRound)) -> usize {
         op.did(Path::Slab);
         for _ in 0..max {
             let number = self.made.fetch_add(1, Ordering::Relaxed) + 1;
             // Rounds must be multiples of 8, as addresses are; numbers begin at 8.
-            put(TestRound(NonNull::new(std::ptr::without_provenance_mut(number * 8)).expect("not zero")));
+            put(TestRound(
+                NonNull::new(std::ptr::without_provenance_mut(number * 8))
+                    .expect("the number of threads must not be zero"),
+            ));
         }
         max
     }
@@ -51,27 +54,27 @@ impl Supplier<TestRound> for Maker {
 
 struct Exchanges {
     layer: Layer<TestRound>,
-    maker: Maker,
+    maker: RoundMaker,
     batch: usize,
-    most: usize,
+    capacity: usize,
     budget: Duration,
 }
 
 impl Exchanges {
-    fn new(stock: u16, most: usize, budget: Duration) -> Option<Self> {
+    fn new(stock: u16, capacity: usize, budget: Duration) -> Option<Self> {
         let os = Cpus::os();
         // A batch is four times the capacity of a CPU, so that most of a batch comes from the depot and is returned to it.
         let batch = 4 * usize::from(CAPACITY) * (2 + usize::from(stock));
-        let depot_limit = (2 * most * batch / usize::from(CAPACITY)) as u32;
+        let depot_limit = (2 * capacity * batch / usize::from(CAPACITY)) as u32;
         let region = Table::<Heap>::region_bytes(&os, false);
         let memory = Heap::new(Table::<Heap>::footprint(&os, region))?;
         let table = Arc::new(Table::new(os, region, memory).ok()?);
         let layer = Layer::new(&table, Config::new(CAPACITY, stock, depot_limit.min(MAX_DEPOT)))?;
         Some(Self {
             layer,
-            maker: Maker { made: AtomicUsize::new(0), flushed: AtomicUsize::new(0) },
+            maker: RoundMaker { made: AtomicUsize::new(0), flushed: AtomicUsize::new(0) },
             batch,
-            most,
+            capacity,
             budget,
         })
     }
@@ -83,7 +86,7 @@ impl Exchanges {
             let mut rounds = Vec::with_capacity(self.batch);
             let mut batch = || {
                 while rounds.len() < self.batch {
-                    rounds.push(self.layer.alloc(&self.maker).expect("the maker never runs dry"));
+                    rounds.push(self.layer.alloc(&self.maker).expect("the maker must supply a round"));
                 }
                 for round in rounds.drain(..) {
                     self.layer.free(&self.maker, round);
@@ -104,11 +107,11 @@ impl Exchanges {
     }
 
     fn round(&self) -> Vec<f64> {
-        let measured: Vec<_> = (1..=self.most).map(|threads| self.with(threads)).collect();
+        let measured: Vec<_> = (1..=self.capacity).map(|threads| self.with(threads)).collect();
         let stats = self.layer.stats();
         let made = self.maker.made.load(Ordering::Relaxed) as u64;
         let gone = self.maker.flushed.load(Ordering::Relaxed) as u64;
-        assert_eq!(made - gone, stats.in_magazines + stats.in_depot, "a round was lost");
+        assert_eq!(made - gone, stats.in_magazines + stats.in_depot, "the depot must lose no round");
         measured.into_iter().flatten().collect()
     }
 }
@@ -118,8 +121,8 @@ fn main() -> anyhow::Result<()> {
         "depot",
         "million depot visits a CPU second and CPU ns a pair, magazines of 4, batches of 4 times what a CPU holds",
     );
-    let most = cpus();
-    let columns = (1..=most).flat_map(|cpus| {
+    let capacity = cpus();
+    let columns = (1..=capacity).flat_map(|cpus| {
         [
             Column::higher(format!("{cpus} CPUs, visits"), "M/s"),
             Column::lower(format!("{cpus} CPUs, pair"), "ns"),
@@ -127,7 +130,7 @@ fn main() -> anyhow::Result<()> {
     });
     let mut contenders = Vec::new();
     for (name, stock) in [("no stock", 0), ("stock of 8", 8), ("stock of 16", 16)] {
-        let exchanges = Exchanges::new(stock, most, bench.budget());
+        let exchanges = Exchanges::new(stock, capacity, bench.budget());
         let exchanges = exchanges.ok_or_else(|| anyhow::anyhow!("no memory for the magazines"))?;
         contenders.push(Contender::new(name, Kind::Ours, move || exchanges.round()));
     }

@@ -45,9 +45,9 @@ struct Options {
 /// A malloc to preload, and its `USLAB_OPTIONS`.
 type Malloc = (Preload, &'static str);
 
-const KEPT: [&str; 3] = ["all dropped", "nine tenths", "all but one a page"];
-const THEN: [&str; 2] = ["idle", "busy"];
-const ON: [&str; 2] = ["threads", "tokio tasks"];
+const KEPT_OBJECTS: [&str; 3] = ["all dropped", "nine tenths", "all but one a page"];
+const NEXT_STATES: [&str; 2] = ["idle", "busy"];
+const TASK_KINDS: [&str; 2] = ["threads", "tokio tasks"];
 
 /// Value of `LD_PRELOAD` for a malloc.
 fn library(malloc: &Preload) -> &OsStr {
@@ -96,17 +96,19 @@ fn returns(mallocs: &[Malloc], quick: bool) {
     println!(
         "\nMiB that are resident: when all is loaded; then a second and ten seconds after most was dropped."
     );
-    for (on, of) in (1..).zip(ON) {
+    for (on, of) in (1..).zip(TASK_KINDS) {
         println!(
             "\n| {of} | loaded | {} |",
-            KEPT.map(|kept| THEN.map(|then| format!("{kept}, {then}")).join(" | ")).join(" | ")
+            KEPT_OBJECTS
+                .map(|kept| NEXT_STATES.map(|then| format!("{kept}, {then}")).join(" | "))
+                .join(" | ")
         );
-        println!("|---|---|{}", "---|".repeat(KEPT.len() * THEN.len()));
+        println!("|---|---|{}", "---|".repeat(KEPT_OBJECTS.len() * NEXT_STATES.len()));
         for malloc in mallocs {
             let mut loaded = None;
             let mut cells = String::new();
-            for keep in 1..=KEPT.len() {
-                for then in 1..=THEN.len() {
+            for keep in 1..=KEPT_OBJECTS.len() {
+                for then in 1..=NEXT_STATES.len() {
                     let report =
                         report(malloc, quick, "returns", &[("keep", keep), ("then", then), ("on", on)]);
                     let mib = |when| report.as_deref().and_then(|report| number(report, when));
@@ -138,12 +140,12 @@ fn filters() {
         "--nocapture",
         TEST,
     ]);
-    let output = command.output().expect("cargo runs");
+    let output = command.output().expect("cargo must run");
     let all = [output.stdout, output.stderr].concat();
     let all = String::from_utf8_lossy(&all);
-    for line in all.lines().filter_map(|line| line.strip_prefix("preload: behind ")) {
+    for line in all.lines().filter_map(|line| line.strip_prefix("preload: under filter ")) {
         let words = line.split_once(" with check=0: ").and_then(|(what, ends)| {
-            Some((what.split_once(' ')?, ends.split_once(", without the library ")?))
+            Some((what.split_once(' ')?, ends.split_once("; without the library: ")?))
         });
         if let Some(((filter, program), (with, without))) = words {
             println!("| {filter} | {program} | {with} | {without} |");
@@ -160,7 +162,7 @@ fn compiled(name: &str, dir: &Path) -> PathBuf {
 }
 
 /// Standard output of a command, if it succeeded.
-fn said(command: &mut Command) -> Option<String> {
+fn stdout_of(command: &mut Command) -> Option<String> {
     let output = command.output().ok().filter(|output| output.status.success())?;
     Some(String::from_utf8_lossy(&output.stdout).into_owned())
 }
@@ -173,7 +175,7 @@ fn small(mallocs: &[Malloc], dir: &Path) {
     );
     let [calls, program] = ["calls.c", "small.c"].map(|name| compiled(name, dir));
     for (malloc, options) in mallocs {
-        let counted = said(Command::new(&calls).arg(library(malloc)).arg(&program).arg("once"));
+        let counted = stdout_of(Command::new(&calls).arg(library(malloc)).arg(&program).arg("once"));
         let calls = counted.and_then(|text| text.trim().parse().ok());
         let mut valgrind = Command::new("valgrind");
         valgrind.args(["--tool=callgrind", "--callgrind-out-file=/dev/null"]).arg(&program).arg("once");
@@ -184,7 +186,7 @@ fn small(mallocs: &[Malloc], dir: &Path) {
             text.lines().find_map(|line| line.split_once("Collected :")?.1.trim().parse().ok());
         // A huge page would be mostly unused, so huge pages are off.
         let options = format!("{options},huge_pages=never");
-        let text = said(
+        let text = stdout_of(
             Command::new(&program)
                 .env("LD_PRELOAD", library(malloc))
                 .env("USLAB_OPTIONS", options.trim_start_matches(',')),
@@ -206,12 +208,15 @@ fn small(mallocs: &[Malloc], dir: &Path) {
 }
 
 fn zeros(mallocs: &[Malloc], quick: bool) {
-    const OF: [(usize, usize); 3] = [(300, 3 << 10), (300, 4 << 10), (2000, 128)];
+    const OBJECT_COUNTS_AND_SIZES: [(usize, usize); 3] = [(300, 3 << 10), (300, 4 << 10), (2000, 128)];
     println!("\nMiB that are resident of zeroed blocks of which eight bytes each are written.\n");
-    println!("| malloc | {} |", OF.map(|(blocks, kib)| format!("{blocks} of {kib} KiB")).join(" | "));
-    println!("|---|{}", "---|".repeat(OF.len()));
+    println!(
+        "| malloc | {} |",
+        OBJECT_COUNTS_AND_SIZES.map(|(blocks, kib)| format!("{blocks} of {kib} KiB")).join(" | ")
+    );
+    println!("|---|{}", "---|".repeat(OBJECT_COUNTS_AND_SIZES.len()));
     for malloc in mallocs {
-        let cells = OF.map(|(blocks, kib)| {
+        let cells = OBJECT_COUNTS_AND_SIZES.map(|(blocks, kib)| {
             let report = report(malloc, quick, "zeros", &[("blocks", blocks), ("kib", kib)]);
             cell(report.as_deref().and_then(|report| number(report, "resident")))
         });
@@ -234,13 +239,13 @@ fn limits(mallocs: &[Malloc], dir: &Path) {
             .args(["-c", "ulimit -v 900000 && LD_PRELOAD=$1 exec \"$0\""])
             .arg(&addresses)
             .arg(library(malloc));
-        let text = said(shell.env("USLAB_OPTIONS", options)).unwrap_or_default();
+        let text = stdout_of(shell.env("USLAB_OPTIONS", options)).unwrap_or_default();
         let mut numbers = text.split_whitespace().map(|number| number.parse().ok());
         let [threads, blocks] = [(); 2].map(|()| cell(numbers.next().flatten()));
         let ends = GROUPS.map(|mib| {
-            let Some(limited) = uslab_tests::ControlGroup::new(mib << 20) else { return "no group" };
+            let Some(limited) = uslab_tests::ControlGroup::new(mib << 20) else { return "no control group" };
             let mut command = limited.command(&group, malloc.library.as_deref());
-            match said(command.arg((mib * 3 / 5).to_string()).env("USLAB_OPTIONS", options)) {
+            match stdout_of(command.arg((mib * 3 / 5).to_string()).env("USLAB_OPTIONS", options)) {
                 Some(_) => "ends well",
                 None => "is killed",
             }

@@ -46,12 +46,12 @@ macro_rules! objects {
 /// An [`IndexPool`] that does not check the addresses of frees.
 struct Unchecked(IndexPool<HeapArea>);
 /// A [`FreeList`] and its memory.
-struct Listed(FreeList, #[allow(dead_code, reason = "owns the memory")] HeapArea);
+struct ListWithMemory(FreeList, #[allow(dead_code, reason = "owns the memory")] HeapArea);
 /// The system's allocator.
 struct Malloc;
 
 objects! {
-    Listed: |p| p.0.obtain().expect("room"), |o| p.0.give(o);
+    ListWithMemory: |p| p.0.obtain().expect("room"), |o| p.0.give(o);
     FixedPool<HeapArea>: |p| p.alloc(OBJECT).expect("room"), |o| p.free(o);
     IndexPool<HeapArea>: |p| p.alloc().expect("room"), |o| p.free(o);
     Unchecked: |p| p.0.alloc().expect("room"), |o| p.0.free_unchecked(o);
@@ -107,7 +107,11 @@ fn measured(mut pool: impl Objects, budget: Duration) -> impl FnMut() -> Vec<f64
                 for (stamp, object) in batch.drain(..).enumerate() {
                     // SAFETY: the object was allocated and stamped above, and is freed once.
                     unsafe {
-                        assert_eq!(object.cast::<u64>().read(), stamp as u64, "two objects in one place");
+                        assert_eq!(
+                            object.cast::<u64>().read(),
+                            stamp as u64,
+                            "two objects have the same address"
+                        );
                         pool.free(object);
                     }
                 }
@@ -127,7 +131,7 @@ fn operations(bench: &mut Bench) -> Result<(), PoolError> {
     let blocks = BYTES / size;
     let list = area()?;
     // SAFETY: the memory lives as long as the list, and has no other user.
-    let list = Listed(unsafe { FreeList::new(list.memory(), size, OBJECT.align(), 0) }?, list);
+    let list = ListWithMemory(unsafe { FreeList::new(list.memory(), size, OBJECT.align(), 0) }?, list);
     let each = IndexPool::with_blocks(area()?, size, blocks, Initialise::EachAllocation)?;
     let classes = ClassPools::new(&SizeClasses::micro(), BYTES)?;
     let contenders = vec![

@@ -20,14 +20,14 @@ fn value<const WORDS: usize>(stamp: usize) -> Value<WORDS> {
 
 /// Looks up every name in a random order, repeatedly. `find` returns the stamp of the object that it has found, or 0;
 /// the sum of all stamps is checked.
-struct LookUp {
+struct NameLookup {
     budget: Duration,
     objects: usize,
-    sum: u64,
+    stamp_sum: u64,
 }
 
-impl LookUp {
-    fn by<N: 'static>(
+impl NameLookup {
+    fn bench_lookup<N: 'static>(
         &self,
         name: &'static str,
         kind: Kind,
@@ -35,10 +35,10 @@ impl LookUp {
         find: impl Fn(&N) -> u64 + 'static,
     ) -> Contender {
         names.shuffle(&mut random());
-        let (budget, sum, objects) = (self.budget, self.sum, self.objects as u64);
+        let (budget, stamp_sum, objects) = (self.budget, self.stamp_sum, self.objects as u64);
         let pass = move || names.iter().fold(0_u64, |sum, name| sum.wrapping_add(find(black_box(name))));
         Contender::new(name, kind, move || {
-            assert_eq!(pass(), sum, "{name} found other objects");
+            assert_eq!(pass(), stamp_sum, "{name} found other objects");
             let pass = || {
                 black_box(pass());
                 objects
@@ -49,8 +49,8 @@ impl LookUp {
 
     /// All ways to find an object, or, if `gone`, to detect that the object no longer exists.
     fn contenders(budget: Duration, objects: usize, gone: bool) -> anyhow::Result<Vec<Contender>> {
-        let sum = if gone { 0 } else { (objects * (objects + 1) / 2) as u64 };
-        let this = Self { budget, objects, sum };
+        let stamp_sum = if gone { 0 } else { (objects * (objects + 1) / 2) as u64 };
+        let this = Self { budget, objects, stamp_sum };
         let stamps = || (1..=objects).map(value::<8>);
         let (ours, pool, general) = (Kind::Ours, Kind::Pool, Kind::General);
         let mut all = vec![];
@@ -61,7 +61,7 @@ impl LookUp {
             names.iter().for_each(|name| _ = narrow.free(*name));
         }
         let find = move |name: &_| narrow.get(*name).map_or(0, |value| value[0]);
-        all.push(this.by("HandleTable, 24 + 8", ours, names, find));
+        all.push(this.bench_lookup("HandleTable, 24 + 8", ours, names, find));
 
         let mut table = HandleTable::<_>::new();
         let names: Vec<_> = stamps().map(|value| table.alloc(value)).collect::<Result<_, _>>()?;
@@ -69,7 +69,7 @@ impl LookUp {
             names.iter().for_each(|name| _ = table.free(*name));
         }
         let find = move |name: &_| table.get(*name).map_or(0, |value| value[0]);
-        all.push(this.by("HandleTable, 32 + 32", ours, names, find));
+        all.push(this.bench_lookup("HandleTable, 32 + 32", ours, names, find));
 
         let mut map = SlotMap::<_>::new();
         let names: Vec<_> = stamps().map(|value| map.alloc(value)).collect::<Result<_, _>>()?;
@@ -77,7 +77,7 @@ impl LookUp {
             names.iter().for_each(|name| _ = map.free(*name));
         }
         let find = move |name: &_| map.get(*name).map_or(0, |value| value[0]);
-        all.push(this.by("SlotMap", ours, names, find));
+        all.push(this.bench_lookup("SlotMap", ours, names, find));
 
         let cache: HandleCache<Value<8>> =
             ObjectCache::builder("bench-handles").ctor(|| value(0)).build_handles(WrapPolicy::Retire)?;
@@ -87,7 +87,7 @@ impl LookUp {
             names.iter().for_each(|name| _ = cache.free(*name));
         }
         let find = move |name: &_| cache.get(*name).map_or(0, |value| value[0]);
-        all.push(this.by("HandleCache, held", ours, names, find));
+        all.push(this.bench_lookup("HandleCache, held", ours, names, find));
 
         let mut theirs = slotmap::SlotMap::new();
         let names: Vec<_> = stamps().map(|value| theirs.insert(value)).collect();
@@ -95,7 +95,7 @@ impl LookUp {
             theirs.clear();
         }
         let find = move |name: &_| theirs.get(*name).map_or(0, |value: &Value<8>| value[0]);
-        all.push(this.by("slotmap::SlotMap", pool, names, find));
+        all.push(this.bench_lookup("slotmap::SlotMap", pool, names, find));
 
         let arcs: Vec<_> = stamps().map(Arc::new).collect();
         let names: Vec<_> = arcs.iter().map(Arc::downgrade).collect();
@@ -104,17 +104,19 @@ impl LookUp {
             black_box(&kept);
             name.upgrade().map_or(0, |value| value[0])
         };
-        all.push(this.by("Weak, upgraded", general, names, find));
+        all.push(this.bench_lookup("Weak, upgraded", general, names, find));
         if gone {
             return Ok(all);
         }
 
         let arcs: Vec<_> = stamps().map(Arc::new).collect();
-        all.push(this.by("Arc, cloned", general, arcs, |name| black_box(name.clone())[0]));
+        all.push(this.bench_lookup("Arc, cloned", general, arcs, |name| black_box(name.clone())[0]));
         let values: Vec<_> = stamps().collect();
-        all.push(this.by("index", pool, (0..objects).collect(), move |name: &usize| values[*name][0]));
+        all.push(
+            this.bench_lookup("index", pool, (0..objects).collect(), move |name: &usize| values[*name][0]),
+        );
         let boxes: Vec<_> = stamps().map(Box::new).collect();
-        all.push(this.by("Box", pool, boxes, |name| name[0]));
+        all.push(this.bench_lookup("Box", pool, boxes, |name| name[0]));
         Ok(all)
     }
 }
@@ -189,7 +191,7 @@ fn visit(budget: Duration, freed: usize) -> anyhow::Result<Vec<Contender>> {
     let left = names.len() as u64;
     let by = |name, kind, pass: Box<dyn Fn() -> u64>| {
         Contender::new(name, kind, move || {
-            assert_eq!(pass(), expected, "{name} visited others");
+            assert_eq!(pass(), expected, "{name} visited other objects");
             let pass = || {
                 black_box(pass());
                 left
@@ -209,9 +211,13 @@ fn main() -> anyhow::Result<()> {
     let budget = bench.budget();
     let ns = || [Column::lower("", "ns")];
     for objects in [1000, 100_000] {
-        bench.group(format!("find, {objects} of 64 B"), ns(), LookUp::contenders(budget, objects, false)?);
+        bench.group(
+            format!("find, {objects} of 64 B"),
+            ns(),
+            NameLookup::contenders(budget, objects, false)?,
+        );
     }
-    bench.group("miss, 1000 of 64 B", ns(), LookUp::contenders(budget, 1000, true)?);
+    bench.group("miss, 1000 of 64 B", ns(), NameLookup::contenders(budget, 1000, true)?);
     bench.group("replace, 16 B", ns(), replace::<2>(budget)?);
     bench.group("replace, 256 B", ns(), replace::<32>(budget)?);
     bench.group("replace, 1024 B", ns(), replace::<128>(budget)?);

@@ -16,7 +16,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 /// Minimum number of samples that criterion accepts.
-const LEAST: usize = 10;
+const MIN_SAMPLES: usize = 10;
 
 /// Baselines to save and to compare with.
 #[derive(Clone, Debug, Default, clap::Args)]
@@ -33,9 +33,9 @@ pub struct Baselines {
 }
 
 /// Criterion's measurement of a value that was already measured, in the unit of its row.
-struct Kept(&'static str);
+struct MeasuredValue(&'static str);
 
-impl Measurement for Kept {
+impl Measurement for MeasuredValue {
     type Intermediate = ();
     type Value = f64;
     fn start(&self) {}
@@ -56,7 +56,7 @@ impl Measurement for Kept {
     }
 }
 
-impl ValueFormatter for Kept {
+impl ValueFormatter for MeasuredValue {
     fn scale_values(&self, _: f64, _: &mut [f64]) -> &'static str {
         self.0
     }
@@ -99,8 +99,8 @@ pub(crate) fn commit() -> String {
     let mut git = Command::new("git");
     git.args(["describe", "--always", "--dirty", "--abbrev=8", "--exclude=*"]);
     let output = git.current_dir(env!("CARGO_MANIFEST_DIR")).stderr(Stdio::null()).output();
-    let said = output.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned());
-    said.ok().filter(|said| !said.is_empty()).unwrap_or_else(|| "unknown".into())
+    let commit_text = output.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned());
+    commit_text.ok().filter(|commit_text| !commit_text.is_empty()).unwrap_or_else(|| "unknown".into())
 }
 
 /// Criterion's folder name for `name`. The file of a run is in the folder of its row.
@@ -161,10 +161,10 @@ pub(crate) fn analyse(
     baselines: &Baselines,
     directory: &Path,
 ) -> anyhow::Result<()> {
-    let enough: Vec<_> = rows.iter().filter(|row| row.samples.len() >= LEAST).collect();
+    let enough: Vec<_> = rows.iter().filter(|row| row.samples.len() >= MIN_SAMPLES).collect();
     for row in &enough {
         let mut criterion = Criterion::default()
-            .with_measurement(Kept(row.unit))
+            .with_measurement(MeasuredValue(row.unit))
             .output_directory(directory)
             .sample_size(row.samples.len())
             // The warm-up is one call, whose value is not used. The number of iterations is then large enough for fractions of
@@ -190,7 +190,7 @@ pub(crate) fn analyse(
         group.finish();
     }
     if enough.is_empty() && !rows.is_empty() {
-        eprintln!("criterion wants {LEAST} rounds or more: it was asked nothing");
+        eprintln!("criterion needs at least {MIN_SAMPLES} rounds, so no baseline was compared or saved");
     }
     baselines.save_baseline.as_ref().map_or(Ok(()), |name| save_run(&enough, run, name, directory))
 }

@@ -33,6 +33,6 @@ pub mod subject;
 pub mod team;
 pub mod work;
 
-pub use report::{Better, Column};
+pub use report::{BetterDirection, Column};
 pub use rounds::{Bench, Contender, contenders};
-pub use subject::{Kind, Local, Made, Subject, Work};
+pub use subject::{Kind, LazySubject, Subject, ThreadAccess, Work};

@@ -7,7 +7,7 @@
 use crate::ours::{Global, Kmalloc};
 use crate::preload;
 use crate::rounds::Contender;
-use crate::subject::{Kind, Local, Raw, Subject};
+use crate::subject::{Kind, Raw, Subject, ThreadAccess};
 use std::alloc::{GlobalAlloc, Layout};
 use std::ffi::{CStr, CString, c_void};
 use std::fmt::Debug;
@@ -115,7 +115,7 @@ general! {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Loaded {
+struct LoadedMalloc {
     malloc: unsafe extern "C" fn(usize) -> *mut c_void,
     /// Frees memory; some libraries ignore the size.
     free: unsafe extern "C" fn(*mut c_void, usize),
@@ -123,7 +123,7 @@ struct Loaded {
     give_back: unsafe extern "C" fn(bool),
 }
 
-impl Loaded {
+impl LoadedMalloc {
     /// Opens a peer's library, whose symbols are local, so that it replaces no other malloc.
     fn open(peer: &str, [malloc, free, give_back]: [&CStr; 3]) -> Option<Self> {
         let mut files =
@@ -153,10 +153,10 @@ macro_rules! loaded {
     ($($(#[$meta:meta])* $name:ident = $shown:literal, [$($function:literal),*];)*) => { $(
         $(#[$meta])*
         #[derive(Debug)]
-        pub struct $name(Loaded);
+        pub struct $name(LoadedMalloc);
         impl $name {
-            fn library() -> Option<Loaded> {
-                Loaded::open($shown, [$($function),*])
+            fn library() -> Option<LoadedMalloc> {
+                LoadedMalloc::open($shown, [$($function),*])
             }
         }
         impl Malloc for $name {
@@ -166,7 +166,7 @@ macro_rules! loaded {
                 Self::library().is_some()
             }
             fn new() -> Self {
-                Self(Self::library().expect("the library"))
+                Self(Self::library().expect("the library must load"))
             }
             #[inline(always)]
             fn alloc(&self, size: usize) -> NonNull<u8> {
@@ -212,7 +212,7 @@ pub struct OneSize<M, const WORDS: usize>(M);
 impl<M: Malloc, const WORDS: usize> Subject for OneSize<M, WORDS> {
     const NAME: &'static str = M::NAME;
     const KIND: Kind = M::KIND;
-    type Local<'s> = OneSizeLocal<'s, M, WORDS>;
+    type ThreadAccess<'s> = OneSizeAccess<'s, M, WORDS>;
 
     fn available() -> bool {
         M::available()
@@ -220,16 +220,16 @@ impl<M: Malloc, const WORDS: usize> Subject for OneSize<M, WORDS> {
     fn new(_: usize) -> Self {
         Self(M::new())
     }
-    fn local(&self) -> OneSizeLocal<'_, M, WORDS> {
-        OneSizeLocal(&self.0, PhantomData)
+    fn local(&self) -> OneSizeAccess<'_, M, WORDS> {
+        OneSizeAccess(&self.0, PhantomData)
     }
 }
 
 /// A thread's access to a [`OneSize`] subject.
 #[derive(Debug)]
-pub struct OneSizeLocal<'s, M, const WORDS: usize>(&'s M, PhantomData<[u64; WORDS]>);
+pub struct OneSizeAccess<'s, M, const WORDS: usize>(&'s M, PhantomData<[u64; WORDS]>);
 
-impl<M: Malloc, const WORDS: usize> Local for OneSizeLocal<'_, M, WORDS> {
+impl<M: Malloc, const WORDS: usize> ThreadAccess for OneSizeAccess<'_, M, WORDS> {
     type Object = Raw;
     #[inline(always)]
     fn alloc(&mut self, stamp: u64) -> Raw {

@@ -9,7 +9,7 @@ use std::path::Path;
 /// Name of the row of whole programs.
 pub const ROW: &str = "malloc";
 /// Name of this project's malloc.
-pub const OURS: &str = "uslab";
+pub const OWN_ALLOCATOR: &str = "uslab";
 /// Columns of each program.
 pub const COLUMNS: [&str; 3] = ["time", "CPU time", "peak"];
 /// Prefix of the benchmark programs' names.
@@ -45,7 +45,7 @@ pub(crate) fn saved(directory: &Path, baseline: &str) -> anyhow::Result<Option<R
         let column = Column::lower("", unit(program, column)).counts_in(case);
         let mut subjects = Vec::new();
         for (_, subject) in of_case {
-            let kind = if subject == OURS { Kind::Ours } else { Kind::General };
+            let kind = if subject == OWN_ALLOCATOR { Kind::Ours } else { Kind::General };
             subjects.push((subject.as_str(), kind, kept::saved(directory, [ROW, case, subject], baseline)?));
         }
         report.add(ROW, case, &column, subjects.into_iter());
@@ -63,7 +63,7 @@ pub fn means(report: &Report) -> String {
                 row.case.starts_with(BENCH) == bench && row.case.ends_with(&format!(", {column}"))
             };
             let rows: Vec<_> = report.rows.iter().filter(of_column).collect();
-            let Some(means) = Means::of(&rows) else { continue };
+            let Some(means) = ColumnMeans::from_rows(&rows) else { continue };
             let _ = writeln!(text, "{programs}, {column}: {means}");
         }
     }
@@ -71,19 +71,19 @@ pub fn means(report: &Report) -> String {
 }
 
 /// Means of one column.
-struct Means {
+struct ColumnMeans {
     cases: usize,
     /// For each malloc, the mean over all cases of its ratio to the best peer; the lowest mean comes first.
     means: Vec<(String, f64)>,
     /// Mean of the best peer.
-    best: f64,
+    best_peer: f64,
     /// Names of mallocs that failed in some case.
     incomplete: Vec<String>,
 }
 
-impl Means {
+impl ColumnMeans {
     /// Means of the given rows; `None` if no peer has every case.
-    fn of(rows: &[&Row]) -> Option<Self> {
+    fn from_rows(rows: &[&Row]) -> Option<Self> {
         let distinct = |name: fn(&Row) -> &String| {
             let mut names: Vec<_> = rows.iter().map(|row| name(row).clone()).collect();
             names.sort_unstable();
@@ -91,7 +91,7 @@ impl Means {
             names
         };
         let (cases, subjects) = (distinct(|row| &row.case).len(), distinct(|row| &row.subject));
-        let (mut means, mut incomplete, mut best) = (Vec::new(), Vec::new(), f64::INFINITY);
+        let (mut means, mut incomplete, mut best_peer) = (Vec::new(), Vec::new(), f64::INFINITY);
         for subject in subjects {
             let own = || rows.iter().filter(|row| row.subject == subject);
             let logarithms: Vec<_> = own().filter_map(|row| Some(row.ratio?.ln())).collect();
@@ -101,18 +101,18 @@ impl Means {
             }
             let mean = (logarithms.iter().sum::<f64>() / cases as f64).exp();
             if own().all(|row| row.kind == Kind::General) {
-                best = best.min(mean);
+                best_peer = best_peer.min(mean);
             }
             means.push((subject, mean));
         }
         means.sort_by(|a, b| a.1.total_cmp(&b.1));
-        best.is_finite().then_some(Self { cases, means, best, incomplete })
+        best_peer.is_finite().then_some(Self { cases, means, best_peer, incomplete })
     }
 }
 
-impl fmt::Display for Means {
+impl fmt::Display for ColumnMeans {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let shown = |(name, mean): &(String, f64)| format!("{name} {:.3}", mean / self.best);
+        let shown = |(name, mean): &(String, f64)| format!("{name} {:.3}", mean / self.best_peer);
         let shown: Vec<_> = self.means.iter().map(shown).collect();
         write!(f, "{} ({} cases)", shown.join(", "), self.cases)?;
         if !self.incomplete.is_empty() {

@@ -7,7 +7,7 @@ mod classic;
 
 use crate::mallocs::{Malloc, OneSize, layout};
 use crate::rounds::Contender;
-use crate::subject::{Bytes, Kind, Local, Raw, Subject, Work, hide};
+use crate::subject::{Bytes, Kind, Raw, Subject, ThreadAccess, Work, hide};
 pub use classic::Classic;
 use std::alloc::GlobalAlloc;
 use std::fmt;
@@ -43,7 +43,7 @@ pub(crate) fn give_back_all() {
 
 /// Ends a reaping interval of the global subsystem.
 fn reap_all() {
-    Subsystem::global().expect("the global subsystem").end_interval();
+    Subsystem::global().expect("the global subsystem must start").end_interval();
 }
 
 /// Creates a cache in the global subsystem.
@@ -61,25 +61,25 @@ pub struct Kmem<const WORDS: usize>(pub KmemCache);
 impl<const WORDS: usize> Subject for Kmem<WORDS> {
     const NAME: &'static str = "kmem_cache";
     const KIND: Kind = Kind::Ours;
-    type Local<'s> = KmemLocal<'s>;
+    type ThreadAccess<'s> = KmemAccess<'s>;
 
     fn new(_: usize) -> Self {
         Self(cache(WORDS))
     }
-    fn local(&self) -> KmemLocal<'_> {
-        KmemLocal(&self.0)
+    fn local(&self) -> KmemAccess<'_> {
+        KmemAccess(&self.0)
     }
 }
 
 /// A thread's access to a [`KmemCache`].
 #[derive(Debug)]
-pub struct KmemLocal<'s>(pub &'s KmemCache);
+pub struct KmemAccess<'s>(pub &'s KmemCache);
 
-impl Local for KmemLocal<'_> {
+impl ThreadAccess for KmemAccess<'_> {
     type Object = Raw;
     #[inline(always)]
     fn alloc(&mut self, stamp: u64) -> Raw {
-        let object = self.0.alloc(Gfp::KERNEL).expect("an object");
+        let object = self.0.alloc(Gfp::KERNEL).expect("an allocation must succeed");
         // SAFETY: the object was just allocated, and no bench has objects smaller than 8 bytes.
         unsafe { Raw::stamped(object, stamp) }
     }
@@ -114,26 +114,26 @@ impl<const WORDS: usize> fmt::Debug for Typed<WORDS> {
 impl<const WORDS: usize> Subject for Typed<WORDS> {
     const NAME: &'static str = "object_cache";
     const KIND: Kind = Kind::Ours;
-    type Local<'s> = TypedLocal<'s, WORDS>;
+    type ThreadAccess<'s> = TypedAccess<'s, WORDS>;
 
     fn new(_: usize) -> Self {
         let builder = ObjectCache::builder(format!("bench-typed-{}", WORDS * 8));
         Self(builder.ctor(|| [MaybeUninit::uninit(); WORDS]).build().expect("a cache"))
     }
-    fn local(&self) -> TypedLocal<'_, WORDS> {
-        TypedLocal(&self.0)
+    fn local(&self) -> TypedAccess<'_, WORDS> {
+        TypedAccess(&self.0)
     }
 }
 
 /// A thread's access to an [`ObjectCache`].
 #[derive(Debug)]
-pub struct TypedLocal<'s, const WORDS: usize>(&'s ObjectCache<Bytes<WORDS>>);
+pub struct TypedAccess<'s, const WORDS: usize>(&'s ObjectCache<Bytes<WORDS>>);
 
-impl<'s, const WORDS: usize> Local for TypedLocal<'s, WORDS> {
+impl<'s, const WORDS: usize> ThreadAccess for TypedAccess<'s, WORDS> {
     type Object = CacheBox<'s, Bytes<WORDS>>;
     #[inline(always)]
     fn alloc(&mut self, stamp: u64) -> Self::Object {
-        let mut object = self.0.alloc().expect("an object");
+        let mut object = self.0.alloc().expect("an allocation must succeed");
         object[0].write(stamp);
         hide(NonNull::from_mut(&mut *object));
         object
@@ -194,7 +194,7 @@ impl Malloc for Kmalloc {
     const KIND: Kind = Kind::Ours;
 
     fn new() -> Self {
-        Self(Subsystem::global().expect("the global subsystem").kmalloc())
+        Self(Subsystem::global().expect("the global subsystem must start").kmalloc())
     }
     #[inline(always)]
     fn alloc(&self, size: usize) -> NonNull<u8> {
@@ -218,15 +218,15 @@ pub trait Disturbed: Subject {
     /// Ends a reaping interval, as a reaper does.
     fn reap();
     /// Creates another cache on the same pages.
-    fn other() -> Other;
+    fn other() -> OtherCache;
 }
 
 impl<const WORDS: usize> Disturbed for Kmem<WORDS> {
     fn reap() {
         reap_all();
     }
-    fn other() -> Other {
-        Other(cache(WORDS))
+    fn other() -> OtherCache {
+        OtherCache(cache(WORDS))
     }
 }
 
@@ -234,7 +234,7 @@ impl<const WORDS: usize> Disturbed for Typed<WORDS> {
     fn reap() {
         reap_all();
     }
-    fn other() -> Other {
+    fn other() -> OtherCache {
         Kmem::<WORDS>::other()
     }
 }
@@ -243,19 +243,19 @@ impl<const WORDS: usize> Disturbed for OneSize<Global, WORDS> {
     fn reap() {
         USLAB.reap();
     }
-    fn other() -> Other {
-        Other(USLAB.build(builder(WORDS)).expect("a cache"))
+    fn other() -> OtherCache {
+        OtherCache(USLAB.build(builder(WORDS)).expect("a cache"))
     }
 }
 
 /// A cache in addition to the measured one.
 #[derive(Debug)]
-pub struct Other(KmemCache);
+pub struct OtherCache(KmemCache);
 
-impl Other {
+impl OtherCache {
     /// Allocates and frees an object.
     pub fn pair(&self) {
-        let mut local = KmemLocal(&self.0);
+        let mut local = KmemAccess(&self.0);
         let object = local.alloc(1);
         local.free(object);
     }

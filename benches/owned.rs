@@ -9,15 +9,15 @@ use std::ptr::NonNull;
 use std::sync::{Arc, Barrier};
 use std::time::Duration;
 use uslab::ObjectCache;
-use uslab_benches::subject::{Checked, Local, hide};
+use uslab_benches::subject::{Checked, ThreadAccess, hide};
 use uslab_benches::{Bench, Column, Contender, Kind, clock, work};
 
 type Object = [u64; 8];
 
 /// Objects that are freed when their owner is dropped.
-struct Dropped<A, O>(A, PhantomData<fn() -> O>);
+struct FreedOnOwnerDrop<A, O>(A, PhantomData<fn() -> O>);
 
-impl<A: Fn() -> O, O: DerefMut<Target = Object> + Send> Local for Dropped<A, O> {
+impl<A: Fn() -> O, O: DerefMut<Target = Object> + Send> ThreadAccess for FreedOnOwnerDrop<A, O> {
     type Object = O;
     #[inline(always)]
     fn alloc(&mut self, stamp: u64) -> O {
@@ -56,12 +56,12 @@ impl Pooled {
 impl Deref for Pooled {
     type Target = Object;
     fn deref(&self) -> &Object {
-        self.object.as_ref().expect("until it is dropped")
+        self.object.as_ref().expect("the object exists until its owner is dropped")
     }
 }
 impl DerefMut for Pooled {
     fn deref_mut(&mut self) -> &mut Object {
-        self.object.as_mut().expect("until it is dropped")
+        self.object.as_mut().expect("the object exists until its owner is dropped")
     }
 }
 impl Drop for Pooled {
@@ -77,7 +77,7 @@ fn measured<O: DerefMut<Target = Object> + Send>(
     budget: Duration,
 ) -> impl FnMut() -> Vec<f64> + 'static {
     let pairs = move |start: Option<&Barrier>, alloc| {
-        let mut local = Dropped(alloc, PhantomData);
+        let mut local = FreedOnOwnerDrop(alloc, PhantomData);
         let mut checked = Checked::new(&mut local);
         work::pairs(&mut checked, 10_000);
         assert_eq!(checked.written, checked.read, "objects did not keep their stamps");
@@ -90,7 +90,7 @@ fn measured<O: DerefMut<Target = Object> + Send>(
         let both: f64 = std::thread::scope(|scope| {
             let threads =
                 [alloc.clone(), alloc.clone()].map(|alloc| scope.spawn(move || pairs(Some(start), alloc)));
-            threads.into_iter().map(|thread| thread.join().expect("it does not panic")).sum()
+            threads.into_iter().map(|thread| thread.join().expect("the thread must not panic")).sum()
         });
         vec![alone, both / 2.0]
     }
@@ -104,11 +104,15 @@ fn main() -> anyhow::Result<()> {
         Box::leak(Box::new(ObjectCache::builder("bench-owned").ctor(Object::default).build()?));
     let pool = Arc::new(Pool::default());
     let contenders = vec![
-        Contender::new("alloc", Kind::Ours, measured(|| cache.alloc().expect("an object"), budget)),
+        Contender::new(
+            "alloc",
+            Kind::Ours,
+            measured(|| cache.alloc().expect("an allocation must succeed"), budget),
+        ),
         Contender::new(
             "alloc_owned",
             Kind::Ours,
-            measured(|| cache.alloc_owned().expect("an object"), budget),
+            measured(|| cache.alloc_owned().expect("an allocation must succeed"), budget),
         ),
         Contender::new("Box", Kind::General, measured(Box::<Object>::default, budget)),
         Contender::new("Arc pool", Kind::Pool, measured(move || Pooled::new(&pool), budget)),

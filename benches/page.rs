@@ -85,7 +85,7 @@ impl Page<'_> {
         writeln!(
             f,
             "The ratios of `{}` to the best peer in each program, and from which to which they go over the runs.\n",
-            means::OURS
+            means::OWN_ALLOCATOR
         )?;
         writeln!(f, "| program | {} |\n|---|{}", COLUMNS.join(" | "), "---|".repeat(COLUMNS.len()))?;
         for program in programs {

@@ -3,7 +3,7 @@
 use crate::subject::Raw;
 #[cfg(feature = "peers")]
 use crate::subject::{Bytes, hide, stamped};
-use crate::subject::{Kind, Local, Subject, hide_index};
+use crate::subject::{Kind, Subject, ThreadAccess, hide_index};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::RefCell;
 #[cfg(feature = "peers")]
@@ -22,24 +22,24 @@ impl Subject for Null {
     const KIND: Kind = Kind::Floor;
     const SHARED: bool = false;
     const CHECKED: bool = false;
-    type Local<'s> = NullLocal;
+    type ThreadAccess<'s> = NullAccess;
 
     fn new(live: usize) -> Self {
         Self { live }
     }
-    fn local(&self) -> NullLocal {
-        NullLocal { places: vec![0; self.live.next_power_of_two()].into(), next: 0 }
+    fn local(&self) -> NullAccess {
+        NullAccess { places: vec![0; self.live.next_power_of_two()].into(), next: 0 }
     }
 }
 
 /// The floor's ring of places.
 #[derive(Debug)]
-pub struct NullLocal {
+pub struct NullAccess {
     places: Box<[u64]>,
     next: usize,
 }
 
-impl Local for NullLocal {
+impl ThreadAccess for NullAccess {
     type Object = usize;
     #[inline(always)]
     fn alloc(&mut self, stamp: u64) -> usize {
@@ -65,7 +65,7 @@ pub struct TlsVec<const WORDS: usize>;
 const SIZES: usize = 8;
 
 fn layout(words: usize) -> Layout {
-    Layout::array::<u64>(words).expect("a small size")
+    Layout::array::<u64>(words).expect("the size must be small")
 }
 
 /// Lists of a thread's free objects, one list for each size.
@@ -95,22 +95,22 @@ thread_local! {
 impl<const WORDS: usize> Subject for TlsVec<WORDS> {
     const NAME: &'static str = "tls-vec";
     const KIND: Kind = Kind::Pool;
-    type Local<'s> = TlsVecLocal<WORDS>;
+    type ThreadAccess<'s> = TlsVecAccess<WORDS>;
 
     fn new(_: usize) -> Self {
         const { assert!(WORDS.is_power_of_two() && WORDS.ilog2() < SIZES as u32) };
         Self
     }
-    fn local(&self) -> TlsVecLocal<WORDS> {
-        TlsVecLocal
+    fn local(&self) -> TlsVecAccess<WORDS> {
+        TlsVecAccess
     }
 }
 
 /// The calling thread's list of free objects.
 #[derive(Debug)]
-pub struct TlsVecLocal<const WORDS: usize>;
+pub struct TlsVecAccess<const WORDS: usize>;
 
-impl<const WORDS: usize> Local for TlsVecLocal<WORDS> {
+impl<const WORDS: usize> ThreadAccess for TlsVecAccess<WORDS> {
     type Object = Raw;
     #[inline(always)]
     fn alloc(&mut self, stamp: u64) -> Raw {
@@ -147,7 +147,7 @@ impl<const WORDS: usize> Subject for Slab<WORDS> {
     const NAME: &'static str = "slab";
     const KIND: Kind = Kind::Pool;
     const SHARED: bool = false;
-    type Local<'s> = slab::Slab<Bytes<WORDS>>;
+    type ThreadAccess<'s> = slab::Slab<Bytes<WORDS>>;
 
     fn new(_: usize) -> Self {
         Self
@@ -158,7 +158,7 @@ impl<const WORDS: usize> Subject for Slab<WORDS> {
 }
 
 #[cfg(feature = "peers")]
-impl<const WORDS: usize> Local for slab::Slab<Bytes<WORDS>> {
+impl<const WORDS: usize> ThreadAccess for slab::Slab<Bytes<WORDS>> {
     type Object = usize;
     #[inline(always)]
     fn alloc(&mut self, stamp: u64) -> usize {
@@ -186,25 +186,25 @@ pub struct ShardedSlab<const WORDS: usize>(sharded_slab::Slab<Bytes<WORDS>>);
 impl<const WORDS: usize> Subject for ShardedSlab<WORDS> {
     const NAME: &'static str = "sharded-slab";
     const KIND: Kind = Kind::Pool;
-    type Local<'s> = &'s sharded_slab::Slab<Bytes<WORDS>>;
+    type ThreadAccess<'s> = &'s sharded_slab::Slab<Bytes<WORDS>>;
 
     fn new(_: usize) -> Self {
         Self(sharded_slab::Slab::new())
     }
-    fn local(&self) -> Self::Local<'_> {
+    fn local(&self) -> Self::ThreadAccess<'_> {
         &self.0
     }
 }
 
 #[cfg(feature = "peers")]
-impl<const WORDS: usize> Local for &sharded_slab::Slab<Bytes<WORDS>> {
+impl<const WORDS: usize> ThreadAccess for &sharded_slab::Slab<Bytes<WORDS>> {
     type Object = usize;
     #[inline(always)]
     fn alloc(&mut self, stamp: u64) -> usize {
-        hide_index(self.insert(stamped(stamp)).expect("room in the shard"))
+        hide_index(self.insert(stamped(stamp)).expect("the shard must have room"))
     }
     fn stamp(&self, object: &usize) -> u64 {
-        let entry = self.get(*object).expect("an object in use");
+        let entry = self.get(*object).expect("the object must be in use");
         // SAFETY: `alloc` wrote the object's first word.
         unsafe { entry[0].assume_init() }
     }
@@ -229,18 +229,18 @@ impl<const WORDS: usize> std::fmt::Debug for ObjectPool<WORDS> {
 impl<const WORDS: usize> Subject for ObjectPool<WORDS> {
     const NAME: &'static str = "object-pool";
     const KIND: Kind = Kind::Pool;
-    type Local<'s> = &'s object_pool::Pool<Box<Bytes<WORDS>>>;
+    type ThreadAccess<'s> = &'s object_pool::Pool<Box<Bytes<WORDS>>>;
 
     fn new(_: usize) -> Self {
         Self(object_pool::Pool::from_vec(Vec::new()))
     }
-    fn local(&self) -> Self::Local<'_> {
+    fn local(&self) -> Self::ThreadAccess<'_> {
         &self.0
     }
 }
 
 #[cfg(feature = "peers")]
-impl<'s, const WORDS: usize> Local for &'s object_pool::Pool<Box<Bytes<WORDS>>> {
+impl<'s, const WORDS: usize> ThreadAccess for &'s object_pool::Pool<Box<Bytes<WORDS>>> {
     type Object = object_pool::Reusable<'s, Box<Bytes<WORDS>>>;
     #[inline(always)]
     fn alloc(&mut self, stamp: u64) -> Self::Object {
@@ -275,18 +275,18 @@ impl<const WORDS: usize> Subject for LinearPool<WORDS> {
     const NAME: &'static str = "lockfree-object-pool";
     const KIND: Kind = Kind::Pool;
     const LINEAR: bool = true;
-    type Local<'s> = &'s lockfree_object_pool::LinearObjectPool<Bytes<WORDS>>;
+    type ThreadAccess<'s> = &'s lockfree_object_pool::LinearObjectPool<Bytes<WORDS>>;
 
     fn new(_: usize) -> Self {
         Self(lockfree_object_pool::LinearObjectPool::new(|| [MaybeUninit::uninit(); WORDS], |_| ()))
     }
-    fn local(&self) -> Self::Local<'_> {
+    fn local(&self) -> Self::ThreadAccess<'_> {
         &self.0
     }
 }
 
 #[cfg(feature = "peers")]
-impl<'s, const WORDS: usize> Local for &'s lockfree_object_pool::LinearObjectPool<Bytes<WORDS>> {
+impl<'s, const WORDS: usize> ThreadAccess for &'s lockfree_object_pool::LinearObjectPool<Bytes<WORDS>> {
     type Object = lockfree_object_pool::LinearReusable<'s, Bytes<WORDS>>;
     #[inline(always)]
     fn alloc(&mut self, stamp: u64) -> Self::Object {
@@ -314,18 +314,18 @@ pub struct ArrayQueue<const WORDS: usize>(crossbeam_queue::ArrayQueue<Box<Bytes<
 impl<const WORDS: usize> Subject for ArrayQueue<WORDS> {
     const NAME: &'static str = "array-queue";
     const KIND: Kind = Kind::Pool;
-    type Local<'s> = &'s crossbeam_queue::ArrayQueue<Box<Bytes<WORDS>>>;
+    type ThreadAccess<'s> = &'s crossbeam_queue::ArrayQueue<Box<Bytes<WORDS>>>;
 
     fn new(live: usize) -> Self {
         Self(crossbeam_queue::ArrayQueue::new(live.max(1)))
     }
-    fn local(&self) -> Self::Local<'_> {
+    fn local(&self) -> Self::ThreadAccess<'_> {
         &self.0
     }
 }
 
 #[cfg(feature = "peers")]
-impl<const WORDS: usize> Local for &crossbeam_queue::ArrayQueue<Box<Bytes<WORDS>>> {
+impl<const WORDS: usize> ThreadAccess for &crossbeam_queue::ArrayQueue<Box<Bytes<WORDS>>> {
     type Object = Box<Bytes<WORDS>>;
     #[inline(always)]
     fn alloc(&mut self, stamp: u64) -> Self::Object {

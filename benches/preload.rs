@@ -43,7 +43,7 @@ pub fn peers() -> Vec<Preload> {
         let library = files(name).find(|file| file.is_file() || installed(file));
         if library.is_none() {
             eprintln!(
-                "{name} preloaded left out: its library is not installed, and benches/peers has not built it"
+                "{name} preloaded is skipped: its library is neither installed nor built by benches/peers"
             );
             continue;
         }

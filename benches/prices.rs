@@ -45,7 +45,7 @@ const HARDENED: [(&str, &[&str]); 2] = [
 ];
 
 /// Number of blocks that the second program holds.
-const HELD: usize = 2000;
+const HELD_BLOCKS: usize = 2000;
 
 /// Allocates memory, and writes its first byte.
 ///
@@ -75,14 +75,14 @@ fn pairs(operations: u64) {
 }
 /// Replaces random blocks with blocks of random sizes from 16 to 4,000 bytes.
 fn mixed(operations: u64) {
-    let mut held = vec![null_mut(); HELD];
+    let mut held = vec![null_mut(); HELD_BLOCKS];
     let mut random = 0x9e37_79b9_7f4a_7c15_u64;
     for _ in 0..operations {
         // The generator is xorshift64 (Marsaglia, 2003).
         random ^= random << 13;
         random ^= random >> 7;
         random ^= random << 17;
-        let place = (random >> 32) as usize % HELD;
+        let place = (random >> 32) as usize % HELD_BLOCKS;
         let memory = malloc(16 + (random as u32 % 3985) as usize);
         // SAFETY: the pointer is null, or was allocated by an earlier iteration, which stored it here.
         unsafe { free(std::mem::replace(&mut held[place], memory)) };
@@ -93,7 +93,7 @@ fn mixed(operations: u64) {
 
 /// Runs a program, and prints nanoseconds of CPU time per operation and the largest resident set in KiB.
 fn serve(asked: &str) -> anyhow::Result<()> {
-    let (name, operations) = asked.rsplit_once(' ').context("a name and a number")?;
+    let (name, operations) = asked.rsplit_once(' ').context("expected a name and a number")?;
     let (program, operations): (fn(u64), u64) =
         (if name == "in turn" { pairs } else { mixed }, operations.parse()?);
     program(operations / 10);
@@ -122,8 +122,8 @@ fn round(
     }
     let output = command.output()?;
     anyhow::ensure!(output.status.success(), "{program} with {options:?}: {output:?}");
-    let said = String::from_utf8(output.stdout)?;
-    Ok(said.split_whitespace().map(str::parse).collect::<Result<_, _>>()?)
+    let printed = String::from_utf8(output.stdout)?;
+    Ok(printed.split_whitespace().map(str::parse).collect::<Result<_, _>>()?)
 }
 
 fn main() -> anyhow::Result<()> {
@@ -140,7 +140,7 @@ fn main() -> anyhow::Result<()> {
     for (name, places) in HARDENED {
         match places.iter().map(PathBuf::from).find(|place| place.is_file()) {
             Some(library) => subjects.push((name.to_owned(), Kind::General, Some(library), "")),
-            None => eprintln!("prices: {name} left out: none of {places:?} is there"),
+            None => eprintln!("prices: skipped {name}: none of {places:?} exists"),
         }
     }
     for (program, full, what) in [

@@ -18,14 +18,17 @@ fn whole_trace(c: &mut Criterion) {
     group.sample_size(10).throughput(Throughput::Elements(EVENTS));
     group.bench_function("unpack", |b| {
         b.iter(|| {
-            let file = File::open(&path).expect("the bundled trace");
+            let file = File::open(&path).expect("the bundled trace must be readable");
             let mut text = zstd::Decoder::new(file).expect("a decoder");
             assert_eq!(std::io::copy(&mut text, &mut std::io::sink()).expect("whole"), TEXT);
         });
     });
-    group.bench_function("read", |b| b.iter(|| Recording::open(&path).expect("the bundled trace")));
+    group.bench_function("read", |b| {
+        b.iter(|| Recording::open(&path).expect("the bundled trace must be readable"))
+    });
     let whole = |options: &Options| {
-        let report = replay::run(Some(&path), options, &Progress::new()).expect("the bundled trace");
+        let report =
+            replay::run(Some(&path), options, &Progress::new()).expect("the bundled trace must be readable");
         assert_eq!((report.events_total, report.conservation.violated), (EVENTS, 0));
     };
     group.bench_function("read_and_replay", |b| b.iter(|| whole(&Options::default())));
@@ -33,27 +36,29 @@ fn whole_trace(c: &mut Criterion) {
     group.bench_function("read_and_replay/without_magazines", |b| b.iter(|| whole(&off)));
 
     let stream = replay::read_stream(Some(&path), &Options::default(), &Progress::new());
-    let stream = stream.expect("the bundled trace");
+    let stream = stream.expect("the bundled trace must be readable");
     group.throughput(Throughput::Elements(stream.operations));
     for (name, _) in designs::all::<NoPolicy>() {
         let spec: Spec = name.parse().expect("a design");
         group.bench_function(format!("parsed/{name}"), |b| {
-            b.iter(|| spec.on(&stream, Whole(&stream)).expect("a machine"));
+            b.iter(|| spec.on(&stream, WholeStream(&stream)).expect("a machine"));
         });
     }
     group.bench_function("parsed/uslab/with_bytes", |b| {
-        b.iter(|| Whole(&stream).visit(Shipping::on(&Machine::with_bytes(&stream).expect("a machine"))));
+        b.iter(|| {
+            WholeStream(&stream).visit(Shipping::on(&Machine::with_bytes(&stream).expect("a machine")))
+        });
     });
     group.finish();
 }
 
-struct Whole<'s>(&'s Stream);
+struct WholeStream<'s>(&'s Stream);
 
-impl Visitor for Whole<'_> {
+impl Visitor for WholeStream<'_> {
     type Out = ();
     fn visit<D: Design>(self, design: D) {
         let mut engine = Engine::new(design, self.0);
-        engine.run(u64::MAX).expect("a whole stream");
+        engine.run(u64::MAX).expect("the stream must replay completely");
         assert_eq!((engine.operations(), engine.failed()), (self.0.operations, 0));
     }
 }

@@ -7,7 +7,7 @@ use std::fmt::{self, Write};
 
 /// The direction in which a number is better; it decides which value the number is compared with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Better {
+pub enum BetterDirection {
     /// Less is better: the number is compared with the lowest median of the general allocators.
     Lower,
     /// More is better: the number is compared with the median of the medians of the general allocators.
@@ -24,7 +24,7 @@ pub struct Column {
     /// Unit of the column in tables; may be empty.
     pub unit: &'static str,
     /// Direction in which the column's numbers are better.
-    pub better: Better,
+    pub better: BetterDirection,
     /// Row of the last table in which the column counts, if it is not the row of the group.
     row: Option<String>,
     counts: bool,
@@ -33,7 +33,7 @@ pub struct Column {
 }
 
 impl Column {
-    fn new(name: impl Into<String>, unit: &'static str, better: Better) -> Self {
+    fn new(name: impl Into<String>, unit: &'static str, better: BetterDirection) -> Self {
         Self {
             name: name.into(),
             unit,
@@ -46,15 +46,15 @@ impl Column {
     }
     /// Makes a column in which less is better.
     pub fn lower(name: impl Into<String>, unit: &'static str) -> Self {
-        Self::new(name, unit, Better::Lower)
+        Self::new(name, unit, BetterDirection::Lower)
     }
     /// Makes a column in which more is better.
     pub fn higher(name: impl Into<String>, unit: &'static str) -> Self {
-        Self::new(name, unit, Better::Higher)
+        Self::new(name, unit, BetterDirection::Higher)
     }
     /// Makes a column of ratios to another measurement of the same contender, in which less is better.
     pub fn ratio(name: impl Into<String>) -> Self {
-        Self::new(name, "times", Better::Ratio)
+        Self::new(name, "times", BetterDirection::Ratio)
     }
     /// Sets the row of the last table in which the column counts.
     pub fn counts_in(self, row: impl Into<String>) -> Self {
@@ -100,7 +100,7 @@ pub struct Row {
     /// Unit of the values.
     pub unit: &'static str,
     /// Direction in which the values are better.
-    pub better: Better,
+    pub better: BetterDirection,
     /// Name of the subject.
     pub subject: String,
     /// Kind of the subject.
@@ -109,7 +109,7 @@ pub struct Row {
     pub median: f64,
     /// Lower and upper quartile of the rounds.
     pub quartiles: [f64; 2],
-    /// Ratio to the best general allocator (see [`Better`]).
+    /// Ratio to the best general allocator (see [`BetterDirection`]).
     pub ratio: Option<f64>,
     /// Values of the rounds, in order.
     pub samples: Vec<f64>,
@@ -208,17 +208,17 @@ impl Report {
         }
         let general = rows.iter().filter(|row| row.kind == Kind::General).map(|row| row.median);
         let reference = match column.better {
-            Better::Lower => general.min_by(f64::total_cmp),
-            Better::Higher => median(general.collect()),
-            Better::Ratio => Some(1.0),
+            BetterDirection::Lower => general.min_by(f64::total_cmp),
+            BetterDirection::Higher => median(general.collect()),
+            BetterDirection::Ratio => Some(1.0),
         };
         for row in &mut rows {
             row.ratio =
                 reference.filter(|reference| *reference > 0.0).map(|reference| row.median / reference);
         }
         rows.sort_by(|a, b| match column.better {
-            Better::Lower | Better::Ratio => a.median.total_cmp(&b.median),
-            Better::Higher => b.median.total_cmp(&a.median),
+            BetterDirection::Lower | BetterDirection::Ratio => a.median.total_cmp(&b.median),
+            BetterDirection::Higher => b.median.total_cmp(&a.median),
         });
         self.rows.extend(rows);
     }
@@ -250,7 +250,10 @@ impl Report {
                 match rows().find(|row| row.subject == *subject && row.case == **case) {
                     None => write!(f, " - |")?,
                     Some(Row {
-                        median, ratio: Some(ratio), better: Better::Lower | Better::Higher, ..
+                        median,
+                        ratio: Some(ratio),
+                        better: BetterDirection::Lower | BetterDirection::Higher,
+                        ..
                     }) => {
                         write!(f, " {} ({ratio:.2}) |", short(*median))?;
                     }
@@ -293,7 +296,7 @@ pub fn short(value: f64) -> String {
 }
 
 /// Worst case of a subject of this project, in a row of one run.
-struct Standing<'r> {
+struct WorstCase<'r> {
     name: &'r str,
     worst: &'r Row,
     /// Ratio to the best peer; more is worse.
@@ -301,13 +304,13 @@ struct Standing<'r> {
 }
 
 impl Report {
-    fn standings(&self) -> Vec<Standing<'_>> {
-        let mut all: Vec<Standing<'_>> = Vec::new();
+    fn standings(&self) -> Vec<WorstCase<'_>> {
+        let mut all: Vec<WorstCase<'_>> = Vec::new();
         for row in self.rows.iter().filter(|row| row.kind == Kind::Ours) {
             let (Some(name), Some(ratio)) = (row.standing.as_deref(), row.ratio) else { continue };
-            let ratio = if row.better == Better::Higher { ratio.recip() } else { ratio };
+            let ratio = if row.better == BetterDirection::Higher { ratio.recip() } else { ratio };
             match all.iter_mut().find(|s| s.name == name && s.worst.subject == row.subject) {
-                None => all.push(Standing { name, worst: row, ratio }),
+                None => all.push(WorstCase { name, worst: row, ratio }),
                 Some(standing) if standing.ratio < ratio => (standing.worst, standing.ratio) = (row, ratio),
                 Some(_) => {}
             }
@@ -315,13 +318,13 @@ impl Report {
         all
     }
     /// Other results of the given kind in the case of `row`.
-    fn beside<'r>(&'r self, row: &'r Row, kind: Kind) -> impl Iterator<Item = &'r Row> {
+    fn others_in_case<'r>(&'r self, row: &'r Row, kind: Kind) -> impl Iterator<Item = &'r Row> {
         self.rows.iter().filter(move |r| r.row == row.row && r.case == row.case && r.kind == kind)
     }
 }
 
 /// A subject of this project in one row, over several runs.
-pub(crate) struct Place<'r> {
+pub(crate) struct SubjectInRow<'r> {
     /// Name of the row of the last table.
     pub(crate) name: &'r str,
     /// Worst case of the subject in the median run.
@@ -335,13 +338,16 @@ pub(crate) struct Place<'r> {
     run: &'r Report,
 }
 
-impl<'r> Place<'r> {
-    fn of(mut runs: Vec<(Standing<'r>, &'r Report)>) -> Self {
+impl<'r> SubjectInRow<'r> {
+    fn from_runs(mut runs: Vec<(WorstCase<'r>, &'r Report)>) -> Self {
         runs.sort_by(|(a, _), (b, _)| a.ratio.total_cmp(&b.ratio));
         let ratios = runs.iter().map(|(standing, _)| standing.ratio).collect();
-        let (Standing { name, worst, ratio }, run) = runs.swap_remove(runs.len() / 2);
-        let best = run.beside(worst, Kind::General).next().filter(|_| worst.better == Better::Lower);
-        Place { name, worst, ratios, ratio, best, run }
+        let (WorstCase { name, worst, ratio }, run) = runs.swap_remove(runs.len() / 2);
+        let best = run
+            .others_in_case(worst, Kind::General)
+            .next()
+            .filter(|_| worst.better == BetterDirection::Lower);
+        SubjectInRow { name, worst, ratios, ratio, best, run }
     }
     /// Smallest and largest ratio, if there are several runs.
     pub(crate) fn spread(&self) -> String {
@@ -358,11 +364,11 @@ impl<'r> Place<'r> {
 
 /// Each of this project's subjects in each row, worst ratio first. With an even number of runs, the worse of the two middle
 /// runs is the median.
-pub(crate) fn places(runs: &[Report]) -> Vec<Place<'_>> {
-    let mut all: Vec<Vec<(Standing<'_>, &Report)>> = Vec::new();
+pub(crate) fn places(runs: &[Report]) -> Vec<SubjectInRow<'_>> {
+    let mut all: Vec<Vec<(WorstCase<'_>, &Report)>> = Vec::new();
     for run in runs {
         for standing in run.standings() {
-            let same = |runs: &&mut Vec<(Standing<'_>, &Report)>| {
+            let same = |runs: &&mut Vec<(WorstCase<'_>, &Report)>| {
                 let other = &runs[0].0;
                 other.name == standing.name && other.worst.subject == standing.worst.subject
             };
@@ -372,7 +378,7 @@ pub(crate) fn places(runs: &[Report]) -> Vec<Place<'_>> {
             }
         }
     }
-    let mut places: Vec<_> = all.into_iter().map(Place::of).collect();
+    let mut places: Vec<_> = all.into_iter().map(SubjectInRow::from_runs).collect();
     places.sort_by(|a, b| b.ratio.total_cmp(&a.ratio));
     places
 }
@@ -387,8 +393,8 @@ pub fn standings(runs: &[Report]) -> String {
         "\n| row | subject | to the best peer | runs | worst case | median | best peer | to the commit before |\n|---|---|---|---|---|---|---|---|\n",
     );
     for place in places {
-        let Place { name, worst, ratio, run, .. } = &place;
-        let commit = run.beside(worst, Kind::Before).filter_map(|row| {
+        let SubjectInRow { name, worst, ratio, run, .. } = &place;
+        let commit = run.others_in_case(worst, Kind::Before).filter_map(|row| {
             let commit = row.subject.strip_prefix(&worst.subject)?.strip_prefix('@')?;
             Some(format!("{:.2} ({commit})", worst.median / row.median))
         });

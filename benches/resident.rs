@@ -40,7 +40,7 @@ pub fn cpu_of(process: u32) -> anyhow::Result<[f64; 2]> {
     let path = format!("/proc/{process}/stat");
     let stat = std::fs::read_to_string(&path).context(path)?;
     let fields: Vec<_> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
-    let ticks = sysconf(SysconfVar::CLK_TCK)?.context("no clock")? as f64;
+    let ticks = sysconf(SysconfVar::CLK_TCK)?.context("cannot read the clock")? as f64;
     let seconds = |at: usize| anyhow::Ok(fields.get(at).context("stat")?.parse::<f64>()? / ticks);
     Ok([seconds(12)?, seconds(11)?])
 }

@@ -13,7 +13,7 @@ use crate::page::{PRELOADED, Page};
 use crate::pools;
 use crate::preload::{self, Preload};
 use crate::report::{self, Column, Report, standings};
-use crate::subject::{Kind, Made, Subject, Work};
+use crate::subject::{Kind, LazySubject, Subject, Work};
 use anyhow::Context;
 use clap::Parser;
 use std::fmt;
@@ -72,7 +72,7 @@ impl Contender {
     /// Makes a contender of the subject `S`; `None` if the machine does not have `S`, or the work does not suit it.
     pub fn of<S: Subject>(work: &impl Work) -> Option<Self> {
         let work = work.clone();
-        let made = Made::<S>::later(work.live());
+        let made = LazySubject::<S>::later(work.live());
         (S::available() && work.suits::<S>()).then(|| Self::new(S::NAME, S::KIND, move || work.run(&made)))
     }
 }
@@ -147,9 +147,9 @@ impl Bench {
     /// Parses the command line. If the command line is invalid, prints the error and exits.
     pub fn start(name: &'static str, what: &'static str) -> Self {
         // A thread that panics ends the bench, because the other threads would wait for it for ever.
-        #[expect(clippy::disallowed_methods, reason = "this is the program")]
+        #[expect(clippy::disallowed_methods, reason = "the program's own path must be readable")]
         let report = std::panic::take_hook();
-        #[expect(clippy::disallowed_methods, reason = "this is the program")]
+        #[expect(clippy::disallowed_methods, reason = "the program's own path must be readable")]
         std::panic::set_hook(Box::new(move |panic| {
             report(panic);
             std::process::exit(101);
@@ -267,7 +267,7 @@ impl Bench {
             print!("{report}");
         }
         print!("{}", standings(&reports));
-        reports.into_iter().next_back().context("nothing was asked")
+        reports.into_iter().next_back().context("expected a question")
     }
 
     /// Answers the questions of a parent process.
@@ -285,7 +285,7 @@ impl Bench {
             let program = in_workspace(&folder).join(self.name);
             anyhow::ensure!(
                 program.is_file(),
-                "--previous: {} is not there: see benches/previous",
+                "--previous: {} does not exist; benches/previous builds it",
                 program.display()
             );
             let commit = name_of(&folder);
@@ -313,7 +313,7 @@ impl Bench {
         let of = |group: &Group| group.contenders.iter().any(|contender| contender.name == "system");
         let name = |row: &str| format!("{row}{PRELOADED}");
         let wanted =
-            |group: &Group| of(group) && self.wanted(&format!("{}/{}", name(&group.row), group.case));
+            |group: &Group| of(group) && self.is_selected(&format!("{}/{}", name(&group.row), group.case));
         if !self.groups.iter().any(wanted) {
             return Ok(());
         }
@@ -398,7 +398,7 @@ impl Bench {
     fn measure(mut self) -> (Report, Run) {
         let commit = kept::commit();
         mallocs::missing().for_each(|name| {
-            eprintln!("{name} left out: its library is not installed, and benches/peers has not built it")
+            eprintln!("{name} is skipped: its library is neither installed nor built by benches/peers")
         });
         let load_before = load();
         let rounds = self.rounds();
@@ -417,7 +417,7 @@ impl Bench {
         let load = format!("load average {load_before} to {}", load());
         let how = format!("{rounds} interleaved rounds, {load}; {}", report::machine());
         let run = Run { commit, how };
-        (self.found(run.to_string(), samples), run)
+        (self.report_of_samples(run.to_string(), samples), run)
     }
 
     fn saved(&self, baseline: &str) -> anyhow::Result<Report> {
@@ -432,15 +432,15 @@ impl Bench {
             samples.push(rows.collect::<anyhow::Result<Vec<Vec<_>>>>()?);
         }
         let none = samples.iter().flatten().flatten().all(Vec::is_empty);
-        anyhow::ensure!(!none, "--saved: no baseline {baseline} of these rows");
+        anyhow::ensure!(!none, "--saved: no baseline {baseline} exists for these rows");
         let saved = self.groups.iter().zip(&samples);
         let saved = saved.filter(|(_, of)| of.iter().flatten().any(|rounds| !rounds.is_empty()));
         let rows = dedup(saved.map(|(group, _)| group.row.as_str()).collect());
-        Ok(self.found(kept::runs(&directory, &rows, baseline)?, samples))
+        Ok(self.report_of_samples(kept::runs(&directory, &rows, baseline)?, samples))
     }
 
     /// Makes rows from the samples, by group, contender, round and column.
-    fn found(&self, how: String, samples: Vec<Vec<Vec<Vec<f64>>>>) -> Report {
+    fn report_of_samples(&self, how: String, samples: Vec<Vec<Vec<Vec<f64>>>>) -> Report {
         let mut report = Report::new(how, self.rows.clone());
         for (group, mut samples) in self.groups.iter().zip(samples) {
             for (i, column) in group.columns.iter().enumerate() {
@@ -453,7 +453,7 @@ impl Bench {
         report
     }
 
-    fn wanted(&self, name: &str) -> bool {
+    fn is_selected(&self, name: &str) -> bool {
         let Arguments { filter, skip, .. } = &self.arguments;
         (filter.is_empty() || filter.iter().any(|part| name.contains(part.as_str())))
             && !skip.iter().any(|part| name.contains(part.as_str()))
@@ -465,7 +465,10 @@ impl Bench {
             let known: Vec<_> =
                 self.groups.iter().flat_map(|g| &g.contenders).map(|c| c.name.as_str()).collect();
             if let Some(unknown) = wanted.iter().find(|wanted| !known.contains(&wanted.as_str())) {
-                anyhow::bail!("--subjects: there is no {unknown} here, only {}", dedup(known).join(","));
+                anyhow::bail!(
+                    "--subjects: unknown subject {unknown}; expected one of {}",
+                    dedup(known).join(",")
+                );
             }
             for group in &mut self.groups {
                 group.contenders.retain(|c| wanted.contains(&c.name));
@@ -473,9 +476,9 @@ impl Bench {
         }
         let groups = std::mem::take(&mut self.groups);
         let known: Vec<_> = groups.iter().map(Group::name).collect();
-        self.groups = groups.into_iter().filter(|group| self.wanted(&group.name())).collect();
+        self.groups = groups.into_iter().filter(|group| self.is_selected(&group.name())).collect();
         let names = || dedup(known.iter().map(String::as_str).collect()).join(", ");
-        anyhow::ensure!(!self.groups.is_empty(), "no such row or case; there are: {}", names());
+        anyhow::ensure!(!self.groups.is_empty(), "unknown row or case; expected one of: {}", names());
         Ok(())
     }
 }

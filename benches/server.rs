@@ -70,7 +70,8 @@ impl Server {
         command.args(["--listen", "127.0.0.1:0", "--memory", subject.memory]).stdout(Stdio::piped());
         let mut process = command.spawn().context(subject.program)?;
         let mut line = String::new();
-        BufReader::new(process.stdout.take().context("no output")?).read_line(&mut line)?;
+        BufReader::new(process.stdout.take().context("the server has no standard output")?)
+            .read_line(&mut line)?;
         let address = line.trim().strip_prefix("listening on ").context("the server does not listen")?;
         Ok(Self { process, address: address.to_owned() })
     }
@@ -79,9 +80,9 @@ impl Server {
     fn clear(&self) -> anyhow::Result<()> {
         let mut stream = TcpStream::connect(&self.address)?;
         stream.write_all(b"FLUSHALL\r\nQUIT\r\n")?;
-        let mut said = String::new();
-        stream.read_to_string(&mut said)?;
-        anyhow::ensure!(said == "+OK\r\n+OK\r\n", "FLUSHALL: {said}");
+        let mut first_line = String::new();
+        stream.read_to_string(&mut first_line)?;
+        anyhow::ensure!(first_line == "+OK\r\n+OK\r\n", "FLUSHALL: {first_line}");
         Ok(())
     }
 
@@ -119,7 +120,7 @@ impl Load {
     /// Sets, then gets, values of one size. Returns the requests per second and the 99th percentile in ms, for sets and for
     /// gets.
     fn run(self, server: &Server, bytes: u32) -> anyhow::Result<Vec<[f64; 2]>> {
-        let (host, port) = server.address.rsplit_once(':').context("no port")?;
+        let (host, port) = server.address.rsplit_once(':').context("no free port")?;
         let options = [
             ("-h", host),
             ("-p", port),

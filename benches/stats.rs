@@ -4,18 +4,18 @@
 use std::sync::Arc;
 use std::time::Duration;
 use uslab::{Config, KmemCache, Magazines, Subsystem};
-use uslab_benches::ours::KmemLocal;
+use uslab_benches::ours::KmemAccess;
 use uslab_benches::subject::Checked;
 use uslab_benches::{Bench, Column, Contender, Kind, clock, work};
 use uslab_magazine::sync::{AtomicBool, Ordering};
 
 /// A cache in a separate subsystem.
-struct Alone {
+struct SeparateCache {
     cache: KmemCache,
     subsystem: Subsystem,
 }
 
-impl Alone {
+impl SeparateCache {
     fn new(change: impl FnOnce(&mut Config)) -> anyhow::Result<Self> {
         // Checks are off in every build, so that the comparison is the same in all builds.
         let mut config = Config { check_frees: false, ..Config::default() };
@@ -24,7 +24,7 @@ impl Alone {
         Ok(Self { cache: KmemCache::builder("bench-stats", 64).build_in(&subsystem)?, subsystem })
     }
     fn pairs(&self, budget: Duration) -> Vec<f64> {
-        let mut local = KmemLocal(&self.cache);
+        let mut local = KmemAccess(&self.cache);
         let mut checked = Checked::new(&mut local);
         work::pairs(&mut checked, 10_000);
         assert_eq!(checked.written, checked.read, "objects did not keep their stamps");
@@ -52,9 +52,9 @@ fn main() -> anyhow::Result<()> {
         Bench::start("stats", "CPU ns for a hot pair of 64 B with checks and readers, and for a reading");
     let budget = bench.budget();
     let ours = |name, round: Box<dyn FnMut() -> Vec<f64>>| Contender::new(name, Kind::Ours, round);
-    let plain = Arc::new(Alone::new(|_| ())?);
-    let checked = Alone::new(|config| config.check_frees = true)?;
-    let bare = Alone::new(|config| config.magazines = Magazines::Off)?;
+    let plain = Arc::new(SeparateCache::new(|_| ())?);
+    let checked = SeparateCache::new(|config| config.check_frees = true)?;
+    let bare = SeparateCache::new(|config| config.magazines = Magazines::Off)?;
     let polled = plain.clone();
     let pairs = vec![
         ours(

@@ -1,5 +1,5 @@
 //! Subjects of comparisons. A [`Subject`] allocates objects of one size for any number of threads. Each thread uses the subject
-//! through its own [`Local`], which for most subjects is only a reference.
+//! through its own [`ThreadAccess`], which for most subjects is only a reference.
 //!
 //! All subjects do the same work for an object: they allocate it, write its first word, and free it. The first word is
 //! a *stamp*. Before the timing starts, [`Checked`] compares the stamps written with the stamps read back. Therefore
@@ -48,7 +48,7 @@ pub trait Subject: Sync + Sized + 'static {
     /// `true` if objects are distinct. `false` only for the floor, whose objects overlap.
     const CHECKED: bool = true;
     /// A thread's access to the subject.
-    type Local<'s>: Local;
+    type ThreadAccess<'s>: ThreadAccess;
 
     /// Returns `true` if this machine has the subject.
     fn available() -> bool {
@@ -57,11 +57,11 @@ pub trait Subject: Sync + Sized + 'static {
     /// Creates the subject for at most `live` objects at a time.
     fn new(live: usize) -> Self;
     /// Access to the subject for the calling thread.
-    fn local(&self) -> Self::Local<'_>;
+    fn local(&self) -> Self::ThreadAccess<'_>;
 }
 
 /// A thread's use of a [`Subject`].
-pub trait Local {
+pub trait ThreadAccess {
     /// An object in use; dropping it need not free it.
     type Object: Send;
 
@@ -144,7 +144,7 @@ pub fn hide_index(index: usize) -> usize {
     std::hint::black_box(index)
 }
 
-/// A [`Local`] that stamps every object differently, and sums the stamps that it wrote and the stamps that it read before each
+/// A [`ThreadAccess`] that stamps every object differently, and sums the stamps that it wrote and the stamps that it read before each
 /// free.
 #[derive(Debug)]
 pub struct Checked<'l, L> {
@@ -156,7 +156,7 @@ pub struct Checked<'l, L> {
     pub read: u64,
 }
 
-impl<'l, L: Local> Checked<'l, L> {
+impl<'l, L: ThreadAccess> Checked<'l, L> {
     /// Wraps a local, whose operations are checked from now on.
     pub fn new(local: &'l mut L) -> Self {
         Self { local, next: 0, written: 0, read: 0 }
@@ -170,7 +170,7 @@ impl<'l, L: Local> Checked<'l, L> {
     }
 }
 
-impl<L: Local> Local for Checked<'_, L> {
+impl<L: ThreadAccess> ThreadAccess for Checked<'_, L> {
     type Object = L::Object;
     fn alloc(&mut self, _: u64) -> L::Object {
         // The odd multiplier makes it unlikely that sums of few stamps are equal by accident.
@@ -190,12 +190,12 @@ impl<L: Local> Local for Checked<'_, L> {
 
 /// A subject that is created at its first use, so that a baseline can be measured before.
 #[derive(Debug)]
-pub struct Made<S> {
+pub struct LazySubject<S> {
     subject: OnceCell<S>,
     live: usize,
 }
 
-impl<S: Subject> Made<S> {
+impl<S: Subject> LazySubject<S> {
     /// Makes a subject for at most `live` objects at a time, which is not created yet.
     pub fn later(live: usize) -> Self {
         Self { subject: OnceCell::new(), live }
@@ -215,5 +215,5 @@ pub trait Work: Clone + 'static {
         !S::LINEAR || self.live() <= 10_000
     }
     /// Runs one round. Returns a value for each column of the group.
-    fn run<S: Subject>(&self, made: &Made<S>) -> Vec<f64>;
+    fn run<S: Subject>(&self, made: &LazySubject<S>) -> Vec<f64>;
 }

@@ -52,7 +52,10 @@ impl Team {
                 })
             };
             let members: Vec<_> = (0..threads).map(spawn).collect();
-            members.into_iter().map(|member| member.join().expect("a member that does not panic")).collect()
+            members
+                .into_iter()
+                .map(|member| member.join().expect("the member's thread must not panic"))
+                .collect()
         })
     }
 

@@ -1,6 +1,6 @@
 //! The timed loops. Every subject runs the same source code.
 
-use crate::subject::Local;
+use crate::subject::ThreadAccess;
 use rand::rngs::SmallRng;
 use rand::seq::SliceRandom;
 use rand::{Rng, SeedableRng};
@@ -26,7 +26,7 @@ fn known_elsewhere<L>(local: &mut L) -> &mut L {
 
 /// Runs hot pairs: one object is allocated and freed over and over.
 #[inline(always)]
-pub fn pairs<L: Local>(local: &mut L, count: u64) -> u64 {
+pub fn pairs<L: ThreadAccess>(local: &mut L, count: u64) -> u64 {
     let local = known_elsewhere(local);
     for stamp in 0..count {
         let object = local.alloc(stamp);
@@ -69,12 +69,12 @@ impl Batch {
     }
     /// Creates a place for each object and writes to the place, so that its page and cache line are present before the
     /// clock starts.
-    pub fn places<L: Local>(&self, _of: &L) -> Places<L::Object> {
+    pub fn places<L: ThreadAccess>(&self, _of: &L) -> Places<L::Object> {
         Places::new(self.size())
     }
     /// Runs one batch. Returns the number of pairs.
     #[inline(always)]
-    pub fn run<L: Local>(&self, local: &mut L, places: &mut Places<L::Object>) -> u64 {
+    pub fn run<L: ThreadAccess>(&self, local: &mut L, places: &mut Places<L::Object>) -> u64 {
         let local = known_elsewhere(local);
         for place in 0..self.order.len() {
             places.put(place, local.alloc(place as u64));
@@ -130,7 +130,7 @@ const BURST: usize = 256;
 
 impl<O> Churn<O> {
     /// Allocates `live` objects.
-    pub fn fill<L: Local<Object = O>>(local: &mut L, live: usize) -> Self {
+    pub fn fill<L: ThreadAccess<Object = O>>(local: &mut L, live: usize) -> Self {
         let mut churn = Self { objects: Vec::with_capacity(live), rng: random() };
         churn.objects.extend((0..live as u64).map(|stamp| local.alloc(stamp)));
         // Shuffles the objects, so that neighbours were not allocated one after the other, as after a long run.
@@ -139,7 +139,7 @@ impl<O> Churn<O> {
     }
     /// Runs one burst of 1 to 256 frees and as many allocations. Returns the number of pairs.
     #[inline(always)]
-    pub fn burst<L: Local<Object = O>>(&mut self, local: &mut L) -> u64 {
+    pub fn burst<L: ThreadAccess<Object = O>>(&mut self, local: &mut L) -> u64 {
         let size = 1 + below(&mut self.rng, BURST.min(self.objects.len()));
         for _ in 0..size {
             let victim = below(&mut self.rng, self.objects.len());
@@ -152,7 +152,7 @@ impl<O> Churn<O> {
     }
     /// Runs bursts of at least `pairs` pairs in all.
     #[inline(always)]
-    pub fn bursts<L: Local<Object = O>>(&mut self, local: &mut L, pairs: u64) -> u64 {
+    pub fn bursts<L: ThreadAccess<Object = O>>(&mut self, local: &mut L, pairs: u64) -> u64 {
         let local = known_elsewhere(local);
         let mut done = 0;
         while done < pairs {
@@ -161,7 +161,7 @@ impl<O> Churn<O> {
         done
     }
     /// Frees all objects.
-    pub fn empty<L: Local<Object = O>>(self, local: &mut L) {
+    pub fn empty<L: ThreadAccess<Object = O>>(self, local: &mut L) {
         for object in self.objects {
             local.free(object);
         }

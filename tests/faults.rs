@@ -25,15 +25,15 @@ use uslab_magazine::on_cpu;
 use uslab_magazine::sync::catch_panic;
 
 /// One operation that runs under one rule.
-struct Trial {
+struct FaultTrial {
     subsystem: Subsystem,
     faults: Faults,
     rule: Rule,
     /// The errors that operations returned.
-    said: std::cell::RefCell<BTreeSet<String>>,
+    messages: std::cell::RefCell<BTreeSet<String>>,
 }
 
-impl Trial {
+impl FaultTrial {
     /// Runs `operation` under the rule. An operation that fails must change nothing, and must succeed when it is
     /// repeated without faults.
     fn may_fail<R, E: Display>(&self, operation: impl FnMut() -> Result<R, E>) -> R {
@@ -43,16 +43,21 @@ impl Trial {
         let result = catch_panic(&mut operation);
         self.faults.disarm();
         let after = self.subsystem.check().unwrap();
-        let said = match result {
+        let messages = match result {
             Ok(Ok(done)) => return done,
             Ok(Err(error)) => error.to_string(),
-            Err(panic) => panic.downcast_ref::<&str>().expect("an injected panic").to_string(),
+            Err(panic) => {
+                panic.downcast_ref::<&str>().expect("the panic must be an injected one").to_string()
+            }
         };
-        assert!(self.faults.tally().iter().any(|tally| tally.fired > 0), "it failed by itself: {said}");
+        assert!(
+            self.faults.tally().iter().any(|tally| tally.fired > 0),
+            "the operation failed without a fault: {messages}"
+        );
         let kept = |c: &Census| (c.caches, c.used, c.large_pages, c.block_pages, c.huge_pages);
-        assert_eq!(kept(&after), kept(&before), "it failed ({said}) and kept something");
-        self.said.borrow_mut().insert(said);
-        operation().unwrap_or_else(|error| panic!("without faults: {error}"))
+        assert_eq!(kept(&after), kept(&before), "the operation failed ({messages}) but kept memory");
+        self.messages.borrow_mut().insert(messages);
+        operation().unwrap_or_else(|error| panic!("the operation must succeed without faults: {error}"))
     }
     /// Runs an operation, as `may_fail` does, that never returns an error.
     fn must_work<R>(&self, operation: impl FnOnce() -> R) -> R {
@@ -90,12 +95,12 @@ fn wide() -> KmemCacheBuilder {
     KmemCache::builder("wide", 2500)
 }
 
-fn one(trial: &Trial, builder: KmemCacheBuilder) {
+fn run_trial(trial: &FaultTrial, builder: KmemCacheBuilder) {
     let cache = trial.cache(builder);
     let object = trial.may_fail(|| cache.alloc(Gfp::KERNEL));
     free(&cache, [object]);
 }
-fn bulk(trial: &Trial, builder: KmemCacheBuilder, n: usize) {
+fn bulk(trial: &FaultTrial, builder: KmemCacheBuilder, n: usize) {
     let cache = trial.cache(builder);
     let mut objects = vec![None; n];
     trial.may_fail(|| {
@@ -105,14 +110,14 @@ fn bulk(trial: &Trial, builder: KmemCacheBuilder, n: usize) {
     });
     free(&cache, objects.into_iter().flatten());
 }
-fn memory(trial: &Trial, size: usize) {
+fn memory(trial: &FaultTrial, size: usize) {
     let kmalloc = trial.subsystem.kmalloc();
     let memory = trial.may_fail(|| kmalloc.alloc(size, Gfp::KERNEL));
     // SAFETY: the memory was allocated just now.
     unsafe { kmalloc.free(memory) };
 }
 
-type Operation = (&'static str, fn(&Trial));
+type Operation = (&'static str, fn(&FaultTrial));
 
 const OPERATIONS: &[Operation] = &[
     ("build a cache", |t| drop(t.may_fail(|| plain().build_in(&t.subsystem)))),
@@ -120,13 +125,13 @@ const OPERATIONS: &[Operation] = &[
         drop(t.may_fail(|| ObjectCache::builder("typed").ctor(|| 7_u64).build_in(&t.subsystem)))
     }),
     ("build a malloc", |t| drop(t.may_fail(|| Malloc::new(&t.subsystem)))),
-    ("alloc", |t| one(t, plain())),
-    ("alloc, constructed", |t| one(t, constructed())),
-    ("alloc, long bitmap", |t| one(t, tiny())),
-    ("alloc, high order", |t| one(t, wide())),
-    ("alloc, limited", |t| one(t, plain().limit(Limit::Slabs(1)))),
-    ("alloc, type-stable", |t| one(t, plain().type_stable())),
-    ("alloc, no magazines", |t| one(t, plain().magazines(uslab::Magazines::Off))),
+    ("alloc", |t| run_trial(t, plain())),
+    ("alloc, constructed", |t| run_trial(t, constructed())),
+    ("alloc, long bitmap", |t| run_trial(t, tiny())),
+    ("alloc, high order", |t| run_trial(t, wide())),
+    ("alloc, limited", |t| run_trial(t, plain().limit(Limit::Slabs(1)))),
+    ("alloc, type-stable", |t| run_trial(t, plain().type_stable())),
+    ("alloc, no magazines", |t| run_trial(t, plain().magazines(uslab::Magazines::Off))),
     ("alloc, typed", |t| {
         let alive = Arc::new(());
         let object = alive.clone();
@@ -134,7 +139,7 @@ const OPERATIONS: &[Operation] = &[
         let cache = cache.build_in(&t.subsystem).unwrap();
         assert!(Arc::ptr_eq(&alive, &t.may_fail(|| cache.alloc())));
         drop(cache);
-        assert_eq!(Arc::strong_count(&alive), 1, "what was constructed was not destructed");
+        assert_eq!(Arc::strong_count(&alive), 1, "every constructed object is destructed");
     }),
     ("alloc a block", |t| {
         let cache = t.cache(plain());
@@ -269,16 +274,16 @@ const OPERATIONS: &[Operation] = &[
 
 /// Totals of all trials.
 #[derive(Default)]
-struct Sum {
+struct TrialTotals {
     /// The calls that a trial refused first.
     points: u64,
     /// All refused calls.
     injections: u64,
     by_point: BTreeMap<&'static str, u64>,
-    said: BTreeSet<String>,
+    messages: BTreeSet<String>,
 }
 
-impl Sum {
+impl TrialTotals {
     /// Adds the calls that were refused to the sum. Returns `false` if no call was refused, because the operation makes
     /// fewer calls than the rule requires.
     fn add(&mut self, faults: &Faults) -> bool {
@@ -298,7 +303,7 @@ fn modes() -> impl Iterator<Item = Rule> {
     [once, Rule::every(None)].into_iter().chain(POINTS.map(|point| Rule::every(Some(point))))
 }
 
-fn sweep((name, operation): Operation, nodes: u32, mode: &Rule, sum: &mut Sum) {
+fn sweep((name, operation): Operation, nodes: u32, mode: &Rule, sum: &mut TrialTotals) {
     on_cpu(0);
     for n in 1.. {
         let rule = Rule { nth: n, ..mode.clone() };
@@ -306,7 +311,7 @@ fn sweep((name, operation): Operation, nodes: u32, mode: &Rule, sum: &mut Sum) {
         let faults = Faults::new(n);
         config.pages.faults = faults.clone();
         let subsystem = Subsystem::new(config).unwrap();
-        let trial = Trial { subsystem, faults: faults.clone(), rule, said: Default::default() };
+        let trial = FaultTrial { subsystem, faults: faults.clone(), rule, messages: Default::default() };
         let done = catch_panic(|| {
             operation(&trial);
             for _ in 0..8 {
@@ -315,7 +320,7 @@ fn sweep((name, operation): Operation, nodes: u32, mode: &Rule, sum: &mut Sum) {
             assert_all_given_back(&trial.subsystem);
         });
         assert!(done.is_ok(), "{name}, {nodes} nodes: refused by {:?}", trial.rule);
-        sum.said.append(&mut trial.said.borrow_mut());
+        sum.messages.append(&mut trial.messages.borrow_mut());
         if !sum.add(&faults) {
             return;
         }
@@ -323,7 +328,7 @@ fn sweep((name, operation): Operation, nodes: u32, mode: &Rule, sum: &mut Sum) {
 }
 
 /// If a resource is refused while a subsystem starts, the subsystem is smaller, or the error names the resource.
-fn start(mode: &Rule, sum: &mut Sum) {
+fn start(mode: &Rule, sum: &mut TrialTotals) {
     for n in 1.. {
         let faults = Faults::new(n);
         let mut config = config(2, 1, 64 << 20);
@@ -333,7 +338,7 @@ fn start(mode: &Rule, sum: &mut Sum) {
         faults.disarm();
         match started {
             Ok(subsystem) => assert_all_given_back(&subsystem),
-            Err(error) => _ = sum.said.insert(error.to_string()),
+            Err(error) => _ = sum.messages.insert(error.to_string()),
         }
         if !sum.add(&faults) {
             return;
@@ -343,7 +348,7 @@ fn start(mode: &Rule, sum: &mut Sum) {
 
 #[test]
 fn each_operation_survives_each_refused_system_call() {
-    let mut sum = Sum::default();
+    let mut sum = TrialTotals::default();
     for mode in modes() {
         start(&mode, &mut sum);
         for operation in OPERATIONS {
@@ -353,11 +358,15 @@ fn each_operation_survives_each_refused_system_call() {
     // The line bypasses libtest's capture, because the runner of all tests reads it.
     let line = format!("faults: {} points, {} injections\n", sum.points, sum.injections);
     std::io::stdout().write_all(line.as_bytes()).unwrap();
-    println!("{:#?}\n{:#?}", sum.by_point, sum.said);
+    println!("{:#?}\n{:#?}", sum.by_point, sum.messages);
     let never: Vec<_> = POINTS.iter().filter(|point| !sum.by_point.contains_key(point.name)).collect();
-    assert!(never.is_empty(), "nothing was refused at {never:?}");
+    assert!(never.is_empty(), "no call was refused at {never:?}");
     for limit in ["fault injection", "refused to commit", "bitmap", "limit of 0 slabs", CONSTRUCTOR_PANIC] {
-        assert!(sum.said.iter().any(|said| said.contains(limit)), "nobody said {limit}: {:#?}", sum.said);
+        assert!(
+            sum.messages.iter().any(|messages| messages.contains(limit)),
+            "no error mentions {limit}: {:#?}",
+            sum.messages
+        );
     }
 }
 
@@ -371,9 +380,13 @@ fn injected_faults_affect_only_their_subsystem() {
     one.1.arm(faults::parse("slab:cache=kmalloc-64").unwrap());
     let kmalloc = one.0.kmalloc();
     assert_eq!(kmalloc.alloc_block(64, Gfp::KERNEL).unwrap_err(), AllocError::Injected);
-    assert!(kmalloc.alloc_block(65, Gfp::KERNEL).is_ok(), "another cache");
-    assert!(other.0.kmalloc().alloc_block(64, Gfp::KERNEL).is_ok(), "another subsystem");
-    assert_eq!(one.1.tally().iter().map(|tally| tally.fired).max(), Some(2), "and once more after the drain");
+    assert!(kmalloc.alloc_block(65, Gfp::KERNEL).is_ok(), "another cache must not be refused");
+    assert!(other.0.kmalloc().alloc_block(64, Gfp::KERNEL).is_ok(), "another subsystem must not be refused");
+    assert_eq!(
+        one.1.tally().iter().map(|tally| tally.fired).max(),
+        Some(2),
+        "the second call after the drain is refused"
+    );
 }
 
 #[test]
@@ -385,7 +398,7 @@ fn injected_faults_can_be_limited_to_large_orders() {
     let cache = wide().build_in(&subsystem).unwrap();
     faults.arm(faults::parse("page:order=1..").unwrap());
     let objects: Vec<_> = (0..100).map(|_| cache.alloc(Gfp::KERNEL).unwrap()).collect();
-    assert_eq!(cache.info().order_fallbacks, 100, "one object a page");
+    assert_eq!(cache.info().order_fallbacks, 100, "each page has one object");
     faults.disarm();
     free(&cache, objects);
     drop(cache);

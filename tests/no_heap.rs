@@ -24,7 +24,7 @@ thread_local! {
     static CALLS: Cell<u64> = const { Cell::new(0) };
     static HELD: Cell<isize> = const { Cell::new(0) };
     /// A function that runs in the next heap call of this thread; its argument is the number of requested bytes.
-    static MEANWHILE: Cell<Option<fn(usize)>> = const { Cell::new(None) };
+    static CALL_IN_HEAP: Cell<Option<fn(usize)>> = const { Cell::new(None) };
     /// `Some(0)` if the next heap call of this thread is to be refused; after the refusal, the number of bytes that the
     /// call requested.
     static REFUSED: Cell<Option<usize>> = const { Cell::new(None) };
@@ -44,9 +44,9 @@ unsafe impl GlobalAlloc for Counting {
             return null_mut();
         }
         HELD.set(HELD.get() + layout.size() as isize);
-        if let Some(meanwhile) = MEANWHILE.take() {
+        if let Some(meanwhile) = CALL_IN_HEAP.take() {
             meanwhile(layout.size());
-            MEANWHILE.set(Some(meanwhile));
+            CALL_IN_HEAP.set(Some(meanwhile));
         }
         // SAFETY: the caller's layout is not empty.
         unsafe { System.alloc(layout) }
@@ -107,7 +107,7 @@ fn dropped_handle_cache_frees_its_heap_memory() {
         let builder = ObjectCache::builder("named").ctor(|| 0_u64);
         let cache: HandleCache<u64> = builder.build_handles_in(&subsystem, WrapPolicy::Retire).unwrap();
         let handles = [(); 1000].map(|()| cache.alloc().unwrap());
-        assert!(HELD.get() >= before + 8 * 1000, "its numbers lie there");
+        assert!(HELD.get() >= before + 8 * 1000, "the cache's numbers are in the heap");
         assert!(handles.into_iter().all(|handle| cache.free(handle)));
         drop(cache);
         HELD.get() - before
@@ -121,7 +121,7 @@ fn dropped_handle_cache_frees_its_heap_memory() {
 fn number_table_blocks_that_lose_a_race_are_freed() {
     thread_local! {
         static CACHE: Cell<Option<Rc<HandleCache<u64>>>> = const { Cell::new(None) };
-        static LATE: Cell<u64> = const { Cell::new(0) };
+        static LATE_CALLS: Cell<u64> = const { Cell::new(0) };
     }
     // The function does what another thread might do at this point, where no lock is held.
     fn allocate_earlier(bytes: usize) {
@@ -131,7 +131,7 @@ fn number_table_blocks_that_lose_a_race_are_freed() {
             let handle = cache.alloc().unwrap();
             assert!(cache.free(handle));
             CACHE.set(Some(cache));
-            LATE.set(LATE.get() + 1);
+            LATE_CALLS.set(LATE_CALLS.get() + 1);
         }
     }
     let subsystem = Subsystem::new(config(1, 1, 16 << 20)).unwrap();
@@ -142,11 +142,11 @@ fn number_table_blocks_that_lose_a_race_are_freed() {
             Rc::new(builder.build_handles_in(&subsystem, WrapPolicy::Retire).unwrap());
         let mut handles = Vec::with_capacity(400);
         CACHE.set(Some(cache.clone()));
-        MEANWHILE.set(Some(allocate_earlier));
+        CALL_IN_HEAP.set(Some(allocate_earlier));
         (0..400).for_each(|_| handles.push(cache.alloc().unwrap()));
-        MEANWHILE.set(None);
+        CALL_IN_HEAP.set(None);
         CACHE.set(None);
-        assert_eq!(LATE.take(), 3, "64, 128 and 256 numbers");
+        assert_eq!(LATE_CALLS.take(), 3, "the table grows to 64, 128 and 256 numbers");
         assert!(handles.into_iter().all(|handle| cache.free(handle)));
         drop(cache);
         HELD.get() - before
@@ -164,7 +164,7 @@ fn failed_allocation_leaves_the_handle_table_unchanged() {
     assert!(none == Err(HandleError::Memory) && (1..VALUE).contains(&words), "{words} bytes of words");
     // The table has then allocated its words, and room for one value.
     let first = table.alloc([1; 200]).unwrap();
-    let (none, values) = refused(|| table.alloc_with(|_| panic!("there is no room for it")));
+    let (none, values) = refused(|| table.alloc_with(|_| panic!("the allocation must fail")));
     assert!(none == Err(HandleError::Memory) && values > VALUE, "{values} bytes of values");
     assert_eq!((table.len(), table.get(first)), (1, Some(&[1; 200])));
     assert_eq!(table.free(first), Some([1; 200]));
@@ -180,8 +180,8 @@ fn object_is_freed_if_its_number_cannot_be_allocated() {
     let cache: HandleCache<u64> = builder.build_handles_in(&subsystem, WrapPolicy::Retire).unwrap();
     for entries in [64, 128, 256] {
         let used = cache.info().used;
-        let (none, asked) = refused(|| cache.alloc());
-        assert_eq!((none, asked), (Err(HandleError::Memory), entries * 16));
+        let (none, requested) = refused(|| cache.alloc());
+        assert_eq!((none, requested), (Err(HandleError::Memory), entries * 16));
         assert_eq!(cache.info().used, used);
         (0..entries).for_each(|_| assert!(cache.alloc().is_ok()));
     }
@@ -203,8 +203,8 @@ fn guard_without_memory_takes_no_samples() {
             is_of_a_slab
         })
     };
-    let (none_is_sampled, asked) = refused(all);
-    assert!(none_is_sampled && asked > 0, "{asked} bytes");
+    let (none_is_sampled, requested) = refused(all);
+    assert!(none_is_sampled && requested > 0, "{requested} bytes");
 }
 
 #[test]
@@ -223,12 +223,12 @@ fn failed_wait_queue_growth_reports_the_requested_bytes() {
         let mut acquire = Box::pin(cache.acquire(Gfp::KERNEL));
         REFUSED.set(Some(0));
         let error = acquire.as_mut().poll(cx);
-        let asked = REFUSED.take().unwrap();
+        let requested = REFUSED.take().unwrap();
         assert!(
-            matches!(error, Poll::Ready(Err(AllocError::Refused { bytes })) if bytes == asked && asked > 0),
-            "behind {before}: {error:?}, {asked} bytes"
+            matches!(error, Poll::Ready(Err(AllocError::Refused { bytes })) if bytes == requested && requested > 0),
+            "after {before}: {error:?}, {requested} bytes"
         );
-        assert!(acquire.as_mut().poll(cx).is_pending(), "it can wait now");
+        assert!(acquire.as_mut().poll(cx).is_pending(), "the thread can wait now");
     }
     drop(waiting);
     drop(held);
@@ -251,9 +251,9 @@ fn object_listing_includes_slabs_created_during_the_listing() {
     let cache = Rc::new(builder.build_in(&subsystem).unwrap());
     let _ = cache.alloc(Gfp::KERNEL).unwrap();
     CACHE.set(Some(cache.clone()));
-    MEANWHILE.set(Some(more));
+    CALL_IN_HEAP.set(Some(more));
     let traces = cache.alloc_traces();
-    MEANWHILE.set(None);
+    CALL_IN_HEAP.set(None);
     assert_eq!(traces.0.iter().map(|trace| trace.count).sum::<u64>(), 1001);
 }
 

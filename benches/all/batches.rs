@@ -4,7 +4,7 @@
 use std::time::Duration;
 use uslab_benches::subject::Checked;
 use uslab_benches::work::{Batch, Order};
-use uslab_benches::{Bench, Column, Made, Subject, Work, clock, contenders};
+use uslab_benches::{Bench, Column, LazySubject, Subject, Work, clock, contenders};
 
 #[derive(Clone)]
 struct Batches {
@@ -16,7 +16,7 @@ impl Work for Batches {
     fn live(&self) -> usize {
         self.batch.size()
     }
-    fn run<S: Subject>(&self, made: &Made<S>) -> Vec<f64> {
+    fn run<S: Subject>(&self, made: &LazySubject<S>) -> Vec<f64> {
         let mut local = made.get().local();
         let mut places = self.batch.places(&local);
         let mut checked = Checked::new(&mut local);

@@ -3,7 +3,7 @@
 use std::time::Duration;
 use uslab_benches::subject::Checked;
 use uslab_benches::work::Churn;
-use uslab_benches::{Bench, Column, Made, Subject, Work, clock, contenders};
+use uslab_benches::{Bench, Column, LazySubject, Subject, Work, clock, contenders};
 
 #[derive(Clone)]
 struct Churning {
@@ -15,7 +15,7 @@ impl Work for Churning {
     fn live(&self) -> usize {
         self.live
     }
-    fn run<S: Subject>(&self, made: &Made<S>) -> Vec<f64> {
+    fn run<S: Subject>(&self, made: &LazySubject<S>) -> Vec<f64> {
         let mut local = made.get().local();
         let mut checked = Checked::new(&mut local);
         let mut churn = Churn::fill(&mut checked, self.live);

@@ -9,12 +9,14 @@ use std::time::Duration;
 use uslab_benches::pools::Null;
 use uslab_benches::resident::resident;
 use uslab_benches::team::mean;
-use uslab_benches::{Bench, Column, Contender, Kind, Local, Made, Subject, Work, clock, contenders};
+use uslab_benches::{
+    Bench, Column, Contender, Kind, LazySubject, Subject, ThreadAccess, Work, clock, contenders,
+};
 
 /// Number of objects that a thread holds at a time.
 const BATCH: usize = 64;
 /// Number of batches between two readings of the thread's CPU time.
-const TURN: usize = 8;
+const BATCHES_PER_READING: usize = 8;
 const MIB: f64 = 1048576.0;
 /// Size of a thread's stack in bytes: too small for a huge page.
 const STACK: usize = 256 << 10;
@@ -26,10 +28,10 @@ struct Crowd {
     turns: usize,
 }
 
-/// Allocates a batch and frees the batch, [`TURN`] times. Returns the CPU time used.
-fn turn<S: Subject>(local: &mut S::Local<'_>) -> Duration {
+/// Allocates a batch and frees the batch, [`BATCHES_PER_READING`] times. Returns the CPU time used.
+fn turn<S: Subject>(local: &mut S::ThreadAccess<'_>) -> Duration {
     let start = clock::cpu();
-    for _ in 0..TURN {
+    for _ in 0..BATCHES_PER_READING {
         let objects: [_; BATCH] = std::array::from_fn(|stamp| local.alloc(stamp as u64));
         for object in objects {
             local.free(object);
@@ -39,10 +41,14 @@ fn turn<S: Subject>(local: &mut S::Local<'_>) -> Duration {
 }
 
 /// Runs a [`turn`] without timing, and checks that each object has the stamp that was written to it.
-fn check<S: Subject>(local: &mut S::Local<'_>) {
+fn check<S: Subject>(local: &mut S::ThreadAccess<'_>) {
     let objects: [_; BATCH] = std::array::from_fn(|stamp| local.alloc(stamp as u64));
     for (stamp, object) in objects.into_iter().enumerate() {
-        assert!(!S::CHECKED || local.stamp(&object) == stamp as u64, "{}: another object's stamp", S::NAME);
+        assert!(
+            !S::CHECKED || local.stamp(&object) == stamp as u64,
+            "{}: an object holds the stamp of another object",
+            S::NAME
+        );
         local.free(object);
     }
 }
@@ -65,7 +71,7 @@ impl Crowd {
             // Between the members' two waits, the main thread reads the memory.
             barrier.wait();
             barrier.wait();
-            used.as_nanos() as f64 / (self.turns * TURN * BATCH) as f64
+            used.as_nanos() as f64 / (self.turns * BATCHES_PER_READING * BATCH) as f64
         };
         let before = resident();
         std::thread::scope(|scope| {
@@ -75,8 +81,7 @@ impl Crowd {
             barrier.wait();
             let during = resident();
             barrier.wait();
-            let pairs =
-                members.into_iter().map(|member| member.join().expect("a thread that does not panic"));
+            let pairs = members.into_iter().map(|member| member.join().expect("the thread must not panic"));
             vec![mean(&pairs.collect::<Vec<_>>()), (during - before) / MIB]
         })
     }
@@ -84,7 +89,7 @@ impl Crowd {
 
 /// MiB of threads that do not call malloc. Threads of the standard library call malloc, and their memory counts for
 /// every subject.
-fn alone(threads: usize) -> f64 {
+fn idle_threads_mib(threads: usize) -> f64 {
     extern "C" fn member(barrier: *mut c_void) -> *mut c_void {
         // Uses about as much of the stack as other members use outside the malloc.
         black_box([0_u64; 256]);
@@ -128,7 +133,7 @@ impl Work for Crowd {
         // Excludes the floor, whose ring would grow with the threads.
         S::KIND != Kind::Floor && (!S::LINEAR || self.live() <= 10_000)
     }
-    fn run<S: Subject>(&self, made: &Made<S>) -> Vec<f64> {
+    fn run<S: Subject>(&self, made: &LazySubject<S>) -> Vec<f64> {
         self.measure(made.get())
     }
 }
@@ -146,7 +151,7 @@ pub(crate) fn row(bench: &mut Bench) {
             .then(|| Column::lower("memory", "MiB").subtract_floor().counts_in("memory of a crowd"));
         let columns = [Some(Column::lower("pair", "ns")), memory];
         let mut all = contenders::<8>(&crowd);
-        let null = move || vec![crowd.measure(&Null::new(BATCH))[0], alone(crowd.threads)];
+        let null = move || vec![crowd.measure(&Null::new(BATCH))[0], idle_threads_mib(crowd.threads)];
         all.push(Contender::new(Null::NAME, Null::KIND, null));
         bench.isolated(format!("{threads} threads"), columns.into_iter().flatten(), all);
     }

@@ -1,7 +1,7 @@
 //! Duration of single operations on one cache while other caches are disturbed; each quantile is divided by the
 //! quantile of a quiet run.
 
-use crate::tails::{COUNTED, Tail, Ticks};
+use crate::tails::{COUNTED, Ticks, TimedChurn};
 use nix::sys::pthread::{Pthread, pthread_kill, pthread_self};
 use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
 use std::time::{Duration, Instant};
@@ -30,7 +30,7 @@ const DISTURBANCES: [(&str, Disturbance); 3] = [
 ];
 
 /// Time for which an interrupted thread does not run.
-const STUCK: Duration = Duration::from_millis(20);
+const INTERRUPTION: Duration = Duration::from_millis(20);
 
 impl Disturbance {
     /// Disturbs the caches until `stop` is set. Returns the number of disturbances per second.
@@ -39,8 +39,8 @@ impl Disturbance {
         let start = Instant::now();
         let mut times = 0;
         match self {
-            Self::Reaper => times = every(Duration::from_secs(1), &stopped, S::reap),
-            Self::Births => times = every(Duration::from_millis(1), &stopped, || S::other().pair()),
+            Self::Reaper => times = repeat_every(Duration::from_secs(1), &stopped, S::reap),
+            Self::Births => times = repeat_every(Duration::from_millis(1), &stopped, || S::other().pair()),
             Self::StuckDrain => {
                 let action = SigAction::new(SigHandler::Handler(stuck), SaFlags::SA_RESTART, SigSet::empty());
                 // SAFETY: the handler only makes an async-signal-safe call.
@@ -63,7 +63,7 @@ impl Disturbance {
                         std::thread::sleep(Duration::from_millis(2));
                         other.drain();
                         times += 1;
-                        std::thread::sleep(STUCK);
+                        std::thread::sleep(INTERRUPTION);
                     }
                 });
             }
@@ -73,7 +73,7 @@ impl Disturbance {
 }
 
 /// Calls `action` once in each interval; if a call is late, the next calls follow sooner. Returns the number of calls.
-fn every(interval: Duration, stopped: &impl Fn() -> bool, mut action: impl FnMut()) -> u32 {
+fn repeat_every(interval: Duration, stopped: &impl Fn() -> bool, mut action: impl FnMut()) -> u32 {
     let mut next = Instant::now() + interval;
     let mut times = 0;
     while !stopped() {
@@ -89,20 +89,20 @@ fn every(interval: Duration, stopped: &impl Fn() -> bool, mut action: impl FnMut
     times
 }
 
-/// Stops a thread for [`STUCK`], at any instruction.
+/// Stops a thread for [`INTERRUPTION`], at any instruction.
 fn interrupt(thread: Pthread) {
     // The call fails if the thread has exited.
     _ = pthread_kill(thread, Signal::SIGUSR1);
 }
 
 extern "C" fn stuck(_: libc::c_int) {
-    let time = libc::timespec { tv_sec: 0, tv_nsec: i64::from(STUCK.subsec_nanos()) };
+    let time = libc::timespec { tv_sec: 0, tv_nsec: i64::from(INTERRUPTION.subsec_nanos()) };
     // SAFETY: `nanosleep` is async-signal-safe; `time` is a local of this function.
     unsafe { libc::nanosleep(&time, std::ptr::null_mut()) };
 }
 
 /// For each disturbance, the quantiles of a disturbed run relative to a quiet run, and the number of disturbances per second.
-fn round<S: Disturbed>(subject: &S, tail: &Tail) -> Vec<f64> {
+fn round<S: Disturbed>(subject: &S, tail: &TimedChurn) -> Vec<f64> {
     let run = |disturbance: Option<Disturbance>| {
         let stop = AtomicBool::new(false);
         let (ticks, rate) = std::thread::scope(|scope| {
@@ -117,11 +117,11 @@ fn round<S: Disturbed>(subject: &S, tail: &Tail) -> Vec<f64> {
                 pin(0);
                 tail.measure(&mut subject.local())
             });
-            let ticks = measured.join().expect("a measurement that does not panic");
+            let ticks = measured.join().expect("the measuring thread must not panic");
             stop.store(true, Ordering::Relaxed);
             (
                 ticks,
-                disturbing.map_or(0.0, |thread| thread.join().expect("a disturbance that does not panic")),
+                disturbing.map_or(0.0, |thread| thread.join().expect("the disturbing thread must not panic")),
             )
         });
         let quantiles = |ticks: Ticks| COUNTED.map(|(_, quantile)| ticks.value_at_quantile(quantile) as f64);
@@ -135,7 +135,7 @@ fn round<S: Disturbed>(subject: &S, tail: &Tail) -> Vec<f64> {
     DISTURBANCES.into_iter().flat_map(of).collect()
 }
 
-fn contender<S: Disturbed>(tail: &Tail) -> Contender {
+fn contender<S: Disturbed>(tail: &TimedChurn) -> Contender {
     let (tail, mut subject) = (tail.clone(), None);
     Contender::new(S::NAME, S::KIND, move || round(subject.get_or_insert_with(|| S::new(tail.live)), &tail))
 }
@@ -155,7 +155,7 @@ pub(crate) fn row(bench: &mut Bench) {
     });
     let columns: Vec<_> = columns.collect();
     let time = Duration::from_millis(if bench.quick() { 50 } else { 2500 });
-    let tail = Tail { time, ..Tail::new(bench) };
+    let tail = TimedChurn { time, ..TimedChurn::new(bench) };
     let contenders = vec![
         contender::<Kmem<8>>(&tail),
         contender::<Typed<8>>(&tail),

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 use uslab_benches::subject::Checked;
-use uslab_benches::{Bench, Column, Made, Subject, Work, clock, contenders, work};
+use uslab_benches::{Bench, Column, LazySubject, Subject, Work, clock, contenders, work};
 
 #[derive(Clone)]
 struct Pairs {
@@ -13,7 +13,7 @@ impl Work for Pairs {
     fn live(&self) -> usize {
         1
     }
-    fn run<S: Subject>(&self, made: &Made<S>) -> Vec<f64> {
+    fn run<S: Subject>(&self, made: &LazySubject<S>) -> Vec<f64> {
         let mut local = made.get().local();
         let mut checked = Checked::new(&mut local);
         work::pairs(&mut checked, 10_000);

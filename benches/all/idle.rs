@@ -2,7 +2,7 @@
 
 use std::sync::Barrier;
 use uslab_benches::resident::resident;
-use uslab_benches::{Bench, Column, Contender, Kind, Local, Made, Subject, Work, contenders};
+use uslab_benches::{Bench, Column, Contender, Kind, LazySubject, Subject, ThreadAccess, Work, contenders};
 
 #[derive(Clone)]
 struct Idle {
@@ -38,12 +38,12 @@ impl Work for Idle {
     fn suits<S: Subject>(&self) -> bool {
         S::KIND != Kind::Floor
     }
-    fn run<S: Subject>(&self, made: &Made<S>) -> Vec<f64> {
+    fn run<S: Subject>(&self, made: &LazySubject<S>) -> Vec<f64> {
         let subject = made.get();
         vec![self.bytes(|| {
             let mut local = subject.local();
             let object = local.alloc(1);
-            assert_eq!(local.stamp(&object), 1, "{}: another object's stamp", S::NAME);
+            assert_eq!(local.stamp(&object), 1, "{}: an object holds the stamp of another object", S::NAME);
             local.free(object);
             // A pool that a thread owns must live as long as the thread.
             std::mem::forget(local);

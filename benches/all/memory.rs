@@ -4,7 +4,7 @@ use rand::seq::SliceRandom;
 use std::time::Duration;
 use uslab_benches::resident::resident;
 use uslab_benches::work::{Places, random};
-use uslab_benches::{Bench, Column, Kind, Local, Made, Subject, Work, contenders};
+use uslab_benches::{Bench, Column, Kind, LazySubject, Subject, ThreadAccess, Work, contenders};
 
 const BYTES: usize = 64;
 
@@ -22,7 +22,7 @@ impl Work for Million {
     fn suits<S: Subject>(&self) -> bool {
         S::KIND != Kind::Floor && !S::LINEAR
     }
-    fn run<S: Subject>(&self, made: &Made<S>) -> Vec<f64> {
+    fn run<S: Subject>(&self, made: &LazySubject<S>) -> Vec<f64> {
         let mut order: Box<[u32]> = (0..self.objects as u32).collect();
         order.shuffle(&mut random());
         // The harness's memory is written before the baseline is measured.
@@ -65,12 +65,12 @@ impl Work for Million {
 
 /// Frees the objects in some places; the slice `of` has the indices of these places. Each of these places must contain
 /// an object, and may be named only once.
-pub(crate) fn free<S: Subject, L: Local>(local: &mut L, places: &mut Places<L::Object>, of: &[u32]) {
+pub(crate) fn free<S: Subject, L: ThreadAccess>(local: &mut L, places: &mut Places<L::Object>, of: &[u32]) {
     for &place in of {
         // SAFETY: `of` is a part of one permutation of the places, all of which are filled.
         let object = unsafe { places.take(place as usize) };
         let same = !S::CHECKED || local.stamp(&object) == u64::from(place);
-        assert!(same, "{}: another object's stamp", S::NAME);
+        assert!(same, "{}: an object holds the stamp of another object", S::NAME);
         local.free(object);
     }
 }

@@ -4,10 +4,10 @@ use crate::memory::free;
 use rand::seq::SliceRandom;
 use std::time::Duration;
 use uslab_benches::work::{Places, random};
-use uslab_benches::{Bench, Column, Local, Made, Subject, Work, clock, contenders};
+use uslab_benches::{Bench, Column, LazySubject, Subject, ThreadAccess, Work, clock, contenders};
 
 /// Number of halves that a round frees and allocates again.
-const HALVES: usize = 4;
+const HALVES_PER_ROUND: usize = 4;
 
 #[derive(Clone)]
 struct Refills {
@@ -18,7 +18,7 @@ impl Work for Refills {
     fn live(&self) -> usize {
         self.objects
     }
-    fn run<S: Subject>(&self, made: &Made<S>) -> Vec<f64> {
+    fn run<S: Subject>(&self, made: &LazySubject<S>) -> Vec<f64> {
         let mut order: Box<[u32]> = (0..self.objects as u32).collect();
         let mut rng = random();
         let mut places = Places::new(self.objects);
@@ -27,7 +27,7 @@ impl Work for Refills {
             places.put(place as usize, local.alloc(u64::from(place)));
         }
         let mut used = Duration::ZERO;
-        for _ in 0..HALVES {
+        for _ in 0..HALVES_PER_ROUND {
             order.shuffle(&mut rng);
             let half = &order[..self.objects / 2];
             free::<S, _>(&mut local, &mut places, half);
@@ -38,7 +38,7 @@ impl Work for Refills {
             used += clock::cpu() - start;
         }
         free::<S, _>(&mut local, &mut places, &order);
-        vec![used.as_nanos() as f64 / (HALVES * (self.objects / 2)) as f64]
+        vec![used.as_nanos() as f64 / (HALVES_PER_ROUND * (self.objects / 2)) as f64]
     }
 }
 

@@ -3,7 +3,7 @@
 
 use std::time::Instant;
 use uslab_benches::team::{self, cpus};
-use uslab_benches::{Bench, Column, Local, Made, Subject, Work, contenders};
+use uslab_benches::{Bench, Column, LazySubject, Subject, ThreadAccess, Work, contenders};
 
 const RING: usize = 1024;
 /// Number of objects in a segment; the time of a whole segment is measured.
@@ -24,7 +24,7 @@ fn wait<T>(mut ready: impl FnMut() -> Option<T>) -> T {
         }
         if turn % 1024 < 1000 { std::hint::spin_loop() } else { std::thread::yield_now() }
     }
-    unreachable!("the loop has no end")
+    unreachable!("the loop never ends")
 }
 
 impl Work for Remote {
@@ -35,7 +35,7 @@ impl Work for Remote {
     fn suits<S: Subject>(&self) -> bool {
         S::SHARED
     }
-    fn run<S: Subject>(&self, made: &Made<S>) -> Vec<f64> {
+    fn run<S: Subject>(&self, made: &LazySubject<S>) -> Vec<f64> {
         let subject = made.get();
         // One more segment warms up.
         let (read, segments, count) = (self.read, self.segments, (self.segments + 1) * SEGMENT);
@@ -65,7 +65,12 @@ impl Work for Remote {
                         let object = wait(|| received.pop().ok());
                         if read {
                             let stamp = local.stamp(&object);
-                            assert_eq!(stamp, segment * SEGMENT + i, "{}: another object's stamp", S::NAME);
+                            assert_eq!(
+                                stamp,
+                                segment * SEGMENT + i,
+                                "{}: an object holds the stamp of another object",
+                                S::NAME
+                            );
                         }
                         local.free(object);
                     }
@@ -75,7 +80,7 @@ impl Work for Remote {
                 times.sort_by(f64::total_cmp);
                 vec![times[times.len() / 4]]
             });
-            consumer.join().expect("a consumer that does not panic")
+            consumer.join().expect("the consumer must not panic")
         })
     }
 }
@@ -86,7 +91,9 @@ pub(crate) fn row(bench: &mut Bench) {
         "wall ns for an object of 64 B through a ring of 1024, lower quartile of segments of 10,000",
     );
     if cpus() < 2 {
-        eprintln!("remote: one CPU only, the threads take turns: this measures the scheduler");
+        eprintln!(
+            "remote: the machine has one CPU, so the threads alternate and this measures the scheduler"
+        );
     }
     for (case, read) in [("read", true), ("not read", false)] {
         let remote = Remote { segments: bench.scale(100) as u64, read };

@@ -4,15 +4,15 @@
 use std::time::Duration;
 use uslab_benches::ours::sync::Mutex;
 use uslab_benches::team::{Team, cpus, mean};
-use uslab_benches::{Bench, Column, Local, Made, Subject, Work, contenders};
+use uslab_benches::{Bench, Column, LazySubject, Subject, ThreadAccess, Work, contenders};
 
 /// Number of objects that each thread has; the objects cover several cache lines.
 const OBJECTS: usize = 32;
 /// Number of writes to each object before it is freed and another object allocated.
-const WRITES: u64 = 100;
+const WRITES_PER_OBJECT: u64 = 100;
 
 #[derive(Clone, Copy)]
-enum Handed {
+enum HandOver {
     /// Threads allocate their own objects from the start (active sharing: cache-thrash).
     No,
     /// One thread allocates the first objects of all threads in turn, so that neighbouring objects belong to different
@@ -23,7 +23,7 @@ enum Handed {
 
 #[derive(Clone)]
 struct Sharing {
-    handed: Handed,
+    handed: HandOver,
     threads: usize,
     budget: Duration,
 }
@@ -36,7 +36,7 @@ impl Work for Sharing {
     fn suits<S: Subject>(&self) -> bool {
         S::SHARED
     }
-    fn run<S: Subject>(&self, made: &Made<S>) -> Vec<f64> {
+    fn run<S: Subject>(&self, made: &LazySubject<S>) -> Vec<f64> {
         let subject = made.get();
         let mut local = subject.local();
         let probe = local.alloc(0);
@@ -46,7 +46,7 @@ impl Work for Sharing {
             return Vec::new();
         }
         let mut piles: Vec<Vec<_>> = (0..self.threads).map(|_| Vec::with_capacity(OBJECTS)).collect();
-        if let Handed::Yes = self.handed {
+        if let HandOver::Yes = self.handed {
             for i in 0..self.threads * OBJECTS {
                 piles[i % self.threads].push(local.alloc(0));
             }
@@ -58,7 +58,7 @@ impl Work for Sharing {
             mine.drain(..).for_each(|object| local.free(object));
             let writes = || {
                 mine.extend((0..OBJECTS as u64).map(|stamp| local.alloc(stamp)));
-                for write in 1..=WRITES {
+                for write in 1..=WRITES_PER_OBJECT {
                     for object in &mine {
                         if let Some(word) = local.address(object) {
                             // SAFETY: this thread owns the object. The access is volatile, so that every write is made.
@@ -67,11 +67,11 @@ impl Work for Sharing {
                     }
                 }
                 for (stamp, object) in mine.drain(..).enumerate() {
-                    let sum = stamp as u64 + WRITES * (WRITES + 1) / 2;
-                    assert_eq!(local.stamp(&object), sum, "{}: somebody else wrote to it", S::NAME);
+                    let sum = stamp as u64 + WRITES_PER_OBJECT * (WRITES_PER_OBJECT + 1) / 2;
+                    assert_eq!(local.stamp(&object), sum, "{}: another thread wrote to the object", S::NAME);
                     local.free(object);
                 }
-                OBJECTS as u64 * WRITES
+                OBJECTS as u64 * WRITES_PER_OBJECT
             };
             team.measure(writes)
         };
@@ -82,7 +82,7 @@ impl Work for Sharing {
 pub(crate) fn row(bench: &mut Bench) {
     bench.row("sharing", "CPU ns for a write to small objects of one's own, two threads, pinned");
     let threads = cpus().min(2);
-    for (case, handed) in [("thrash", Handed::No), ("scratch", Handed::Yes)] {
+    for (case, handed) in [("thrash", HandOver::No), ("scratch", HandOver::Yes)] {
         let work = Sharing { handed, threads, budget: bench.budget() };
         bench.group(format!("{case}, 8 B"), [Column::lower("", "ns")], contenders::<1>(&work));
         bench.group(format!("{case}, 16 B"), [Column::lower("", "ns")], contenders::<2>(&work));

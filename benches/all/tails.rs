@@ -5,7 +5,7 @@ use std::cell::OnceCell;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 use uslab_benches::work::Churn;
-use uslab_benches::{Bench, Column, Local, Made, Subject, Work, clock, contenders};
+use uslab_benches::{Bench, Column, LazySubject, Subject, ThreadAccess, Work, clock, contenders};
 
 const QUANTILES: [(&str, f64); 5] =
     [("p50", 0.5), ("p99", 0.99), ("p99.9", 0.999), ("p99.99", 0.9999), ("max", 1.0)];
@@ -18,7 +18,7 @@ pub(crate) type Ticks = Histogram<u32>;
 
 /// Churn whose operations are all timed individually.
 #[derive(Clone)]
-pub(crate) struct Tail {
+pub(crate) struct TimedChurn {
     pub(crate) live: usize,
     /// Minimum number of pairs.
     pub(crate) pairs: u64,
@@ -26,14 +26,14 @@ pub(crate) struct Tail {
     pub(crate) time: Duration,
 }
 
-impl Tail {
+impl TimedChurn {
     pub(crate) fn new(bench: &Bench) -> Self {
         Self { live: bench.scale(100_000), pairs: bench.scale(1_000_000) as u64, time: Duration::ZERO }
     }
 
-    pub(crate) fn measure<L: Local>(&self, local: &mut L) -> [Ticks; 2] {
+    pub(crate) fn measure<L: ThreadAccess>(&self, local: &mut L) -> [Ticks; 2] {
         // The upper bound is at least a second at any clock rate. `new_with_bounds` accepts these bounds.
-        let ticks = || Ticks::new_with_bounds(1, 1 << 32, 2).expect("bounds in order");
+        let ticks = || Ticks::new_with_bounds(1, 1 << 32, 2).expect("the bounds must ascend");
         let mut churn = Churn::fill(local, self.live);
         churn.bursts(local, self.live as u64);
         let mut stamped = Stamped { local, allocs: ticks(), frees: ticks() };
@@ -51,14 +51,14 @@ impl Tail {
     }
 }
 
-/// A [`Local`] that times every operation of the local that it wraps.
+/// A [`ThreadAccess`] that times every operation of the local that it wraps.
 struct Stamped<'l, L> {
     local: &'l mut L,
     allocs: Ticks,
     frees: Ticks,
 }
 
-impl<L: Local> Local for Stamped<'_, L> {
+impl<L: ThreadAccess> ThreadAccess for Stamped<'_, L> {
     type Object = L::Object;
     #[inline(always)]
     fn alloc(&mut self, stamp: u64) -> L::Object {
@@ -80,7 +80,7 @@ impl<L: Local> Local for Stamped<'_, L> {
 
 #[derive(Clone)]
 struct Tails {
-    tail: Tail,
+    tail: TimedChurn,
     /// Nanoseconds per tick, measured at the first use.
     nanoseconds_a_tick: Rc<OnceCell<f64>>,
 }
@@ -89,7 +89,7 @@ impl Work for Tails {
     fn live(&self) -> usize {
         self.tail.live
     }
-    fn run<S: Subject>(&self, made: &Made<S>) -> Vec<f64> {
+    fn run<S: Subject>(&self, made: &LazySubject<S>) -> Vec<f64> {
         let ticks = self.tail.measure(&mut made.get().local());
         let period = self.nanoseconds_a_tick.get_or_init(clock::stamp_period);
         let quantiles = ticks.into_iter().flat_map(|ticks| {
@@ -114,6 +114,6 @@ pub(crate) fn row(bench: &mut Bench) {
             }
         })
     });
-    let tails = Tails { tail: Tail::new(bench), nanoseconds_a_tick: Rc::default() };
+    let tails = Tails { tail: TimedChurn::new(bench), nanoseconds_a_tick: Rc::default() };
     bench.group("", columns, contenders::<8>(&tails));
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 use uslab_benches::subject::Checked;
 use uslab_benches::team::{Team, cpus, mean};
 use uslab_benches::work::{self, Batch, Order};
-use uslab_benches::{Bench, Column, Made, Subject, Work, contenders};
+use uslab_benches::{Bench, Column, LazySubject, Subject, Work, contenders};
 
 /// Hot pairs, or batches in random order if `batch` is set.
 #[derive(Clone)]
@@ -45,7 +45,7 @@ impl Work for Threads {
     fn live(&self) -> usize {
         self.batch.as_ref().map_or(1, Batch::size) * self.threads
     }
-    fn run<S: Subject>(&self, made: &Made<S>) -> Vec<f64> {
+    fn run<S: Subject>(&self, made: &LazySubject<S>) -> Vec<f64> {
         let subject = made.get();
         let all = self.with(subject, self.threads);
         if !self.scaling {

@@ -25,7 +25,7 @@ const KEYS: u64 = 100_000;
 /// than its buffer of 8 KiB in parts, without `TCP_NODELAY`; the network's timers would then determine the time.
 const SIZES: (f64, f64) = (64.0, 8000.0);
 /// Mean lifetimes of values in days: the lifetime of most values, and the lifetime of one value in ten.
-const LIVES: (f64, f64) = (1.0 / 20.0, 1.0 / 5.0);
+const MEAN_LIFETIMES: (f64, f64) = (1.0 / 20.0, 1.0 / 5.0);
 
 /// The load over the day.
 #[derive(Clone, Copy, Debug)]
@@ -45,13 +45,13 @@ impl Curve {
     }
     /// Load as a fraction of the peak, at a time given as a fraction of the day.
     pub(crate) fn load(at: f64) -> f64 {
-        const NIGHT: f64 = 0.05;
-        let slope = |x: f64| NIGHT + (1.0 - NIGHT) * (1.0 - (PI * x).cos()) / 2.0;
+        const NIGHT_LOAD: f64 = 0.05;
+        let slope = |x: f64| NIGHT_LOAD + (1.0 - NIGHT_LOAD) * (1.0 - (PI * x).cos()) / 2.0;
         match at {
             ..0.3 => slope(at / 0.3),
             0.3..0.6 => 1.0,
             0.6..0.7 => slope((0.7 - at) / 0.1),
-            _ => NIGHT,
+            _ => NIGHT_LOAD,
         }
     }
     fn part(self, since: Duration) -> f64 {
@@ -61,14 +61,14 @@ impl Curve {
 
 /// Measurements of one server.
 #[derive(Debug)]
-pub(crate) struct Served {
+pub(crate) struct ServerMeasurements {
     intervals: Vec<Mutex<Histogram<u64>>>,
     /// For each key, the size of its value in bytes, and the time of day at which the value expires.
     values: Mutex<HashMap<u64, (usize, Duration)>>,
     errors: Counter,
 }
 
-impl Served {
+impl ServerMeasurements {
     pub(crate) fn new(intervals: usize) -> Self {
         // The histogram has times of up to a minute, in microseconds.
         let empty = || Histogram::new_with_bounds(1, 60_000_000, 3).expect("bounds");
@@ -96,7 +96,7 @@ pub(crate) fn start(
     seed: u64,
     curve: Curve,
     start: Instant,
-    served: &Arc<Served>,
+    served: &Arc<ServerMeasurements>,
 ) {
     for place in 0..CLIENTS {
         let client = Client {
@@ -121,7 +121,7 @@ struct Client {
     needed: f64,
     what: SmallRng,
     when: SmallRng,
-    served: Arc<Served>,
+    served: Arc<ServerMeasurements>,
 }
 
 /// Draws from an exponential distribution.
@@ -175,7 +175,7 @@ impl Client {
         if self.what.random_bool(0.5) {
             let (least, most) = SIZES;
             let size = (least * (most / least).powf(self.what.random())) as usize;
-            let mean = if self.what.random_bool(0.1) { LIVES.1 } else { LIVES.0 };
+            let mean = if self.what.random_bool(0.1) { MEAN_LIFETIMES.1 } else { MEAN_LIFETIMES.0 };
             let days = exponential(&mut self.what, mean);
             let life = self.curve.day.mul_f64(days).max(Duration::from_millis(1));
             words[0] = b"SET".to_vec();
@@ -195,7 +195,7 @@ impl Client {
 async fn receive(stream: &mut BufReader<TcpStream>) -> Result<(), Error> {
     let mut line = String::new();
     stream.read_line(&mut line).await?;
-    let wrong = || Error::new(ErrorKind::InvalidData, format!("it replied {line:?}"));
+    let wrong = || Error::new(ErrorKind::InvalidData, format!("unexpected reply of the server: {line:?}"));
     match line.trim_end().split_at_checked(1) {
         Some(("+", _)) => Ok(()),
         Some(("$", "-1")) => Ok(()),

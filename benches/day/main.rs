@@ -12,7 +12,7 @@ mod picture;
 use anyhow::Context;
 use clap::Parser;
 use hdrhistogram::Histogram;
-use load::{Curve, Served};
+use load::{Curve, ServerMeasurements};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -48,7 +48,7 @@ struct Options {
 const ORDER: [&str; 5] = ["object-caches", "uslab", "jemalloc", "mimalloc", "system"];
 /// Number of this project's servers. The table shows the ratio of each of this project's servers to the best of the
 /// other servers.
-const OURS: usize = 2;
+const OWN_SERVERS: usize = 2;
 /// Number of intervals in a day, each with separate quantiles.
 const INTERVALS: usize = 40;
 /// Parts of the day, with the end of each part as a fraction of the day.
@@ -127,7 +127,7 @@ impl Day {
     /// 99th percentile of request times over a part of the day, in milliseconds.
     fn p99(&self, from: f64, to: f64) -> f64 {
         let at = |part: f64| (part * INTERVALS as f64).round() as usize;
-        let mut all = Histogram::<u64>::new(3).expect("three digits");
+        let mut all = Histogram::<u64>::new(3).expect("a commit must have three digits");
         for interval in &self.intervals[at(from)..at(to)] {
             all.add(interval).expect("as wide");
         }
@@ -143,8 +143,9 @@ const MIB: f64 = (1 << 20) as f64;
 fn main() -> anyhow::Result<()> {
     let options = Options::parse();
     let curve = Curve::new(Duration::from_secs_f64(options.minutes * 60.0), options.rate);
-    let found = std::fs::read_dir(&options.servers)
-        .with_context(|| format!("{}: `.ci/adopt servers` makes them", options.servers.display()))?;
+    let found = std::fs::read_dir(&options.servers).with_context(|| {
+        format!("{}: not found; `.ci/adopt servers` builds the servers", options.servers.display())
+    })?;
     let mut programs = found.map(|entry| Ok(entry?.path())).collect::<anyhow::Result<Vec<_>>>()?;
     let place = |path: &PathBuf| ORDER.iter().position(|name| path.ends_with(name)).unwrap_or(ORDER.len());
     programs.sort_by_key(|path| (place(path), path.clone()));
@@ -173,18 +174,19 @@ fn main() -> anyhow::Result<()> {
     let table = table(&days);
     print!("{table}");
     std::fs::write(options.out.join("table.md"), &table)?;
-    let picture = picture::draw(&days, length).map_err(|error| anyhow::anyhow!("the picture: {error}"))?;
+    let picture =
+        picture::draw(&days, length).map_err(|error| anyhow::anyhow!("cannot draw the picture: {error}"))?;
     std::fs::write(options.out.join("day.svg"), picture)?;
     println!("rows, table and picture: {}", options.out.display());
     let errors: u64 = days.iter().map(|day| day.errors).sum();
     anyhow::ensure!(errors == 0, "{errors} connections failed");
-    anyhow::ensure!(days.iter().all(|day| day.requests() > 0), "a server served nothing");
+    anyhow::ensure!(days.iter().all(|day| day.requests() > 0), "a server served no request");
     Ok(())
 }
 
 fn run(servers: &[Server], curve: Curve) -> anyhow::Result<Vec<Day>> {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
-    let served: Vec<_> = servers.iter().map(|_| Arc::new(Served::new(INTERVALS))).collect();
+    let served: Vec<_> = servers.iter().map(|_| Arc::new(ServerMeasurements::new(INTERVALS))).collect();
     let mut memory: BTreeMap<usize, Vec<(f64, f64, f64)>> = BTreeMap::new();
     let start = Instant::now() + Duration::from_millis(200);
     for (i, (server, served)) in servers.iter().zip(&served).enumerate() {
@@ -226,7 +228,7 @@ const COLUMNS: Columns = [
 /// Makes a table with a row for each server. In rows of this project, the ratio to the best of the other servers is in
 /// brackets.
 fn table(days: &[Day]) -> String {
-    let is_ours = |day: &Day| ORDER[..OURS].contains(&day.name.as_str());
+    let is_ours = |day: &Day| ORDER[..OWN_SERVERS].contains(&day.name.as_str());
     let mut text = format!("| server | {} | requests |\n|---|", COLUMNS.map(|(name, _)| name).join(" | "));
     text += &"---|".repeat(COLUMNS.len() + 1);
     text += "\n";

@@ -19,9 +19,9 @@ const COLOURS: [RGBColor; 6] = [
 ];
 const SHADE: RGBAColor = RGBAColor(128, 128, 128, 0.12);
 
-type Drawn<T = ()> = Result<T, DrawingAreaErrorKind<Error>>;
+type DrawResult<T = ()> = Result<T, DrawingAreaErrorKind<Error>>;
 
-pub(super) fn draw(days: &[Day], length: f64) -> Drawn<String> {
+pub(super) fn draw(days: &[Day], length: f64) -> DrawResult<String> {
     let mut svg = String::new();
     {
         let all = SVGBackend::with_string(&mut svg, SIZE).into_drawing_area();
@@ -95,7 +95,7 @@ fn shade<Y: Ranged<ValueType = f64> + ValueFormatter<f64>>(
     minutes: f64,
     low: f64,
     height: impl Fn(f64) -> f64,
-) -> Drawn {
+) -> DrawResult {
     let top = (0..=200).map(|i| f64::from(i) / 200.0).map(|part| (part * minutes, height(Curve::load(part))));
     let corners: Vec<_> = [(0.0, low)].into_iter().chain(top).chain([(minutes, low)]).collect();
     chart.draw_series([Polygon::new(corners, SHADE)])?;

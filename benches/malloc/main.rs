@@ -13,14 +13,15 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
-use uslab_benches::means::{COLUMNS, OURS, ROW, means, unit};
+use uslab_benches::means::{COLUMNS, OWN_ALLOCATOR, ROW, means, unit};
 use uslab_benches::preload::{Preload, peers};
 use uslab_benches::{Bench, Column, Contender, Kind};
 use wait4::{ResourceUsage, Wait4};
 
 /// The mallocs of this run.
 fn preloads() -> Vec<Preload> {
-    let ours = Preload { name: OURS.into(), kind: Kind::Ours, library: Some(uslab_tests::libuslab()) };
+    let ours =
+        Preload { name: OWN_ALLOCATOR.into(), kind: Kind::Ours, library: Some(uslab_tests::libuslab()) };
     [vec![ours], peers()].concat()
 }
 
@@ -122,7 +123,8 @@ impl Work<'_> {
         let printed = self.dir.join("answer");
         command.stdout(File::create(&printed).expect("a file"));
         let start = Instant::now();
-        let end = command.spawn().expect("it starts").wait4().expect("its end");
+        let end =
+            command.spawn().expect("the program must start").wait4().expect("the program must be waited for");
         let time = start.elapsed();
         if !end.status.success() {
             return Err(Failure(format!("{command:?}: {:?}", end.status)));
@@ -155,15 +157,16 @@ impl Cost {
 fn bench(work: &Work<'_>, arguments: &[&str]) -> Result<Cost, Failure> {
     let mut command = work.command(env!("CARGO_BIN_EXE_programs"));
     command.args(arguments).args(work.quick.then_some("--quick"));
-    let said = work.dir.join("error");
-    command.stderr(File::create(&said).expect("a file"));
+    let error_text = work.dir.join("error");
+    command.stderr(File::create(&error_text).expect("a file"));
     let cost = work.time(command);
-    let said = std::fs::read_to_string(said).expect("a file");
-    let cost = cost.map_err(|Failure(how)| Failure(how + "\n" + &said))?;
+    let error_text = std::fs::read_to_string(error_text).expect("a file");
+    let cost = cost.map_err(|Failure(how)| Failure(how + "\n" + &error_text))?;
     let answer = String::from_utf8_lossy(&cost.answer);
     let operations = answer.strip_suffix(" operations\n").and_then(|number| number.parse().ok());
-    let peak =
-        said.lines().find_map(|line| line.strip_prefix("peak ")?.strip_suffix(" KiB")?.parse::<f64>().ok());
+    let peak = error_text
+        .lines()
+        .find_map(|line| line.strip_prefix("peak ")?.strip_suffix(" KiB")?.parse::<f64>().ok());
     Ok(Cost {
         operations: Some(operations.expect("a number of operations")),
         // The program measures its peak itself, because the kernel's peak of a child includes this process's memory at the
@@ -185,7 +188,7 @@ fn main() -> anyhow::Result<()> {
     };
     for program in PROGRAMS {
         if let Some(missing) = program.needs.iter().find(|needed| !has(needed)) {
-            eprintln!("malloc: {} left out: there is no {missing}", program.case);
+            eprintln!("malloc: skipped {}: {missing} is not installed", program.case);
             continue;
         }
         let answered = Rc::new(RefCell::new(None));
@@ -202,7 +205,7 @@ fn main() -> anyhow::Result<()> {
                         let first = answered.get_or_insert_with(|| cost.answer.clone());
                         assert!(
                             *first == cost.answer,
-                            "{}: another answer with {}",
+                            "{}: the output differs with {}",
                             program.case,
                             preload.name
                         );

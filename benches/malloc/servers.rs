@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use wait4::Wait4 as _;
 
 /// Maximum time until a server's first answer.
-const PATIENCE: Duration = Duration::from_secs(60);
+const FIRST_ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Starts `server`, waits until `answers` returns `true`, measures the time of `load`, and ends the server with the
 /// signal `end`.
@@ -25,16 +25,17 @@ fn serve(
     load: impl FnOnce() -> Result<Vec<u8>, Failure>,
 ) -> Result<Cost, Failure> {
     let name = format!("{server:?}");
-    let mut process = server.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("it starts");
+    let mut process =
+        server.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("the server must start");
     let pid = Pid::from_raw(i32::try_from(process.id()).expect("a process"));
     let start = Instant::now();
     while !answers() {
-        if let Some(status) = process.try_wait().expect("its state") {
+        if let Some(status) = process.try_wait().expect("the server's state must be readable") {
             return Err(Failure(format!("{name} ended before it answered: {status}")));
         }
-        if start.elapsed() > PATIENCE {
+        if start.elapsed() > FIRST_ANSWER_TIMEOUT {
             _ = kill(pid, Signal::SIGKILL);
-            return Err(Failure(format!("{name} did not answer for {} s", PATIENCE.as_secs())));
+            return Err(Failure(format!("{name} did not answer for {} s", FIRST_ANSWER_TIMEOUT.as_secs())));
         }
         std::thread::sleep(Duration::from_millis(20));
     }
@@ -42,7 +43,7 @@ fn serve(
     let loaded = load();
     let time = start.elapsed();
     _ = kill(pid, end);
-    let ended = process.wait4().expect("its end");
+    let ended = process.wait4().expect("the server must be waited for");
     let answer = loaded?;
     // Some servers end by the signal itself, or with the exit code that a shell uses for that signal.
     let of_signal =
@@ -55,7 +56,7 @@ fn serve(
 
 /// Output of a client, which must succeed.
 fn output(mut client: Command) -> Result<String, Failure> {
-    let done = client.output().expect("it starts");
+    let done = client.output().expect("the server must start");
     if !done.status.success() {
         return Err(Failure(format!("{client:?}: {}", String::from_utf8_lossy(&done.stderr))));
     }
@@ -77,7 +78,9 @@ pub(crate) fn redis(work: &Work<'_>) -> Result<Cost, Failure> {
         client.arg("-s").arg(&socket);
         client
     };
-    let answers = || client("redis-cli").arg("ping").output().expect("it starts").stdout.starts_with(b"PONG");
+    let answers = || {
+        client("redis-cli").arg("ping").output().expect("the server must start").stdout.starts_with(b"PONG")
+    };
     let load = || {
         let requests = work.scale(100_000).to_string();
         let commands = "set,get,incr,lpush,rpush,lpop,rpop,sadd,hset,spop,zadd,zpopmin,lrange_100,mset";
@@ -102,7 +105,7 @@ pub(crate) fn memcached(work: &Work<'_>) -> Result<Cost, Failure> {
                 std::thread::spawn(move || ask_memcached(&socket, connection, rounds))
             })
             .collect();
-        let sums = connections.into_iter().map(|connection| connection.join().expect("it ended"));
+        let sums = connections.into_iter().map(|connection| connection.join().expect("the client must end"));
         let sum: usize = sums.collect::<Result<Vec<_>, _>>()?.into_iter().sum();
         Ok(sum.to_string().into_bytes())
     };
@@ -113,23 +116,23 @@ pub(crate) fn memcached(work: &Work<'_>) -> Result<Cost, Failure> {
 fn ask_memcached(socket: &Path, connection: u32, rounds: u32) -> Result<usize, Failure> {
     let talk = || -> std::io::Result<Option<usize>> {
         let mut stream = UnixStream::connect(socket)?;
-        let (mut sum, mut said) = (0, Vec::new());
+        let (mut sum, mut report) = (0, Vec::new());
         for n in 0..rounds {
             let key = format!("{connection}-{}", n % 2_000);
             let value = vec![b'a' + (n % 26) as u8; (10 + n * 7919 % 3_990) as usize];
             let set = format!("set {key} 0 0 {}\r\n", value.len());
             stream.write_all(&[set.as_bytes(), &value, b"\r\n"].concat())?;
-            said.resize("STORED\r\n".len(), 0);
-            stream.read_exact(&mut said)?;
-            if said != b"STORED\r\n" {
+            report.resize("STORED\r\n".len(), 0);
+            stream.read_exact(&mut report)?;
+            if report != b"STORED\r\n" {
                 return Ok(None);
             }
             stream.write_all(format!("get {key}\r\n").as_bytes())?;
             let head = format!("VALUE {key} 0 {}\r\n", value.len());
             let expected = [head.as_bytes(), &value, b"\r\nEND\r\n"].concat();
-            said.resize(expected.len(), 0);
-            stream.read_exact(&mut said)?;
-            if said != expected {
+            report.resize(expected.len(), 0);
+            stream.read_exact(&mut report)?;
+            if report != expected {
                 return Ok(None);
             }
             sum += value.len();
@@ -152,10 +155,10 @@ fn http(work: &Work<'_>, server: Command, port: u16) -> Result<Cost, Failure> {
         client.arg(&address);
         output(client)
     };
-    let answers = || ab(16).is_ok_and(|said| said.contains("Complete requests:      16"));
+    let answers = || ab(16).is_ok_and(|report| report.contains("Complete requests:      16"));
     let load = || {
-        let said = ab(work.scale(60_000))?;
-        let counts = said
+        let report = ab(work.scale(60_000))?;
+        let counts = report
             .lines()
             .filter(|line| ["Complete", "Failed", "Non-2xx"].iter().any(|of| line.starts_with(of)));
         Ok(counts.collect::<Vec<_>>().join("\n").into_bytes())
@@ -218,7 +221,7 @@ pub(crate) fn postgres(work: &Work<'_>) -> Result<Cost, Failure> {
     // PostgreSQL's tools are in the folder of its server, which need not be in the path.
     let path = std::env::var_os("PATH").unwrap_or_default();
     let found = std::env::split_paths(&path).map(|dir| dir.join("postgres")).find(|file| file.is_file());
-    let program = std::fs::canonicalize(found.expect("it was looked for")).expect("a path");
+    let program = std::fs::canonicalize(found.expect("the program was found before")).expect("a path");
     let data = work.dir.join("data");
     let root = nix::unistd::geteuid().is_root();
     // The PostgreSQL server refuses to run as root.
@@ -248,16 +251,16 @@ pub(crate) fn postgres(work: &Work<'_>) -> Result<Cost, Failure> {
         client.arg("-h").arg(work.dir).args(["-U", "postgres"]);
         client
     };
-    let answers = || client("pg_isready").output().expect("it starts").status.success();
+    let answers = || client("pg_isready").output().expect("the server must start").status.success();
     let load = || {
         let mut fill = client("pgbench");
         fill.args(["-i", "-q", "-s", "2", "postgres"]);
         output(fill)?;
         let mut bench = client("pgbench");
         bench.args(["-c", "4", "-j", "2", "-t", &work.scale(2_000).to_string(), "postgres"]);
-        let said = output(bench)?;
+        let report = output(bench)?;
         let counts =
-            said.lines().filter(|line| line.contains("actually processed") || line.contains("failed"));
+            report.lines().filter(|line| line.contains("actually processed") || line.contains("failed"));
         Ok(counts.collect::<Vec<_>>().join("\n").into_bytes())
     };
     serve(server, Signal::SIGINT, answers, load)

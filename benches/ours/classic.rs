@@ -2,7 +2,7 @@
 //! each operation takes the lock of its CPU, as in the paper.
 
 use super::give_back_all;
-use crate::subject::{Kind, Local, Raw, Subject};
+use crate::subject::{Kind, Raw, Subject, ThreadAccess};
 use std::ptr::NonNull;
 use uslab::{Gfp, KmemCache, Magazines};
 use uslab_lab::classic::{Cache, Sizes, Slab};
@@ -29,7 +29,7 @@ pub struct Classic<const WORDS: usize>(Cache<Raw, Slabs>);
 impl<const WORDS: usize> Subject for Classic<WORDS> {
     const NAME: &'static str = "magazines01";
     const KIND: Kind = Kind::Pool;
-    type Local<'s> = ClassicLocal<'s>;
+    type ThreadAccess<'s> = ClassicAccess<'s>;
 
     fn new(_: usize) -> Self {
         let slabs =
@@ -37,21 +37,21 @@ impl<const WORDS: usize> Subject for Classic<WORDS> {
         Self(Cache::new(Cpus::os(), Sizes::default(), Slabs(slabs.build().expect("a cache"))))
     }
     /// Ends an interval before a thread's round, so that magazines grow if CPUs contend.
-    fn local(&self) -> ClassicLocal<'_> {
+    fn local(&self) -> ClassicAccess<'_> {
         self.0.end_interval();
-        ClassicLocal(&self.0)
+        ClassicAccess(&self.0)
     }
 }
 
 /// A thread's access to a [`Classic`] cache.
 #[derive(Debug)]
-pub struct ClassicLocal<'s>(&'s Cache<Raw, Slabs>);
+pub struct ClassicAccess<'s>(&'s Cache<Raw, Slabs>);
 
-impl Local for ClassicLocal<'_> {
+impl ThreadAccess for ClassicAccess<'_> {
     type Object = Raw;
     #[inline(always)]
     fn alloc(&mut self, stamp: u64) -> Raw {
-        let object = self.0.alloc().expect("an object");
+        let object = self.0.alloc().expect("an allocation must succeed");
         // SAFETY: the object was just allocated, and no bench has objects smaller than 8 bytes.
         unsafe { Raw::stamped(object.0.cast(), stamp) }
     }

@@ -11,8 +11,8 @@ pub(crate) const PROGRAM: Program = Program {
     about: "fills and empties random places, some more often; an operation is one of either",
     parameters: &[
         THREADS,
-        Parameter::new("places", 1 << 15, 1 << 10, "blocks of a thread at most"),
-        Parameter::new("operations", 5_000_000, 100_000, "of each thread"),
+        Parameter::new("places", 1 << 15, 1 << 10, "maximum blocks per thread"),
+        Parameter::new("operations", 5_000_000, 100_000, "operations of each thread"),
     ],
     run: |parameters| {
         let (threads, places) = (parameters.get("threads"), parameters.size("places"));

@@ -13,7 +13,7 @@ pub(crate) const PROGRAM: Program = Program {
     about: "factors the product of two primes by continued fractions; an operation is a trial division",
     parameters: &[
         Parameter::new("p", 1_000_000_000_000_037, 100_003, "a prime"),
-        Parameter::new("q", 3_000_000_000_000_037, 300_007, "another one"),
+        Parameter::new("q", 3_000_000_000_000_037, 300_007, "the other factor"),
         Parameter::new("base", 300, 40, "primes to divide by"),
     ],
     run: |parameters| {
@@ -34,12 +34,12 @@ struct Natural(Vec<u32>);
 
 impl From<u64> for Natural {
     fn from(number: u64) -> Self {
-        Self::of(vec![number as u32, (number >> 32) as u32])
+        Self::from_digits(vec![number as u32, (number >> 32) as u32])
     }
 }
 
 impl Natural {
-    fn of(mut digits: Vec<u32>) -> Self {
+    fn from_digits(mut digits: Vec<u32>) -> Self {
         while digits.last() == Some(&0) {
             digits.pop();
         }
@@ -60,7 +60,7 @@ impl Natural {
             *digit = (value / u64::from(divisor)) as u32;
             rest = (value % u64::from(divisor)) as u32;
         }
-        (Self::of(quotient), rest)
+        (Self::from_digits(quotient), rest)
     }
     fn shifted(&self, bits: usize) -> Self {
         let mut digits = vec![0; bits / 32];
@@ -72,13 +72,13 @@ impl Natural {
             carry = value >> 32;
         }
         digits.push(carry as u32);
-        Self::of(digits)
+        Self::from_digits(digits)
     }
     /// Quotient and remainder: Knuth's algorithm D, section 4.3.1.
     fn divided_by(&self, divisor: &Self) -> (Self, Self) {
         if let [digit] = divisor.0[..] {
             let (quotient, rest) = self.divided_by_digit(digit);
-            return (quotient, Self::of(vec![rest]));
+            return (quotient, Self::from_digits(vec![rest]));
         }
         if *self < *divisor {
             return (Self(Vec::new()), self.clone());
@@ -119,8 +119,8 @@ impl Natural {
             quotient[at] = guess as u32;
         }
         // Shifts the remainder back.
-        let rest = Self::of(rest).divided_by_digit(1 << shift).0;
-        (Self::of(quotient), rest)
+        let rest = Self::from_digits(rest).divided_by_digit(1 << shift).0;
+        (Self::from_digits(quotient), rest)
     }
     fn modulo(&self, modulus: &Self) -> Self {
         self.divided_by(modulus).1
@@ -170,7 +170,7 @@ impl Add for &Natural {
             carry = value >> 32;
         }
         sum.push(carry as u32);
-        Natural::of(sum)
+        Natural::from_digits(sum)
     }
 }
 
@@ -185,7 +185,7 @@ impl Sub for &Natural {
             difference.push(value as u32);
             borrow = value >> 32;
         }
-        Natural::of(difference)
+        Natural::from_digits(difference)
     }
 }
 
@@ -201,13 +201,13 @@ impl Mul for &Natural {
                 carry = value >> 32;
             }
         }
-        Natural::of(product)
+        Natural::from_digits(product)
     }
 }
 
 /// A relation: `x * x` is, modulo the number, -1 to the power of the first exponent, times each prime to the power of its
 /// exponent.
-struct Relation {
+struct CongruenceRelation {
     x: Natural,
     exponents: Vec<u32>,
 }
@@ -221,13 +221,13 @@ fn factor(number: &Natural, primes: usize) -> (Natural, u64) {
     // The variables have Knuth's names. In each step, `x * x` is `(-1)^step * q` modulo the number.
     let (mut p, mut q) = (root.clone(), number - &(&root * &root));
     let (mut before, mut x) = (Natural::from(1), root.clone());
-    let mut relations: Vec<Relation> = Vec::new();
+    let mut relations: Vec<CongruenceRelation> = Vec::new();
     for step in 1..STEPS {
         if q.0.is_empty() {
             break;
         }
         if let Some(exponents) = smooth(&q, step % 2, &base, &mut divisions) {
-            relations.push(Relation { x: x.clone(), exponents });
+            relations.push(CongruenceRelation { x: x.clone(), exponents });
             if relations.len() > base.len() + 10 {
                 if let Some(found) = combine(number, &base, &relations) {
                     return (found, divisions);
@@ -282,7 +282,7 @@ fn smooth(number: &Natural, sign: u32, base: &[u32], divisions: &mut u64) -> Opt
 
 /// A proper factor, computed from relations whose product has only even exponents; Gaussian elimination modulo 2 finds
 /// these relations.
-fn combine(number: &Natural, base: &[u32], relations: &[Relation]) -> Option<Natural> {
+fn combine(number: &Natural, base: &[u32], relations: &[CongruenceRelation]) -> Option<Natural> {
     // Each row has its exponents, and the relations that were multiplied.
     let mut rows: Vec<(Vec<bool>, Vec<bool>)> = (0..relations.len())
         .map(|i| {

@@ -30,7 +30,7 @@ impl Parameter {
 
 /// The parameter `threads`, which all programs with threads have.
 pub(crate) const THREADS: Parameter =
-    Parameter::new("threads", 0, 0, "threads at a time; as many as CPUs unless given");
+    Parameter::new("threads", 0, 0, "concurrent threads; the default is the number of CPUs");
 
 /// Values of the parameters in one run.
 pub(crate) struct Parameters(Vec<(&'static str, u64)>);
@@ -51,7 +51,7 @@ impl Parameters {
             let Some(parameter) = program.parameters.iter().find(known) else {
                 let accepted: Vec<_> = program.parameters.iter().map(|p| format!("--{}", p.name)).collect();
                 return Err(format!(
-                    "{} has no {argument}, only --quick, {}",
+                    "{}: unknown option {argument}; expected --quick, {}",
                     program.name,
                     accepted.join(", ")
                 ));
@@ -59,7 +59,7 @@ impl Parameters {
             let value = arguments.next().unwrap_or_default();
             match value.parse() {
                 Ok(number @ 1..) => given.push((parameter.name, number)),
-                _ => return Err(format!("{argument} takes a number from 1 on, not {value:?}")),
+                _ => return Err(format!("{argument} {value:?}: expected a number from 1")),
             }
         }
         let value = |p: &Parameter| {
@@ -78,7 +78,7 @@ impl Parameters {
     }
     /// The value of the parameter called `name`.
     pub(crate) fn get(&self, name: &str) -> u64 {
-        self.0.iter().find(|(known, _)| *known == name).expect("a parameter of the program").1
+        self.0.iter().find(|(known, _)| *known == name).expect("the program must have the parameter").1
     }
     pub(crate) fn size(&self, name: &str) -> usize {
         self.get(name) as usize
@@ -105,12 +105,12 @@ impl Random {
         ((u128::from(self.next()) * bound as u128) >> 64) as usize
     }
     /// A random number from `min` to `max`, both included.
-    pub(crate) fn between(&mut self, min: usize, max: usize) -> usize {
+    pub(crate) fn in_range(&mut self, min: usize, max: usize) -> usize {
         min + self.below(max - min + 1)
     }
     /// A random number from `2^low` to `2^high`, which is excluded; each doubling is equally likely.
     pub(crate) fn log_uniform(&mut self, low: u32, high: u32) -> usize {
-        let power = 1 << self.between(low as usize, high as usize - 1);
+        let power = 1 << self.in_range(low as usize, high as usize - 1);
         power + self.below(power)
     }
     /// A random stamp for a block.

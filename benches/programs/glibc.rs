@@ -33,7 +33,7 @@ pub(crate) const THREAD: Program = Program {
     parameters: &[
         THREADS,
         Parameter::new("blocks", 1_024, 1_024, "blocks of a thread"),
-        Parameter::new("operations", 15_000_000, 200_000, "of each thread"),
+        Parameter::new("operations", 15_000_000, 200_000, "operations of each thread"),
     ],
     run: |parameters| {
         let (threads, operations) = (parameters.get("threads"), parameters.get("operations"));

@@ -41,7 +41,7 @@ fn run<A: Api + 'static>(parameters: &Parameters) -> u64 {
     let (min, max) = (parameters.size("min"), parameters.size("max"));
     let mut random = Random::new(0);
     let mut all: Vec<Block<A>> =
-        (0..threads * blocks).map(|_| Block::new(random.between(min, max), random.stamp())).collect();
+        (0..threads * blocks).map(|_| Block::new(random.in_range(min, max), random.stamp())).collect();
     // The blocks are shuffled, so that neighbours belong to different threads.
     for i in (1..all.len()).rev() {
         all.swap(i, random.below(i + 1));
@@ -80,7 +80,7 @@ impl Server {
         for _ in 0..self.replacements {
             let place = random.below(blocks.len());
             // The assignment frees the old block after the new block is allocated.
-            blocks[place] = Block::new(random.between(self.min, self.max), random.stamp());
+            blocks[place] = Block::new(random.in_range(self.min, self.max), random.stamp());
         }
         if generation < self.generations {
             scope.spawn(move || self.serve(scope, blocks, random, generation + 1));

@@ -69,7 +69,10 @@ fn main() -> ExitCode {
     }
     let Some(program) = PROGRAMS.iter().find(|program| program.name == name) else {
         let names: Vec<_> = PROGRAMS.iter().map(|program| program.name).collect();
-        eprintln!("programs: there is no {name:?}, only {}; --help describes them", names.join(", "));
+        eprintln!(
+            "programs: unknown program {name:?}; expected one of {}; --help describes the programs",
+            names.join(", ")
+        );
         return ExitCode::from(2);
     };
     let parameters = match Parameters::parse(program, arguments) {

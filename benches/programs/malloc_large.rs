@@ -17,7 +17,7 @@ pub(crate) const PROGRAM: Program = Program {
         let (min, max) = (parameters.size("min") << 20, parameters.size("max") << 20);
         let mut random = Random::new(0);
         let block = |random: &mut Random| {
-            let mut block: Block = Block::new(random.between(min, max), random.stamp());
+            let mut block: Block = Block::new(random.in_range(min, max), random.stamp());
             block.touch();
             block
         };

@@ -12,8 +12,8 @@ pub(crate) const PROGRAM: Program = Program {
     about: "threads come and go, keep and exchange blocks; an operation is an allocation, a free or an exchange",
     parameters: &[
         THREADS,
-        Parameter::new("generations", 50, 4, "times that all threads start and end"),
-        Parameter::new("operations", 100_000, 10_000, "of each thread"),
+        Parameter::new("generations", 50, 4, "number of times that all threads start and end"),
+        Parameter::new("operations", 100_000, 10_000, "operations of each thread"),
         Parameter::new("places", 1_000, 1_000, "shared places"),
     ],
     run: |parameters| {

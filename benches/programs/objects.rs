@@ -10,7 +10,7 @@ pub(crate) const PROGRAM: Program = Program {
     name: "objects",
     about: "objects with a buffer each come and go; standard error gets the first allocation's time and what is resident",
     parameters: &[
-        Parameter::new("objects", 1000, 2000, "objects in use at most"),
+        Parameter::new("objects", 1000, 2000, "maximum number of objects in use"),
         Parameter::new("kib", 256, 16, "KiB of each buffer"),
         Parameter::new(
             "construct",

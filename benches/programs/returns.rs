@@ -17,13 +17,13 @@ pub(crate) const PROGRAM: Program = Program {
     parameters: &[
         Parameter::new("sessions", 100_000, 5_000, "different sessions"),
         Parameter::new("keep", 1, 1, "1: none; 2: a tenth at random; 3: one in each page of the heap"),
-        Parameter::new("then", 1, 1, "1: no call any more; 2: small requests go on"),
+        Parameter::new("then", 1, 1, "1: no more calls; 2: small requests continue"),
         Parameter::new("on", 1, 1, "1: two threads; 2: tasks of a tokio runtime with two"),
         Parameter::new(
             "ms",
             10_000,
             100,
-            "milliseconds after which it ends; it looks after a tenth of them, too",
+            "milliseconds until the end; resident memory is also measured after a tenth of this time",
         ),
     ],
     run,
@@ -36,7 +36,7 @@ struct Session {
 
 impl Session {
     fn new(random: &mut Random) -> Box<Self> {
-        let size = random.between(1, 64);
+        let size = random.in_range(1, 64);
         Box::new(Self { body: vec![1; 50 + size * size], _counts: [0; 9] })
     }
     fn page(&self) -> usize {
@@ -59,7 +59,10 @@ fn spread(on: u64, parts: usize, part: impl Fn(usize) + Send + Sync + 'static) {
         });
         return;
     }
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).build().expect("two threads");
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .build()
+        .expect("the runtime must start with two threads");
     let tasks: Vec<_> = (0..parts)
         .map(|n| {
             let part = part.clone();
@@ -68,7 +71,7 @@ fn spread(on: u64, parts: usize, part: impl Fn(usize) + Send + Sync + 'static) {
         .collect();
     runtime.block_on(async {
         for task in tasks {
-            task.await.expect("no task panics");
+            task.await.expect("the task must not panic");
         }
     });
 }

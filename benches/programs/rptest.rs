@@ -31,7 +31,7 @@ pub(crate) const PROGRAM: Program = Program {
                 scope.spawn(move || {
                     let mut random = Random::new(thread);
                     let block = |random: &mut Random| -> Block {
-                        let size = random.between(min, max).min(random.between(min, max));
+                        let size = random.in_range(min, max).min(random.in_range(min, max));
                         Block::new(size, random.stamp())
                     };
                     let mut held: Vec<_> = (0..blocks).map(|_| block(&mut random)).collect();

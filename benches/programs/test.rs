@@ -11,7 +11,7 @@ fn run(arguments: &[&str], library: Option<&Path>) -> Output {
     if let Some(library) = library {
         command.env("LD_PRELOAD", library);
     }
-    command.args(arguments).output().expect("it starts")
+    command.args(arguments).output().expect("the program must start")
 }
 
 fn text(bytes: &[u8]) -> String {
@@ -40,7 +40,11 @@ fn all_programs_succeed_with_and_without_the_library() {
             assert!(output.status.success(), "{name} with {library:?}: {:?}\n{said}", output.status);
             let answer = text(&output.stdout);
             let peak = said.lines().find(|line| line.starts_with("peak "));
-            println!("{name} with {library:?}: {}, {}", answer.trim(), peak.expect("its peak"));
+            println!(
+                "{name} with {library:?}: {}, {}",
+                answer.trim(),
+                peak.expect("the program must print its peak")
+            );
             answer
         });
         assert!(without.ends_with(" operations\n"), "{name}: {without:?}");
@@ -66,8 +70,8 @@ fn malloc_returning_a_block_twice_is_detected() {
         let preload = format!("LD_PRELOAD={}", library.display());
         let mut command = Command::new("timeout");
         command.args(["5", "env", &preload, env!("CARGO_BIN_EXE_programs"), &name, "--quick"]);
-        let output = command.output().expect("it starts");
-        assert!(!output.status.success(), "{name} did not notice");
+        let output = command.output().expect("the program must start");
+        assert!(!output.status.success(), "{name} did not detect the corruption");
         println!("{name}: {:?}, {}", output.status, text(&output.stderr).lines().next().unwrap_or_default());
     }
 }

@@ -45,7 +45,7 @@ fn run(parameters: &Parameters, min: usize, max: usize) -> u64 {
             scope.spawn(move || {
                 let mut random = Random::new(thread);
                 for _ in 0..batches {
-                    let batch = (0..blocks).map(|_| Block::new(random.between(min, max), random.stamp()));
+                    let batch = (0..blocks).map(|_| Block::new(random.in_range(min, max), random.stamp()));
                     if sender.send(batch.collect()).is_err() {
                         unreachable!("a consumer ends after its producer");
                     }

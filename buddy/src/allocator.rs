@@ -24,10 +24,10 @@ use crate::frame::{Frame, FrameTable, Kind, State};
 use crate::gfp::{Gfp, MigrateType, ZoneKind};
 use crate::per_cpu::{PAGES, PageRound, PerCpuPages, ZoneSupplier};
 use crate::pfn::{Order, Pfn};
-use crate::region::{Backend, Reservation, Reserved, behind};
+use crate::region::{Backend, Reservation, Reserved, address_above};
 use crate::tables::Tables;
 use crate::watermark::Mark;
-use crate::zone::{Wanted, Zone, ZoneShared};
+use crate::zone::{BlockRequest, Zone, ZoneShared};
 use crate::{PAGE_SHIFT, PAGE_SIZE, PageBlock};
 use core::ops::Range;
 use core::ptr::NonNull;
@@ -193,7 +193,7 @@ impl PageAllocator {
             let cached = &self.cached_zones[usize::from(*at)];
             let zone = &cached.zone;
             let floor = zone.marks.floor(mark, gfp, zone.reserve[gfp.highest_zone() as usize]);
-            match self.try_zone(op, cached, Wanted { order, mobility, floor }) {
+            match self.try_zone(op, cached, BlockRequest { order, mobility, floor }) {
                 Ok(pfn) => {
                     self.hand_out(pfn, order, gfp, mobility);
                     return Ok(pfn);
@@ -207,7 +207,7 @@ impl PageAllocator {
     }
 
     #[inline]
-    fn try_zone(&self, op: &Operation, cached: &CachedZone, wanted: Wanted) -> Result<Pfn, Limit> {
+    fn try_zone(&self, op: &Operation, cached: &CachedZone, wanted: BlockRequest) -> Result<Pfn, Limit> {
         let layer = cached.per_cpu.as_ref().and_then(|per_cpu| per_cpu.layer(wanted.order, wanted.mobility));
         let Some(layer) = layer else { return cached.zone.alloc(op, &self.shared, wanted) };
         let shelf = ZoneSupplier::filling(&cached.zone, &self.shared, wanted);
@@ -251,7 +251,7 @@ impl PageAllocator {
             loop {
                 let mut batch = Batch { pages: self, pfns: [Pfn::new(0); BULK], given: 0, len: 0 };
                 let wanted = BULK.min(max - done);
-                let one = Wanted { order: Order::ZERO, mobility, floor };
+                let one = BlockRequest { order: Order::ZERO, mobility, floor };
                 let (filled, _) = zone.fill(op, &self.shared, one, wanted, |pfn| {
                     batch.pfns[batch.len] = pfn;
                     batch.len += 1;
@@ -529,9 +529,9 @@ impl PageAllocator {
     pub fn most_pages(&self) -> usize {
         self.shared.most.get() as usize
     }
-    /// Required [distance](Region::apart) between tables that describe the pages, if addresses are limited.
+    /// Required [distance](Region::reserve_apart) between tables that describe the pages, if addresses are limited.
     #[doc(hidden)]
-    pub fn apart(&self) -> Option<usize> {
+    pub fn required_spacing(&self) -> Option<usize> {
         self.apart
     }
     /// Ensures that the first `bytes` bytes of a table that describes the pages have addresses.
@@ -692,7 +692,7 @@ impl PageAllocator {
     pub fn address(&self, pfn: Pfn) -> NonNull<u8> {
         assert!(pfn.get() < self.shared.frames.len(), "page {pfn} is outside the allocator's range");
         // SAFETY: the page is inside the region, which has as many pages as the table has frames.
-        unsafe { behind(self.shared.region.base(), pfn.index() << PAGE_SHIFT) }
+        unsafe { address_above(self.shared.region.base(), pfn.index() << PAGE_SHIFT) }
     }
     /// Makes a block accessible or inaccessible: see [`Region::protect`](crate::Region::protect).
     ///

@@ -66,7 +66,7 @@ pub struct PageConfig {
 const DEFAULT_PAGES: u32 = if MAPPED { 16 << 20 } else { 1 << 18 };
 
 /// Upper bound of page numbers, chosen so that a number plus one fits.
-pub(crate) const MOST_PAGES: u64 = (u32::MAX - (1 << MAX_ORDER)) as u64;
+pub(crate) const MAX_PAGES: u64 = (u32::MAX - (1 << MAX_ORDER)) as u64;
 
 impl PageConfig {
     /// One zone Normal on each node of `cpus`, with 64 GiB of address space in total. The default zones commit memory
@@ -163,8 +163,8 @@ impl PageConfig {
         }
         let step = u64::from(self.max_order.pages());
         let pages = self.nodes.iter().flatten().map(|(_, own)| u64::from(*own).next_multiple_of(step)).sum();
-        if pages > MOST_PAGES {
-            return Err(PageError::TooManyPages { pages, most: MOST_PAGES });
+        if pages > MAX_PAGES {
+            return Err(PageError::TooManyPages { pages, most: MAX_PAGES });
         }
         Ok(())
     }

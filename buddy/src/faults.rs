@@ -226,23 +226,23 @@ pub struct Tally {
 
 /// The faults of one allocator. Clones share the faults. The default `Faults` have no rules and cannot be armed.
 #[derive(Clone, Debug, Default)]
-pub struct Faults(Option<Arc<Shared>>);
+pub struct Faults(Option<Arc<SharedPlan>>);
 
 #[derive(Debug)]
-struct Shared {
+struct SharedPlan {
     armed: Fixed,
     seed: u64,
-    plan: Mutex<Plan>,
+    plan: Mutex<FaultPlan>,
 }
 
 #[derive(Debug, Default)]
-struct Plan {
+struct FaultPlan {
     rules: Vec<(Rule, Progress)>,
     /// Tallies in the order of the points' first calls.
-    tallies: [Option<Tally>; MOST_POINTS],
+    tallies: [Option<Tally>; MAX_FAULT_POINTS],
 }
 
-const MOST_POINTS: usize = 16;
+const MAX_FAULT_POINTS: usize = 16;
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Progress {
@@ -254,10 +254,10 @@ struct Progress {
 impl Faults {
     /// Creates disarmed faults.
     pub fn new(seed: u64) -> Self {
-        Self(Some(Arc::new(Shared {
+        Self(Some(Arc::new(SharedPlan {
             armed: Fixed::new(0),
             seed,
-            plan: Mutex::ranked(Rank::Faults, Plan::default()),
+            plan: Mutex::ranked(Rank::Faults, FaultPlan::default()),
         })))
     }
 
@@ -266,7 +266,8 @@ impl Faults {
         if let Some(shared) = &self.0 {
             let rules = rules.into_iter().map(|rule| (rule, Progress::default())).collect();
             // The replaced rules are freed after the lock is released.
-            let _former = core::mem::replace(&mut *shared.plan.lock(), Plan { rules, ..Plan::default() });
+            let _former =
+                core::mem::replace(&mut *shared.plan.lock(), FaultPlan { rules, ..FaultPlan::default() });
             shared.armed.set(1);
         }
     }
@@ -293,7 +294,7 @@ impl Faults {
     }
 }
 
-impl Shared {
+impl SharedPlan {
     #[cold]
     fn fires(&self, call: &Call<'_>) -> bool {
         let mut plan = self.plan.lock();

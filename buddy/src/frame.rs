@@ -24,7 +24,7 @@
 use crate::gfp::MigrateType;
 use crate::pfn::{Order, Pfn};
 use core::ops::Range;
-use memory::{Life, Memory};
+use memory::{Memory, PageLife};
 use uslab_magazine::sync::{AtomicPtr, AtomicU32, Fixed, MODEL, Ordering::*, UnsafeCell, planted};
 
 // Under a checker, frames consist of cells.
@@ -174,7 +174,7 @@ pub struct Frame {
     head: Fixed,
     owner: AtomicPtr<u8>,
     data: UnsafeCell<OwnerData>,
-    life: Life,
+    life: PageLife,
 }
 
 // A frame's size is a power of two and at most a cache line. The table relies on zero being a valid frame.
@@ -325,7 +325,7 @@ unsafe impl Send for FrameTable {}
 unsafe impl Sync for FrameTable {}
 
 impl FrameTable {
-    /// Creates a table of `len` frames. A table that will grow is placed [apart](Region::apart) from other mappings.
+    /// Creates a table of `len` frames. A table that will grow is placed [apart](Region::reserve_apart) from other mappings.
     /// Returns `None` if the address space is refused.
     pub(crate) fn new(
         len: u32,

@@ -11,7 +11,7 @@ use crate::error::Limit;
 use crate::gfp::MigrateType;
 use crate::pfn::{Order, Pfn};
 use crate::tables::{StackMemory, Tables};
-use crate::zone::{Wanted, Zone, ZoneShared};
+use crate::zone::{BlockRequest, Zone, ZoneShared};
 use core::cell::Cell;
 use core::ptr::NonNull;
 use uslab_magazine::{Config, Layer, Operation, Round, Supplier};
@@ -121,7 +121,7 @@ impl PerCpuPages {
 pub(crate) struct ZoneSupplier<'a> {
     zone: &'a Zone,
     shared: &'a ZoneShared,
-    wanted: Wanted,
+    wanted: BlockRequest,
     /// The limit that the zone met when it filled less than requested.
     limit: Cell<Option<Limit>>,
 }
@@ -129,13 +129,13 @@ pub(crate) struct ZoneSupplier<'a> {
 impl<'a> ZoneSupplier<'a> {
     /// Creates a supplier for an allocation.
     #[inline]
-    pub(crate) fn filling(zone: &'a Zone, shared: &'a ZoneShared, wanted: Wanted) -> Self {
+    pub(crate) fn filling(zone: &'a Zone, shared: &'a ZoneShared, wanted: BlockRequest) -> Self {
         Self { zone, shared, wanted, limit: Cell::new(None) }
     }
     /// Creates a supplier for a flush. The supplier's floor prevents a fill during a flush.
     #[inline]
     pub(crate) fn returning(zone: &'a Zone, shared: &'a ZoneShared, order: Order) -> Self {
-        let wanted = Wanted { order, mobility: MigrateType::Unmovable, floor: Some(u32::MAX) };
+        let wanted = BlockRequest { order, mobility: MigrateType::Unmovable, floor: Some(u32::MAX) };
         Self::filling(zone, shared, wanted)
     }
     /// The limit that refused pages to the last fill.

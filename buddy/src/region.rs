@@ -156,12 +156,17 @@ impl Region {
     /// `apart`. Also returns `None` on any backend other than [`Backend::Os`].
     ///
     /// `apart` costs three system calls, and one more for each occupied place.
-    pub fn apart(bytes: usize, apart: usize, uncommitted: Uncommitted, faults: &Faults) -> Option<Self> {
+    pub fn reserve_apart(
+        bytes: usize,
+        apart: usize,
+        uncommitted: Uncommitted,
+        faults: &Faults,
+    ) -> Option<Self> {
         let bytes = bytes.max(1).checked_next_multiple_of(PAGE_SIZE)?;
         if faults.fires(Call::of(RESERVE, bytes)) {
             return None;
         }
-        let (base, os) = Os::apart(bytes, apart.max(PAGE_SIZE), uncommitted.access())?;
+        let (base, os) = Os::reserve_apart(bytes, apart.max(PAGE_SIZE), uncommitted.access())?;
         let (bytes, backing) = (Counter::new(bytes as u64), Backing::Os(os));
         Some(Self { base, bytes, uncommitted, backing, faults: faults.clone() })
     }
@@ -421,7 +426,7 @@ impl Region {
     /// Returns the address of a range that the region [holds](Self::holds).
     fn at(&self, range: &Range<usize>) -> NonNull<u8> {
         // SAFETY: the result is at most one past the end of the region.
-        unsafe { behind(self.base, range.start) }
+        unsafe { address_above(self.base, range.start) }
     }
 }
 
@@ -431,7 +436,7 @@ impl Region {
 /// # Safety
 /// `base` and the result must be in one region, or the result must be one past the region's end.
 #[inline(always)]
-pub unsafe fn behind(base: NonNull<u8>, bytes: usize) -> NonNull<u8> {
+pub unsafe fn address_above(base: NonNull<u8>, bytes: usize) -> NonNull<u8> {
     // SAFETY: both addresses are in one region, by contract. A region does not wrap around, so the sum is not null.
     unsafe {
         if MAPPED { base.add(bytes) } else { NonNull::new_unchecked(base.as_ptr().wrapping_add(bytes)) }
@@ -532,7 +537,7 @@ pub struct Reservation {
 
 impl Reservation {
     /// Minimum size of a remainder that is kept for another region, in bytes.
-    const LEFT: usize = 4 << 20;
+    const MIN_REMAINDER: usize = 4 << 20;
 
     /// Creates an empty reservation, with which each region reserves separately.
     pub fn none(backend: Backend, faults: &Faults) -> Self {
@@ -590,7 +595,7 @@ impl Reservation {
         }
         let mut region = self.left.take()?;
         // The last region also gets the remainder from the alignment of the pages.
-        if region.bytes() - whole >= Self::LEFT {
+        if region.bytes() - whole >= Self::MIN_REMAINDER {
             self.left = region.split_off(whole);
         }
         region.uncommitted = uncommitted;
@@ -613,10 +618,10 @@ pub struct Reserved {
 
 impl Reserved {
     /// Granularity of commits in bytes; because of it, not every new page costs a system call.
-    const STEP: usize = 64 << 10;
+    const COMMIT_STEP: usize = 64 << 10;
     /// Maximum number of bytes by which a commit runs ahead. A commit doubles the committed bytes, and adds at most
-    /// `MOST`.
-    const MOST: usize = 1 << 20;
+    /// `MAX_COMMIT_AHEAD`.
+    const MAX_COMMIT_AHEAD: usize = 1 << 20;
 
     /// Reserves `bytes` bytes. Returns `None` if the system refuses. Each commit of the region is a call of the fault
     /// point `point`. On [`Backend::Phantom`], the memory comes from the default backend.
@@ -634,7 +639,7 @@ impl Reserved {
         Some(Self { region, committed: Counter::new(0), point, most: bytes })
     }
     /// Takes `bytes` inaccessible bytes from `addresses`. With `apart`, reserves only the beginning,
-    /// [apart](Region::apart) from other mappings, so that the region can [grow](Self::grow).
+    /// [apart](Region::reserve_apart) from other mappings, so that the region can [grow](Self::grow).
     pub fn growing(
         bytes: usize,
         apart: Option<usize>,
@@ -643,13 +648,13 @@ impl Reserved {
     ) -> Option<Self> {
         let none = Uncommitted::NoAccess;
         let Some(apart) = apart else { return Self::cut_from(addresses, bytes, none, point) };
-        let region = Region::apart(bytes.min(Self::STEP), apart, none, &addresses.faults)?;
+        let region = Region::reserve_apart(bytes.min(Self::COMMIT_STEP), apart, none, &addresses.faults)?;
         Some(Self { region, committed: Counter::new(0), point, most: bytes })
     }
     /// Ensures that at least the first `bytes` bytes have addresses, up to the region's maximum: see [`Region::grow`].
     /// Calls of `grow` and [`cut`](Self::cut) must not run concurrently.
     pub fn grow(&self, bytes: usize) -> bool {
-        let ahead = bytes.next_multiple_of(Self::MOST).min(self.most);
+        let ahead = bytes.next_multiple_of(Self::MAX_COMMIT_AHEAD).min(self.most);
         bytes <= self.most && [ahead, bytes].into_iter().any(|goal| self.region.grow(goal))
     }
     /// Reserves like [`new`](Self::new), at a multiple of `align`. Uncommitted bytes read as zero. A readable region is
@@ -675,9 +680,9 @@ impl Reserved {
     pub unsafe fn cut(&self, bytes: usize) -> bool {
         // A concurrent commit was requested for at most `bytes` bytes, or for bytes that are already committed. A
         // concurrent commit runs ahead by at most `ahead` bytes.
-        let ahead = Self::MOST + Self::STEP;
+        let ahead = Self::MAX_COMMIT_AHEAD + Self::COMMIT_STEP;
         // SAFETY: no thread uses the cut part, by contract. The `ahead` bytes are kept for concurrent commits.
-        unsafe { self.region.cut(bytes.max(self.committed()).next_multiple_of(Self::STEP) + ahead) }
+        unsafe { self.region.cut(bytes.max(self.committed()).next_multiple_of(Self::COMMIT_STEP) + ahead) }
     }
     /// Number of reserved bytes of addresses.
     pub fn reserved(&self) -> usize {
@@ -714,8 +719,8 @@ impl Reserved {
             return false;
         }
         // If the larger step is refused, the commit is retried with exactly `bytes` bytes.
-        [bytes.max(has + has.min(Self::MOST)), bytes].into_iter().any(|goal| {
-            let goal = goal.next_multiple_of(Self::STEP).min(self.region.bytes());
+        [bytes.max(has + has.min(Self::MAX_COMMIT_AHEAD)), bytes].into_iter().any(|goal| {
+            let goal = goal.next_multiple_of(Self::COMMIT_STEP).min(self.region.bytes());
             tell!(op: Step::TablesCommitted { bytes: goal as u32 });
             let granted = self.region.commit(0..goal);
             if granted {
@@ -840,7 +845,7 @@ mod tests {
                 let last = all[bytes];
                 region.clear(bytes);
                 assert!(all[..bytes].iter().all(|byte| *byte == 0));
-                assert_eq!(all[bytes], last, "what lies behind it stays");
+                assert_eq!(all[bytes], last, "the memory above the range is unchanged");
             }
         }
     }
@@ -860,7 +865,7 @@ mod tests {
         assert_eq!(high.base().addr().get() - low.base().addr().get(), 2 << 20);
         let mut high = high;
         let last = high.split_off(4 << 20).unwrap();
-        let Err(last) = low.join(last) else { panic!("they are apart") };
+        let Err(last) = low.join(last) else { panic!("the ranges are not adjacent") };
         low.join(high).unwrap();
         drop(last);
         assert_eq!(low.bytes(), 6 << 20);
@@ -871,10 +876,10 @@ mod tests {
         // An adjacent region of another backend cannot be joined.
         let mut last = low.split_off(4 << 20).unwrap();
         core::mem::swap(&mut last.backing, &mut heap.backing);
-        let Err(mut last) = low.join(last) else { panic!("it cannot go back with the others") };
+        let Err(mut last) = low.join(last) else { panic!("the range cannot be freed with the others") };
         core::mem::swap(&mut last.backing, &mut heap.backing);
         last.uncommitted = Uncommitted::ReadsZero;
-        let Err(mut last) = low.join(last) else { panic!("it is not like the others") };
+        let Err(mut last) = low.join(last) else { panic!("the range differs from the others") };
         last.uncommitted = Uncommitted::NoAccess;
         low.join(last).unwrap();
     }
@@ -894,7 +899,7 @@ mod tests {
         ];
         let mut cut: Vec<Region> =
             wished.map(|(bytes, uncommitted)| tables.reserve(bytes, uncommitted).unwrap()).into();
-        assert!(tables.is_empty(), "what is left is too little for another one");
+        assert!(tables.is_empty(), "the remainder is too small for another region");
         for region in &cut {
             // SAFETY: the second and the third region are readable before they are committed, and this test owns all
             // regions.
@@ -911,7 +916,7 @@ mod tests {
         let end = |region: &Region| region.base().addr().get() + region.bytes();
         assert!(cut.is_sorted_by(|low, high| end(low) <= high.base().addr().get()));
         drop(cut.swap_remove(1));
-        assert!(cut.iter().all(|region| region.commit(0..4096)), "the others stay");
+        assert!(cut.iter().all(|region| region.commit(0..4096)), "the other regions stay reserved");
         // A request above the limit is refused like a reservation, and on the heap.
         let faults = Faults::new(1);
         faults.arm(crate::faults::Rule::parse_all("reserve:times=1", &crate::faults::POINTS).unwrap());
@@ -930,10 +935,10 @@ mod tests {
         // SAFETY: no code uses the region.
         assert!(unsafe { region.decommit(0..4096) });
         drop(region);
-        assert!(Region::committed(4096, 4096, backend, &none()).is_none(), "it would be written to");
+        assert!(Region::committed(4096, 4096, backend, &none()).is_none(), "the range is writable");
         assert!(
             Region::reserve(4096, 4096, Uncommitted::ReadsZero, backend, &none()).is_none(),
-            "it would be read"
+            "the range is readable"
         );
         let table = Reserved::new(1 << 20, backend, &none(), crate::faults::MAGAZINE).unwrap();
         assert!(table.commit(&Operation::new(), 8));
@@ -978,13 +983,13 @@ mod tests {
     #[test]
     #[cfg(all(target_os = "linux", not(uslab_heap)))]
     fn grown_region_reads_as_zero() {
-        const APART: usize = 1 << 30;
-        let apart = |bytes| Region::apart(bytes, APART, Uncommitted::ReadsZero, &none()).unwrap();
+        const SPACING: usize = 1 << 30;
+        let apart = |bytes| Region::reserve_apart(bytes, SPACING, Uncommitted::ReadsZero, &none()).unwrap();
         let regions = [1, 2, 3].map(|mib| apart(mib << 20));
-        let places = regions.each_ref().map(|region| region.base().addr().get() / APART);
+        let places = regions.each_ref().map(|region| region.base().addr().get() / SPACING);
         assert!(places[0] > places[1] && places[1] > places[2], "{places:?}");
         for region in &regions {
-            assert_eq!(region.base().addr().get() % APART, 0);
+            assert_eq!(region.base().addr().get() % SPACING, 0);
             let before = region.bytes();
             assert!(region.grow(before) && region.grow(before - 1) && region.bytes() == before);
             assert!(region.grow((8 << 20) - 1) && region.bytes() == 8 << 20);
@@ -1015,11 +1020,15 @@ mod tests {
             (reserved.commit(&op, bytes), op.path())
         };
         assert_eq!(commit(100), (true, Path::Commit));
-        assert_eq!(reserved.committed(), Reserved::STEP);
-        assert_eq!(commit(Reserved::STEP), (true, Path::Cpu), "the system was not asked");
+        assert_eq!(reserved.committed(), Reserved::COMMIT_STEP);
+        assert_eq!(commit(Reserved::COMMIT_STEP), (true, Path::Cpu), "no system call was made");
         for steps in [2, 4, 8] {
             assert_eq!(commit(reserved.committed() + 1), (true, Path::Commit));
-            assert_eq!(reserved.committed(), steps * Reserved::STEP, "twice as much");
+            assert_eq!(
+                reserved.committed(),
+                steps * Reserved::COMMIT_STEP,
+                "twice the number of bytes are committed"
+            );
         }
         assert_eq!((commit(1 << 20), commit((1 << 20) + 1)), ((true, Path::Commit), (false, Path::Cpu)));
     }
@@ -1030,13 +1039,13 @@ mod tests {
     #[cfg(all(target_os = "linux", not(uslab_heap)))]
     fn truncated_region_can_be_committed_to_its_end() {
         let reserved = Reserved::new(4 << 20, Backend::Os, &none(), crate::faults::MAGAZINE).unwrap();
-        let left = 5 * Reserved::STEP / 2;
+        let left = 5 * Reserved::COMMIT_STEP / 2;
         // SAFETY: the memory after `left` is unused, and no other thread exists.
         assert!(unsafe { reserved.cut(left) });
         let op = Operation::new();
         assert!(reserved.commit(&op, left) && !reserved.commit(&op, reserved.reserved() + 1));
         // The margin by which a commit may run ahead stays.
-        assert_eq!(reserved.reserved(), 4 * Reserved::STEP + Reserved::MOST);
+        assert_eq!(reserved.reserved(), 4 * Reserved::COMMIT_STEP + Reserved::MAX_COMMIT_AHEAD);
         let growing = Reserved::growing(
             5 << 19,
             Some(1 << 30),
@@ -1044,7 +1053,7 @@ mod tests {
             crate::faults::MAGAZINE,
         );
         let growing = growing.unwrap();
-        assert!(!growing.commit(&op, Reserved::STEP + 1));
+        assert!(!growing.commit(&op, Reserved::COMMIT_STEP + 1));
         let sizes = [1, 1 << 20, (1 << 20) + 1, (2 << 20) + 1, 5 << 19].map(|bytes| {
             assert!(growing.grow(bytes) && growing.commit(&op, bytes));
             growing.reserved()

@@ -39,7 +39,7 @@ uslab_magazine::sync::scenarios! {
     }
     b1_told {
         loom("B1 two allocations, observed", Model::new(THREE, 500), models::two_allocations_are_told_apart);
-        bug("the split count is read in an earlier lock hold", "B1", "splits are told once");
+        bug("the split count is read in an earlier lock hold", "B1", "each split is reported once");
     }
     b2 {
         loom("B2 alloc || free || free", Model::new(THREE, 9800), models::alloc_against_two_frees);
@@ -55,7 +55,7 @@ uslab_magazine::sync::scenarios! {
     }
     b5 {
         loom("B5 a stranger asks for the owner", Model::new(Bound::None, 18), models::a_stranger_asks_for_the_owner);
-        bug("owner announced before it is initialised", "B5", "an owner is found initialised");
+        bug("owner announced before it is initialised", "B5", "the owner that a reader finds is initialised");
     }
     b6 {
         loom("B6 release || a block in use", Model::new(Bound::None, 1200), models::a_release_beside_a_block_in_use);
@@ -67,11 +67,11 @@ uslab_magazine::sync::scenarios! {
     }
     b8 {
         loom("B8 two charge beside an allocation", Model::new(Bound::None, 500), models::two_charge_beside_an_allocation);
-        bug("a charge is made without checking the limit again", "B8", "more is charged than is free");
+        bug("a charge is made without checking the limit again", "B8", "more pages are charged than are free");
     }
     b8_zones {
         loom("B8 two charge two zones", Model::new(Bound::None, 2500), models::two_charge_two_zones_beside_an_allocation);
-        bug("a charge is made without checking the limit again", "B8", "more is charged than is free");
+        bug("a charge is made without checking the limit again", "B8", "more pages are charged than are free");
     }
     p1 {
         loom("P1 refill, drain || zone", moves(4200), models::refill_and_drain_against_the_zone);
@@ -89,14 +89,14 @@ uslab_magazine::sync::scenarios! {
         bug("a frame is marked after unlocking", "B1", "taken off an empty list");
         bug("a buddy is merged without checking it again", "B2", "missed merge with the buddy");
         bug("the owner of a page is cleared after its free", "B3", "the owner was lost");
-        bug("owner announced before it is initialised", "B5", "an owner is found initialised");
+        bug("owner announced before it is initialised", "B5", "the owner that a reader finds is initialised");
         bug("frames of a partly free page are discarded", "B6", "the owner was lost");
-        bug("free pages are discarded after unlocking", "B7", "the memory of a page in use was given back");
-        bug("a charge is made without checking the limit again", "B8", "more is charged than is free");
+        bug("free pages are discarded after unlocking", "B7", "the memory of a page in use was decommitted");
+        bug("a charge is made without checking the limit again", "B8", "more pages are charged than are free");
     }
     freed_twice {
         shuttle("B4: four free the same pages", RUNS, schedules::twice);
-        bug("a block is claimed without an atomic exchange", "B4", "page given back twice");
+        bug("a block is claimed without an atomic exchange", "B4", "page freed twice");
     }
     per_cpu_pages {
         shuttle("P1 P2: four use and drain the pages of two CPUs", Schedules(2_500), schedules::per_cpu);

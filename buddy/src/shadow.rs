@@ -92,7 +92,7 @@ impl Shadow {
         let end = pfn.up(order.pages());
         let overlap = self.blocks.range(..end).next_back();
         let overlap = overlap.filter(|(start, order)| start.up(order.pages()) > pfn);
-        assert_eq!(overlap, None, "page {pfn} order {order} is held already");
+        assert_eq!(overlap, None, "page {pfn} order {order} is already allocated");
         assert!(pfn.is_aligned(order));
         assert_eq!(self.pages.block_of(pfn), Some((pfn, order)));
         let last = pfn.up(order.pages() - 1);
@@ -120,7 +120,7 @@ impl Shadow {
         unsafe {
             for page in [pfn, pfn.up(order.pages() - 1)] {
                 let bytes = self.pages.address(page).cast::<u32>();
-                assert_eq!(bytes.read(), pfn.get(), "somebody else wrote here, or the memory went back");
+                assert_eq!(bytes.read(), pfn.get(), "a block keeps the bytes that its owner wrote");
             }
             self.pages.free(pfn, order);
         }

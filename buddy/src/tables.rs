@@ -64,9 +64,9 @@ unsafe impl Memory for StackMemory {
 }
 
 /// Maximum number of tables of an allocator.
-const MOST: usize = 148;
+const MAX_TABLES: usize = 148;
 /// Minimum size of a table's region in bytes, if the system grants no more addresses.
-const LEAST: usize = 128 << 10;
+const MIN_REGION_BYTES: usize = 128 << 10;
 /// The tables of an allocator. See the [module](self).
 #[derive(Debug)]
 pub struct Tables {
@@ -76,7 +76,7 @@ pub struct Tables {
     tracepoints: Arc<Tracepoints>,
     /// The budget of the depots of all tables.
     depots: Arc<DepotBudget>,
-    /// The vector has capacity for `MOST` tables.
+    /// The vector has capacity for `MAX_TABLES` tables.
     tables: ForkMutex<Vec<Arc<Table<StackMemory>>>>,
     /// Two flags, 1 if closed: the inlined paths, and the paths of frees by address. The lock of `tables` protects both
     /// flags.
@@ -92,7 +92,7 @@ impl Tables {
         Table::<StackMemory>::footprint(cpus, Table::<StackMemory>::region_bytes(cpus, false))
     }
     pub(crate) fn new(cpus: Cpus, addresses: &mut Reservation) -> Option<Self> {
-        let tables = ForkMutex::new(Rank::Tables, Vec::with_capacity(MOST));
+        let tables = ForkMutex::new(Rank::Tables, Vec::with_capacity(MAX_TABLES));
         let tracepoints = Arc::new(Tracepoints::new(cpus));
         let depots = Arc::new(DepotBudget::of(&cpus));
         let made = Self {
@@ -120,8 +120,8 @@ impl Tables {
         let addresses = addresses.unwrap_or(&mut none);
         // Addresses left in the reservation suffice for one table.
         if let Some((limit, has)) = addresses.is_empty().then(address_limit).flatten() {
-            while region > LEAST && footprint(region) > limit.saturating_sub(has) / Self::SHARE {
-                region = (region / 2).max(LEAST);
+            while region > MIN_REGION_BYTES && footprint(region) > limit.saturating_sub(has) / Self::SHARE {
+                region = (region / 2).max(MIN_REGION_BYTES);
             }
         }
         let at_once = more && !on_heap && !commits_are_counted();
@@ -132,10 +132,10 @@ impl Tables {
                 let (tracepoints, depots) = (self.tracepoints.clone(), self.depots.clone());
                 return Table::observed(cpus, region, memory, tracepoints, depots).ok().map(Arc::new);
             }
-            if region <= LEAST {
+            if region <= MIN_REGION_BYTES {
                 return None;
             }
-            region = (region / 2).max(LEAST);
+            region = (region / 2).max(MIN_REGION_BYTES);
         }
     }
 
@@ -158,7 +158,7 @@ impl Tables {
             let table = self.tables.lock().get(i)?.clone();
             layer(&table)
         });
-        if older.is_some() || count == MOST {
+        if older.is_some() || count == MAX_TABLES {
             return older;
         }
         let table = self.make(None)?;
@@ -167,8 +167,8 @@ impl Tables {
         if self.closed[0].get() > 0 && !table.close_inlined(self.closed[1].get() > 0) {
             return None;
         }
-        // Sweeps and forks visit at most `MOST` tables.
-        if tables.len() == MOST {
+        // Sweeps and forks visit at most `MAX_TABLES` tables.
+        if tables.len() == MAX_TABLES {
             return None;
         }
         tables.push(table);
@@ -189,7 +189,7 @@ impl Tables {
 
     /// All tables, oldest first.
     fn each(&self) -> impl Iterator<Item = Arc<Table<StackMemory>>> + '_ {
-        (0..MOST).map_while(|i| self.tables.lock().get(i).cloned())
+        (0..MAX_TABLES).map_while(|i| self.tables.lock().get(i).cloned())
     }
 
     /// Asserts that every table is quiescent.
@@ -278,16 +278,16 @@ mod tests {
             rounds.for_each(drop);
         }
     }
-    type OfPages = Layer<PageRound, StackMemory>;
+    type PageLayer = Layer<PageRound, StackMemory>;
 
     fn tables() -> Tables {
         Tables::new(Cpus::os(), &mut Reservation::none(Backend::default(), &Faults::default())).unwrap()
     }
-    fn layer(tables: &Tables) -> OfPages {
+    fn layer(tables: &Tables) -> PageLayer {
         tables.layer(Config::new(4, 2, 2), true).unwrap()
     }
     /// Creates layers until the allocator has one more table. The last created layer belongs to the new table.
-    fn until_another(tables: &Tables) -> Vec<OfPages> {
+    fn until_another(tables: &Tables) -> Vec<PageLayer> {
         let before = tables.each().count();
         let mut layers = vec![];
         while tables.each().count() == before {
@@ -341,7 +341,7 @@ mod tests {
         let tables =
             Tables::new(Cpus::simulated(2, 1).unwrap(), &mut Reservation::none(Backend::default(), &faults))
                 .unwrap();
-        let commits = |layer: &OfPages| {
+        let commits = |layer: &PageLayer| {
             faults.arm(vec![]);
             let pages: Vec<_> = (0..100).map(|_| layer.alloc(&Pages).unwrap()).collect();
             pages.into_iter().for_each(|page| layer.free(&Pages, page));
@@ -406,7 +406,8 @@ mod tests {
         let (limit, has) = address_limit().unwrap();
         let most = (limit - has) / Tables::SHARE;
         assert!(
-            footprint(Table::<StackMemory>::region_bytes(&cpus, false)) > most && footprint(LEAST) < most
+            footprint(Table::<StackMemory>::region_bytes(&cpus, false)) > most
+                && footprint(MIN_REGION_BYTES) < most
         );
         let tables =
             Tables::new(cpus, &mut Reservation::none(Backend::default(), &Faults::default())).unwrap();
@@ -427,7 +428,7 @@ mod tests {
         })
         .collect();
         let first = tables.each().next().unwrap();
-        tables.tables.lock().extend((2..MOST).map(|_| first.clone()));
+        tables.tables.lock().extend((2..MAX_TABLES).map(|_| first.clone()));
         // Both threads check that one more table may be created before either thread continues. SAFETY: this thread
         // does not fork.
         unsafe { first.before_fork() };
@@ -440,7 +441,7 @@ mod tests {
             both.into_iter().map(|thread| thread.join().unwrap()).collect()
         });
         assert!(made.contains(&true) && made.contains(&false));
-        assert_eq!(tables.tables.lock().len(), MOST);
+        assert_eq!(tables.tables.lock().len(), MAX_TABLES);
     }
 
     #[test]
@@ -456,7 +457,7 @@ mod tests {
         let last: Vec<_> = first.iter().map(|_| layer(&tables)).collect();
         drop(first.pop());
         let anew = [layer(&tables), layer(&tables)];
-        assert_eq!(tables.each().count(), 3, "one of the second table, and one of the first");
+        assert_eq!(tables.each().count(), 3, "one round of each table");
         let more = until_another(&tables);
         assert_eq!((more.len(), tables.each().count()), (1, 4));
         drop((last, anew));

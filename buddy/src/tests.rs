@@ -35,11 +35,11 @@ fn plain(zones: &[(ZoneKind, u32)]) -> PageConfig {
 fn normal(pages: u32) -> PageConfig {
     plain(&[(ZoneKind::Normal, pages)])
 }
-fn made(config: PageConfig) -> PageAllocator {
+fn new_allocator(config: PageConfig) -> PageAllocator {
     PageAllocator::new(config).unwrap()
 }
 /// Allocates until an allocation fails.
-fn all(pages: &PageAllocator, order: Order, gfp: Gfp) -> (Vec<PageBlock<'_>>, Limit) {
+fn alloc_all(pages: &PageAllocator, order: Order, gfp: Gfp) -> (Vec<PageBlock<'_>>, Limit) {
     let mut blocks = Vec::new();
     loop {
         match pages.alloc_block(order, gfp, None) {
@@ -65,9 +65,13 @@ fn extreme_page_configurations_cause_no_panic() {
                 ..plain(&[(kind, pages)])
             };
             // The system may refuse a range of this size, which is then halved.
-            let pages = made(config);
+            let pages = new_allocator(config);
             drop(pages.alloc_block(Order::ZERO, Gfp::KERNEL, None));
-            assert_eq!(pages.alloc_bulk(Gfp::KERNEL, Some(u32::MAX), usize::MAX, |_| ()), 0, "no such node");
+            assert_eq!(
+                pages.alloc_bulk(Gfp::KERNEL, Some(u32::MAX), usize::MAX, |_| ()),
+                0,
+                "the node does not exist"
+            );
             pages.drain_cpus(0..u32::MAX);
             pages.decommit();
             assert!(pages.info().zones.iter().all(|zone| zone.free == zone.managed), "{kind:?}, {end}");
@@ -79,7 +83,7 @@ fn extreme_page_configurations_cause_no_panic() {
 #[test]
 fn range_of_one_page_serves_its_page_repeatedly() {
     for per_cpu_pages in [false, true] {
-        let pages = made(PageConfig { per_cpu_pages, ..normal(1) });
+        let pages = new_allocator(PageConfig { per_cpu_pages, ..normal(1) });
         for _ in 0..3 {
             let block = pages.alloc_block(Order::ZERO, Gfp::KERNEL, None).unwrap();
             let error = pages.alloc(Order::ZERO, Gfp::KERNEL, None).unwrap_err();
@@ -93,16 +97,16 @@ fn range_of_one_page_serves_its_page_repeatedly() {
 
 #[test]
 fn memory_is_committed_in_maximal_blocks() {
-    let pages = made(normal(3 * 1024));
+    let pages = new_allocator(normal(3 * 1024));
     assert_eq!(pages.info().committed_bytes(), 0);
     let blocks = [(); 3].map(|()| pages.alloc_block(order(9), Gfp::ZERO, None).unwrap());
     assert_eq!(pages.info().committed_bytes(), 2 << 22);
     assert!(blocks.iter().all(|block| block.bytes().iter().all(|byte| *byte == 0)));
     let [first, _second, third] = blocks;
     drop(third);
-    assert_eq!(pages.decommit(), 1 << 22, "the block that is wholly free");
+    assert_eq!(pages.decommit(), 1 << 22, "the completely free block is decommitted");
     drop(first);
-    assert_eq!(pages.decommit(), 2 << 20, "half of the other one is in use, and stays committed");
+    assert_eq!(pages.decommit(), 2 << 20, "the other block is half in use and stays committed");
     assert_eq!(pages.info().committed_bytes(), 1 << 22);
     assert_eq!(audited(&pages).allocated, 512);
 }
@@ -114,21 +118,21 @@ fn decommitted_memory_is_no_longer_resident() {
         let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
         statm.split(' ').nth(1).unwrap().parse::<usize>().unwrap() * 4096
     };
-    let pages = made(normal(32 * 1024));
-    let (mut blocks, _) = all(&pages, order(10), Gfp::KERNEL);
+    let pages = new_allocator(normal(32 * 1024));
+    let (mut blocks, _) = alloc_all(&pages, order(10), Gfp::KERNEL);
     blocks.iter_mut().for_each(|block| block.bytes_mut().fill(1));
     let full = resident();
     drop(blocks);
     assert_eq!(pages.decommit(), 128 << 20);
     let left = resident();
-    assert!(full - left > 100 << 20, "{full} before, {left} after");
+    assert!(full - left > 100 << 20, "{full} bytes before, {left} bytes after");
 }
 
 #[test]
 #[cfg(all(target_os = "linux", not(any(miri, uslab_heap))))]
 fn frames_of_discarded_pages_are_no_longer_resident() {
     const N: usize = 8 * 1024;
-    let pages = made(PageConfig { keep_free: None, ..normal(N as u32) });
+    let pages = new_allocator(PageConfig { keep_free: None, ..normal(N as u32) });
     let frames = pages.frames();
     // One OS page has 64 frames.
     let resident = || {
@@ -140,7 +144,7 @@ fn frames_of_discarded_pages_are_no_longer_resident() {
         assert_eq!(known, 0);
         each.iter().filter(|page| **page & 1 == 1).count()
     };
-    let (blocks, _) = all(&pages, Order::ZERO, Gfp::KERNEL);
+    let (blocks, _) = alloc_all(&pages, Order::ZERO, Gfp::KERNEL);
     assert_eq!(resident(), N / 64, "each page of frames was written");
     // A block of the highest order is decommitted. If the last page of a block stays allocated, smaller blocks are
     // discarded.
@@ -151,7 +155,7 @@ fn frames_of_discarded_pages_are_no_longer_resident() {
     assert_eq!(resident(), kept.len() * 5);
     drop(kept);
     pages.decommit();
-    assert_eq!(resident(), 0, "and none where nothing is committed");
+    assert_eq!(resident(), 0, "no frame is written for uncommitted pages");
 }
 
 #[cfg(all(target_os = "linux", not(any(miri, uslab_heap))))]
@@ -174,7 +178,7 @@ fn bytes<'b>(pages: &PageAllocator, block: &'b mut PageBlock<'_>) -> &'b mut [u8
 #[cfg(all(target_os = "linux", not(any(miri, uslab_heap))))]
 fn zeroing_skips_pages_known_to_be_zero() {
     let config = PageConfig { huge_pages: HugePages::Never, keep_free: None, ..normal(1024) };
-    let pages = made(config);
+    let pages = new_allocator(config);
     let order = order(6);
     let zeroed = || pages.alloc_block(order, Gfp::ZERO, None).unwrap();
     // Both halves of each split block were never used, so their pages are zero.
@@ -183,7 +187,7 @@ fn zeroing_skips_pages_known_to_be_zero() {
     // The block was used, freed and merged with an unused block.
     bytes(&pages, &mut a).fill(7);
     drop((a, b));
-    let (whole, _) = all(&pages, Order::MAX, Gfp::ZERO);
+    let (whole, _) = alloc_all(&pages, Order::MAX, Gfp::ZERO);
     for mut block in whole {
         assert!(bytes(&pages, &mut block).iter().all(|byte| *byte == 0));
     }
@@ -204,7 +208,7 @@ fn zeroing_skips_pages_known_to_be_zero() {
 #[test]
 #[cfg(all(target_os = "linux", not(any(miri, uslab_heap))))]
 fn locked_pages_are_zeroed_by_writing() {
-    let pages = made(PageConfig { huge_pages: HugePages::Never, keep_free: None, ..normal(1024) });
+    let pages = new_allocator(PageConfig { huge_pages: HugePages::Never, keep_free: None, ..normal(1024) });
     let order = order(6);
     for keep in [true, false] {
         let kept = keep.then(|| pages.alloc_block(Order::ZERO, Gfp::KERNEL, None).unwrap());
@@ -218,7 +222,7 @@ fn locked_pages_are_zeroed_by_writing() {
         }
         drop(used);
         pages.decommit();
-        let (blocks, _) = all(&pages, order, Gfp::ZERO);
+        let (blocks, _) = alloc_all(&pages, order, Gfp::ZERO);
         for mut block in blocks {
             assert!(bytes(&pages, &mut block).iter().all(|byte| *byte == 0));
         }
@@ -228,8 +232,8 @@ fn locked_pages_are_zeroed_by_writing() {
 
 #[test]
 fn zone_tail_below_a_maximal_block_is_allocated() {
-    let pages = made(normal(1024 + 700));
-    let (blocks, limit) = all(&pages, Order::ZERO, Gfp::KERNEL);
+    let pages = new_allocator(normal(1024 + 700));
+    let (blocks, limit) = alloc_all(&pages, Order::ZERO, Gfp::KERNEL);
     assert_eq!((blocks.len(), limit), (1724, Limit::Exhausted));
     assert_eq!((pages.info().failures, pages.info().below_low), (1, 1));
     assert_eq!(pages.info().pages_not_in_maximal_blocks(), 1724);
@@ -245,7 +249,7 @@ fn zone_tail_below_a_maximal_block_is_allocated() {
 
 #[test]
 fn uncommitted_memory_counts_as_free_blocks() {
-    let pages = made(normal(2 * 1024 + 700));
+    let pages = new_allocator(normal(2 * 1024 + 700));
     let free = || {
         let zone = &pages.info().zones[0];
         Order::ZERO.through(Order::MAX).map(|order| zone.free_blocks(order)).collect::<Vec<_>>()
@@ -262,7 +266,11 @@ fn uncommitted_memory_counts_as_free_blocks() {
     assert_eq!((free(), in_use()), (vec![0, 0, 1, 1, 1, 1, 0, 1, 0, 0, 0], 2560));
     drop(first);
     pages.decommit();
-    assert_eq!((free(), in_use()), (vec![0, 0, 1, 1, 1, 1, 0, 1, 0, 0, 1], 1536), "what came back, too");
+    assert_eq!(
+        (free(), in_use()),
+        (vec![0, 0, 1, 1, 1, 1, 0, 1, 0, 0, 1], 1536),
+        "returned pages count, too"
+    );
     drop(others);
     pages.decommit();
     assert_eq!((free(), in_use()), (fresh.to_vec(), 0));
@@ -270,9 +278,9 @@ fn uncommitted_memory_counts_as_free_blocks() {
 
 #[test]
 fn smallest_fitting_block_is_split() {
-    let pages = made(normal(1024));
-    let told = Arc::new(Mutex::new(vec![]));
-    let noted = told.clone();
+    let pages = new_allocator(normal(1024));
+    let reported = Arc::new(Mutex::new(vec![]));
+    let noted = reported.clone();
     let moves = move |step: &Step| match *step {
         Step::BlocksTaken { splits: moves, .. } | Step::BlocksGiven { merges: moves, .. } => {
             noted.lock().push(moves);
@@ -283,33 +291,33 @@ fn smallest_fitting_block_is_split() {
     let low = pages.alloc_block(order(3), Gfp::MOVABLE, None).unwrap();
     assert_eq!(low.pfn(), Pfn::new(0));
     let next = pages.alloc_block(Order::ZERO, Gfp::MOVABLE, None).unwrap();
-    assert_eq!(next.pfn(), Pfn::new(8), "out of the remaining block of order 3");
+    assert_eq!(next.pfn(), Pfn::new(8), "the block is split from the remaining block of order 3");
     assert_eq!(pages.info().zones[0].events.splits, 7 + 3);
     drop(next);
     drop(low);
     drop(observer);
-    assert_eq!(*told.lock(), [7, 3, 3, 7], "each operation's own splits and merges");
+    assert_eq!(*reported.lock(), [7, 3, 3, 7], "an operation reports its own splits and merges");
 }
 
 /// An operation reports the moved blocks, their splits or merges, and the memory that the system supplied or took back.
 #[test]
 fn page_operation_reports_its_block_moves_and_commits() {
-    let pages = made(PageConfig { keep_free: Some(0), ..normal(2 * 1024) });
-    let told = Arc::new(Mutex::new(vec![]));
-    let noted = told.clone();
+    let pages = new_allocator(PageConfig { keep_free: Some(0), ..normal(2 * 1024) });
+    let reported = Arc::new(Mutex::new(vec![]));
+    let noted = reported.clone();
     let of_zones = |step: &&Step| {
         use Step::{BlocksGiven, BlocksTaken, Committed, Decommitted};
         matches!(step, BlocksTaken { .. } | BlocksGiven { .. } | Committed { .. } | Decommitted { .. })
     };
     let note = move |op: &Observed<'_>| noted.lock().extend(op.steps.iter().filter(of_zones).copied());
     let _observer = pages.tracepoints().observe(note).unwrap();
-    let steps = || core::mem::take(&mut *told.lock());
+    let steps = || core::mem::take(&mut *reported.lock());
     let taken = |page, splits| Step::BlocksTaken { blocks: 1, order: 3, page, splits };
     let given = |page, merges| Step::BlocksGiven { blocks: 1, order: 3, page, merges };
     let first = pages.alloc_block(order(3), Gfp::MOVABLE, None).unwrap();
     assert_eq!(steps(), [taken(0, 7), Step::Committed { pages: 1024 }]);
     let second = pages.alloc_block(order(3), Gfp::MOVABLE, None).unwrap();
-    assert_eq!(steps(), [taken(8, 0)], "the system was not asked");
+    assert_eq!(steps(), [taken(8, 0)], "no system call was made");
     // All free pages next to the first block are discarded, then the maximal block is decommitted.
     drop(second);
     assert_eq!(steps(), [given(8, 0), Step::Decommitted { pages: 1016 }]);
@@ -320,9 +328,9 @@ fn page_operation_reports_its_block_moves_and_commits() {
 #[test]
 fn concurrent_operations_report_only_their_splits_and_merges() {
     let (threads, each) = if cfg!(miri) { (2, 10) } else { (4, 10_000) };
-    let (pages, at_once) = (made(normal(1024)), std::sync::Barrier::new(threads));
-    let told = Arc::new([const { Counter::new(0) }; 2]);
-    let noted = told.clone();
+    let (pages, at_once) = (new_allocator(normal(1024)), std::sync::Barrier::new(threads));
+    let reported = Arc::new([const { Counter::new(0) }; 2]);
+    let noted = reported.clone();
     let moves = move |step: &Step| match *step {
         Step::BlocksTaken { splits, .. } => noted[0].add(splits.into()),
         Step::BlocksGiven { merges, .. } => noted[1].add(merges.into()),
@@ -336,13 +344,13 @@ fn concurrent_operations_report_only_their_splits_and_merges() {
     std::thread::scope(|scope| (0..threads).for_each(|_| drop(scope.spawn(uses))));
     assert_eq!(observer.counts(), Counts::default());
     let counted = pages.info().zones[0].events;
-    assert_eq!([&told[0], &told[1]].map(Counter::get), [counted.splits, counted.merges]);
+    assert_eq!([&reported[0], &reported[1]].map(Counter::get), [counted.splits, counted.merges]);
 }
 
 #[test]
 fn block_about_to_merge_is_allocated_last() {
     let config = PageConfig { max_order: order(4), pageblock_order: order(4), ..normal(16) };
-    let pages = made(config);
+    let pages = new_allocator(config);
     let blocks: Vec<_> = (0..16).map(|_| pages.alloc(Order::ZERO, Gfp::KERNEL, None).unwrap()).collect();
     // SAFETY: each block was allocated above and is freed once.
     let free = |page: usize| unsafe { pages.free(blocks[page], Order::ZERO) };
@@ -352,29 +360,29 @@ fn block_about_to_merge_is_allocated_last() {
     // Pages 2 and 3 are the free buddy of page 0's parent block, so page 0 will soon merge into a block of order 2.
     free(0);
     let next = pages.alloc(Order::ZERO, Gfp::KERNEL, None).unwrap();
-    assert_eq!(next, Pfn::new(8), "freed before page 0, handed out before it");
+    assert_eq!(next, Pfn::new(8), "a page freed before page 0 is allocated before it");
 }
 
 #[test]
 fn fallback_claims_the_pageblock_of_a_large_block() {
-    let pages = made(PageConfig { pageblock_order: order(8), ..normal(1024) });
+    let pages = new_allocator(PageConfig { pageblock_order: order(8), ..normal(1024) });
     let pages_in_use = pages.alloc_block(Order::ZERO, Gfp::MOVABLE, None).unwrap();
     assert_eq!(pages.info().zones[0].pageblocks, [0, 4, 0]);
     let pinned = pages.alloc_block(Order::ZERO, Gfp::KERNEL, None).unwrap();
-    assert_eq!(pinned.pfn(), Pfn::new(512), "the largest free block, two pageblocks");
+    assert_eq!(pinned.pfn(), Pfn::new(512), "the largest free block spans two pageblocks");
     let zone = &pages.info().zones[0];
     assert_eq!((zone.pageblocks, zone.events.claims, zone.events.steals), ([2, 2, 0], 1, 0));
     audited(&pages);
     drop((pages_in_use, pinned));
-    assert_eq!(pages.info().pages_not_in_maximal_blocks(), 0, "types do not keep pageblocks from merging");
+    assert_eq!(pages.info().pages_not_in_maximal_blocks(), 0, "pageblocks of different types merge");
     audited(&pages);
 }
 
 #[test]
 fn fallback_claims_a_free_maximal_block_as_a_whole() {
     let config = PageConfig { pageblock_order: order(6), max_order: order(7), ..normal(256) };
-    let pages = made(PageConfig { keep_free: Some(usize::MAX), ..config });
-    let (mut movable, _) = all(&pages, order(7), Gfp::MOVABLE);
+    let pages = new_allocator(PageConfig { keep_free: Some(usize::MAX), ..config });
+    let (mut movable, _) = alloc_all(&pages, order(7), Gfp::MOVABLE);
     assert_eq!(movable.len(), 2);
     drop(movable.remove(0));
     let pinned = pages.alloc_block(Order::ZERO, Gfp::KERNEL, None).unwrap();
@@ -388,7 +396,7 @@ fn fallback_claims_a_free_maximal_block_as_a_whole() {
 #[test]
 fn merged_pageblocks_take_the_last_freed_migratetype() {
     let config = PageConfig { pageblock_order: order(5), max_order: order(7), ..normal(128) };
-    let pages = made(PageConfig { keep_free: Some(usize::MAX), ..config });
+    let pages = new_allocator(PageConfig { keep_free: Some(usize::MAX), ..config });
     let block = |n, gfp| pages.alloc_block(order(n), gfp, None).unwrap();
     let types = || pages.info().zones[0].pageblocks;
     let movable = block(5, Gfp::MOVABLE);
@@ -396,7 +404,7 @@ fn merged_pageblocks_take_the_last_freed_migratetype() {
     assert_eq!([&movable, &small, &large].map(|block| block.pfn().get()), [0, 32, 64]);
     assert_eq!(types(), [3, 1, 0]);
     drop(small);
-    assert_eq!(types(), [3, 1, 0], "it merges with nothing");
+    assert_eq!(types(), [3, 1, 0], "the block merges with no other");
     drop(movable);
     assert_eq!(types(), [2, 2, 0]);
     drop(large);
@@ -406,8 +414,8 @@ fn merged_pageblocks_take_the_last_freed_migratetype() {
 
 #[test]
 fn claiming_a_half_free_pageblock_moves_its_free_blocks() {
-    let pages = made(PageConfig { pageblock_order: order(6), max_order: order(6), ..normal(192) });
-    let (mut movable, _) = all(&pages, order(2), Gfp::MOVABLE);
+    let pages = new_allocator(PageConfig { pageblock_order: order(6), max_order: order(6), ..normal(192) });
+    let (mut movable, _) = alloc_all(&pages, order(2), Gfp::MOVABLE);
     movable.drain(0..9);
     let pinned = pages.alloc_block(Order::ZERO, Gfp::KERNEL, None).unwrap();
     let zone = &pages.info().zones[0];
@@ -420,8 +428,8 @@ fn claiming_a_half_free_pageblock_moves_its_free_blocks() {
 
 #[test]
 fn stolen_block_returns_to_its_migratetype() {
-    let pages = made(PageConfig { pageblock_order: order(6), max_order: order(6), ..normal(192) });
-    let (mut movable, _) = all(&pages, Order::ZERO, Gfp::MOVABLE);
+    let pages = new_allocator(PageConfig { pageblock_order: order(6), max_order: order(6), ..normal(192) });
+    let (mut movable, _) = alloc_all(&pages, Order::ZERO, Gfp::MOVABLE);
     movable.truncate(movable.len() - 7);
     let stolen = pages.alloc_block(Order::ZERO, Gfp::KERNEL, None).unwrap();
     let zone = &pages.info().zones[0];
@@ -440,8 +448,9 @@ fn fallback(
     freed: impl Fn(usize) -> bool,
     more: &[(Gfp, Option<usize>)],
 ) -> (u64, u64) {
-    let pages = made(PageConfig { pageblock_order: order(6), max_order: order(6), ..normal(192 + tail) });
-    let (blocks, _) = all(&pages, size, gfp);
+    let pages =
+        new_allocator(PageConfig { pageblock_order: order(6), max_order: order(6), ..normal(192 + tail) });
+    let (blocks, _) = alloc_all(&pages, size, gfp);
     let mut blocks: Vec<_> = blocks.into_iter().map(Some).collect();
     (0..blocks.len()).filter(|n| freed(*n)).for_each(|n| blocks[n] = None);
     let before = pages.info().zones[0].events;
@@ -489,7 +498,7 @@ fn pageblock_crossing_the_zone_end_is_not_claimed() {
 
 #[test]
 fn freed_page_returns_to_the_magazines_of_its_migratetype() {
-    let pages = made(PageConfig { per_cpu_pages: true, ..normal(4096) });
+    let pages = new_allocator(PageConfig { per_cpu_pages: true, ..normal(4096) });
     let page = |gfp| pages.alloc_block(Order::ZERO, gfp, None).unwrap().pfn();
     let (movable, pinned) = (page(Gfp::MOVABLE), page(Gfp::KERNEL));
     assert_ne!(movable.get() / 1024, pinned.get() / 1024);
@@ -498,7 +507,7 @@ fn freed_page_returns_to_the_magazines_of_its_migratetype() {
 
 #[test]
 fn zone_tail_is_not_committed_for_a_larger_block() {
-    let pages = made(normal(1024 + 700));
+    let pages = new_allocator(normal(1024 + 700));
     let _half = pages.alloc_block(order(9), Gfp::KERNEL, None).unwrap();
     assert_eq!(pages.alloc(order(10), Gfp::KERNEL, None).unwrap_err().limit, Limit::Fragmented);
     assert_eq!(pages.info().committed_bytes(), 4 << 20);
@@ -506,8 +515,8 @@ fn zone_tail_is_not_committed_for_a_larger_block() {
 
 #[test]
 fn block_whose_parent_cannot_merge_is_allocated_first() {
-    let pages = made(PageConfig { max_order: order(4), pageblock_order: order(4), ..normal(48) });
-    let (blocks, _) = all(&pages, order(3), Gfp::KERNEL);
+    let pages = new_allocator(PageConfig { max_order: order(4), pageblock_order: order(4), ..normal(48) });
+    let (blocks, _) = alloc_all(&pages, order(3), Gfp::KERNEL);
     let mut blocks: Vec<_> = blocks.into_iter().map(Some).collect();
     // Blocks 2 and 3 are the free buddy of block 0's parent, but the merged block has the largest order.
     for n in [4, 2, 3, 0] {
@@ -526,8 +535,8 @@ fn fallback_migratetypes_are_tried_in_linux_order() {
 
 #[test]
 fn range_with_few_pageblocks_does_not_group_by_migratetype() {
-    let pages = made(normal(1535));
-    assert!(!pages.info().mobility && made(normal(1536)).info().mobility);
+    let pages = new_allocator(normal(1535));
+    assert!(!pages.info().mobility && new_allocator(normal(1536)).info().mobility);
     let block = pages.alloc_block(Order::ZERO, Gfp::MOVABLE, None).unwrap();
     assert_eq!(pages.frame(block.pfn()).state().migrate_type(), MigrateType::Unmovable);
 }
@@ -535,10 +544,10 @@ fn range_with_few_pageblocks_does_not_group_by_migratetype() {
 #[test]
 fn each_allocation_priority_stops_at_its_watermark() {
     let taken = |gfp| {
-        let pages = made(PageConfig { min_free_kib: Some(400), ..normal(4096) });
+        let pages = new_allocator(PageConfig { min_free_kib: Some(400), ..normal(4096) });
         let min = pages.info().zones[0].watermarks.min;
         assert_eq!(min, 100);
-        let (blocks, limit) = all(&pages, Order::ZERO, gfp);
+        let (blocks, limit) = alloc_all(&pages, Order::ZERO, gfp);
         (4096 - blocks.len(), limit)
     };
     assert_eq!(taken(Gfp::KERNEL), (100, Limit::Watermark));
@@ -546,24 +555,24 @@ fn each_allocation_priority_stops_at_its_watermark() {
     assert_eq!(taken(Gfp::ATOMIC), (38, Limit::Watermark));
     assert_eq!(taken(Gfp::MEMALLOC), (0, Limit::Exhausted));
     // A block with exactly the remaining pages exists, but below the watermark.
-    let pages = made(PageConfig { min_free_kib: Some(400), ..normal(4096) });
-    let (blocks, limit) = all(&pages, order(7), Gfp::KERNEL);
+    let pages = new_allocator(PageConfig { min_free_kib: Some(400), ..normal(4096) });
+    let (blocks, limit) = alloc_all(&pages, order(7), Gfp::KERNEL);
     assert_eq!((4096 - 128 * blocks.len(), limit), (128, Limit::Watermark));
 }
 
 #[test]
 fn lower_zone_is_reserved_from_requests_for_higher_zones() {
     let zones = [(ZoneKind::Dma, 1024), (ZoneKind::Normal, 51_200)];
-    let pages = made(PageConfig { backend: Backend::Heap, ..plain(&zones) });
-    let (blocks, limit) = all(&pages, order(4), Gfp::KERNEL);
+    let pages = new_allocator(PageConfig { backend: Backend::Heap, ..plain(&zones) });
+    let (blocks, limit) = alloc_all(&pages, order(4), Gfp::KERNEL);
     let low = blocks.iter().filter(|block| pages.zone_of(block.pfn()) == ZoneKind::Dma).count();
     // 51,200 / 256 = 200 pages stay free in zone DMA.
     assert_eq!((low * 16, limit), (1024 - 208, Limit::Watermark));
     assert!(
         blocks[..3200].iter().all(|block| pages.zone_of(block.pfn()) == ZoneKind::Normal),
-        "highest first"
+        "the highest zone is first"
     );
-    let (more, limit) = all(&pages, order(4), Gfp::DMA);
+    let (more, limit) = alloc_all(&pages, order(4), Gfp::DMA);
     assert_eq!((more.len() * 16, limit), (208, Limit::Exhausted));
 }
 
@@ -575,7 +584,7 @@ fn requests_go_to_the_nearest_node_that_has_pages() {
     config.distances =
         vec![vec![10, 40, 40, 20], vec![40, 10, 40, 20], vec![20, 30, 10, 40], vec![20, 20, 40, 10]];
     config = PageConfig { min_free_kib: Some(0), watermark_scale: 0, backend: Backend::Heap, ..config };
-    let pages = made(config);
+    let pages = new_allocator(config);
     let nodes = |node| {
         let blocks: Vec<_> =
             (0..3).map(|_| pages.alloc_block(order(10), Gfp::KERNEL, node).unwrap()).collect();
@@ -598,7 +607,7 @@ fn requests_go_to_the_nearest_node_that_has_pages() {
 
 #[test]
 fn page_error_names_the_limit() {
-    let pages = made(PageConfig { max_order: order(3), pageblock_order: order(3), ..normal(8) });
+    let pages = new_allocator(PageConfig { max_order: order(3), pageblock_order: order(3), ..normal(8) });
     let limit = |order| pages.alloc(order, Gfp::KERNEL, None).unwrap_err().limit;
     assert_eq!(limit(order(4)), Limit::Order);
     let blocks = pages.alloc_block(order(3), Gfp::KERNEL, None).unwrap().split(Order::ZERO);
@@ -610,7 +619,7 @@ fn page_error_names_the_limit() {
 #[test]
 fn invalid_page_free_is_reported_without_side_effects() {
     for per_cpu_pages in [false, true] {
-        let pages = made(PageConfig { per_cpu_pages, ..normal(2048) });
+        let pages = new_allocator(PageConfig { per_cpu_pages, ..normal(2048) });
         let pfn = pages.alloc(order(2), Gfp::KERNEL, None).unwrap();
         let before = audited(&pages);
         let bad = |pfn, order| {
@@ -624,7 +633,7 @@ fn invalid_page_free_is_reported_without_side_effects() {
         assert_eq!(bad(Pfn::new(1024), order(0)), "free of page 1024: no allocated block starts there");
         assert_eq!(bad(Pfn::new(2048), order(0)), "free of page 2048: the allocator has 2048 pages");
         assert_eq!(audited(&pages), before);
-        assert_eq!(bad(pfn, order(2)), "", "the right free is none");
+        assert_eq!(bad(pfn, order(2)), "", "a correct free reports no corruption");
         let (before, twice) = (audited(&pages), bad(pfn, order(2)));
         let cached = if per_cpu_pages {
             "double free of page 0: it is among the per-CPU pages"
@@ -639,7 +648,7 @@ fn invalid_page_free_is_reported_without_side_effects() {
 
 #[test]
 fn each_page_of_a_compound_block_names_its_head() {
-    let pages = made(normal(2048));
+    let pages = new_allocator(normal(2048));
     let block = pages.alloc_block(order(3), Gfp::COMP, None).unwrap();
     let head = block.pfn();
     for page in 0..8 {
@@ -652,12 +661,12 @@ fn each_page_of_a_compound_block_names_its_head() {
     assert_eq!(plain.pfn(), head);
     assert_eq!((pages.block_of(head), pages.block_of(head.up(3))), (Some((head, order(3))), None));
     let single = pages.alloc_block(Order::ZERO, Gfp::COMP, None).unwrap();
-    assert!(!pages.frame(single.pfn()).state().is_compound(), "one page is its own head");
+    assert!(!pages.frame(single.pfn()).state().is_compound(), "a block of one page is its own head");
 }
 
 #[test]
 fn addresses_convert_to_page_numbers_and_back() {
-    let pages = made(normal(2048));
+    let pages = new_allocator(normal(2048));
     let block = pages.alloc_block(order(10), Gfp::KERNEL, None).unwrap();
     let base = pages.address(block.pfn());
     assert_eq!(base.as_ptr() as usize % (4 << 20), 0, "a block is aligned to its size");
@@ -669,7 +678,7 @@ fn addresses_convert_to_page_numbers_and_back() {
 
 #[test]
 fn freeing_a_page_clears_its_owner() {
-    let pages = made(normal(64));
+    let pages = new_allocator(normal(64));
     let block = pages.alloc_block(Order::ZERO, Gfp::KERNEL, None).unwrap();
     let frame = pages.frame(block.pfn());
     assert!(frame.owner().is_null());
@@ -681,7 +690,7 @@ fn freeing_a_page_clears_its_owner() {
 
 #[test]
 fn parts_of_a_split_block_are_freed_separately() {
-    let pages = made(normal(1024));
+    let pages = new_allocator(normal(1024));
     let mut block = pages.alloc_block(order(4), Gfp::COMP, None).unwrap();
     block.bytes_mut()[5 * 4096] = 77;
     for page in 0..16 {
@@ -690,13 +699,16 @@ fn parts_of_a_split_block_are_freed_separately() {
     }
     let mut parts = block.split(order(1));
     assert_eq!(parts.len(), 8);
-    assert!(parts.iter().all(|part| pages.frame(part.pfn()).owner().is_null()), "they are nobody's yet");
+    assert!(
+        parts.iter().all(|part| pages.frame(part.pfn()).owner().is_null()),
+        "the pages have no owner yet"
+    );
     assert_eq!(parts[2].bytes()[4096], 77);
     assert!(parts.iter().all(|part| pages.block_of(part.pfn()) == Some((part.pfn(), order(1)))));
     parts.remove(3).free();
     assert_eq!(audited(&pages).allocated, 14);
     let whole = parts.remove(0);
-    assert_eq!(whole.split(order(2)).len(), 1, "nothing to cut");
+    assert_eq!(whole.split(order(2)).len(), 1, "the range has no pages to cut off");
     drop(parts);
     assert_eq!(pages.info().pages_not_in_maximal_blocks(), 0);
 }
@@ -704,26 +716,29 @@ fn parts_of_a_split_block_are_freed_separately() {
 #[test]
 fn empty_cpu_takes_page_magazines_from_another_cpu() {
     let cpus = Cpus::simulated(2, 1).unwrap();
-    let pages = made(PageConfig { cpus, per_cpu_pages: true, ..normal(64) });
+    let pages = new_allocator(PageConfig { cpus, per_cpu_pages: true, ..normal(64) });
     on_cpu(0);
-    let (blocks, _) = all(&pages, Order::ZERO, Gfp::KERNEL);
+    let (blocks, _) = alloc_all(&pages, Order::ZERO, Gfp::KERNEL);
     assert_eq!(blocks.len(), 64);
     drop(blocks);
     assert!(pages.info().per_cpu() > 0);
     on_cpu(1);
-    let (blocks, limit) = all(&pages, Order::ZERO, Gfp::KERNEL);
+    let (blocks, limit) = alloc_all(&pages, Order::ZERO, Gfp::KERNEL);
     assert_eq!((blocks.len(), limit, pages.info().per_cpu()), (64, Limit::Exhausted, 0));
     assert!(pages.info().drains > 0);
     drop(blocks);
     // The whole zone is one block.
-    assert!(pages.alloc_block(order(6), Gfp::NOWAIT, None).is_err(), "does not wait for a drain");
+    assert!(
+        pages.alloc_block(order(6), Gfp::NOWAIT, None).is_err(),
+        "the allocation does not wait for a drain"
+    );
     assert!(pages.alloc_block(order(6), Gfp::KERNEL, None).is_ok());
 }
 
 #[test]
 fn drain_flushes_all_orders_and_types_to_the_zone() {
     let cpus = Cpus::simulated(2, 1).unwrap();
-    let pages = made(PageConfig { cpus, per_cpu_pages: true, ..normal(1 << 14) });
+    let pages = new_allocator(PageConfig { cpus, per_cpu_pages: true, ..normal(1 << 14) });
     let kept = || pages.cached_zones[0].layers().map(|layer| layer.stats().in_magazines).collect::<Vec<_>>();
     for cpu in 0..2 {
         on_cpu(cpu);
@@ -743,7 +758,7 @@ fn drain_flushes_all_orders_and_types_to_the_zone() {
 #[test]
 fn each_order_and_migratetype_has_separate_magazines() {
     let layers = |pages| {
-        let pages = made(PageConfig { per_cpu_pages: true, ..normal(pages) });
+        let pages = new_allocator(PageConfig { per_cpu_pages: true, ..normal(pages) });
         pages.cached_zones[0].layers().count()
     };
     assert_eq!([layers(1 << 14), layers(512)], [4 * MigrateType::COUNT, 4]);
@@ -751,7 +766,7 @@ fn each_order_and_migratetype_has_separate_magazines() {
 
 #[test]
 fn page_from_a_magazine_takes_no_zone_lock() {
-    let pages = made(PageConfig { per_cpu_pages: true, ..normal(1 << 18) });
+    let pages = new_allocator(PageConfig { per_cpu_pages: true, ..normal(1 << 18) });
     let page = || drop(pages.alloc_block(Order::ZERO, Gfp::KERNEL, None).unwrap());
     page();
     let before = pages.info().zones[0].events;
@@ -765,7 +780,7 @@ fn page_from_a_magazine_takes_no_zone_lock() {
 
 #[test]
 fn idle_per_cpu_pages_are_reaped() {
-    let pages = made(PageConfig { per_cpu_pages: true, ..normal(1 << 18) });
+    let pages = new_allocator(PageConfig { per_cpu_pages: true, ..normal(1 << 18) });
     (0..4).for_each(|n| drop(pages.alloc_block(order(n), Gfp::KERNEL, None).unwrap()));
     let held = pages.info().per_cpu();
     assert!(held > 1 + 2 + 4 + 8);
@@ -779,7 +794,7 @@ fn idle_per_cpu_pages_are_reaped() {
 fn pages_freed_by_a_reap_are_decommitted_immediately() {
     let pages = PageAllocator::new(PageConfig::default_for(Cpus::os())).unwrap();
     let held: Vec<_> = (0..1000).map(|_| pages.alloc(Order::ZERO, Gfp::KERNEL, None).unwrap()).collect();
-    assert!(pages.decommit() < 1000 * PAGE_SIZE, "what CPUs and zones have beside them");
+    assert!(pages.decommit() < 1000 * PAGE_SIZE, "the tables of CPUs and zones are counted, too");
     let bytes = pages.decommit_idle(|| {
         // SAFETY: each page was allocated above and is freed once.
         held.iter().for_each(|pfn| unsafe { pages.free_in(&Operation::new().cold(), *pfn, Order::ZERO) });
@@ -792,7 +807,7 @@ fn pages_freed_by_a_reap_are_decommitted_immediately() {
 #[test]
 fn bulk_allocates_at_most_the_available_pages() {
     for per_cpu_pages in [false, true] {
-        let pages = made(PageConfig { per_cpu_pages, ..normal(300) });
+        let pages = new_allocator(PageConfig { per_cpu_pages, ..normal(300) });
         let mut got = Vec::new();
         assert_eq!(pages.alloc_bulk(Gfp::ZERO, None, 130, |pfn| got.push(pfn)), 130);
         assert_eq!(pages.alloc_bulk(Gfp::KERNEL, None, 1000, |pfn| got.push(pfn)), 170);
@@ -810,15 +825,15 @@ fn bulk_allocates_at_most_the_available_pages() {
 #[test]
 fn bulk_allocation_stops_at_the_single_page_watermark() {
     let config = || PageConfig { min_free_kib: Some(256), watermark_scale: 100, ..normal(4096) };
-    let (one, other) = (made(config()), made(config()));
-    let singly = all(&one, Order::ZERO, Gfp::KERNEL).0.len();
-    assert!(singly < 4096, "some are kept back");
+    let (one, other) = (new_allocator(config()), new_allocator(config()));
+    let singly = alloc_all(&one, Order::ZERO, Gfp::KERNEL).0.len();
+    assert!(singly < 4096, "the watermark reserves some pages");
     assert_eq!(other.alloc_bulk(Gfp::KERNEL, None, 4096, |_| ()), singly);
 }
 
 #[test]
 fn bulk_allocation_is_reported_as_a_single_operation() {
-    let pages = made(normal(1 << 14));
+    let pages = new_allocator(normal(1 << 14));
     let seen = Arc::new(Counter::new(0));
     let noted = seen.clone();
     let taken = |step: &Step| match *step {
@@ -834,12 +849,12 @@ fn bulk_allocation_is_reported_as_a_single_operation() {
     let observer = pages.tracepoints().observe(note).unwrap();
     assert_eq!(pages.alloc_bulk(Gfp::KERNEL, None, 1 << 14, |_| ()), 1 << 14);
     assert_eq!((observer.counts(), seen.get()), (Counts::default(), 1 << 14));
-    assert!(operations.get() <= 2 * lock_holds, "{} for {lock_holds} holds of the lock", operations.get());
+    assert!(operations.get() <= 2 * lock_holds, "{} pages in {lock_holds} lock holds", operations.get());
 }
 
 #[test]
 fn panic_during_bulk_allocation_leaks_no_page() {
-    let pages = made(normal(300));
+    let pages = new_allocator(normal(300));
     let mut given = 0;
     let outcome = uslab_magazine::sync::catch_panic(|| {
         pages.alloc_bulk(Gfp::KERNEL, None, 100, |_| {
@@ -854,8 +869,8 @@ fn panic_during_bulk_allocation_leaks_no_page() {
 /// Regression: the panic reached the caller of the free.
 #[test]
 fn free_is_refused_if_the_corruption_handler_panics() {
-    let config = PageConfig { corruption: |_| panic!("on purpose"), ..normal(300) };
-    let pages = made(config);
+    let config = PageConfig { corruption: |_| panic!("intended panic"), ..normal(300) };
+    let pages = new_allocator(config);
     let page = pages.alloc(Order::ZERO, Gfp::KERNEL, None).unwrap();
     // SAFETY: the allocator refuses the second free.
     unsafe {
@@ -869,7 +884,7 @@ fn free_is_refused_if_the_corruption_handler_panics() {
 fn audit_detects_broken_invariants() {
     use crate::census::BrokenInvariant;
     let broken = |damage: fn(&PageAllocator)| {
-        let pages = made(normal(1024));
+        let pages = new_allocator(normal(1024));
         drop(pages.alloc_block(order(2), Gfp::MOVABLE, None).unwrap());
         let block = pages.alloc_block(order(2), Gfp::MOVABLE, None).unwrap();
         damage(&pages);
@@ -891,7 +906,7 @@ fn audit_detects_broken_invariants() {
 
 #[test]
 fn free_block_with_damaged_frame_is_not_decommitted() {
-    let pages = made(normal(2048));
+    let pages = new_allocator(normal(2048));
     let first = pages.alloc_block(order(9), Gfp::MOVABLE, None).unwrap();
     let second = pages.alloc_block(order(9), Gfp::MOVABLE, None).unwrap().into_pfn();
     // SAFETY: the block was allocated above and is freed once.
@@ -908,14 +923,14 @@ fn free_block_with_damaged_frame_is_not_decommitted() {
 
 #[test]
 fn frames_of_decommitted_memory_are_not_block_heads() {
-    let pages = made(normal(2048));
+    let pages = new_allocator(normal(2048));
     let block = pages.alloc_block(Order::MAX, Gfp::KERNEL, None).unwrap();
     let first = block.pfn();
     drop(block);
     assert_eq!(pages.decommit_free(), Order::MAX.bytes());
     assert_eq!(pages.frame(first).state(), crate::State::INSIDE);
     // The frames of a tail of four pages share one OS page with other frames, which therefore stays.
-    let pages = made(normal(4));
+    let pages = new_allocator(normal(4));
     drop(pages.alloc_block(order(2), Gfp::KERNEL, None).unwrap());
     assert_eq!(pages.decommit(), 4 * PAGE_SIZE);
     assert_eq!(pages.frame(Pfn::new(0)).state(), crate::State::INSIDE);
@@ -924,7 +939,7 @@ fn frames_of_decommitted_memory_are_not_block_heads() {
 /// Regression: pages of the tail that had been decommitted before were counted twice.
 #[test]
 fn zone_tail_decommit_does_not_recount_discarded_pages() {
-    let pages = made(normal(6));
+    let pages = new_allocator(normal(6));
     let [large, small] = [2, 1].map(|n| pages.alloc_block(order(n), Gfp::KERNEL, None).unwrap());
     drop(large);
     assert_eq!(pages.decommit(), 4 * PAGE_SIZE);
@@ -936,8 +951,9 @@ fn zone_tail_decommit_does_not_recount_discarded_pages() {
 /// Regression: pages decommitted elsewhere in the zone were counted.
 #[test]
 fn zone_tail_decommit_counts_only_tail_pages() {
-    let pages = made(PageConfig { pageblock_order: order(6), max_order: order(6), ..normal(64 + 6) });
-    let (blocks, _) = all(&pages, Order::ZERO, Gfp::KERNEL);
+    let pages =
+        new_allocator(PageConfig { pageblock_order: order(6), max_order: order(6), ..normal(64 + 6) });
+    let (blocks, _) = alloc_all(&pages, Order::ZERO, Gfp::KERNEL);
     assert_eq!(blocks.len(), 70);
     let goes_first = |block: &PageBlock<'_>| block.pfn().get() < 5 || (64..68).contains(&block.pfn().get());
     let (first, rest): (Vec<_>, Vec<_>) = blocks.into_iter().partition(goes_first);
@@ -952,15 +968,15 @@ fn zone_tail_decommit_counts_only_tail_pages() {
 
 #[test]
 fn accepted_charge_decommits_free_pages() {
-    let pages = made(PageConfig { keep_free: Some(usize::MAX), ..normal(2048) }.limit(8 << 20));
+    let pages = new_allocator(PageConfig { keep_free: Some(usize::MAX), ..normal(2048) }.limit(8 << 20));
     let managed = pages.limit().unwrap() / PAGE_SIZE;
-    let (blocks, _) = all(&pages, Order::ZERO, Gfp::KERNEL);
+    let (blocks, _) = alloc_all(&pages, Order::ZERO, Gfp::KERNEL);
     drop(blocks);
     let backed = || pages.info().committed_bytes();
     let full = backed();
     assert!(!pages.charge(managed + 1) && !pages.charge(usize::MAX));
     assert_eq!(backed(), full);
-    assert!(made(normal(64)).charge(usize::MAX), "where nothing is limited");
+    assert!(new_allocator(normal(64)).charge(usize::MAX), "no page is reserved without a limit");
     assert!(pages.charge(managed / 2));
     assert!(backed() <= ((managed - managed / 2) * PAGE_SIZE) as u64, "{} of {full}", backed());
     pages.uncharge(managed / 2);
@@ -969,13 +985,13 @@ fn accepted_charge_decommits_free_pages() {
 
 #[test]
 fn allocation_respects_memory_charged_to_the_limit() {
-    let pages = made(PageConfig { keep_free: Some(usize::MAX), ..normal(2048) }.limit(8 << 20));
+    let pages = new_allocator(PageConfig { keep_free: Some(usize::MAX), ..normal(2048) }.limit(8 << 20));
     let managed = pages.limit().unwrap() / PAGE_SIZE;
     let charged = managed - 200;
     assert!(pages.charge(charged));
     let page = pages.alloc_block(Order::ZERO, Gfp::KERNEL, None).unwrap();
     let backed = pages.info().backed_bytes() as usize / PAGE_SIZE;
-    assert!(backed + charged <= managed, "{backed} pages beside {charged} of {managed}");
+    assert!(backed + charged <= managed, "{backed} backed pages and {charged} charged pages of {managed}");
     drop(page);
     pages.uncharge(charged);
     audited(&pages);
@@ -985,12 +1001,12 @@ fn allocation_respects_memory_charged_to_the_limit() {
 #[test]
 fn highest_zone_is_charged_first() {
     let zones = [(ZoneKind::Dma32, 1024), (ZoneKind::Normal, 2048)];
-    let pages = made(PageConfig { limited: true, ..plain(&zones) });
+    let pages = new_allocator(PageConfig { limited: true, ..plain(&zones) });
     let charged = || pages.info().zones.iter().map(|zone| zone.charged).collect::<Vec<_>>();
     assert!(pages.charge(100) && charged() == [0, 100]);
     assert!(!pages.charge(3000) && charged() == [0, 100]);
     assert!(pages.charge(2500), "{:?}", charged());
-    let [low, high] = charged()[..] else { panic!("two zones") };
+    let [low, high] = charged()[..] else { panic!("the node must have two zones") };
     assert!(low > 0 && low + high == 2600);
     pages.uncharge(low as usize);
     assert_eq!(charged(), [0, high]);
@@ -1002,18 +1018,21 @@ fn highest_zone_is_charged_first() {
 #[test]
 fn charge_refused_by_all_zones_takes_no_page() {
     let zones = [(ZoneKind::Dma32, 1024), (ZoneKind::Normal, 2048)];
-    let pages = made(PageConfig { limited: true, keep_free: Some(usize::MAX), ..plain(&zones) });
-    drop(all(&pages, Order::ZERO, Gfp::KERNEL));
+    let pages = new_allocator(PageConfig { limited: true, keep_free: Some(usize::MAX), ..plain(&zones) });
+    drop(alloc_all(&pages, Order::ZERO, Gfp::KERNEL));
     let full = pages.info().backed_bytes();
     assert!(!pages.charge(3073) && pages.info().backed_bytes() == full);
-    assert!(pages.charge(3072) && pages.info().backed_bytes() == 0, "all are held back, none is backed");
+    assert!(
+        pages.charge(3072) && pages.info().backed_bytes() == 0,
+        "all pages are reserved and none is backed"
+    );
     pages.uncharge(3072);
     audited(&pages);
 }
 
 #[test]
 fn charges_are_limited_to_the_free_pages() {
-    let pages = made(PageConfig { limited: true, ..normal(2048) });
+    let pages = new_allocator(PageConfig { limited: true, ..normal(2048) });
     assert!(!pages.charge(2049));
     assert!(pages.charge(2048) && !pages.charge(1));
     assert_eq!(pages.info().zones[0].charged, 2048);
@@ -1025,7 +1044,7 @@ fn charges_are_limited_to_the_free_pages() {
 #[test]
 fn concurrent_charges_of_two_zones_are_all_returned() {
     let zones = [(ZoneKind::Dma32, 1024), (ZoneKind::Normal, 4)];
-    let pages = made(PageConfig { limited: true, ..plain(&zones) });
+    let pages = new_allocator(PageConfig { limited: true, ..plain(&zones) });
     let (each, at_once) = (if cfg!(miri) { 10 } else { 5_000 }, std::sync::Barrier::new(4));
     let charges = |n: usize| {
         at_once.wait();
@@ -1045,7 +1064,7 @@ fn concurrent_charges_of_two_zones_are_all_returned() {
 fn concurrent_mixed_operations_lose_no_page() {
     let cpus = Cpus::simulated(3, 1).unwrap();
     let zones = [(ZoneKind::Dma32, 700), (ZoneKind::Normal, 2048)];
-    let pages = made(PageConfig {
+    let pages = new_allocator(PageConfig {
         cpus,
         per_cpu_pages: true,
         pageblock_order: order(5),
@@ -1076,7 +1095,11 @@ fn concurrent_mixed_operations_lose_no_page() {
                         }
                         10..=17 if !blocks.is_empty() => {
                             let block = blocks.swap_remove(random(blocks.len() as u32) as usize);
-                            assert_eq!(block.bytes()[0], thread as u8, "somebody else wrote here");
+                            assert_eq!(
+                                block.bytes()[0],
+                                thread as u8,
+                                "a page keeps the bytes that its owner wrote"
+                            );
                         }
                         18 if !blocks.is_empty() => {
                             let mut parts = blocks.swap_remove(0).split(Order::ZERO);
@@ -1105,7 +1128,7 @@ fn concurrent_mixed_operations_lose_no_page() {
 /// A request may arrive while the block is being decommitted.
 #[test]
 fn maximal_block_is_either_decommitted_or_allocated() {
-    let (pages, at_once) = (made(normal(1024)), std::sync::Barrier::new(3));
+    let (pages, at_once) = (new_allocator(normal(1024)), std::sync::Barrier::new(3));
     let each = if cfg!(miri) { 5 } else { 3_000 };
     let uses = || {
         at_once.wait();
@@ -1143,18 +1166,21 @@ fn pages_are_mapped_at_commit_under_an_address_limit() {
 fn child_runs_with_a_limited_address_space() {
     use crate::region::address_limit;
     let (limit, before) = address_limit().unwrap();
-    let pages = made(PageConfig::default_for(Cpus::os()));
+    let pages = new_allocator(PageConfig::default_for(Cpus::os()));
     let has = || address_limit().unwrap().1;
     let taken = has() - before;
-    assert!(taken < 40 << 20 && pages.has_unmapped_pages(), "{taken} bytes of addresses at the start");
+    assert!(
+        taken < 40 << 20 && pages.has_unmapped_pages(),
+        "{taken} bytes of address space are reserved at the start"
+    );
     assert_eq!((pages.reserved_bytes(), pages.frames().len()), (4 << 20, 1024));
     let block = pages.alloc_block(order(10), Gfp::ZERO, None).unwrap();
     assert_eq!((pages.reserved_bytes(), block.bytes()[4 << 20 >> 1]), (4 << 20, 0));
-    let (blocks, refused) = all(&pages, order(10), Gfp::KERNEL);
+    let (blocks, refused) = alloc_all(&pages, order(10), Gfp::KERNEL);
     assert_eq!(refused, Limit::CommitRefused);
     // All addresses of the process except those reserved for other mappings.
     let (all_of_it, left) = (1 + blocks.len(), limit - has());
-    assert!((32 << 20..40 << 20).contains(&left), "{left} bytes are left of {limit}, {before} before");
+    assert!((32 << 20..40 << 20).contains(&left), "{left} bytes of {limit} remain, {before} before");
     assert!(all_of_it << 22 > (limit - before) / 10 * 9, "{all_of_it} blocks");
     let last = blocks.last().unwrap();
     assert_eq!(pages.pfn_of(last.bytes().as_ptr()), Some(last.pfn()));
@@ -1162,13 +1188,13 @@ fn child_runs_with_a_limited_address_space() {
     // After other mappings have got their addresses, no reserved addresses need be left.
     let (access, faults) = (crate::region::Uncommitted::NoAccess, crate::Faults::default());
     let other = crate::Region::reserve(left - (10 << 20), 4096, access, Backend::Os, &faults);
-    let more = all(&pages, order(10), Gfp::KERNEL).0.len();
-    assert_eq!(more, usize::from(left >= 36 << 20), "{left} bytes were left");
+    let more = alloc_all(&pages, order(10), Gfp::KERNEL).0.len();
+    assert_eq!(more, usize::from(left >= 36 << 20), "{left} bytes remain");
     drop(other);
     drop((block, blocks));
     pages.decommit();
     assert_eq!(audited(&pages).allocated, 0);
-    assert_eq!(all(&pages, order(10), Gfp::KERNEL).0.len(), all_of_it);
+    assert_eq!(alloc_all(&pages, order(10), Gfp::KERNEL).0.len(), all_of_it);
 }
 
 /// The limit is set later, as a program may do.
@@ -1182,13 +1208,13 @@ fn commit_over_a_foreign_mapping_is_refused() {
 #[ignore = "run under `ulimit -v` by commit_over_a_foreign_mapping_is_refused"]
 fn child_commits_pages_over_a_foreign_mapping() {
     use nix::sys::mman::{MapFlags, ProtFlags, mmap_anonymous, munmap};
-    let pages = made(normal(1 << 24));
+    let pages = new_allocator(normal(1 << 24));
     let end = pages.address(Pfn::new(0)).addr().get() + (10 << 20);
     let (at, flags) =
         (core::num::NonZeroUsize::new(end), MapFlags::MAP_PRIVATE | MapFlags::MAP_FIXED_NOREPLACE);
     // SAFETY: the flags prevent the call from replacing a mapping.
     let other = unsafe { mmap_anonymous(at, 4096.try_into().unwrap(), ProtFlags::PROT_READ, flags) }.unwrap();
-    let (blocks, refused) = all(&pages, order(10), Gfp::KERNEL);
+    let (blocks, refused) = alloc_all(&pages, order(10), Gfp::KERNEL);
     assert_eq!((blocks.len(), refused, pages.frames().len()), (2, Limit::CommitRefused, 2048));
     assert_eq!(pages.pfn_of(other.as_ptr().cast()), None);
     // SAFETY: the range was mapped above.
@@ -1205,8 +1231,8 @@ fn refused_commit_is_an_error_and_changes_nothing() {
 #[test]
 #[ignore = "run under `ulimit -d` by refused_commit_is_an_error_and_changes_nothing"]
 fn child_commits_pages_with_a_limited_data_segment() {
-    let pages = made(normal(1 << 16));
-    let (blocks, limit) = all(&pages, order(10), Gfp::KERNEL);
+    let pages = new_allocator(normal(1 << 16));
+    let (blocks, limit) = alloc_all(&pages, order(10), Gfp::KERNEL);
     assert_eq!(limit, Limit::CommitRefused);
     assert!((1..16).contains(&blocks.len()), "{} blocks", blocks.len());
     let events = pages.info().zones[0].events;
@@ -1240,7 +1266,7 @@ fn freed_blocks_beyond_keep_free_are_decommitted() {
 /// free returns nothing.
 #[test]
 fn frees_decommit_only_memory_above_the_surplus() {
-    let pages = made(PageConfig { keep_free: Some(128 << 20), ..normal(4 * 1024) });
+    let pages = new_allocator(PageConfig { keep_free: Some(128 << 20), ..normal(4 * 1024) });
     let blocks = [(); 4].map(|()| pages.alloc_block(Order::MAX, Gfp::KERNEL, None).unwrap().into_pfn());
     let steps = blocks.map(|pfn| {
         let op = Operation::new();
@@ -1255,17 +1281,17 @@ fn frees_decommit_only_memory_above_the_surplus() {
 
 #[test]
 fn eighth_of_the_used_pages_stays_resident() {
-    let pages = made(PageConfig { keep_free: Some(64 << 20), ..normal(32 * 1024) });
+    let pages = new_allocator(PageConfig { keep_free: Some(64 << 20), ..normal(32 * 1024) });
     let mut blocks: Vec<_> =
         (0..32).map(|_| pages.alloc_block(Order::MAX, Gfp::KERNEL, None).unwrap()).collect();
     blocks.truncate(28);
-    assert_eq!(pages.info().committed_bytes() >> 20, 112 + 8, "above 14 MiB: below three quarters");
+    assert_eq!(pages.info().committed_bytes() >> 20, 112 + 8, "above 14 MiB, less than three quarters stay");
 }
 
 /// Memory that is often returned and used again stays backed. Memory that is no longer used is returned to the system.
 #[test]
 fn repeatedly_reused_memory_stays_resident() {
-    let pages = made(PageConfig { keep_free: Some(64 << 20), ..normal(128 * 1024) });
+    let pages = new_allocator(PageConfig { keep_free: Some(64 << 20), ..normal(128 * 1024) });
     let burst = |n| {
         let blocks: Vec<_> =
             (0..n).map(|_| pages.alloc_block(Order::MAX, Gfp::KERNEL, None).unwrap()).collect();
@@ -1273,7 +1299,7 @@ fn repeatedly_reused_memory_stays_resident() {
         pages.info().committed_bytes() >> 20
     };
     let decommits = || pages.info().zones[0].events.decommits;
-    assert_eq!(burst(8), 0, "each second block takes the first along");
+    assert_eq!(burst(8), 0, "the free of each second block also frees the first");
     (0..8).for_each(|_| _ = burst(8));
     let settled = decommits();
     assert_eq!((burst(8), decommits()), (32, settled));
@@ -1284,8 +1310,9 @@ fn repeatedly_reused_memory_stays_resident() {
 /// report a return.
 #[test]
 fn undiscardable_small_blocks_do_not_count_towards_keep_free() {
-    let pages = made(PageConfig { keep_free: Some(0), huge_pages: HugePages::Advise, ..normal(1024) });
-    let (blocks, _) = all(&pages, Order::ZERO, Gfp::KERNEL);
+    let pages =
+        new_allocator(PageConfig { keep_free: Some(0), huge_pages: HugePages::Advise, ..normal(1024) });
+    let (blocks, _) = alloc_all(&pages, Order::ZERO, Gfp::KERNEL);
     let (freed, kept): (Vec<_>, Vec<_>) =
         blocks.into_iter().map(PageBlock::into_pfn).partition(|pfn| pfn.get() % 2 == 1);
     for pfn in freed {
@@ -1303,7 +1330,7 @@ fn undiscardable_small_blocks_do_not_count_towards_keep_free() {
 #[cfg(all(target_os = "linux", not(uslab_heap)))]
 #[test]
 fn only_never_committed_addresses_are_released() {
-    let pages = made(normal(8 * 1024));
+    let pages = new_allocator(normal(8 * 1024));
     let blocks = [(); 3].map(|()| pages.alloc_block(Order::MAX, Gfp::KERNEL, None).unwrap());
     drop(blocks);
     pages.decommit();
@@ -1313,16 +1340,16 @@ fn only_never_committed_addresses_are_released() {
     pages.give_up_addresses(5 << 22);
     // Regression: a foreign mapping at returned addresses was mistaken for the allocator's pages.
     assert_eq!(pages.pfn_of(behind.as_ptr()), None);
-    assert_eq!(pages.reserved_bytes(), 3 << 22, "as many as were ever committed");
+    assert_eq!(pages.reserved_bytes(), 3 << 22, "the number of pages that were ever committed");
     let frames = pages.frames();
     let of_all = frames.reserved();
     assert_eq!(of_all, 64 * 8 * 1024);
     // SAFETY: no other thread reads a frame during the call.
     assert_eq!(unsafe { pages.give_up_frames() }, 3 << 10);
     assert_eq!((frames.len(), frames.is_empty()), (3 << 10, false));
-    assert_eq!(frames.reserved() * 8, of_all * 3, "theirs go with them");
+    assert_eq!(frames.reserved() * 8, of_all * 3, "their frames are decommitted with them");
     // Pages get addresses again if the limit allows it and no other mapping, such as another test's, has the addresses.
-    let (blocks, limit) = all(&pages, Order::MAX, Gfp::KERNEL);
+    let (blocks, limit) = alloc_all(&pages, Order::MAX, Gfp::KERNEL);
     assert!((3..=5).contains(&blocks.len()) && limit == Limit::CommitRefused, "{} blocks", blocks.len());
     assert_eq!((pages.most_pages(), frames.len() as usize), (5 << 10, blocks.len() << 10));
 }
@@ -1330,12 +1357,12 @@ fn only_never_committed_addresses_are_released() {
 /// The heap cannot return a part of its memory.
 #[test]
 fn heap_backed_allocator_keeps_all_its_addresses() {
-    let pages = made(PageConfig { backend: Backend::Heap, ..normal(4 * 1024) });
+    let pages = new_allocator(PageConfig { backend: Backend::Heap, ..normal(4 * 1024) });
     let what_there_is = || (pages.reserved_bytes(), pages.frames().len(), pages.has_unmapped_pages());
     let before = what_there_is();
     pages.give_up_addresses(0);
     assert_eq!(what_there_is(), before);
-    assert_eq!(all(&pages, Order::MAX, Gfp::KERNEL).0.len(), 4);
+    assert_eq!(alloc_all(&pages, Order::MAX, Gfp::KERNEL).0.len(), 4);
 }
 
 /// Every eighth page stays in use, so no maximal block is wholly free.
@@ -1387,11 +1414,11 @@ fn idle_decommit_returns_memory_free_for_an_interval() {
     let all: Vec<_> = take(64);
     drop(all);
     pages.decommit_idle(|| ());
-    assert_eq!(backed(), 64, "all of it was in use since the last interval");
+    assert_eq!(backed(), 64, "all pages were in use since the last interval");
     let burst: Vec<_> = take(24);
     drop(burst);
     pages.decommit_idle(|| ());
-    assert_eq!(backed(), 24, "the burst may come again");
+    assert_eq!(backed(), 24, "pages stay committed for another burst");
     pages.decommit_idle(|| ());
     assert_eq!(backed(), 0);
     pages.check().unwrap();
@@ -1417,7 +1444,7 @@ fn resident_blocks_are_allocated_before_discarded_blocks() {
 /// reap finds nothing new.
 #[test]
 fn change_count_includes_frees_and_decommits() {
-    let pages = made(PageConfig { keep_free: Some(usize::MAX), ..normal(2048) });
+    let pages = new_allocator(PageConfig { keep_free: Some(usize::MAX), ..normal(2048) });
     let blocks = [(); 2].map(|()| pages.alloc_block(order(10), Gfp::KERNEL, None).unwrap());
     let page = pages.alloc_block(Order::ZERO, Gfp::KERNEL, None);
     assert!(page.is_err());
@@ -1437,7 +1464,7 @@ fn change_count_includes_frees_and_decommits() {
 #[test]
 #[cfg_attr(uslab_heap, ignore = "the heap is always accessible")]
 fn guard_page_is_the_last_page_of_a_block() {
-    let pages = made(normal(64));
+    let pages = new_allocator(normal(64));
     let mut block = pages.alloc_block(order(2), Gfp::KERNEL, None).unwrap();
     block.bytes_mut().fill(7);
     // SAFETY: this test owns the block, and no other thread uses its last page.
@@ -1461,7 +1488,7 @@ fn decommit_splits_no_huge_page() {
 /// Pages that were discarded before are not counted, although they are next to pages discarded now.
 #[test]
 fn discarded_pages_are_counted_once() {
-    let pages = made(PageConfig { keep_free: Some(usize::MAX), ..normal(1024) });
+    let pages = new_allocator(PageConfig { keep_free: Some(usize::MAX), ..normal(1024) });
     let mut four = [(); 4].map(|()| Some(pages.alloc_block(Order::ZERO, Gfp::KERNEL, None).unwrap()));
     assert_eq!(pages.decommit_free(), 1020 * PAGE_SIZE);
     let before = pages.info().zones[0].events.discards;
@@ -1476,8 +1503,9 @@ fn discarded_pages_are_counted_once() {
 #[test]
 fn block_too_small_to_discard_stays_resident() {
     let config = PageConfig { pageblock_order: order(2), max_order: order(6), ..normal(64) };
-    let pages = made(PageConfig { huge_pages: HugePages::Advise, keep_free: Some(usize::MAX), ..config });
-    let (blocks, _) = all(&pages, Order::ZERO, Gfp::KERNEL);
+    let pages =
+        new_allocator(PageConfig { huge_pages: HugePages::Advise, keep_free: Some(usize::MAX), ..config });
+    let (blocks, _) = alloc_all(&pages, Order::ZERO, Gfp::KERNEL);
     let (mut freed, kept): (Vec<_>, Vec<_>) = blocks.into_iter().partition(|block| block.pfn().get() < 5);
     // Four pages that form one block of exactly the smallest discarded order, and one page next to the block.
     freed.clear();
@@ -1492,7 +1520,7 @@ fn block_too_small_to_discard_stays_resident() {
 fn pages_are_grouped_by_migratetype_with_enough_pageblocks() {
     let each = PageConfig::default_for(Cpus::os()).pageblock_order.pages() * MigrateType::COUNT as u32;
     for (count, expected) in [(each, MigrateType::Movable), (each - 1, MigrateType::Unmovable)] {
-        let pages = made(normal(count));
+        let pages = new_allocator(normal(count));
         let page = pages.alloc_block(Order::ZERO, Gfp::MOVABLE, None).unwrap();
         assert_eq!(pages.frame(page.pfn()).state().migrate_type(), expected, "{count}");
     }
@@ -1508,7 +1536,7 @@ fn decommit_also_returns_unused_stack_memory() {
         |pages| _ = pages.decommit_idle(|| ()),
     ];
     let left = ends.map(|end| {
-        let pages = made(PageConfig { per_cpu_pages: true, ..normal(1 << 14) });
+        let pages = new_allocator(PageConfig { per_cpu_pages: true, ..normal(1 << 14) });
         drop([(); 200].map(|()| pages.alloc_block(Order::ZERO, Gfp::KERNEL, None).unwrap()));
         let cpus = 0..pages.cpus().count();
         pages.drain_cpus(cpus.clone());

@@ -7,13 +7,13 @@
 //! allocation tries the *min* mark. Below the min mark only high-priority requests succeed, down to half of the mark.
 //! In addition, a zone keeps a *lowmem reserve* against requests that a higher zone could have served.
 //!
-//! Zones of fewer than [`TINY`] pages keep nothing: the formula's smallest reserve would be all their pages.
+//! Zones of fewer than [`MIN_WATERMARKED_PAGES`] pages keep nothing: the formula's smallest reserve would be all their pages.
 
 use crate::gfp::{Gfp, ZoneKind};
 use crate::pfn::Order;
 
 /// Minimum size in pages of a zone with watermarks.
-pub const TINY: u32 = 64;
+pub const MIN_WATERMARKED_PAGES: u32 = 64;
 
 /// The kernel's default of `vm.watermark_scale_factor`, in 1/10,000 of a zone: the distance between marks.
 pub const SCALE_FACTOR: u32 = 10;
@@ -55,7 +55,7 @@ impl Watermarks {
     /// Returns the marks of a zone of `managed` pages. The range keeps `min_free` pages free and has `lowmem` pages in
     /// all zones except Movable. `scale` is in the unit of [`SCALE_FACTOR`].
     pub(crate) fn new(kind: ZoneKind, managed: u32, lowmem: u64, min_free: u64, scale: u32) -> Self {
-        if managed < TINY {
+        if managed < MIN_WATERMARKED_PAGES {
             return Self::default();
         }
         let pages = u64::from(managed);
@@ -186,14 +186,21 @@ mod tests {
                 }
             }
         }
-        assert_eq!(huge_page_free_pages(512, 1, 64 << 8), 819, "a 20th of a small range");
+        assert_eq!(
+            huge_page_free_pages(512, 1, 64 << 8),
+            819,
+            "the watermark of a small range is a 20th of it"
+        );
     }
 
     #[test]
     fn tiny_zones_have_no_watermark() {
         let marks = |kind, pages| Watermarks::new(kind, pages, 1 << 20, 4096, SCALE_FACTOR);
         let of_much = |pages| Watermarks::new(ZoneKind::Normal, pages, 1 << 20, 1 << 18, SCALE_FACTOR);
-        assert_eq!((of_much(TINY - 1), of_much(TINY).min), (Watermarks::default(), TINY / 4));
+        assert_eq!(
+            (of_much(MIN_WATERMARKED_PAGES - 1), of_much(MIN_WATERMARKED_PAGES).min),
+            (Watermarks::default(), MIN_WATERMARKED_PAGES / 4)
+        );
         assert_eq!(marks(ZoneKind::Movable, 1 << 20).min, 128);
         assert_eq!(marks(ZoneKind::Movable, 100).min, 32);
     }

@@ -127,7 +127,7 @@ pub(crate) struct AddressLimit {
 }
 
 /// Bytes of addresses left to other mappings from the time that a limit is seen; at most an eighth of a small limit.
-const OTHERS: usize = 32 << 20;
+const OTHER_MAPPINGS_BYTES: usize = 32 << 20;
 
 impl ZoneShared {
     /// Number of bytes of addresses of the pages and of the tables that describe them.
@@ -145,12 +145,12 @@ impl ZoneShared {
         let more = bytes - self.region.bytes();
         let leaves_enough = |(limit, has): (usize, usize)| {
             let others = has.saturating_sub(self.own_addresses() + self.limit.others.get() as usize);
-            let left = more + OTHERS.min(limit / 8).saturating_sub(others);
+            let left = more + OTHER_MAPPINGS_BYTES.min(limit / 8).saturating_sub(others);
             has.saturating_add(left) <= limit
         };
         let grown = end <= self.most.get()
             // The test that needs no file comes first, because a sandbox may forbid opening files.
-            && (may_map(more + OTHERS) || address_limit().is_none_or(leaves_enough))
+            && (may_map(more + OTHER_MAPPINGS_BYTES) || address_limit().is_none_or(leaves_enough))
             && self.frames.grow(end)
             && self.region.grow(bytes);
         if grown {
@@ -251,7 +251,7 @@ pub(crate) struct Inner {
 }
 
 /// At least 1/16 of [`ZoneShared::keep`] stays backed.
-const LEAST_SURPLUS: u32 = 16;
+const BACKED_DIVISOR: u32 = 16;
 
 impl Inner {
     /// Adapts the lower bound to whether returned pages were used again.
@@ -260,7 +260,7 @@ impl Inner {
             self.surplus = self.surplus.saturating_mul(2).min(keep);
         } else if self.returned / 4 > self.surplus {
             if self.taken_again < self.returned / 4 {
-                self.surplus = (self.surplus / 2).max(keep / LEAST_SURPLUS);
+                self.surplus = (self.surplus / 2).max(keep / BACKED_DIVISOR);
             }
         } else {
             return;
@@ -366,7 +366,7 @@ fn decode(kept: &Fixed) -> MigrateType {
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Wanted {
+pub(crate) struct BlockRequest {
     pub(crate) order: Order,
     pub(crate) mobility: MigrateType,
     /// Number of pages that must stay free; `None` ignores watermarks.
@@ -396,7 +396,7 @@ impl Zone {
             discards_zero: true,
             backed: 0,
             idle: 0,
-            surplus: shared.keep.get() / LEAST_SURPLUS,
+            surplus: shared.keep.get() / BACKED_DIVISOR,
             returned: 0,
             taken_again: 0,
             recent: 0,
@@ -497,7 +497,12 @@ impl Zone {
 
     /// Takes one block of `order` if `floor` pages stay free. The block's frame is [`Kind::PerCpu`] until the block is
     /// handed out.
-    pub(crate) fn alloc(&self, op: &Operation, shared: &ZoneShared, wanted: Wanted) -> Result<Pfn, Limit> {
+    pub(crate) fn alloc(
+        &self,
+        op: &Operation,
+        shared: &ZoneShared,
+        wanted: BlockRequest,
+    ) -> Result<Pfn, Limit> {
         let mut taken = Err(Limit::Exhausted);
         let (_, limit) = self.fill(op, shared, wanted, 1, |pfn| taken = Ok(pfn));
         taken.map_err(|_| limit.unwrap_or(Limit::Exhausted))
@@ -509,7 +514,7 @@ impl Zone {
         &self,
         op: &Operation,
         shared: &ZoneShared,
-        Wanted { order, mobility, floor }: Wanted,
+        BlockRequest { order, mobility, floor }: BlockRequest,
         max: usize,
         mut put: impl FnMut(Pfn),
     ) -> (usize, Option<Limit>) {
@@ -1002,7 +1007,10 @@ impl Zone {
         });
         let charged = left.min(room);
         inner.charged += charged;
-        debug_assert!(inner.charged <= inner.listed + inner.uncommitted, "more is charged than is free");
+        debug_assert!(
+            inner.charged <= inner.listed + inner.uncommitted,
+            "more pages are charged than are free"
+        );
         Some(left - charged)
     }
     /// Cancels a charge of up to `pages` pages. Returns the number of pages whose charge was cancelled.

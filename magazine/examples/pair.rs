@@ -108,8 +108,9 @@ fn pair_magazine() {
 fn layer(cpus: Cpus) -> Layer<Block> {
     let region = Table::<Heap>::region_bytes(&cpus, false);
     let memory = Heap::new(Table::<Heap>::footprint(&cpus, region)).expect("addresses");
-    let table = Arc::new(Table::new(cpus, region, memory).expect("the footprint suffices"));
-    Layer::new(&table, Config::new(64, 17, 16)).expect("a number and some KiB")
+    let table =
+        Arc::new(Table::new(cpus, region, memory).expect("the memory must have the size of the footprint"));
+    Layer::new(&table, Config::new(64, 17, 16)).expect("the footprint must be a few KiB")
 }
 
 fn main() {

@@ -116,13 +116,13 @@ pub struct DepotBudget {
 }
 
 impl DepotBudget {
-    /// Bytes of the budget per CPU. The budget of all CPUs is at least [`LEAST`](Self::LEAST).
+    /// Bytes of the budget per CPU. The budget of all CPUs is at least [`MIN_BYTES`](Self::MIN_BYTES).
     const PER_CPU: u64 = 1 << 20;
-    const LEAST: u64 = 8 << 20;
+    const MIN_BYTES: u64 = 8 << 20;
 
     /// Creates the budget for a machine with `cpus`.
     pub fn of(cpus: &Cpus) -> Self {
-        Self::new(Self::LEAST.max(u64::from(cpus.count()) * Self::PER_CPU))
+        Self::new(Self::MIN_BYTES.max(u64::from(cpus.count()) * Self::PER_CPU))
     }
     pub(crate) fn new(most: u64) -> Self {
         Self { held: Counter::new(0), most: Counter::new(most), default: most }
@@ -358,7 +358,7 @@ mod tests {
         let (op, mut magazine) = (&Operation::new(), Magazine::new());
         let put = |magazine: &Magazine| depot.put(op, budget, magazine, || Some(Block::on_heap()));
         magazine.push(NonNull::dangling());
-        assert_eq!([put(&magazine), put(&magazine)], [true, false], "one is the limit");
+        assert_eq!([put(&magazine), put(&magazine)], [true, false], "the limit is one magazine");
         assert_eq!((depot.len(), depot.exchanges.get()), (1, 1));
         let mut taken = Magazine::new();
         assert!(depot.take(op, budget, &mut taken) && !depot.take(op, budget, &mut Magazine::new()));
@@ -373,7 +373,7 @@ mod tests {
         let (op, mut magazine) = (&Operation::new(), Magazine::new());
         assert!(depot.put(op, budget, &magazine, || Some(Block::on_heap())) && depot.spare().is_none());
         assert!(depot.take(op, budget, &mut magazine) && depot.put(op, budget, &magazine, || None));
-        assert!(!depot.put(op, budget, &magazine, || None), "there is room for one");
+        assert!(!depot.put(op, budget, &magazine, || None), "the depot has room for one magazine");
         assert!(depot.take(op, budget, &mut magazine));
         let spare = depot.spare().unwrap();
         assert_eq!((spare.magazines().count(), depot.spare().is_none()), (1, true));
@@ -388,7 +388,7 @@ mod tests {
         for _ in 0..5 {
             assert!(depot.put(op, budget, &magazine, || Some(Block::on_heap())));
         }
-        assert_eq!(depot.surplus(op), 0, "the interval in which they came does not count");
+        assert_eq!(depot.surplus(op), 0, "the interval in which the magazines were put does not count");
         assert!(depot.take(op, budget, &mut magazine) && depot.take(op, budget, &mut magazine));
         assert_eq!(depot.surplus(op), 3);
         // A magazine that is added while the surplus is removed does not immediately count as surplus.
@@ -424,7 +424,11 @@ mod tests {
         assert!((0..3).all(|_| depot.put(op, budget, &magazine, || Some(Block::on_heap()))));
         assert!(depot.take(op, budget, &mut magazine));
         let mut blocks = depot.end(budget);
-        assert_eq!(blocks.magazines().count(), 3, "two with a magazine, and one to spare");
+        assert_eq!(
+            blocks.magazines().count(),
+            3,
+            "two depots have a magazine, and room for one more remains"
+        );
         blocks.append(depot.end(budget));
         assert_eq!(blocks.magazines().count(), 3);
         blocks.free();
@@ -437,10 +441,14 @@ mod tests {
         let put = |depot: &Depot| depot.put(op, budget, &magazine, || Some(Block::on_heap()));
         let take = |depot: &Depot| depot.take(op, budget, &mut Magazine::new());
         let fill = |depot: &Depot| core::iter::repeat_with(|| put(depot)).take_while(|took| *took).count();
-        assert_eq!([fill(&a), fill(&b)], [5, 2], "two each, and three together");
+        assert_eq!(
+            [fill(&a), fill(&b)],
+            [5, 2],
+            "each depot keeps two magazines, and both together keep three"
+        );
         assert!(take(&a) && put(&b) && !put(&b) && !put(&a));
         assert!(!b.put(op, budget, &magazine, || panic!("the budget is used up")));
-        assert!(take(&b) && take(&b) && put(&b), "one of its first two");
+        assert!(take(&b) && take(&b) && put(&b), "the magazine is one of the first two");
         let spare = b.spare();
         assert!(!b.put(op, budget, &magazine, || None) && put(&b), "a put without a block charges nothing");
         spare.map(Blocks::free);
@@ -449,7 +457,7 @@ mod tests {
         budget.keep_at_most(100);
         assert_eq!(fill(&a), 3);
         budget.keep_at_most(1000);
-        assert_eq!(fill(&a), 2, "the machine has no more than 300");
+        assert_eq!(fill(&a), 2, "the budget of the machine is at most 300");
         a.end(budget).free();
     }
 }

@@ -458,7 +458,7 @@ mod tests {
             assert!(layer.take_static_words(&WORDS));
             assert!(
                 !layers(&other)[0].take_static_words(&WORDS) && !layer.take_static_words(&WORDS),
-                "they are taken"
+                "the rounds are taken"
             );
             // SAFETY: the table of these layers took the words, and the layers are alive.
             let [path, other_path] = [layer, beside]
@@ -470,7 +470,7 @@ mod tests {
             assert!(path.free(TestRound(2)) && path.free(TestRound(3)));
             // SAFETY: the layer is alive.
             let next = unsafe { layer.fast_path(Words::Inlined).alloc() };
-            assert_eq!(next, Some(TestRound(3)), "of one stack");
+            assert_eq!(next, Some(TestRound(3)), "the rounds are of one stack");
             assert!(table.close_inlined(false));
             assert_eq!((path.alloc(), path.free(TestRound(4))), (None, true), "frees are open");
             assert!(table.close_inlined(true));

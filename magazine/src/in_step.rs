@@ -44,9 +44,9 @@ std::thread_local! {
 /// Waits until the script continues this thread. Threads outside a script pass the gate.
 pub(crate) fn gate() {
     GATE.with_borrow(|gate| {
-        if let Some((said, told)) = gate {
+        if let Some((said, detected)) = gate {
             // When the script ends, its threads end, even inside an operation.
-            let next = said.send(false).ok().and_then(|()| told.recv().ok());
+            let next = said.send(false).ok().and_then(|()| detected.recv().ok());
             let Some((cpu, ..)) = next else { std::panic::resume_unwind(Box::new(())) };
             on_cpu(cpu);
         }
@@ -54,8 +54,8 @@ pub(crate) fn gate() {
 }
 
 /// A supplier that supplies its lowest-numbered rounds first, as the model does.
-struct Rounds(Mutex<BTreeSet<usize>>);
-impl Supplier<TestRound> for Rounds {
+struct RoundSupplier(Mutex<BTreeSet<usize>>);
+impl Supplier<TestRound> for RoundSupplier {
     fn fill(&self, _: &Operation, _: u32, max: usize, put: impl FnMut(TestRound)) -> usize {
         gate();
         let mut rounds = self.0.lock();
@@ -68,7 +68,7 @@ impl Supplier<TestRound> for Rounds {
         gate();
         let rounds: Vec<usize> = rounds.map(|round| round.0).collect();
         for round in rounds {
-            assert!(self.0.lock().insert(round), "round {round} came to the supplier twice");
+            assert!(self.0.lock().insert(round), "round {round} was flushed to the supplier twice");
         }
     }
 }
@@ -78,7 +78,7 @@ struct Code {
     config: Config,
     /// `None` between two owners of the class number.
     layer: Mutex<Option<Arc<Layer<TestRound>>>>,
-    supplier: Rounds,
+    supplier: RoundSupplier,
     rounds: usize,
     held: Vec<Mutex<Vec<usize>>>,
 }
@@ -93,7 +93,7 @@ impl Code {
             layer: Mutex::new(Some(Self::owner(&table, config))),
             table,
             config,
-            supplier: Rounds(Mutex::new((1..=protocol.rounds.into()).collect())),
+            supplier: RoundSupplier(Mutex::new((1..=protocol.rounds.into()).collect())),
             rounds: protocol.rounds.into(),
             held: protocol.roles.iter().map(|_| Mutex::new(vec![])).collect(),
         }
@@ -104,7 +104,7 @@ impl Code {
         Arc::new(layer)
     }
     fn layer(&self) -> Arc<Layer<TestRound>> {
-        self.layer.lock().clone().expect("between two owners nobody looks")
+        self.layer.lock().clone().expect("a round must have an owner when the states are compared")
     }
     fn class(&self) -> Class {
         self.layer().nodes[0].class()
@@ -118,7 +118,7 @@ impl Code {
                 held.lock().extend(round.map(|round| round.0));
             }
             Op::Free => {
-                let round = held.lock().pop().expect("the model holds one");
+                let round = held.lock().pop().expect("the model must hold a round");
                 layer.free(&self.supplier, TestRound(round));
             }
             Op::Drain => layer.drain(&self.supplier, 0..self.table.cpus().count()),
@@ -149,7 +149,7 @@ impl Code {
                 let fresh = self.rounds + 1..=2 * self.rounds;
                 *self.supplier.0.lock() = fresh.collect();
                 *self.layer.lock() = Some(Self::owner(&self.table, self.config));
-                assert_eq!(self.class().index, class, "the number is the next one's");
+                assert_eq!(self.class().index, class, "the number belongs to the next layer");
             }
             // SAFETY: the thread does nothing between the two calls, and in the child no other thread continues.
             Op::Fork => unsafe {
@@ -177,7 +177,7 @@ impl Code {
                 put(format!("CPU {cpu}"), "never used".to_owned());
                 continue;
             }
-            let (len, taken) = (region.served(class).1 as u32, region.taken(class));
+            let (len, taken) = (region.served(class).1 as u32, region.taken_rounds(class));
             let round = |i| region.round(class, i).expect("a round").addr().get();
             let rounds: Vec<usize> = (1..=len.max(taken)).map(round).collect();
             let (cap, limit) = (region.cap(class), region.limit(class));
@@ -291,12 +291,12 @@ fn up_to_the_next_gate(protocol: &Protocol, mut s: State, first: Action, cpu: u8
             Pc::Fork => (a.act == Act::Child) == child,
             _ => true,
         };
-        action = *mine.into_iter().find(on).unwrap_or_else(|| panic!("nothing to do at {pc:?}"));
+        action = *mine.into_iter().find(on).unwrap_or_else(|| panic!("the model has no step at {pc:?}"));
     }
 }
 
-struct Dice(u64);
-impl Dice {
+struct Random(u64);
+impl Random {
     fn below(&mut self, n: usize) -> usize {
         // The generator is xorshift64 (Marsaglia 2003).
         self.0 ^= self.0 << 13;
@@ -307,9 +307,9 @@ impl Dice {
 }
 
 /// A thread of the script, from its first operation to the end of the script.
-fn play(code: &Code, thread: usize, say: Sender<ThreadReport>, told: Receiver<ThreadCommand>) {
-    GATE.set(Some((say, told)));
-    let next = || GATE.with_borrow(|gate| gate.as_ref().and_then(|(_, told)| told.recv().ok()));
+fn play(code: &Code, thread: usize, say: Sender<ThreadReport>, detected: Receiver<ThreadCommand>) {
+    GATE.set(Some((say, detected)));
+    let next = || GATE.with_borrow(|gate| gate.as_ref().and_then(|(_, detected)| detected.recv().ok()));
     while let Some((cpu, op, child)) = next() {
         on_cpu(cpu);
         code.run(thread, op, child);
@@ -320,12 +320,12 @@ fn play(code: &Code, thread: usize, say: Sender<ThreadReport>, told: Receiver<Th
 /// Runs a script of `steps` steps through the model and the code. Returns the first difference and the steps before it.
 fn differs(protocol: &Protocol, seed: u64, steps: usize) -> Option<String> {
     let code = Arc::new(Code::new(protocol));
-    let (mut state, mut script, mut dice) = (protocol.start(), String::new(), Dice(seed * 2 + 1));
+    let (mut state, mut script, mut dice) = (protocol.start(), String::new(), Random(seed * 2 + 1));
     let mut ends = vec![];
     for thread in 0..protocol.roles.len() {
-        let ((tell, told), (say, said)) = (channel(), channel());
+        let ((tell, detected), (say, said)) = (channel(), channel());
         let code = code.clone();
-        ends.push((tell, said, std::thread::spawn(move || play(&code, thread, say, told))));
+        ends.push((tell, said, std::thread::spawn(move || play(&code, thread, say, detected))));
     }
     let mut step = || {
         let mut actions = vec![];
@@ -352,16 +352,21 @@ fn differs(protocol: &Protocol, seed: u64, steps: usize) -> Option<String> {
         let child = op == Op::Fork && dice.below(2) == 1;
         state = up_to_the_next_gate(protocol, state, first, cpu, child);
         let _ = ends[me].0.send((cpu.into(), op, child));
-        let Ok(over) = ends[me].1.recv() else { panic!("the code panicked behind\n{script}") };
+        let Ok(over) = ends[me].1.recv() else { panic!("the code panicked after\n{script}") };
         if let Some(fault) = state.fault {
             return Some(format!("the model: {}", fault.text()));
         }
         if over != (state.threads[me].pc == Pc::Idle) {
-            return Some(format!("the code is at its end: {over}, the model at {:?}", state.threads[me].pc));
+            return Some(format!(
+                "the code has ended: {over}, but the model is at {:?}",
+                state.threads[me].pc
+            ));
         }
         let (model, code) = (look(protocol, &state), code.look());
         let other = model.iter().zip(&code).find(|(model, code)| model != code);
-        other.map(|((part, model), (_, code))| format!("{part}: the model has {model}, the code {code}"))
+        other.map(|((part, model), (_, code))| {
+            format!("{part}: the model has {model}, but the code has {code}")
+        })
     };
     let difference = (0..steps).find_map(|_| step());
     // After the script, each operation runs to its end without the model. Operations are abandoned if model and code
@@ -374,12 +379,12 @@ fn differs(protocol: &Protocol, seed: u64, steps: usize) -> Option<String> {
         }
         let mut busy = difference.is_none() && state.threads[thread].pc != Pc::Idle;
         while busy {
-            tell.send((0, Op::Free, false)).expect("the thread is there");
+            tell.send((0, Op::Free, false)).expect("the thread must exist");
             busy = said.recv() == Ok(false);
         }
         drop(tell);
         if difference.is_none() {
-            handle.join().expect("its operations ended");
+            handle.join().expect("the thread's operations must have ended");
         }
     }
     difference.map(|difference| format!("{difference}\nbehind\n{script}"))
@@ -457,7 +462,7 @@ fn layer_differs_from_a_wrong_model() {
     for bug in bugs {
         let mut kinds =
             SIZES.iter().flat_map(|sizes| ROLES.iter().map(move |roles| protocol(*sizes, roles, Some(bug))));
-        let told = kinds.any(|wrong| (0..SCRIPTS).any(|seed| differs(&wrong, seed, STEPS).is_some()));
-        assert!(told, "{bug:?} is not told from the code");
+        let detected = kinds.any(|wrong| (0..SCRIPTS).any(|seed| differs(&wrong, seed, STEPS).is_some()));
+        assert!(detected, "the comparison must detect {bug:?}");
     }
 }

@@ -447,7 +447,7 @@ impl<R: Round, M: Memory> Layer<R, M> {
             assert_unlocked();
             supplier.fill(op, at, ask, |round| {
                 let room = magazine.push(round.into_raw());
-                debug_assert!(room, "a supplier hands out at most what was asked for");
+                debug_assert!(room, "a supplier returns at most the requested number of rounds");
             });
             if !magazine.is_empty() {
                 tell!(op: Step::Filled { rounds: magazine.len() as u16 });
@@ -775,7 +775,7 @@ impl<R: Round, M: Memory> Layer<R, M> {
                 let (served, len) = region.served(node.class());
                 ops += served;
                 // Rounds that a drain took and has not begun to give away are still on the stack.
-                let len = len + u64::from(region.taken(node.class()));
+                let len = len + u64::from(region.taken_rounds(node.class()));
                 held += len;
                 stats.magazines += len.div_ceil(stats.capacity);
             }

@@ -165,8 +165,8 @@ fn reap_returns_only_magazines_unused_for_an_interval() {
     steady();
     let before = layer.stats().in_depot;
     let reaped = layer.reap(&supplier);
-    assert_eq!(layer.stats().in_depot + reaped, before, "what was reaped lies here no longer");
-    assert!((28..=32).contains(&reaped), "all but what the steady need touched: {reaped}");
+    assert_eq!(layer.stats().in_depot + reaped, before, "the layer no longer holds the reaped rounds");
+    assert!((28..=32).contains(&reaped), "all rounds except those in steady use are reaped: {reaped}");
     let flushes = layer.stats().flushes;
     for _ in 0..5 {
         steady();
@@ -192,7 +192,7 @@ fn reap_drains_idle_cpus_only() {
     layer.reap(&supplier);
     assert_eq!(layer.stats().in_magazines, 8);
     touch(0);
-    assert_eq!(layer.reap(&supplier), 4, "CPU 1 did nothing");
+    assert_eq!(layer.reap(&supplier), 4, "CPU 1 ran no operation");
     assert_eq!(layer.stats().in_magazines, 4);
 }
 
@@ -209,7 +209,7 @@ fn layer_keeps_no_more_rounds_than_it_has_served() {
         assert!(kept < served, "{kept} rounds after {served} allocations");
         most = most.max(kept);
     }
-    assert!(most > 55, "{most}: and then fills whole magazines");
+    assert!(most > 55, "{most}: after that, whole magazines are filled");
 }
 
 /// Each shortage of memory halves a stack's limit, down to two magazines. An interval without a shortage restores one
@@ -303,7 +303,7 @@ fn concurrent_threads_lose_no_round() {
     });
     let s = layer.stats();
     assert_eq!((s.allocs, s.frees), (done, done));
-    assert_eq!(supplier.node_of(TestRound(1)), 0, "a supplier that does not say has one node");
+    assert_eq!(supplier.node_of(TestRound(1)), 0, "a supplier has one node by default");
     layer.flush_all(&supplier);
     let mut back = supplier.0.lock().clone();
     back.sort_unstable();
@@ -322,7 +322,7 @@ fn thread_moved_between_nodes_mixes_no_rounds() {
                 for region in layer.table.used(0..2) {
                     for i in 1..=(region.head(class) & LEN) as u32 {
                         let round = region.round(class, i).unwrap().addr().get() as u32;
-                        assert_eq!(round % 2, node, "moved before read {at}: round {round}, behind {behind}");
+                        assert_eq!(round % 2, node, "moved before read {at}: round {round} after {behind}");
                     }
                 }
             }
@@ -485,7 +485,7 @@ fn retried_operation_counts_as_a_depot_visit() {
     assert_eq!(allocs.collect::<Vec<_>>(), [Cpu, Cpu, Cpu, Cpu, Depot, Cpu, Slab, Cpu]);
     assert_eq!(layer.alloc(&supplier), None);
     let paths = Paths { cpu: 11, depot: 3, slab: 2, ..Paths::default() };
-    assert_eq!(layer.stats().paths, paths, "what failed is no operation");
+    assert_eq!(layer.stats().paths, paths, "a failed call does not count as an operation");
 }
 
 /// Regression: reports divided the rounds served by magazines by too few operations, and showed more than 100 %.

@@ -64,21 +64,21 @@ impl Pages {
     pub(crate) fn add(&mut self, page: usize) {
         self.0[page / 64] |= 1 << (page % 64);
     }
-    pub(crate) fn without(mut self, other: &Self) -> Self {
+    pub(crate) fn difference(mut self, other: &Self) -> Self {
         self.0.iter_mut().zip(other.0).for_each(|(word, other)| *word &= !other);
         self
     }
     pub(crate) fn is_empty(&self) -> bool {
         self.0.iter().all(|word| *word == 0)
     }
-    pub(crate) fn has(&self, page: usize) -> bool {
+    pub(crate) fn has_page(&self, page: usize) -> bool {
         self.0[page / 64] & 1 << (page % 64) != 0
     }
     pub(crate) fn runs(&self) -> impl Iterator<Item = core::ops::Range<usize>> + '_ {
         let (mut at, end) = (0, 64 * self.0.len());
         core::iter::from_fn(move || {
-            let start = (at..end).find(|page| self.has(*page))?;
-            at = (start..end).find(|page| !self.has(*page)).unwrap_or(end);
+            let start = (at..end).find(|page| self.has_page(*page))?;
+            at = (start..end).find(|page| !self.has_page(*page)).unwrap_or(end);
             Some(start..at)
         })
     }
@@ -244,7 +244,7 @@ impl Region<'_> {
         let head = self.head(class);
         let len = head & LEN;
         if len > 0 {
-            debug_assert_eq!(self.taken(class), 0, "a stack that is closed is pushed to by nobody");
+            debug_assert_eq!(self.taken_rounds(class), 0, "no thread pushes to a closed stack");
             // Relaxed: the drain of that number reads its own store. Other threads use the note only as a number.
             self.taken_word(class).store((drain * OP) | len, Relaxed);
             self.set_head(class, head & !LEN);
@@ -290,7 +290,7 @@ impl Region<'_> {
     }
     /// Returns to the stack the rounds that a drain took and will never give away.
     pub(crate) fn untake(&self, class: Class) {
-        let taken = self.taken(class);
+        let taken = self.taken_rounds(class);
         if taken > 0 {
             self.set_head(class, self.head(class) | u64::from(taken));
             self.clear_taken_note(class);
@@ -327,7 +327,7 @@ impl Region<'_> {
         self.going_cell().with_mut(|p| unsafe { *p = *pages });
     }
     /// Returns the head of the class at the last call of [`see`](Self::see). The caller must hold the lock of drains.
-    pub(crate) fn seen(&self, class: Class) -> u64 {
+    pub(crate) fn head_at_see(&self, class: Class) -> u64 {
         // SAFETY: the caller holds the lock of drains, which protects the cell.
         self.seen_cell(class).with(|p| unsafe { *p })
     }
@@ -335,7 +335,7 @@ impl Region<'_> {
     pub(crate) fn see(&self, class: Class) {
         let head = self.head(class);
         // The memory of a stack that was never written may be uncommitted.
-        if self.seen(class) != head {
+        if self.head_at_see(class) != head {
             self.set_seen(class, head);
         }
     }
@@ -347,7 +347,7 @@ impl Region<'_> {
     pub(crate) fn reset(&self, class: Class) {
         self.set_aside(class);
         // The memory of a stack that was never written may be uncommitted.
-        if self.seen(class) != 0 {
+        if self.head_at_see(class) != 0 {
             self.set_seen(class, 0);
         }
         // Relaxed: the class of any concurrent reader has been retired.
@@ -388,7 +388,7 @@ impl Region<'_> {
         }
     }
     /// Returns the number of rounds that a drain has taken and not begun to give away.
-    pub(crate) fn taken(&self, class: Class) -> u32 {
+    pub(crate) fn taken_rounds(&self, class: Class) -> u32 {
         // Relaxed: the value is only a number, unless the caller is the drain that stored it.
         (self.taken_word(class).load(Relaxed) & LEN) as u32
     }

@@ -39,7 +39,7 @@ impl Supplier<TestRound> for TestSupplier {
         op.did(Path::Slab);
         self.calls.set(self.calls.get() + 1);
         for b in rounds {
-            assert!(self.free.borrow_mut().insert(b), "{b:?} came back twice");
+            assert!(self.free.borrow_mut().insert(b), "{b:?} was flushed twice");
         }
     }
     fn node_of(&self, b: TestRound) -> u32 {
@@ -169,13 +169,13 @@ impl Shadow {
         }
     }
     /// Moves to a CPU.
-    fn on(&self, cpu: u8) -> usize {
+    fn switch_cpu(&self, cpu: u8) -> usize {
         let cpu = u32::from(cpu) % self.table.cpus().count();
         on_cpu(cpu);
         cpu as usize
     }
     fn take(&mut self, cpu: usize) -> bool {
-        let round = self.seen(|layer, supplier| layer.alloc(supplier));
+        let round = self.check_operation(|layer, supplier| layer.alloc(supplier));
         assert_eq!(round, self.spec.alloc(cpu, &mut self.world), "the allocated round");
         self.live.extend(round);
         self.allocs += u64::from(round.is_some());
@@ -184,7 +184,7 @@ impl Shadow {
     fn give(&mut self, cpu: usize, pick: usize) {
         if !self.live.is_empty() {
             let round = self.live.swap_remove(pick % self.live.len());
-            self.seen(|layer, supplier| {
+            self.check_operation(|layer, supplier| {
                 layer.free(supplier, round);
                 Some(())
             });
@@ -194,7 +194,10 @@ impl Shadow {
     }
     /// Executes one operation, and checks that exactly the level that the operation reached counts it. An operation
     /// that returns `None` does not count.
-    fn seen<T>(&self, operation: impl FnOnce(&Layer<TestRound>, &TestSupplier) -> Option<T>) -> Option<T> {
+    fn check_operation<T>(
+        &self,
+        operation: impl FnOnce(&Layer<TestRound>, &TestSupplier) -> Option<T>,
+    ) -> Option<T> {
         let look = || (self.layer.stats(), self.committed(), self.supplier.calls.get());
         let before = look();
         let answer = operation(&self.layer, &self.supplier);
@@ -225,15 +228,15 @@ impl Shadow {
     fn step(&mut self, step: Step) {
         match step {
             Step::Alloc { cpu } => {
-                let cpu = self.on(cpu);
+                let cpu = self.switch_cpu(cpu);
                 self.take(cpu);
             }
             Step::Free { cpu, pick } => {
-                let cpu = self.on(cpu);
+                let cpu = self.switch_cpu(cpu);
                 self.give(cpu, pick.into());
             }
             Step::Burst { cpu, n } => {
-                let cpu = self.on(cpu);
+                let cpu = self.switch_cpu(cpu);
                 let got = (0..n % 32).filter(|_| self.take(cpu)).count();
                 (0..got).for_each(|_| self.give(cpu, usize::MAX));
             }
@@ -250,7 +253,7 @@ impl Shadow {
                 self.layer.shrink();
                 self.spec.shrink();
             }
-            Step::Anew => self.anew(),
+            Step::Anew => self.restart(),
             Step::Purge => {
                 self.layer.flush_all(&self.supplier);
                 self.spec.flush_all(&mut self.world);
@@ -259,7 +262,7 @@ impl Shadow {
         }
     }
 
-    fn anew(&mut self) {
+    fn restart(&mut self) {
         // The table has numbers for two layers, but the next layer must get the dropped layer's number.
         self.layer = Layer::new(&self.table, Config::new(1, 0, 0)).unwrap();
         self.layer = Layer::new(&self.table, self.config).unwrap();
@@ -269,7 +272,7 @@ impl Shadow {
         self.world.budget = spec::Budget::new(self.budget);
         *self.supplier.free.borrow_mut() = self.world.free.clone();
         (self.allocs, self.frees) = (0, 0);
-        assert_eq!(self.cached(), 0, "a layer begins with nothing");
+        assert_eq!(self.cached(), 0, "a new layer holds no rounds");
     }
 
     /// Compares the places of all rounds with the specification, and checks the statistics.
@@ -325,12 +328,12 @@ pub(crate) fn run(setup: &Setup, steps: Vec<Step>) {
         shadow.step(step);
         shadow.check();
     }
-    let cpu = shadow.on(0);
+    let cpu = shadow.switch_cpu(0);
     while !shadow.live.is_empty() {
         shadow.give(cpu, 0);
     }
     shadow.layer.flush_all(&shadow.supplier);
-    assert_eq!(shadow.supplier.free.borrow().len(), shadow.total, "all rounds are back");
+    assert_eq!(shadow.supplier.free.borrow().len(), shadow.total, "all rounds were flushed");
 }
 
 #[derive(Debug, Arbitrary)]

@@ -69,14 +69,14 @@ mod idle_pages;
 mod layout;
 
 use crate::cpu::Cpus;
-use crate::cpu::regions::{SPARE, Words};
+use crate::cpu::regions::{SPARE_POINTERS, Words};
 use crate::depot::{Blocks, DepotBudget};
 use crate::fork::Fork;
 use crate::magazine::MAX_CAPACITY;
 use crate::memory::{ALIGN, Memory};
 #[doc(hidden)]
 pub use crate::region::REGION;
-use crate::region::{CLASSES, Class, LEN, NULL, PAGE, ROUND, Region, SEEN, STACKS};
+use crate::region::{CLASSES, Class, LEN, NULL, PAGE, ROUND, Region, SEEN_OFFSET, STACKS};
 use crate::sync::Ordering::Relaxed;
 use crate::sync::fork::{ForkLock, ForkMutex};
 use crate::sync::{AtomicU32, Counter, MODEL, Rank, UnsafeCell, planted, tell};
@@ -90,9 +90,9 @@ use std::sync::Arc;
 
 /// Approximate size of all CPUs' regions together, in bytes, if the regions are heap memory. A simulator in a web page
 /// copies its memory for each checkpoint.
-const ON_HEAP: usize = if cfg!(target_family = "wasm") { 1 << 20 } else { 64 << 20 };
+const HEAP_REGIONS_BYTES: usize = if cfg!(target_family = "wasm") { 1 << 20 } else { 64 << 20 };
 /// Granularity of commits of a region, in bytes.
-const STEP: usize = 128 << 10;
+const COMMIT_STEP: usize = 128 << 10;
 const WORD: usize = size_of::<*mut u8>();
 const LINE: usize = 64;
 
@@ -140,7 +140,7 @@ impl Number {
 
 /// The class numbers and their rooms.
 #[derive(Debug)]
-struct NumbersAndRooms {
+struct ClassRooms {
     /// All smaller class numbers have a room.
     numbers: u32,
     /// Bytes of a region that rooms take up.
@@ -173,7 +173,7 @@ pub struct Table<M> {
     region: usize,
     numbers: Box<[Number]>,
     drains: ForkMutex<()>,
-    making: ForkMutex<NumbersAndRooms>,
+    making: ForkMutex<ClassRooms>,
     pub(crate) depots: Arc<DepotBudget>,
     done: Counter,
     refused: Counter,
@@ -213,7 +213,7 @@ impl core::error::Error for TooSmall {}
 
 /// Size of a set of words in bytes, including the spare words.
 fn word_bytes(cpus: &Cpus) -> usize {
-    (SPARE + cpus.slots() as usize) * WORD
+    (SPARE_POINTERS + cpus.slots() as usize) * WORD
 }
 /// Number of bytes in front of the first region.
 fn front(cpus: &Cpus) -> usize {
@@ -240,7 +240,7 @@ impl<M: Memory> Table<M> {
             // A checker creates a line of cells for each class, in every execution.
             return CLASSES as usize * LINE;
         }
-        if on_heap { (ON_HEAP / cpus.count() as usize).clamp(128 << 10, REGION) } else { REGION }
+        if on_heap { (HEAP_REGIONS_BYTES / cpus.count() as usize).clamp(128 << 10, REGION) } else { REGION }
     }
     const fn stride(region: usize) -> usize {
         let align = if MODEL { LINE } else { ALIGN };
@@ -283,7 +283,7 @@ impl<M: Memory> Table<M> {
             order: Counter::new(0),
             next: UnsafeCell::new(0),
         };
-        let making = NumbersAndRooms {
+        let making = ClassRooms {
             numbers: 1,
             used: STACKS.next_multiple_of(PAGE),
             parts: [0; PARTS],
@@ -389,11 +389,11 @@ impl<M: Memory> Table<M> {
             number.order.set(order.into());
             // Callers often write the beginnings of cache lines. A load that follows a store to the same offset of
             // another page waits for the store. Heads and caps avoid the offsets to which callers often write.
-            number.stack.set((start + index as usize * 7 * LINE % colours + SEEN) as u64);
+            number.stack.set((start + index as usize * 7 * LINE % colours + SEEN_OFFSET) as u64);
             index
         };
         drop(making);
-        let class = self.named(index);
+        let class = self.class_at(index);
         #[cfg(uslab_control = "capempty")]
         // SAFETY: the empty region is readable as zero, and writable on heap memory.
         unsafe { Region::at(self.home(self.cpus.count())) }.set_cap(class, 2);
@@ -401,14 +401,14 @@ impl<M: Memory> Table<M> {
         Some(class)
     }
 
-    fn named(&self, index: u32) -> Class {
+    fn class_at(&self, index: u32) -> Class {
         Class { index, stack: self.numbers[index as usize].stack.get() as u32 }
     }
     /// The classes of all numbers that have a room.
     fn all(&self) -> impl Iterator<Item = (Class, &Number)> + Clone {
         let numbers = (0..).zip(&*self.numbers).skip(1);
         let roomy = numbers.filter(|(_, number)| !number.pages().is_empty());
-        roomy.map(|(index, number)| (self.named(index), number))
+        roomy.map(|(index, number)| (self.class_at(index), number))
     }
 
     /// Sets the number of rounds that a full stack of the class gives away. `set_magazine` is called once, before the
@@ -421,7 +421,7 @@ impl<M: Memory> Table<M> {
     /// bytes at the start of the room in which the stack may begin. Stacks at equal offsets of different pages would
     /// compete for the same sets of the processor's cache. Stacks of a page or more begin at different offsets.
     fn room(reach: u16) -> (usize, usize) {
-        let stack = SEEN + NULL + (usize::from(reach) + 1) * ROUND;
+        let stack = SEEN_OFFSET + NULL + (usize::from(reach) + 1) * ROUND;
         let mut bytes = stack.next_power_of_two().max(LINE);
         loop {
             let colours = if bytes < ALIGN { LINE } else { (bytes / 4).min(ALIGN - MAGAZINE) };
@@ -574,7 +574,7 @@ impl<M: Memory> Table<M> {
         }
         // Doubles the committed part if memory allows, so that a program that uses all classes commits rarely.
         [end.max(2 * has), end].into_iter().any(|goal| {
-            let goal = goal.next_multiple_of(STEP).min(self.region);
+            let goal = goal.next_multiple_of(COMMIT_STEP).min(self.region);
             let granted = self.grant(op, cpu, has..goal);
             if granted {
                 region.set_committed(goal);
@@ -602,7 +602,7 @@ impl<M: Memory> Fork for Table<M> {
         for (class, number) in self.all() {
             // Rounds that drains of this thread give away stay with these drains. Stacks of running drains are closed
             // until the drains end.
-            let own = ActiveDrain::own(self.address(), class);
+            let own = ActiveDrain::drains_of_thread(self.address(), class);
             // SAFETY: the child of a fork has one thread.
             let drains = number.drains.with_mut(|p| unsafe { p.replace(own.clone().count() as u32) });
             // SAFETY: the child of a fork has one thread.

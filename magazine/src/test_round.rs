@@ -20,6 +20,6 @@ impl Round for TestRound {
 /// Creates a table with regions of 128 KiB, which have room for hundreds of small stacks.
 pub(crate) fn table(cpus: Cpus) -> Arc<Table<Heap>> {
     let region = 128 << 10;
-    let memory = Heap::new(Table::<Heap>::footprint(&cpus, region)).expect("some KiB");
-    Arc::new(Table::new(cpus, region, memory).expect("the footprint suffices"))
+    let memory = Heap::new(Table::<Heap>::footprint(&cpus, region)).expect("the footprint must be a few KiB");
+    Arc::new(Table::new(cpus, region, memory).expect("the memory must have the size of the footprint"))
 }

@@ -4,16 +4,16 @@ use crate::cpu::{Script, on_cpu};
 use crate::sync::{Arc, thread};
 
 /// A thread's function. Returns the rounds that the thread keeps.
-pub type Side<W> = fn(&W) -> Vec<Option<usize>>;
+pub type ThreadFn<W> = fn(&W) -> Vec<Option<usize>>;
 
 /// Runs `here` in this thread and each of the others in a new thread, each under its script. Returns the rounds that
 /// the threads keep.
 pub fn together<W: Send + Sync + 'static>(
     world: &Arc<W>,
-    here: (Script, Side<W>),
-    others: &[(Script, Side<W>)],
+    here: (Script, ThreadFn<W>),
+    others: &[(Script, ThreadFn<W>)],
 ) -> Vec<usize> {
-    let spawn = |(script, side): &(Script, Side<W>)| {
+    let spawn = |(script, side): &(Script, ThreadFn<W>)| {
         let (world, script, side) = (world.clone(), *script, *side);
         thread::spawn(move || {
             script.install();

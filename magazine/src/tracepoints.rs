@@ -162,7 +162,7 @@ pub struct Observed<'a> {
 /// [observers](Tracepoints::observe).
 #[derive(Debug)]
 pub struct Operation<'t> {
-    dearest: Cell<Path>,
+    slowest_level: Cell<Path>,
     cold: bool,
     notes: Option<Notes<'t>>,
     steps: Steps,
@@ -199,7 +199,12 @@ impl Default for Operation<'static> {
 impl<'t> Operation<'t> {
     const fn with(notes: Option<Notes<'t>>) -> Self {
         let steps = [const { Cell::new(MaybeUninit::uninit()) }; STEPS];
-        Self { dearest: Cell::new(Path::Cpu), cold: false, notes, steps: Steps { len: Cell::new(0), steps } }
+        Self {
+            slowest_level: Cell::new(Path::Cpu),
+            cold: false,
+            notes,
+            steps: Steps { len: Cell::new(0), steps },
+        }
     }
     /// Creates an operation at the lowest level, for the observers of `tracepoints`. Observers see `name`.
     #[inline]
@@ -224,7 +229,7 @@ impl<'t> Operation<'t> {
     /// Runs a part of the operation in another layer; this layer counts the part separately.
     #[doc(hidden)]
     pub fn below<R>(&self, part: impl FnOnce(&Self) -> R) -> R {
-        let before = self.dearest.replace(Path::Cpu);
+        let before = self.slowest_level.replace(Path::Cpu);
         let result = part(self);
         self.did(before);
         result
@@ -233,7 +238,7 @@ impl<'t> Operation<'t> {
     /// recorded step.
     #[doc(hidden)]
     pub fn did(&self, path: Path) {
-        self.dearest.set(self.dearest.get().max(path));
+        self.slowest_level.set(self.slowest_level.get().max(path));
     }
     /// Records a step of the operation. `note` may be called under any lock.
     #[inline]
@@ -253,7 +258,7 @@ impl<'t> Operation<'t> {
     /// Returns the highest level that the operation has reached.
     #[doc(hidden)]
     pub fn path(&self) -> Path {
-        self.dearest.get()
+        self.slowest_level.get()
     }
     /// Passes the noted steps to the observers, if there are many steps. The caller must hold no lock.
     #[inline]
@@ -442,7 +447,7 @@ mod tests {
         {
             let op = Operation::of(&t, OperationKind::Free, "inode");
             steps.iter().for_each(|step| op.note(*step));
-            assert!(read.try_recv().is_err(), "not before its end");
+            assert!(read.try_recv().is_err(), "an operation is reported at its end");
             on_cpu(0);
         }
         let of = "Free of inode on CPU 3: depot".to_owned();
@@ -451,7 +456,7 @@ mod tests {
         drop(Operation::new());
         drop(observer);
         operate(&t, &steps);
-        assert!(read.recv().is_err(), "nothing else, and the observer is gone");
+        assert!(read.recv().is_err(), "no other operation is reported after the observer was dropped");
     }
 
     #[test]
@@ -464,7 +469,7 @@ mod tests {
                 op.note(Step::Missed);
                 op.pause();
             }
-            assert!(read.try_recv().is_err(), "not much so far");
+            assert!(read.try_recv().is_err(), "few operations were observed so far");
             op.note(Step::Bypassed);
             op.pause();
             let (_, steps, lost, more) = read.try_recv().unwrap();
@@ -487,11 +492,11 @@ mod tests {
         use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
 
         static HERE: AtomicPtr<Tracepoints> = AtomicPtr::new(core::ptr::null_mut());
-        static CAME: Counter = Counter::new(0);
+        static CALLS_OF_TEST: Counter = Counter::new(0);
         extern "C" fn handler(_: libc::c_int) {
             // SAFETY: the pointer was set before the signals, and is reset after them.
             operate(unsafe { &*HERE.load(Acquire) }, &[Step::Full]);
-            CAME.add(1);
+            CALLS_OF_TEST.add(1);
         }
         let t = tracepoints();
         let shown = Arc::new(Counter::new(0));
@@ -509,7 +514,7 @@ mod tests {
                 for sent in 1..=300 {
                     // SAFETY: that thread waits for this thread, so it exists.
                     assert_eq!(unsafe { libc::pthread_kill(me as libc::pthread_t, libc::SIGUSR1) }, 0);
-                    while CAME.get() < sent {
+                    while CALLS_OF_TEST.get() < sent {
                         thread::yield_now();
                     }
                 }
@@ -522,8 +527,8 @@ mod tests {
         });
         // SAFETY: this restores the previous handler.
         unsafe { sigaction(Signal::SIGUSR1, &before) }.unwrap();
-        assert_eq!((CAME.get(), shown.get() + _observer.counts().suppressed), (300, own + 300));
-        assert!(_observer.counts().suppressed > 0, "none came while an observer ran");
+        assert_eq!((CALLS_OF_TEST.get(), shown.get() + _observer.counts().suppressed), (300, own + 300));
+        assert!(_observer.counts().suppressed > 0, "no call was observed while an observer ran");
     }
 
     /// Observers see the layer's steps, and only as many as occurred.
@@ -536,7 +541,7 @@ mod tests {
         let (observer, read) = written(table.tracepoints());
         let held: Vec<_> = (0..8).map(|_| layer.alloc(&supplier).unwrap()).collect();
         let shown: Vec<_> = read.try_iter().collect();
-        assert_eq!(shown.len(), 4, "every second one");
+        assert_eq!(shown.len(), 4, "every second call is observed");
         assert!(shown.iter().all(|(of, ..)| of.starts_with("Alloc of tickets on CPU 0: ")));
         assert!(shown.iter().all(|(_, steps, ..)| steps[..2] == [Step::Missed, Step::Filled { rounds: 2 }]));
         held.into_iter().for_each(|round| layer.free(&supplier, round));

@@ -139,9 +139,9 @@ mod tests {
         assert_eq!(
             cpus,
             [vec![], vec![magazine(10), magazine(2), magazine(0)]],
-            "the last ones freed come first"
+            "the rounds that were freed last are first"
         );
-        assert_eq!(depot, [magazine(8), magazine(6), magazine(4)], "the last one left comes first");
+        assert_eq!(depot, [magazine(8), magazine(6), magazine(4)], "the last remaining magazine is first");
         assert_eq!(most, [3, 3]);
         let stats = layer.stats();
         assert_eq!((stats.in_magazines, stats.in_depot), (6, 6));
@@ -149,7 +149,7 @@ mod tests {
         assert_eq!(
             (round.0, look().0[1][0].clone()),
             (freed[11], vec![freed[10]]),
-            "all but the first are full"
+            "all magazines except the first are full"
         );
     }
 

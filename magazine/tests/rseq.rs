@@ -29,7 +29,7 @@ use uslab_magazine::{Cpus, Heap, Mechanism, Table};
 /// Serialises the tests, because they load the machine and change the state of the whole process. A facade lock cannot
 /// be used, because the layer's debug assertions would find it held.
 #[allow(clippy::disallowed_types)]
-static ALONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
+static TEST_LOCK: std::sync::Mutex<()> = std::sync::Mutex::new(());
 
 /// True if the build includes restartable sequences.
 const BUILT: bool = cfg!(all(
@@ -40,12 +40,12 @@ const BUILT: bool = cfg!(all(
 
 /// The CPUs that this process may use.
 fn usable() -> Vec<usize> {
-    let set = nix::sched::sched_getaffinity(Pid::from_raw(0)).expect("the process has CPUs");
+    let set = nix::sched::sched_getaffinity(Pid::from_raw(0)).expect("the process must have a CPU");
     (0..CpuSet::count()).filter(|c| set.is_set(*c).unwrap_or(false)).collect()
 }
 fn pin(thread: Pid, cpus: &[usize]) {
     let mut set = CpuSet::new();
-    cpus.iter().for_each(|c| set.set(*c).expect("a CPU that the kernel named"));
+    cpus.iter().for_each(|c| set.set(*c).expect("the kernel's CPU list must name the CPU"));
     // The thread may have just ended, which is not an error.
     let _ = sched_setaffinity(thread, &set);
 }
@@ -73,7 +73,7 @@ struct Setting {
 
 const WORKERS: usize = 16;
 /// Maximum number of rounds that a worker holds.
-const HELD: usize = 256;
+const MAX_HELD_ROUNDS: usize = 256;
 
 /// Returns the number of operations, scaled by `USLAB_STRESS`.
 fn size(usual: usize) -> usize {
@@ -96,10 +96,10 @@ fn neighbour(table: &Arc<Table<Heap>>, stop: &AtomicBool, pause: Duration) {
         let layer = layer(table, 2 + turn % 3, 1, 1);
         let mut held = vec![];
         for _ in 0..4 {
-            held.extend((0..12).map(|_| layer.alloc(&supplier).expect("64 are enough")));
+            held.extend((0..12).map(|_| layer.alloc(&supplier).expect("64 rounds must suffice")));
             assert!(
                 held.iter().all(|round| supplier.stamp(*round, 1)),
-                "a round of the neighbour's was handed out twice"
+                "a round of the neighbour layer was handed out twice"
             );
             std::thread::sleep(pause);
             held.drain(..).for_each(|round| {
@@ -108,11 +108,15 @@ fn neighbour(table: &Arc<Table<Heap>>, stop: &AtomicBool, pause: Duration) {
             });
         }
         let stats = layer.stats();
-        assert_eq!((stats.allocs, stats.frees), (48, 48), "the neighbour's counts begin at 0 and are exact");
+        assert_eq!(
+            (stats.allocs, stats.frees),
+            (48, 48),
+            "the neighbour layer's counts begin at 0 and are exact"
+        );
         // Every other layer is dropped with rounds on its stacks.
         if turn % 2 == 0 {
             layer.flush_all(&supplier);
-            assert_eq!(supplier.census().len(), 64, "rounds of the neighbour's were lost");
+            assert_eq!(supplier.census().len(), 64, "the neighbour layer must lose no rounds");
         }
         drop(layer);
         *supplier.free.lock() = (1..=64).collect();
@@ -120,10 +124,10 @@ fn neighbour(table: &Arc<Table<Heap>>, stop: &AtomicBool, pause: Duration) {
 }
 
 fn stress(name: &str, cpus: Cpus, setting: Setting) {
-    let _alone = ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let _alone = TEST_LOCK.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     let table = table(cpus);
     let layer = layer(&table, setting.capacity, setting.stock, 4);
-    let rounds = WORKERS * HELD + 4096;
+    let rounds = WORKERS * MAX_HELD_ROUNDS + 4096;
     let supplier = TestSupplier::new(rounds);
     let (usable, operations) = (usable(), size(setting.operations) / WORKERS);
     let (stop, bad, allocs, frees, drains) =
@@ -143,7 +147,7 @@ fn stress(name: &str, cpus: Cpus, setting: Setting) {
                         pin(Pid::from_raw(0), &usable[t % usable.len()..][..1]);
                     }
                     let (me, mut dice) = (t as u64 + 1, Rng(t as u64 * 77 + 1));
-                    let mut held: Vec<TestRound> = Vec::with_capacity(HELD);
+                    let mut held: Vec<TestRound> = Vec::with_capacity(MAX_HELD_ROUNDS);
                     let (mut taken, mut given, mut wrong) = (0, 0, 0);
                     let mut give = |held: &mut Vec<TestRound>, i| {
                         let round = held.swap_remove(i);
@@ -152,7 +156,7 @@ fn stress(name: &str, cpus: Cpus, setting: Setting) {
                         layer.free(supplier, round);
                     };
                     for _ in 0..operations {
-                        if held.len() < 4 || held.len() < HELD && dice.below(2) == 0 {
+                        if held.len() < 4 || held.len() < MAX_HELD_ROUNDS && dice.below(2) == 0 {
                             let Some(round) = layer.alloc(supplier) else { continue };
                             taken += 1;
                             if supplier.stamp(round, me) {
@@ -255,7 +259,7 @@ const LONG: Setting = Setting {
     drains: Some(Duration::from_millis(1)),
     operations: 60_000_000,
 };
-const TINY: Setting = Setting {
+const SMALL_SETTING: Setting = Setting {
     capacity: 6,
     stock: 2,
     threads: Threads::Free,
@@ -270,11 +274,11 @@ fn long_runs_without_drains_lose_no_round() {
 }
 #[test]
 fn tiny_magazines_with_yields_and_drains_lose_no_round() {
-    stress("tiny", Cpus::os(), TINY);
+    stress("tiny", Cpus::os(), SMALL_SETTING);
 }
 #[test]
 fn stacks_of_two_magazines_lose_no_round() {
-    stress("two tiny magazines", Cpus::os(), Setting { capacity: 3, stock: 0, ..TINY });
+    stress("two tiny magazines", Cpus::os(), Setting { capacity: 3, stock: 0, ..SMALL_SETTING });
 }
 #[test]
 fn threads_migrated_between_cpus_lose_no_round() {
@@ -288,13 +292,13 @@ fn pinned_threads_lose_no_round() {
 }
 #[test]
 fn stress_on_a_claimed_slot_loses_no_round() {
-    stress("claimed", Cpus::os().claimed(), Setting { operations: 5_000_000, ..TINY });
+    stress("claimed", Cpus::os().claimed(), Setting { operations: 5_000_000, ..SMALL_SETTING });
 }
 
 /// The layer must use the expected mechanism, and this mechanism must have served the operations.
 #[test]
 fn layer_uses_the_expected_mechanism() {
-    let _alone = ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let _alone = TEST_LOCK.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     let cpus = Cpus::os();
     match std::env::var("USLAB_EXPECT").as_deref() {
         Ok("rseq") => assert_eq!(cpus.mechanism(), Mechanism::Rseq),
@@ -305,7 +309,7 @@ fn layer_uses_the_expected_mechanism() {
     let layer = layer(&table(cpus), 8, 0, 1);
     let supplier = TestSupplier::new(100);
     for _ in 0..1000 {
-        let round = layer.alloc(&supplier).expect("there are 100");
+        let round = layer.alloc(&supplier).expect("the supplier has 100 rounds");
         layer.free(&supplier, round);
     }
     let stats = layer.stats();
@@ -317,7 +321,7 @@ fn layer_uses_the_expected_mechanism() {
 /// A CPU number that is computed once, or always 0, is the classic mistake. Every CPU must use a separate region.
 #[test]
 fn each_pinned_thread_touches_only_its_cpu_region() {
-    let _alone = ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let _alone = TEST_LOCK.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     for cpus in [Cpus::os(), Cpus::os().claimed()] {
         let layer = layer(&table(cpus), 4, 0, 1);
         let (supplier, usable) = (TestSupplier::new(10_000), usable());
@@ -325,7 +329,7 @@ fn each_pinned_thread_touches_only_its_cpu_region() {
             std::thread::scope(|scope| {
                 scope.spawn(|| {
                     pin(Pid::from_raw(0), &[*cpu]);
-                    let round = layer.alloc(&supplier).expect("there are 10,000");
+                    let round = layer.alloc(&supplier).expect("the supplier has 10,000 rounds");
                     layer.free(&supplier, round);
                 });
             });
@@ -347,12 +351,12 @@ fn each_pinned_thread_touches_only_its_cpu_region() {
 /// Regression: if threads register themselves, each thread's first allocation missed and fetched a magazine.
 #[test]
 fn single_allocation_is_served_by_its_cpu() {
-    let _alone = ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let _alone = TEST_LOCK.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     let (layer, supplier) = (layer(&table(Cpus::os()), 4, 0, 1), TestSupplier::new(10_000));
     for _ in 0..200 {
         std::thread::scope(|scope| {
             scope.spawn(|| {
-                let round = layer.alloc(&supplier).expect("there are 10,000");
+                let round = layer.alloc(&supplier).expect("the supplier has 10,000 rounds");
                 layer.free(&supplier, round);
             });
         });
@@ -366,7 +370,8 @@ fn single_allocation_is_served_by_its_cpu() {
 
 #[test]
 fn program_contains_rseq_assembly_only_if_enabled() {
-    let program = std::fs::read(std::env::current_exe().expect("this program")).expect("its bytes");
+    let program = std::fs::read(std::env::current_exe().expect("the test program must be readable"))
+        .expect("the section's bytes must be readable");
     // The name of the section is reversed, so that this test program does not contain the name.
     let mut name = *b"sc_qesr__";
     name.reverse();
@@ -378,7 +383,7 @@ fn program_contains_rseq_assembly_only_if_enabled() {
 
 /// Runs a test of this file in another process; `prepare` sets the process up. Returns the stderr of the other process.
 fn in_a_process(test: &str, prepare: impl FnOnce(&mut Command) -> &mut Command) -> String {
-    let mut command = Command::new(std::env::current_exe().expect("this program"));
+    let mut command = Command::new(std::env::current_exe().expect("the test program must be readable"));
     command.args(["--exact", "--include-ignored", "--nocapture", test]);
     let output = prepare(&mut command).output().expect("a process");
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
@@ -446,7 +451,7 @@ fn child_drains_without_membarrier() {
     let (layer, supplier) = (layer(&table, 4, 2, 2), TestSupplier::new(ROUNDS));
     let take = || {
         let held: Vec<TestRound> =
-            (0..40).map(|_| layer.alloc(&supplier).expect("enough are left")).collect();
+            (0..40).map(|_| layer.alloc(&supplier).expect("the layer must have enough rounds")).collect();
         assert!(held.iter().all(|b| supplier.stamp(*b, 1)), "a round was handed out twice");
         held
     };
@@ -463,15 +468,18 @@ fn child_drains_without_membarrier() {
     }
     layer.flush_all(&supplier);
     let (left, stats) = (ROUNDS - supplier.census().len(), layer.stats());
-    assert_eq!(left as u64, stats.in_magazines + stats.in_depot, "nothing was lost");
+    assert_eq!(left as u64, stats.in_magazines + stats.in_depot, "the layer must lose no rounds");
     match layer.mechanism() {
-        Mechanism::Claimed => assert_eq!(left, 0, "claims need no barrier"),
+        Mechanism::Claimed => assert_eq!(left, 0, "the claimed mechanism issues no barrier"),
         // At most one stack has rounds for each CPU on which this thread ran.
-        Mechanism::Rseq => assert!(left > 0 && left <= usable().len() * 16, "{left} on stacks"),
+        Mechanism::Rseq => assert!(left > 0 && left <= usable().len() * 16, "{left} rounds remain on stacks"),
     }
     // The layer was dropped with rounds on its stacks. The layer could not make sure that its class number was unused,
     // so no other layer gets the number.
     drop(layer);
     let (next, nothing) = (rounds::layer(&table, 4, 2, 2), TestSupplier::new(0));
-    assert!((0..20).all(|_| next.alloc(&nothing).is_none()), "a round of the layer before");
+    assert!(
+        (0..20).all(|_| next.alloc(&nothing).is_none()),
+        "no round belongs to the layer that had the number before"
+    );
 }

@@ -6,7 +6,7 @@
 //! --bin uslab -- calibrate` measures the build that ships.
 
 use crate::output::Progress;
-use crate::race::{Make, Object, race};
+use crate::race::{MakeObject, Object, race};
 use crate::stress::affinity;
 use std::cell::Cell;
 use std::hint::{black_box, spin_loop};
@@ -114,7 +114,7 @@ fn allocate<'c>(cache: &'c KmemCache, n: usize, to: &mut Vec<Block<'c>>) -> Resu
 /// other work would give a lower price, because processors do several things at a time.
 fn of_own() -> anyhow::Result<f64> {
     let cache = ObjectCache::<Object>::builder("calibrate").ctor(Object::default).build()?;
-    let (make, none): (Make<'_, '_>, Make<'_, '_>) = (&|| cache.alloc().map(Some), &|| Ok(None));
+    let (make, none): (MakeObject<'_, '_>, MakeObject<'_, '_>) = (&|| cache.alloc().map(Some), &|| Ok(None));
     let cpu = &affinity::usable()[..1];
     let mut ns = 0.0;
     for workload in ["pairs", "server=16"] {
@@ -135,9 +135,9 @@ fn of_lock() -> f64 {
 }
 
 /// A slab layer that gives numbers, not objects, to the lab's magazines.
-struct Numbers(Cell<u64>);
+struct NumberLayer(Cell<u64>);
 
-impl Slab<u64> for Numbers {
+impl Slab<u64> for NumberLayer {
     fn alloc(&self) -> Option<u64> {
         self.0.set(self.0.get() + 1);
         Some(self.0.get())
@@ -149,7 +149,7 @@ impl Slab<u64> for Numbers {
 /// operations that stay on the CPU.
 fn of_exchange() -> f64 {
     let Ok(cpus) = Cpus::simulated(1, 1) else { return 0.0 };
-    let cache = Cache::new(cpus, Sizes::default(), Numbers(Cell::new(0)));
+    let cache = Cache::new(cpus, Sizes::default(), NumberLayer(Cell::new(0)));
     let mut held = Vec::with_capacity(LOOP);
     let mut burst = |n: usize| {
         held.extend((0..n).filter_map(|_| cache.alloc()));

@@ -33,9 +33,9 @@ pub struct Difference {
 /// The fields that can name a row of a list, most specific first. Some rows need several fields for a name: a sweep's
 /// best options for a workload, a zone's free blocks by order, and a sweep's options.
 const NAMES: [&str; 8] = ["name", "cache", "call_site", "knob", "design", "workload", "cpus", "moment"];
-const OF_WORK: [&str; 2] = ["work", "cpus"];
-const OF_ZONE: [&str; 3] = ["moment", "zone", "order"];
-const OF_SETTING: [&str; 1] = ["setting"];
+const WORK_KEYS: [&str; 2] = ["work", "cpus"];
+const ZONE_KEYS: [&str; 3] = ["moment", "zone", "order"];
+const SETTING_KEYS: [&str; 1] = ["setting"];
 
 impl Diff {
     /// Compares two reports, omitting values that differ by at most `above` per cent.
@@ -118,7 +118,7 @@ impl Diff {
         }
         for (which, only) in [("A", only_a), ("B", only_b)] {
             if let Some(first) = only.first() {
-                out += &format!("\n{} values are in {which} only, the first one: {first}\n", only.len());
+                out += &format!("\n{} values are only in {which}; the first is {first}\n", only.len());
             }
         }
         out
@@ -133,10 +133,10 @@ fn label(row: &Value, place: usize) -> String {
 /// Returns the name of a list's row, if the row has a name.
 fn name(row: &Value) -> Option<String> {
     let keys: &[&str] = match row {
-        Value::Object(row) if row.get("work").is_some_and(Value::is_string) => &OF_WORK,
-        Value::Object(row) if row.get("zone").is_some_and(Value::is_string) => &OF_ZONE,
+        Value::Object(row) if row.get("work").is_some_and(Value::is_string) => &WORK_KEYS,
+        Value::Object(row) if row.get("zone").is_some_and(Value::is_string) => &ZONE_KEYS,
         Value::Object(row) if NAMES.iter().any(|key| row.contains_key(*key)) => &NAMES,
-        _ => &OF_SETTING,
+        _ => &SETTING_KEYS,
     };
     let names = keys.iter().filter_map(|key| match row.get(key)? {
         Value::String(name) => Some(name.clone()),

@@ -24,7 +24,7 @@ const EXPECTED: &str = "no heap profile: expected one of pprof (`.pb.gz`) or fol
 /// The first bytes of a pprof profile.
 const GZIP: &[u8] = &[0x1f, 0x8b];
 /// The number of stacks shown in the text.
-const SHOWN: usize = 20;
+const SHOWN_STACKS: usize = 20;
 
 /// A heap profile of one moment.
 #[derive(Clone, Debug, Serialize)]
@@ -55,7 +55,7 @@ impl Flame {
         let mut all = 0_u64;
         for Stack { mut frames, bytes } in stacks {
             all =
-                all.checked_add(bytes).context("expected stacks that hold less than 2^64 bytes together")?;
+                all.checked_add(bytes).context("expected stacks that hold less than 2^64 bytes in total")?;
             frames[1..].reverse();
             let outside = names::outside(&frames[1..]).iter().rev();
             let frames: Vec<String> = frames[..1].iter().chain(outside).cloned().collect();
@@ -108,7 +108,7 @@ impl Flame {
         let content = std::fs::read(path).with_context(|| format!("cannot read `{}`", path.display()))?;
         let title = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy();
         let flame = Self::parse(&title, &content)?;
-        ensure!(!flame.stacks.is_empty(), "`{}` has no stack: nothing was held by a sample", path.display());
+        ensure!(!flame.stacks.is_empty(), "`{}` has no stack: no sample held memory", path.display());
         Ok(flame)
     }
     /// Returns the sum of the bytes of all stacks.
@@ -131,14 +131,14 @@ impl fmt::Display for Flame {
         writeln!(f, "{}: {all} bytes in {} stacks", self.title, self.stacks.len())?;
         let mut stacks: Vec<_> = self.stacks.iter().collect();
         stacks.sort_by_key(|stack| std::cmp::Reverse(stack.bytes));
-        for stack in stacks.iter().take(SHOWN) {
+        for stack in stacks.iter().take(SHOWN_STACKS) {
             let share = 100.0 * stack.bytes as f64 / all.max(1) as f64;
             let (cache, functions) = stack.frames.split_first().map_or(("", &[][..]), |(c, f)| (c, f));
             let inner: Vec<_> = functions.iter().rev().take(3).map(String::as_str).collect();
             writeln!(f, "{:>14} {share:>5.1} %  {cache:14}  {}", stack.bytes, inner.join(" < "))?;
         }
-        if stacks.len() > SHOWN {
-            writeln!(f, "and {} more; `--html FILE` shows all", stacks.len() - SHOWN)?;
+        if stacks.len() > SHOWN_STACKS {
+            writeln!(f, "and {} more; `--html FILE` shows all", stacks.len() - SHOWN_STACKS)?;
         }
         Ok(())
     }
@@ -233,11 +233,14 @@ mod tests {
         };
         refused(&[0xff, 0xfe], "");
         refused(&pack(&good)[..12], "cannot be unpacked");
-        refused(&pack(b"text"), "no message of profile.proto");
-        refused(&pack(b""), "its samples have no numbers");
-        refused(&pack(&[10, 2, 8, 9, 18, 2, 16, 1]), "it has no string 9");
-        refused(&pack(&[&good[..6], &good[12..], &[18, 4, 8, 2, 16, 1]].concat()), "it has no location 2");
-        refused(&pack(&[&good[..], &[18, 2, 8, 1]].concat()), "a sample lacks a number");
+        refused(&pack(b"text"), "not a message of profile.proto");
+        refused(&pack(b""), "the profile's samples have no values");
+        refused(&pack(&[10, 2, 8, 9, 18, 2, 16, 1]), "the profile has no string 9");
+        refused(
+            &pack(&[&good[..6], &good[12..], &[18, 4, 8, 2, 16, 1]].concat()),
+            "the profile has no location 2",
+        );
+        refused(&pack(&[&good[..], &[18, 2, 8, 1]].concat()), "a sample of the profile lacks a value");
         let negative = [&[18, 11, 16][..], &[0xff; 9], &[1]].concat();
         refused(&pack(&[&good[..], &negative].concat()), "-1: expected numbers from 0");
         for at in 0..good.len() {

@@ -82,7 +82,7 @@ pub fn trace(data: &[u8]) {
     let input = Input::new(data);
     for table in input.tables.iter().flatten() {
         if let Ok(info) = String::from_utf8_lossy(table).parse::<SlabInfo>() {
-            assert_eq!(info.to_string().parse(), Ok(info), "what is printed is read again");
+            assert_eq!(info.to_string().parse(), Ok(info), "the printed text is parsed to the same value");
         }
     }
     let tables = input.tables().inspect_err(|error| input.look_at(error)).unwrap_or_default();
@@ -90,7 +90,7 @@ pub fn trace(data: &[u8]) {
         Ok(facts) => {
             let by_cpu: u64 = facts.by_cpu.values().sum();
             assert_eq!(facts.total, by_cpu);
-            serde_json::to_vec(&facts).expect("facts are plain data");
+            serde_json::to_vec(&facts).expect("facts must be serialisable");
         }
         Err(error) => input.look_at(&error),
     }
@@ -132,7 +132,7 @@ pub fn replay(data: &[u8]) {
         Ok(report) => {
             assert_eq!(report.conservation.violations, [""; 0]);
             assert!(!report.page(true).is_empty());
-            serde_json::to_vec(&report).expect("a report is plain data");
+            serde_json::to_vec(&report).expect("a report must be serialisable");
         }
         Err(ReplayError::Trace(error)) => input.look_at(&error),
         Err(ReplayError::Memory { .. } | ReplayError::Cache { .. }) => {}

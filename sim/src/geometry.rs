@@ -79,7 +79,7 @@ impl fmt::Display for Layouts {
         }
         writeln!(
             f,
-            "Slabs on a machine with {} CPUs, sizes in bytes; waste is what no object of a slab uses:\n",
+            "Slabs on a machine with {} CPUs, sizes in bytes; waste is the bytes of a slab that no object uses:\n",
             self.cpus
         )?;
         f.write_str(&output::text(&table))
@@ -142,7 +142,7 @@ impl fmt::Display for Comparison {
         if self.cpus_guessed {
             writeln!(
                 f,
-                "No table tells the number of CPUs: {} is the largest that the orders there agree with. `--cpus N` sets it.",
+                "No table names the number of CPUs: {} is the largest number that agrees with the orders. `--cpus N` sets it.",
                 self.cpus
             )?;
         }
@@ -184,7 +184,7 @@ fn laid_out(row: &Row, rule: &OrderRule) -> Option<(u8, u64)> {
     Some((geometry.order().get(), geometry.objects() as u64))
 }
 
-fn there(row: &Row) -> (u8, u64) {
+fn kernel_layout(row: &Row) -> (u8, u64) {
     (row.pages_per_slab.checked_ilog2().unwrap_or(0) as u8, row.objects_per_slab)
 }
 
@@ -213,7 +213,9 @@ fn explanation(rows: &[Row], rule: &OrderRule, matched: usize) -> Option<Explana
         ];
         differs.into_iter().map(|(differs, weight)| if differs { weight } else { 0 }).sum::<usize>()
     };
-    let fits = |other: &OrderRule| rows.iter().filter(|row| laid_out(row, other) == Some(there(row))).count();
+    let fits = |other: &OrderRule| {
+        rows.iter().filter(|row| laid_out(row, other) == Some(kernel_layout(row))).count()
+    };
     let best = rules
         .iter()
         .map(|other| (fits(other), usize::MAX - changes(other), other))
@@ -261,18 +263,14 @@ pub fn compare(snapshot: &Snapshot, rule: &OrderRule, cpus_guessed: bool) -> any
         }
     }
     if rows.is_empty() {
-        bail!("{}: no cache in it that has objects in slabs", snapshot.place);
+        bail!("{}: no cache has objects in slabs", snapshot.place);
     }
     let other_rule = if snapshot.is_slab {
         Some(
-            "The tunables are not 0: this kernel has SLAB, which lays slabs out by another rule than SLUB."
-                .to_owned(),
+            "The tunables are not 0: this kernel has SLAB, whose slab layout differs from SLUB's.".to_owned(),
         )
     } else if snapshot.page_size != uslab_buddy::PAGE_SIZE as u64 {
-        Some(format!(
-            "Its pages have {} KiB, and the rule is here for pages of 4 KiB.",
-            snapshot.page_size >> 10
-        ))
+        Some(format!("Its pages have {} KiB, but this rule is for pages of 4 KiB.", snapshot.page_size >> 10))
     } else {
         None
     };
@@ -280,7 +278,7 @@ pub fn compare(snapshot: &Snapshot, rule: &OrderRule, cpus_guessed: bool) -> any
     for row in &rows {
         let ours = Geometry::new(row.object_size as usize, 0, rule)
             .with_context(|| format!("{}: cache {}", snapshot.place, row.name))?;
-        let (order, objects) = there(row);
+        let (order, objects) = kernel_layout(row);
         if (ours.order().get(), ours.objects() as u64) != (order, objects) {
             mismatches.push(Mismatch {
                 name: row.name.clone(),

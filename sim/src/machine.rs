@@ -87,7 +87,7 @@ impl Machine {
 }
 
 /// The size of a stamp in bytes; no object is smaller.
-const STAMP: usize = size_of::<u64>();
+const STAMP_BYTES: usize = size_of::<u64>();
 
 /// A live object of the trace.
 #[derive(Debug)]
@@ -111,7 +111,7 @@ pub struct Holdings<'m> {
 
 /// An allocation of the trace that the machine could not serve.
 #[derive(Debug, thiserror::Error)]
-pub enum Failed {
+pub enum FailedAllocation {
     /// An object could not be allocated.
     #[error("cache {0}: {1}")]
     Object(String, AllocError),
@@ -140,11 +140,13 @@ impl<'m> Holdings<'m> {
     ///
     /// # Errors
     /// Fails if no slab can hold the size, or memory is exhausted.
-    pub fn learn(&mut self, caches: &[CacheInfo]) -> Result<(), Failed> {
+    pub fn learn(&mut self, caches: &[CacheInfo]) -> Result<(), FailedAllocation> {
         for info in &caches[self.caches.len()..] {
             let cache = match info.kind {
                 CacheKind::KmallocLarge => None,
-                _ => Some(self.machine.cache(info).map_err(|e| Failed::Cache(info.name.clone(), e))?),
+                _ => Some(
+                    self.machine.cache(info).map_err(|e| FailedAllocation::Cache(info.name.clone(), e))?,
+                ),
             };
             self.caches.push(cache);
         }
@@ -152,7 +154,7 @@ impl<'m> Holdings<'m> {
     }
 
     /// Returns the number of caches known so far.
-    pub fn known(&self) -> usize {
+    pub fn known_caches(&self) -> usize {
         self.caches.len()
     }
 
@@ -182,23 +184,23 @@ impl<'m> Holdings<'m> {
     ///
     /// # Errors
     /// Fails if the allocation fails; the object is then unknown, and its free has no effect.
-    pub fn alloc(&mut self, cpu: u32, cache: CacheId, at: u64, bytes: u32) -> Result<(), Failed> {
+    pub fn alloc(&mut self, cpu: u32, cache: CacheId, at: u64, bytes: u32) -> Result<(), FailedAllocation> {
         on_cpu(cpu);
         let block = match self.caches[cache.0 as usize] {
             Some(ours) => {
-                ours.alloc_block(Gfp::KERNEL).map_err(|e| Failed::Object(ours.name().to_owned(), e))
+                ours.alloc_block(Gfp::KERNEL).map_err(|e| FailedAllocation::Object(ours.name().to_owned(), e))
             }
             None => {
                 let kmalloc = self.machine.subsystem.kmalloc();
                 kmalloc
                     .alloc_block(bytes as usize, Gfp::KERNEL)
-                    .map_err(|e| Failed::Object("kmalloc-large".to_owned(), e))
+                    .map_err(|e| FailedAllocation::Object("kmalloc-large".to_owned(), e))
             }
         };
         let mut block = block?;
         // Large blocks have no stamp, because a stamp would touch pages that the replay otherwise only reserves.
         if self.caches[cache.0 as usize].is_some() {
-            block.front_mut(STAMP).copy_from_slice(&at.to_ne_bytes());
+            block.front_mut(STAMP_BYTES).copy_from_slice(&at.to_ne_bytes());
         }
         if let Some(old) = self.objects.insert(at, Object { block, cache }) {
             self.violations.push(format!("two objects of the trace are live at address {at:#x}"));
@@ -211,9 +213,11 @@ impl<'m> Holdings<'m> {
     /// trace has no object at this address.
     pub fn free(&mut self, cpu: u32, at: u64) -> bool {
         let Some(object) = self.objects.remove(&at) else { return false };
-        if self.caches[object.cache.0 as usize].is_some() && object.block.front(STAMP) != at.to_ne_bytes() {
+        if self.caches[object.cache.0 as usize].is_some()
+            && object.block.front(STAMP_BYTES) != at.to_ne_bytes()
+        {
             let found =
-                object.block.front(STAMP).iter().rev().map(|b| format!("{b:02x}")).collect::<String>();
+                object.block.front(STAMP_BYTES).iter().rev().map(|b| format!("{b:02x}")).collect::<String>();
             self.violations.push(format!("the object at {at:#x} of the trace was overwritten by {found}"));
         }
         on_cpu(cpu);
@@ -225,7 +229,13 @@ impl<'m> Holdings<'m> {
     ///
     /// # Errors
     /// Fails if the allocation fails; the pages are then unknown, and their free has no effect.
-    pub fn alloc_pages(&mut self, cpu: u32, pfn: u64, order: u8, migratetype: u8) -> Result<(), Failed> {
+    pub fn alloc_pages(
+        &mut self,
+        cpu: u32,
+        pfn: u64,
+        order: u8,
+        migratetype: u8,
+    ) -> Result<(), FailedAllocation> {
         on_cpu(cpu);
         let gfp = match migratetype {
             1 => Gfp::KERNEL | Gfp::MOVABLE,
@@ -235,7 +245,7 @@ impl<'m> Holdings<'m> {
         // Orders were already checked when the trace was read.
         let wanted = Order::new(order).unwrap_or(Order::MAX);
         let block = self.machine.subsystem.pages().alloc_block(wanted, gfp, None);
-        let block = block.map_err(|e| Failed::Pages(order, e))?;
+        let block = block.map_err(|e| FailedAllocation::Pages(order, e))?;
         self.free_pages(cpu, pfn, order);
         self.pages_held += u64::from(wanted.pages());
         self.pages.insert(pfn, block);
@@ -316,7 +326,7 @@ mod tests {
         assert_eq!(held.free_pages(1, 66, 0), 1);
         assert_eq!(held.free_pages(1, 68, 2), 4);
         assert_eq!((held.pages(), held.free_pages(0, 66, 0)), (3, 0));
-        assert_eq!(held.free_pages(0, 64, 3), 3, "what is left of it");
+        assert_eq!(held.free_pages(0, 64, 3), 3, "the rest of the object");
         assert_eq!(held.pages(), 0);
         machine.subsystem.pages().decommit();
         assert_eq!(machine.subsystem.pages().info().pages_not_in_maximal_blocks(), 0);

@@ -42,8 +42,8 @@ const STORY: &str = include_str!("../data/story.json");
 /// The output of `uslab lab latency --json`, which is stored because a page cannot time allocations.
 const LATENCY: &str = include_str!("../data/latency.json");
 /// The links between pages that are written together; a page that is written alone hides them.
-const ALONE: &str = "<nav id=\"nav\" aria-label=\"Pages\" hidden>";
-const BESIDE: &str = "<nav id=\"nav\" aria-label=\"Pages\">";
+const HIDDEN_NAV: &str = "<nav id=\"nav\" aria-label=\"Pages\" hidden>";
+const SHOWN_NAV: &str = "<nav id=\"nav\" aria-label=\"Pages\">";
 /// The arguments of `uslab scale` that compute the page of curves.
 const WORKLOADS: [&str; 3] = ["pairs", "bursts", "remote"];
 const DESIGNS: [&str; 5] = ["uslab-model", "slub", "sheaves", "magazines01", "bonwick94"];
@@ -53,7 +53,7 @@ const OPERATIONS: u64 = 20_000;
 
 /// A page file that was written.
 #[derive(Serialize)]
-struct Written {
+struct PageFile {
     file: String,
     bytes: usize,
 }
@@ -62,12 +62,13 @@ impl Args {
     pub(crate) fn run(&self, json: Option<Place>) -> anyhow::Result<Outcome> {
         let latency = self.latency()?;
         // The folder is created first, so that an error does not come only after the demos, which take half a minute.
-        fs::create_dir_all(&self.dir)
-            .with_context(|| format!("{}: expected a folder, or a place for one", self.dir.display()))?;
+        fs::create_dir_all(&self.dir).with_context(|| {
+            format!("{}: expected a folder, or the path of a new one", self.dir.display())
+        })?;
         let progress = Progress::new();
         let (_, stream) = replay::run_to_stream(None, &replay::Options::default(), &progress)?;
         let story: Story = serde_json::from_str(STORY)?;
-        let beside = |page: String| page.replacen(ALONE, BESIDE, 1);
+        let beside = |page: String| page.replacen(HIDDEN_NAV, SHOWN_NAV, 1);
         let pages = [
             ("index.html", replay::front(&latency)?),
             ("replay.html", beside(replay::page(&stream, "uslab replay")?)),
@@ -75,7 +76,7 @@ impl Args {
             ("story.html", beside(story.page(None)?)),
         ];
         drop(progress);
-        let written = pages.each_ref().map(|(name, page)| Written {
+        let written = pages.each_ref().map(|(name, page)| PageFile {
             file: self.dir.join(name).display().to_string(),
             bytes: page.len(),
         });

@@ -13,10 +13,10 @@ use uslab_magazine::sync::{AtomicBool, AtomicU64, Mutex, Ordering};
 /// An object that is never written to.
 pub(crate) type Object = [u64; 8];
 /// An object in use; `None` if the race runs without an allocator.
-pub(crate) type Held<'c> = Option<CacheBox<'c, Object>>;
+pub(crate) type OwnedObject<'c> = Option<CacheBox<'c, Object>>;
 /// A function that makes an object. A race with an allocator and a race without an allocator run the same code, except
 /// for this function.
-pub(crate) type Make<'m, 'c> = &'m (dyn Fn() -> Result<Held<'c>, AllocError> + Sync);
+pub(crate) type MakeObject<'m, 'c> = &'m (dyn Fn() -> Result<OwnedObject<'c>, AllocError> + Sync);
 
 /// The result of a race.
 #[derive(Clone, Copy, Debug)]
@@ -40,14 +40,14 @@ pub(crate) fn race<'c>(
     cpus: &[usize],
     operations: u64,
     seed: u64,
-    make: Make<'_, 'c>,
+    make: MakeObject<'_, 'c>,
 ) -> Result<RaceResult, AllocError> {
     let count = cpus.len() as u32;
-    let shared = Shared::<Held<'c>>::new(count);
+    let shared = SharedQueues::<OwnedObject<'c>>::new(count);
     let one = |number: u32, cpu: usize| {
         affinity::pin(&[cpu]);
         let mut script = Script::new(workload, number, count, operations, seed);
-        let mut seat = Seat { shared: &shared, taken: VecDeque::new() };
+        let mut seat = ThreadSeat { shared: &shared, taken: VecDeque::new() };
         shared.meet();
         let start = cpu_time();
         let (mut done, mut waited) = (0_u64, 0);
@@ -101,9 +101,9 @@ fn cpu_time() -> Duration {
 }
 
 /// The data that the threads share: one queue for each CPU.
-struct Shared<O> {
+struct SharedQueues<O> {
     queues: Vec<Queue<O>>,
-    met: AtomicU64,
+    contended: AtomicU64,
     /// `true` if an allocation failed, so that threads stop waiting.
     failed: AtomicBool,
 }
@@ -111,47 +111,48 @@ struct Shared<O> {
 /// The objects that were sent to a CPU. Words that different CPUs write are at least two cache lines apart.
 #[repr(align(128))]
 struct Queue<O> {
-    sent: Apart<AtomicU64>,
-    taken: Apart<AtomicU64>,
-    finished: Apart<AtomicBool>,
+    sent: CacheAligned<AtomicU64>,
+    taken: CacheAligned<AtomicU64>,
+    finished: CacheAligned<AtomicBool>,
     objects: Mutex<Vec<O>>,
 }
 
 #[repr(align(128))]
-struct Apart<T>(T);
+struct CacheAligned<T>(T);
 
-impl<O> Shared<O> {
+impl<O> SharedQueues<O> {
     fn new(cpus: u32) -> Self {
         let queue = |_| Queue {
-            sent: Apart(AtomicU64::new(0)),
-            taken: Apart(AtomicU64::new(0)),
-            finished: Apart(AtomicBool::new(false)),
+            sent: CacheAligned(AtomicU64::new(0)),
+            taken: CacheAligned(AtomicU64::new(0)),
+            finished: CacheAligned(AtomicBool::new(false)),
             objects: Mutex::new(Vec::new()),
         };
         Self {
             queues: (0..cpus).map(queue).collect(),
-            met: AtomicU64::new(0),
+            contended: AtomicU64::new(0),
             failed: AtomicBool::new(false),
         }
     }
     /// Waits until all threads have arrived.
     fn meet(&self) {
         // Relaxed: only the start of the race depends on the counter, no data.
-        self.met.fetch_add(1, Ordering::Relaxed);
-        let looks = (1_u64..).take_while(|_| self.met.load(Ordering::Relaxed) < self.queues.len() as u64);
+        self.contended.fetch_add(1, Ordering::Relaxed);
+        let looks =
+            (1_u64..).take_while(|_| self.contended.load(Ordering::Relaxed) < self.queues.len() as u64);
         looks.for_each(pause);
     }
 }
 
 /// A thread's access to the shared data.
-struct Seat<'s, O> {
-    shared: &'s Shared<O>,
+struct ThreadSeat<'s, O> {
+    shared: &'s SharedQueues<O>,
     /// The objects taken out of the thread's queue. The thread takes all available objects together, so that it locks
     /// the queue only once for them.
     taken: VecDeque<O>,
 }
 
-impl<O> Others<O> for Seat<'_, O> {
+impl<O> Others<O> for ThreadSeat<'_, O> {
     #[inline]
     fn take(&mut self, own: u32) -> Option<O> {
         let queue = &self.shared.queues[own as usize];
@@ -223,7 +224,7 @@ mod tests {
                 let cache = ObjectCache::<Object>::builder("race").ctor(Object::default).build().unwrap();
                 let raced = race(&workload, &two()[..count], EACH, 3, &|| cache.alloc().map(Some)).unwrap();
                 let pages = Pages::new(count as u32).unwrap();
-                let profile = Profile::own().next().unwrap();
+                let profile = Profile::built_in().next().unwrap();
                 let clock = run::<Uslab>(&pages, Knobs::default(), &workload, &profile, 64, EACH, 3).unwrap();
                 let by_chance = ["remote", "migrate"].contains(&workload.to_string().as_str()) && count == 2;
                 assert!(

@@ -14,7 +14,7 @@ use uslab_engine::{Pages, Policy, Stream};
 /// The page template, built from `sim/web` by `.ci/web --write`.
 const TEMPLATE: &str = include_str!("../web/built/scale.html");
 /// The largest number of CPUs.
-pub const MOST_CPUS: u32 = 1024;
+pub const MAX_CPUS: u32 = 1024;
 
 /// The operations that the CPUs run.
 #[derive(Debug)]
@@ -93,7 +93,7 @@ pub struct Curve {
 pub enum ScaleError {
     /// Two designs did the same at every point.
     #[error(
-        "{0} and {1} did the same at every point: for these workloads they are one design; expected designs that differ"
+        "{0} and {1} have equal results at every point; expected designs that differ for these workloads"
     )]
     Equal(String, String),
     /// A number of CPUs cannot be simulated.
@@ -119,10 +119,10 @@ pub enum ScaleError {
 pub fn cpu_counts(text: &str) -> Result<Vec<u32>, String> {
     let wrong = || {
         format!(
-            "`{text}`: expected numbers from 1 to {MOST_CPUS}, or FIRST..LAST by doublings, with commas between"
+            "`{text}`: expected numbers from 1 to {MAX_CPUS}, or FIRST..LAST by doublings, separated by commas"
         )
     };
-    let number = |text: &str| text.parse().ok().filter(|n| (1..=MOST_CPUS).contains(n)).ok_or_else(wrong);
+    let number = |text: &str| text.parse().ok().filter(|n| (1..=MAX_CPUS).contains(n)).ok_or_else(wrong);
     let mut counts: Vec<u32> = vec![];
     for part in text.split(',') {
         match part.split_once("..") {
@@ -147,12 +147,12 @@ pub fn cpu_counts(text: &str) -> Result<Vec<u32>, String> {
 /// # Errors
 /// Fails with the invalid part, and the accepted values.
 pub fn profile(name: &str) -> anyhow::Result<Profile> {
-    if let Some(profile) = Profile::own().find(|profile| profile.name == name) {
+    if let Some(profile) = Profile::built_in().find(|profile| profile.name == name) {
         return Ok(profile);
     }
     let path = Path::new(name);
     if !path.exists() {
-        let known: Vec<_> = Profile::own().map(|profile| profile.name).collect();
+        let known: Vec<_> = Profile::built_in().map(|profile| profile.name).collect();
         anyhow::bail!(
             "--profile {name}: expected {} or a file that `uslab calibrate` or `uslab validate` wrote",
             known.join(", ")
@@ -342,15 +342,14 @@ impl fmt::Display for ScaleReport {
             )?,
             _ => writeln!(
                 f,
-                "Predicted on profile {name}: each CPU does its own operations of the trace as fast as it can. Pages that are of \
-                 no cache are left out."
+                "Predicted on profile {name}: each CPU runs its operations of the trace without pauses. Pages outside caches are omitted."
             )?,
         }
         match validated_cpus {
-            0 => writeln!(f, "Everything is simulated: no machine was measured for this profile.")?,
+            0 => writeln!(f, "All numbers are simulated: no machine was measured for this profile.")?,
             n => writeln!(
                 f,
-                "Up to {n} CPUs, marked with *, the profile was held against measurements; beyond them it is simulated only."
+                "Up to {n} CPUs, marked with *, the profile was compared with measurements; beyond them all numbers are simulated."
             )?,
         }
         let mut workloads: Vec<_> = self.curves.iter().map(|curve| &curve.workload).collect();

@@ -16,7 +16,7 @@
 
 use crate::calibrate::{Prices, middle};
 use crate::output::{Progress, table, text};
-use crate::race::{Make, Object, race};
+use crate::race::{MakeObject, Object, race};
 use crate::stress::affinity;
 use anyhow::Context;
 use serde::Serialize;
@@ -32,9 +32,9 @@ const SIZE: u32 = size_of::<Object>() as u32;
 /// The number of operations of each CPU in a round; it is small, so that other processes interrupt few rounds.
 const OPERATIONS: u64 = 20_000;
 /// The largest relative error of a prediction that counts as correct.
-const WITHIN: f64 = 0.3;
+const MAX_RELATIVE_ERROR: f64 = 0.3;
 /// The number of workloads whose prediction may be wrong although the number of CPUs counts as validated.
-const MAY_BE_OFF: usize = 1;
+const MAX_WRONG_PREDICTIONS: usize = 1;
 
 /// The options of the validation.
 #[derive(Debug)]
@@ -99,7 +99,7 @@ pub fn validate(options: &Options, progress: &Progress) -> anyhow::Result<Valida
         for &cpus in &counts {
             let cache = ObjectCache::builder("validate").ctor(Object::default).build()?;
             let workload = name.parse().context("a workload")?;
-            trials.push(Trial { workload, cpus, cache, scripts: vec![], measured: vec![] });
+            trials.push(ValidatedRun { workload, cpus, cache, scripts: vec![], measured: vec![] });
         }
     }
     let mut prices = Prices::default();
@@ -137,12 +137,12 @@ pub fn validate(options: &Options, progress: &Progress) -> anyhow::Result<Valida
 /// Returns the largest number of CPUs for which, and below which, predictions are correct.
 fn validated(points: &[Point], counts: &[usize]) -> u32 {
     let off = |cpus| points.iter().filter(|point| point.cpus == cpus && !point.within).count();
-    let hold = counts.iter().map(|cpus| *cpus as u32).take_while(|cpus| off(*cpus) <= MAY_BE_OFF);
+    let hold = counts.iter().map(|cpus| *cpus as u32).take_while(|cpus| off(*cpus) <= MAX_WRONG_PREDICTIONS);
     hold.last().unwrap_or(0)
 }
 
 /// A workload on a number of CPUs, with the operations per microsecond of each round.
-struct Trial {
+struct ValidatedRun {
     workload: Workload,
     cpus: usize,
     cache: ObjectCache<Object>,
@@ -152,11 +152,11 @@ struct Trial {
     measured: Vec<f64>,
 }
 
-impl Trial {
+impl ValidatedRun {
     fn measure(&mut self, usable: &[usize], seed: u64, counts: bool) -> anyhow::Result<()> {
         let cpus = &usable[..self.cpus];
         let script = race(&self.workload, cpus, OPERATIONS, seed, black_box(&|| Ok(None)))?;
-        let make: Make<'_, '_> = &|| self.cache.alloc().map(Some);
+        let make: MakeObject<'_, '_> = &|| self.cache.alloc().map(Some);
         let measured = race(&self.workload, cpus, OPERATIONS, seed, black_box(make))?;
         if counts {
             self.scripts.push(script.per_us());
@@ -182,7 +182,7 @@ impl Trial {
         }
         let predicted = predict(profile, think)?;
         let ratio = predicted / measured;
-        let within = (ratio - 1.0).abs() <= WITHIN;
+        let within = (ratio - 1.0).abs() <= MAX_RELATIVE_ERROR;
         let (workload, cpus, spread) = (workload.to_string(), cpus as u32, [low, high]);
         Ok(Point { workload, cpus, measured, spread, script, predicted, ratio, within })
     }
@@ -235,10 +235,10 @@ impl fmt::Display for ValidateReport {
         let held = points.iter().filter(|point| point.within).count();
         writeln!(f, "{held} of {} predictions are within 30 %.", points.len())?;
         match profile.validated_cpus {
-            0 => writeln!(f, "The profile is not validated: on one CPU more than one workload is off."),
+            0 => writeln!(f, "The profile is not validated: on one CPU, more than one prediction is wrong."),
             n => writeln!(
                 f,
-                "The profile is validated up to {n} CPUs: at most one workload is off on each count."
+                "The profile is validated up to {n} CPUs: on each number of CPUs, at most one prediction is wrong."
             ),
         }
     }
@@ -259,7 +259,7 @@ mod tests {
             for cpus in [1, 2, 4] {
                 let cache = ObjectCache::builder("none").ctor(Object::default).build().unwrap();
                 let workload = workload.clone();
-                let trial = Trial { workload, cpus, cache, scripts: vec![40.0], measured: vec![30.0] };
+                let trial = ValidatedRun { workload, cpus, cache, scripts: vec![40.0], measured: vec![30.0] };
                 let point = trial.point(&Profile::free(), 1).unwrap();
                 assert!((point.predicted - 40.0).abs() < 1.0, "{point:?}");
                 assert_eq!(point.within, point.ratio < 1.3, "{point:?}");

@@ -31,6 +31,6 @@ pub(crate) fn check(page: &str) {
     let page = page.replace("http://www.w3.org/2000/svg", "");
     for request in ["http://", "https://", "src=", "href=", "@import", "fetch(", "XMLHttpRequest", "import("]
     {
-        assert!(!page.contains(request), "`{request}` in the page");
+        assert!(!page.contains(request), "the page must not contain `{request}`");
     }
 }

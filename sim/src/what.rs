@@ -10,7 +10,7 @@ use std::io::Read;
 use std::path::Path;
 
 /// The number of bytes that are read of a text.
-const LOOKED_AT: usize = 4 << 20;
+const READ_BYTES: usize = 4 << 20;
 
 /// The description of a file.
 #[derive(Debug, Serialize)]
@@ -158,7 +158,7 @@ impl FileDescription {
         Self::of_trace(path, &text).or_else(|| Self::of_text(path, &text)).with_context(|| {
             let first = text.lines().next().unwrap_or_default();
             format!(
-                "{}: nothing that a verb reads: looked for traces (ftrace, `perf script`, `trace-cmd report`, wee_alloc, Fleetbench, \
+                "{}: no verb reads this file; expected traces (ftrace, `perf script`, `trace-cmd report`, wee_alloc, Fleetbench, \
                  malloc lab, CSV), recordings, tables of a kernel, heap profiles and results of the verbs; the first line: {:?}",
                 path.display(),
                 first.chars().take(80).collect::<String>()
@@ -222,7 +222,7 @@ impl FileDescription {
                 ));
             }
         }
-        bail!("{}: no text, and no binary file that is known: {}", path.display(), crate::trace::NO_TRACE)
+        bail!("{}: neither text nor a known binary file: {}", path.display(), crate::trace::NO_TRACE)
     }
 
     fn of_json(path: &Path, text: &str) -> Option<Self> {
@@ -258,7 +258,7 @@ impl FileDescription {
         let mut parser = Parser::new();
         let (mut events, mut lost, mut rejected, mut first) = (0, false, 0, None);
         // The last line may be cut.
-        let whole = if text.len() >= LOOKED_AT { text.rsplit_once('\n')?.0 } else { text };
+        let whole = if text.len() >= READ_BYTES { text.rsplit_once('\n')?.0 } else { text };
         for line in whole.lines() {
             match parser.parse(line.as_bytes()) {
                 Ok(Line::Event(_)) => {
@@ -315,10 +315,11 @@ impl FileDescription {
             what.notes.push(match (names("kmem_cache_alloc"), names("kmem_cache_free")) {
                 (true, _) => "each allocation names its cache, as since 6.18".to_owned(),
                 (false, true) => {
-                    "frees name their caches; what is not freed is named by its call site".to_owned()
+                    "frees name their caches; objects that are not freed are named by their call sites"
+                        .to_owned()
                 }
                 (false, false) => {
-                    "no event names a cache: a slabinfo beside the trace tells sizes".to_owned()
+                    "no event names a cache; a slabinfo next to the trace gives the sizes".to_owned()
                 }
             });
         }
@@ -329,7 +330,7 @@ impl FileDescription {
             what.notes
                 .push(format!("{rejected} of the first {} lines are not understood", whole.lines().count()));
         }
-        if let Ok(tables) = Tables::beside(path)
+        if let Ok(tables) = Tables::next_to_trace(path)
             && !tables.snapshots.is_empty()
         {
             let moments: Vec<_> = tables.snapshots.iter().map(|snapshot| snapshot.moment).collect();
@@ -388,7 +389,7 @@ fn read_beginning(mut source: Source) -> Result<Vec<u8>, TraceError> {
     if source.is_recorded() {
         return Ok(text);
     }
-    while text.len() < LOOKED_AT
+    while text.len() < READ_BYTES
         && let Some(chunk) = source.next_chunk()?
     {
         text.extend_from_slice(chunk.text);

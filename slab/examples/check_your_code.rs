@@ -78,7 +78,7 @@ impl Drop for Mailbox {
 /// A program that uses the mailbox. The models check the same mailbox code.
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     if cfg!(loom) {
-        return Err("built with --cfg loom there is nothing to run, only to test: cargo test --example check_your_code".into());
+        return Err("a build with --cfg loom can only run tests: cargo test --example check_your_code".into());
     }
     let mailbox = Mailbox::new()?;
     let fetched = std::thread::scope(|scope| {
@@ -91,8 +91,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         Ok::<_, Box<dyn std::error::Error>>(fetched as u64 + replaced)
     })?;
     let left = u64::from(mailbox.fetch().is_some());
-    println!("100000 letters posted; {fetched} fetched or replaced, {left} left");
-    println!("One run, some schedules. For all of them: RUSTFLAGS=\"--cfg loom\" cargo test ...");
+    println!("100000 letters posted; {fetched} fetched or replaced, {left} remaining");
+    println!("This run tried some schedules. To check all of them: RUSTFLAGS=\"--cfg loom\" cargo test ...");
     Ok(())
 }
 

@@ -83,7 +83,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     );
     let cache = CONNECTIONS.get()?;
     println!(
-        "shrink destructs them: {} slabs went, {} destructors ran",
+        "shrink destructs the free connections: {} slabs were freed, {} destructors ran",
         cache.shrink(),
         cache.info().destructed
     );

@@ -35,10 +35,7 @@ fn main() {
     let text = "a slab is a page\na page is a frame\nand a frame is a frame\n".repeat(20);
     let counts = count(&text);
     println!("{counts:?}");
-    let Some(info) = Uslab.info() else { unreachable!("it has allocated") };
+    let Some(info) = Uslab.info() else { unreachable!("the program has allocated before") };
     let (allocs, frees) = info.caches.iter().fold((0, 0), |(a, f), c| (a + c.allocs, f + c.frees));
-    println!(
-        "{allocs} allocations and {frees} frees came here, by the dearest thing each did: {}",
-        info.paths()
-    );
+    println!("{allocs} allocations and {frees} frees, by where they were served: {}", info.paths());
 }

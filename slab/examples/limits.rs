@@ -7,14 +7,14 @@ use uslab::sync::Mutex;
 use uslab::{AllocError, Gfp, Limit, ObjectCache, OwnedBox, Reaper, Shrinker};
 
 /// A parsed page is expensive to make, and can be made again.
-struct Parsed {
+struct ParsedPage {
     page: u64,
     text: [u8; 2000],
 }
 
 /// The parsed pages, oldest first. The lock is held only briefly, and never during an allocation.
 #[derive(Default)]
-struct Pages(Mutex<VecDeque<OwnedBox<Parsed>>>);
+struct Pages(Mutex<VecDeque<OwnedBox<ParsedPage>>>);
 
 impl Shrinker for Pages {
     fn count(&self) -> usize {
@@ -33,7 +33,7 @@ impl Shrinker for Pages {
 
 fn main() -> Result<(), Box<dyn Error>> {
     let cache = ObjectCache::builder("parsed")
-        .ctor(|| Parsed { page: 0, text: [0; 2000] })
+        .ctor(|| ParsedPage { page: 0, text: [0; 2000] })
         .limit(Limit::Bytes(1 << 20))
         .build()?;
 
@@ -74,6 +74,6 @@ fn main() -> Result<(), Box<dyn Error>> {
     while cache.info().slabs > 0 {
         std::thread::yield_now();
     }
-    println!("{before} slabs given back after {} intervals", reaper.intervals().max(1));
+    println!("{before} slabs were freed after {} intervals", reaper.intervals().max(1));
     Ok(())
 }

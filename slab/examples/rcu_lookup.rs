@@ -61,7 +61,7 @@ struct Table<'c> {
     buckets: Vec<AtomicPtr<Node>>,
     /// Entries by key. Writers of the table hold the lock.
     entries: Mutex<std::collections::BTreeMap<u64, StableBox<'c, Node>>>,
-    again: Counter,
+    restarts: Counter,
 }
 
 impl<'c> Table<'c> {
@@ -70,7 +70,7 @@ impl<'c> Table<'c> {
             nodes,
             buckets: (0..buckets).map(|bucket| AtomicPtr::new(end(bucket))).collect(),
             entries: Mutex::default(),
-            again: Counter::new(0),
+            restarts: Counter::new(0),
         }
     }
     fn bucket(&self, key: u64) -> usize {
@@ -116,7 +116,7 @@ impl<'c> Table<'c> {
                     Some((found, value)) if found == key => return Some(value),
                     Some(_) => at = node.next.load(Acquire),
                     None => {
-                        self.again.add(1);
+                        self.restarts.add(1);
                         continue 'again;
                     }
                 }
@@ -124,7 +124,7 @@ impl<'c> Table<'c> {
             if at == end(bucket) {
                 return None;
             }
-            self.again.add(1);
+            self.restarts.add(1);
         }
     }
 }
@@ -152,8 +152,14 @@ fn main() -> Result<(), Box<dyn Error>> {
                 for n in 0..LOOKUPS {
                     let key = (n * 7 + reader) % (2 * KEYS);
                     let got = table.get(key);
-                    assert!(got.is_some() || key < KEYS, "key {key} was there all the time");
-                    assert!(got.is_none_or(|value| value >> 32 == key), "key {key}: another one's value");
+                    assert!(
+                        got.is_some() || key < KEYS,
+                        "key {key} must be found, because it is never removed"
+                    );
+                    assert!(
+                        got.is_none_or(|value| value >> 32 == key),
+                        "key {key}: the value belongs to another key"
+                    );
                     found.add(u64::from(got.is_some()));
                 }
                 readers.sub(1);
@@ -174,10 +180,10 @@ fn main() -> Result<(), Box<dyn Error>> {
         }
     });
     println!(
-        "{} lookups, {} found, none wrong; begun again: {}",
+        "{} lookups, {} found, no wrong value; {} restarted",
         READERS * LOOKUPS,
         found.get(),
-        table.again.get()
+        table.restarts.get()
     );
     println!("nodes: {} allocations of {} objects", nodes.info().allocs, nodes.info().objects);
     Ok(())

@@ -51,7 +51,7 @@ impl Sessions {
         planted!("a session is looked up twice" => {
             // Each lookup is consistent, but the second lookup may fail.
             let client = self.0.get(handle)?.client.load(Relaxed);
-            let served = self.0.get(handle).expect("it was there").served.fetch_add(1, Relaxed);
+            let served = self.0.get(handle).expect("the session must exist").served.fetch_add(1, Relaxed);
             return Some((client, served));
         });
         let session = self.0.get(handle)?;
@@ -69,10 +69,7 @@ impl Sessions {
 /// A program that uses sessions. The models check the same session code.
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     if cfg!(loom) {
-        return Err(
-            "built with --cfg loom there is nothing to run, only to test: cargo test --example sessions"
-                .into(),
-        );
+        return Err("a build with --cfg loom can only run tests: cargo test --example sessions".into());
     }
     const ROUNDS: u64 = 50_000;
     let sessions = Sessions::new()?;
@@ -94,8 +91,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         Ok::<_, Box<dyn std::error::Error>>(served[0]? + served[1]?)
     })?;
     let late = 2 * ROUNDS - served as u64;
-    println!("{ROUNDS} sessions opened and closed; {served} requests served, {late} came too late");
-    println!("objects made for all of them: {}", sessions.0.info().objects);
+    println!(
+        "{ROUNDS} sessions opened and closed; {served} requests served, {late} requests for closed sessions"
+    );
+    println!("objects constructed for all sessions: {}", sessions.0.info().objects);
     Ok(())
 }
 
@@ -120,11 +119,11 @@ mod models {
         });
         script.install();
         if let Some((client, served)) = sessions.serve(number) {
-            assert_eq!((client, served), (1, 0), "another client's session");
+            assert_eq!((client, served), (1, 0), "the session belongs to the client");
         }
         let next = timer.join().unwrap();
-        assert_eq!(sessions.serve(number), None, "a closed session is served");
-        assert_eq!(sessions.serve(next), Some((2, 0)), "a new session was used before");
+        assert_eq!(sessions.serve(number), None, "a closed session must not be served");
+        assert_eq!(sessions.serve(next), Some((2, 0)), "a new session has served no request");
         assert!(sessions.close(next) && !sessions.close(next));
         drop(sessions);
         let census = Subsystem::global().unwrap().check().unwrap();
@@ -149,6 +148,13 @@ mod models {
     fn session_can_be_closed_between_two_lookups() {
         let bug = "a session is looked up twice";
         let property = "a request has its own session or none";
-        caught(bug, property, TWO, "it was there", [Script::on(0)], a_request_beside_a_close_and_an_open);
+        caught(
+            bug,
+            property,
+            TWO,
+            "the session must exist",
+            [Script::on(0)],
+            a_request_beside_a_close_and_an_open,
+        );
     }
 }

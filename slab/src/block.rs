@@ -68,7 +68,7 @@ impl<'c> Block<'c> {
         let geometry = cache.geometry();
         // A geometry's alignment is a power of two, and its sizes are far below the largest layout.
         let layout = Layout::from_size_align(geometry.object_size(), geometry.align())
-            .unwrap_or_else(|_| unreachable!("{geometry:?} is no layout"));
+            .unwrap_or_else(|_| unreachable!("{geometry:?} is not a valid layout"));
         let initialised = gfp.contains(Gfp::ZERO) || cache.cache().has_hooks();
         Self::new(object, layout, origin, initialised)
     }
@@ -300,7 +300,7 @@ mod tests {
         let last = unsafe { block.address().add(63) };
         block.front_mut(8).fill(1);
         // SAFETY: the object's last byte was written by its last user.
-        assert_eq!(unsafe { last.read() }, 7, "nothing behind the front was touched");
+        assert_eq!(unsafe { last.read() }, 7, "only the front of the memory was written");
         assert_eq!(block.front(16), [1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0]);
         block.front_mut(32).fill(2);
         assert_eq!((block.front(4), block.front(1000).len()), (&[2; 4][..], 64));

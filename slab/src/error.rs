@@ -131,7 +131,10 @@ impl fmt::Display for AllocError {
         match self {
             Self::CacheLimit { slabs } => write!(f, "the cache is at its limit of {slabs} slabs"),
             Self::HeldLimit { bytes } => {
-                write!(f, "the cache and what its objects hold are at its limit of {bytes} bytes")
+                write!(
+                    f,
+                    "the cache, including memory that its objects hold, is at its limit of {bytes} bytes"
+                )
             }
             Self::AccountLimit { bytes } => write!(f, "the account is at its limit of {bytes} bytes"),
             Self::Memory(error) => write!(f, "no pages for another slab: {error}"),
@@ -234,7 +237,7 @@ impl fmt::Display for Busy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} objects are in use", self.live)?;
         if self.aliases > 0 {
-            write!(f, ", and {} others share the cache", self.aliases)?;
+            write!(f, ", and {} other owners share the cache", self.aliases)?;
         }
         Ok(())
     }

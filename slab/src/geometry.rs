@@ -61,7 +61,7 @@ impl OrderRule {
     }
 
     /// Number of objects that a slab should hold.
-    fn wanted(&self) -> usize {
+    fn min_objects(&self) -> usize {
         if self.min_objects != 0 {
             return self.min_objects as usize;
         }
@@ -74,7 +74,7 @@ impl OrderRule {
         let bytes = |order: u8| PAGE_SIZE << order;
         let room = |order: u8| bytes(order).saturating_sub(lead);
         let max = self.max_order.min(MAX_ORDER);
-        let wanted = self.wanted().min((room(max) / stride).max(1));
+        let wanted = self.min_objects().min((room(max) / stride).max(1));
         let start = Order::for_bytes(lead + wanted * stride)?.get().max(self.min_order);
         if start <= MAX_ORDER && room(start) / stride > MAX_OBJECTS {
             return Order::new(Order::for_bytes(MAX_OBJECTS * stride)?.get().saturating_sub(1));
@@ -340,7 +340,7 @@ impl Geometry {
     /// Returns `true` if a slab of `order` has an object `index`. Cost: one multiplication;
     /// [`objects_at`](Self::objects_at) divides.
     #[inline(always)]
-    pub(crate) const fn has(&self, index: usize, order: Order) -> bool {
+    pub(crate) const fn has_object(&self, index: usize, order: Order) -> bool {
         index < self.most as usize && self.offset(index + 1) + self.guard() <= order.bytes()
     }
     /// Number of bytes from the start of the slab to object `index`.
@@ -369,7 +369,7 @@ mod tests {
         assert!(Geometry::new(4 << 20, 8, &rule).is_ok());
         assert!(matches!(Geometry::new(8, 8 << 20, &rule), Err(GeometryError::TooLarge { .. })));
         let wild = OrderRule { max_order: 200, min_order: 99, min_objects: u32::MAX, ..rule };
-        assert!(Geometry::new(64, 8, &wild).is_ok(), "wild tunables give the order of one object");
+        assert!(Geometry::new(64, 8, &wild).is_ok(), "extreme tunables give the order of one object");
     }
 
     #[test]
@@ -415,7 +415,7 @@ mod tests {
             prop_assert_eq!(geometry.index(start), Some(start / stride));
             for order in (0..=MAX_ORDER).filter_map(Order::new) {
                 for index in [start / stride, geometry.objects_at(order), geometry.objects_at(order).saturating_sub(1)] {
-                    prop_assert_eq!(geometry.has(index, order), index < geometry.objects_at(order));
+                    prop_assert_eq!(geometry.has_object(index, order), index < geometry.objects_at(order));
                 }
             }
         }
@@ -441,8 +441,8 @@ mod tests {
                 prop_assert!(offset + size + right <= order.bytes());
                 prop_assert_eq!(geometry.index(offset), Some(index));
                 prop_assert_eq!(geometry.index(offset + 1), None);
-                prop_assert!(geometry.has(objects - 1, order));
-                prop_assert!(!geometry.has(objects, order));
+                prop_assert!(geometry.has_object(objects - 1, order));
+                prop_assert!(!geometry.has_object(objects, order));
             }
             prop_assert_eq!(geometry.index(0), None);
             prop_assert_eq!(geometry.index(geometry.lead() - 1), None);
@@ -456,7 +456,7 @@ mod tests {
             prop_assert_eq!(few.objects(), most.min(whole.objects()));
             prop_assert!(few.order() <= whole.order() && few.order() >= few.min_order());
             prop_assert!(few.order() == few.min_order() || few.objects() * few.stride() > few.order().bytes() / 2);
-            prop_assert!(!few.has(few.objects(), few.order()));
+            prop_assert!(!few.has_object(few.objects(), few.order()));
         }
 
         #[test]

@@ -1,7 +1,7 @@
 //! Property tests with shadow models: the lists of a node, and caches on simulated CPUs.
 
 use crate::cache::node::{
-    BANDS, Back, KeptOnFree, Node, NodeClosed, NodeCount, ObjectIndex, State, Unlisted,
+    BANDS, FreeOptions, FreedState, Node, NodeClosed, NodeCount, ObjectIndex, State, UnlistedSlabs,
 };
 use crate::geometry::{Geometry, OrderRule};
 use crate::memory::slab::{Constructed, Fill, ONE_BY_ONE};
@@ -112,23 +112,29 @@ impl Lists {
         if self.is_one_by_one() {
             assert_eq!(count > 0, free > 0);
             let is_constructed = |place: &ObjectIndex| self.built[&place.slab.get()].contains(&place.index);
-            assert!(taken.iter().all(|place| is_constructed(place) != is_new), "all are, or the one is not");
+            assert!(
+                taken.iter().all(|place| is_constructed(place) != is_new),
+                "the bulk allocation is complete, or its slab has no free object"
+            );
             assert!(!is_new || count == 1 && self.idle(taken[0].slab.get()) == 0);
         } else {
-            assert_eq!((count, is_new), (max.min(free), false), "everything that is free can be taken");
+            assert_eq!((count, is_new), (max.min(free), false), "every free object can be allocated");
         }
         let mut runs: Vec<u32> = taken.iter().map(|place| place.slab.get()).collect();
         runs.dedup();
         let slabs: BTreeSet<u32> = runs.iter().copied().collect();
-        assert_eq!(runs.len(), slabs.len(), "objects of one slab come together");
+        assert_eq!(runs.len(), slabs.len(), "objects of one slab are allocated together");
         let fullness = |slab: &u32| match self.state(*slab).0 {
             State::Partial(band) => band + 1,
             State::Empty | State::Full => 0,
         };
         let best = self.shadow.keys().map(fullness).max().unwrap_or(0);
         let ranks: Vec<usize> = runs.iter().map(fullness).collect();
-        assert!(ranks.first().is_none_or(|first| *first == best), "the fullest come first, empty ones last");
-        assert!(ranks.is_sorted_by(|a, b| a >= b), "the fullest come first, empty ones last");
+        assert!(
+            ranks.first().is_none_or(|first| *first == best),
+            "the fullest slabs are first, and empty slabs last"
+        );
+        assert!(ranks.is_sorted_by(|a, b| a >= b), "the fullest slabs are first, and empty slabs last");
         for place in taken {
             assert!(self.shadow.get_mut(&place.slab.get()).unwrap().insert(place.index), "{place:?} twice");
             self.built.get_mut(&place.slab.get()).unwrap().insert(place.index);
@@ -178,7 +184,7 @@ impl Lists {
         // SAFETY: no free object is constructed.
         let pages = unsafe { self.node.discard_unused(&self.memory, most) };
         let bounds = most.min(all as u64)..most.saturating_add(self.order().pages().into());
-        assert!(bounds.contains(&pages), "{pages} of {all} pages, where {most} were asked for");
+        assert!(bounds.contains(&pages), "{pages} of {all} pages, but {most} were requested");
         if pages == all as u64 {
             self.discarded.extend(unused.into_iter().filter(|(_, pages)| !pages.is_empty()));
         } else {
@@ -208,25 +214,25 @@ impl Lists {
                     assert!(self.built[&slab.get()].contains(&place.index));
                     assert!(
                         self.shadow.get_mut(&slab.get()).unwrap().insert(place.index),
-                        "{place:?} is out"
+                        "{place:?} is allocated"
                     );
                 }
                 destructed += places.len();
-                self.give(&places, Back::Destructed);
+                self.give(&places, FreedState::Destructed);
             }
         }
         assert_eq!(destructed, if self.is_one_by_one() { idle } else { 0 });
     }
     /// Frees objects; objects that are already free are refused.
-    fn give(&mut self, places: &[ObjectIndex], back: Back) {
-        let (mut unlisted, mut refused) = (Unlisted::default(), Vec::new());
+    fn give(&mut self, places: &[ObjectIndex], back: FreedState) {
+        let (mut unlisted, mut refused) = (UnlistedSlabs::default(), Vec::new());
         let mut expected = Vec::new();
         for place in places {
             let out = self.shadow.get_mut(&place.slab.get()).unwrap();
             if !out.remove(&place.index) {
                 expected.push(*place);
             }
-            if back != Back::Constructed {
+            if back != FreedState::Constructed {
                 self.built.get_mut(&place.slab.get()).unwrap().remove(&place.index);
             }
         }
@@ -236,7 +242,7 @@ impl Lists {
             self.node.free(
                 op,
                 &self.memory,
-                KeptOnFree { slabs: self.min_partial, objects: back },
+                FreeOptions { slabs: self.min_partial, objects: back },
                 places.iter().copied(),
                 &mut unlisted,
                 |place| {
@@ -247,10 +253,10 @@ impl Lists {
         assert_eq!(refused, expected);
         self.release(unlisted);
     }
-    fn release(&mut self, mut unlisted: Unlisted) {
+    fn release(&mut self, mut unlisted: UnlistedSlabs) {
         while let Some(slab) = unlisted.pop(&self.memory) {
-            let out = self.shadow.remove(&slab.get()).expect("unlisted once");
-            assert!(out.is_empty(), "a slab with objects out was given up");
+            let out = self.shadow.remove(&slab.get()).expect("the slab must be unlisted once");
+            assert!(out.is_empty(), "a slab with allocated objects was freed");
             self.built.remove(&slab.get());
             self.discarded.remove(&slab.get());
             // SAFETY: `add` allocated the slab with this order, and the slab is on no list.
@@ -272,7 +278,7 @@ impl Lists {
     fn check(&self) {
         let mut listed = BTreeMap::new();
         let count = self.node.walk(&self.memory, |slab, state, fill, agrees| {
-            assert!(agrees, "head and bitmaps disagree");
+            assert!(agrees, "the slab's head and bitmaps must agree");
             assert!(listed.insert(slab.get(), (state, fill)).is_none(), "page {slab} is listed twice");
         });
         let expected: BTreeMap<_, _> = self.shadow.keys().map(|slab| (*slab, self.state(*slab))).collect();
@@ -291,7 +297,7 @@ impl Lists {
             for byte in ends {
                 // SAFETY: the object is out, so the test owns its bytes.
                 let found = unsafe { byte.read() };
-                assert_eq!(found, stamp, "memory of an object that is out");
+                assert_eq!(found, stamp, "memory of an allocated object was discarded");
             }
         }
         for (&slab, pages) in &self.discarded {
@@ -345,7 +351,7 @@ proptest! {
                         .into_iter()
                         .map_while(|pick| (!out.is_empty()).then(|| out.swap_remove(pick % out.len())))
                         .collect();
-                    lists.give(&places, if stay { Back::Constructed } else { Back::Refused });
+                    lists.give(&places, if stay { FreedState::Constructed } else { FreedState::Refused });
                 }
                 ListStep::GiveFree { pick } => {
                     let slabs: Vec<_> = lists.shadow.keys().copied().collect();
@@ -353,18 +359,18 @@ proptest! {
                         let place = ObjectIndex { slab: Pfn::new(slab), index: pick % lists.geometry.objects() };
                         // The object is free, or in use and then freed. A second free is refused in both cases.
                         if lists.shadow[&slab].len() > 1 || !lists.shadow[&slab].contains(&place.index) {
-                            lists.give(&[place, place], Back::Constructed);
+                            lists.give(&[place, place], FreedState::Constructed);
                         }
                     }
                 }
                 ListStep::Shrink => {
-                    let mut unlisted = Unlisted::default();
+                    let mut unlisted = UnlistedSlabs::default();
                     lists.node.shrink(&lists.memory, &mut unlisted);
                     lists.release(unlisted);
                     lists.check_sorted();
                 }
                 ListStep::DiscardEmpty => {
-                    let mut unlisted = Unlisted::default();
+                    let mut unlisted = UnlistedSlabs::default();
                     lists.node.discard_empty(&lists.memory, &mut unlisted);
                     lists.release(unlisted);
                     prop_assert!(lists.shadow.values().all(|out| !out.is_empty()));
@@ -388,7 +394,7 @@ fn node_frees_empty_slabs_beyond_min_partial() {
         for min_partial in 0..5 {
             let mut lists = Lists::new(size, 0, min_partial);
             (0..4).for_each(|_| lists.add(objects));
-            lists.out().chunks(objects).for_each(|slab| lists.give(slab, Back::Constructed));
+            lists.out().chunks(objects).for_each(|slab| lists.give(slab, FreedState::Constructed));
             lists.check();
             let count = lists.node.count();
             let kept = (min_partial + 1).saturating_sub(objects).min(4) as u64;
@@ -403,7 +409,7 @@ fn shrink_keeps_the_order_of_sparse_slabs() {
     let mut lists = Lists::new(40, 0, 0);
     let objects = lists.geometry.objects();
     [40, 33, 32, 45, 31].into_iter().for_each(|free| lists.add(objects - free));
-    lists.node.shrink(&lists.memory, &mut Unlisted::default());
+    lists.node.shrink(&lists.memory, &mut UnlistedSlabs::default());
     let mut order = Vec::new();
     lists.node.walk(&lists.memory, |_, state, fill, _| {
         assert_eq!(state, State::Partial(2));
@@ -418,7 +424,7 @@ fn shrink_sorts_nearly_full_slabs() {
     let mut lists = Lists::new(40, 0, 0);
     let objects = lists.geometry.objects();
     [3, 1, 2].into_iter().for_each(|free| lists.add(objects - free));
-    lists.node.shrink(&lists.memory, &mut Unlisted::default());
+    lists.node.shrink(&lists.memory, &mut UnlistedSlabs::default());
     let mut order = Vec::new();
     lists.node.walk(&lists.memory, |_, state, fill, _| {
         assert_eq!(state, State::Partial(BANDS - 1));
@@ -434,13 +440,13 @@ fn nodes_of_destroyed_caches_close_after_the_last_free() {
     lists.add(2);
     lists.add(0);
     let other = Node::new(None, lists.geometry);
-    let mut unlisted = Unlisted::default();
+    let mut unlisted = UnlistedSlabs::default();
     let nodes = [other, core::mem::replace(&mut lists.node, Node::new(None, lists.geometry))];
     assert_eq!(Node::close(&nodes, &lists.memory, &mut unlisted), Err((2, 0)));
     assert!(unlisted.pop(&lists.memory).is_none(), "a refused close changes nothing");
     let [other, node] = nodes;
     lists.node = node;
-    lists.give(&lists.out(), Back::Constructed);
+    lists.give(&lists.out(), FreedState::Constructed);
     let nodes = [other, core::mem::replace(&mut lists.node, Node::new(None, lists.geometry))];
     assert_eq!(Node::close(&nodes, &lists.memory, &mut unlisted), Ok(()));
     lists.release(unlisted);
@@ -536,8 +542,8 @@ proptest! {
 }
 
 fn memory_step() -> impl Strategy<Value = memory::Step> {
-    use memory::{Step, Way};
-    let way = prop_oneof![1 => Just(Way::Kmalloc), 1 => Just(Way::KmallocLayout), 3 => Just(Way::Malloc)];
+    use memory::{AllocApi, Step};
+    let api = prop_oneof![1 => Just(AllocApi::Kmalloc), 1 => Just(AllocApi::KmallocLayout), 3 => Just(AllocApi::Malloc)];
     let cpu = 0..2_u8;
     let large = 8193_usize..4 << 20;
     let huge = prop_oneof![4_usize << 20..16 << 20, (4..16_usize).prop_map(|n| n << 20)];
@@ -545,16 +551,16 @@ fn memory_step() -> impl Strategy<Value = memory::Step> {
     let align = prop::sample::select(vec![1_usize, 8, 16, 16, 4096, 1 << 16, 8 << 20]);
     let layout = (size, align).prop_map(|(size, align)| Layout::from_size_align(size, align).unwrap());
     let gfp = prop::sample::select(vec![Gfp::KERNEL, Gfp::KERNEL, Gfp::ZERO, Gfp::RECLAIMABLE]);
-    let allocs = (cpu.clone(), way.clone(), layout.clone(), gfp)
-        .prop_map(|(cpu, way, layout, gfp)| Step::Alloc { cpu, way, layout, gfp });
+    let allocs = (cpu.clone(), api.clone(), layout.clone(), gfp)
+        .prop_map(|(cpu, api, layout, gfp)| Step::Alloc { cpu, api, layout, gfp });
     prop_oneof![
         10 => allocs,
         8 => (cpu.clone(), any::<u16>(), any::<bool>())
             .prop_map(|(cpu, pick, sized)| Step::Free { cpu, pick, sized }),
         6 => (cpu.clone(), any::<u16>(), layout.clone())
             .prop_map(|(cpu, pick, layout)| Step::Resize { cpu, pick, layout }),
-        1 => (cpu.clone(), any::<u16>(), way, layout)
-            .prop_map(|(cpu, pick, way, layout)| Step::Move { cpu, pick, way, layout }),
+        1 => (cpu.clone(), any::<u16>(), api, layout)
+            .prop_map(|(cpu, pick, api, layout)| Step::Move { cpu, pick, api, layout }),
         1 => Just(Step::Shrink),
         1 => Just(Step::Reap),
         2 => Just(Step::Interval),
@@ -602,19 +608,19 @@ fn memory_fuzzing_corpus_agrees_with_the_reference_model() {
 /// Regression test: if a freed mapping could not be listed, its charge was lost.
 #[test]
 fn freed_mapping_is_uncharged_if_listing_fails() {
-    use memory::{Step, Way};
-    let alloc = |way, size, align| Step::Alloc {
+    use memory::{AllocApi, Step};
+    let alloc = |api, size, align| Step::Alloc {
         cpu: 0,
-        way,
+        api,
         layout: Layout::from_size_align(size, align).unwrap(),
         gfp: Gfp::KERNEL,
     };
     let steps = [
-        alloc(Way::Malloc, 28_673, 8 << 20),
+        alloc(AllocApi::Malloc, 28_673, 8 << 20),
         Step::Free { cpu: 0, pick: 0, sized: false },
         Step::Refuse(Refuse { point: 9, nth: 0, times: None }),
-        alloc(Way::Kmalloc, 0, 1),
-        alloc(Way::Malloc, 0, 8 << 20),
+        alloc(AllocApi::Kmalloc, 0, 1),
+        alloc(AllocApi::Malloc, 0, 8 << 20),
     ];
     memory::run(Backend::Os, SlabDebug::default(), &steps);
 }

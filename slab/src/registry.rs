@@ -21,7 +21,7 @@ pub(crate) struct List<T> {
     /// as many searches.
     entries: Vec<(u64, Option<Weak<T>>)>,
     /// Number of removed entries.
-    gone: usize,
+    removed_entries: usize,
     /// Number that the next pushed entry will get.
     next: u64,
     /// Address and count of the entries, for debuggers.
@@ -50,7 +50,7 @@ impl<T> List<T> {
 impl<T> Registry<T> {
     /// Makes an empty list, whose lock has the given rank.
     pub(crate) fn new(rank: Rank) -> Self {
-        Self(ForkMutex::new(rank, List { entries: Vec::new(), gone: 0, next: 0, place: [0; 2] }))
+        Self(ForkMutex::new(rank, List { entries: Vec::new(), removed_entries: 0, next: 0, place: [0; 2] }))
     }
 
     pub(crate) fn push(&self, entry: &Arc<T>) {
@@ -89,10 +89,10 @@ impl<T> Registry<T> {
             drop(list);
             list = self.0.lock();
         });
-        list.gone += 1;
-        if 2 * list.gone > list.entries.len() {
+        list.removed_entries += 1;
+        if 2 * list.removed_entries > list.entries.len() {
             list.entries.retain(|(_, entry)| entry.is_some());
-            list.gone = 0;
+            list.removed_entries = 0;
             list.placed();
         }
         drop(list);
@@ -126,7 +126,9 @@ impl<T> Registry<T> {
 
 impl<T> fmt::Debug for List<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("List").field("entries", &(self.entries.len() - self.gone)).finish_non_exhaustive()
+        f.debug_struct("List")
+            .field("entries", &(self.entries.len() - self.removed_entries))
+            .finish_non_exhaustive()
     }
 }
 
@@ -176,7 +178,7 @@ mod tests {
             assert_eq!(
                 list.place,
                 [list.entries.as_ptr().addr(), list.entries.len()],
-                "as debuggers find it"
+                "debuggers find the entries at these addresses"
             );
         }
     }
@@ -194,11 +196,11 @@ mod tests {
             assert_eq!(len, n + 1);
             moves += usize::from(before != after);
         }
-        assert_eq!(moves, 3, "to room for 64, for 192 and for 448");
+        assert_eq!(moves, 3, "the table grows to 64, 192 and 448 entries");
         assert!(registry.iter().map(|entry| *entry).eq(0..200));
         let len = || registry.list().lock().entries.len();
         entries[..100].iter().for_each(|entry| registry.remove(Arc::as_ptr(entry)));
-        assert_eq!(len(), 200, "half of them are gone, and no more");
+        assert_eq!(len(), 200, "exactly half of the entries were removed");
         registry.remove(Arc::as_ptr(&entries[100]));
         assert_eq!(len(), 99);
         assert!(registry.iter().map(|entry| *entry).eq(101..200));

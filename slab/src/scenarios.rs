@@ -55,27 +55,27 @@ uslab_magazine::sync::scenarios! {
     c2 {
         loom("C2 drop beside a visitor", Model::new(THREE, 1600), || drop_during_reaps(1));
         shuttle("C2: a cache goes while three visit it", RUNS, || drop_during_reaps(3));
-        bug("a cache is freed while a visitor uses its objects", "C2", "a cache that nobody owns is left");
+        bug("a cache is freed while a visitor uses its objects", "C2", "a cache without an owner is freed");
         #[cfg(loom)]
-        bug("two threads free one cache", "C2", "is gone was given up");
+        bug("two threads free one cache", "C2", "a reference to a freed cache was released");
     }
     c3 {
         loom("C3 drop beside the last frees", Model::new(TWO, 1200).each([1, 2]), drop_during_frees);
         shuttle("C3: a cache goes while three free its last objects", RUNS, || drop_during_frees(3));
         #[cfg(loom)]
-        bug("the last user of a cache does not check for its end", "C3", "a cache that nobody owns is left");
-        bug("a visitor who came during the check is overlooked", "C3", "a cache that nobody owns is left");
-        bug("dropping a cache does not close its magazines", "C3", "a cache that nobody owns is left");
+        bug("the last user of a cache does not check for its end", "C3", "a cache without an owner is freed");
+        bug("a visitor who came during the check is overlooked", "C3", "a cache without an owner is freed");
+        bug("dropping a cache does not close its magazines", "C3", "a cache without an owner is freed");
     }
     c4 {
         loom("C4 a late free beside a new cache", Model::new(TWO, 1200), || reuse_during_late_frees(1));
         shuttle("C4: three late frees beside a new cache", RUNS, || reuse_during_late_frees(3));
-        bug("a class number is freed while its objects are in use", "C4", "a cache that nobody owns is left");
+        bug("a class number is freed while its objects are in use", "C4", "a cache without an owner is freed");
     }
     w1 {
         loom("W1 a hive is walked beside a reap", Model::new(THREE, 6700), || walk_during_reaps(1));
         shuttle("W1: a hive is walked while three reap", RUNS, || walk_during_reaps(3));
-        bug("a hive treats any set bit as a value", "W1", "not the values of the hive");
+        bug("a hive treats any set bit as a value", "W1", "the walk visits the values of the hive");
     }
     w1_removal {
         loom("W1 a value is taken out beside a reap", Model::new(TWO, 900), models::removal_during_a_reap);
@@ -95,12 +95,12 @@ uslab_magazine::sync::scenarios! {
     r1 {
         loom("R1 the registry is walked beside one that goes", Model::new(Bound::None, 8).each([0, 1]), |goes| remaining_entries_are_seen_during_removals(&[goes], 0));
         shuttle("R1: two walk the registry beside two that go", RUNS, || remaining_entries_are_seen_during_removals(&[0, 1], 1));
-        bug("a registry walk continues at a stale position", "R1", "who stays is seen once");
+        bug("a registry walk continues at a stale position", "R1", "each remaining entry is visited once");
     }
     r1_two_go {
         loom("R1 two come off the registry", Model::new(Bound::None, 2), || some_leave_the_registry(1));
         shuttle("R1: three come off the registry", RUNS, || some_leave_the_registry(2));
-        bug("a removed entry is counted in a later lock hold", "R1", "how many stay");
+        bug("a removed entry is counted in a later lock hold", "R1", "the count of remaining entries is right");
     }
     p1 {
         loom("P1 mappings: freed by two, and looked at", Model::new(THREE, 20), || some_free_a_mapping(1));
@@ -111,7 +111,7 @@ uslab_magazine::sync::scenarios! {
     q1 {
         loom("Q1 drop beside frees into a quarantine", Model::new(TWO, 4000).each([(1, 1), (2, 1)]), |(objects, places)| hardened::drop_during_delayed_frees(objects, places));
         shuttle("Q1: a cache goes while three free into a quarantine", RUNS, || hardened::drop_during_delayed_frees(3, 2));
-        bug("a free into the quarantine does not check for its close", "Q1", "a cache that nobody owns is left");
+        bug("a free into the quarantine does not check for its close", "Q1", "a cache without an owner is freed");
     }
     g2 {
         loom("G2 two free a sample", Model::new(Bound::None, 12000), hardened::two_free_a_sample);
@@ -119,13 +119,13 @@ uslab_magazine::sync::scenarios! {
         #[cfg(loom)]
         bug("a guard slot is taken without an atomic exchange", "G2", "Causality violation");
         #[cfg(shuttle)]
-        bug("a guard slot is taken without an atomic exchange", "G2", "two frees of one sample were right");
+        bug("a guard slot is taken without an atomic exchange", "G2", "at most one free of a sample succeeds");
     }
     g2_again {
         loom("G2 a slot is used again", Model::new(THREE, 4000), || hardened::a_slot_is_used_again(2));
         shuttle("G2: a slot is used again", RUNS, || hardened::a_slot_is_used_again(3));
         #[cfg(shuttle)]
-        bug("a guard slot is taken without an atomic exchange", "G2", "a sample of two");
+        bug("a guard slot is taken without an atomic exchange", "G2", "a sample has one owner");
     }
 
     l2 {
@@ -146,23 +146,23 @@ uslab_magazine::sync::scenarios! {
     l3 {
         loom("L3 waiting: two wait, one frees", Model::new(THREE, 150), || waiting::the_first_is_served_first(0));
         shuttle("L3: two wait, one frees, three allocate", RUNS, || waiting::the_first_is_served_first(2));
-        bug("the newest waiter is served first", "L3", "the second has passed the first");
-        bug("an allocation overtakes waiters", "L3", "an allocation has passed who waits");
+        bug("the newest waiter is served first", "L3", "the second waiter must not overtake the first");
+        bug("an allocation overtakes waiters", "L3", "an allocation must not overtake a waiter");
     }
     l3_joins {
         loom("L3 waiting: one joins while the first calls in", Model::new(TWO, 3000), || waiting::a_joining_waiter_is_not_overtaken(1));
         shuttle("L3: one joins while the first of two calls in", RUNS, || waiting::a_joining_waiter_is_not_overtaken(2));
-        bug("a new waiter does not wait for drained objects", "L3", "an allocation has passed who joined");
+        bug("a new waiter does not wait for drained objects", "L3", "an allocation must not overtake a waiter that joined");
     }
     l4 {
         loom("L4 waiting: the first goes beside a free", Model::new(THREE, 24), || waiting::a_cancelled_waiter_passes_its_place(0));
         shuttle("L4: the first and the last go beside a free", RUNS, || waiting::a_cancelled_waiter_passes_its_place(1));
-        bug("a cancelled waiter keeps its object", "L4", "what the first gave up reached nobody");
+        bug("a cancelled waiter keeps its object", "L4", "the cancelled waiter's object reaches the next waiter");
     }
     l5 {
         loom("L5 waiting: a time is over beside a free", Model::new(THREE, 3200), || waiting::a_timeout_during_a_free(0));
         shuttle("L5: the time of two is over beside a free", RUNS, || waiting::a_timeout_during_a_free(1));
-        bug("a cancelled waiter keeps its object", "L5", "what came too late is lost");
+        bug("a cancelled waiter keeps its object", "L5", "an object that arrives after the timeout is not lost");
     }
     l6 {
         loom("L6 waiting: a slab goes back", Model::new(TWO, 2100), || waiting::waiters_grow_after_a_slab_is_freed(0));
@@ -194,7 +194,7 @@ uslab_magazine::sync::scenarios! {
     l8_two_grow {
         loom("L8 account: two make a slab each", Model::new(THREE, 70), || waiting::caches_grow_at_the_account_s_limit(2));
         shuttle("L8: three make a slab each", RUNS, || waiting::caches_grow_at_the_account_s_limit(3));
-        bug("an account is charged without an atomic update", "L8", "more than the account may have");
+        bug("an account is charged without an atomic update", "L8", "the account stays within its limit");
     }
     l9 {
         loom("L9 account: its limit is raised", Model::new(TWO, 900), || waiting::a_raised_limit_serves_waiters(1));
@@ -205,7 +205,7 @@ uslab_magazine::sync::scenarios! {
     // Scenarios for loom.
     s1 {
         loom("S1 lists: two frees and an allocation", Model::new(Bound::None, 65), models::two_frees_and_an_allocation_on_one_slab);
-        bug("a slab leaves its list in a later lock hold", "S1", "it is on list Full and belongs on Partial");
+        bug("a slab leaves its list in a later lock hold", "S1", "the slab is on list Full, but belongs on Partial");
     }
     s2 {
         loom("S2 lists: shrink beside free and allocation", Model::new(Bound::None, 740), models::shrink_during_free_and_allocation);
@@ -280,15 +280,15 @@ uslab_magazine::sync::scenarios! {
     }
     g1 {
         loom("G1 two threads publish", Model::new(Bound::None, 68), models::two_threads_publish);
-        bug("the second publisher keeps its value", "G1", "two values");
+        bug("the second publisher keeps its value", "G1", "all threads see one published value");
     }
     u1 {
         loom("U1 the public API", Model::new(TWO, 1900).each(Script::all(1, 2, 6)), models::the_public_api);
-        bug("a user's assertion", "U1", "is not theirs");
+        bug("a user's assertion", "U1", "belongs to another thread");
     }
     l1_two_grow {
         loom("L1 limit: two make a slab each", Model::new(THREE, 64), models::two_grow_at_the_limit);
-        bug("a slab is charged without an atomic update", "L1", "more slabs than the limit");
+        bug("a slab is charged without an atomic update", "L1", "the cache has no more slabs than its limit");
     }
     l1 {
         loom("L1 limit: one CPU gets what the other frees", Model::new(THREE, 7), models::at_the_limit_one_gets_what_the_other_frees);
@@ -331,21 +331,21 @@ uslab_magazine::sync::scenarios! {
         bug("a freed object keeps its generation", "H1", "another object");
         bug("a handle is freed without an atomic exchange", "H2", "object freed twice");
         bug("a free does not wait for holders", "H3", "object freed twice");
-        bug("a free does not wait for holders", "H5", "somebody holds the object");
-        bug("an object is prepared while in use", "H4", "before it is prepared");
+        bug("a free does not wait for holders", "H5", "the object being prepared has a holder");
+        bug("an object is prepared while in use", "H4", "only after it is prepared");
     }
     numbered {
         shuttle("H6 H7: four name objects that are destructed", Schedules(2500), handles::four_get_numbers);
-        bug("an object number is taken in a later lock hold", "H6", "two objects of one number");
+        bug("an object number is taken in a later lock hold", "H6", "two objects have the same number");
         bug("an object number restarts its generation with a new object", "H7", "a stale handle is valid");
     }
     started {
         shuttle("G1: four publish", RUNS, schedules::published);
-        bug("the second publisher keeps its value", "G1", "two values");
+        bug("the second publisher keeps its value", "G1", "all threads see one published value");
     }
     used {
         shuttle("U1 M1: four use the public API", RUNS, schedules::public_api);
-        bug("a CPU's region is used without a claim", "U1", "something is left");
+        bug("a CPU's region is used without a claim", "U1", "no object remains in use");
     }
     checked {
         shuttle("T1: three free a checked object", RUNS, hardened::three_free_a_checked_object);
@@ -353,7 +353,7 @@ uslab_magazine::sync::scenarios! {
     }
     reaped {
         shuttle("V1: two take pages beside the reaper", Schedules(3000), schedules::reaped);
-        bug("the reaper sleeps without checking for work again", "V1", "the reaper sleeps while there is memory");
+        bug("the reaper sleeps without checking for work again", "V1", "the reaper must not sleep while memory can be returned");
     }
     asked_again {
         shuttle("V2: one waits for what a shrinker gave up", Schedules(1000), schedules::asked_again);
@@ -361,42 +361,42 @@ uslab_magazine::sync::scenarios! {
     }
     explained_handles {
         shuttle("H1 H2 H3 H6 H7: what four saw of handles is explained by one order", RUNS, histories::handles);
-        bug("a holder is counted without an atomic exchange", "H1", "no order explains");
-        bug("a freed object keeps its generation", "H1", "no order explains");
-        bug("a handle is freed without an atomic exchange", "H2", "no order explains");
+        bug("a holder is counted without an atomic exchange", "H1", "no sequential order explains");
+        bug("a freed object keeps its generation", "H1", "no sequential order explains");
+        bug("a handle is freed without an atomic exchange", "H2", "no sequential order explains");
         bug("a free does not wait for holders", "H3", "object freed twice");
-        bug("an object number is taken in a later lock hold", "H6", "no order explains");
-        bug("an object number restarts its generation with a new object", "H7", "no order explains");
+        bug("an object number is taken in a later lock hold", "H6", "no sequential order explains");
+        bug("an object number restarts its generation with a new object", "H7", "no sequential order explains");
     }
     explained_hives {
         shuttle("W1: what four saw of two hives is explained by one order", RUNS, histories::hives);
-        bug("a hive treats any set bit as a value", "W1", "no order explains");
+        bug("a hive treats any set bit as a value", "W1", "no sequential order explains");
     }
     explained_pools {
         shuttle("A5: what four saw of a pool with a reserve is explained by one order", RUNS, histories::pools);
-        bug("a mempool does not count what it takes from its reserve", "A5", "no order explains");
+        bug("a mempool does not count what it takes from its reserve", "A5", "no sequential order explains");
     }
     profiled {
         shuttle("O1: four allocate and free in a profile", RUNS, schedules::profiled);
-        bug("a sample is removed after its object is freed", "O1", "live by the profile");
+        bug("a sample is removed after its object is freed", "O1", "live objects in the profile");
     }
     profiled_anew {
         shuttle("O2: four allocate and free while one profile ends and another begins", RUNS, schedules::profiled_anew);
-        bug("a sample is recorded in a later profile", "O2", "in a profile that samples nothing");
+        bug("a sample is recorded in a later profile", "O2", "a profile without sampling has no samples");
     }
     simulated {
         shuttle("A1 A2 A3 A4 A5 A6: the whole subsystem, as seeds draw it", simulation::Seeds(1500), || ());
         bug("a partly pushed batch counts as pushed", "A1", "expected");
         bug("a merge does not check the buddy", "A1", "taken off an empty list");
-        bug("a freed object keeps its generation", "A1", "two objects of one handle");
-        bug("a flush skips the depots", "A1", "a cache alone gets");
+        bug("a freed object keeps its generation", "A1", "two objects have the same handle");
+        bug("a flush skips the depots", "A1", "a cache alone allocates");
         bug("shrinkers run with the list lock held", "A2", "lock order");
         bug("a tag is cleared after its object is freed", "A3", "object freed twice");
-        bug("deferred frees do not wait for readers", "A4", "a reader may look at");
-        bug("a slab is freed before its readers leave", "A4", "that a reader looks at");
+        bug("deferred frees do not wait for readers", "A4", "a reader may read");
+        bug("a slab is freed before its readers leave", "A4", "that a reader can read");
         bug("a mempool does not count what it takes from its reserve", "A5", "the reserve of a pool");
-        bug("the newest waiter is served first", "A6", "who waits was passed");
-        bug("an allocation overtakes waiters", "A6", "who waits was passed");
+        bug("the newest waiter is served first", "A6", "a waiter was overtaken");
+        bug("an allocation overtakes waiters", "A6", "a waiter was overtaken");
         bug("a cancelled waiter keeps its object", "A6", "objects in use");
     }
 }
@@ -416,6 +416,6 @@ uslab_magazine::sync::scenarios! {
     }
     e3 {
         loom("E3 a reader of an object that is used anew", Model::new(TWO, 2400), rcu::a_read_of_a_reallocated_object);
-        bug("a reader does not look at the key again", "E3", "a value of another object");
+        bug("a reader does not check the key again", "E3", "a value of another object");
     }
 }

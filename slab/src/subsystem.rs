@@ -364,8 +364,8 @@ mod global {
     }
 
     /// Guard that marks the current thread as starting a subsystem.
-    struct Starting;
-    impl Drop for Starting {
+    struct StartGuard;
+    impl Drop for StartGuard {
         fn drop(&mut self) {
             STARTING.set(false);
         }
@@ -395,7 +395,7 @@ mod global {
         if STARTING.replace(true) {
             return Err(StartError::Starting);
         }
-        let _starting = Starting;
+        let _starting = StartGuard;
         Ok(GLOBAL.publish(Box::new(make()?)))
     }
 
@@ -413,7 +413,7 @@ mod global {
             assert!(started.is_ok());
             // Another test may have started the global subsystem earlier.
             assert!(matches!(inner, Some(Err(StartError::Starting) | Ok(()))));
-            assert!(core::ptr::eq(started.unwrap(), get().unwrap()), "one winner for all");
+            assert!(core::ptr::eq(started.unwrap(), get().unwrap()), "all threads get the same subsystem");
         }
 
         #[test]

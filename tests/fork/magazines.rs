@@ -10,13 +10,13 @@ use uslab_magazine::sync::{Arc, AtomicBool, Ordering::Relaxed, Rank};
 use uslab_magazine::{Cpus, Fork, Heap, Layer, Table};
 
 const WORKERS: usize = 4;
-const HELD: usize = 20;
+const HELD_ROUNDS: usize = 20;
 const CAPACITY: u16 = 5;
 const ROUNDS: usize = 2000;
 
 /// A layer and its table, which a fork copies together.
-struct Both<'a>(&'a Arc<Table<Heap>>, &'a Layer<TestRound>);
-impl Fork for Both<'_> {
+struct LayerWithTable<'a>(&'a Arc<Table<Heap>>, &'a Layer<TestRound>);
+impl Fork for LayerWithTable<'_> {
     unsafe fn locks(&self, rank: Rank, visit: &mut dyn FnMut(&dyn ForkLock)) {
         // SAFETY: the caller keeps the contract of `Fork::locks`, which is the same for the table and the layer.
         unsafe {
@@ -42,7 +42,7 @@ fn child(layer: &uslab_magazine::Layer<TestRound>, supplier: &TestSupplier) -> R
         mine.extend(layer.alloc(supplier));
     }
     if mine.len() != 200 || mine.iter().any(|b| !supplier.stamp(*b, me)) {
-        return Err("a round that a thread of the parent holds, or the child itself, was handed out");
+        return Err("the child got a round that it holds, or that a thread of the parent holds");
     }
     layer.drain(supplier, 0..layer.cpus().count());
     layer.reap(supplier);
@@ -54,21 +54,21 @@ fn child(layer: &uslab_magazine::Layer<TestRound>, supplier: &TestSupplier) -> R
     let mut free = supplier.free.lock().clone();
     free.sort_unstable();
     if free.windows(2).any(|w| w[0] == w[1]) {
-        return Err("a round is there twice");
+        return Err("a round is in two places");
     }
     // A thread may lose the rounds that it held, one round in transit, and a magazine. A drain may lose the rounds that
     // it had taken and not passed on yet.
     let lost = ROUNDS - free.len();
     let taken = layer.config().most_rounds(layer.cpus()) as usize;
-    if lost > WORKERS * (HELD + 1 + usize::from(CAPACITY)) + taken {
-        return Err("more was lost than was in flight");
+    if lost > WORKERS * (HELD_ROUNDS + 1 + usize::from(CAPACITY)) + taken {
+        return Err("more rounds were lost than were in use");
     }
     Ok(())
 }
 
 #[test]
 fn forked_child_of_a_busy_process_uses_magazines() {
-    let _alone = crate::ALONE.lock();
+    let _alone = crate::TEST_LOCK.lock();
     for cpus in [Cpus::os(), Cpus::os().claimed()] {
         let table = table(cpus);
         let (layer, supplier, stop) =
@@ -79,8 +79,8 @@ fn forked_child_of_a_busy_process_uses_magazines() {
                 scope.spawn(move || {
                     let (me, mut dice, mut held) = (t as u64 + 1, Rng(t as u64 + 1), vec![]);
                     while !stop.load(Relaxed) {
-                        if held.len() < HELD && dice.below(2) == 0 {
-                            let round = layer.alloc(supplier).expect("there are enough");
+                        if held.len() < HELD_ROUNDS && dice.below(2) == 0 {
+                            let round = layer.alloc(supplier).expect("the supplier must have enough rounds");
                             assert!(supplier.stamp(round, me));
                             held.push(round);
                         } else if !held.is_empty() {
@@ -99,7 +99,7 @@ fn forked_child_of_a_busy_process_uses_magazines() {
                     std::thread::yield_now();
                 }
             });
-            let both = Both(&table, &layer);
+            let both = LayerWithTable(&table, &layer);
             for i in 0..100 {
                 let free = supplier.free.lock();
                 // SAFETY: `after_fork_in_parent` and `after_fork_in_child` follow.
@@ -129,7 +129,7 @@ fn forked_child_of_a_busy_process_uses_magazines() {
                         // SAFETY: this is the process that forked.
                         unsafe { both.after_fork_in_parent() };
                         drop(free);
-                        let status = waitpid(child, None).expect("the child");
+                        let status = waitpid(child, None).expect("the child must succeed");
                         if status != WaitStatus::Exited(child, 0) {
                             stop.store(true, Relaxed);
                         }
@@ -140,6 +140,6 @@ fn forked_child_of_a_busy_process_uses_magazines() {
             stop.store(true, Relaxed);
         });
         layer.flush_all(&supplier);
-        assert_eq!(supplier.census().len(), ROUNDS, "the parent has lost nothing");
+        assert_eq!(supplier.census().len(), ROUNDS, "the parent must lose no memory");
     }
 }

@@ -10,4 +10,4 @@ mod subsystem;
 /// The lock that each test holds while it runs. If a test forked while another test runs, the child would have locks
 /// whose holders do not exist in the child.
 #[allow(clippy::disallowed_types)]
-static ALONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
+static TEST_LOCK: std::sync::Mutex<()> = std::sync::Mutex::new(());

@@ -16,7 +16,7 @@ use uslab_magazine::sync::{AtomicBool, Mutex, Ordering::Relaxed};
 
 const WORKERS: u64 = 4;
 /// The number of allocations that a worker holds.
-const HELD: usize = 300;
+const HELD_ALLOCATIONS: usize = 300;
 
 /// Returns layouts that are mostly small; one layout in 512 is larger than the largest block.
 fn layout(dice: &mut Rng) -> Layout {
@@ -26,19 +26,19 @@ fn layout(dice: &mut Rng) -> Layout {
 }
 
 /// An allocation, and the stamp that the allocation's owner wrote to its first byte.
-type Piece = (NonNull<u8>, Layout, u8);
+type StampedAllocation = (NonNull<u8>, Layout, u8);
 
-fn take(malloc: &Malloc, dice: &mut Rng, stamp: u8) -> Piece {
+fn take(malloc: &Malloc, dice: &mut Rng, stamp: u8) -> StampedAllocation {
     let layout = layout(dice);
-    let memory = malloc.alloc(layout, Gfp::KERNEL).expect("there is enough");
+    let memory = malloc.alloc(layout, Gfp::KERNEL).expect("the subsystem must have enough memory");
     // SAFETY: the memory was allocated just now, with at least one byte.
     unsafe { memory.write(stamp) };
     (memory, layout, stamp)
 }
-fn give(malloc: &Malloc, (memory, layout, stamp): Piece, sized: bool) {
+fn give(malloc: &Malloc, (memory, layout, stamp): StampedAllocation, sized: bool) {
     // SAFETY: the memory was allocated from this malloc with this layout, and is freed once.
     unsafe {
-        assert_eq!(memory.read(), stamp, "somebody else wrote there");
+        assert_eq!(memory.read(), stamp, "the allocation was overwritten");
         if sized { malloc.free_sized(memory, layout) } else { malloc.free(memory) }
     }
 }
@@ -46,9 +46,9 @@ fn give(malloc: &Malloc, (memory, layout, stamp): Piece, sized: bool) {
 fn work(malloc: &Malloc, cache: &KmemCache, stop: &AtomicBool, me: u64) {
     let (mut dice, mut held, mut objects) = (Rng(me + 1), vec![], vec![]);
     while !stop.load(Relaxed) {
-        if held.len() < HELD && dice.below(2) == 0 {
+        if held.len() < HELD_ALLOCATIONS && dice.below(2) == 0 {
             held.push(take(malloc, &mut dice, me as u8));
-            objects.push(cache.alloc_block(Gfp::KERNEL).expect("there is enough"));
+            objects.push(cache.alloc_block(Gfp::KERNEL).expect("the subsystem must have enough memory"));
         } else if !held.is_empty() {
             let at = dice.below(held.len());
             give(malloc, held.swap_remove(at), at.is_multiple_of(2));
@@ -65,8 +65,8 @@ fn work(malloc: &Malloc, cache: &KmemCache, stop: &AtomicBool, me: u64) {
 fn child(subsystem: &Subsystem, malloc: &Malloc, cache: &KmemCache, i: u64) {
     let mut dice = Rng(i + 1000);
     let held: Vec<_> = (0..100).map(|_| take(malloc, &mut dice, 0xc)).collect();
-    let objects = cache.alloc_blocks(Gfp::ZERO, 100).expect("there is enough");
-    let census = subsystem.check().expect("the books are right");
+    let objects = cache.alloc_blocks(Gfp::ZERO, 100).expect("the subsystem must have enough memory");
+    let census = subsystem.check().expect("the census must succeed");
     // Each thread holds at most a batch or a magazine, and slabs that it detached to shrink.
     assert!(census.lost_pages <= 64 * WORKERS * 16, "{census:?}");
     held.into_iter().enumerate().for_each(|(i, piece)| give(malloc, piece, i % 2 == 0));
@@ -74,7 +74,7 @@ fn child(subsystem: &Subsystem, malloc: &Malloc, cache: &KmemCache, i: u64) {
     subsystem.reap();
     subsystem.shrink();
     subsystem.pages().decommit();
-    subsystem.check().expect("the books are right at the end");
+    subsystem.check().expect("the census must succeed at the end");
     // The drop must not wait for calls of threads that the child does not have.
     drop(subsystem.observe(|_| ()).expect("a place"));
     let own = KmemCache::builder("born-late", 100).build_in(subsystem).expect("a cache");
@@ -83,7 +83,7 @@ fn child(subsystem: &Subsystem, malloc: &Malloc, cache: &KmemCache, i: u64) {
 
 #[test]
 fn forked_child_of_a_busy_process_uses_its_subsystem() {
-    let _alone = crate::ALONE.lock();
+    let _alone = crate::TEST_LOCK.lock();
     for cpus in [Cpus::os(), Cpus::os().claimed()] {
         let subsystem = Subsystem::new(Config::new(PageConfig::default_for(cpus))).unwrap();
         let malloc = Malloc::new(&subsystem).unwrap();
@@ -113,7 +113,7 @@ fn forked_child_of_a_busy_process_uses_its_subsystem() {
                     ForkResult::Parent { child } => {
                         // SAFETY: this is the process that forked.
                         unsafe { subsystem.after_fork_in_parent() };
-                        let status = waitpid(child, None).expect("the child");
+                        let status = waitpid(child, None).expect("the child must succeed");
                         if status != WaitStatus::Exited(child, 0) {
                             stop.store(true, Relaxed);
                         }
@@ -124,17 +124,17 @@ fn forked_child_of_a_busy_process_uses_its_subsystem() {
             stop.store(true, Relaxed);
         });
         assert_eq!(observer.counts().panics, 0);
-        let census = subsystem.check().expect("the parent has lost nothing");
+        let census = subsystem.check().expect("the parent must lose no memory");
         let lost = (census.lost_objects, census.lost_slabs, census.lost_pages);
         assert_eq!((census.used, census.huge_pages, lost), (0, 0, (0, 0, 0)));
     }
 }
 
-/// Runs `busy` on a thread until it waits in the `Stop` that it gets; then forks, and runs `child` in the child.
+/// Runs `busy` on a thread until it waits in the `StopPoint` that it gets; then forks, and runs `child` in the child.
 /// `child` returns `true` if all checks in the child succeed.
-fn forked_beside(subsystem: &Subsystem, busy: impl FnOnce(Stop) + Send, child: impl FnOnce() -> bool) {
-    let _alone = crate::ALONE.lock();
-    let stop = Stop::default();
+fn forked_beside(subsystem: &Subsystem, busy: impl FnOnce(StopPoint) + Send, child: impl FnOnce() -> bool) {
+    let _alone = crate::TEST_LOCK.lock();
+    let stop = StopPoint::default();
     std::thread::scope(|scope| {
         let its = stop.clone();
         scope.spawn(|| busy(its));
@@ -160,26 +160,26 @@ fn forked_beside(subsystem: &Subsystem, busy: impl FnOnce(Stop) + Send, child: i
             }
         };
         stop.may_go_on();
-        let (status, well) = ended.expect("the child");
+        let (status, well) = ended.expect("the child must succeed");
         assert_eq!(status, well);
     });
 }
 /// A point at which one thread waits until another releases it.
 #[derive(Clone, Default)]
-struct Stop(Arc<[AtomicBool; 2]>);
-impl Stop {
+struct StopPoint(Arc<[AtomicBool; 2]>);
+impl StopPoint {
     fn wait(&self) {
         self.0[0].store(true, Relaxed);
-        until(&self.0[1]);
+        wait_for(&self.0[1]);
     }
     fn until_it_waits(&self) {
-        until(&self.0[0]);
+        wait_for(&self.0[0]);
     }
     fn may_go_on(&self) {
         self.0[1].store(true, Relaxed);
     }
 }
-fn until(set: &AtomicBool) {
+fn wait_for(set: &AtomicBool) {
     while !set.load(Relaxed) {
         std::thread::yield_now();
     }
@@ -192,7 +192,8 @@ fn forked_child_does_not_wait_for_a_running_observer() {
     let cache = KmemCache::builder("object", 200).build_in(&subsystem).unwrap();
     let place = Arc::new(Mutex::new(None));
     let stops = place.clone();
-    let observer = subsystem.observe(move |_| stops.lock().iter().for_each(Stop::wait)).expect("a place");
+    let observer =
+        subsystem.observe(move |_| stops.lock().iter().for_each(StopPoint::wait)).expect("a place");
     let busy = |stop| {
         *place.lock() = Some(stop);
         drop(cache.alloc_block(Gfp::KERNEL));
@@ -209,15 +210,15 @@ fn forked_child_does_not_wait_for_a_running_observer() {
 fn fork_during_a_drain_leaves_no_stack_closed() {
     for cpus in [Cpus::os(), Cpus::os().claimed()] {
         let subsystem = Subsystem::new(Config::new(PageConfig::default_for(cpus))).unwrap();
-        let place = Arc::new(Mutex::new(None::<Stop>));
+        let place = Arc::new(Mutex::new(None::<StopPoint>));
         let stops = place.clone();
         // Destructs an object in a slab that the drain emptied.
         let dtor = move |_: &mut [u8]| {
             let stop = stops.lock().take();
-            stop.iter().for_each(Stop::wait);
+            stop.iter().for_each(StopPoint::wait);
         };
         let cache = KmemCache::builder("object", 2048).dtor(dtor).build_in(&subsystem).unwrap();
-        drop(cache.alloc_blocks(Gfp::KERNEL, 1000).expect("there is enough"));
+        drop(cache.alloc_blocks(Gfp::KERNEL, 1000).expect("the subsystem must have enough memory"));
         let busy = |stop| {
             *place.lock() = Some(stop);
             cache.drain(0..cpus.count());
@@ -235,7 +236,7 @@ fn fork_during_a_drain_leaves_no_stack_closed() {
 /// Regression test: in debug builds, the lock-order check compared the locks of two subsystems and aborted the program.
 #[test]
 fn fork_can_hold_the_locks_of_two_subsystems() {
-    let _alone = crate::ALONE.lock();
+    let _alone = crate::TEST_LOCK.lock();
     let pages = || PageConfig::default_for(Cpus::os()).limit(16 << 20);
     let both = [(); 2].map(|()| Subsystem::new(Config::new(pages())).unwrap());
     let caches =

@@ -14,8 +14,8 @@ const MIB: u64 = 1 << 20;
 
 /// Runs a test of this file alone in a process; `options` are options of the process's heap.
 #[track_caller]
-fn alone(test: &str, options: &str) {
-    process::alone(&format!("give_back::{test}"), &format!("USLAB_OPTIONS={options}"));
+fn run_test_alone(test: &str, options: &str) {
+    process::run_test_alone(&format!("give_back::{test}"), &format!("USLAB_OPTIONS={options}"));
 }
 
 /// Returns the resident bytes of this process.
@@ -48,7 +48,7 @@ fn load() -> Vec<Vec<u8>> {
 #[test]
 fn freed_objects_of_mixed_sizes_are_decommitted() {
     // The checks of a debug build keep a byte for each word, so they are disabled.
-    alone("child_frees_objects_of_mixed_sizes", "check=0");
+    run_test_alone("child_frees_objects_of_mixed_sizes", "check=0");
 }
 #[test]
 #[ignore = "run by the test above"]
@@ -68,20 +68,20 @@ fn child_frees_objects_of_mixed_sizes() {
     );
     assert!(
         left <= uslab::global_alloc::KEEP_FREE as u64 + used,
-        "{left} bytes are left, {used} of them in use"
+        "{left} bytes remain, {used} of them in use"
     );
     Uslab.reap();
     Uslab.reap();
     let (now, pages) = (resident(), backed());
     println!("after two intervals: {} MiB resident, {} MiB of pages", now >> 20, pages >> 20);
     assert!(now <= 30 * MIB, "{now} bytes are resident");
-    assert!(pages <= 24 * MIB, "{pages} bytes are left");
+    assert!(pages <= 24 * MIB, "{pages} bytes of pages remain");
     Uslab.check().unwrap().unwrap();
 }
 
 #[test]
 fn thousand_scattered_objects_keep_little_memory_committed() {
-    alone("child_keeps_a_thousand_scattered_objects", "");
+    run_test_alone("child_keeps_a_thousand_scattered_objects", "");
 }
 #[test]
 #[ignore = "run by the test above"]
@@ -97,8 +97,8 @@ fn child_keeps_a_thousand_scattered_objects() {
         Uslab.reap();
     }
     let left = backed();
-    println!("{} MiB of {} are left", left >> 20, most >> 20);
-    assert!(left < 6 * MIB, "{left} bytes are left");
+    println!("{} MiB of {} remain", left >> 20, most >> 20);
+    assert!(left < 6 * MIB, "{left} bytes remain");
     assert!(kept.iter().all(|object| object.iter().all(|word| *word == object[0])));
     Uslab.check().unwrap().unwrap();
 }
@@ -112,18 +112,22 @@ fn wait(what: &str, so: impl Fn() -> bool) {
         }
         std::thread::sleep(Duration::from_millis(10));
     }
-    panic!("still not: {what}");
+    panic!("timeout: the condition `{what}` does not hold");
 }
 
 #[test]
 fn reaper_thread_sleeps_after_decommitting_idle_memory() {
-    alone("child_waits_for_its_reaper_thread_to_sleep", "reap=20,check=0");
+    run_test_alone("child_waits_for_its_reaper_thread_to_sleep", "reap=20,check=0");
 }
 #[test]
 #[ignore = "run by the test above"]
 fn child_waits_for_its_reaper_thread_to_sleep() {
     let reaper = || Uslab.reaper().unwrap();
-    assert_eq!((reaper().thread, reaper().interval_ms), (ReaperThread::Wanted, 20), "it is too small yet");
+    assert_eq!(
+        (reaper().thread, reaper().interval_ms),
+        (ReaperThread::Wanted, 20),
+        "the heap is still too small"
+    );
     // The environment's value takes precedence.
     Uslab.reap_every(Duration::from_secs(3600));
     assert_eq!(reaper().interval_ms, 20);
@@ -132,11 +136,11 @@ fn child_waits_for_its_reaper_thread_to_sleep() {
         assert_ne!(reaper().thread, ReaperThread::Wanted);
         assert!(resident() > 200 * MIB);
         drop(vectors);
-        wait("the memory is given back", || resident() <= 30 * MIB);
-        wait("it sleeps", || reaper().thread == ReaperThread::Asleep);
+        wait("the memory is returned to the system", || resident() <= 30 * MIB);
+        wait("the reaper sleeps", || reaper().thread == ReaperThread::Asleep);
         let ended = reaper().intervals;
         std::thread::sleep(Duration::from_millis(200));
-        assert_eq!(reaper().intervals, ended, "nothing was freed");
+        assert_eq!(reaper().intervals, ended, "no memory was freed");
     }
     assert_eq!(reaper().refused, 0);
 }
@@ -149,7 +153,7 @@ fn huge() -> (u64, u64) {
 
 #[test]
 fn reaper_thread_unmaps_freed_mappings() {
-    alone("child_frees_large_mappings", "reap=20");
+    run_test_alone("child_frees_large_mappings", "reap=20");
 }
 #[test]
 #[ignore = "run by the test above"]
@@ -158,25 +162,25 @@ fn child_frees_large_mappings() {
     let before = resident();
     for _ in 0..2 {
         let buffers: Vec<_> = (0..10).map(|_| vec![1_u8; 10 << 20]).collect();
-        assert_ne!(reaper().thread, ReaperThread::Wanted, "mappings count, too");
+        assert_ne!(reaper().thread, ReaperThread::Wanted, "freed mappings count, too");
         let (used, most) = (huge().0, resident());
         assert!(used >= 100 * MIB && most >= used, "{used} {most}");
         drop(buffers);
-        wait("freed mappings are given back", || huge() == (0, 0));
+        wait("freed mappings are returned to the system", || huge() == (0, 0));
         // A mapping is counted until it is unmapped, so the memory follows the count.
-        wait("and their memory", || resident() < before + 10 * MIB);
-        wait("it sleeps", || reaper().thread == ReaperThread::Asleep);
+        wait("the memory of the mappings is returned", || resident() < before + 10 * MIB);
+        wait("the reaper sleeps", || reaper().thread == ReaperThread::Asleep);
     }
     drop(vec![1_u8; 50 << 20]);
     Uslab.release();
     assert_eq!(huge(), (0, 0));
-    wait("nothing is in its hands", || reaper().thread == ReaperThread::Asleep);
+    wait("the reaper holds no memory", || reaper().thread == ReaperThread::Asleep);
     Uslab.check().unwrap().unwrap();
 }
 
 #[test]
 fn forked_child_inherits_freed_mappings() {
-    alone("child_forks_with_freed_mappings", "reap=0");
+    run_test_alone("child_forks_with_freed_mappings", "reap=0");
 }
 #[test]
 #[ignore = "run by the test above"]
@@ -213,7 +217,7 @@ fn child_forks_with_freed_mappings() {
 
 #[test]
 fn freed_mappings_are_unmapped_at_the_address_limit() {
-    alone("child_frees_mappings_under_an_address_limit", "reap=0");
+    run_test_alone("child_frees_mappings_under_an_address_limit", "reap=0");
 }
 #[test]
 #[ignore = "run by the test above"]
@@ -231,7 +235,7 @@ fn child_frees_mappings_under_an_address_limit() {
     limit(100 * MIB);
     drop(vec![1_u8; 20 << 20]);
     drop(vec![1_u8; 30 << 20]);
-    assert_eq!(huge(), (0, 50 * MIB), "the limit was set later, and is not asked for");
+    assert_eq!(huge(), (0, 50 * MIB), "a limit that is set later is not read");
     // The limit refuses this request until kept mappings are released. The process knows the limit of addresses from
     // here on.
     drop(vec![1_u8; 90 << 20]);
@@ -240,14 +244,14 @@ fn child_frees_mappings_under_an_address_limit() {
     drop(vec![1_u8; 20 << 20]);
     assert_eq!(huge(), (0, 20 * MIB));
     drop(vec![1_u8; 30 << 20]);
-    assert_eq!(huge(), (0, 20 * MIB), "too much to be kept");
+    assert_eq!(huge(), (0, 20 * MIB), "the mapping is too large to be kept");
     Uslab.check().unwrap().unwrap();
 }
 
 /// The child of a fork has no reaper thread, so it starts one.
 #[test]
 fn forked_child_starts_a_separate_reaper_thread() {
-    alone("child_forks_with_a_running_reaper_thread", "reap=20");
+    run_test_alone("child_forks_with_a_running_reaper_thread", "reap=20");
 }
 #[test]
 #[ignore = "run by the test above"]
@@ -266,7 +270,7 @@ fn child_forks_with_a_running_reaper_thread() {
                 let running = reaper().thread != ReaperThread::Wanted;
                 let most = backed();
                 drop(more);
-                wait("the child's memory is given back", || backed() < most - 100 * MIB);
+                wait("the child's memory is returned to the system", || backed() < most - 100 * MIB);
                 // SAFETY: the call ends the child immediately.
                 unsafe { nix::libc::_exit(i32::from(!wanted) + 2 * i32::from(!running)) }
             }
@@ -283,7 +287,7 @@ fn child_forks_with_a_running_reaper_thread() {
 /// of the thread is tried again.
 #[test]
 fn frees_return_memory_without_a_reaper_thread() {
-    alone("child_fails_to_start_threads", "reap=20");
+    run_test_alone("child_fails_to_start_threads", "reap=20");
 }
 #[test]
 #[ignore = "run by the test above"]
@@ -311,7 +315,7 @@ fn child_fails_to_start_threads() {
 
 #[test]
 fn million_freed_objects_are_decommitted() {
-    alone("child_frees_a_million_objects", "");
+    run_test_alone("child_frees_a_million_objects", "");
 }
 #[test]
 #[ignore = "run by the test above"]
@@ -329,7 +333,7 @@ fn child_frees_a_million_objects() {
     drop(objects);
     let left = backed();
     // Frees alone leave this much: the bound, and the slabs and pages that magazines keep.
-    assert!(left <= KEEP_FREE as u64 + 3 * MIB, "{left} bytes are left");
+    assert!(left <= KEEP_FREE as u64 + 3 * MIB, "{left} bytes remain");
     subsystem.end_interval();
     subsystem.end_interval();
     let now = backed();
@@ -339,7 +343,7 @@ fn child_frees_a_million_objects() {
         most >> 20,
         now >> 10
     );
-    assert!(now <= 4 * MIB, "{now} bytes are left");
+    assert!(now <= 4 * MIB, "{now} bytes remain");
     // In random order, the objects that magazines keep at the end are spread over nearly all slabs.
     let mut objects: Vec<_> = (0..1_000_000).map(|_| cache.alloc().unwrap()).collect();
     let mut state = 1;
@@ -348,13 +352,13 @@ fn child_frees_a_million_objects() {
     subsystem.end_interval();
     subsystem.end_interval();
     let now = backed();
-    assert_eq!(now, 0, "what a reap frees is kept by no CPU");
+    assert_eq!(now, 0, "no CPU keeps the memory that a reap frees");
     subsystem.check().unwrap();
 }
 
 #[test]
 fn reaper_thread_ends_with_its_subsystem() {
-    alone("child_drops_a_subsystem_with_a_reaper_thread", "");
+    run_test_alone("child_drops_a_subsystem_with_a_reaper_thread", "");
 }
 #[test]
 #[ignore = "run by the test above"]
@@ -369,10 +373,10 @@ fn child_drops_a_subsystem_with_a_reaper_thread() {
     assert_eq!((subsystem.info().reaper.thread, threads()), (ReaperThread::Wanted, 0));
     let cache = ObjectCache::builder("million").ctor(|| [1_u8; 64]).build_in(&subsystem).unwrap();
     let objects: Vec<_> = (0..1_000_000).map(|_| cache.alloc().unwrap()).collect();
-    wait("its thread has begun", || threads() == 1);
+    wait("the reaper's thread has started", || threads() == 1);
     drop(objects);
-    wait("all of it is given back", || subsystem.info().pages.backed_bytes() <= MIB);
-    wait("it sleeps", || subsystem.info().reaper.thread == ReaperThread::Asleep);
+    wait("all memory is returned to the system", || subsystem.info().pages.backed_bytes() <= MIB);
+    wait("the reaper sleeps", || subsystem.info().reaper.thread == ReaperThread::Asleep);
     // The thread exits with its subsystem, asleep or not.
     drop(cache);
     drop(subsystem);
@@ -383,7 +387,7 @@ fn child_drops_a_subsystem_with_a_reaper_thread() {
 /// grew by 922, 1,222 and 257 MiB; it now grows by 23, 23 and 15 MiB, mostly for page descriptors.
 #[test]
 fn zeroed_allocation_does_not_write_to_fresh_pages() {
-    alone("child_allocates_zeroed_memory", "check=0");
+    run_test_alone("child_allocates_zeroed_memory", "check=0");
 }
 #[test]
 #[ignore = "run by the test above"]

@@ -1,6 +1,6 @@
 //! A program whose heap is `Uslab`: threads, destructors of thread-locals, forks, and all sizes.
 
-use crate::process::alone;
+use crate::process::run_test_alone;
 use nix::libc;
 use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::{ForkResult, fork};
@@ -11,7 +11,7 @@ use uslab::Uslab;
 use uslab_magazine::sync::{AtomicBool, Ordering::Relaxed, thread_local};
 
 fn allocs() -> u64 {
-    Uslab.info().expect("it has started").caches.iter().map(|cache| cache.allocs).sum()
+    Uslab.info().expect("the allocator must have started").caches.iter().map(|cache| cache.allocs).sum()
 }
 
 #[test]
@@ -26,8 +26,8 @@ fn boxes_are_allocated_by_the_global_allocator() {
 }
 
 /// A thread-local value whose destructor allocates after everything else in the thread has ended.
-struct Last(Vec<String>);
-impl Drop for Last {
+struct LastDestructor(Vec<String>);
+impl Drop for LastDestructor {
     fn drop(&mut self) {
         let text: String = self.0.iter().map(String::as_str).rev().collect();
         assert_eq!(text.len(), 3 * self.0.len());
@@ -35,7 +35,7 @@ impl Drop for Last {
     }
 }
 thread_local! {
-    static LAST: RefCell<Option<Last>> = const { RefCell::new(None) };
+    static LAST: RefCell<Option<LastDestructor>> = const { RefCell::new(None) };
 }
 
 #[test]
@@ -45,7 +45,7 @@ fn thread_local_destructors_can_allocate() {
             .map(|_| {
                 std::thread::spawn(|| {
                     let words = (100..300).map(|n| n.to_string()).collect();
-                    LAST.with(|last| *last.borrow_mut() = Some(Last(words)));
+                    LAST.with(|last| *last.borrow_mut() = Some(LastDestructor(words)));
                 })
             })
             .collect();
@@ -83,13 +83,13 @@ fn blocks_of_each_size_and_alignment_can_be_resized() {
 /// The test runs alone in its process, because objects of other tests would prevent blocks from being returned.
 #[test]
 fn memory_of_a_freed_burst_is_decommitted_automatically() {
-    alone("global_alloc::child_frees_a_burst_of_allocations", "");
+    run_test_alone("global_alloc::child_frees_a_burst_of_allocations", "");
 }
 
 #[test]
 #[ignore = "run by the test above"]
 fn child_frees_a_burst_of_allocations() {
-    let backed = || Uslab.info().expect("it has started").pages.backed_bytes();
+    let backed = || Uslab.info().expect("the allocator must have started").pages.backed_bytes();
     let before = backed();
     let burst: Vec<Vec<u8>> = (0..300_000_usize).map(|n| Vec::with_capacity(500 + n % 1000)).collect();
     let most = backed();
@@ -97,7 +97,7 @@ fn child_frees_a_burst_of_allocations() {
     drop(burst);
     let left = backed();
     // A block that CPUs or depots keep an object of is only partly returned: its free pages.
-    assert!(left < most - (128 << 20), "{left} of {most} are left, {before} before");
+    assert!(left < most - (128 << 20), "{left} of {most} remain, {before} before");
 }
 
 #[test]
@@ -150,7 +150,7 @@ fn forked_children_can_allocate_while_parent_threads_allocate() {
                     unsafe { libc::_exit(i32::from(!good) + 2 * i32::from(!checked)) }
                 }
                 ForkResult::Parent { child } => {
-                    let status = waitpid(child, None).expect("the child");
+                    let status = waitpid(child, None).expect("the child must start");
                     if status != WaitStatus::Exited(child, 0) {
                         stop.store(true, Relaxed);
                     }
@@ -173,7 +173,7 @@ fn process_report_separates_the_object_and_malloc_heaps() {
     let has =
         |heap: usize, cache: &str| heaps[heap].1.caches.iter().any(|of| of.name == cache && of.used > 0);
     assert!(has(0, "told-apart") && !has(1, "told-apart"));
-    assert!(has(1, "malloc-16"), "names are of that size");
+    assert!(has(1, "malloc-16"), "names must have this size");
     drop(object);
 }
 
@@ -181,7 +181,7 @@ fn process_report_separates_the_object_and_malloc_heaps() {
 /// slab, which held the name.
 #[test]
 fn census_ignores_allocations_made_by_the_census() {
-    alone("global_alloc::child_takes_a_census", "");
+    run_test_alone("global_alloc::child_takes_a_census", "");
 }
 #[test]
 #[ignore = "run by the test above"]

@@ -1,6 +1,6 @@
 //! Tests which inlined paths serve the malloc of the process, and that each of these paths works.
 
-use crate::process::alone;
+use crate::process::run_test_alone;
 use std::alloc::{Layout, alloc, dealloc};
 use uslab::Uslab;
 use uslab_magazine::{Cpus, Mechanism};
@@ -53,17 +53,20 @@ fn sequences_serve() -> bool {
 
 #[test]
 fn static_paths_are_open_if_restartable_sequences_work() {
-    alone("static_paths::child_expects_static_paths_with_restartable_sequences", "USLAB_OPTIONS=check=0");
-    alone("static_paths::child_expects_closed_static_paths", "USLAB_RSEQ=off USLAB_OPTIONS=check=0");
+    run_test_alone(
+        "static_paths::child_expects_static_paths_with_restartable_sequences",
+        "USLAB_OPTIONS=check=0",
+    );
+    run_test_alone("static_paths::child_expects_closed_static_paths", "USLAB_RSEQ=off USLAB_OPTIONS=check=0");
     // The library registers the threads instead of the C library.
-    alone(
+    run_test_alone(
         "static_paths::child_expects_static_paths_with_restartable_sequences",
         "GLIBC_TUNABLES=glibc.pthread.rseq=0 USLAB_OPTIONS=check=0",
     );
     // The malloc checks each free, so static paths are closed.
-    alone("static_paths::child_expects_closed_static_paths", "USLAB_OPTIONS=check=1");
+    run_test_alone("static_paths::child_expects_closed_static_paths", "USLAB_OPTIONS=check=1");
     // Sequences serve, but the limit leaves pages fewer addresses, so the malloc's own paths serve.
-    alone(
+    run_test_alone(
         "static_paths::child_expects_closed_static_paths",
         &format!("ulimit -v {} && USLAB_OPTIONS=check=0", 8 << 20),
     );
@@ -82,7 +85,7 @@ fn child_expects_closed_static_paths() {
 /// Objects that static paths allocated are freed on other paths.
 #[test]
 fn static_paths_close_when_an_address_limit_is_set() {
-    alone("static_paths::child_limits_its_addresses_and_frees_objects", "USLAB_OPTIONS=check=0");
+    run_test_alone("static_paths::child_limits_its_addresses_and_frees_objects", "USLAB_OPTIONS=check=0");
 }
 #[test]
 #[ignore = "run by the test above"]
@@ -100,7 +103,7 @@ fn child_limits_its_addresses_and_frees_objects() {
 /// use the per-CPU words of the malloc.
 #[test]
 fn program_caches_do_not_use_malloc_cpu_words() {
-    alone("static_paths::child_allocates_from_a_separate_cache", "USLAB_OPTIONS=check=0");
+    run_test_alone("static_paths::child_allocates_from_a_separate_cache", "USLAB_OPTIONS=check=0");
 }
 #[test]
 #[ignore = "run by the test above"]

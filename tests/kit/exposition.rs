@@ -18,25 +18,25 @@ pub(crate) fn read(text: &str) -> Result<BTreeMap<String, f64>, String> {
     for line in text.lines() {
         let wrong = |what: &str| Err(format!("{what}: {line}"));
         if let Some(help) = line.strip_prefix("# HELP ") {
-            let Some((name, help)) = help.split_once(' ') else { return wrong("no help") };
+            let Some((name, help)) = help.split_once(' ') else { return wrong("expected a metric's help") };
             if help.trim() != help || help.is_empty() || help.contains('\\') {
                 return wrong("help");
             }
             helped = name.to_owned();
         } else if let Some(kind) = line.strip_prefix("# TYPE ") {
-            let Some((name, kind)) = kind.split_once(' ') else { return wrong("no type") };
+            let Some((name, kind)) = kind.split_once(' ') else { return wrong("expected a metric's type") };
             if name != helped || types.insert(name.to_owned(), kind.to_owned()).is_some() {
-                return wrong("a type that does not follow its help, or comes twice");
+                return wrong("expected one type after each help");
             }
             if (kind == "counter") != name.ends_with("_total") || !matches!(kind, "counter" | "gauge") {
                 return wrong("type");
             }
             typed = name.to_owned();
         } else {
-            let Some((key, value)) = line.rsplit_once(' ') else { return wrong("no value") };
+            let Some((key, value)) = line.rsplit_once(' ') else { return wrong("expected a sample's value") };
             let (name, labels) = key.split_at(key.find('{').unwrap_or(key.len()));
             if name != typed || !is_name(name) {
-                return wrong("a sample that does not follow its type");
+                return wrong("expected a sample after its type");
             }
             if !labels.is_empty() && read_labels(labels).is_none() {
                 return wrong("labels");

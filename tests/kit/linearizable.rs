@@ -110,11 +110,11 @@ pub(crate) struct Object {
     pub(crate) owned: bool,
 }
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Owned {
+pub(crate) enum OwnedOp {
     Alloc(usize),
     Free(usize),
 }
-impl Owned {
+impl OwnedOp {
     pub(crate) fn object(&self) -> usize {
         match self {
             Self::Alloc(object) | Self::Free(object) => *object,
@@ -122,9 +122,9 @@ impl Owned {
     }
 }
 impl Spec for Object {
-    type Op = Owned;
-    fn allows(&mut self, op: &Owned) -> bool {
-        let now = matches!(op, Owned::Alloc(_));
+    type Op = OwnedOp;
+    fn allows(&mut self, op: &OwnedOp) -> bool {
+        let now = matches!(op, OwnedOp::Alloc(_));
         std::mem::replace(&mut self.owned, now) != now
     }
 }

@@ -8,7 +8,7 @@ use std::process::Command;
 /// Runs the test whose full name is `test` in a separate process of this program. `before` is shell text in front of
 /// the command: limits or variables. Returns the text that the process printed.
 #[track_caller]
-pub(crate) fn alone(test: &str, before: &str) -> String {
+pub(crate) fn run_test_alone(test: &str, before: &str) -> String {
     let script = format!("{before} exec \"$0\" --exact {test} --include-ignored --nocapture");
     let program = std::env::current_exe().unwrap();
     let output = Command::new("sh").arg("-c").arg(script).arg(program).output().unwrap();
@@ -31,7 +31,7 @@ pub(crate) fn is_alone(test: &str) -> bool {
     let variable = "USLAB_TEST_ALONE";
     let is = std::env::var_os(variable).is_some();
     if !is {
-        alone(test, &format!("{variable}=1"));
+        run_test_alone(test, &format!("{variable}=1"));
     }
     is
 }

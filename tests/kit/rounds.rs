@@ -35,8 +35,8 @@ impl TestSupplier {
     pub(crate) fn census(&self) -> Vec<usize> {
         let mut free = self.free.lock().clone();
         free.sort_unstable();
-        assert!(free.windows(2).all(|w| w[0] < w[1]), "a round is there twice");
-        assert!(free.iter().all(|b| self.stamps[*b].load(Relaxed) == 0), "a free round is somebody's");
+        assert!(free.windows(2).all(|w| w[0] < w[1]), "a round is in two places");
+        assert!(free.iter().all(|b| self.stamps[*b].load(Relaxed) == 0), "a free round has no owner");
         free
     }
 }
@@ -62,7 +62,7 @@ pub(crate) fn layer(
     stock: u16,
     depot_limit: u32,
 ) -> Layer<TestRound> {
-    Layer::new(table, Config::new(capacity, stock, depot_limit)).expect("the table has numbers")
+    Layer::new(table, Config::new(capacity, stock, depot_limit)).expect("the table must have class numbers")
 }
 
 /// A xorshift random number generator.

@@ -26,7 +26,7 @@ mod processor;
 #[path = "sections/x86_64.rs"]
 mod processor;
 use processor::Memory;
-pub(crate) use processor::{Code, Instruction, Register, SIGNATURE, TRAP, written};
+pub(crate) use processor::{Code, Instruction, Register, SIGNATURE, TRAP_CODE, written};
 
 /// The kernel's `struct rseq_cs`.
 #[repr(C, align(32))]
@@ -83,7 +83,7 @@ enum Flow {
 
 /// A place, such as a register, that an instruction reads or writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum Place {
+enum Operand {
     /// A whole register.
     Register(Register),
     Flag(u32),
@@ -93,9 +93,9 @@ enum Place {
 /// The effects of one instruction. Places that the instruction always writes are in `may_write`, too.
 #[derive(Clone, Debug, Default)]
 struct Effect {
-    reads: HashSet<Place>,
-    may_write: HashSet<Place>,
-    writes: HashSet<Place>,
+    reads: HashSet<Operand>,
+    may_write: HashSet<Operand>,
+    writes: HashSet<Operand>,
 }
 
 /// Returns all sections of this program, in the order of their addresses.
@@ -126,11 +126,7 @@ impl Section {
     fn of(descriptor: &Descriptor) -> Self {
         let Descriptor { version, flags, start, len, abort } = *descriptor;
         let descriptor = core::ptr::from_ref(descriptor).addr();
-        assert_eq!(
-            (version, flags),
-            (0, 0),
-            "the section at {start:#x}: the kernel knows version 0 without flags"
-        );
+        assert_eq!((version, flags), (0, 0), "the section at {start:#x} must have version 0 and no flags");
         let code = start..start + len;
         let mut instructions = vec![];
         let mut ip = start;
@@ -150,7 +146,7 @@ impl Section {
     }
 
     fn effect(&self, instruction: &Instruction) -> Effect {
-        instruction.effect().unwrap_or_else(|| panic!("{}: not known here", self.name(instruction)))
+        instruction.effect().unwrap_or_else(|| panic!("{}: unknown instruction", self.name(instruction)))
     }
 
     /// Returns the instructions from the abort address to the start of the section, in the order in which they run; and
@@ -168,10 +164,14 @@ impl Section {
                 }
                 // The retry loop of the abort counter.
                 Flow::Branch(target) if (self.abort..ip).contains(&target) => instruction.next(),
-                _ => panic!("{}: an abort goes straight back to the start", self.name(&instruction)),
+                _ => panic!("{}: the abort handler must jump to the start", self.name(&instruction)),
             };
             way.push(instruction);
-            assert!(way.len() < 32, "the section at {:#x}: an abort does not come back", self.code.start);
+            assert!(
+                way.len() < 32,
+                "the section at {:#x}: the abort handler does not return to the start",
+                self.code.start
+            );
         }
         (way, restart.unwrap_or(self.code.start))
     }
@@ -182,7 +182,7 @@ impl Section {
     }
 
     /// Returns all instructions after the restart label.
-    fn whole(&self) -> Vec<Instruction> {
+    fn instructions(&self) -> Vec<Instruction> {
         let (way, restart) = self.abort_path();
         let ahead = way.into_iter().filter(|one| (restart..self.code.start).contains(&one.ip()));
         ahead.chain(self.instructions.iter().copied()).collect()
@@ -197,7 +197,7 @@ impl Section {
         let miss = out.next();
         assert!(
             out.all(|other| Some(other) == miss),
-            "the section at {:#x} misses to two places",
+            "the section at {:#x} has two addresses for a miss",
             self.code.start
         );
         miss
@@ -254,7 +254,7 @@ impl Section {
     /// Returns the places that are read before they are written, on paths that begin at the restart label. The result
     /// is the least solution of `live = reads + (live after - writes)` over all reachable instructions, where `live
     /// after` belongs to the next instructions.
-    fn live(&self) -> HashSet<Place> {
+    fn live(&self) -> HashSet<Operand> {
         let restart = self.restart();
         let (mut code, mut todo) = (BTreeMap::new(), vec![restart]);
         while let Some(ip) = todo.pop() {
@@ -270,7 +270,7 @@ impl Section {
             };
             if !own {
                 // After a register is written, an operand with that register names another place.
-                effect.reads.retain(|place| !matches!(place, Place::Memory(_)));
+                effect.reads.retain(|place| !matches!(place, Operand::Memory(_)));
             }
             let behind = match instruction.flow() {
                 Flow::Next => vec![instruction.next()],
@@ -281,7 +281,7 @@ impl Section {
             todo.extend(&behind);
             code.insert(ip, (effect, behind));
         }
-        let mut live: BTreeMap<usize, HashSet<Place>> = BTreeMap::new();
+        let mut live: BTreeMap<usize, HashSet<Operand>> = BTreeMap::new();
         loop {
             let mut changed = false;
             for (ip, (effect, behind)) in code.iter().rev() {
@@ -304,25 +304,25 @@ impl Section {
     /// section writes before its commit, so that the values survive an abort.
     fn check(&self) -> usize {
         let start = self.code.start;
-        assert!(!self.code.contains(&self.abort), "the section at {start:#x}: its abort address lies in it");
+        assert!(!self.code.contains(&self.abort), "the section at {start:#x} contains its abort address");
         // SAFETY: the bytes before an abort address are code of this program.
         let signature = unsafe { ((self.abort - 4) as *const u32).read_unaligned() };
-        assert_eq!(signature, SIGNATURE, "the section at {start:#x}: in front of the abort address");
-        let (commit, before) = self.instructions.split_last().expect("a section has instructions");
+        assert_eq!(signature, SIGNATURE, "the section at {start:#x}: the signature before the abort address");
+        let (commit, before) = self.instructions.split_last().expect("a section must have instructions");
         let committed = self.effect(commit).may_write;
         assert!(
-            committed.iter().any(|place| matches!(place, Place::Memory(_))),
-            "{}: the last instruction is the commit, which stores",
+            committed.iter().any(|place| matches!(place, Operand::Memory(_))),
+            "{}: the last instruction must be the committing store",
             self.name(commit)
         );
         for instruction in &self.instructions {
             let inside = instruction.flow() != Flow::Away;
-            assert!(inside, "{}: a section calls nothing, the kernel neither", self.name(instruction));
+            assert!(inside, "{}: a section must not contain a call or a system call", self.name(instruction));
         }
         let live = self.live();
-        let is_cap = |place: &Place| match place {
-            Place::Memory(cap) => {
-                committed.iter().any(|head| matches!(head, Place::Memory(head) if cap.is_cap_beside(head)))
+        let is_cap = |place: &Operand| match place {
+            Operand::Memory(cap) => {
+                committed.iter().any(|head| matches!(head, Operand::Memory(head) if cap.is_cap_beside(head)))
             }
             _ => false,
         };
@@ -330,12 +330,12 @@ impl Section {
         for (i, instruction) in abort_path.iter().chain(before).enumerate() {
             let mut effect = self.effect(instruction);
             if i < abort_path.len() && instruction.is_of_a_counter() {
-                effect.may_write.retain(|place| !matches!(place, Place::Memory(_)));
+                effect.may_write.retain(|place| !matches!(place, Operand::Memory(_)));
             }
             for place in effect.may_write.iter().filter(|place| live.contains(place)) {
                 assert!(
                     is_cap(place) && !effect.reads.contains(place),
-                    "{}: writes {place:?} before the commit, which a restart reads again",
+                    "{}: writes {place:?} before the commit, but a restart reads it again",
                     self.name(instruction)
                 );
                 survive += 1;
@@ -351,7 +351,7 @@ pub(crate) fn write_down(mut beside: Value) {
     beside["architecture"] = std::env::consts::ARCH.into();
     beside["sections"] = all().iter().map(Section::json).collect();
     let file = std::env::var_os("USLAB_SECTIONS").expect("USLAB_SECTIONS: expected the name of a file");
-    std::fs::write(file, beside.to_string()).expect("the file of USLAB_SECTIONS");
+    std::fs::write(file, beside.to_string()).expect("the file of USLAB_SECTIONS must be writable");
 }
 
 /// Totals of [`check`].
@@ -373,7 +373,7 @@ pub(crate) fn check() -> Checked {
     let survive = sections.iter().map(Section::check).sum();
     let instructions = sections.iter().map(|section| section.instructions.len()).sum();
     println!(
-        "{} sections, {instructions} instructions: none writes what its restart reads, but for {survive} widenings",
+        "{} sections, {instructions} instructions: no section writes data that its restart reads, except {survive} widenings",
         sections.len()
     );
     Checked { sections: sections.len(), instructions, survive }

@@ -9,7 +9,7 @@ use uslab_tests::faulty_server;
 
 /// The requests that are sent after a mistake, until the server ends.
 #[derive(Clone, Copy, Debug)]
-enum Then {
+enum FollowingRequests {
     /// No request: the mistake is noticed immediately.
     AtOnce,
     /// Deletes the key.
@@ -25,9 +25,9 @@ enum Then {
     /// Requests a value that is larger than the buffer of the connection.
     GetLarge,
 }
-use Then::*;
+use FollowingRequests::*;
 
-impl Then {
+impl FollowingRequests {
     /// Sends the requests. Returns `true` once the server has ended.
     fn ends(self, client: &mut Client) -> bool {
         let value = "v".repeat(100);
@@ -52,7 +52,7 @@ impl Then {
 }
 
 /// Makes a mistake, and returns the messages that the server writes until it ends.
-fn said(mistake: &str, options: &[&str], then: Then) -> String {
+fn server_messages(mistake: &str, options: &[&str], then: FollowingRequests) -> String {
     let mut server = Server::of(
         Command::new(faulty_server()).args(options).env("USLAB_OPTIONS", "check=1").stderr(Stdio::piped()),
     );
@@ -66,7 +66,7 @@ fn said(mistake: &str, options: &[&str], then: Then) -> String {
         assert!(client.is_answered(request), "{mistake}: {request}");
     }
     let ended = !client.is_answered(&format!("MISTAKE {mistake}")) || then.ends(&mut client);
-    assert!(ended, "{mistake} was not noticed");
+    assert!(ended, "{mistake} was not detected");
     let mut text = String::new();
     server.process.stderr.take().unwrap().read_to_string(&mut text).unwrap();
     assert_eq!(server.process.wait().unwrap().signal(), Some(6), "{mistake}: {text}");
@@ -91,7 +91,7 @@ const NONE: Stacks = [None; 3];
 
 /// The mistakes, each with the requests that follow, the cache of the object, a part of the report, and the report's
 /// stacks.
-const MISTAKES: [(&str, Then, &str, &str, Stacks); 22] = [
+const MISTAKES: [(&str, FollowingRequests, &str, &str, Stacks); 22] = [
     ("overflow_by_1", Delete, "malloc-112", "Right Redzone overwritten", VALUE),
     ("overflow_by_8", Delete, "malloc-112", "Right Redzone overwritten", VALUE),
     ("overflow_by_64", Delete, "malloc-112", "Right Redzone overwritten", VALUE),
@@ -183,17 +183,17 @@ fn is_named(mistake: &str, text: &str, cache: &str, what: &str, stacks: Stacks) 
     for (begin, function) in ["Allocated: age=", "Freed: age=", "Noticed by thread="].into_iter().zip(stacks)
     {
         if let Some(function) = function {
-            let stack = part(text, begin).unwrap_or_else(|| panic!("{mistake}: no {begin} in {text}"));
-            assert!(stack.contains(function), "{mistake}: no {function} in {stack}");
+            let stack = part(text, begin).unwrap_or_else(|| panic!("{mistake}: expected {begin} in {text}"));
+            assert!(stack.contains(function), "{mistake}: expected {function} in {stack}");
         }
     }
 }
 
 #[test]
 fn server_bug_report_has_allocation_and_free_stacks() {
-    let work = |mistakes: &[(&str, Then, &str, &str, Stacks)]| {
+    let work = |mistakes: &[(&str, FollowingRequests, &str, &str, Stacks)]| {
         for &(mistake, then, cache, what, stacks) in mistakes {
-            let text = said(mistake, &["FZPU", "0"], then);
+            let text = server_messages(mistake, &["FZPU", "0"], then);
             is_named(mistake, &text, cache, what, stacks);
             if mistake == "double_free_by_another_thread" {
                 let thread = |begin| {
@@ -212,7 +212,7 @@ fn server_bug_report_has_allocation_and_free_stacks() {
 /// After an object is freed, it is not reused for some time; during this time, the object is overwritten.
 #[test]
 fn write_to_a_quarantined_object_is_reported_on_reuse() {
-    let text = said("write_after_free", &["FZPU", "4096"], Renew);
+    let text = server_messages("write_after_free", &["FZPU", "4096"], Renew);
     is_named("write_after_free", &text, "malloc-112", "Poison overwritten", VALUE);
 }
 
@@ -220,7 +220,7 @@ fn write_to_a_quarantined_object_is_reported_on_reuse() {
 /// The threads of Rust programs have a small stack for signal handlers.
 #[test]
 fn read_after_free_of_a_sample_is_reported() {
-    let text = said("read_after_free", &["heap"], Again);
+    let text = server_messages("read_after_free", &["heap"], Again);
     assert!(text.contains("uslab: guard: use after free: 0x"), "{text}");
     assert!(text.contains(", 0 bytes behind the beginning of an object of 100 bytes at 0x"), "{text}");
     for begin in ["allocated by thread ", "freed by thread "] {

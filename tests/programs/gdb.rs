@@ -12,7 +12,7 @@ use std::process::{Child, Command, Stdio};
 use uslab_tests::{faulty_server, libuslab, libuslab_cache, server, workspace};
 
 /// The message of gdb when it may not trace another process.
-const MAY_NOT: &str = "ptrace: Operation not permitted";
+const NOT_PERMITTED: &str = "ptrace: Operation not permitted";
 
 /// Returns a gdb command that loads the script and runs further commands.
 fn with_script(arguments: &[&str], commands: &[&str]) -> Command {
@@ -31,20 +31,20 @@ fn with_script(arguments: &[&str], commands: &[&str]) -> Command {
 fn gdb(arguments: &[&str], commands: &[&str]) -> Option<String> {
     let output = match with_script(arguments, commands).output() {
         Ok(output) if output.status.code() == Some(127) => {
-            println!("SKIPPED: no gdb");
+            println!("SKIPPED: gdb is not installed");
             return None;
         }
         output => output.unwrap(),
     };
-    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    let gdb_output = String::from_utf8_lossy(&output.stdout).into_owned();
     let errors = String::from_utf8_lossy(&output.stderr);
-    if errors.contains(MAY_NOT) {
-        println!("SKIPPED: gdb may not look at other processes: {errors}");
+    if errors.contains(NOT_PERMITTED) {
+        println!("SKIPPED: gdb may not trace other processes: {errors}");
         return None;
     }
-    println!("{said}{errors}");
+    println!("{gdb_output}{errors}");
     assert!(!errors.contains("Traceback") && !errors.contains("Error while executing"), "{errors}");
-    Some(said + &errors)
+    Some(gdb_output + &errors)
 }
 
 /// Returns commands that show the magazines of each CPU, also of CPUs on which the test may not run.
@@ -55,9 +55,9 @@ fn magazines() -> impl Iterator<Item = String> {
 
 /// Returns the rows of a table that `uslab` printed after `echo NAME`: the numbers of each row, by the row's first
 /// column.
-fn rows<'s>(said: &'s str, name: &str) -> BTreeMap<&'s str, Vec<usize>> {
-    let mut lines = said.lines().skip_while(|line| *line != name).skip(1);
-    assert!(lines.next().is_some_and(|header| header.starts_with("cache ")), "{said}");
+fn rows<'s>(gdb_output: &'s str, name: &str) -> BTreeMap<&'s str, Vec<usize>> {
+    let mut lines = gdb_output.lines().skip_while(|line| *line != name).skip(1);
+    assert!(lines.next().is_some_and(|header| header.starts_with("cache ")), "{gdb_output}");
     let cells = |line: &'s str| line.split_whitespace().collect::<Vec<_>>();
     let rows = lines.map(cells).take_while(|cells| cells.len() > 2);
     let numbers = |cells: &[&str]| cells.iter().filter_map(|cell| cell.parse().ok()).collect();
@@ -65,8 +65,9 @@ fn rows<'s>(said: &'s str, name: &str) -> BTreeMap<&'s str, Vec<usize>> {
 }
 
 /// Returns the word that follows the text `before`.
-fn word<'s>(said: &'s str, before: &str) -> &'s str {
-    let (_, behind) = said.split_once(before).unwrap_or_else(|| panic!("no {before} in {said}"));
+fn word<'s>(gdb_output: &'s str, before: &str) -> &'s str {
+    let (_, behind) =
+        gdb_output.split_once(before).unwrap_or_else(|| panic!("expected {before} in {gdb_output}"));
     behind.split_whitespace().next().unwrap()
 }
 
@@ -95,46 +96,50 @@ fn gdb_commands_read_a_core_dump_of_the_server() {
     let commands = ["echo CACHES\\n", "uslab caches", "echo LEAKS\\n", "uslab leaks", "echo MAGAZINES\\n"];
     let commands = commands.into_iter().map(str::to_owned).chain(magazines()).collect::<Vec<_>>();
     let commands: Vec<&str> = commands.iter().map(String::as_str).collect();
-    let said = gdb(&core, &commands).unwrap();
+    let gdb_output = gdb(&core, &commands).unwrap();
 
     // The columns: subsystem, in use, stacks, depots, free, size, full, partial, empty.
-    let caches = rows(&said, "CACHES");
+    let caches = rows(&gdb_output, "CACHES");
     assert_eq!((caches["entry"][1], caches["connection"][1]), (200, 2));
-    assert!(caches["entry"][2] + caches["entry"][3] + caches["entry"][4] >= 100, "those that were deleted");
+    assert!(
+        caches["entry"][2] + caches["entry"][3] + caches["entry"][4] >= 100,
+        "the deleted keys' objects are free"
+    );
     // The columns: subsystem, in use, bytes, unreachable.
-    let leaks = rows(&said, "LEAKS");
-    assert_eq!((leaks["entry"][1], leaks["entry"][3]), (200, 0), "all are in the table");
+    let leaks = rows(&gdb_output, "LEAKS");
+    assert_eq!((leaks["entry"][1], leaks["entry"][3]), (200, 0), "all objects are in the table");
     assert_eq!((leaks["connection"][1], leaks["connection"][3]), (2, 0));
     // Free buffers keep their memory.
     assert!(leaks.values().all(|row| row[3] == 0), "{leaks:?}");
 
     // One entry is the CPU's next to allocate, the other is an entry in use of the same slab. A slab may have no entry
     // in use, if the CPU held all its remaining objects.
-    let (_, held) = said.split_once("MAGAZINES\n").unwrap();
+    let (_, held) = gdb_output.split_once("MAGAZINES\n").unwrap();
     let entries = held.lines().filter(|line| line.starts_with("entry "));
-    let (said, letters) = entries
+    let (gdb_output, letters) = entries
         .flat_map(|line| line.split_whitespace().skip(3))
         .find_map(|next| {
-            let said =
+            let gdb_output =
                 gdb(&core, &[&format!("uslab whatis {next}+1"), &format!("uslab slab {next}")]).unwrap();
             assert!(
-                said.contains(&format!("byte 1 of object {next} ")) && said.contains("on the stack of CPU "),
-                "{said}"
+                gdb_output.contains(&format!("byte 1 of object {next} "))
+                    && gdb_output.contains("on the stack of CPU "),
+                "{gdb_output}"
             );
-            let letters = said.lines().skip_while(|line| !line.starts_with("slab ")).skip(1);
+            let letters = gdb_output.lines().skip_while(|line| !line.starts_with("slab ")).skip(1);
             let letters: String = letters
                 .take_while(|line| line.starts_with("0x"))
                 .map(|line| &line[line.find(' ').unwrap() + 1..])
                 .collect();
-            letters.contains('U').then_some((said, letters))
+            letters.contains('U').then_some((gdb_output, letters))
         })
-        .expect("a CPU has deleted some, and others of their slab are in use");
-    assert_eq!(word(&said, "of cache "), "entry,");
-    let slab = word(&said, "\nslab ");
+        .expect("a CPU's magazine must hold objects of a slab in use");
+    assert_eq!(word(&gdb_output, "of cache "), "entry,");
+    let slab = word(&gdb_output, "\nslab ");
     let used = letters.find('U').unwrap();
-    let stride: usize = word(&said, "bytes each, ").parse().unwrap();
-    let said = gdb(&core, &[&format!("uslab whatis {slab}+{}", used * stride)]).unwrap();
-    assert!(said.contains(" of cache entry, subsystem 0: in use\n"), "{said}");
+    let stride: usize = word(&gdb_output, "bytes each, ").parse().unwrap();
+    let gdb_output = gdb(&core, &[&format!("uslab whatis {slab}+{}", used * stride)]).unwrap();
+    assert!(gdb_output.contains(" of cache entry, subsystem 0: in use\n"), "{gdb_output}");
     assert!(gdb(&core, &["uslab whatis $sp"]).unwrap().contains("in no subsystem's pages"));
 }
 
@@ -164,14 +169,14 @@ fn gdb_finds_the_owner_of_overwritten_memory_in_cores() {
     lines.find(|line| line == "ATTACHED");
     client.is_answered("MISTAKE write_after_free");
     let mut renewed = (0..1000).flat_map(|n| [format!("SET other{n} {value}"), format!("DEL other{n}")]);
-    assert!(renewed.any(|request| !client.is_answered(&request)), "it was not noticed");
+    assert!(renewed.any(|request| !client.is_answered(&request)), "the mistake was not detected");
     println!("{}", lines.collect::<Vec<_>>().join("\n"));
     let ended = debugger.wait().unwrap();
     let errors = std::fs::read_to_string(errors).unwrap();
     let mut report = String::new();
     server.process.stderr.take().unwrap().read_to_string(&mut report).unwrap();
-    if ended.code() == Some(127) || errors.contains(MAY_NOT) {
-        println!("SKIPPED: no gdb, or it may not look at other processes: {errors}");
+    if ended.code() == Some(127) || errors.contains(NOT_PERMITTED) {
+        println!("SKIPPED: gdb is not installed or may not trace other processes: {errors}");
         return;
     }
     assert!(Path::new(&core).exists(), "no core: {errors}");
@@ -181,42 +186,46 @@ fn gdb_finds_the_owner_of_overwritten_memory_in_cores() {
     let (program, whatis, slab) =
         (faulty_server(), format!("uslab whatis {culprit}+7"), format!("uslab slab {culprit}"));
     let core = [program.to_str().unwrap(), &core];
-    let said = gdb(&core, &[&whatis]).unwrap();
-    assert!(said.contains(&format!(": byte 7 of object {culprit} (")), "{said}");
-    assert_eq!(word(&said, "of cache "), "malloc-112,");
-    let allocated = said.split_once("\nallocated by thread ").expect("who allocated it").1;
-    let (allocated, freed) = allocated.split_once("\nfreed by thread ").expect("who freed it");
-    assert!(allocated.contains("Store"), "{said}");
-    assert!(freed.contains("mistakes::removed") || freed.contains("mistakes::make"), "{said}");
+    let gdb_output = gdb(&core, &[&whatis]).unwrap();
+    assert!(gdb_output.contains(&format!(": byte 7 of object {culprit} (")), "{gdb_output}");
+    assert_eq!(word(&gdb_output, "of cache "), "malloc-112,");
+    let allocated =
+        gdb_output.split_once("\nallocated by thread ").expect("the allocating function must be named").1;
+    let (allocated, freed) =
+        allocated.split_once("\nfreed by thread ").expect("the freeing function must be named");
+    assert!(allocated.contains("Store"), "{gdb_output}");
+    assert!(freed.contains("mistakes::removed") || freed.contains("mistakes::make"), "{gdb_output}");
 
-    let said = gdb(&core, &[&slab]).unwrap();
-    let [start, apart] = ["\nslab 0x", "bytes each, "].map(|before| word(&said, before));
+    let gdb_output = gdb(&core, &[&slab]).unwrap();
+    let [start, apart] = ["\nslab 0x", "bytes each, "].map(|before| word(&gdb_output, before));
     let number = |hex: &str| usize::from_str_radix(hex.trim_start_matches("0x"), 16).unwrap();
     // Objects are between red zones, so none begins at the start of its slab.
     let offset = number(culprit) - number(start);
-    assert!(offset % apart.parse::<usize>().unwrap() != 0, "{said}");
-    let letters = said.lines().find(|line| line.starts_with("0x")).unwrap();
+    assert!(offset % apart.parse::<usize>().unwrap() != 0, "{gdb_output}");
+    let letters = gdb_output.lines().find(|line| line.starts_with("0x")).unwrap();
     assert_eq!(number(word(letters, "0x")), number(start) + offset % apart.parse::<usize>().unwrap());
 
     let magazines: Vec<_> = magazines().collect();
     let commands = ["echo CACHES\\n", "uslab caches", "echo LEAKS\\n", "uslab leaks", "echo MAGAZINES\\n"];
-    let said =
+    let gdb_output =
         gdb(&core, &[&commands[..], &magazines.iter().map(String::as_str).collect::<Vec<_>>()].concat());
-    let said = said.unwrap();
+    let gdb_output = gdb_output.unwrap();
     // Classes of the heap have the same names, in subsystem 0.
     let row = |table: &str, cache: &str| {
-        let rows = said.split_once(&format!("{table}\n")).unwrap().1.lines().map(str::split_whitespace);
+        let rows = gdb_output.split_once(&format!("{table}\n")).unwrap().1.lines().map(str::split_whitespace);
         let mut found = rows.map(Iterator::collect::<Vec<_>>).filter(|row| row.starts_with(&[cache, "1"]));
         found.next().unwrap().into_iter().skip(2).map(|cell| cell.parse().unwrap()).collect::<Vec<usize>>()
     };
     // The last column counts objects in quarantine.
-    assert!((10..=4096 / 112).contains(row("CACHES", "malloc-112").last().unwrap()), "{said}");
-    let [in_use, _, unreachable] = row("LEAKS", "malloc-256")[..] else { panic!("{said}") };
+    assert!((10..=4096 / 112).contains(row("CACHES", "malloc-112").last().unwrap()), "{gdb_output}");
+    let [in_use, _, unreachable] = row("LEAKS", "malloc-256")[..] else { panic!("{gdb_output}") };
     // Some leaked objects may look reachable, because a stale word holds their address.
-    assert!((50..60).contains(&in_use) && (40..=50).contains(&unreachable), "{said}");
-    let (_, holders) = said.split_once("of cache malloc-256: unreachable\n").expect("some are named");
-    let holder = holders.split_once(" of them allocated by:\n").expect("who allocated them").1;
-    assert!(holder.lines().next().is_some_and(|line| line.contains("the_leak")), "{said}");
+    assert!((50..60).contains(&in_use) && (40..=50).contains(&unreachable), "{gdb_output}");
+    let (_, holders) =
+        gdb_output.split_once("of cache malloc-256: unreachable\n").expect("some objects must be named");
+    let holder =
+        holders.split_once(" of them allocated by:\n").expect("the allocating function must be named").1;
+    assert!(holder.lines().next().is_some_and(|line| line.contains("the_leak")), "{gdb_output}");
 }
 
 /// Starts a C program with the libraries preloaded, and waits for the program's first line.
@@ -248,21 +257,23 @@ fn gdb_finds_leaks_with_a_stripped_library() {
     let cache = libuslab_cache();
     for libraries in [vec![&*library], vec![&*cache, &*library]] {
         let mut child = preloaded(&libraries, dir.path());
-        let said = gdb(&["-p", &child.id().to_string()], &["echo LEAKS\\n", "uslab leaks malloc-320"]);
+        let gdb_output = gdb(&["-p", &child.id().to_string()], &["echo LEAKS\\n", "uslab leaks malloc-320"]);
         drop(child.stdin.take());
         assert!(child.wait().unwrap().success());
-        let Some(said) = said else { return };
+        let Some(gdb_output) = gdb_output else { return };
         // The columns are: subsystem, in use, bytes, unreachable. Some leaked objects may look reachable, because a
         // stale word holds their address.
-        let [of, in_use, _, unreachable] = rows(&said, "LEAKS")["malloc-320"][..] else { panic!("{said}") };
-        assert_eq!(of, libraries.len() - 1, "{said}");
-        assert!((1000..1100).contains(&in_use) && (450..=500).contains(&unreachable), "{said}");
-        assert!(said.contains("of cache malloc-320: unreachable"));
+        let [of, in_use, _, unreachable] = rows(&gdb_output, "LEAKS")["malloc-320"][..] else {
+            panic!("{gdb_output}")
+        };
+        assert_eq!(of, libraries.len() - 1, "{gdb_output}");
+        assert!((1000..1100).contains(&in_use) && (450..=500).contains(&unreachable), "{gdb_output}");
+        assert!(gdb_output.contains("of cache malloc-320: unreachable"));
     }
 }
 
 #[test]
 fn gdb_commands_report_a_program_without_the_library() {
-    let said = gdb(&["/bin/true"], &["uslab caches"]);
-    assert!(said.is_none_or(|said| said.contains("uslab: no section .uslab")));
+    let gdb_output = gdb(&["/bin/true"], &["uslab caches"]);
+    assert!(gdb_output.is_none_or(|gdb_output| gdb_output.contains("uslab: no section .uslab")));
 }

@@ -63,7 +63,7 @@ fn each_memory_bug_has_the_documented_outcome() {
     let kinds = text(&Command::new(&program).output().unwrap().stdout);
     let table = table();
     let named: Vec<&str> = table.iter().map(|(kind, _)| kind.as_str()).collect();
-    assert_eq!(kinds.lines().collect::<Vec<_>>(), named, "a row for each kind");
+    assert_eq!(kinds.lines().collect::<Vec<_>>(), named, "each kind must have a row");
     let runs = if full() { 20 } else { 3 };
     let cells = table.len() * MODES.len() * SIZES.len();
     let (next, seen) = (AtomicUsize::new(0), Mutex::new(BTreeMap::new()));
@@ -139,11 +139,11 @@ fn guard_report_of_each_bug_has_call_stacks() {
         "1008",
         &[
             "uslab: guard: overflow: 0x",
-            " 0 bytes behind the end of an object of 1008 bytes",
+            " 0 bytes past the end of an object of 1008 bytes",
             "\n  overflow_by_one\n",
         ],
     );
-    has("overflow_by_one", "1000", &["uslab: guard: write behind the end: 0x", allocated, freed]);
+    has("overflow_by_one", "1000", &["uslab: guard: write past the end: 0x", allocated, freed]);
     has(
         "underflow",
         "1000",

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use uslab_tests::server;
 
 /// A time that is longer than any request takes, even on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A server on a free port; when this value is dropped, the server is killed.
 pub(crate) struct Server {
@@ -30,7 +30,7 @@ impl Server {
         let mut lines = BufReader::new(process.stdout.take().unwrap()).lines().map(Result::unwrap);
         let (mut said, mut address) = (String::new(), None);
         while address.is_none() {
-            let line = lines.next().expect("it listens");
+            let line = lines.next().expect("the server must listen");
             address = line.strip_prefix("listening on ").map(|address| address.parse().expect(&line));
             said += &line;
         }
@@ -38,7 +38,7 @@ impl Server {
     }
     pub(crate) fn client(&self) -> Client {
         let stream = TcpStream::connect(self.address).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_read_timeout(Some(TIMEOUT)).unwrap();
         Client { reader: BufReader::new(stream.try_clone().unwrap()), stream }
     }
 }
@@ -89,7 +89,7 @@ impl Client {
     fn line(&mut self) -> String {
         let mut line = String::new();
         self.reader.read_line(&mut line).unwrap();
-        line.strip_suffix("\r\n").expect("a whole line").to_owned()
+        line.strip_suffix("\r\n").expect("the server must send a whole line").to_owned()
     }
     fn reply(&mut self) -> Reply {
         let line = self.line();
@@ -106,7 +106,7 @@ impl Client {
                 Bulk(bytes)
             }
             ("*", Ok(length)) => Array((0..length).map(|_| self.reply()).collect()),
-            _ => panic!("no reply: {line:?}"),
+            _ => panic!("not a reply: {line:?}"),
         }
     }
     fn bytes(&mut self, arguments: &[&[u8]]) -> Reply {
@@ -149,7 +149,7 @@ impl Client {
             return 0;
         };
         let value = fields.split(',').find_map(|pair| pair.strip_prefix(field)?.strip_prefix('='));
-        value.unwrap_or_else(|| panic!("no {field} in {fields}")).parse().unwrap()
+        value.unwrap_or_else(|| panic!("expected {field} in {fields}")).parse().unwrap()
     }
     /// Returns the number of objects in use in the caches that hold data: entries, strings, and blocks of pages.
     fn data_in_use(&mut self) -> u64 {
@@ -165,7 +165,7 @@ impl Client {
 fn wait(what: &str, mut done: impl FnMut() -> bool) {
     let start = Instant::now();
     while !done() {
-        assert!(start.elapsed() < PATIENCE, "still not: {what}");
+        assert!(start.elapsed() < TIMEOUT, "timeout: the condition `{what}` does not hold");
         std::thread::sleep(Duration::from_millis(20));
     }
 }
@@ -189,7 +189,7 @@ fn server_metrics_page_includes_caches_and_tokio() {
         server.said.strip_prefix("metrics on http://").and_then(|said| said.split('/').next()).unwrap();
     let scraped = || {
         let mut stream = TcpStream::connect(address).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_read_timeout(Some(TIMEOUT)).unwrap();
         stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: here\r\n\r\n").unwrap();
         let mut answer = String::new();
         stream.read_to_string(&mut answer).unwrap();
@@ -210,7 +210,7 @@ fn server_metrics_page_includes_caches_and_tokio() {
         assert!(pages[1].lines().any(|said| said == line), "no {line}\n{}", pages[1]);
     }
     assert!(pages[1].contains("tokio_busy_seconds_total "));
-    assert!(!pages[1].contains(r#"heap="malloc""#), "the malloc is another one's");
+    assert!(!pages[1].contains(r#"heap="malloc""#), "the program must use another malloc");
     assert_eq!(client.say("GET key"), string("value"));
 }
 
@@ -228,7 +228,7 @@ fn server_answers_requests_with_slab_debugging_enabled() {
     assert_eq!(
         of_entries.split_whitespace().nth(3),
         Some("64"),
-        "48 bytes, and their red zones: {of_entries}"
+        "an entry has 48 bytes and red zones: {of_entries}"
     );
     assert_eq!(client.say("FLUSHALL"), Status("OK".into()));
 }
@@ -250,7 +250,7 @@ fn clients_beyond_the_connection_limit_wait() {
                 // No client disconnects before this point.
                 counted.call_once(|| {
                     let served = client.number("clients_connection", "used");
-                    assert!(served <= 103, "{served} were served at once");
+                    assert!(served <= 103, "{served} clients were served simultaneously");
                 });
             });
         }
@@ -399,7 +399,7 @@ fn disconnected_clients_leave_no_objects_in_the_server() {
     let server = Server::start(&["--threads", "4"]);
     let mut control = server.client();
     let clients: Vec<_> = (0..100).map(|_| server.client()).collect();
-    wait("all are there", || control.number("clients_connection", "used") == 101);
+    wait("all clients are connected", || control.number("clients_connection", "used") == 101);
     std::thread::scope(|scope| {
         for (mine, mut client) in clients.into_iter().enumerate() {
             scope.spawn(move || {
@@ -427,14 +427,14 @@ fn disconnected_clients_leave_no_objects_in_the_server() {
     }
 
     // The client that sends INFO has two buffers and its connection.
-    wait("the clients have gone", || control.number("clients_connection", "used") == 1);
+    wait("all clients are disconnected", || control.number("clients_connection", "used") == 1);
     assert_eq!(control.number("clients_buffer", "used"), 2);
     assert_eq!(control.say("FLUSHALL"), Status("OK".into()));
     assert_eq!(control.data_in_use(), 0);
     assert_eq!(control.number("data_entry", "used"), 0);
     // The reaper then returns the pages.
-    wait("no slab is left", || control.number("data_entry", "slabs") == 0);
-    wait("no page is left", || control.number("data", "bytes_from_system") == 0);
+    wait("all slabs are freed", || control.number("data_entry", "slabs") == 0);
+    wait("all pages are freed", || control.number("data", "bytes_from_system") == 0);
 }
 
 #[test]
@@ -443,19 +443,21 @@ fn idle_server_connection_holds_no_buffer() {
     let server = Server::start(&[]);
     let mut control = server.client();
     let mut clients: Vec<_> = (0..IDLE).map(|_| server.client()).collect();
-    wait("all are there", || control.number("clients_connection", "used") == IDLE + 1);
+    wait("all clients are connected", || control.number("clients_connection", "used") == IDLE + 1);
     // The client that sends INFO has two buffers.
-    wait("who never sent anything has no buffer", || control.number("clients_buffer", "used") == 2);
+    wait("a client that sent nothing has no buffer", || control.number("clients_buffer", "used") == 2);
     for client in &mut clients {
         assert_eq!(client.say("PING"), Status("PONG".into()));
     }
-    wait("who was answered has none", || control.number("clients_buffer", "used") == 2);
+    wait("an answered client has no buffer", || control.number("clients_buffer", "used") == 2);
     // An incomplete request is kept in a buffer.
     clients[0].send(b"*1\r\n$4\r\nPI");
-    wait("who is not done has one", || control.number("clients_buffer", "used") == 3);
+    wait("a client with an unfinished request has a buffer", || {
+        control.number("clients_buffer", "used") == 3
+    });
     clients[0].send(b"NG\r\n");
     assert_eq!(clients[0].reply(), Status("PONG".into()));
-    wait("it was answered", || control.number("clients_buffer", "used") == 2);
+    wait("the client was answered", || control.number("clients_buffer", "used") == 2);
     assert_eq!(control.number("clients_connection", "used"), IDLE + 1);
 }
 
@@ -470,10 +472,10 @@ fn client_can_delete_keys_at_the_memory_limit() {
             Status(_) => kept += 1,
             other => break other,
         }
-        assert!(kept < 16 << 10, "more than there is room for");
+        assert!(kept < 16 << 10, "the values exceed the limit");
     };
     assert!(matches!(&refused, Error(text) if text.starts_with("OOM ")), "{refused:?}");
-    assert!(kept > 2000, "most of the memory is the values': {kept} of 3000 bytes");
+    assert!(kept > 2000, "values must use most of the memory: {kept} of 3000 bytes");
     assert_eq!(client.say("DBSIZE"), Integer(kept));
     // A value that does not fit leaves the old value unchanged.
     assert!(matches!(client.bytes(&[b"SET", b"key0", &vec![1; 4 << 20]]), Error(_)));
@@ -545,7 +547,7 @@ fn redis_benchmark_completes_against_the_example_server() {
             assert!(text.lines().any(|line| line.starts_with(test)), "{test}: {text}{error}");
         }
         let mut client = server.client();
-        let Integer(keys) = client.say("DBSIZE") else { panic!("no number") };
+        let Integer(keys) = client.say("DBSIZE") else { panic!("expected a number") };
         assert!(keys > 5000, "{keys} keys");
         client.stream.shutdown(Shutdown::Write).unwrap();
         assert!(client.is_closed());

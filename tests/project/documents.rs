@@ -17,7 +17,7 @@ const CORE: [&str; 3] = ["magazine", "buddy", "slab"];
 /// Parts of these crates that have their own rows: separate products, and code that finds mistakes and does nothing
 /// unless it is enabled. Each part has the name of the row in which its lines are counted. Two files that find mistakes
 /// are in higher rooms, because they import caches.
-const APART: [(&str, &str); 4] = [
+const SEPARATE_PARTS: [(&str, &str); 4] = [
     ("slab/src/debug", "slab/src/debug"),
     ("slab/src/cache/debugged.rs", "slab/src/debug"),
     ("slab/src/report/leaks.rs", "slab/src/debug"),
@@ -132,7 +132,7 @@ fn relative_links_in_documents_have_targets() {
                 let (path, section) = link.split_once('#').unwrap_or((link, ""));
                 let target = if path.is_empty() { page.clone() } else { page.with_file_name(path) };
                 let Ok(target) = target.canonicalize() else {
-                    writeln!(wrong, "{}:{number}: there is no {link}", shown(page)).unwrap();
+                    writeln!(wrong, "{}:{number}: {link} does not exist", shown(page)).unwrap();
                     continue;
                 };
                 let has = |text: &String| anchors(text).contains(section);
@@ -144,7 +144,7 @@ fn relative_links_in_documents_have_targets() {
                 if page.starts_with(&book) && !target.starts_with(&book) {
                     writeln!(
                         wrong,
-                        "{}:{number}: {link} leads out of the book, which is built without the rest; name the file instead",
+                        "{}:{number}: {link} is outside the book; name the file instead of linking to it",
                         shown(page)
                     )
                     .unwrap();
@@ -153,7 +153,7 @@ fn relative_links_in_documents_have_targets() {
         }
     }
     assert!(wrong.is_empty(), "{wrong}");
-    assert!(count > 10, "{count} links: most are not seen");
+    assert!(count > 10, "found only {count} links");
 }
 
 #[test]
@@ -164,7 +164,7 @@ fn summary_of_the_book_lists_each_page() {
     assert!(named.len() >= 4, "{named:?}");
     named.insert(book.join("SUMMARY.md"));
     let there: BTreeSet<PathBuf> = pages().into_keys().filter(|page| page.starts_with(&book)).collect();
-    assert_eq!(named, there, "pages that SUMMARY.md names, and pages that there are");
+    assert_eq!(named, there, "SUMMARY.md must name exactly the existing pages");
 }
 
 /// Expands a name such as `a/{b,c}.rs` to the names of two files.
@@ -203,13 +203,13 @@ fn each_file_named_in_architecture_maps_exists() {
             for name in parts(line, true).filter(|code| is_path(code)).flat_map(expanded) {
                 count += 1;
                 if !exists(&name) {
-                    writeln!(wrong, "{map}:{number}: there is no {name}").unwrap();
+                    writeln!(wrong, "{map}:{number}: {name} does not exist").unwrap();
                 }
             }
         }
     }
     assert!(wrong.is_empty(), "{wrong}");
-    assert!(count > 60, "{count} files: most are not seen");
+    assert!(count > 60, "found only {count} files");
 }
 
 /// A list item that begins with a file's name states what to change in the file.
@@ -230,7 +230,7 @@ fn identifiers_named_in_contributing_md_exist() {
         }
     }
     assert!(wrong.is_empty(), "{wrong}");
-    assert!(count >= 8, "{count} names: most are not seen");
+    assert!(count >= 8, "found only {count} names");
 }
 
 #[test]
@@ -250,7 +250,7 @@ fn each_documented_cargo_command_exists() {
                 let mut words = command.split_whitespace().skip_while(|word| *word != "cargo").skip(1);
                 let Some(verb) = words.next() else { continue };
                 if !CARGO.contains(&verb) && !aliases.contains_key(verb) {
-                    writeln!(wrong, "{}:{number}: there is no `cargo {verb}`", shown(&page)).unwrap();
+                    writeln!(wrong, "{}:{number}: `cargo {verb}` does not exist", shown(&page)).unwrap();
                 }
                 seen.insert(verb.to_owned());
             }
@@ -258,7 +258,7 @@ fn each_documented_cargo_command_exists() {
     }
     assert!(wrong.is_empty(), "{wrong}");
     let unsaid: Vec<&String> = aliases.keys().filter(|alias| !seen.contains(*alias)).collect();
-    assert!(unsaid.is_empty(), "no page names {unsaid:?}");
+    assert!(unsaid.is_empty(), "a page must name each of {unsaid:?}");
 }
 
 /// CI must run the two commands with which README.md begins.
@@ -297,7 +297,7 @@ fn each_skip_option_in_scripts_matches_a_test() {
             };
             assert!(
                 sources.iter().any(|source| source.lines().any(is_named)),
-                "{}: no test has `{skip}` in its name",
+                "{}: a test must have `{skip}` in its name",
                 shown(&script)
             );
             skips += 1;
@@ -327,7 +327,7 @@ fn document_links_are_parsed_outside_code_blocks() {
 #[test]
 fn shipping_line_counts_equal_the_documented_numbers() {
     let mut table: BTreeMap<String, usize> = BTreeMap::new();
-    let mut numbers: BTreeMap<String, Numbers> = BTreeMap::new();
+    let mut numbers: BTreeMap<String, CrateNumbers> = BTreeMap::new();
     let mut core = 0;
     for member in crates(workspace()).unwrap() {
         let directory = member.directory.display().to_string();
@@ -342,7 +342,8 @@ fn shipping_line_counts_equal_the_documented_numbers() {
         for file in files {
             let text = std::fs::read_to_string(file).unwrap();
             let lines = shipping_lines(&text).unwrap();
-            let apart = APART.into_iter().find(|(place, _)| file.starts_with(workspace().join(place)));
+            let apart =
+                SEPARATE_PARTS.into_iter().find(|(place, _)| file.starts_with(workspace().join(place)));
             let apart = apart.map(|(_, row)| row);
             if CORE.contains(&&*directory) {
                 core += if apart.is_none() { lines } else { 0 };
@@ -366,7 +367,7 @@ fn shipping_line_counts_equal_the_documented_numbers() {
         let (row, begin) = row_of(&text, name);
         let said: usize = row.trim_end_matches(" |").parse().unwrap_or(0);
         if said.abs_diff(*lines) > OFF {
-            writeln!(wrong, "ARCHITECTURE.md says {begin}{row} and there are {lines} lines").unwrap();
+            writeln!(wrong, "ARCHITECTURE.md has {begin}{row}, but there are {lines} lines").unwrap();
         }
         text = text.replace(&format!("{begin}{row}"), &format!("{begin}{lines} |"));
     }
@@ -403,14 +404,14 @@ fn shipping_line_counts_equal_the_documented_numbers() {
 
 /// The numbers of a crate that may not grow.
 #[derive(Default)]
-struct Numbers {
+struct CrateNumbers {
     lines: usize,
     cfgs: usize,
     /// The number of lines in the longest function, and the function's name.
     longest: (usize, String),
 }
 
-impl Numbers {
+impl CrateNumbers {
     fn add(&mut self, text: &str, lines: usize) {
         self.lines += lines;
         if lines > 0 {

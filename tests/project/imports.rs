@@ -29,7 +29,7 @@ const ROOMS: [&str; 15] = [
 ];
 
 /// The largest number of files that may import from each other; a larger group would be one module in pieces.
-const MOST: usize = 2;
+const MAX_CYCLE_FILES: usize = 2;
 
 #[test]
 fn import_graph_follows_re_exports() {
@@ -64,10 +64,15 @@ fn crates_depend_only_on_crates_at_lower_floors() {
         found.insert(own);
         for other in &member.dependencies {
             let below = floor(other).is_some_and(|other| other <= own);
-            assert!(below, "{} depends on {}, a higher floor", member.directory.display(), other.display());
+            assert!(
+                below,
+                "{} depends on {}, which is on a higher floor",
+                member.directory.display(),
+                other.display()
+            );
         }
     }
-    assert_eq!(found.len(), FLOORS.len(), "floors with a crate");
+    assert_eq!(found.len(), FLOORS.len(), "each floor must have a crate");
 }
 
 #[test]
@@ -82,13 +87,13 @@ fn import_cycles_have_at_most_two_files() {
                 println!("  {circle}");
                 // The sections of both processors are drawn, although a build has only one of the two.
                 let elsewhere = usize::from(circle.to_string().contains("cpu/rseq/aarch64.rs"));
-                if circle.files - elsewhere > MOST {
+                if circle.files - elsewhere > MAX_CYCLE_FILES {
                     writeln!(wrong, "{circle}").unwrap();
                 }
             }
         }
     }
-    assert!(files > 200, "{files} files: the drawing misses most");
+    assert!(files > 200, "the drawing has only {files} files");
     assert!(wrong.is_empty(), "{}", wrong.replace(&format!("{}/", workspace().display()), ""));
 }
 
@@ -97,15 +102,15 @@ fn slab_modules_import_only_from_lower_modules() {
     let imports = Imports::draw(&workspace().join("slab/src/lib.rs")).unwrap();
     let place = |room: &str| {
         let place = ROOMS.iter().position(|known| *known == room);
-        place.unwrap_or_else(|| panic!("`{room}` has no place in the list of rooms: {ROOMS:?}"))
+        place.unwrap_or_else(|| panic!("`{room}` is not in the list of rooms: {ROOMS:?}"))
     };
     let mut rooms = BTreeSet::new();
     // The crate's root re-exports, and is not a room.
     for arrow in imports.arrows().filter(|arrow| !arrow.rooms[0].is_empty()) {
         let [from, to] = arrow.rooms;
         rooms.extend(arrow.rooms);
-        assert!(!to.is_empty(), "{arrow}: say where it is defined");
-        assert!(place(to) <= place(from), "{arrow}: `{to}` lies above `{from}`");
+        assert!(!to.is_empty(), "{arrow}: import the item from the module that defines it");
+        assert!(place(to) <= place(from), "{arrow}: `{to}` is above `{from}`");
     }
-    assert_eq!(rooms, BTreeSet::from(ROOMS), "rooms and their list");
+    assert_eq!(rooms, BTreeSet::from(ROOMS), "the list must name exactly the existing rooms");
 }

@@ -22,7 +22,7 @@ pub(crate) trait Fair {
     /// The initial states.
     fn starts(&self) -> Vec<Self::State>;
     /// Appends all moves that are possible in `state` to the list `into`.
-    fn moves(&self, state: &Self::State, into: &mut Vec<Move<Self::State>>);
+    fn moves(&self, state: &Self::State, into: &mut Vec<ThreadMove<Self::State>>);
     fn threads(&self) -> usize;
     /// Returns `true` if the thread is in an operation that must end at some time.
     fn busy(&self, state: &Self::State, thread: usize) -> bool;
@@ -32,7 +32,7 @@ pub(crate) trait Fair {
 
 /// A move of one thread.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Move<S> {
+pub(crate) struct ThreadMove<S> {
     pub(crate) thread: usize,
     /// `true` if the move is the beginning of an operation. A fair run need not contain a move that begins an
     /// operation.
@@ -105,7 +105,7 @@ impl<S: Copy + Eq + Hash> Graph<S> {
             graph.waits.push(mask(&|t| model.waits(&state, t)));
             model.moves(&state, &mut moves);
             let mut ready = 0;
-            for Move { thread, begins, interrupts, to } in moves.drain(..) {
+            for ThreadMove { thread, begins, interrupts, to } in moves.drain(..) {
                 // The interruption of a section is not a step of its thread.
                 let own = interrupts >> thread & 1 == 0;
                 ready |= u8::from(!begins && own) << thread;
@@ -139,11 +139,11 @@ impl<S: Copy + Eq + Hash> Graph<S> {
             let busy = |at: &u32| self.busy[*at as usize] >> thread & 1 == 1;
             // No thread can move, except by beginning an operation, which no thread must do.
             if let Some(at) = all().find(|at| busy(at) && self.ready[*at as usize] == 0) {
-                return Some(Endless { thread, way: self.way(at), round: vec![] });
+                return Some(Endless { thread, way: self.path_to(at), round: vec![] });
             }
             let round = self.fair_cycle(thread, all().filter(busy).collect())?;
             let states = round.iter().map(|at| self.states[*at as usize]).collect();
-            Some(Endless { thread, way: self.way(round[0]), round: states })
+            Some(Endless { thread, way: self.path_to(round[0]), round: states })
         })
     }
 
@@ -222,7 +222,7 @@ impl<S: Copy + Eq + Hash> Graph<S> {
                 if let Some((i, to)) = into {
                     calls.extend([(at, i + 1), (to, 0)]);
                 } else if low[here] == number[here] {
-                    let from = stack.iter().rposition(|s| *s == at).expect("it was pushed");
+                    let from = stack.iter().rposition(|s| *s == at).expect("the state must be in the queue");
                     let component = stack.split_off(from);
                     component.iter().for_each(|s: &u32| on_stack[*s as usize] = false);
                     found.push(component);
@@ -233,7 +233,7 @@ impl<S: Copy + Eq + Hash> Graph<S> {
     }
 
     /// Returns the shortest path to a given state.
-    fn way(&self, mut to: u32) -> Vec<S> {
+    fn path_to(&self, mut to: u32) -> Vec<S> {
         let mut way = vec![self.states[to as usize]];
         while self.from[to as usize] != to {
             to = self.from[to as usize];

@@ -17,7 +17,7 @@ mod model;
 mod reaper;
 mod story;
 
-use graph::{Fair, Graph, Move};
+use graph::{Fair, Graph, ThreadMove};
 use model::Bug::{self, *};
 use model::Mechanism::{self, Claimed, Rseq};
 use model::Role::{self, *};
@@ -26,17 +26,17 @@ use stateright::{Checker, Model, Property};
 
 /// A protocol whose states are explored only once for all names of CPUs and rounds.
 #[derive(Clone)]
-struct Explored {
+struct CanonicalProtocol {
     protocol: Protocol,
 }
 
-impl Explored {
+impl CanonicalProtocol {
     fn same(&self, state: &State) -> State {
         self.protocol.canonical(state)
     }
 }
 
-impl Model for Explored {
+impl Model for CanonicalProtocol {
     type State = State;
     type Action = Action;
     fn init_states(&self) -> Vec<State> {
@@ -51,26 +51,27 @@ impl Model for Explored {
     fn properties(&self) -> Vec<Property<Self>> {
         vec![
             Property::always("nothing is written or given that may not be", |_, s: &State| s.fault.is_none()),
-            Property::always(ONE_PLACE, |m: &Self, s: &State| {
+            Property::always(ROUND_IN_ONE_PLACE, |m: &Self, s: &State| {
                 s.fault.is_some() || m.protocol.each_in_one_place(s)
             }),
             Property::always(REACH, |m: &Self, s: &State| s.fault.is_some() || m.protocol.within_reach(s)),
-            Property::always(REST, |m: &Self, s: &State| s.fault.is_some() || m.protocol.at_rest(s)),
+            Property::always(ALL_PROPERTIES, |m: &Self, s: &State| {
+                s.fault.is_some() || m.protocol.at_rest(s)
+            }),
         ]
     }
 }
-const ONE_PLACE: &str = "each round is in one place";
-const REACH: &str = "no stack holds more than it has places for, nor has more than its reach";
-const REST: &str =
-    "with nobody at work nothing is claimed, locked, away or taken, and the class is open as it should be";
+const ROUND_IN_ONE_PLACE: &str = "each round is in one place";
+const REACH: &str = "no stack holds more rounds than it has places, or has more places than its maximum";
+const ALL_PROPERTIES: &str = "if no operation runs, nothing is claimed, locked, detached or taken, and the class is open if it should be";
 const ENDS: &str = "each operation ends";
 
-impl Fair for Explored {
+impl Fair for CanonicalProtocol {
     type State = State;
     fn starts(&self) -> Vec<State> {
         self.init_states()
     }
-    fn moves(&self, state: &State, into: &mut Vec<Move<State>>) {
+    fn moves(&self, state: &State, into: &mut Vec<ThreadMove<State>>) {
         let mut actions = vec![];
         self.protocol.actions(state, &mut actions);
         for action in actions {
@@ -79,7 +80,7 @@ impl Fair for Explored {
                 let section = inside(state.threads[*t].pc);
                 section.is_some() && after.threads[*t].pc == section.map_or(Pc::Idle, Pc::Enter)
             };
-            into.push(Move {
+            into.push(ThreadMove {
                 thread: action.thread.into(),
                 begins: matches!(action.act, Act::Begin(_)),
                 interrupts: (0..self.threads()).filter(interrupted).map(|t| 1 << t).sum(),
@@ -108,12 +109,18 @@ const OVERFLOW: Sizes = [1, 2, 1, 3, 3];
 /// Magazines with two rounds, so that rounds move in batches.
 const PAIRS: Sizes = [2, 2, 1, 3, 1];
 
-fn explored(mechanism: Mechanism, cpus: u8, sizes: Sizes, roles: &[Role], bug: Option<Bug>) -> Explored {
+fn explored(
+    mechanism: Mechanism,
+    cpus: u8,
+    sizes: Sizes,
+    roles: &[Role],
+    bug: Option<Bug>,
+) -> CanonicalProtocol {
     let [capacity, reach, depot_limit, rounds, holds] = sizes;
     let roles = roles.to_vec();
     let protocol =
         Protocol { mechanism, cpus, capacity, reach, depot_limit, rounds, holds, roles, bug, aborts: true };
-    Explored { protocol }
+    CanonicalProtocol { protocol }
 }
 
 /// A failed check: its description, and the path of states to the failure.
@@ -123,7 +130,7 @@ struct Failure {
 }
 
 /// Explores all states with `stateright`, until a state violates an invariant.
-fn check(model: &Explored) -> Result<usize, Failure> {
+fn check(model: &CanonicalProtocol) -> Result<usize, Failure> {
     let any = stateright::HasDiscoveries::Any;
     let checker = model.clone().checker().threads(1).finish_when(any).spawn_bfs().join();
     // The shortest of the found paths is kept.
@@ -138,14 +145,17 @@ fn check(model: &Explored) -> Result<usize, Failure> {
 }
 
 /// Explores all states as a graph, and searches for operations that do not end.
-fn check_ends(model: &Explored, most: usize) -> Result<(usize, usize), Failure> {
+fn check_ends(model: &CanonicalProtocol, most: usize) -> Result<(usize, usize), Failure> {
     let graph = Graph::of(model, most);
     match graph.endless() {
         None => Ok((graph.states.len(), graph.transitions())),
         Some(endless) => {
-            let how =
-                if endless.round.is_empty() { "nothing moves any more" } else { "others go on for ever" };
-            let end = format!("{ENDS}, but that of thread {} does not: {how}", endless.thread);
+            let how = if endless.round.is_empty() {
+                "nothing moves any more"
+            } else {
+                "other operations run forever"
+            };
+            let end = format!("{ENDS}, but the operation of thread {} does not: {how}", endless.thread);
             // The cycle is shown once round. The shown order is only one possible order of the cycle's states: the
             // search knows which states a run may visit, not in which order.
             Err(Failure { end, way: endless.way })
@@ -153,7 +163,7 @@ fn check_ends(model: &Explored, most: usize) -> Result<(usize, usize), Failure> 
     }
 }
 
-fn tell(model: &Explored, title: &str, failure: &Failure) -> uslab_sim::story::Story {
+fn tell(model: &CanonicalProtocol, title: &str, failure: &Failure) -> uslab_sim::story::Story {
     story::tell(&model.protocol, title, &failure.way, &failure.end)
 }
 
@@ -221,34 +231,46 @@ fn every_protocol_state_satisfies_the_invariants() {
 type Planted = (Bug, &'static [Mechanism], Sizes, &'static [Role], &'static str);
 const PLANTED: &[Planted] = &[
     (NoFence, &[Rseq], SINGLE, &[User, Drainer], OWNED),
-    (NoFence, &[Claimed], SINGLE, &[User, Drainer], ONE_PLACE),
+    (NoFence, &[Claimed], SINGLE, &[User, Drainer], ROUND_IN_ONE_PLACE),
     (FencesOne, &[Rseq], SINGLE, &[User, User, Drainer], OWNED),
     (TakesBeforeFence, &[Rseq], SINGLE, &[User, Drainer], OWNED),
     (PutBackEarly, &[Rseq], SINGLE, &[User, Drainer], OWNED),
     (EmptyHasPlaces, &[Rseq], SINGLE, &[User, Drainer], "the empty region was written"),
     (StaleRegion, &[Rseq], SINGLE, &[User, Drainer], OWNED),
-    (BatchCommittedEarly, &[Rseq], PAIRS, &[User], "a round came to the supplier twice"),
-    (WidensBeyondLimit, BOTH, SINGLE, &[User, Drainer], ONE_PLACE),
-    (DrainsWithoutLock, BOTH, SINGLE, &[User, Drainer, Drainer], "a drain ended that was not at work"),
-    (FirstDrainOpens, BOTH, SINGLE, &[User, Drainer, Drainer], ONE_PLACE),
-    (GivesAwayOthers, BOTH, SINGLE, &[User, Drainer, Drainer], ONE_PLACE),
-    (StaysOpen, BOTH, SINGLE, &[User, Drainer], ONE_PLACE),
-    (OpensBesideDrain, BOTH, SINGLE, &[User, Drainer], ONE_PLACE),
-    (SweepForgotten, BOTH, SINGLE, &[User, Drainer, Reaper], REST),
-    (NeverReopens, BOTH, SINGLE, &[User, Drainer], REST),
-    (ClosedStaysOpen, BOTH, SINGLE, &[User, Closer], CLOSED),
-    (ClosedDepotTakes, BOTH, OVERFLOW, &[User, Closer], CLOSED),
-    (RetiresOneCpu, BOTH, SINGLE, &[User, Successor], "a round of the number's owner before was handed out"),
-    (DepotKeeps, BOTH, OVERFLOW, &[User], ONE_PLACE),
-    (ForkSkipsDepot, BOTH, OVERFLOW, &[User, Forker], REST),
-    (ForkSkipsDrains, &[Rseq], SINGLE, &[User, Drainer, Forker], REST),
-    (ClaimsOutlive, &[Claimed], SINGLE, &[User, Forker], REST),
-    (DrainsOutlive, BOTH, SINGLE, &[User, Drainer, Forker], REST),
-    (ChildLosesTaken, BOTH, SINGLE, &[User, Drainer, Forker], ONE_PLACE),
+    (BatchCommittedEarly, &[Rseq], PAIRS, &[User], "a round was flushed to the supplier twice"),
+    (WidensBeyondLimit, BOTH_MECHANISMS, SINGLE, &[User, Drainer], ROUND_IN_ONE_PLACE),
+    (
+        DrainsWithoutLock,
+        BOTH_MECHANISMS,
+        SINGLE,
+        &[User, Drainer, Drainer],
+        "a drain ended that was not running",
+    ),
+    (FirstDrainOpens, BOTH_MECHANISMS, SINGLE, &[User, Drainer, Drainer], ROUND_IN_ONE_PLACE),
+    (GivesAwayOthers, BOTH_MECHANISMS, SINGLE, &[User, Drainer, Drainer], ROUND_IN_ONE_PLACE),
+    (StaysOpen, BOTH_MECHANISMS, SINGLE, &[User, Drainer], ROUND_IN_ONE_PLACE),
+    (OpensBesideDrain, BOTH_MECHANISMS, SINGLE, &[User, Drainer], ROUND_IN_ONE_PLACE),
+    (SweepForgotten, BOTH_MECHANISMS, SINGLE, &[User, Drainer, Reaper], ALL_PROPERTIES),
+    (NeverReopens, BOTH_MECHANISMS, SINGLE, &[User, Drainer], ALL_PROPERTIES),
+    (ClosedStaysOpen, BOTH_MECHANISMS, SINGLE, &[User, Closer], CLOSED),
+    (ClosedDepotTakes, BOTH_MECHANISMS, OVERFLOW, &[User, Closer], CLOSED),
+    (
+        RetiresOneCpu,
+        BOTH_MECHANISMS,
+        SINGLE,
+        &[User, Successor],
+        "a round of the class number's previous owner was allocated",
+    ),
+    (DepotKeeps, BOTH_MECHANISMS, OVERFLOW, &[User], ROUND_IN_ONE_PLACE),
+    (ForkSkipsDepot, BOTH_MECHANISMS, OVERFLOW, &[User, Forker], ALL_PROPERTIES),
+    (ForkSkipsDrains, &[Rseq], SINGLE, &[User, Drainer, Forker], ALL_PROPERTIES),
+    (ClaimsOutlive, &[Claimed], SINGLE, &[User, Forker], ALL_PROPERTIES),
+    (DrainsOutlive, BOTH_MECHANISMS, SINGLE, &[User, Drainer, Forker], ALL_PROPERTIES),
+    (ChildLosesTaken, BOTH_MECHANISMS, SINGLE, &[User, Drainer, Forker], ROUND_IN_ONE_PLACE),
 ];
-const BOTH: &[Mechanism] = &[Rseq, Claimed];
-const OWNED: &str = "a region was written that a drain has to itself";
-const CLOSED: &str = "a class that is closed and flushed keeps rounds";
+const BOTH_MECHANISMS: &[Mechanism] = &[Rseq, Claimed];
+const OWNED: &str = "an operation wrote to a region that a drain owns";
+const CLOSED: &str = "a closed and flushed class holds rounds";
 
 #[test]
 fn each_planted_protocol_bug_violates_its_property() {
@@ -301,7 +323,7 @@ fn keep(name: &str, story: &uslab_sim::story::Story) {
     }
     if let Some(directory) = std::env::var_os("STORY_JSON") {
         let file = std::path::Path::new(&directory).join(format!("{name}.json"));
-        let json = serde_json::to_string_pretty(story).expect("a story is JSON");
+        let json = serde_json::to_string_pretty(story).expect("the counterexample trace must be JSON");
         std::fs::write(&file, json).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
     }
 }
@@ -310,7 +332,7 @@ fn keep(name: &str, story: &uslab_sim::story::Story) {
 #[test]
 fn protocol_counterexample_opens_as_an_html_page() {
     let model = explored(Rseq, 2, SINGLE, &[User, Drainer], Some(EmptyHasPlaces));
-    let Err(failure) = check(&model) else { panic!("a planted bug") };
+    let Err(failure) = check(&model) else { panic!("expected a planted bug") };
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("story.json");
     let told = tell(&model, "the empty region has a place", &failure);
@@ -334,7 +356,7 @@ fn reaper_model_loses_no_wake_up() {
         let endless = Graph::of(&reaper::Reaper(Some(bug)), 1_000_000).endless();
         let endless = endless.unwrap_or_else(|| panic!("{bug:?} was not found"));
         println!(
-            "PLANTED | {bug:?} | {} steps | {} states go round",
+            "PLANTED | {bug:?} | {} steps | a cycle of {} states",
             endless.way.len() - 1,
             endless.round.len()
         );

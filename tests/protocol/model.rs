@@ -30,7 +30,7 @@ pub(crate) const DEPOT: usize = 2;
 /// The most threads.
 pub(crate) const THREADS: usize = 4;
 /// The largest number of rounds that a thread holds.
-pub(crate) const HELD: usize = 3;
+pub(crate) const MAX_HELD_ROUNDS: usize = 3;
 /// What the word of a CPU points to while a drain owns the CPU's region.
 const EMPTY: u8 = CPUS as u8;
 
@@ -156,17 +156,17 @@ impl Fault {
     /// Returns the description that messages use.
     pub(crate) fn text(self) -> &'static str {
         match self {
-            Self::WrittenBehindFence => "a region was written that a drain has to itself",
+            Self::WrittenBehindFence => "an operation wrote to a region that a drain owns",
             Self::EmptyWritten => "the empty region was written",
             Self::WrittenUnclaimed => "a region was written without its claim",
-            Self::BeyondReach => "a place beyond the stack's reach was used",
+            Self::BeyondReach => "a place beyond the stack's maximum was used",
             Self::NoRound => "a place below the stack's length holds no round",
-            Self::TakenTwice => "a drain found a stack that another one had taken",
-            Self::BackTwice => "a round came to the supplier twice",
-            Self::OldRound => "a round of the number's owner before was handed out",
-            Self::EndedTwice => "a drain ended that was not at work",
+            Self::TakenTwice => "a drain found a stack that another drain had taken",
+            Self::BackTwice => "a round was flushed to the supplier twice",
+            Self::OldRound => "a round of the class number's previous owner was allocated",
+            Self::EndedTwice => "a drain ended that was not running",
             Self::AwayInChild => "a child has no region of a CPU",
-            Self::ClosedKeeps => "a class that is closed and flushed keeps rounds",
+            Self::ClosedKeeps => "a closed and flushed class holds rounds",
         }
     }
 }
@@ -331,12 +331,12 @@ pub(crate) struct Thread {
     /// `true` if the thread has found the class open.
     open: bool,
     /// The round that the thread is allocating or freeing.
-    pub(crate) mine: Round,
+    pub(crate) own_round: Round,
     /// The magazine that the thread is carrying.
     pub(crate) hand: [Round; BATCH],
     pub(crate) hands: u8,
     /// The rounds that the thread holds as a user.
-    pub(crate) held: [Round; HELD],
+    pub(crate) held: [Round; MAX_HELD_ROUNDS],
     pub(crate) holds: u8,
     /// Two sets of CPUs: CPUs that the thread's drain must still visit, and CPUs whose regions the drain has taken
     /// away.
@@ -359,7 +359,7 @@ impl Thread {
     }
 }
 
-const NOBODY: Thread = Thread {
+const IDLE_THREAD: Thread = Thread {
     pc: Pc::Idle,
     op: Op::Alloc,
     done: false,
@@ -370,10 +370,10 @@ const NOBODY: Thread = Thread {
     read: [0; BATCH],
     left: 0,
     open: false,
-    mine: 0,
+    own_round: 0,
     hand: [0; BATCH],
     hands: 0,
-    held: [0; HELD],
+    held: [0; MAX_HELD_ROUNDS],
     holds: 0,
     todo: 0,
     away: 0,
@@ -455,22 +455,26 @@ fn bit(i: impl Into<usize>) -> u16 {
 fn bit8(i: u8) -> u8 {
     1 << i
 }
-fn each(mask: u8) -> impl Iterator<Item = u8> {
+fn bits_of(mask: u8) -> impl Iterator<Item = u8> {
     (0..8).filter(move |i| mask & bit8(*i) != 0)
 }
 
 impl Protocol {
-    fn has(&self, bug: Bug) -> bool {
+    fn has_bug(&self, bug: Bug) -> bool {
         self.bug == Some(bug)
     }
 
     /// Returns the initial state, in which the supplier has all rounds.
     pub(crate) fn start(&self) -> State {
-        assert!(self.roles.len() <= THREADS && self.reach as usize <= PLACES && self.holds as usize <= HELD);
+        assert!(
+            self.roles.len() <= THREADS
+                && self.reach as usize <= PLACES
+                && self.holds as usize <= MAX_HELD_ROUNDS
+        );
         assert!(self.capacity as usize <= BATCH && self.depot_limit as usize <= DEPOT);
         let limit = self.reach;
-        let mut threads = [Thread { pc: Pc::Gone, ..NOBODY }; THREADS];
-        threads[..self.roles.len()].fill(NOBODY);
+        let mut threads = [Thread { pc: Pc::Gone, ..IDLE_THREAD }; THREADS];
+        threads[..self.roles.len()].fill(IDLE_THREAD);
         State {
             regions: [Region::default(); CPUS],
             away: 0,
@@ -512,8 +516,8 @@ impl Protocol {
                     .flatten()
                     .for_each(|op| add(Act::Begin(op))),
                 Pc::Enter(_) | Pc::IsOpen(_) => (0..self.cpus).for_each(|cpu| add(Act::On(cpu))),
-                Pc::Want | Pc::Fence | Pc::TakeStack => each(t.todo).for_each(|cpu| add(Act::On(cpu))),
-                Pc::GiveStack => each(self.to_give(s, t)).for_each(|cpu| add(Act::On(cpu))),
+                Pc::Want | Pc::Fence | Pc::TakeStack => bits_of(t.todo).for_each(|cpu| add(Act::On(cpu))),
+                Pc::GiveStack => bits_of(self.to_give(s, t)).for_each(|cpu| add(Act::On(cpu))),
                 pc => {
                     if self.may_step(s, t) {
                         add(Act::Step);
@@ -571,16 +575,16 @@ impl Protocol {
             Pc::LockDepot | Pc::LockDepotToPut | Pc::LockToCloseDepot | Pc::LockForSurplus => {
                 s.depot_lock == 0
             }
-            Pc::LockDepotToFork => s.depot_lock == 0 || self.has(Bug::ForkSkipsDepot),
-            Pc::LockDrains if t.op == Op::Fork && self.has(Bug::ForkSkipsDrains) => true,
+            Pc::LockDepotToFork => s.depot_lock == 0 || self.has_bug(Bug::ForkSkipsDepot),
+            Pc::LockDrains if t.op == Op::Fork && self.has_bug(Bug::ForkSkipsDrains) => true,
             Pc::LockDrains | Pc::LockToClaim | Pc::LockToReopen | Pc::LockToLimit => {
-                s.drains == 0 || self.has(Bug::DrainsWithoutLock)
+                s.drains == 0 || self.has_bug(Bug::DrainsWithoutLock)
             }
             Pc::Own if self.mechanism == Claimed => {
-                s.regions[usize::from(t.at)].claim == 0 || self.has(Bug::NoFence)
+                s.regions[usize::from(t.at)].claim == 0 || self.has_bug(Bug::NoFence)
             }
-            Pc::Put if self.has(Bug::LocksOutOfOrder) => s.drains == 0,
-            Pc::Limit if self.has(Bug::LocksOutOfOrder) => s.depot_lock == 0,
+            Pc::Put if self.has_bug(Bug::LocksOutOfOrder) => s.drains == 0,
+            Pc::Limit if self.has_bug(Bug::LocksOutOfOrder) => s.depot_lock == 0,
             _ => true,
         }
     }
@@ -602,11 +606,11 @@ impl Protocol {
         )
     }
     fn to_give(&self, s: &State, t: &Thread) -> u8 {
-        let mine = |cpu: &u8| {
+        let is_taken = |cpu: &u8| {
             let region = &s.regions[usize::from(*cpu)];
-            region.taken > 0 && (region.taken_by == t.number || self.has(Bug::GivesAwayOthers))
+            region.taken > 0 && (region.taken_by == t.number || self.has_bug(Bug::GivesAwayOthers))
         };
-        (0..self.cpus).filter(mine).map(bit8).sum()
+        (0..self.cpus).filter(is_taken).map(bit8).sum()
     }
 
     /// Returns the state after an action.
@@ -643,7 +647,7 @@ impl Protocol {
     fn begin(&self, s: &mut State, me: usize, op: Op) {
         let all = (1 << self.cpus) - 1;
         let t = &mut s.threads[me];
-        *t = Thread { op, done: t.done, held: t.held, holds: t.holds, ..NOBODY };
+        *t = Thread { op, done: t.done, held: t.held, holds: t.holds, ..IDLE_THREAD };
         if !matches!(op, Op::Alloc | Op::Free) {
             (t.number, t.todo) = (me as u8 + 1, all);
         }
@@ -651,7 +655,7 @@ impl Protocol {
             Op::Alloc => Pc::Enter(Stage::Pop),
             Op::Free => {
                 t.holds -= 1;
-                t.mine = core::mem::take(&mut t.held[usize::from(t.holds)]);
+                t.own_round = core::mem::take(&mut t.held[usize::from(t.holds)]);
                 Pc::Enter(Stage::Push)
             }
             Op::Drain | Op::Reap | Op::Fork => Pc::LockDrains,
@@ -661,12 +665,12 @@ impl Protocol {
     /// Ends the thread's operation.
     fn end(s: &mut State, me: usize) {
         let t = &mut s.threads[me];
-        let mut over = Thread { done: true, held: t.held, holds: t.holds, ..NOBODY };
-        if t.op == Op::Alloc && t.mine > 0 {
-            if s.dead & bit(t.mine) != 0 {
+        let mut over = Thread { done: true, held: t.held, holds: t.holds, ..IDLE_THREAD };
+        if t.op == Op::Alloc && t.own_round > 0 {
+            if s.dead & bit(t.own_round) != 0 {
                 s.fault = Some(Fault::OldRound);
             }
-            over.held[usize::from(over.holds)] = t.mine;
+            over.held[usize::from(over.holds)] = t.own_round;
             over.holds += 1;
         }
         if t.op == Op::Close {
@@ -703,32 +707,33 @@ impl Protocol {
     fn pushed(t: &Thread, stage: Stage) -> ([Round; BATCH], u8) {
         match stage {
             Stage::Rest | Stage::RestAgain => (t.hand, t.hands),
-            _ => ([t.mine, 0], 1),
+            _ => ([t.own_round, 0], 1),
         }
     }
-    fn missed(&self, s: &mut State, me: usize, stage: Stage) {
+    fn after_miss(&self, s: &mut State, me: usize, stage: Stage) {
         match self.mechanism {
-            Rseq => self.after(s, me, stage, false),
+            Rseq => self.step_after(s, me, stage, false),
             Claimed => s.threads[me].pc = Pc::Leave(stage, false),
         }
     }
 
     fn section(&self, s: &mut State, me: usize, cpu: u8) {
         let t = s.threads[me];
-        let empty = Region { cap: self.has(Bug::EmptyHasPlaces).into(), ..Region::default() };
+        let empty = Region { cap: self.has_bug(Bug::EmptyHasPlaces).into(), ..Region::default() };
         let region = s.regions.get(usize::from(t.region)).copied().unwrap_or(empty);
         match t.pc {
             Pc::Enter(stage) => {
                 let there = s.regions[usize::from(cpu)];
                 if self.mechanism == Claimed {
                     if !there.committed || there.claim != 0 {
-                        return self.after(s, me, stage, false);
+                        return self.step_after(s, me, stage, false);
                     }
                     s.regions[usize::from(cpu)].claim = me as u8 + 1;
                 } else {
                     Self::interrupt(s, cpu, me);
                 }
-                let away = self.mechanism == Rseq && s.away & bit8(cpu) != 0 && !self.has(Bug::StaleRegion);
+                let away =
+                    self.mechanism == Rseq && s.away & bit8(cpu) != 0 && !self.has_bug(Bug::StaleRegion);
                 let t = &mut s.threads[me];
                 (t.at, t.region) = (cpu, if away { EMPTY } else { cpu });
                 t.pc = Pc::Read(stage);
@@ -749,7 +754,9 @@ impl Protocol {
                         s.fault = Some(Fault::BeyondReach);
                         return;
                     }
-                    if self.has(Bug::BatchCommittedEarly) && matches!(stage, Stage::Rest | Stage::RestAgain) {
+                    if self.has_bug(Bug::BatchCommittedEarly)
+                        && matches!(stage, Stage::Rest | Stage::RestAgain)
+                    {
                         region.len = t.len + n;
                     }
                     for i in 0..n {
@@ -764,16 +771,16 @@ impl Protocol {
                 }
                 let (_, n) = Self::pushed(&t, stage);
                 let region = &mut s.regions[usize::from(t.region)];
-                let mine = &mut s.threads[me];
+                let thread = &mut s.threads[me];
                 match stage {
                     Stage::Pop => {
                         region.len = t.len - 1;
                         region.usage.serve();
-                        mine.mine = t.read[0];
+                        thread.own_round = t.read[0];
                     }
                     Stage::Overflow => {
                         region.len = t.len - self.capacity;
-                        (mine.hand, mine.hands) = (t.read, self.capacity);
+                        (thread.hand, thread.hands) = (t.read, self.capacity);
                     }
                     _ => {
                         region.len = t.len + n;
@@ -781,22 +788,24 @@ impl Protocol {
                             region.usage.serve();
                         }
                         match stage {
-                            Stage::Rest | Stage::RestAgain => (mine.hand, mine.hands) = ([0; BATCH], 0),
-                            _ => mine.mine = 0,
+                            Stage::Rest | Stage::RestAgain => {
+                                (thread.hand, thread.hands) = ([0; BATCH], 0)
+                            }
+                            _ => thread.own_round = 0,
                         }
                     }
                 }
-                mine.read = [0; BATCH];
+                thread.read = [0; BATCH];
                 match self.mechanism {
-                    Rseq => self.after(s, me, stage, true),
-                    Claimed => mine.pc = Pc::Leave(stage, true),
+                    Rseq => self.step_after(s, me, stage, true),
+                    Claimed => thread.pc = Pc::Leave(stage, true),
                 }
             }
             Pc::Leave(stage, done) => {
                 s.regions[usize::from(t.region)].claim = 0;
-                self.after(s, me, stage, done);
+                self.step_after(s, me, stage, done);
             }
-            _ => unreachable!("{:?} is no step of a section", t.pc),
+            _ => unreachable!("{:?} is not a step of a section", t.pc),
         }
     }
     /// Does all reads that a section does before its first store.
@@ -808,7 +817,7 @@ impl Protocol {
             Stage::Pop | Stage::Overflow => {
                 let n = if stage == Stage::Pop { 1 } else { self.capacity };
                 if region.len < n {
-                    return self.missed(s, me, stage);
+                    return self.after_miss(s, me, stage);
                 }
                 for i in 0..n {
                     t.read[usize::from(i)] = region.places[usize::from(region.len - n + i)];
@@ -820,7 +829,7 @@ impl Protocol {
             }
             Stage::Push | Stage::PushAgain => {
                 if region.len >= region.cap {
-                    return self.missed(s, me, stage);
+                    return self.after_miss(s, me, stage);
                 }
                 t.pc = Pc::Write(stage);
             }
@@ -828,10 +837,10 @@ impl Protocol {
                 let need = region.len + n;
                 t.pc = Pc::Write(stage);
                 if need > region.cap {
-                    let limit = if self.has(Bug::WidensBeyondLimit) { self.reach } else { region.limit };
+                    let limit = if self.has_bug(Bug::WidensBeyondLimit) { self.reach } else { region.limit };
                     let cap = widened(region.cap.into(), need.into(), limit.into());
                     let Some(cap) = cap.filter(|_| region.committed) else {
-                        return self.missed(s, me, stage);
+                        return self.after_miss(s, me, stage);
                     };
                     t.cap = cap as u8;
                     t.pc = Pc::Store(stage);
@@ -840,14 +849,14 @@ impl Protocol {
         }
     }
     /// Chooses the step that follows a section.
-    fn after(&self, s: &mut State, me: usize, stage: Stage, done: bool) {
+    fn step_after(&self, s: &mut State, me: usize, stage: Stage, done: bool) {
         let t = &mut s.threads[me];
         (t.at, t.region, t.len, t.cap, t.read) = (0, 0, 0, 0, [0; BATCH]);
         t.pc = match (stage, done) {
             (Stage::Pop, false) => Pc::Look,
             (Stage::Rest, false) => Pc::IsOpen(Stage::RestAgain),
             (Stage::RestAgain, false) => {
-                if self.has(Bug::TriesAgain) {
+                if self.has_bug(Bug::TriesAgain) {
                     Pc::Enter(Stage::Rest)
                 } else {
                     Pc::Flush
@@ -892,14 +901,14 @@ impl Protocol {
             None => s.fault = Some(Fault::EndedTwice),
             Some(left) => {
                 s.number.drains = left;
-                if (left == 0 || self.has(Bug::FirstDrainOpens)) && !self.has(Bug::NeverReopens) {
+                if (left == 0 || self.has_bug(Bug::FirstDrainOpens)) && !self.has_bug(Bug::NeverReopens) {
                     s.number.limit = s.number.open;
                 }
             }
         }
     }
     /// Continues after a visit to the depot to take a magazine.
-    fn taken(&self, s: &mut State, me: usize, got: bool) {
+    fn after_depot_take(&self, s: &mut State, me: usize, got: bool) {
         let t = &mut s.threads[me];
         match (t.op, got) {
             (Op::Alloc, false) if t.open => t.pc = Pc::Fill,
@@ -914,14 +923,14 @@ impl Protocol {
         let t = &mut s.threads[me];
         t.open = false;
         t.hands -= 1;
-        t.mine = core::mem::take(&mut t.hand[usize::from(t.hands)]);
+        t.own_round = core::mem::take(&mut t.hand[usize::from(t.hands)]);
         if t.hands == 0 {
             return Self::end(s, me);
         }
         t.pc = Pc::Enter(Stage::Rest);
     }
     /// Continues a drain that has nothing left to flush.
-    fn given(&self, s: &mut State, me: usize) {
+    fn end_drain(&self, s: &mut State, me: usize) {
         let t = &mut s.threads[me];
         match t.op {
             Op::Drain => Self::end(s, me),
@@ -946,25 +955,25 @@ impl Protocol {
             }
             Pc::Fill => {
                 let ask = if t.open { self.capacity } else { 1 };
-                let mine = &mut s.threads[me];
+                let thread = &mut s.threads[me];
                 for _ in 0..ask {
                     if s.supplier != 0 {
                         let round = s.supplier.trailing_zeros() as u8;
                         s.supplier &= !bit(round);
-                        mine.hand[usize::from(mine.hands)] = round;
-                        mine.hands += 1;
+                        thread.hand[usize::from(thread.hands)] = round;
+                        thread.hands += 1;
                     }
                 }
-                match (mine.hands, t.open) {
+                match (thread.hands, t.open) {
                     (0, true) => return Self::end(s, me),
                     (0, false) => go = Pc::Hint,
                     _ => return self.keep_one(s, me),
                 }
             }
             Pc::Flush => {
-                let mine = &mut s.threads[me];
-                let (hand, n) = (mine.hand, mine.hands);
-                (mine.hand, mine.hands) = ([0; BATCH], 0);
+                let thread = &mut s.threads[me];
+                let (hand, n) = (thread.hand, thread.hands);
+                (thread.hand, thread.hands) = ([0; BATCH], 0);
                 hand[..usize::from(n)].iter().for_each(|round| Self::back(s, *round));
                 match t.op {
                     Op::Free => go = Pc::Enter(Stage::PushAgain),
@@ -980,8 +989,8 @@ impl Protocol {
                 }
             }
             Pc::Bypass => {
-                Self::back(s, t.mine);
-                s.threads[me].mine = 0;
+                Self::back(s, t.own_round);
+                s.threads[me].own_round = 0;
                 return Self::end(s, me);
             }
 
@@ -989,13 +998,13 @@ impl Protocol {
             Pc::IsOpen(stage) => {
                 s.threads[me].at = cpu;
                 if s.regions[at].limit > 0 {
-                    return self.after(s, me, stage, false);
+                    return self.step_after(s, me, stage, false);
                 }
                 go = Pc::TryDrains(stage);
             }
             Pc::TryDrains(stage) => {
-                if s.drains != 0 && !self.has(Bug::OpensBesideDrain) {
-                    return self.after(s, me, stage, false);
+                if s.drains != 0 && !self.has_bug(Bug::OpensBesideDrain) {
+                    return self.step_after(s, me, stage, false);
                 }
                 if s.drains == 0 {
                     s.drains = who;
@@ -1003,7 +1012,7 @@ impl Protocol {
                 go = Pc::Open(stage);
             }
             Pc::Open(stage) => {
-                let limit = if self.has(Bug::OpensBesideDrain) { s.number.open } else { s.number.limit };
+                let limit = if self.has_bug(Bug::OpensBesideDrain) { s.number.open } else { s.number.limit };
                 let region = &mut s.regions[at];
                 let more = !region.committed;
                 region.committed = true;
@@ -1016,7 +1025,7 @@ impl Protocol {
                 }
                 s.threads[me].at = 0;
                 if !(more || opened) {
-                    return self.after(s, me, stage, false);
+                    return self.step_after(s, me, stage, false);
                 }
                 go = Pc::Enter(stage);
             }
@@ -1024,7 +1033,7 @@ impl Protocol {
             // ---- the depot ----
             Pc::Hint => {
                 if s.depot.magazines().is_empty() {
-                    return self.taken(s, me, false);
+                    return self.after_depot_take(s, me, false);
                 }
                 go = Pc::LockDepot;
             }
@@ -1037,13 +1046,13 @@ impl Protocol {
                 let before = s.depot;
                 let magazine = s.depot.take();
                 if let Some(magazine) = magazine {
-                    let mine = &mut s.threads[me];
-                    (mine.hand, mine.hands) = (magazine, self.capacity);
-                    if self.has(Bug::DepotKeeps) {
+                    let thread = &mut s.threads[me];
+                    (thread.hand, thread.hands) = (magazine, self.capacity);
+                    if self.has_bug(Bug::DepotKeeps) {
                         s.depot = before;
                     }
                 }
-                return self.taken(s, me, magazine.is_some());
+                return self.after_depot_take(s, me, magazine.is_some());
             }
             Pc::LockDepotToPut => {
                 s.depot_lock = who;
@@ -1051,11 +1060,11 @@ impl Protocol {
             }
             Pc::Put => {
                 s.depot_lock = 0;
-                s.depot.open |= self.has(Bug::ClosedDepotTakes);
+                s.depot.open |= self.has_bug(Bug::ClosedDepotTakes);
                 if s.depot.accepts(self.depot_limit.into()) {
-                    let mine = &mut s.threads[me];
-                    s.depot.put(mine.hand);
-                    (mine.hand, mine.hands) = ([0; BATCH], 0);
+                    let thread = &mut s.threads[me];
+                    s.depot.put(thread.hand);
+                    (thread.hand, thread.hands) = ([0; BATCH], 0);
                     go = Pc::Enter(Stage::PushAgain);
                 } else {
                     go = Pc::Flush;
@@ -1092,7 +1101,7 @@ impl Protocol {
                     if before == 0 {
                         s.number.drains += 1;
                         s.number.limit = 0;
-                    } else if !self.has(Bug::SweepForgotten) {
+                    } else if !self.has_bug(Bug::SweepForgotten) {
                         let theirs = s.regions.iter_mut().filter(|region| region.taken_by == before);
                         theirs.for_each(|region| region.taken_by = who);
                     }
@@ -1103,15 +1112,15 @@ impl Protocol {
                 s.threads[me].todo = t.away;
                 go = match (t.away, self.mechanism) {
                     (0, _) | (_, Claimed) => self.owned_all(s, me),
-                    (_, Rseq) if self.has(Bug::TakesBeforeFence) => Pc::TakeStack,
+                    (_, Rseq) if self.has_bug(Bug::TakesBeforeFence) => Pc::TakeStack,
                     (_, Rseq) => Pc::Fence,
                 };
             }
             Pc::Want => {
-                let mine = &mut s.threads[me];
-                mine.todo &= !bit8(cpu);
+                let thread = &mut s.threads[me];
+                thread.todo &= !bit8(cpu);
                 let region = &mut s.regions[at];
-                let for_good = s.number.open == 0 && !self.has(Bug::ClosedStaysOpen);
+                let for_good = s.number.open == 0 && !self.has_bug(Bug::ClosedStaysOpen);
                 let wanted = match t.op {
                     Op::Retire => region.limit > 0 || region.len > 0,
                     Op::Reap => region.is_idle(),
@@ -1119,29 +1128,29 @@ impl Protocol {
                 };
                 // The planted bug checks only the first CPU, whichever it is, because a model's CPUs are alike.
                 let first = t.todo == (1 << self.cpus) - 1;
-                let left_out = self.has(Bug::RetiresOneCpu) && t.op == Op::Retire && !first;
+                let left_out = self.has_bug(Bug::RetiresOneCpu) && t.op == Op::Retire && !first;
                 if wanted && region.committed && !left_out {
-                    mine.at = cpu;
+                    thread.at = cpu;
                     go = Pc::Own;
                 } else if t.op == Op::Reap {
                     region.see();
                 }
             }
             Pc::Own => {
-                let mine = &mut s.threads[me];
-                mine.away |= bit8(cpu);
+                let thread = &mut s.threads[me];
+                thread.away |= bit8(cpu);
                 match self.mechanism {
                     Rseq => {
                         s.away |= bit8(cpu);
-                        mine.at = 0;
+                        thread.at = 0;
                         go = Pc::Want;
                     }
                     Claimed => {
                         s.owned |= bit8(cpu);
-                        if !self.has(Bug::NoFence) {
+                        if !self.has_bug(Bug::NoFence) {
                             s.regions[at].claim = who;
                         }
-                        mine.at = cpu;
+                        thread.at = cpu;
                         self.take_stack(s, me, at);
                         go = Pc::PutBack;
                     }
@@ -1153,7 +1162,7 @@ impl Protocol {
             }
             Pc::Fence => {
                 let first = t.todo == t.away;
-                if !self.has(Bug::NoFence) && (first || !self.has(Bug::FencesOne)) {
+                if !self.has_bug(Bug::NoFence) && (first || !self.has_bug(Bug::FencesOne)) {
                     Self::interrupt(s, cpu, me);
                 }
                 s.owned |= bit8(cpu);
@@ -1164,7 +1173,7 @@ impl Protocol {
                 s.owned |= bit8(cpu);
                 s.threads[me].todo &= !bit8(cpu);
                 s.threads[me].at = cpu;
-                if self.has(Bug::PutBackEarly) {
+                if self.has_bug(Bug::PutBackEarly) {
                     s.away &= !bit8(cpu);
                 } else {
                     self.take_stack(s, me, at);
@@ -1172,15 +1181,15 @@ impl Protocol {
                 go = Pc::PutBack;
             }
             Pc::PutBack => {
-                if self.has(Bug::TakesBeforeFence) {
+                if self.has_bug(Bug::TakesBeforeFence) {
                     Self::interrupt(s, cpu, me);
                 }
-                if self.has(Bug::PutBackEarly) && self.mechanism == Rseq {
+                if self.has_bug(Bug::PutBackEarly) && self.mechanism == Rseq {
                     self.take_stack(s, me, at);
                 }
                 s.away &= !bit8(cpu);
                 s.owned &= !bit8(cpu);
-                if self.mechanism == Claimed && !self.has(Bug::NoFence) {
+                if self.mechanism == Claimed && !self.has_bug(Bug::NoFence) {
                     s.regions[at].claim = 0;
                 }
                 s.threads[me].at = 0;
@@ -1203,15 +1212,15 @@ impl Protocol {
                 let number = core::mem::take(&mut s.number.waiting);
                 s.threads[me].number = number;
                 if number == 0 {
-                    self.given(s, me);
+                    self.end_drain(s, me);
                     return;
                 }
                 go = Pc::GiveStack;
             }
             Pc::GiveStack if self.to_give(s, &t) == 0 => go = Pc::LockToReopen,
             Pc::GiveStack => {
-                let mine = &mut s.threads[me];
-                (mine.left, mine.at) = (s.regions[at].taken, cpu);
+                let thread = &mut s.threads[me];
+                (thread.left, thread.at) = (s.regions[at].taken, cpu);
                 go = Pc::ForgetTaken;
             }
             Pc::ForgetTaken => {
@@ -1220,10 +1229,10 @@ impl Protocol {
             }
             Pc::GiveRound => {
                 let round = s.regions[at].places[usize::from(t.left - 1)];
-                let mine = &mut s.threads[me];
-                mine.left -= 1;
-                if mine.left == 0 {
-                    mine.at = 0;
+                let thread = &mut s.threads[me];
+                thread.left -= 1;
+                if thread.left == 0 {
+                    thread.at = 0;
                     go = Pc::GiveStack;
                 }
                 Self::back(s, round);
@@ -1239,7 +1248,7 @@ impl Protocol {
                 if s.drains == who {
                     s.drains = 0;
                 }
-                return self.given(s, me);
+                return self.end_drain(s, me);
             }
 
             // ---- closed for good; another owner ----
@@ -1303,7 +1312,7 @@ impl Protocol {
                 }
                 return Self::end(s, me);
             }
-            pc => unreachable!("{pc:?} is no step"),
+            pc => unreachable!("{pc:?} is not a step"),
         }
         s.threads[me].pc = go;
     }
@@ -1323,7 +1332,7 @@ impl Protocol {
                 let number = if op == Op::Retire { 0 } else { number };
                 (region.taken, region.taken_by, region.len) = (region.len, number, 0);
             }
-            if region.limit > 0 && !self.has(Bug::StaysOpen) {
+            if region.limit > 0 && !self.has_bug(Bug::StaysOpen) {
                 (region.cap, region.limit) = (0, 0);
             }
         }
@@ -1338,24 +1347,24 @@ impl Protocol {
         }
         let who = me as u8 + 1;
         for other in 0..THREADS {
-            let t = core::mem::replace(&mut s.threads[other], Thread { pc: Pc::Gone, ..NOBODY });
+            let t = core::mem::replace(&mut s.threads[other], Thread { pc: Pc::Gone, ..IDLE_THREAD });
             let left = &s.regions[usize::from(t.at) % CPUS].places[..usize::from(t.begun())];
-            let had = t.hand.iter().chain(&t.held).chain([&t.mine]).chain(left);
+            let had = t.hand.iter().chain(&t.held).chain([&t.own_round]).chain(left);
             s.lost |= had.filter(|round| **round > 0).map(|round| bit(*round)).fold(0, |a, b| a | b);
         }
         s.threads[me].pc = Pc::Idle;
         s.owned = 0;
         for region in s.regions.iter_mut().filter(|region| region.committed) {
-            if !self.has(Bug::ClaimsOutlive) {
+            if !self.has_bug(Bug::ClaimsOutlive) {
                 region.claim = 0;
             }
         }
         let drains = s.number.drains;
-        if !self.has(Bug::DrainsOutlive) {
+        if !self.has_bug(Bug::DrainsOutlive) {
             (s.number.drains, s.number.waiting) = (0, 0);
             if drains > 0 {
                 for region in &mut s.regions {
-                    if region.taken > 0 && !self.has(Bug::ChildLosesTaken) {
+                    if region.taken > 0 && !self.has_bug(Bug::ChildLosesTaken) {
                         region.len = region.taken;
                     }
                     (region.taken, region.taken_by) = (0, 0);
@@ -1386,8 +1395,8 @@ impl Protocol {
         for t in &s.threads {
             count(&t.hand[..usize::from(t.hands)]);
             count(&t.held[..usize::from(t.holds)]);
-            if t.mine > 0 {
-                count(&[t.mine]);
+            if t.own_round > 0 {
+                count(&[t.own_round]);
             }
             count(&s.regions[usize::from(t.at) % CPUS].places[..usize::from(t.begun())]);
         }
@@ -1526,7 +1535,7 @@ impl Protocol {
         s.depot.magazines_mut().items_mut().iter_mut().flatten().for_each(&mut name);
         for t in &mut s.threads {
             t.read.iter_mut().chain(&mut t.hand).chain(&mut t.held).for_each(&mut name);
-            name(&mut t.mine);
+            name(&mut t.own_round);
         }
         for set in [&mut s.supplier, &mut s.lost] {
             let mut named = 0;

@@ -6,7 +6,7 @@
 //! value is `true` if pages were freed since the reaper last read the count. In the model, a time-out may end each
 //! sleep at any moment, so an invariant of the model is valid for every interval.
 
-use crate::graph::{Fair, Move};
+use crate::graph::{Fair, ThreadMove};
 
 /// The number of threads that free.
 const FREERS: usize = 2;
@@ -45,7 +45,7 @@ enum Word {
 
 /// Where the reaper's thread is in its code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum At {
+enum ReaperState {
     None,
     /// The reaper requests the subsystem, and holds a reference to it during an interval.
     Ask,
@@ -76,7 +76,7 @@ enum Free {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct State {
     word: Word,
-    at: At,
+    at: ReaperState,
     quiet: u8,
     /// `true` if pages were freed since the reaper last read the count.
     changed: bool,
@@ -97,52 +97,54 @@ pub(crate) struct State {
 pub(crate) struct Reaper(pub Option<Bug>);
 
 impl Reaper {
-    fn has(self, bug: Bug) -> bool {
+    fn has_bug(self, bug: Bug) -> bool {
         self.0 == Some(bug)
     }
     fn reaper(self, s: State, push: &mut impl FnMut(State)) {
         let mut next = s;
         next.at = match s.at {
-            At::None | At::Ended => return,
-            At::Ask if s.used => At::Interval,
-            At::Ask => At::Ended,
-            At::Interval => {
+            ReaperState::None | ReaperState::Ended => return,
+            ReaperState::Ask if s.used => ReaperState::Interval,
+            ReaperState::Ask => ReaperState::Ended,
+            ReaperState::Interval => {
                 next.unreaped = false;
-                At::Count
+                ReaperState::Count
             }
-            At::Count => {
+            ReaperState::Count => {
                 next.quiet = if s.changed { 0 } else { s.quiet + 1 };
                 next.changed = false;
-                if next.quiet < QUIET { At::Nap } else { At::SayAsleep }
+                if next.quiet < QUIET { ReaperState::Nap } else { ReaperState::SayAsleep }
             }
             // The thread was unparked, or the interval has passed.
-            At::Nap => {
+            ReaperState::Nap => {
                 next.token = false;
-                At::Ask
+                ReaperState::Ask
             }
-            At::SayAsleep => {
+            ReaperState::SayAsleep => {
                 next.quiet = 0;
                 next.word = Word::Asleep;
-                if self.has(Bug::LooksOnce) { At::Check } else { At::LookAgain }
+                if self.has_bug(Bug::LooksOnce) { ReaperState::Check } else { ReaperState::LookAgain }
             }
-            At::LookAgain if s.changed => At::SayRunning,
-            At::LookAgain => At::Check,
-            At::SayRunning => {
+            ReaperState::LookAgain if s.changed => ReaperState::SayRunning,
+            ReaperState::LookAgain => ReaperState::Check,
+            ReaperState::SayRunning => {
                 next.word = Word::Running;
-                At::Check
+                ReaperState::Check
             }
-            At::Check if s.word == Word::Asleep && (s.used || self.has(Bug::KeepsSubsystem)) => At::Sleep,
-            At::Check => At::Ask,
-            At::Sleep => {
+            ReaperState::Check if s.word == Word::Asleep && (s.used || self.has_bug(Bug::KeepsSubsystem)) => {
+                ReaperState::Sleep
+            }
+            ReaperState::Check => ReaperState::Ask,
+            ReaperState::Sleep => {
                 next.token = false;
-                At::Check
+                ReaperState::Check
             }
         };
         push(next);
     }
     fn free(self, s: State, i: usize) -> Option<State> {
         let mut next = s;
-        let early = self.has(Bug::WakesBeforeItCounts);
+        let early = self.has_bug(Bug::WakesBeforeItCounts);
         next.freers[i] = match s.freers[i] {
             Free::Idle if s.used => {
                 if early {
@@ -160,7 +162,7 @@ impl Reaper {
             Free::Look if early => Free::Count,
             Free::Look => Free::Idle,
             Free::Swap if s.word == Word::Asleep => {
-                if !self.has(Bug::StaysAsleep) {
+                if !self.has_bug(Bug::StaysAsleep) {
                     next.word = Word::Running;
                 }
                 Free::Unpark
@@ -181,7 +183,7 @@ impl Fair for Reaper {
     fn starts(&self) -> Vec<State> {
         vec![State {
             word: Word::Wanted,
-            at: At::None,
+            at: ReaperState::None,
             quiet: 0,
             changed: false,
             unreaped: false,
@@ -193,9 +195,9 @@ impl Fair for Reaper {
             child: false,
         }]
     }
-    fn moves(&self, s: &State, into: &mut Vec<Move<State>>) {
+    fn moves(&self, s: &State, into: &mut Vec<ThreadMove<State>>) {
         let s = *s;
-        let mut add = |thread, begins, to| into.push(Move { thread, begins, interrupts: 0, to });
+        let mut add = |thread, begins, to| into.push(ThreadMove { thread, begins, interrupts: 0, to });
         self.reaper(s, &mut |to| add(REAPER, false, to));
         for i in 0..FREERS {
             let begins = s.freers[i] == Free::Idle;
@@ -204,9 +206,9 @@ impl Fair for Reaper {
         // The subsystem grows as long as it is used, so it starts a wanted reaper. The system may refuse the start
         // once.
         if s.starting {
-            add(GROWER, false, State { starting: false, at: At::Ask, quiet: 0, ..s });
+            add(GROWER, false, State { starting: false, at: ReaperState::Ask, quiet: 0, ..s });
             if !s.refused {
-                let word = if self.has(Bug::RefusedForGood) { s.word } else { Word::Wanted };
+                let word = if self.has_bug(Bug::RefusedForGood) { s.word } else { Word::Wanted };
                 add(GROWER, false, State { starting: false, refused: true, word, ..s });
             }
         } else if s.used && s.word == Word::Wanted {
@@ -218,8 +220,8 @@ impl Fair for Reaper {
             add(GROWER, true, State { used: false, token: true, ..s });
         }
         if s.used && !s.starting && !s.child {
-            let word = if self.has(Bug::ChildBelieves) { s.word } else { Word::Wanted };
-            let (at, freers) = (At::None, [Free::Idle, Free::Gone]);
+            let word = if self.has_bug(Bug::ChildBelieves) { s.word } else { Word::Wanted };
+            let (at, freers) = (ReaperState::None, [Free::Idle, Free::Gone]);
             // Counts of other threads are not lost, because they changed under a lock.
             add(GROWER, true, State { word, at, freers, token: false, child: true, ..s });
         }
@@ -232,7 +234,7 @@ impl Fair for Reaper {
             // Pages were freed, so an interval has to follow.
             REAPER => s.unreaped && s.used,
             GROWER => s.starting,
-            END => !s.used && !matches!(s.at, At::None | At::Ended),
+            END => !s.used && !matches!(s.at, ReaperState::None | ReaperState::Ended),
             free => !matches!(s.freers[free - 2], Free::Idle | Free::Gone),
         }
     }

@@ -4,7 +4,7 @@ use crate::model::{Act, Action, Mechanism, Op, Pc, Protocol, Role, Stage, State,
 use std::collections::BTreeMap;
 use uslab_sim::story::{Change, Step, Story, VERSION};
 
-type Parts = BTreeMap<String, String>;
+type StateParts = BTreeMap<String, String>;
 
 fn rounds(rounds: &[u8]) -> String {
     if rounds.is_empty() { "nothing".to_owned() } else { format!("{rounds:?}") }
@@ -14,8 +14,8 @@ fn set(rounds_in: u16) -> String {
 }
 
 /// Returns the parts of a state that are worth showing.
-fn parts(protocol: &Protocol, s: &State) -> Parts {
-    let mut parts = Parts::new();
+fn parts(protocol: &Protocol, s: &State) -> StateParts {
+    let mut parts = StateParts::new();
     let mut put = |name: String, value: String| _ = parts.insert(name, value);
     for cpu in 0..usize::from(protocol.cpus) {
         let region = &s.regions[cpu];
@@ -46,7 +46,7 @@ fn parts(protocol: &Protocol, s: &State) -> Parts {
     for (thread, t) in s.threads.iter().enumerate().filter(|(thread, _)| *thread < protocol.roles.len()) {
         let mut has = t.held[..usize::from(t.holds)].to_vec();
         has.extend(&t.hand[..usize::from(t.hands)]);
-        has.extend((t.mine > 0).then_some(t.mine));
+        has.extend((t.own_round > 0).then_some(t.own_round));
         put(format!("thread {thread} has"), rounds(&has));
     }
     parts
@@ -83,7 +83,7 @@ fn did(protocol: &Protocol, before: &State, action: Action) -> String {
         }
         .to_owned(),
         (Act::Abort, pc) => {
-            format!("is interrupted in {}, which begins again", inside(pc).map_or("it", section))
+            format!("is interrupted in {}, which restarts", inside(pc).map_or("it", section))
         }
         (Act::Child, _) => "goes on as the child".to_owned(),
         (_, Pc::Enter(stage)) if claims && before.regions[usize::from(cpu)].claim_of() > 0 => {
@@ -94,18 +94,18 @@ fn did(protocol: &Protocol, before: &State, action: Action) -> String {
             format!("{claim}begins {} on CPU {cpu}", section(stage))
         }
         (_, Pc::Read(_)) => format!("reads the stack of CPU {cpu}"),
-        (_, Pc::Store(_)) => "lets the stack have more places".to_owned(),
+        (_, Pc::Store(_)) => "gives the stack more places".to_owned(),
         (_, Pc::Write(_)) => "writes its rounds above the stack".to_owned(),
         (_, Pc::Commit(stage)) => format!("commits {}", section(stage)),
-        (_, Pc::Leave(..)) => "gives its claim back".to_owned(),
-        (_, Pc::Look) => "missed, and looks whether the class is open".to_owned(),
-        (_, Pc::Fill) => "asks the supplier".to_owned(),
-        (_, Pc::Flush) => "gives its magazine to the supplier".to_owned(),
-        (_, Pc::Bypass) => "gives its round to the supplier".to_owned(),
-        (_, Pc::IsOpen(_)) => format!("looks whether the stack of CPU {cpu} is open"),
+        (_, Pc::Leave(..)) => "releases its claim".to_owned(),
+        (_, Pc::Look) => "misses, and checks if the class is open".to_owned(),
+        (_, Pc::Fill) => "requests rounds from the supplier".to_owned(),
+        (_, Pc::Flush) => "flushes its magazine to the supplier".to_owned(),
+        (_, Pc::Bypass) => "flushes its round to the supplier".to_owned(),
+        (_, Pc::IsOpen(_)) => format!("checks if the stack of CPU {cpu} is open"),
         (_, Pc::TryDrains(_)) => "tries the lock of drains".to_owned(),
-        (_, Pc::Open(_)) => format!("opens the stack of CPU {cpu}, if it may"),
-        (_, Pc::Hint) => "looks whether the depot has a magazine".to_owned(),
+        (_, Pc::Open(_)) => format!("opens the stack of CPU {cpu}, if allowed"),
+        (_, Pc::Hint) => "checks if the depot has a magazine".to_owned(),
         (
             _,
             Pc::LockDepot
@@ -117,25 +117,25 @@ fn did(protocol: &Protocol, before: &State, action: Action) -> String {
         (_, Pc::Take) => "takes a magazine from the depot, if there is one".to_owned(),
         (_, Pc::Put) => "puts a magazine into the depot, if there is room".to_owned(),
         (_, Pc::LockDrains | Pc::LockToReopen | Pc::LockToLimit) => "locks the drains".to_owned(),
-        (_, Pc::Close) => "closes the class, for as long as this takes".to_owned(),
-        (_, Pc::Want) => format!("looks whether it wants the stack of CPU {cpu}"),
+        (_, Pc::Close) => "closes the class temporarily".to_owned(),
+        (_, Pc::Want) => format!("checks if it drains the stack of CPU {cpu}"),
         (_, Pc::Own) if claims => format!("claims the region of CPU {cpu} and takes its stack"),
         (_, Pc::Own) => format!("detaches the region of CPU {cpu}"),
         (_, Pc::Fence) => format!("fences CPU {cpu}"),
         (_, Pc::TakeStack) => format!("takes the stack of CPU {cpu}"),
         (_, Pc::PutBack) => format!("restores the region of CPU {cpu}"),
         (_, Pc::Claim) => "unlocks the drains".to_owned(),
-        (_, Pc::LockToClaim) => "collects what its sweep took, if that is still there".to_owned(),
-        (_, Pc::GiveStack) => format!("looks what is its own of CPU {cpu}"),
-        (_, Pc::ForgetTaken) => format!("begins to give away what it took from CPU {cpu}"),
-        (_, Pc::GiveRound) => format!("gives a round of CPU {cpu} to the supplier"),
+        (_, Pc::LockToClaim) => "collects the rounds of its sweep, if they still exist".to_owned(),
+        (_, Pc::GiveStack) => format!("finds its own rounds of CPU {cpu}"),
+        (_, Pc::ForgetTaken) => format!("begins to flush the rounds that it took from CPU {cpu}"),
+        (_, Pc::GiveRound) => format!("flushes a round of CPU {cpu} to the supplier"),
         (_, Pc::Reopen) => "ends its drain of the class".to_owned(),
-        (_, Pc::Surplus) => "asks how many magazines nobody needed".to_owned(),
+        (_, Pc::Surplus) => "reads the number of unused magazines".to_owned(),
         (_, Pc::Limit) => "sets the limit".to_owned(),
         (_, Pc::CloseDepot) => "closes the depot".to_owned(),
         (_, Pc::Retire) => "closes the class for good".to_owned(),
-        (_, Pc::Forget) => "lets another owner have the number".to_owned(),
-        (_, Pc::Fork) => "has forked, and goes on as the parent".to_owned(),
+        (_, Pc::Forget) => "frees the class number for another owner".to_owned(),
+        (_, Pc::Fork) => "has forked, and continues as the parent".to_owned(),
         (_, Pc::Idle | Pc::Gone) => "does nothing".to_owned(),
     }
 }
@@ -144,14 +144,15 @@ fn did(protocol: &Protocol, before: &State, action: Action) -> String {
 /// canonical states; the trace keeps one name for each.
 pub(crate) fn tell(protocol: &Protocol, title: &str, way: &[State], end: &str) -> Story {
     let mut state = protocol.start();
-    let mut known = Parts::new();
+    let mut known = StateParts::new();
     let mut steps = vec![];
     for next in &way[1..] {
         let mut actions = vec![];
         protocol.actions(&state, &mut actions);
         let mut ways = actions.iter().map(|action| (*action, protocol.next(&state, *action)));
-        let (action, after) =
-            ways.find(|(_, after)| protocol.is_like(after, next)).expect("the way is one of the protocol's");
+        let (action, after) = ways
+            .find(|(_, after)| protocol.is_like(after, next))
+            .expect("the path must be one of the protocol");
         let now = parts(protocol, &after);
         if steps.is_empty() {
             known = parts(protocol, &state);

@@ -48,7 +48,7 @@ impl Comparison {
     /// Compares one value, or all values that it contains.
     fn value(&mut self, fact: &str, ours: Value, theirs: &Value) {
         *self.values.entry(fact.to_owned()).or_default() += leaves(theirs).max(1);
-        if !same(&ours, theirs) {
+        if !are_equal(&ours, theirs) {
             self.differences.push(format!("{fact}: ours {ours}, theirs {theirs}"));
         }
     }
@@ -62,9 +62,11 @@ impl Comparison {
 }
 
 /// Returns `true` if the values are equal; fractions may differ by a nanosecond.
-fn same(a: &Value, b: &Value) -> bool {
+fn are_equal(a: &Value, b: &Value) -> bool {
     match (a, b) {
-        (Value::Array(a), Value::Array(b)) => a.len() == b.len() && a.iter().zip(b).all(|(a, b)| same(a, b)),
+        (Value::Array(a), Value::Array(b)) => {
+            a.len() == b.len() && a.iter().zip(b).all(|(a, b)| are_equal(a, b))
+        }
         (Value::Number(x), Value::Number(y)) if x.is_f64() || y.is_f64() => {
             x.as_f64().zip(y.as_f64()).is_some_and(|(x, y)| (x - y).abs() < 1e-9)
         }
@@ -85,7 +87,7 @@ fn compare(folder: &Path) -> Comparison {
     let theirs: Map<String, Value> = serde_json::from_str(&text).unwrap();
     let names = ["trace.txt.zst", "trace.txt"];
     let path = names.map(|name| folder.join(name)).into_iter().find(|path| path.exists()).unwrap();
-    let tables = Tables::beside(&path).unwrap();
+    let tables = Tables::next_to_trace(&path).unwrap();
     let facts = crate::common::check_operations(&path, &tables);
 
     let mut comparison = Comparison::default();

@@ -1,6 +1,6 @@
 //! `uslab replay --callers`: who leaks, by call site, process and control group, and what keeps partial slabs.
 
-use crate::cli::{replay_json, said, uslab};
+use crate::cli::{exit_and_output, replay_json, uslab};
 use serde_json::{Value, json};
 use std::fmt::Write;
 use std::path::Path;
@@ -74,12 +74,13 @@ fn site_is_not_accused_if_the_kernels_tables_contradict() {
     let sites = report["callers"]["live"]["sites"].as_array().unwrap();
     let node = sites.iter().find(|site| site["cache"] == "node").unwrap();
     assert_eq!((&node["unseen_frees"], &node["kernel_change"]), (&json!(388), &json!(12)));
-    let (code, out, err) = said(&uslab(&["replay", &trace, "--callers"]));
+    let (code, out, err) = exit_and_output(&uslab(&["replay", &trace, "--callers"]));
     assert_eq!(code, Some(0), "{err}");
     // Leaks come first.
     let at = |part: &str| out.find(part).unwrap_or_else(|| panic!("expected {part:?} in {out}"));
     assert!(
-        at("Who leaks") < at("Still live at the end") && at("Still live at the end") < at("Call sites ("),
+        at("Leaking call sites") < at("Still live at the end")
+            && at("Still live at the end") < at("Call sites ("),
         "{out}"
     );
     at(
@@ -166,7 +167,7 @@ fn live_bytes_are_shown_by_process_and_control_group() {
     );
     assert_eq!(rows("commands", "command"), [named("server", 7), named("sh", 3)]);
     assert_eq!(live["groups"][0]["command"], "server");
-    let (code, out, err) = said(&uslab(&["replay", trace, "--callers"]));
+    let (code, out, err) = exit_and_output(&uslab(&["replay", trace, "--callers"]));
     assert_eq!(code, Some(0), "{err}");
     for part in ["by process (2 of 2 commands)", "by control group (3 of 3)", "/system.slice/b.service"] {
         assert!(out.contains(part), "expected {part:?} in {out}");
@@ -183,7 +184,7 @@ fn live_bytes_are_shown_by_process_and_control_group() {
 fn each_partial_slab_has_the_ages_of_its_objects() {
     let report = replay_json(&["--callers"]);
     let pinned = report["callers"]["live"]["pinned"].as_array().unwrap();
-    let number = |value: &Value| value.as_f64().unwrap_or_else(|| panic!("{value} is no number"));
+    let number = |value: &Value| value.as_f64().unwrap_or_else(|| panic!("{value} is not a number"));
     for cache in pinned {
         let slabs = cache["partial"].as_array().unwrap();
         assert_eq!(slabs.len() as u64, cache["slabs"].as_u64().unwrap());
@@ -200,14 +201,14 @@ fn each_partial_slab_has_the_ages_of_its_objects() {
     let by_one = pinned.iter().flat_map(|cache| cache["partial"].as_array().unwrap());
     let by_one = by_one.filter(|slab| slab["objects"] == 1).count() as u64;
     assert_eq!(by_one, pinned.iter().map(|cache| cache["by_one"].as_u64().unwrap()).sum::<u64>());
-    let (_, out, _) = said(&uslab(&["replay", "--callers=3"]));
-    assert!(out.contains("What keeps each of them (3 of "), "{out}");
+    let (_, out, _) = exit_and_output(&uslab(&["replay", "--callers=3"]));
+    assert!(out.contains("What keeps each slab (3 of "), "{out}");
 }
 
 /// Frees on another CPU are shown as a number, too.
 #[test]
 fn remote_frees_are_counted() {
-    let (_, out, _) = said(&uslab(&["replay", "--all"]));
+    let (_, out, _) = exit_and_output(&uslab(&["replay", "--all"]));
     assert!(out.contains("6,592 freed on another CPU (2.58 %)"), "{out}");
     let dentry = out.lines().find(|line| line.starts_with("dentry ")).unwrap();
     let report = replay_json(&[]);

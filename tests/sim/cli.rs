@@ -21,13 +21,13 @@ pub(crate) fn uslab_with(args: &[&str], input: &[u8]) -> Output {
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
-        .expect("the binary starts");
+        .expect("the program must start");
     // A program that exits before it has read everything breaks the pipe, which is allowed.
     let _ = child.stdin.take().map(|mut stdin| stdin.write_all(input));
-    child.wait_with_output().expect("the binary ends")
+    child.wait_with_output().expect("the program must end")
 }
 
-pub(crate) fn said(output: &Output) -> (Option<i32>, String, String) {
+pub(crate) fn exit_and_output(output: &Output) -> (Option<i32>, String, String) {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     (output.status.code(), text(&output.stdout), text(&output.stderr))
 }
@@ -36,7 +36,7 @@ pub(crate) fn said(output: &Output) -> (Option<i32>, String, String) {
 /// `parts`.
 #[track_caller]
 pub(crate) fn refused(args: &[&str], parts: &[&str]) {
-    let (code, out, err) = said(&uslab(args));
+    let (code, out, err) = exit_and_output(&uslab(args));
     assert_eq!(code, Some(2), "{args:?}: {err}");
     assert!(out.is_empty(), "{args:?} wrote {out}");
     assert!(!err.contains("panicked"), "{args:?}: {err}");
@@ -63,25 +63,25 @@ const SMALL: &str = "\
 struct Folder(tempfile::TempDir);
 impl Folder {
     fn new() -> Self {
-        Self(tempfile::tempdir().expect("a temporary folder"))
+        Self(tempfile::tempdir().expect("a temporary folder must be created"))
     }
     fn file(&self, name: &str, content: impl AsRef<[u8]>) -> String {
         let path = self.0.path().join(name);
-        std::fs::write(&path, content).expect("a temporary file");
-        path.to_str().expect("a plain name").to_owned()
+        std::fs::write(&path, content).expect("a temporary file must be created");
+        path.to_str().expect("the path must be UTF-8").to_owned()
     }
 }
 
 pub(crate) fn replay_json(args: &[&str]) -> Value {
     let args: Vec<&str> = ["replay"].into_iter().chain(args.iter().copied()).chain(["--json", "-"]).collect();
-    let (code, out, err) = said(&uslab(&args));
+    let (code, out, err) = exit_and_output(&uslab(&args));
     assert_eq!(code, Some(0), "{args:?}: {err}");
-    serde_json::from_str(&out).expect("JSON and nothing else on standard output")
+    serde_json::from_str(&out).expect("standard output must be only JSON")
 }
 
 #[test]
 fn command_without_arguments_explains_the_bundled_trace() {
-    let (code, out, err) = said(&uslab(&[]));
+    let (code, out, err) = exit_and_output(&uslab(&[]));
     assert_eq!((code, err.as_str()), (Some(0), ""));
     for part in [
         "721,538 memory events",
@@ -92,14 +92,17 @@ fn command_without_arguments_explains_the_bundled_trace() {
     ] {
         assert!(out.contains(part), "expected {part:?} in {out}");
     }
-    assert!(!out.contains("Simulated") && !out.contains("seed"), "the traced machine, simulated: {out}");
+    assert!(
+        !out.contains("Simulated") && !out.contains("seed"),
+        "the report must name the traced machine: {out}"
+    );
     // The README shows the beginning of this output. A debug build checks frees, and commits memory for the checks.
     let shown =
         include_str!("../../README.md").split("```text\n").nth(1).and_then(|block| block.split("```").next());
-    let shown: Vec<&str> = shown.expect("a block of text").lines().collect();
+    let shown: Vec<&str> = shown.expect("README.md must have a block of text").lines().collect();
     let differs = |(shown, printed): &(&&str, &str)| *shown != printed && !shown.starts_with("  commit ");
     assert!(shown.len() > 10);
-    assert_eq!(shown.iter().zip(out.lines()).find(differs), None, "what README.md shows, and what it prints");
+    assert_eq!(shown.iter().zip(out.lines()).find(differs), None, "README.md must show the program's output");
 }
 
 #[test]
@@ -197,17 +200,20 @@ fn repeated_replays_of_a_trace_differ_only_in_times() {
 fn replay_refuses_the_seed_option() {
     refused(&["replay", "--seed", "7"], &["--seed"]);
     let path = sample("ftrace-6.1.txt.zst");
-    let (_, out, _) = said(&uslab(&["replay", path.to_str().unwrap()]));
+    let (_, out, _) = exit_and_output(&uslab(&["replay", path.to_str().unwrap()]));
     assert!(!out.contains("seed"), "{out}");
 }
 
 /// Regression test: the introduction was printed without a table.
 #[test]
 fn option_all_shows_every_cache_of_the_bundled_trace() {
-    let (code, out, err) = said(&uslab(&["replay", "--all"]));
+    let (code, out, err) = exit_and_output(&uslab(&["replay", "--all"]));
     assert_eq!((code, err.as_str()), (Some(0), ""));
     assert!(out.contains("the bundled trace: 721,538 events on 4 CPUs\n"), "{out}");
-    assert!(out.contains("(86 of 86, the busiest first)") && out.contains("Beside the kernel"), "{out}");
+    assert!(
+        out.contains("(86 of 86, the busiest first)") && out.contains("Compared with the kernel"),
+        "{out}"
+    );
     assert!(!out.contains("Where to go next"), "{out}");
 }
 
@@ -215,7 +221,7 @@ fn option_all_shows_every_cache_of_the_bundled_trace() {
 /// were omitted without a message. Frees that one CPU made were attributed to "another CPU".
 #[test]
 fn report_distinguishes_traced_simulated_and_used_cpus() {
-    let introduction = |args: &[&str]| said(&uslab(&[&["replay"][..], args].concat())).1;
+    let introduction = |args: &[&str]| exit_and_output(&uslab(&[&["replay"][..], args].concat())).1;
     let out = introduction(&["--cpus", "64"]);
     assert!(out.contains("a real Linux kernel (6.1, 4 CPUs)"), "{out}");
     assert!(out.contains("Simulated: 64 CPUs, 1 node") && out.contains("4 CPUs used"), "{out}");
@@ -227,12 +233,12 @@ fn report_distinguishes_traced_simulated_and_used_cpus() {
         "{out}"
     );
     let out = introduction(&["--nodes", "2"]);
-    assert!(out.contains("of them from another node: past the magazines"), "{out}");
+    assert!(out.contains("of them from another node: directly"), "{out}");
     assert!(!out.contains("needed nothing special"), "{out}");
 
     let path = sample("ftrace-6.1.txt.zst");
     let path = path.to_str().unwrap();
-    let page = |args: &[&str]| said(&uslab(&[&["replay", path][..], args].concat())).1;
+    let page = |args: &[&str]| exit_and_output(&uslab(&[&["replay", path][..], args].concat())).1;
     let second = |out: &str| out.lines().nth(1).unwrap_or_default().to_owned();
     let line = second(&page(&["--cpus", "1024", "--nodes", "16"]));
     assert!(line.starts_with("Simulated: 1,024 CPUs, 16 nodes, "), "{line}");
@@ -243,7 +249,7 @@ fn report_distinguishes_traced_simulated_and_used_cpus() {
         let report = replay_json(&[&[path][..], args].concat());
         let number = |of: &str, field: &str| report[of][field].as_u64().unwrap();
         let objects = &report["objects"];
-        assert_eq!(report["facts"]["objects"]["remote"], 208, "on the traced machine, always");
+        assert_eq!(report["facts"]["objects"]["remote"], 208, "the number of the traced machine is constant");
         (
             [number("traced", "cpus"), number("traced", "cpus_used")],
             [number("machine", "cpus_used"), number("machine", "nodes_used")],
@@ -287,7 +293,7 @@ fn min_watermark_includes_the_pages_for_huge_pages() {
 
 /// Returns the lines of a report that are before its first table.
 fn first_lines(args: &[&str], input: &str) -> Vec<String> {
-    let (code, out, err) = said(&uslab_with(&[&["replay"][..], args].concat(), input.as_bytes()));
+    let (code, out, err) = exit_and_output(&uslab_with(&[&["replay"][..], args].concat(), input.as_bytes()));
     assert_eq!((code, err.as_str()), (Some(0), ""), "{args:?}");
     out.lines().take_while(|line| !line.is_empty()).map(str::to_owned).collect()
 }
@@ -322,10 +328,10 @@ fn report_begins_with_warnings_about_trace_defects() {
     );
     let cut = &SMALL[..SMALL.len() - 60];
     let said = first_lines(&["-"], cut)[2..].join("\n");
-    assert!(said.contains("WARNING: line 7, the last one, is cut and was left out: "), "{said}");
+    assert!(said.contains("WARNING: line 7, the last one, is truncated and was ignored: "), "{said}");
     assert!(said.contains("announces 1 more events than it has"), "{said}");
     let open = first_lines(&["-"], SMALL.trim_end())[2..].join("\n");
-    assert!(open.contains("WARNING: the last line has no line feed: it may be cut"), "{open}");
+    assert!(open.contains("WARNING: the last line has no line feed, so it may be truncated"), "{open}");
 
     let report = replay_json(&[sample("ftrace-6.1-overrun.txt.zst").to_str().unwrap()]);
     assert_eq!(report["trace_health"]["overwritten"], 2533);
@@ -363,7 +369,7 @@ fn compressed_trace_is_read_from_standard_input() {
         let report: Value = serde_json::from_slice(&output.stdout).unwrap();
         assert_eq!(report["events_total"], events, "{name}");
     }
-    let (code, out, _) = said(&uslab_with(&["replay", "-"], SMALL.as_bytes()));
+    let (code, out, _) = exit_and_output(&uslab_with(&["replay", "-"], SMALL.as_bytes()));
     assert_eq!(code, Some(0));
     assert!(out.contains("3 events on 2 CPUs"), "{out}");
 }
@@ -373,7 +379,7 @@ fn replay_reports_events_lost_in_the_trace() {
     let report = replay_json(&[sample("ftrace-6.1-lost-trace_pipe.txt.zst").to_str().unwrap()]);
     assert_eq!(report["lost"], 2533);
     let (_, out, _) =
-        said(&uslab(&["replay", sample("ftrace-6.1-lost-trace_pipe.txt.zst").to_str().unwrap()]));
+        exit_and_output(&uslab(&["replay", sample("ftrace-6.1-lost-trace_pipe.txt.zst").to_str().unwrap()]));
     assert!(out.contains("WARNING: the kernel lost 2,533 events"), "{out}");
 }
 
@@ -436,9 +442,9 @@ fn truncated_compressed_trace_gives_a_single_line_error() {
         bytes[packed.len() - 4..].iter_mut().for_each(|byte| *byte ^= 0x55);
         let damaged = folder.file("damaged", bytes);
         let wrong = format!("its {} data is damaged: ", packing.name());
-        for (path, what) in [(&cut, "the compressed file is cut short"), (&damaged, &*wrong)] {
+        for (path, what) in [(&cut, "the compressed file is truncated"), (&damaged, &*wrong)] {
             refused(&["replay", path], &[path, what]);
-            let (_, _, err) = said(&uslab(&["replay", path]));
+            let (_, _, err) = exit_and_output(&uslab(&["replay", path]));
             assert_eq!(err.lines().count(), 1, "{err}");
         }
     }
@@ -532,13 +538,13 @@ fn counts_of_call_sites_sum_to_the_trace_totals() {
     assert_eq!(replay_json(&[path, "--callers", "--cpus", "1"])["callers"], report["callers"]);
     assert!(replay_json(&[path])["callers"].is_null());
 
-    let page = |args: &[&str]| said(&uslab(&[&["replay"][..], args].concat())).1;
+    let page = |args: &[&str]| exit_and_output(&uslab(&[&["replay"][..], args].concat())).1;
     let out = page(&[path, "--callers=3"]);
     let sites = format!("Call sites (3 of {}, the most bytes first)", rows("sites").len());
     assert!(out.contains(&sites) && out.contains("\nLifetimes (3 of "), "{out}");
     assert!(out.contains(first["call_site"].as_str().unwrap()), "{out}");
     assert!(!page(&[path]).contains("Call sites"));
-    assert!(page(&["--callers"]).contains("\nCall sites (20 of "), "of the bundled trace, too");
+    assert!(page(&["--callers"]).contains("\nCall sites (20 of "), "the bundled trace has facts, too");
     for wrong in ["0", "many", "-1"] {
         let option = format!("--callers={wrong}");
         refused(&["replay", &option], &["--callers", wrong, "expected a number of rows, at least 1"]);
@@ -575,13 +581,13 @@ fn malloc_trace_of_a_program_is_replayed_with_kmalloc() {
     let large = lives.iter().find(|row| row["cache"] == "kmalloc-large").unwrap();
     assert!(large["microseconds"].is_null());
     assert_eq!(large["operations"]["max"], 2.0);
-    let (code, out, _) = said(&uslab(&["replay", &trace]));
+    let (code, out, _) = exit_and_output(&uslab(&["replay", &trace]));
     assert_eq!(code, Some(0));
     assert!(out.contains("1 asked for 0 bytes, and got an object of the smallest size class"), "{out}");
     assert!(out.contains("WARNING: 1 allocations above 4 MiB were left out"), "{out}");
     // The block is larger than a design's machine has memory. Regression test: the design did not report the failure.
     let large = folder.file("large.trace", "Alloc(1048576),\n".repeat(1100));
-    refused(&["replay", &large, "--design", "slub"], &["--design slub", "find no memory", "1024 MiB"]);
+    refused(&["replay", &large, "--design", "slub"], &["--design slub", "operations fail", "1024 MiB"]);
     // A line that is not an operation is reported, and a cut last line is omitted.
     let wrong = folder.file("wrong.trace", "Alloc(8),\nRealloc(0, 16),\nFree(0),\nAlloc(1");
     let lines = first_lines(&[&wrong], "").join("\n");
@@ -589,7 +595,7 @@ fn malloc_trace_of_a_program_is_replayed_with_kmalloc() {
         lines.contains("1 lines were not understood") && lines.contains("line 2: Realloc(0, 16),"),
         "{lines}"
     );
-    assert!(lines.contains("line 4, the last one, is cut and was left out: Alloc(1"), "{lines}");
+    assert!(lines.contains("line 4, the last one, is truncated and was ignored: Alloc(1"), "{lines}");
 }
 
 #[test]
@@ -620,10 +626,10 @@ fn trace_generated_from_a_size_distribution_is_reproducible() {
 #[test]
 fn trace_with_too_many_cpus_is_refused() {
     let trace = SMALL.replace("[001]", "[1500]");
-    let (code, out, err) = said(&uslab_with(&["replay", "-"], trace.as_bytes()));
+    let (code, out, err) = exit_and_output(&uslab_with(&["replay", "-"], trace.as_bytes()));
     assert_eq!((code, out.as_str()), (Some(2), ""), "{err}");
     assert!(err.contains("1501 CPUs; expected at most 1024") && err.contains("--cpus"), "{err}");
-    let (code, _, err) = said(&uslab_with(&["replay", "-", "--cpus", "1024"], trace.as_bytes()));
+    let (code, _, err) = exit_and_output(&uslab_with(&["replay", "-", "--cpus", "1024"], trace.as_bytes()));
     assert_eq!(code, Some(0), "{err}");
 }
 
@@ -668,7 +674,7 @@ fn failed_report_write_leaves_no_partial_file() {
     assert_eq!(std::fs::read_to_string(&trace).unwrap(), SMALL);
     refused(&["replay", &trace, "--json", "/no/such/folder/report.json"], &["/no/such/folder"]);
     let report = folder.0.path().join("report.json");
-    let (code, out, _) = said(&uslab(&["replay", &trace, "--json", report.to_str().unwrap()]));
+    let (code, out, _) = exit_and_output(&uslab(&["replay", &trace, "--json", report.to_str().unwrap()]));
     assert_eq!(code, Some(0));
     assert!(out.contains("Conservation"), "the page is still printed");
     let read: Value = serde_json::from_slice(&std::fs::read(&report).unwrap()).unwrap();
@@ -687,9 +693,9 @@ fn writing_a_report_does_not_replace_a_device() {
         let pipe = pipe.clone();
         move || std::fs::read(pipe).unwrap()
     });
-    let (code, _, err) = said(&uslab(&["geometry", "192", "--json", pipe.to_str().unwrap()]));
+    let (code, _, err) = exit_and_output(&uslab(&["geometry", "192", "--json", pipe.to_str().unwrap()]));
     assert_eq!(code, Some(0), "{err}");
-    assert!(pipe.metadata().unwrap().file_type().is_fifo(), "it is still a pipe");
+    assert!(pipe.metadata().unwrap().file_type().is_fifo(), "the file must still be a pipe");
     let read: Value = serde_json::from_slice(&reader.join().unwrap()).unwrap();
     assert_eq!(read["rows"][0]["size"], 192);
 }
@@ -702,16 +708,16 @@ fn cache_seen_first_in_a_free_gets_its_size() {
     let alloc = "kmem_cache_alloc: call_site=f+0x9/0x9 ptr=ffff888001001000 bytes_req=192 bytes_alloc=192 gfp_flags=GFP_KERNEL node=-1 accounted=false";
     let free = |at: &str| format!("kmem_cache_free: call_site=g+0x9/0x9 ptr=ffff888001{at} name=dentry");
     let trace = [line(1, &free("000000")), line(2, alloc), line(3, &free("001000"))].concat();
-    let (_, out, err) = said(&uslab(&["replay", &folder.file("t.txt", &trace), "--json"]));
+    let (_, out, err) = exit_and_output(&uslab(&["replay", &folder.file("t.txt", &trace), "--json"]));
     let report: Value = serde_json::from_str(&out).expect(&err);
     let caches = report["caches"].as_array().unwrap();
-    let dentry = caches.iter().find(|cache| cache["name"] == "dentry").expect("its row");
+    let dentry = caches.iter().find(|cache| cache["name"] == "dentry").expect("the cache must have a row");
     assert_eq!(dentry["object_size"], 192, "{dentry}");
 }
 
 #[test]
 fn geometry_command_compares_slab_layouts_with_kernels() {
-    let (code, out, _) = said(&uslab(&["geometry", "192", "--cpus", "4"]));
+    let (code, out, _) = exit_and_output(&uslab(&["geometry", "192", "--cpus", "4"]));
     assert_eq!(code, Some(0));
     assert!(
         out.lines().any(|l| l.split_whitespace().eq(["192", "192", "0", "1", "21", "64", "1.56"])),
@@ -753,7 +759,7 @@ fn geometry_command_compares_slab_layouts_with_kernels() {
 #[test]
 fn reported_waste_includes_alignment_padding() {
     let rows = |args: &[&str]| -> Value {
-        let (_, out, _) = said(&uslab(&[&["geometry"][..], args, &["--json"]].concat()));
+        let (_, out, _) = exit_and_output(&uslab(&[&["geometry"][..], args, &["--json"]].concat()));
         serde_json::from_str::<Value>(&out).unwrap()["rows"][0].clone()
     };
     let row = rows(&["192", "--align", "8192"]);
@@ -780,7 +786,7 @@ fn endless_kernel_table_is_refused() {
 
 #[test]
 fn error_message_names_the_cause_only_once() {
-    let (_, _, err) = said(&uslab(&["replay", "/no/such/trace"]));
+    let (_, _, err) = exit_and_output(&uslab(&["replay", "/no/such/trace"]));
     assert_eq!(err.matches("No such file").count(), 1, "{err}");
 }
 
@@ -815,7 +821,7 @@ fn error_for_an_unknown_profile_lists_accepted_formats() {
     // Frames without names show the file and the offset.
     let file = files.path().join("heap.folded");
     std::fs::write(&file, "malloc-64;/nowhere/app+0x10 64\n").unwrap();
-    let (code, out, err) = said(&uslab(&["flame", &file.to_string_lossy()]));
+    let (code, out, err) = exit_and_output(&uslab(&["flame", &file.to_string_lossy()]));
     assert!(code == Some(0) && out.contains("malloc-64       /nowhere/app+0x10"), "{out}");
     assert!(
         err.starts_with("uslab: no names from `/nowhere/app`: No such file") && err.lines().count() == 1,
@@ -826,7 +832,7 @@ fn error_for_an_unknown_profile_lists_accepted_formats() {
 #[test]
 fn help_text_explains_each_verb() {
     for args in [&["--help"][..], &["replay", "--help"], &["geometry", "--help"]] {
-        let (code, out, _) = said(&uslab(args));
+        let (code, out, _) = exit_and_output(&uslab(args));
         assert_eq!(code, Some(0));
         assert!(out.contains("--json") && out.contains("Usage"), "{out}");
     }
@@ -834,7 +840,7 @@ fn help_text_explains_each_verb() {
 
 #[test]
 fn uslab_binary_has_all_verbs() {
-    let (code, help, err) = said(&uslab(&["help"]));
+    let (code, help, err) = exit_and_output(&uslab(&["help"]));
     assert_eq!(code, Some(0), "{err}");
     let verbs: Vec<&str> = help
         .lines()
@@ -847,9 +853,9 @@ fn uslab_binary_has_all_verbs() {
         .collect();
     assert!(verbs.len() > 18 && verbs.contains(&"lab") && verbs.contains(&"sweep"), "{verbs:?}");
     for verb in verbs.into_iter().filter(|verb| *verb != "help") {
-        let (code, help, err) = said(&uslab(&[verb, "--help"]));
+        let (code, help, err) = exit_and_output(&uslab(&[verb, "--help"]));
         assert_eq!(code, Some(0), "{verb}: {err}");
-        assert_eq!(help, said(&uslab(&["help", verb])).1, "{verb}");
+        assert_eq!(help, exit_and_output(&uslab(&["help", verb])).1, "{verb}");
         // Verbs that take no argument but need one name it.
         let wide: Vec<&str> = help.lines().filter(|line| line.chars().count() > 100).collect();
         assert!(wide.is_empty(), "{verb}: wider than 100 columns: {wide:?}");
@@ -860,7 +866,7 @@ fn uslab_binary_has_all_verbs() {
 fn mistyped_verb_error_suggests_the_correct_verb() {
     for (wrong, right) in [("repaly", "replay"), ("slab", "slabs"), ("geomtry", "geometry"), ("labs", "lab")]
     {
-        let (code, out, err) = said(&uslab(&[wrong]));
+        let (code, out, err) = exit_and_output(&uslab(&[wrong]));
         assert_eq!((code, out.as_str()), (Some(2), ""), "{wrong}: {err}");
         assert!(err.contains(wrong) && err.contains(&format!("'{right}'")), "{wrong}: {err}");
     }
@@ -868,7 +874,7 @@ fn mistyped_verb_error_suggests_the_correct_verb() {
 
 #[test]
 fn lab_options_may_precede_the_experiment() {
-    let race = |args: &[&str]| said(&uslab(args));
+    let race = |args: &[&str]| exit_and_output(&uslab(args));
     let (code, out, err) = race(&["lab", "--exact", "--quick", "robson", "--json"]);
     assert_eq!(code, Some(0), "{err}");
     assert_eq!(out, race(&["--json", "-", "lab", "robson", "--quick", "--exact"]).1);

@@ -123,31 +123,43 @@ pub(crate) fn check_operations(path: &Path, tables: &Tables) -> Facts {
                 let info = ops.cache(cache);
                 let sized = info.kind == CacheKind::KmallocLarge || info.size == bytes_alloc;
                 assert!(sized, "{}: {info:?}, {bytes_alloc} bytes", place());
-                assert_eq!(live.insert(ptr, (cache, op.cpu)), None, "{}: live already", place());
+                assert_eq!(
+                    live.insert(ptr, (cache, op.cpu)),
+                    None,
+                    "{}: the object is already live",
+                    place()
+                );
             }
             OpKind::Free { cache, ptr, origin: FreeOrigin::Matched { alloc_cpu } }
             | OpKind::HiddenFree { cache, ptr, alloc_cpu, .. } => {
                 assert_eq!(live.remove(&ptr), Some((cache, alloc_cpu)), "{}", place());
             }
-            OpKind::Free { ptr, .. } => assert_eq!(live.get(&ptr), None, "{}: unseen, yet live", place()),
+            OpKind::Free { ptr, .. } => {
+                assert_eq!(live.get(&ptr), None, "{}: an unseen object is live", place())
+            }
             OpKind::PageAlloc { pfn, order, usage, .. } => {
                 slabs += u64::from(usage == PageUse::Slab);
-                assert_eq!(blocks.insert(pfn, (order, op.cpu)), None, "{}: live already", place());
+                assert_eq!(
+                    blocks.insert(pfn, (order, op.cpu)),
+                    None,
+                    "{}: the object is already live",
+                    place()
+                );
             }
             OpKind::PageFree { pfn, origin: PageFreeOrigin::Matched { alloc_cpu, order }, .. }
             | OpKind::PageFree { pfn, order, origin: PageFreeOrigin::Hidden { alloc_cpu }, .. } => {
                 assert_eq!(blocks.remove(&pfn), Some((order, alloc_cpu)), "{}", place());
             }
             OpKind::PageFree { pfn, origin: PageFreeOrigin::Unseen, .. } => {
-                assert_eq!(blocks.get(&pfn), None, "{}: unseen, yet live", place());
+                assert_eq!(blocks.get(&pfn), None, "{}: an unseen object is live", place());
             }
             OpKind::Mark { .. } => {}
         }
     }
     let facts = ops.facts(tables);
-    assert!(!lines_go_back || facts.times_going_back > 0, "{}: lines go back", path.display());
+    assert!(!lines_go_back || facts.times_going_back > 0, "{}: line numbers decrease", path.display());
     assert_eq!(live.len() as u64, facts.caches.iter().map(|cache| cache.tally.live).sum::<u64>());
     let new: u64 = facts.caches.iter().map(|cache| cache.tally.slabs_new).sum();
-    assert!(slabs >= new, "{}: {slabs} blocks became slabs, {new} were seen", path.display());
+    assert!(slabs >= new, "{}: {slabs} blocks became slabs, but {new} were expected", path.display());
     facts
 }

@@ -11,7 +11,7 @@ fn course(arguments: &[&str], folder: &Path) -> Output {
     command.arg("course").args(arguments).current_dir(folder).stdin(Stdio::null());
     // All of a student's models must run, whichever shard of other models was requested.
     command.env("SHARD", "0/8");
-    command.output().expect("uslab runs")
+    command.output().expect("uslab must run")
 }
 fn stdout(output: &Output) -> String {
     String::from_utf8(output.stdout.clone()).unwrap()
@@ -54,7 +54,7 @@ fn course_does_not_overwrite_a_started_exercise() {
     let text = fs::read_to_string(folder.path().join("merge.rs")).unwrap();
     assert!(text.contains("impl Buddy for Exercise"));
     fs::write(folder.path().join("merge.rs"), "mine").unwrap();
-    assert!(refused(&["start", "merge"], folder.path()).contains("merge.rs: expected no file of that name"));
+    assert!(refused(&["start", "merge"], folder.path()).contains("merge.rs: the file already exists"));
     assert_eq!(fs::read_to_string(folder.path().join("merge.rs")).unwrap(), "mine");
     assert!(
         refused(&["start", "merge", "no/such/place.rs"], folder.path())
@@ -134,9 +134,12 @@ fn course_refuses_files_without_answers() {
         (&["grade", "none.json"][..], "none.json: expected an answer sheet or an exercise"),
         (&["grade", "a.json"], "a.json: no answer sheet"),
         (&["grade", "b.json"], "version 9 of the course; expected 1"),
-        (&["grade", "b.json", "--html", "x.html"], "--html: an answer sheet has no step that fails"),
+        (
+            &["grade", "b.json", "--html", "x.html"],
+            "--html: expected an exercise that fails, not an answer sheet",
+        ),
         (&["grade", "c.txt"], "c.txt: expected an answer sheet, FILE.json, or an exercise, FILE.rs"),
-        (&["grade", "d.rs"], "d.rs: --lab LAB says which exercise it is"),
+        (&["grade", "d.rs"], "d.rs: expected --lab LAB, the exercise in the file"),
         (&["grade", "d.rs", "--lab", "depot"], "unknown exercise `depot`"),
         (
             &["grade", "merge.rs", "--source", "/"],
@@ -185,7 +188,7 @@ fn fails(lab: &str, code: &str, expected: &str, page: Option<&str>) {
     match (page, written) {
         (Some(expected), Some(page)) => assert!(page.contains(expected)),
         (None, None) => {}
-        (_, written) => panic!("a page was written: {}", written.is_some()),
+        (_, written) => panic!("no page must be written: {}", written.is_some()),
     }
 }
 
@@ -237,5 +240,5 @@ fn course_grades_exercises_by_running_their_code() {
     assert_ne!(racy, exchange);
     fails("exchange", &racy, "each round has one owner", Some("round 6 is freed on CPU 0"));
     let order = exchange.replace("-> Option<T> {\n", "-> Option<T> {\n let _depot = self.depot.lock();\n");
-    fails("exchange", &order, "lock order: Cpu is asked for while Depot is held", Some("lock order"));
+    fails("exchange", &order, "lock order: Cpu is requested while Depot is held", Some("lock order"));
 }

@@ -1,7 +1,7 @@
 //! Tests `--design`: runs models of other allocators on the bundled trace and on samples, and compares the results with
 //! the kernels' tables.
 
-use crate::cli::{refused, replay_json, said, sample, uslab};
+use crate::cli::{exit_and_output, refused, replay_json, sample, uslab};
 use serde_json::Value;
 use std::process::Command;
 use uslab_tests::workspace;
@@ -11,8 +11,8 @@ fn slub_model_predicts_the_slabs_of_the_bundled_trace() {
     let report = replay_json(&["--design", "slub,uslab"]);
     assert_eq!((&report["cpus"], &report["operations"]), (&4.into(), &672_020.into()));
     let [slub, uslab] = ["slub", "uslab"].map(|design| {
-        let runs = report["designs"].as_array().expect("a run for each design");
-        let run = runs.iter().find(|run| run["design"] == design).expect("one of that name");
+        let runs = report["designs"].as_array().expect("each design must have a run");
+        let run = runs.iter().find(|run| run["design"] == design).expect("a cache must have this name");
         let moments = run["moments"].as_array().expect("moments");
         assert_eq!(moments.iter().map(|moment| &moment["name"]).collect::<Vec<_>>(), ["end"], "{design}");
         &moments[0]
@@ -27,12 +27,15 @@ fn slub_model_predicts_the_slabs_of_the_bundled_trace() {
     assert!(within * 10 >= n * 9 && n > 30, "{within} of {n}");
     // Each design has separate free pages, on the kernel's zones: within a fiftieth of the kernel's number.
     let pages_of = |blocks: &Value| {
-        let blocks = blocks.as_array().expect("blocks by order");
+        let blocks = blocks.as_array().expect("the report must have blocks by order");
         blocks.iter().zip(0..).map(|(n, order)| n.as_u64().expect("a number") << order).sum::<u64>()
     };
     let pages = [slub, uslab].map(|moment| {
         let [kernel, design] = ["kernel", "design"].map(|whose| pages_of(&moment["pages"][whose]));
-        assert!(kernel.abs_diff(design) * 50 < kernel, "{design} pages are free, in the kernel {kernel}");
+        assert!(
+            kernel.abs_diff(design) * 50 < kernel,
+            "{design} pages are free in the design, and {kernel} in the kernel"
+        );
         design
     });
     assert_ne!(pages[0], pages[1]);
@@ -48,7 +51,7 @@ fn slub_model_predicts_the_slabs_of_the_bundled_trace() {
 #[test]
 fn replay_without_kernel_tables_compares_nothing() {
     let path = sample("ftrace-6.12-tgid-hashed.txt.zst");
-    let (_, out, _) = said(&uslab(&["replay", path.to_str().expect("UTF-8"), "--design", "slub"]));
+    let (_, out, _) = exit_and_output(&uslab(&["replay", path.to_str().expect("UTF-8"), "--design", "slub"]));
     assert!(out.contains("Nothing to compare with"), "{out}");
     refused(&["replay", "--design", "slub", "--nodes", "2"], &["--design", "--nodes"]);
 }
@@ -60,7 +63,7 @@ fn recording(files: &[(&str, &str)]) -> (tempfile::TempDir, String) {
         std::fs::copy(data.join(format!("files-6.1.{table}")), folder.path().join(table)).expect("a table");
     }
     let trace = folder.path().join("trace.zst");
-    std::fs::copy(data.join("files-6.1.trace.zst"), &trace).expect("the trace");
+    std::fs::copy(data.join("files-6.1.trace.zst"), &trace).expect("the trace must be readable");
     for (name, text) in files {
         std::fs::write(folder.path().join(name), text).expect("a file");
     }
@@ -114,7 +117,7 @@ fn design_without_free_memory_gets_some_and_says_so() {
             std::fs::write(&table, text.lines().map(none).collect::<String>()).expect("a file");
         }
         let report = replay_json(&["--design", design, &trace]);
-        let (_, out, _) = said(&uslab(&["replay", "--design", design, &trace]));
+        let (_, out, _) = exit_and_output(&uslab(&["replay", "--design", design, &trace]));
         let run = &report["designs"][0];
         let number = |value: &Value| value.as_i64().unwrap_or_else(|| panic!("{value} in {run}"));
         (number(&run["added_memory"]), number(&run["moments"][0]["slabs"]["design"]), out)
@@ -122,7 +125,7 @@ fn design_without_free_memory_gets_some_and_says_so() {
     let [(none, slabs, plain), (added, same, out)] = [true, false].map(run);
     assert!(none == 0 && added > 0, "{none}, {added}");
     assert!(slabs.abs_diff(same) * 100 < slabs.unsigned_abs(), "{slabs}, {same}");
-    let says = "linux:slab_max_order=0: its machine got ";
+    let says = "linux:slab_max_order=0: its machine has ";
     assert!(out.contains(says) && !plain.contains(says), "{out}");
 }
 
@@ -149,7 +152,7 @@ fn causes(release: &str, design: &str, lines: &[&str], [before, after]: [(u64, u
         let [page, index] = [page, index].map(|n| n.parse::<u64>().expect("a number"));
         format!("{:x}", 0xffff_8880_0100_0000 + page * 4096 + index * 512)
     };
-    let event = |line: &&str| match line.split_once(' ').expect("EVENT WHAT") {
+    let event = |line: &&str| match line.split_once(' ').expect("expected EVENT WHAT") {
         ("page", n) => format!(
             "mm_page_alloc: page=0 pfn={} order=0 migratetype=0 gfp_flags=GFP_KERNEL",
             4096 + n.parse::<u64>().expect("a number")
@@ -210,7 +213,7 @@ fn mismatch_report_names_the_true_cause() {
 fn each_design_replays_the_trace_without_violation() {
     let report =
         replay_json(&["--design", "uslab,uslab-model,slub,sheaves-6.18,sheaves,slab,bonwick94,magazines01"]);
-    let runs = report["designs"].as_array().expect("a run for each design");
+    let runs = report["designs"].as_array().expect("each design must have a run");
     assert_eq!(runs.len(), 8);
     for run in runs {
         assert_eq!(run["violated"], Value::Null, "{}", run["design"]);
@@ -229,7 +232,7 @@ fn assert_equal_slabs_and_paths(shipping: &Value, model: &Value) {
         let of = |moment: Value| ["name", "caches", "slabs", "active_objs"].map(|key| moment[key].clone());
         moments.into_iter().map(of).collect::<Vec<_>>()
     };
-    assert!(moments(shipping) == moments(model), "compare --json of both designs");
+    assert!(moments(shipping) == moments(model), "both designs must give equal --json");
     let n = |run: &Value, path: &str| run["paths"][path].as_u64().expect("a number");
     let all = |run| ["cpu", "depot", "slab", "pages", "commit"].map(|path| n(run, path)).iter().sum::<u64>();
     assert_eq!(all(shipping), all(model));
@@ -247,7 +250,12 @@ fn design_option_changes_the_number_of_slabs() {
     let slabs =
         |run: usize| report["designs"][run]["moments"][0]["slabs"]["design"].as_i64().expect("a number");
     assert_eq!(report["designs"][1]["design"], "slub:slab_max_order=0");
-    assert!(slabs(1) * 2 > slabs(0) * 3, "smaller slabs are more: {} and {}", slabs(1), slabs(0));
+    assert!(
+        slabs(1) * 2 > slabs(0) * 3,
+        "smaller slabs must be more numerous: {} and {}",
+        slabs(1),
+        slabs(0)
+    );
 }
 
 #[test]
@@ -273,9 +281,11 @@ fn error_names_the_unknown_design_or_option() {
 fn design_from_an_external_crate_can_be_replayed() {
     let uma = uslab_tests::example("uma");
     let mut uma = Command::new(uma);
-    let output =
-        uma.args(["replay", "--design", "uma,uma:bucket_size=4", "--json", "-"]).output().expect("it starts");
-    let (code, out, err) = said(&output);
+    let output = uma
+        .args(["replay", "--design", "uma,uma:bucket_size=4", "--json", "-"])
+        .output()
+        .expect("the program must start");
+    let (code, out, err) = exit_and_output(&output);
     assert_eq!(code, Some(0), "{err}");
     let report: Value = serde_json::from_str(&out).expect("JSON");
     let depot = |run: usize| {
@@ -284,19 +294,21 @@ fn design_from_an_external_crate_can_be_replayed() {
     };
     assert!(
         depot(1) > 2 * depot(0),
-        "small buckets go to the zone more often: {} and {}",
+        "small buckets must visit the zone more often: {} and {}",
         depot(1),
         depot(0)
     );
-    let source = std::fs::read_to_string(workspace().join("sim/examples/uma/main.rs")).expect("its source");
+    let source = std::fs::read_to_string(workspace().join("sim/examples/uma/main.rs"))
+        .expect("the example's source must be readable");
     let source = source.replace("#[cfg(test)]\nmod tests;\n", "");
     let code = source.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with("//"));
-    assert!(code.count() <= 80, "a design of one's own takes at most 80 lines");
+    assert!(code.count() <= 80, "the example design must have at most 80 lines");
 }
 
 #[test]
 fn time_series_has_a_hundred_samples_per_cache() {
-    let (code, csv, err) = said(&uslab(&["replay", "--design", "slub,uslab,bonwick94", "--series", "-"]));
+    let (code, csv, err) =
+        exit_and_output(&uslab(&["replay", "--design", "slub,uslab,bonwick94", "--series", "-"]));
     assert_eq!(code, Some(0), "{err}");
     let mut lines = csv.lines();
     assert_eq!(lines.next(), Some("operation,time_ns,design,kind,name,metric,value"));
@@ -328,7 +340,8 @@ fn prediction_shows_the_slabs_with_changed_options() {
     assert_eq!((&moment["name"], &moment["real"]), (&"end".into(), &Value::Null));
     let caches = moment["caches"].as_array().expect("caches");
     let slabs = |name: &str| {
-        let cache = caches.iter().find(|cache| cache["name"] == name).expect("it is in the table");
+        let cache =
+            caches.iter().find(|cache| cache["name"] == name).expect("the design must be in the table");
         (cache["traced"].as_u64().expect("a number"), cache["predicted"].as_u64().expect("a number"))
     };
     // A page holds 21 dentries of 192 bytes, as before; but 5 shmem inodes, and not 23 in four pages.
@@ -364,8 +377,9 @@ fn prediction_starts_from_tables_of_the_given_kernel() {
     let path = folder.path().to_str().expect("UTF-8");
     let table =
         std::fs::read_to_string(workspace().join("sim/data/files-6.1.before.slabinfo")).expect("a table");
-    let dentry = table.lines().find(|line| line.starts_with("dentry ")).expect("its row");
-    let before: u64 = dentry.split_whitespace().nth(14).expect("its slabs").parse().expect("a number");
+    let dentry = table.lines().find(|line| line.starts_with("dentry ")).expect("the cache must have a row");
+    let before: u64 =
+        dentry.split_whitespace().nth(14).expect("the cache must have slabs").parse().expect("a number");
     let changed = |line: &str| match line.split_whitespace().next() {
         // Ten slabs exist before the trace begins, and a slab has 16 objects instead of 21.
         Some("dentry") => "dentry 160 160 256 16 1 : tunables 0 0 0 : slabdata 10 10 0\n".to_owned(),
@@ -403,7 +417,7 @@ fn prediction_starts_from_tables_of_the_given_kernel() {
         dentries.abs_diff(expected) * 20 < expected,
         "{traced} after {before}: {expected} and {dentries}"
     );
-    let (none, inodes) = slabs("tmpfs_inode").expect("it is the other kernel's");
+    let (none, inodes) = slabs("tmpfs_inode").expect("the cache must be in the other kernel's table");
     assert!(none == 0 && inodes > 100 && slabs("shmem_inode_cache").is_none(), "{none} and {inodes}");
     // The same kernel has a separate cache for the objects of that call site.
     let row = "names_of_files 0 0 256 16 1 : tunables 0 0 0 : slabdata 0 0 0\n";
@@ -446,18 +460,18 @@ fn diff_names_the_fields_that_differ_between_reports() {
     let file = |name: &str| folder.path().join(name).to_str().expect("UTF-8").to_owned();
     let (a, b) = (file("a.json"), file("b.json"));
     for (file, design) in [(&a, "slub"), (&b, "slub:slab_max_order=0")] {
-        let (code, _, err) = said(&uslab(&["replay", "--design", design, "--json", file]));
+        let (code, _, err) = exit_and_output(&uslab(&["replay", "--design", design, "--json", file]));
         assert_eq!(code, Some(0), "{err}");
     }
-    let (code, same, _) = said(&uslab(&["diff", &a, &a]));
+    let (code, same, _) = exit_and_output(&uslab(&["diff", &a, &a]));
     assert_eq!((code, same.starts_with("0 of ")), (Some(0), true), "{same}");
-    let (_, other, _) = said(&uslab(&["diff", &a, &b]));
+    let (_, other, _) = exit_and_output(&uslab(&["diff", &a, &b]));
     assert!(other.contains("slub:slab_max_order=0") && other.contains(".slabs"), "{other}");
     refused(&["diff", &a, &file("nosuch.json")], &["nosuch.json"]);
     for above in ["nan", "inf", "-1", "x"] {
         refused(&["diff", &a, &b, &format!("--above={above}")], &["--above", above, "a number from 0"]);
     }
-    std::fs::write(file("text"), "no report").expect("a file");
+    std::fs::write(file("text"), "not a report").expect("a file");
     refused(&["diff", &a, &file("text")], &["text", "expected a report"]);
 }
 
@@ -468,12 +482,13 @@ fn replay_of_a_converted_trace_gives_an_equal_report() {
         std::fs::copy(data.join(format!("files-6.1.{table}")), folder.path().join(table)).expect("a table");
     }
     let (trace, out) = (folder.path().join("trace.zst"), folder.path().join("trace.ops"));
-    std::fs::copy(data.join("files-6.1.trace.zst"), &trace).expect("the trace");
+    std::fs::copy(data.join("files-6.1.trace.zst"), &trace).expect("the trace must be readable");
     let [trace, out] = [&trace, &out].map(|path| path.to_str().expect("UTF-8"));
-    let (code, text, err) = said(&uslab(&["convert", trace, out]));
+    let (code, text, err) = exit_and_output(&uslab(&["convert", trace, out]));
     assert_eq!((code, text.contains("672,020 operations on 4 CPUs")), (Some(0), true), "{text}{err}");
     let run = |path: &str| {
-        let (_, text, _) = said(&uslab(&["replay", "--design", "slub,uslab", "--json", "-", path]));
+        let (_, text, _) =
+            exit_and_output(&uslab(&["replay", "--design", "slub,uslab", "--json", "-", path]));
         let report: Value = serde_json::from_str(&text).expect("JSON");
         assert_eq!(report["operations"], 672_020);
         let of = |run: &Value| {
@@ -481,7 +496,7 @@ fn replay_of_a_converted_trace_gives_an_equal_report() {
             // A band is wider if the trace hides objects, which a converted trace does not record.
             let of_design = |row: &Value| {
                 let mut design = row["design"].clone();
-                design.as_object_mut().expect("a design's numbers").remove("band");
+                design.as_object_mut().expect("the report must have the design's numbers").remove("band");
                 design
             };
             (run["paths"].clone(), rows.map(of_design).collect::<Vec<_>>())
@@ -489,22 +504,26 @@ fn replay_of_a_converted_trace_gives_an_equal_report() {
         report["designs"].as_array().expect("runs").iter().map(of).collect::<Vec<_>>()
     };
     let [converted, read] = [out, trace].map(run);
-    assert!(converted == read && converted.len() == 2, "compare --json of both");
+    assert!(converted == read && converted.len() == 2, "both runs must give equal --json");
     // The trace also runs with another number of CPUs, and as a page; but without the kernel's events it has no report.
     let moment = |path| {
-        said(&uslab(&["replay", path, "--cpus", "3", "--at", "400000", "--design", "slub", "--json", "-"])).1
+        exit_and_output(&uslab(&[
+            "replay", path, "--cpus", "3", "--at", "400000", "--design", "slub", "--json", "-",
+        ]))
+        .1
     };
     let [converted, read] =
         [out, trace].map(moment).map(|text| serde_json::from_str::<Value>(&text).expect("JSON"));
     assert!(
         converted["moments"] == read["moments"] && read["moments"][0]["operation"] == 400_000,
-        "compare --json of both"
+        "both runs must give equal --json"
     );
-    let page = said(&uslab(&["replay", out, "--html", "-"])).1;
+    let page = exit_and_output(&uslab(&["replay", out, "--html", "-"])).1;
     assert!(page.contains("--at") && page.ends_with("</html>\n"), "{} bytes", page.len());
     refused(&["replay", out], &["trace.ops", "--design"]);
     refused(&["replay", "--design", "slub", "--cpus", "0", out], &["--cpus 0", "1 to 1024"]);
     refused(&["convert", trace, trace], &["OUT", "not overwritten"]);
-    std::fs::write(out, &std::fs::read(out).expect("it is there")[..5000]).expect("it is cut");
+    std::fs::write(out, &std::fs::read(out).expect("the file must exist")[..5000])
+        .expect("the file must be truncated");
     refused(&["scale", "--trace", out], &["trace.ops", "damaged"]);
 }

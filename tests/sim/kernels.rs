@@ -19,14 +19,15 @@ fn traces() -> Vec<PathBuf> {
         println!("USLAB_TRACES is not set: only the bundled trace is compared");
         return vec![];
     };
-    let entries = std::fs::read_dir(&folder).expect("USLAB_TRACES names a folder");
-    let mut folders: Vec<PathBuf> = entries.map(|e| e.expect("an entry").path()).collect();
+    let entries = std::fs::read_dir(&folder).expect("USLAB_TRACES must name a folder");
+    let mut folders: Vec<PathBuf> =
+        entries.map(|e| e.expect("the folder's entry must be readable").path()).collect();
     folders.sort();
     folders
 }
 
 fn replay(path: Option<&Path>, options: &Options) -> Report {
-    let report = replay::run(path, options, &Progress::new()).expect("the trace is replayed");
+    let report = replay::run(path, options, &Progress::new()).expect("the trace must replay");
     let c = &report.conservation;
     assert_eq!(c.violated, 0, "{}: {:?}", report.trace, c.violations);
     assert!(c.checked >= 2);
@@ -47,14 +48,14 @@ fn slab_counts_of_replayed_traces_match_their_kernels() {
         let report = replay(Some(&trace), &Options::default());
         let name = folder.file_name().unwrap_or_default().to_string_lossy().into_owned();
         let number =
-            |value: &Value| value.as_u64().unwrap_or_else(|| panic!("{name}: no number in the facts"));
+            |value: &Value| value.as_u64().unwrap_or_else(|| panic!("{name}: the facts must have a number"));
         for (event, count) in facts["events"].as_object().expect("events") {
             assert_eq!(report.events.get(event).copied(), count.as_u64(), "{name}: {event}");
         }
         let mut compared = 0;
         for (cache, expected) in facts["caches"].as_object().expect("caches") {
             let Some(ours) = report.caches.iter().find(|c| c.name == *cache) else {
-                assert!(cache.starts_with('?'), "{name}: no cache {cache}");
+                assert!(cache.starts_with('?'), "{name}: the report has no cache {cache}");
                 continue;
             };
             for (what, found) in [
@@ -70,11 +71,14 @@ fn slab_counts_of_replayed_traces_match_their_kernels() {
                 assert_eq!(found, number(&expected[what]), "{name}: {cache}: {what}");
                 compared += 1;
             }
-            assert_eq!(ours.used, ours.live, "{name}: {cache}: the allocator holds what the trace holds");
+            assert_eq!(
+                ours.used, ours.live,
+                "{name}: {cache}: the allocator and the trace must hold the same objects"
+            );
         }
         for (key, allocs) in [("page_alloc_by_order", true), ("page_free_by_order", false)] {
             for (order, count) in facts[key].as_object().expect("orders") {
-                let ours = report.pages[&order.parse().expect("an order")];
+                let ours = report.pages[&order.parse().expect("the key must be an order")];
                 assert_eq!(
                     if allocs { ours.allocs } else { ours.frees },
                     number(count),
@@ -84,7 +88,7 @@ fn slab_counts_of_replayed_traces_match_their_kernels() {
             }
         }
         let sum = &facts["slabinfo"]["before->end"]["sum"];
-        let kernel = report.against_kernel.as_ref().expect("the tables lie beside the trace");
+        let kernel = report.against_kernel.as_ref().expect("the tables must be next to the trace");
         assert_eq!(kernel.objects_abs_error, number(&sum["abs_err_corrected"]), "{name}");
         assert_eq!(kernel.objects_exact, number(&sum["exact_corrected"]), "{name}");
         assert_eq!(Some(kernel.objects_ours), sum["sum_corrected"].as_i64(), "{name}");
@@ -124,13 +128,13 @@ fn assert_known_cause(trace: &str, row: &KernelRow) {
 #[test]
 fn kernel_comparison_names_the_true_cause_of_mismatches() {
     let report = replay(None, &Options::default());
-    let kernel = report.against_kernel.as_ref().expect("its tables are bundled");
+    let kernel = report.against_kernel.as_ref().expect("the trace's tables must be bundled");
     kernel.rows.iter().for_each(|row| assert_known_cause("bundled", row));
     let causes: Vec<_> =
         kernel.rows.iter().filter_map(|row| Some((row.cache.as_str(), row.cause?))).collect();
     assert_eq!(causes, [("kmalloc-96", Cause::FreedWithoutEvent), ("kmalloc-64", Cause::CpuSlabs)]);
     let page = report.page(false);
-    let why = page.split_once("Why objects differ:").expect("it says why").1;
+    let why = page.split_once("Why objects differ:").expect("the report must have an explanation").1;
     for part in
         ["  kmalloc-96 +41: the kernel freed some (allocated by kernfs_fop_open)", "  kmalloc-64 +1: "]
     {
@@ -138,14 +142,14 @@ fn kernel_comparison_names_the_true_cause_of_mismatches() {
     }
     // The page explains its terms where it uses them.
     for part in [
-        "hidden: done by the kernel without an event.",
+        "hidden: an operation of the kernel without an event.",
         "pre-trace: frees of objects from before",
         "All caches were shrunk 2 times on the way, where the trace has the mark `SHRINK end`",
     ] {
         assert!(page.contains(part), "expected {part:?} in {page}");
     }
     let unnamed = "?function:size = no event";
-    assert!(!page.contains(unnamed), "none of the busiest has no name");
+    assert!(!page.contains(unnamed), "each of the busiest caches must have a name");
     assert!(report.page(true).contains(unnamed));
 }
 
@@ -154,7 +158,7 @@ fn bundled_trace_replays_on_any_simulated_machine() {
     for (cpus, nodes) in [(1, 1), (4, 2), (13, 5), (256, 16)] {
         let options = Options { cpus: Some(cpus), nodes, ..Options::default() };
         let report = replay(None, &options);
-        let kernel = report.against_kernel.as_ref().expect("its tables are bundled");
+        let kernel = report.against_kernel.as_ref().expect("the trace's tables must be bundled");
         assert_eq!(
             (kernel.objects_ours, kernel.objects_abs_error),
             (15_072, 42),
@@ -175,14 +179,14 @@ fn free_pages_rebuilt_from_events_match_kernel_buddyinfo() {
         let linux = "linux".parse::<Spec>().expect("a design");
         let report =
             replay::designs(path.as_deref(), &Options::default(), &[linux], None, None, &Progress::new());
-        let report = report.expect("the trace is replayed");
+        let report = report.expect("the trace must replay");
         let text = report.to_string();
-        assert!(text.contains("The kernel's free pages, rebuilt from its events"), "{text}");
+        assert!(text.contains("The kernel's free pages as rebuilt from its events"), "{text}");
         let moments = &report.designs[0].moments;
         assert!(!moments.is_empty(), "{}: no moment has tables", report.trace);
         for moment in moments {
             let name = format!("{} at `{}`", report.trace, moment.name);
-            let pages = moment.pages.as_ref().unwrap_or_else(|| panic!("{name}: no pages"));
+            let pages = moment.pages.as_ref().unwrap_or_else(|| panic!("{name}: the report has no pages"));
             let kernel: u64 = (0..).zip(&pages.kernel).map(|(order, count)| count << order).sum();
             assert!(kernel > 100_000 && pages.zones.len() == 2, "{name}: {pages:?}");
             assert_eq!(pages.rebuilt.len(), 11, "{name}");
@@ -200,7 +204,7 @@ fn free_pages_rebuilt_from_events_match_kernel_buddyinfo() {
 
 /// For each kernel, the largest number of slabs, in ten thousand, that may be wrong in all of its recordings together:
 /// at `after` and at `end`. The comments at the values show the numbers that were measured.
-const WRONG_SLABS: [(&str, [u64; 2]); 3] = [
+const MAX_WRONG_SLABS: [(&str, [u64; 2]); 3] = [
     ("6.1", [43, 22]),  // 40 of 10,363, 19 of 10,033
     ("6.12", [27, 16]), // 22 of 9,125, 12 of 8,761
     ("7.2", [54, 49]),  // 51 of 11,055, 43 of 10,157
@@ -208,7 +212,7 @@ const WRONG_SLABS: [(&str, [u64; 2]); 3] = [
 
 #[test]
 fn design_linux_matches_the_slabs_of_traced_kernels() {
-    for (release, most) in WRONG_SLABS {
+    for (release, most) in MAX_WRONG_SLABS {
         let mut sums = [[0; 5]; 2];
         for folder in
             traces().iter().filter(|folder| folder.ends_with(format!("{}-{release}", first(folder))))
@@ -217,7 +221,7 @@ fn design_linux_matches_the_slabs_of_traced_kernels() {
             let path = folder.join("trace.txt.zst");
             let report =
                 replay::designs(Some(&path), &Options::default(), &[linux], None, None, &Progress::new());
-            let report = report.expect("the trace is replayed");
+            let report = report.expect("the trace must replay");
             assert!(report.holds(), "{}", report.trace);
             for (name, sum) in ["after", "end"].into_iter().zip(&mut sums) {
                 let moment = report.designs[0].moments.iter().find(|moment| moment.name == name);
@@ -245,7 +249,10 @@ fn design_linux_matches_the_slabs_of_traced_kernels() {
                 wrong * 10_000 <= kernel * most,
                 "Linux {release}: {wrong} of {kernel}, at most {most} in 10,000"
             );
-            assert!(release != "7.2" || within * 10 >= all * 9, "{within} of {all} caches are near");
+            assert!(
+                release != "7.2" || within * 10 >= all * 9,
+                "only {within} of {all} caches are within 2 %"
+            );
         }
     }
 }
@@ -283,7 +290,7 @@ fn slab_geometry_matches_every_recorded_kernel() {
             continue;
         }
         for entry in std::fs::read_dir(&folder).expect("a folder") {
-            let path = entry.expect("an entry").path();
+            let path = entry.expect("the folder's entry must be readable").path();
             let is_table = path.extension().is_some_and(|e| e == "slabinfo")
                 || path.file_name().is_some_and(|n| n == "slabinfo" || n == "slab-attributes.tsv");
             if is_table {
@@ -295,6 +302,6 @@ fn slab_geometry_matches_every_recorded_kernel() {
             }
         }
     }
-    assert!(tables >= 2, "the bundled ones at least");
+    assert!(tables >= 2, "at least the bundled tables must be matched");
     println!("{tables} tables of kernels matched to the row");
 }

@@ -10,17 +10,17 @@ use std::process::Output;
 use uslab_tests::workspace;
 
 fn lab(args: &[&str]) -> Output {
-    uslab_tests::lab().args(args).env("NO_COLOR", "1").output().expect("the binary starts")
+    uslab_tests::lab().args(args).env("NO_COLOR", "1").output().expect("the program must start")
 }
 
-fn said(output: &Output) -> (Option<i32>, String, String) {
+fn exit_and_output(output: &Output) -> (Option<i32>, String, String) {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     (output.status.code(), text(&output.stdout), text(&output.stderr))
 }
 
 #[track_caller]
-fn told(args: &[&str]) -> String {
-    let (code, out, err) = said(&lab(args));
+fn lab_output(args: &[&str]) -> String {
+    let (code, out, err) = exit_and_output(&lab(args));
     assert_eq!(code, Some(0), "{args:?}: {err}");
     out
 }
@@ -29,7 +29,7 @@ fn told(args: &[&str]) -> String {
 /// `parts`.
 #[track_caller]
 fn refused(args: &[&str], parts: &[&str]) {
-    let (code, out, err) = said(&lab(args));
+    let (code, out, err) = exit_and_output(&lab(args));
     assert_eq!(code, Some(2), "{args:?}: {err}");
     assert!(out.is_empty(), "{args:?} wrote {out}");
     assert!(!err.contains("panicked"), "{args:?}: {err}");
@@ -41,37 +41,37 @@ fn refused(args: &[&str], parts: &[&str]) {
 struct Folder(tempfile::TempDir);
 impl Folder {
     fn new() -> Self {
-        Self(tempfile::tempdir().expect("a temporary folder"))
+        Self(tempfile::tempdir().expect("a temporary folder must be created"))
     }
     fn path(&self, name: &str) -> String {
-        self.0.path().join(name).to_str().expect("a plain name").to_owned()
+        self.0.path().join(name).to_str().expect("the path must be UTF-8").to_owned()
     }
     fn file(&self, name: &str, content: &str) -> String {
         let path = self.path(name);
-        std::fs::write(&path, content).expect("a temporary file");
+        std::fs::write(&path, content).expect("a temporary file must be created");
         path
     }
 }
 
 fn json(text: &str) -> Value {
-    serde_json::from_str(text).expect("JSON and nothing else")
+    serde_json::from_str(text).expect("the output must be only JSON")
 }
 
 fn experiments() -> Vec<String> {
-    let listed = json(&told(&["--json", "-"]));
+    let listed = json(&lab_output(&["--json", "-"]));
     listed["experiments"].as_object().unwrap().keys().cloned().collect()
 }
 
 #[test]
 fn lab_command_without_arguments_lists_every_experiment() {
-    let out = told(&[]);
+    let out = lab_output(&[]);
     let names = experiments();
     assert!(names.len() >= 16, "{names:?}");
     assert_eq!(out.lines().count(), names.len());
     for name in &names {
         let line = out.lines().find(|line| line.split_whitespace().next() == Some(name));
         let line = line.unwrap_or_else(|| panic!("{name} is not in {out}"));
-        assert!(line.split_whitespace().count() > 3, "a question and not a word: {line}");
+        assert!(line.split_whitespace().count() > 3, "expected a question, not a word: {line}");
     }
     for name in ["handles", "explain", "kenwright", "race", "tlsf", "buddy"] {
         assert!(names.iter().any(|listed| listed == name), "{name}");
@@ -82,7 +82,7 @@ fn lab_command_without_arguments_lists_every_experiment() {
 
 #[test]
 fn interactive_demo_shows_memory_after_each_command() {
-    let out = told(&["demo", "buddy", "alloc 65", "alloc 1000", "free a"]);
+    let out = lab_output(&["demo", "buddy", "alloc 65", "alloc 1000", "free a"]);
     let expected = "\
 > alloc 65
 a is at byte 0 and has 128, 63 more than asked for. It took 4 looks, 3 splits.
@@ -101,7 +101,7 @@ free: 1024 bytes in one piece; free blocks: 1 of 1024 bytes
 
 ";
     assert_eq!(out, expected);
-    let scenes = json(&told(&["demo", "buddy", "alloc 65", "--json"]));
+    let scenes = json(&lab_output(&["demo", "buddy", "alloc 65", "--json"]));
     assert_eq!(scenes[0]["command"], "alloc 65");
     assert_eq!(
         scenes[0]["parts"][1],
@@ -119,15 +119,18 @@ free: 1024 bytes in one piece; free blocks: 1 of 1024 bytes
         "handles",
         "handles-wrap",
     ] {
-        assert!(told(&["demo", name]).starts_with("> alloc"), "{name}: its script");
+        assert!(
+            lab_output(&["demo", name]).starts_with("> alloc"),
+            "{name}: the page must contain its script"
+        );
     }
-    assert!(told(&["demo", "layout"]).starts_with("> walk "), "its script");
+    assert!(lab_output(&["demo", "layout"]).starts_with("> walk "), "the page must contain its script");
 }
 
 /// Valgrind runs the program with these words as arguments, and counts its instructions (`experiments::instructions`).
 #[test]
 fn instruction_counting_run_of_the_lab_prints_nothing() {
-    assert_eq!(told(&["instructions", "linear", "10"]), "");
+    assert_eq!(lab_output(&["instructions", "linear", "10"]), "");
 }
 
 /// Returns the output of an experiment in its four formats.
@@ -139,9 +142,9 @@ fn forms(name: &str, options: &[&str]) -> [String; 4] {
     for (option, file) in &files {
         args.extend([option.as_str(), file]);
     }
-    let text = told(&args);
+    let text = lab_output(&args);
     let [json, csv, html] =
-        files.map(|(_, file)| std::fs::read_to_string(file).expect("the file was written"));
+        files.map(|(_, file)| std::fs::read_to_string(file).expect("the file must be written"));
     [text, json, csv, html]
 }
 
@@ -160,7 +163,7 @@ fn exact_experiments_give_identical_output_in_every_format() {
             let measured = columns
                 .chain([&part["chart"], &part["bars"], &part["claim"]])
                 .any(|thing| thing["measured"] == true);
-            assert!(!measured, "{name}: measured here: {part}");
+            assert!(!measured, "{name}: the text must not contain a measured number: {part}");
             if let Some(table) = part["table"].as_object() {
                 assert!(!table["rows"].as_array().unwrap().is_empty(), "{name}: {}", table["title"]);
             }
@@ -182,8 +185,8 @@ fn every_quick_experiment_names_the_measured_machine() {
             .args([&name, "--quick", "--json", &data, "--csv", &csv, "--html", &html])
             .env("PATH", "")
             .output()
-            .expect("the binary starts");
-        let (code, text, err) = said(&output);
+            .expect("the program must start");
+        let (code, text, err) = exit_and_output(&output);
         assert_eq!((code, err.as_str()), (Some(0), ""), "{name}");
         let [data, csv, html] = [data, csv, html].map(|file| std::fs::read_to_string(file).unwrap());
         let findings = json(&data);
@@ -213,22 +216,22 @@ fn every_quick_experiment_names_the_measured_machine() {
 fn every_value_has_a_key_of_its_own(name: &str, text: &str) {
     let mut keys = BTreeSet::new();
     for record in csv::Reader::from_reader(text.as_bytes()).records() {
-        let record = record.expect("a line of CSV");
+        let record = record.expect("the output must have a line of CSV");
         let key: Vec<_> = record.iter().take(3).map(str::to_owned).collect();
-        assert!(keys.insert(key.clone()), "{name}: {key:?} is there twice");
+        assert!(keys.insert(key.clone()), "{name}: {key:?} appears twice");
     }
 }
 
 #[test]
 fn lab_result_depends_only_on_the_seed() {
-    let race = |seed| told(&["race", "--exact", "--seed", seed]);
+    let race = |seed| lab_output(&["race", "--exact", "--seed", seed]);
     let rows = |text: String| text.lines().skip(2).map(str::to_owned).collect::<Vec<_>>();
     assert_ne!(rows(race("1")), rows(race("2")));
 }
 
 #[test]
 fn buddy_demo_equals_the_figure_of_the_article() {
-    let out = told(&["buddy", "--exact"]);
+    let out = lab_output(&["buddy", "--exact"]);
     let golden = "\
 1024 bytes: free blocks of each size
 step          block     16  32  64  128  256  512  1024
@@ -247,7 +250,7 @@ free 30       128..160   0   0   0    0    0    0     1
 
 #[test]
 fn tlsf_classes_match_the_published_picture() {
-    let out = told(&["tlsf", "--exact"]);
+    let out = lab_output(&["tlsf", "--exact"]);
     let golden = "\
 bytes  first level  second level  search begins at  there: first level  there: second level
 16               0             0                16                   0                    0
@@ -267,7 +270,7 @@ bytes  first level  second level  search begins at  there: first level  there: s
 
 #[test]
 fn demo_of_the_kenwright_pool_shows_eight_states() {
-    let out = told(&["kenwright", "--exact", "--quick"]);
+    let out = lab_output(&["kenwright", "--exact", "--quick"]);
     let golden = "\
 state  step      block  free  initialised  next
 (a)    create              4            0     0
@@ -288,19 +291,19 @@ state  step      block  free  initialised  next
 #[test]
 fn output_of_the_handles_experiment_equals_its_golden_file() {
     let golden = workspace().join("sim/lab/data/handles.txt");
-    assert_eq!(told(&["handles", "--exact"]), std::fs::read_to_string(golden).unwrap());
+    assert_eq!(lab_output(&["handles", "--exact"]), std::fs::read_to_string(golden).unwrap());
 }
 
 #[test]
 fn each_cheat_sheet_entry_has_an_explanation_page() {
-    let sheet = json(&told(&["explain", "--exact", "--json", "-"]));
+    let sheet = json(&lab_output(&["explain", "--exact", "--json", "-"]));
     let table = |part: &Value| part["table"].clone();
     let words = table(&sheet["parts"][0]);
     let names: Vec<_> =
         words["rows"].as_array().unwrap().iter().map(|row| row[0].as_str().unwrap()).collect();
     assert_eq!(names.len(), 15);
     for name in names {
-        let out = told(&["explain", name, "--exact"]);
+        let out = lab_output(&["explain", name, "--exact"]);
         assert!(
             out.contains(&format!("what is {name}")) && out.contains("What its operations cost"),
             "{out}"
@@ -328,13 +331,13 @@ fn printed_option_defaults_are_accepted_as_options() {
         ("colouring", "--sizes"),
         ("tlsf", "--sizes"),
     ] {
-        let help = told(&[name, "--help"]);
+        let help = lab_output(&[name, "--help"]);
         let mut words = help.split_whitespace().skip_while(|word| *word != option);
         let default = words.by_ref().find(|word| *word == "[default:").and_then(|_| words.next());
         let default =
             default.unwrap_or_else(|| panic!("{option} in {help}")).trim_end_matches(']').to_owned();
         assert!(default.contains(','), "{name} {option}: {default}");
-        assert!(told(&[name, option, &default, "--exact", "--quick"]).starts_with(name));
+        assert!(lab_output(&[name, option, &default, "--exact", "--quick"]).starts_with(name));
     }
 }
 
@@ -349,7 +352,7 @@ fn verdicts(findings: &Value, words: &str) -> Vec<Value> {
 fn book_contains_the_current_output_of_the_lab() {
     let page = include_str!("../../slab/book/src/study.md");
     let mut shown = page.split("```text\n").skip(1).filter_map(|block| block.split("```").next());
-    let printed = told(&["why-magazines", "--exact"]);
+    let printed = lab_output(&["why-magazines", "--exact"]);
     assert!(shown.any(|block| printed.contains(block)), "no block of the book is part of\n{printed}");
 }
 
@@ -373,7 +376,7 @@ fn lab_verdicts_equal_the_published_study() {
 
 #[test]
 fn layout_experiment_text_reflects_its_options() {
-    let found = |options: [&str; 2]| told(&[&["layout", "--exact"], &options[..]].concat());
+    let found = |options: [&str; 2]| lab_output(&[&["layout", "--exact"], &options[..]].concat());
     assert!(found(["--structs", "1"]).contains("18.8 % of what the loaded lines hold"));
     assert!(found(["--line", "8"]).contains("75.0 % of what the loaded lines hold"));
 }
@@ -421,17 +424,17 @@ fn verdicts_of_quick_runs_are_marked() {
     );
     assert_eq!(json(&data)["quick"], true);
     assert!(html.contains("<b>holds, quick</b>"), "{html}");
-    let full = told(&["robson", "--exact"]);
+    let full = lab_output(&["robson", "--exact"]);
     assert!(full.contains("\nholds ") && !full.contains("quick"), "{full}");
     // One round of timing decides nothing.
-    let times = json(&told(&["constructors", "--quick", "--json", "-"]));
+    let times = json(&lab_output(&["constructors", "--quick", "--json", "-"]));
     assert_eq!(verdicts(&times, "saves the constructor"), ["undecided"]);
 }
 
 /// The first level is a power of two; the second level is the part of this power of two that contains the size.
 #[test]
 fn tlsf_experiment_shows_the_lists_for_any_size() {
-    let out = told(&["tlsf", "--exact", "--sizes", "460,65"]);
+    let out = lab_output(&["tlsf", "--exact", "--sizes", "460,65"]);
     let row = |size: &str| {
         let mut lines = out.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
         lines.find(|words| words.first() == Some(&size)).unwrap_or_else(|| panic!("{size} in {out}"))
@@ -445,7 +448,7 @@ fn tlsf_experiment_shows_the_lists_for_any_size() {
 /// A quick run has fewer frames and walks than the article, so the article's times do not apply to it.
 #[test]
 fn pool_experiment_does_not_compare_different_workloads() {
-    let out = told(&["pools", "--quick", "--sets", "1"]);
+    let out = lab_output(&["pools", "--quick", "--sets", "1"]);
     assert!(out.contains("walks: 50\n") && !out.contains("article: churn"), "{out}");
     assert!(out.contains("stand beside ours where ours are, too"), "{out}");
 }
@@ -461,7 +464,7 @@ fn output_path_of_standard_output_is_not_replaced() {
     let status = uslab_tests::lab().args(args).stdout(out).status().unwrap();
     let text = std::fs::read_to_string(&path).unwrap();
     assert!(status.success() && text.starts_with("part,row,column,value\n"), "{text}");
-    assert!(!text.contains("race: "), "no text beside it");
+    assert!(!text.contains("race: "), "standard output must have no text");
 }
 
 #[test]
@@ -471,11 +474,11 @@ fn lab_skips_allocators_that_cannot_serve_a_workload() {
         line.unwrap_or_else(|| panic!("{name} in {out}")).split_whitespace().count()
     };
     // A slot is at least as large as a link.
-    let out = told(&["race", "--exact", "--sizes", "fixed:1"]);
+    let out = lab_output(&["race", "--exact", "--sizes", "fixed:1"]);
     assert!(cells(&out, "pool") > 2 && !out.contains("No pool"), "{out}");
     let folder = Folder::new();
     let strict = folder.file("strict.csv", "a,1,8,8192\nf,1\n");
-    let out = told(&["race", "--exact", "--trace", &strict]);
+    let out = lab_output(&["race", "--exact", "--trace", &strict]);
     assert_eq!(cells(&out, "pool"), 1, "{out}");
     assert!(cells(&out, "tlsf") > 2, "{out}");
     assert!(
@@ -485,7 +488,7 @@ fn lab_skips_allocators_that_cannot_serve_a_workload() {
         "{out}"
     );
     let large = folder.file("large.csv", "a,1,8\na,2,1048576\n");
-    let out = told(&["race", "--exact", "--memory", "64K", "--trace", &large]);
+    let out = lab_output(&["race", "--exact", "--memory", "64K", "--trace", &large]);
     assert!(cells(&out, "first-fit") > 2 && out.contains("No pool can be created"), "{out}");
     let alone = ["race", "--exact", "--allocators", "pool", "--trace", &strict];
     refused(&alone, &[&strict, "pool", "slots aligned to 8192"]);

@@ -26,7 +26,7 @@ const WORKLOADS: [(&str, u32); 5] = [
 ];
 /// The largest difference of the clock that is accepted, in per cent. A debug build keeps its rank in each lock, so a
 /// depot's lock takes one more line.
-const MOST: f64 = if cfg!(debug_assertions) { 20.0 } else { 10.0 };
+const MAX_CLOCK_DIFFERENCE: f64 = if cfg!(debug_assertions) { 20.0 } else { 10.0 };
 /// The environment variable with the tape's file, for the program that valgrind runs.
 const TAPE: &str = "USLAB_LINES_TAPE";
 const ALLOC: u8 = b'a';
@@ -34,7 +34,7 @@ const FREE: u8 = b'f';
 
 /// The model, and a tape that records the operations requested from the model, in the clock's order.
 #[derive(Debug)]
-struct Taped {
+struct TapedModel {
     model: Uslab,
     tape: Tape,
 }
@@ -42,25 +42,25 @@ struct Taped {
 #[serde(default)]
 struct Tape {
     #[serde(skip)]
-    told: Rc<RefCell<Told>>,
+    told: Rc<RefCell<PrintedLines>>,
 }
 #[derive(Debug, Default)]
-struct Told {
+struct PrintedLines {
     bytes: Vec<u8>,
     allocs: usize,
     /// The index of the allocation that returned each live object.
     out: HashMap<Object, usize>,
 }
-impl Told {
+impl PrintedLines {
     fn tell(&mut self, what: u8, cpu: u32, number: usize) {
         self.bytes.extend((cpu << 8 | u32::from(what)).to_le_bytes());
         self.bytes.extend((number as u32).to_le_bytes());
     }
 }
 
-impl Policy for Taped {
+impl Policy for TapedModel {
     const NAME: &'static str = "taped";
-    const ABOUT: &'static str = "";
+    const DESCRIPTION: &'static str = "";
     type Knobs = Tape;
     const LISTS: &'static [&'static str] = Uslab::LISTS;
     const LINES: Lines = Uslab::LINES;
@@ -101,10 +101,10 @@ impl Policy for Taped {
 /// Returns the clock's outcome, and the tape.
 fn clock(case: &Case) -> (Outcome, Vec<u8>) {
     let (profile, pages, tape) =
-        (Profile::own().next().unwrap(), Pages::new(case.cpus).unwrap(), Tape::default());
+        (Profile::built_in().next().unwrap(), Pages::new(case.cpus).unwrap(), Tape::default());
     let workload: Workload = case.workload.parse().unwrap();
     let outcome =
-        run::<Taped>(&pages, tape.clone(), &workload, &profile, case.size, case.operations, 1).unwrap();
+        run::<TapedModel>(&pages, tape.clone(), &workload, &profile, case.size, case.operations, 1).unwrap();
     (outcome, tape.told.take().bytes)
 }
 
@@ -312,7 +312,7 @@ fn play(tape: &[u8]) {
 #[test]
 fn simulated_line_transfers_match_the_shipping_code() {
     if Command::new("valgrind").arg("--version").output().is_err() {
-        println!("SKIPPED: no valgrind here (Debian: apt-get install valgrind)");
+        println!("SKIPPED: valgrind is not installed (Debian: apt-get install valgrind)");
         return;
     }
     let full = std::env::var_os("USLAB_LINES").is_some_and(|lines| lines == "full");
@@ -327,7 +327,7 @@ fn simulated_line_transfers_match_the_shipping_code() {
             let off = 100.0 * (clock / mesi - 1.0);
             let row = format!("{workload:>12} {size:>6} {cpus:>4} {clock:>8.4} {mesi:>8.4} {off:>+6.1} %");
             println!("{row}");
-            if off.abs() > MOST {
+            if off.abs() > MAX_CLOCK_DIFFERENCE {
                 wrong.push(row);
             }
         }

@@ -15,17 +15,17 @@ use uslab_tests::workspace;
 
 fn bundled() -> (uslab_sim::report::Report, Stream) {
     let (report, stream) = replay::run_to_stream(None, &replay::Options::default(), &Progress::new())
-        .expect("the bundled trace");
-    (report, Stream::read(&stream.write()).expect("what was just written"))
+        .expect("the bundled trace must be readable");
+    (report, Stream::read(&stream.write()).expect("the written page must be readable"))
 }
 
 fn uslab(arguments: &[&str]) -> Output {
-    Command::new(uslab_tests::uslab()).args(arguments).stdin(Stdio::null()).output().expect("uslab runs")
+    Command::new(uslab_tests::uslab()).args(arguments).stdin(Stdio::null()).output().expect("uslab must run")
 }
 
 /// Returns the view as a page gets it.
 fn text(view: &View) -> String {
-    serde_json::to_string(view).expect("numbers and texts")
+    serde_json::to_string(view).expect("the report must be serialisable")
 }
 
 #[test]
@@ -41,13 +41,13 @@ fn page_engine_counts_agree_with_the_replay() {
     let view = engine.view(Vec::new(), &[]);
     assert_eq!(view.operation, stream.operations);
     let report = serde_json::to_value(&report).unwrap();
-    let rows = report["caches"].as_array().expect("caches of the report");
+    let rows = report["caches"].as_array().expect("the report must have caches");
     let mut compared = 0;
     for cache in view.caches.iter().filter(|cache| cache.counts.size > 0) {
         let row = rows
             .iter()
             .find(|row| row["name"] == cache.name.as_str())
-            .unwrap_or_else(|| panic!("{} is reported", cache.name));
+            .unwrap_or_else(|| panic!("the report must have {}", cache.name));
         let number = |key: &str| row[key].as_u64().unwrap_or_else(|| panic!("{key} of {row}"));
         // Events that the trace does not have are inferred for the stream only: allocations in bulk, and frees of
         // vectors of accounted slabs.
@@ -231,13 +231,13 @@ fn every_design(stream: &Stream, every: usize, node: bool) {
     );
     last.sort_unstable();
     last.dedup();
-    assert_eq!(last.len(), all::<NoPolicy>().count(), "no two designs end alike");
+    assert_eq!(last.len(), all::<NoPolicy>().count(), "all designs must end in different states");
 }
 
 fn has_node() -> bool {
     let has = Command::new("node").arg("--version").output().is_ok();
     if !has {
-        eprintln!("SKIPPED: no node on this machine");
+        eprintln!("SKIPPED: node is not installed");
     }
     has
 }
@@ -253,8 +253,8 @@ fn json(arguments: &[&str]) -> serde_json::Value {
 fn snapshot_json_equals_the_engine_view() {
     let (_, stream) = bundled();
     let shown: Vec<u32> = (0..stream.caches.len() as u32).collect();
-    struct At<'s>(&'s Stream, &'s [u32]);
-    impl Visitor for At<'_> {
+    struct ViewsAt<'s>(&'s Stream, &'s [u32]);
+    impl Visitor for ViewsAt<'_> {
         type Out = Vec<serde_json::Value>;
         fn visit<D: Design>(self, design: D) -> Self::Out {
             let mut engine = Engine::new(design, self.0);
@@ -267,7 +267,7 @@ fn snapshot_json_equals_the_engine_view() {
     }
     for design in ["uslab", "slub:cpu_partial=0"] {
         let spec: Spec = design.parse().unwrap();
-        let views = spec.on(&stream, At(&stream, &shown)).unwrap();
+        let views = spec.on(&stream, ViewsAt(&stream, &shown)).unwrap();
         let found = json(&["--design", design, "--at", "70001,0,70000,70001"]);
         let expected = [&views[2], &views[0], &views[1], &views[2]];
         assert_eq!(found["design"], design);
@@ -322,7 +322,7 @@ fn failed_page_write_leaves_no_partial_file() {
     for (arguments, said) in [
         (vec!["replay", "--html", &at("no/page.html")], "there is no directory"),
         (vec!["replay", "--html", folder.path().to_str().unwrap()], "is a directory"),
-        (vec!["replay", "--html", &at("one"), "--json", &at("one")], "are one file"),
+        (vec!["replay", "--html", &at("one"), "--json", &at("one")], "are the same file"),
         (vec!["replay", "--html", &at("page.html"), "--nodes", "2"], "--nodes"),
         (vec!["replay", "--html", &at("page.html"), &at("nosuch.trace")], "nosuch.trace"),
     ] {
@@ -333,7 +333,7 @@ fn failed_page_write_leaves_no_partial_file() {
     }
     let full = uslab(&["replay", "--html", "/dev/full"]);
     assert_eq!(full.status.code(), Some(2));
-    assert_eq!(folder.path().read_dir().unwrap().count(), 0, "nothing is left behind");
+    assert_eq!(folder.path().read_dir().unwrap().count(), 0, "no file must remain");
 
     let page = at("page.html");
     let output = uslab(&["replay", "--html", &page]);
@@ -372,7 +372,10 @@ fn demo_pages_are_written_to_a_folder() {
         for place in ["{engine}", "{stream}", "{report}", "{story}"] {
             assert!(!text.contains(place), "{place} in {name}");
         }
-        assert!(text.contains("<nav id=\"nav\" aria-label=\"Pages\"></nav>"), "{name} leads to the others");
+        assert!(
+            text.contains("<nav id=\"nav\" aria-label=\"Pages\"></nav>"),
+            "{name} must link to the other pages"
+        );
         for request in ["http://", "https://", "src=", "@import", "fetch(", "XMLHttpRequest", "import("] {
             // The namespace of SVG is only a name: no request is sent.
             assert!(

@@ -1,6 +1,6 @@
 //! Runs each command of the book's chapter "Questions"; the command must print what the chapter shows.
 
-use crate::cli::said;
+use crate::cli::exit_and_output;
 use std::process::Command;
 use uslab_tests::workspace;
 
@@ -22,8 +22,8 @@ fn blocks() -> Vec<(&'static str, &'static str)> {
         let (kind, text) = block.split_once('\n').unwrap_or((block, ""));
         match kind {
             "console" => command = text.lines().find_map(|line| line.strip_prefix("$ cargo uslab ")),
-            "text" => blocks.push((command.take().expect("a text has a command before it"), text)),
-            _ => panic!("a block of {kind:?}"),
+            "text" => blocks.push((command.take().expect("each text must follow a command"), text)),
+            _ => panic!("unexpected block of {kind:?}"),
         }
     }
     blocks
@@ -35,8 +35,9 @@ fn questions_chapter_shows_the_output_of_each_command() {
     assert!(blocks.len() >= 12, "{} answers", blocks.len());
     for (command, shown) in blocks {
         let mut uslab = Command::new(uslab_tests::uslab());
-        let output = uslab.args(words(command)).current_dir(workspace()).output().expect("the binary starts");
-        let (code, out, err) = said(&output);
+        let output =
+            uslab.args(words(command)).current_dir(workspace()).output().expect("the program must start");
+        let (code, out, err) = exit_and_output(&output);
         assert_eq!(code, Some(0), "{command}: {err}");
         let mut printed = out.lines().map(str::trim_end);
         for line in shown.lines().map(str::trim_end).filter(|line| !line.is_empty() && *line != "...") {

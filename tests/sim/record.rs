@@ -1,6 +1,6 @@
 //! Tests `uslab record`, which records a trace and tables that `uslab replay` accepts.
 
-use super::cli::{refused, said, uslab};
+use super::cli::{exit_and_output, refused, uslab};
 use std::fs;
 use std::path::Path;
 use std::process::Command;
@@ -36,7 +36,7 @@ fn failed_kernel_recording_reports_the_reason() {
     let out = place.path().join("trace");
     let Some(tracefs) = Tracefs::mount() else {
         refused(&["record", "--out", text(&out)], &["/sys/kernel/", "expected", "trac"]);
-        assert_eq!(fs::read_dir(place.path()).expect("a folder").count(), 0, "nothing is left");
+        assert_eq!(fs::read_dir(place.path()).expect("a folder").count(), 0, "no setting must remain");
         return;
     };
     // The instances belong to processes that have exited, because other tests may record concurrently.
@@ -47,7 +47,8 @@ fn failed_kernel_recording_reports_the_reason() {
         pids.filter(|pid| !Path::new("/proc").join(pid).exists()).count()
     };
     let args = ["record", "--out", text(&out), "--tracefs", text(tracefs.0.path()), "--buffer", "64M", "--"];
-    let (code, said_out, err) = said(&uslab(&[&args[..], &["sh", "-c", "ls / >/dev/null; exit 3"]].concat()));
+    let (code, said_out, err) =
+        exit_and_output(&uslab(&[&args[..], &["sh", "-c", "ls / >/dev/null; exit 3"]].concat()));
     assert_eq!(code, Some(0), "{err}");
     assert!(said_out.contains("The workload ended with exit code 3."), "{said_out}");
     assert_eq!(instances(), 0);
@@ -62,12 +63,12 @@ fn failed_kernel_recording_reports_the_reason() {
         assert!(fs::metadata(out.join(name)).is_ok_and(|meta| meta.len() > 0), "{name}");
     }
     let trace = out.join("trace.txt.zst");
-    let (code, report, err) = said(&uslab(&["replay", text(&trace), "--design", "slub"]));
+    let (code, report, err) = exit_and_output(&uslab(&["replay", text(&trace), "--design", "slub"]));
     assert_eq!(code, Some(0), "{err}");
     // While other tests keep the kernel busy, its buffers may lose the first events, and with them the mark of a
     // moment.
     if said_out.contains(", 0 lost") {
-        assert!(report.contains("after"), "the tables are of its moments: {report}");
+        assert!(report.contains("after"), "the report must compare the recorded moments: {report}");
     } else {
         assert!(said_out.contains("Events were lost on"), "{said_out}");
     }
@@ -86,7 +87,7 @@ fn refused_kernel_image_leaves_no_recording() {
     let out = place.path().join("trace");
     let kernel = place.path().join("vmlinuz-9.9");
     let args = ["record", "--out", text(&out), "--qemu", text(&kernel)];
-    refused(&args, &["--qemu", "expected something to do", "--workload"]);
+    refused(&args, &["--qemu", "expected --workload FILE", "--workload"]);
     refused(&[&args[..], &["--", "true"]].concat(), &["vmlinuz-9.9"]);
     refused(
         &[&args[..], &["--set", "cpu_partial", "--", "true"]].concat(),
@@ -122,7 +123,7 @@ fn booted_kernel_records_a_trace() {
     ];
     let more =
         ["--set", "min_partial=0", "--append", "slub_max_order=0 slab_max_order=0", "--", "load.sh", "a 'b'"];
-    let (code, said_out, err) = said(&uslab(&[&args[..], &more].concat()));
+    let (code, said_out, err) = exit_and_output(&uslab(&[&args[..], &more].concat()));
     assert_eq!(code, Some(0), "{err}");
     assert!(said_out.contains(" 0 lost") && !said_out.contains("exit code"), "{said_out}");
     let attributes = fs::read_to_string(out.join("slab-attributes.tsv")).expect("attributes");
@@ -134,10 +135,10 @@ fn booted_kernel_records_a_trace() {
         .split('\t')
         .collect();
     let value = |name| row[header.iter().position(|column| *column == name).expect("a column")];
-    assert_eq!((value("min_partial"), value("objs_per_slab")), ("0", "1"), "as it was set");
+    assert_eq!((value("min_partial"), value("objs_per_slab")), ("0", "1"), "the setting must be restored");
     let trace = out.join("trace.txt.zst");
     let (code, report, err) =
-        said(&uslab(&["replay", text(&trace), "--design", "slub:slab_max_order=0:min_partial=0"]));
+        exit_and_output(&uslab(&["replay", text(&trace), "--design", "slub:slab_max_order=0:min_partial=0"]));
     assert_eq!(code, Some(0), "{err}");
     assert!(report.contains("end") && report.contains("buddyinfo"), "{report}");
 }

@@ -319,7 +319,7 @@ fn randomised_direct_map_base_is_found_from_trace_addresses() {
                 assert_eq!(moved_facts.direct_map, DirectMap::At(base.wrapping_add(shift)), "{name}");
                 moved_facts.direct_map = facts.direct_map;
             }
-            assert!(moved_ops == ops, "{name}, moved by {shift:#x}: other operations");
+            assert!(moved_ops == ops, "{name}, moved by {shift:#x}: the operations must not change");
             assert_eq!(moved_facts, facts, "{name}, moved by {shift:#x}");
         }
     }
@@ -369,7 +369,7 @@ fn synthetic_arm64_trace_gives_the_operations_of_x86_64() {
                     *bytes_alloc >>= size.shift() - 12;
                 }
             }
-            assert!(made_ops == ops, "{name}, {size}: other operations");
+            assert!(made_ops == ops, "{name}, {size}: the operations must not change");
             (made.page_size, made.direct_map, made.bytes) = (facts.page_size, facts.direct_map, facts.bytes);
             assert_eq!(made, facts, "{name}, {size}");
         }

@@ -1,14 +1,14 @@
 //! Tests `uslab scale`, `uslab calibrate` and `uslab validate` from outside.
 
-use crate::cli::{refused, said, uslab};
+use crate::cli::{exit_and_output, refused, uslab};
 use serde_json::Value;
 use uslab_tests::workspace;
 
 fn scale_json(args: &[&str]) -> Value {
     let args: Vec<&str> = ["scale", "--ops", "2000"].into_iter().chain(args.iter().copied()).collect();
-    let (code, out, err) = said(&uslab(&[&args[..], &["--json", "-"]].concat()));
+    let (code, out, err) = exit_and_output(&uslab(&[&args[..], &["--json", "-"]].concat()));
     assert_eq!(code, Some(0), "{args:?}: {err}");
-    serde_json::from_str(&out).expect("JSON and nothing else on standard output")
+    serde_json::from_str(&out).expect("standard output must be only JSON")
 }
 
 #[test]
@@ -34,12 +34,12 @@ fn scale_report_has_a_curve_per_workload_and_design() {
         assert_eq!(cpus, [1, 2, 4, 8].map(Some));
     }
     assert!(report["profile"]["lock"]["source"].as_str().is_some_and(|source| source.contains("calibrate")));
-    assert_eq!(report, scale_json(&args), "the same seed");
+    assert_eq!(report, scale_json(&args), "equal seeds must give equal results");
 }
 
 #[test]
 fn scale_csv_marks_simulated_points() {
-    let (code, out, _) = said(&uslab(&["scale", "--ops", "500", "--cpus", "1,3"]));
+    let (code, out, _) = exit_and_output(&uslab(&["scale", "--ops", "500", "--cpus", "1,3"]));
     assert_eq!(code, Some(0));
     assert!(out.contains("simulated only") && out.contains("profile vm2"), "{out}");
     assert_eq!(
@@ -47,7 +47,7 @@ fn scale_csv_marks_simulated_points() {
         4,
         "{out}"
     );
-    let (code, csv, _) = said(&uslab(&["scale", "--ops", "500", "--cpus", "1,3", "--csv", "-"]));
+    let (code, csv, _) = exit_and_output(&uslab(&["scale", "--ops", "500", "--cpus", "1,3", "--csv", "-"]));
     assert_eq!(code, Some(0));
     let mut lines = csv.lines();
     let columns = lines.next().expect("a header").split(',').count();
@@ -65,7 +65,7 @@ fn csv_option_replaces_an_earlier_csv_table() {
     std::fs::copy(workspace().join("sim/data/files-6.1.trace.zst"), &trace).expect("a trace");
     for _ in 0..2 {
         let args = ["scale", "--trace", &trace, "--cpus", "1", "--csv", &table];
-        let (code, _, error) = said(&uslab(&args));
+        let (code, _, error) = exit_and_output(&uslab(&args));
         assert_eq!(code, Some(0), "{error}");
     }
     let table = std::fs::read_to_string(table).expect("a table");
@@ -78,7 +78,7 @@ fn scale_accepts_a_calibrated_cost_profile() {
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("here.json");
     let file = file.to_str().expect("UTF-8");
-    let (code, out, err) = said(&uslab(&["calibrate", "--rounds", "3", "--json", file]));
+    let (code, out, err) = exit_and_output(&uslab(&["calibrate", "--rounds", "3", "--json", file]));
     assert_eq!((code, err.as_str()), (Some(0), ""), "{out}");
     for price in ["own", "lock", "exchange", "object", "batched", "relist", "slab", "line among all CPUs"] {
         assert!(out.lines().any(|line| line.starts_with(price)), "{price}: {out}");
@@ -91,7 +91,8 @@ fn validate_command_compares_predictions_with_measurements() {
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("report.json");
     let file = file.to_str().expect("UTF-8");
-    let (code, out, err) = said(&uslab(&["validate", "--rounds", "2", "--seed", "7", "--json", file]));
+    let (code, out, err) =
+        exit_and_output(&uslab(&["validate", "--rounds", "2", "--seed", "7", "--json", file]));
     assert_eq!((code, err.as_str()), (Some(0), ""), "{out}");
     let report: Value = serde_json::from_slice(&std::fs::read(file).expect("a report")).expect("JSON");
     let points = report["points"].as_array().expect("points");
@@ -111,7 +112,7 @@ fn validate_command_compares_predictions_with_measurements() {
     }
     // The machine may be busy with other work, so the report is compared with its own points only.
     let off = |cpus: u64| points.iter().filter(|at| at["cpus"] == cpus && at["within"] == false).count();
-    let most = cpus.iter().copied().max().expect("one at least");
+    let most = cpus.iter().copied().max().expect("the list must not be empty");
     let validated = if off(1) > 1 {
         0
     } else if off(most) > 1 {
@@ -122,8 +123,9 @@ fn validate_command_compares_predictions_with_measurements() {
     assert_eq!(report["profile"]["validated_cpus"], validated, "{out}");
     // The report can be used as a profile, and `--profile` names the profile to validate.
     assert_eq!(scale_json(&["--cpus", "1", "--profile", file])["profile"], report["profile"]);
-    let (code, out, _) = said(&uslab(&["validate", "--rounds", "1", "--profile", "milan2s", "--json", "-"]));
-    let report: Value = serde_json::from_str(&out).expect("JSON and nothing else on standard output");
+    let (code, out, _) =
+        exit_and_output(&uslab(&["validate", "--rounds", "1", "--profile", "milan2s", "--json", "-"]));
+    let report: Value = serde_json::from_str(&out).expect("standard output must be only JSON");
     assert_eq!((code, &report["profile"]["name"]), (Some(0), &"milan2s".into()));
 }
 
@@ -141,12 +143,12 @@ fn scale_marks_cpu_counts_validated_by_the_profile() {
     let folder = tempfile::tempdir().expect("a folder");
     let file = validated_profile(&folder);
     let args = ["scale", "--ops", "500", "--cpus", "1,2,4", "--design", "slub", "--profile", &file];
-    let (_, out, _) = said(&uslab(&args));
+    let (_, out, _) = exit_and_output(&uslab(&args));
     assert!(out.contains("Up to 2 CPUs, marked with *,"), "{out}");
     let marked: Vec<_> =
         out.lines().filter(|line| line.starts_with("slub")).map(|line| line.contains('*')).collect();
     assert_eq!(marked, [true, true, false], "{out}");
-    let (_, csv, _) = said(&uslab(&[&args[..], &["--csv", "-"]].concat()));
+    let (_, csv, _) = exit_and_output(&uslab(&[&args[..], &["--csv", "-"]].concat()));
     let validated: Vec<_> = csv.lines().map(|line| line.split(',').nth(3).expect("a column")).collect();
     assert_eq!(validated, ["validated", "true", "true", "false"]);
 }
@@ -157,7 +159,7 @@ fn scale_picture_has_a_curve_and_text_per_design() {
     let file = validated_profile(&folder);
     let svg = |args: &[&str]| {
         let args = [&["scale", "--ops", "2000", "--cpus", "1..8", "--svg", "-"], args].concat();
-        let (code, out, err) = said(&uslab(&args));
+        let (code, out, err) = exit_and_output(&uslab(&args));
         assert_eq!((code, err.as_str()), (Some(0), ""), "{args:?}");
         assert!(out.starts_with("<svg ") && out.ends_with("</svg>\n"), "{out}");
         out
@@ -196,10 +198,10 @@ fn scale_replays_a_trace_on_its_recorded_cpus() {
     let trace = workspace().join("sim/data/files-6.1.trace.zst");
     let trace = trace.to_str().expect("UTF-8");
     let args = ["scale", "--trace", trace, "--design", "bonwick94,uslab-model", "--json", "-"];
-    let (code, out, err) = said(&uslab(&args));
+    let (code, out, err) = exit_and_output(&uslab(&args));
     assert_eq!((code, err.as_str()), (Some(0), ""), "{out}");
-    assert_eq!(out, said(&uslab(&args)).1, "the same trace, the same bytes");
-    let report: Value = serde_json::from_str(&out).expect("JSON and nothing else on standard output");
+    assert_eq!(out, exit_and_output(&uslab(&args)).1, "equal traces must give equal bytes");
+    let report: Value = serde_json::from_str(&out).expect("standard output must be only JSON");
     for curve in report["curves"].as_array().expect("curves") {
         let points = curve["points"].as_array().expect("points");
         assert_eq!((points.len(), &points[0]["cpus"]), (1, &4.into()), "{curve}");
@@ -212,13 +214,13 @@ fn scale_replays_a_trace_on_its_recorded_cpus() {
     }
     // On fewer CPUs than traced, one CPU does the work of two.
     let both = ["scale", "--trace", trace, "--cpus", "4,3", "--design", "uslab-model", "--json", "-"];
-    let folded: Value = serde_json::from_str(&said(&uslab(&both)).1).expect("JSON");
+    let folded: Value = serde_json::from_str(&exit_and_output(&uslab(&both)).1).expect("JSON");
     let [three, four] = [0, 1].map(|i| &folded["curves"][0]["points"][i]);
     assert_eq!((&three["cpus"], four), (&3.into(), &report["curves"][1]["points"][0]));
     assert_eq!(three["operations"], four["operations"]);
     assert!(three["ns"].as_f64() > four["ns"].as_f64(), "{three} {four}");
-    let (_, text, _) = said(&uslab(&["scale", "--trace", trace]));
-    assert!(text.contains("its own operations of the trace"), "{text}");
+    let (_, text, _) = exit_and_output(&uslab(&["scale", "--trace", trace]));
+    assert!(text.contains("runs its operations of the trace"), "{text}");
 }
 
 #[test]

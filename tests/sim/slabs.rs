@@ -9,27 +9,27 @@ use rand::{RngExt, SeedableRng};
 use uslab_sim::slabs::{Change, Report, Snapshot, Sort};
 use uslab_tests::workspace;
 
-use crate::cli::{refused, said, uslab, uslab_with};
+use crate::cli::{exit_and_output, refused, uslab, uslab_with};
 use crate::common::Packing;
 
 fn json(args: &[&str]) -> Value {
     let args: Vec<&str> = args.iter().copied().chain(["--json", "-"]).collect();
-    let (code, out, err) = said(&uslab(&args));
+    let (code, out, err) = exit_and_output(&uslab(&args));
     assert!(matches!(code, Some(0 | 1)), "{args:?}: {err}");
     serde_json::from_str(&out).unwrap_or_else(|error| panic!("{args:?}: {error} in {out}"))
 }
 
 fn cache<'r>(report: &'r Value, name: &str) -> &'r Value {
     let caches = report["caches"].as_array().expect("caches");
-    caches.iter().find(|cache| cache["name"] == name).unwrap_or_else(|| panic!("no {name} in {report}"))
+    caches.iter().find(|cache| cache["name"] == name).unwrap_or_else(|| panic!("expected {name} in {report}"))
 }
 
 fn number(value: &Value) -> u64 {
-    value.as_u64().unwrap_or_else(|| panic!("{value} is no number"))
+    value.as_u64().unwrap_or_else(|| panic!("{value} is not a number"))
 }
 
 fn shown(path: &Path) -> &str {
-    path.to_str().expect("a plain name")
+    path.to_str().expect("the path must be UTF-8")
 }
 
 const HEAD: &str = "slabinfo - version: 2.1\n# name <active_objs> ...\n";
@@ -72,7 +72,7 @@ fn slabs_command_bounds_the_slabs_that_shrink_frees() {
         number(&report["bytes"]) as i64 - number(&earlier["bytes"]) as i64
     );
     // If a folder has two moments, the command reads the last one, and the report names the earlier one.
-    let (_, text, _) = said(&uslab(&["slabs", shown(folder.path())]));
+    let (_, text, _) = exit_and_output(&uslab(&["slabs", shown(folder.path())]));
     assert!(text.contains("--against"), "{text}");
     assert!(text.contains("dentry holds ") && text.contains("slab_debug=FZPU"), "{text}");
 }
@@ -89,8 +89,8 @@ fn slabs_freed_by_real_shrinks_are_within_bounds() {
         Report::new(&snapshot, None, Sort::Name, &[]).expect("counts")
     };
     let (mut compared, mut grew) = (0, 0);
-    for entry in fs::read_dir(folder).expect("USLAB_TRACES names a folder") {
-        let folder = entry.expect("an entry").path();
+    for entry in fs::read_dir(folder).expect("USLAB_TRACES must name a folder") {
+        let folder = entry.expect("the folder's entry must be readable").path();
         if !folder.join("after.slabinfo").exists() || !folder.join("end.slabinfo").exists() {
             continue;
         }
@@ -101,7 +101,7 @@ fn slabs_freed_by_real_shrinks_are_within_bounds() {
             let slabs = row.slabs as i64 - later.slabs as i64;
             assert!(
                 slabs <= row.shrink_slabs.most as i64,
-                "{}: {row:?} has {} slabs then",
+                "{}: {row:?} has {} slabs after the shrink",
                 folder.display(),
                 later.slabs
             );
@@ -127,8 +127,8 @@ fn memory_returned_by_real_shrinks_is_known_from_the_trace() {
         return;
     };
     let (mut compared, mut within) = (0, 0);
-    for entry in fs::read_dir(folder).expect("USLAB_TRACES names a folder") {
-        let folder = entry.expect("an entry").path();
+    for entry in fs::read_dir(folder).expect("USLAB_TRACES must name a folder") {
+        let folder = entry.expect("the folder's entry must be readable").path();
         let trace = folder.join("trace.txt.zst");
         if !trace.exists() || !folder.join("after.slabinfo").exists() || !folder.join("end.slabinfo").exists()
         {
@@ -140,7 +140,7 @@ fn memory_returned_by_real_shrinks_is_known_from_the_trace() {
         let [by_trace, really] = ["by_trace", "by_tables"].map(|key| recorded[key].as_f64().expect("bytes"));
         let error = (by_trace - really) / really;
         println!(
-            "{}: {by_trace} bytes by the trace, really {really}: {:+.1} %",
+            "{}: {by_trace} bytes predicted, {really} measured: {:+.1} %",
             folder.display(),
             error * 100.0
         );
@@ -175,8 +175,11 @@ fn trace_shows_what_a_shrink_returns() {
     let dentry = cache(&report, "dentry");
     let slabs = number(&dentry["shrink_slabs_by_trace"]);
     assert!(slabs <= number(&dentry["shrink_slabs"]["most"]), "{dentry}");
-    let (_, text, _) = said(&uslab(&args));
-    assert!(text.contains("which shows the slabs, it returns ") && text.contains("by the trace"), "{text}");
+    let (_, text, _) = exit_and_output(&uslab(&args));
+    assert!(
+        text.contains("predicts that a shrink at this moment returns ") && text.contains("by the trace"),
+        "{text}"
+    );
     // A place outside the recording, and a name that is no moment.
     refused(
         &["slabs", shown(&data.join("files-6.1.end.slabinfo")), "--trace", shown(&trace)],
@@ -197,7 +200,7 @@ fn setting<'r>(report: &'r Value, name: &str) -> &'r Value {
     settings
         .iter()
         .find(|setting| setting["setting"] == name)
-        .unwrap_or_else(|| panic!("no {name} in {settings:?}"))
+        .unwrap_or_else(|| panic!("expected {name} in {settings:?}"))
 }
 
 /// Regression test: of half the sheaf's capacity a reader got the sign wrong, and no other capacity could be asked for.
@@ -233,16 +236,17 @@ fn each_setting_says_what_falls_and_what_grows() {
     assert!(twice["direction"].as_str().unwrap().starts_with("grows by "), "{twice}");
     let debug = setting(&report, "slab_debug=FZPU");
     assert!(
-        words(debug, "decreases").contains("what CPUs hold") && words(debug, "increases").contains("time: "),
+        words(debug, "decreases").contains("objects held by CPUs")
+            && words(debug, "increases").contains("time: "),
         "{debug}"
     );
     assert_eq!(words(debug, "missing"), "null");
     let single = setting(&report, "slab_max_order=0");
     assert!(words(single, "decreases").contains("one slab a CPU and cache"), "{single}");
     assert!(words(single, "increases").contains("slabs, each made"), "{single}");
-    let (_, text, _) = said(&uslab(&["slabs", shown(&place), "--rows", "2"]));
+    let (_, text, _) = exit_and_output(&uslab(&["slabs", shown(&place), "--rows", "2"]));
     for part in [
-        "What else falls or grows with them:",
+        "Other numbers that change with these settings:",
         "slab_debug=FZPU by cache (2 of ",
         "sheaf_capacity=50%: Grows: trips",
     ] {
@@ -282,14 +286,15 @@ fn any_setting_can_be_requested_and_its_cost_is_shown_by_cache() {
     let debug = names(setting(&report, "slab_debug=FZPU,dentry,kmalloc-rcl-*"));
     assert!(debug.contains(&"dentry".to_owned()), "{debug:?}");
     assert!(debug.iter().all(|name| name == "dentry" || name.starts_with("kmalloc-rcl-")), "{debug:?}");
-    let (_, text, _) = said(&uslab(&["slabs", shown(&place), "--setting", "slab_debug=U", "--rows", "3"]));
+    let (_, text, _) =
+        exit_and_output(&uslab(&["slabs", shown(&place), "--setting", "slab_debug=U", "--rows", "3"]));
     assert!(text.contains("slab_debug=U by cache (3 of "), "{text}");
     for (request, part) in [
         ("slab_max_order=11", "N up to 10"),
         ("sheaf_capacity=half", "such as 50%"),
         ("slab_debug=X", "LETTERS of FZPU"),
         ("slab_debug=F,nothing", "no cache has one of these names: nothing"),
-        ("cpu_partial=0", "no partial slabs of CPUs"),
+        ("cpu_partial=0", "no per-CPU partial slabs"),
         ("other", "slab_nomerge"),
     ] {
         refused(&["slabs", shown(&place), "--setting", request], &["--setting", part]);
@@ -308,7 +313,7 @@ fn cost_of_debugging_without_sysfs_has_bounds_that_hold() {
         let at = |key: &str| number(&bounded["then"][key]);
         let exact = number(&known["then"]["most"]);
         assert_eq!(number(&known["then"]["least"]), exact);
-        println!("{name}: {exact} by sysfs, {} to {} without", at("least"), at("most"));
+        println!("{name}: {exact} with sysfs, {} to {} without", at("least"), at("most"));
         assert!(at("least") <= exact && exact <= at("most"), "{name}: {exact}");
         assert_eq!(bounded["missing"].is_string(), letters != "F", "{name}");
         for cache in known["caches"].as_array().unwrap() {
@@ -379,10 +384,10 @@ fn error_for_a_folder_without_tables_lists_expected_files() {
     let folder = tempfile::tempdir().unwrap();
     refused(
         &["slabs", shown(folder.path())],
-        &["no table of a kernel's caches", "proc/slabinfo", "sys/kernel/slab", "slab-attributes.tsv"],
+        &["expected a table of a kernel's caches", "proc/slabinfo", "sys/kernel/slab", "slab-attributes.tsv"],
     );
     fs::write(folder.path().join("letter"), "Dear reader\n").unwrap();
-    refused(&["slabs", shown(folder.path())], &["looked for"]);
+    refused(&["slabs", shown(folder.path())], &["expected a table of a kernel's caches"]);
     refused(&["slabs", shown(&folder.path().join("letter"))], &["letter: line 1", "slabinfo - version: 2.1"]);
     refused(&["slabs", shown(&folder.path().join("before"))], &["before.slabinfo"]);
     refused(&["slabs", "/dev/zero"], &["more than 16 MiB"]);
@@ -400,7 +405,8 @@ fn error_for_a_folder_without_tables_lists_expected_files() {
 fn slabs_watch_ends_after_the_given_reading_count() {
     let folder = tempfile::tempdir().unwrap();
     fs::write(folder.path().join("slabinfo"), format!("{HEAD}{SPACES}")).unwrap();
-    let (code, out, err) = said(&uslab(&["slabs", shown(folder.path()), "--watch=0.1", "--count", "2"]));
+    let (code, out, err) =
+        exit_and_output(&uslab(&["slabs", shown(folder.path()), "--watch=0.1", "--count", "2"]));
     assert_eq!(code, Some(0), "{err}");
     assert_eq!(out.matches("kmalloc-64").count(), 2, "{out}");
     assert!(out.contains("nothing changed") && !out.contains('\x1b'), "{out}");
@@ -414,12 +420,13 @@ fn cache_names_with_spaces_are_compared() {
     fs::write(&table, format!("{HEAD}{SPACES}")).unwrap();
     let report = json(&["geometry", "--against", shown(&table)]);
     assert_eq!((&report["rows"], &report["matched"]), (&2.into(), &2.into()), "{report}");
-    let (code, out, err) = said(&uslab_with(&["slabs", "-"], format!("{HEAD}{SPACES}").as_bytes()));
+    let (code, out, err) =
+        exit_and_output(&uslab_with(&["slabs", "-"], format!("{HEAD}{SPACES}").as_bytes()));
     assert!(code == Some(0) && out.contains("dm raid1 read record"), "{err}");
     // Rows without objects, and invalid rows, are named, and the others are compared.
     let odd = "nothing 0 0 0 0 1 : tunables 0 0 0 : slabdata 0 0 0\nbroken 1 2\n";
     fs::write(&table, format!("{HEAD}{SPACES}{odd}")).unwrap();
-    let (code, out, err) = said(&uslab(&["geometry", "--against", shown(&table)]));
+    let (code, out, err) = exit_and_output(&uslab(&["geometry", "--against", shown(&table)]));
     assert_eq!(code, Some(0), "{err}");
     for part in ["2 of 2", "nothing: 0 objects a slab", "line 6", "broken 1 2"] {
         assert!(out.contains(part), "expected {part:?} in {out}");

@@ -1,12 +1,12 @@
 //! Tests `uslab story`, and the pages of `uslab stress` and `uslab scale`, from outside.
 
-use crate::cli::{refused, said, uslab};
+use crate::cli::{exit_and_output, refused, uslab};
 use serde_json::Value;
 use uslab_tests::workspace;
 
 /// Returns the counterexample trace in the tutorial, as a run under loom wrote it; a test of the lab compares this
 /// trace with a new one.
-fn kept() -> String {
+fn tutorial_trace() -> String {
     workspace().join("sim/data/story.json").to_str().expect("UTF-8").to_owned()
 }
 
@@ -15,35 +15,36 @@ fn carried(page: &str, id: &str) -> Value {
     assert!(page.starts_with("<!DOCTYPE html>") && page.trim_end().ends_with("</html>"));
     let (_, rest) =
         page.split_once(&format!("<script type=\"application/json\" id=\"{id}\">")).expect("data");
-    let (json, _) = rest.split_once("</script>").expect("an end");
+    let (json, _) = rest.split_once("</script>").expect("the script must have an end");
     serde_json::from_str(json).expect("JSON")
 }
 
 #[test]
 fn counterexample_is_printed_as_in_the_tutorial() {
-    let (code, out, err) = said(&uslab(&["story", &kept()]));
+    let (code, out, err) = exit_and_output(&uslab(&["story", &tutorial_trace()]));
     assert_eq!((code, err.as_str()), (Some(0), ""), "{out}");
-    let tutorial = std::fs::read_to_string(workspace().join("sim/lab/README.md")).expect("the tutorial");
+    let tutorial = std::fs::read_to_string(workspace().join("sim/lab/README.md"))
+        .expect("the tutorial must be readable");
     // The run under loom also printed the execution's number.
     let shown = tutorial.replace(" | execution 2\n", "\n");
     assert!(out.starts_with("STORY ") && shown.contains(&out), "{out}");
-    let (code, json, _) = said(&uslab(&["story", &kept(), "--json"]));
-    let (found, file) = (json, std::fs::read_to_string(kept()).expect("the file"));
+    let (code, json, _) = exit_and_output(&uslab(&["story", &tutorial_trace(), "--json"]));
+    let (found, file) = (json, std::fs::read_to_string(tutorial_trace()).expect("the file must be readable"));
     let read = |text: &str| serde_json::from_str::<Value>(text).expect("JSON");
     assert_eq!((code, read(&found)), (Some(0), read(&file)));
 }
 
 #[test]
 fn counterexample_step_shows_the_state_after_the_step() {
-    let (code, out, _) = said(&uslab(&["story", &kept(), "--step", "10"]));
+    let (code, out, _) = exit_and_output(&uslab(&["story", &tutorial_trace(), "--step", "10"]));
     let expected = "step 10 of 15\nthread 0  CPU 0  loads the new magazine\n  loaded: [1] of 2 -> [] of 2\n  \
                     previous: [3, 4] of 2 -> [1] of 2\n";
     assert_eq!((code, out.as_str()), (Some(0), expected));
-    let (_, out, _) = said(&uslab(&["story", &kept(), "--step", "11", "--json"]));
-    let moment: Value = serde_json::from_str(&out).expect("JSON and nothing else");
+    let (_, out, _) = exit_and_output(&uslab(&["story", &tutorial_trace(), "--step", "11", "--json"]));
+    let moment: Value = serde_json::from_str(&out).expect("the output must be only JSON");
     assert_eq!((&moment["number"], &moment["of"]), (&11.into(), &15.into()));
     assert_eq!(moment["state"][0]["after"], "[] of 2");
-    assert_eq!(moment["state"][0]["before"], Value::Null, "the step changed nothing");
+    assert_eq!(moment["state"][0]["before"], Value::Null, "the step must change no object");
 }
 
 #[test]
@@ -51,14 +52,15 @@ fn story_page_contains_the_counterexample() {
     let folder = tempfile::tempdir().expect("a folder");
     let page = folder.path().join("page.html");
     let page = page.to_str().expect("UTF-8");
-    let (code, out, err) = said(&uslab(&["story", &kept(), "--html", page]));
+    let (code, out, err) = exit_and_output(&uslab(&["story", &tutorial_trace(), "--html", page]));
     assert_eq!((code, err.as_str(), out.starts_with("STORY ")), (Some(0), "", true));
     let text = std::fs::read_to_string(page).expect("a page");
     let story: Value =
-        serde_json::from_str(&std::fs::read_to_string(kept()).expect("the file")).expect("JSON");
+        serde_json::from_str(&std::fs::read_to_string(tutorial_trace()).expect("the file must be readable"))
+            .expect("JSON");
     assert_eq!(carried(&text, "story"), story);
     assert!(text.len() < 200_000, "{} bytes", text.len());
-    let (code, out, _) = said(&uslab(&["story", &kept(), "--html", "-"]));
+    let (code, out, _) = exit_and_output(&uslab(&["story", &tutorial_trace(), "--html", "-"]));
     assert_eq!((code, out), (Some(0), text));
 }
 
@@ -70,12 +72,12 @@ fn invalid_counterexample_is_refused_without_writing_a_page() {
         std::fs::write(&path, text).expect("a file");
         path.to_str().expect("UTF-8").to_owned()
     };
-    let good = std::fs::read_to_string(kept()).expect("the file");
+    let good = std::fs::read_to_string(tutorial_trace()).expect("the file must be readable");
     let cases = [
         (file("empty.json", ""), ["the file is empty", "STORY_JSON=FILE"]),
         (file("text.json", "STORY a bug\n"), ["expected a story", "STORY_JSON=FILE"]),
-        (file("other.json", "{\"caches\": []}"), ["no story", "STORY_JSON=FILE"]),
-        (file("list.json", "[1, 2]"), ["no story", "STORY_JSON=FILE"]),
+        (file("other.json", "{\"caches\": []}"), ["not a counterexample trace", "STORY_JSON=FILE"]),
+        (file("list.json", "[1, 2]"), ["not a counterexample trace", "STORY_JSON=FILE"]),
         (file("cut.json", &good[..good.len() / 2]), ["expected a story", "EOF"]),
         (
             file("next.json", &good.replace("\"version\": 1", "\"version\": 2")),
@@ -95,10 +97,10 @@ fn invalid_counterexample_is_refused_without_writing_a_page() {
     let html = page.to_str().expect("UTF-8");
     for (story, parts) in &cases {
         refused(&["story", story, "--html", html], &[&[story.as_str()][..], parts].concat());
-        let (_, _, err) = said(&uslab(&["story", story]));
+        let (_, _, err) = exit_and_output(&uslab(&["story", story]));
         assert_eq!(err.lines().count(), 1, "{err}");
     }
-    let story = kept();
+    let story = tutorial_trace();
     refused(&["story", &story, "--step", "0"], &["--step 0: expected 1 to 15"]);
     refused(&["story", &story, "--step", "16"], &["--step 16: expected 1 to 15"]);
     refused(&["story", &story, "--step", "1", "--html", html], &["--step", "--html"]);
@@ -106,7 +108,7 @@ fn invalid_counterexample_is_refused_without_writing_a_page() {
     refused(&["story", &story, "--html", &story], &["story.json", "no page"]);
     refused(&["story", &story, "--html", &format!("{html}/page.html")], &["there is no directory"]);
     refused(&["story"], &["<FILE>"]);
-    assert!(!page.exists(), "nothing half-written");
+    assert!(!page.exists(), "no partial file must remain");
 }
 
 #[test]
@@ -116,7 +118,7 @@ fn violation_page_shows_the_last_operations() {
     let html = page.to_str().expect("UTF-8");
     let args =
         ["stress", "--ops", "200000", "--seconds", "60", "--seed", "5", "--threads", "4", "--html", html];
-    let (code, out, err) = said(&uslab(&[&args[..], &["--leak", "raw-64"]].concat()));
+    let (code, out, err) = exit_and_output(&uslab(&[&args[..], &["--leak", "raw-64"]].concat()));
     assert_eq!((code, err.as_str()), (Some(1), ""), "{out}");
     let story = carried(&std::fs::read_to_string(&page).expect("a page"), "story");
     let text = |value: &Value| value.as_str().expect("a text").to_owned();
@@ -128,7 +130,7 @@ fn violation_page_shows_the_last_operations() {
     let steps = story["steps"].as_array().expect("steps");
     let at = |step: &Value| step["at"].as_f64().expect("a time");
     assert!(steps.is_sorted_by_key(at), "{steps:?}");
-    let object = end.rsplit_once("no thread holds ").expect("an object").1;
+    let object = end.rsplit_once("no thread holds ").expect("the value must be an object").1;
     let own: Vec<_> = steps.iter().filter(|step| step["changes"][0]["thing"] == story["about"]).collect();
     // The object was freed, and not allocated since.
     assert!(!own.is_empty() && own.iter().all(|step| step["changes"][0]["part"] == *object), "{end}");
@@ -138,28 +140,28 @@ fn violation_page_shows_the_last_operations() {
     let pairs: std::collections::BTreeSet<_> = parts.zip(things).collect();
     let names: std::collections::BTreeSet<_> = pairs.iter().map(|(part, _)| part).collect();
     let numbers: std::collections::BTreeSet<_> = pairs.iter().map(|(_, thing)| thing).collect();
-    assert_eq!((names.len(), numbers.len()), (pairs.len(), pairs.len()), "an object has one number");
+    assert_eq!((names.len(), numbers.len()), (pairs.len(), pairs.len()), "each object must have one number");
     for step in steps.iter().filter(|step| step["changes"][0]["after"] == "left for others") {
         assert!(text(&step["did"]).starts_with("leaves for others 0x"), "{step}");
     }
     // Without a violation no page is written, and the report says so.
-    std::fs::remove_file(&page).expect("it is there");
-    let (code, out, err) = said(&uslab(&args));
+    std::fs::remove_file(&page).expect("the file must exist");
+    let (code, out, err) = exit_and_output(&uslab(&args));
     assert_eq!((code, err.as_str()), (Some(0), ""), "{out}");
-    let note = format!("--html {html}: not written: it would show the deeds before a violation");
+    let note = format!("--html {html}: not written: no violation happened, whose operations it would show");
     assert_eq!((out.lines().last(), page.exists()), (Some(note.as_str()), false));
-    refused(&["stress", "--ops", "1000", "--html", &kept()], &["story.json", "no page"]);
+    refused(&["stress", "--ops", "1000", "--html", &tutorial_trace()], &["story.json", "no page"]);
 }
 
 #[test]
 fn scale_page_contains_the_scale_report() {
     let args = ["scale", "--ops", "2000", "--cpus", "1..8", "--workload", "pairs,server=10"];
-    let (code, page, err) = said(&uslab(&[&args[..], &["--html", "-"]].concat()));
+    let (code, page, err) = exit_and_output(&uslab(&[&args[..], &["--html", "-"]].concat()));
     assert_eq!((code, err.as_str()), (Some(0), ""));
-    let (_, json, _) = said(&uslab(&[&args[..], &["--json", "-"]].concat()));
+    let (_, json, _) = exit_and_output(&uslab(&[&args[..], &["--json", "-"]].concat()));
     assert_eq!(carried(&page, "report"), serde_json::from_str::<Value>(&json).expect("JSON"));
     assert!(page.len() < 200_000, "{} bytes", page.len());
     refused(&["scale", "--html", "-", "--svg", "-"], &["one file"]);
-    refused(&["scale", "--html", &kept()], &["story.json", "no page"]);
+    refused(&["scale", "--html", &tutorial_trace()], &["story.json", "no page"]);
     refused(&["scale", "--trace", "x", "--html", "y"], &["--trace", "--html"]);
 }

@@ -19,7 +19,7 @@ fn uslab(args: &[&str]) -> Command {
     command
 }
 
-fn said(output: &Output) -> (Option<i32>, String, String) {
+fn exit_and_output(output: &Output) -> (Option<i32>, String, String) {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     (output.status.code(), text(&output.stdout), text(&output.stderr))
 }
@@ -30,9 +30,9 @@ fn json(args: &[&str], rseq: Option<&str>) -> Value {
     if let Some(rseq) = rseq {
         command.env("USLAB_RSEQ", rseq);
     }
-    let (code, out, err) = said(&command.output().expect("the binary runs"));
+    let (code, out, err) = exit_and_output(&command.output().expect("the program must run"));
     assert_eq!((code, err.as_str()), (Some(0), ""), "{args:?}: {out}");
-    serde_json::from_str(&out).expect("JSON and nothing else on standard output")
+    serde_json::from_str(&out).expect("standard output must be only JSON")
 }
 
 const FAULTS: &str = "slab:probability=20;page:probability=10;magazine:interval=2;commit:interval=3;\
@@ -50,7 +50,7 @@ fn quick_stress_runs_find_no_violation() {
             violations += report["violations"].as_array().unwrap().len();
             assert_eq!(report["rounds"].as_array().unwrap().len(), 8);
             assert_eq!(report["workloads"].as_array().unwrap().len(), Workload::ALL.len());
-            assert!(report["threads_started"].as_u64().unwrap() > 12, "threads end and others come");
+            assert!(report["threads_started"].as_u64().unwrap() > 12, "new threads must replace ended ones");
             assert!(
                 ["cpu", "depot", "slab", "pages", "commit"]
                     .iter()
@@ -96,13 +96,13 @@ fn run_with_misuse(cache: &'static str, harm: fn(&uslab::KmemCache, std::ptr::No
         saboteur: Some(saboteur),
         ..Options::default()
     };
-    run(&options, &Progress::new()).expect("it runs")
+    run(&options, &Progress::new()).expect("the program must run")
 }
 
 /// Checks that the report contains an expected violation, the history of the object, the last operations of a thread,
 /// and the seed.
 #[track_caller]
-fn told(report: &Report, whats: &[&str]) {
+fn check_report(report: &Report, whats: &[&str]) {
     let page = report.page();
     assert!(report.violated() && report.end.is_none(), "{page}");
     assert!(whats.iter().any(|what| report.violations[0].what.contains(what)), "{page}");
@@ -116,7 +116,10 @@ fn stress_reports_double_free_with_the_object_history() {
     // SAFETY: unsound on purpose: the object was freed before, and the run must find the second free. The object's
     // memory stays mapped.
     let report = run_with_misuse("built-64", |cache, object| unsafe { cache.free(object) });
-    told(&report, &["a free object was written to", "an object in use was overwritten", "double free"]);
+    check_report(
+        &report,
+        &["a free object was written to", "an object in use was overwritten", "double free"],
+    );
     let page = report.page();
     assert!(
         page.contains("history of the object:") && page.contains("the last operations of thread"),
@@ -132,7 +135,7 @@ fn stress_detects_a_write_after_free() {
     // SAFETY: unsound on purpose: the object is free or has another owner, and the run must find the write. The
     // object's memory stays mapped, because no page is returned to the system under these workloads.
     let report = run_with_misuse("magazine-3", |_, object| unsafe { object.add(90).write_volatile(1) });
-    told(
+    check_report(
         &report,
         &["magazine-3: byte 90 of a free object was written to", "of an object in use was overwritten"],
     );
@@ -142,7 +145,7 @@ fn stress_detects_a_write_after_free() {
 #[test]
 fn stress_census_reports_a_leaked_object() {
     let report = run_with_misuse("raw-64", |cache, _| _ = cache.alloc(Gfp::KERNEL));
-    told(&report, &["objects: threads hold"]);
+    check_report(&report, &["objects: threads hold"]);
     let story = &report.violations[0];
     assert!(story.what.starts_with("census of round 1: cache raw-64: "), "{}", report.page());
     assert!(story.what.contains("no thread holds 0x") && story.object, "{}", report.page());
@@ -153,7 +156,7 @@ fn stress_census_reports_a_leaked_object() {
 #[test]
 fn stress_violation_exits_with_status_1() {
     let args = ["--ops", "200000", "--seconds", "60", "--seed", "5", "--threads", "4", "--leak", "raw-64"];
-    let (code, out, err) = said(&uslab(&args).output().expect("the binary runs"));
+    let (code, out, err) = exit_and_output(&uslab(&args).output().expect("the program must run"));
     assert_eq!((code, err.as_str()), (Some(1), ""), "{out}");
     for part in ["VIOLATION at", "census of round 1", "seed 5"] {
         assert!(out.contains(part), "expected {part:?} in {out}");
@@ -166,15 +169,17 @@ fn stress_violation_exits_with_status_1() {
     let freed = |line: &str| line.contains("free   ") && line.contains(object);
     assert!(object.starts_with("0x") && history.lines().any(freed), "{object}: {out}");
     assert!(out.contains("the last operations of thread"), "{out}");
-    let (code, out, _) = said(&uslab(&[&args[..], &["--json"]].concat()).output().expect("the binary runs"));
+    let (code, out, _) =
+        exit_and_output(&uslab(&[&args[..], &["--json"]].concat()).output().expect("the program must run"));
     let report: Value = serde_json::from_str(&out).expect("JSON");
     assert_eq!((code, report["violations"].as_array().map(Vec::is_empty)), (Some(1), Some(false)));
 }
 
 #[test]
 fn interrupted_stress_ends_with_a_census() {
-    let child = uslab(&["--seconds", "600", "--threads", "4", "--json"]).spawn().expect("the binary starts");
-    let id = nix::unistd::Pid::from_raw(child.id().try_into().expect("a process id"));
+    let child =
+        uslab(&["--seconds", "600", "--threads", "4", "--json"]).spawn().expect("the program must start");
+    let id = nix::unistd::Pid::from_raw(child.id().try_into().expect("the pid must fit"));
     let (begun, tasks) = (Instant::now(), format!("/proc/{id}/task"));
     // The command starts its threads after it has installed its signal handler.
     while std::fs::read_dir(&tasks).map_or(0, Iterator::count) < 4
@@ -182,8 +187,8 @@ fn interrupted_stress_ends_with_a_census() {
     {
         std::thread::sleep(Duration::from_millis(20));
     }
-    nix::sys::signal::kill(id, nix::sys::signal::Signal::SIGINT).expect("the child runs");
-    let (code, out, err) = said(&child.wait_with_output().expect("the binary ends"));
+    nix::sys::signal::kill(id, nix::sys::signal::Signal::SIGINT).expect("the child must run");
+    let (code, out, err) = exit_and_output(&child.wait_with_output().expect("the program must end"));
     assert_eq!((code, err.as_str()), (Some(0), ""), "{out}");
     let report: Value = serde_json::from_str(&out).expect("JSON");
     assert_eq!(report["interrupted"], true);
@@ -205,7 +210,7 @@ fn stress_text_report_shows_the_result() {
         "--faults",
         "any:nth=5",
     ];
-    let (code, out, err) = said(&uslab(&args).output().expect("the binary runs"));
+    let (code, out, err) = exit_and_output(&uslab(&args).output().expect("the program must run"));
     assert_eq!((code, err.as_str()), (Some(0), ""), "{out}");
     for part in
         ["seed 3", "3 threads at a time", "Faults: any:nth=5", "Census: 8 times", "0 objects, 0 slabs"]
@@ -234,7 +239,7 @@ fn invalid_stress_option_error_lists_accepted_values() {
         (&["--faults", "slab:nth=x"], "`nth=x`: expected a whole number from 1"),
     ];
     for (args, part) in cases {
-        let (code, out, err) = said(&uslab(args).output().expect("the binary runs"));
+        let (code, out, err) = exit_and_output(&uslab(args).output().expect("the program must run"));
         assert_eq!((code, out.as_str()), (Some(2), ""), "{args:?}");
         assert!(err.contains(part) && !err.contains("panicked"), "{args:?}: expected {part:?} in {err}");
     }
@@ -242,7 +247,7 @@ fn invalid_stress_option_error_lists_accepted_values() {
 
 #[test]
 fn stress_help_lists_each_fault_point() {
-    let (code, out, _) = said(&uslab(&["--help"]).output().expect("the binary runs"));
+    let (code, out, _) = exit_and_output(&uslab(&["--help"]).output().expect("the program must run"));
     assert_eq!(code, Some(0));
     for point in POINTS {
         assert!(out.contains(point.name) && out.contains(point.what), "{} in {out}", point.name);
@@ -255,7 +260,7 @@ fn three_stress_shards_cover_the_whole_run() {
     let file = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
     let runs = |ops: &str, more: &[&str]| {
         let args = [&["--seed", "7", "--runs", "5", "--threads", "4", "--ops", ops][..], more].concat();
-        let (code, out, err) = said(&uslab(&args).output().unwrap());
+        let (code, out, err) = exit_and_output(&uslab(&args).output().unwrap());
         assert_eq!(code, Some(0), "{args:?}: {out}{err}");
         out
     };
@@ -269,7 +274,7 @@ fn three_stress_shards_cover_the_whole_run() {
     let whole: Value = serde_json::from_str(&runs("20000", &["--json"])).unwrap();
     let merge = |files: &[&str]| {
         let args = [&["--merge"], files, &["--json"]].concat();
-        let (code, out, err) = said(&uslab(&args).output().unwrap());
+        let (code, out, err) = exit_and_output(&uslab(&args).output().unwrap());
         (code, serde_json::from_str::<Value>(&out).ok(), err)
     };
     let [a, b, c] = shares.each_ref().map(String::as_str);

@@ -54,7 +54,7 @@ fn numbers() -> Vec<String> {
 /// The answers that a row may have.
 const ANSWERS: [&str; 5] = ["holds", "depends", "does not hold", "undecided", "out"];
 /// The largest number of answers that may be `out`.
-const MOST_OUT: usize = 15;
+const MAX_OUT_ANSWERS: usize = 15;
 
 struct Row {
     line: usize,
@@ -79,7 +79,7 @@ fn rows(text: &str) -> BTreeMap<String, Row> {
             let [claim, answer, found, evidence] = [claim, answer, found, evidence].map(str::to_owned);
             let row = Row { line: i + 1, claim, answer, found, evidence };
             let twice = rows.insert(number.to_owned(), row);
-            assert!(twice.is_none(), "{ROWS}:{}: {number} is there twice", i + 1);
+            assert!(twice.is_none(), "{ROWS}:{}: {number} appears twice", i + 1);
         }
     }
     rows
@@ -139,7 +139,7 @@ fn each_claim_of_the_study_has_evidence() {
     for (number, Row { line, answer, evidence, .. }) in &rows {
         let mut say = |what: String| wrong.push(format!("{ROWS}:{line}: {number}: {what}"));
         if !numbers().contains(number) {
-            say("there is no such claim".to_owned());
+            say("unknown claim".to_owned());
         }
         if !ANSWERS.contains(&answer.as_str()) {
             say(format!("the answer is {answer:?}, expected one of {ANSWERS:?}"));
@@ -167,13 +167,13 @@ fn each_claim_of_the_study_has_evidence() {
                 is_test(name, &all)
             };
             if !exists {
-                say(format!("there is no {name:?}"));
+                say(format!("{name:?} does not exist"));
             }
         }
     }
     let out = rows.values().filter(|row| row.answer == "out").count();
-    if out > MOST_OUT {
-        wrong.push(format!("{out} claims are out of scope, at most {MOST_OUT} may be"));
+    if out > MAX_OUT_ANSWERS {
+        wrong.push(format!("{out} claims are out of scope, at most {MAX_OUT_ANSWERS} may be"));
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
     assert_eq!(rows.len(), 216);
@@ -245,10 +245,10 @@ pub(crate) fn findings(command: &str) -> &'static Value {
             .args(command.split_whitespace())
             .args(["--exact", "--json", "-"])
             .output()
-            .expect("the binary starts");
+            .expect("the program must start");
         let said = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "uslab lab {command}: {said}");
-        serde_json::from_slice(&output.stdout).expect("JSON and nothing else")
+        serde_json::from_slice(&output.stdout).expect("the output must be only JSON")
     })
 }
 
@@ -443,7 +443,7 @@ fn study_check_detects_a_missing_evidence_test() {
     assert!(is_test("study_check_detects_a_missing_evidence_test", &here));
     assert!(is_test("study::tests::study_check_detects_a_missing_evidence_test", &here));
     assert!(!is_test("other::study_check_detects_a_missing_evidence_test", &here));
-    assert!(!is_test("rows", &here), "no test, though a function");
+    assert!(!is_test("rows", &here), "a function that is not a test must not count");
     assert!(!is_test("no_such_test", &here));
     let table = "| A01 | a claim | holds | found | `x` |\n| B01 | other | holds | found | x |\ntext\n";
     assert_eq!(rows(table)["A01"].evidence, "`x`");

@@ -1,7 +1,7 @@
 //! Tests `uslab sweep` and `uslab tune`: the shards together equal the whole, byte for byte, even if shards are
 //! interrupted or run twice.
 
-use crate::cli::{refused, said, sample};
+use crate::cli::{exit_and_output, refused, sample};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
@@ -34,13 +34,13 @@ fn command(args: &[&str], variables: &[(&str, &str)]) -> Command {
 }
 
 fn with(args: &[&str], variables: &[(&str, &str)]) -> Output {
-    command(args, variables).output().expect("it starts")
+    command(args, variables).output().expect("the program must start")
 }
 
 /// Returns the output of a command that succeeds.
 #[track_caller]
 fn well(args: &[&str], variables: &[(&str, &str)]) -> String {
-    let (code, out, err) = said(&with(args, variables));
+    let (code, out, err) = exit_and_output(&with(args, variables));
     // On a slow machine a run reports its progress.
     let is_told = |line: &&str| line.contains(" items run in ") || line.starts_with("uslab: wrote --");
     let err: String = err.lines().filter(|line| !is_told(line)).collect();
@@ -73,7 +73,7 @@ impl Sweep {
     fn item(&self, results: &str, number: u64) -> PathBuf {
         let alone = format!("only-{number}");
         self.run(&alone, &["--item", &number.to_string()], &[]);
-        let [(name, _)] = &self.files(&alone)[..] else { panic!("one result") };
+        let [(name, _)] = &self.files(&alone)[..] else { panic!("the sweep must have one result") };
         Path::new(&self.path(results)).join("items").join(name)
     }
     /// Returns all files in a folder of results, by name, with their contents.
@@ -134,7 +134,11 @@ fn book_contains_the_current_output_of_sweep_merge() {
     let page = std::fs::read_to_string(workspace().join("slab/book/src/sweep.md")).unwrap();
     let block = |kind: &str| page.split_once(&format!("```{kind}\n")).unwrap().1.split_once("```").unwrap().0;
     let text = std::fs::read_to_string(example()).unwrap();
-    assert_eq!(text.split_once('\n').unwrap().1, block("toml"), "but for its first line, which is a comment");
+    assert_eq!(
+        text.split_once('\n').unwrap().1,
+        block("toml"),
+        "the files must be equal except for the first line, a comment"
+    );
     let sweep = Sweep::new(block("toml"));
     sweep.run("r", &[], &[]);
     let said = well(&["sweep", "merge", &sweep.file, "--results", &sweep.path("r")], &[]);
@@ -188,21 +192,24 @@ fn damaged_sweep_results_are_run_again() {
     let results = sweep.path("r");
     let csv = sweep.path("none.csv");
     for args in [&["sweep", "status"][..], &["sweep", "merge", "--csv", &csv]] {
-        let (code, _, err) = said(&with(&[args, &[&sweep.file, "--results", &results]].concat(), &[]));
+        let (code, _, err) =
+            exit_and_output(&with(&[args, &[&sweep.file, "--results", &results]].concat(), &[]));
         assert_eq!(code, Some(1), "{err}");
         let run = format!("`{} sweep run '{}' --results {results}`", program(), sweep.file);
         assert!(err.contains(&format!("item 17 damaged: {}: ", cut.display())), "{err}");
         assert!(err.ends_with(&format!("2 items have no result; {run} runs the missing items\n")), "{err}");
         assert_eq!(err.lines().count(), 2, "{err}");
     }
-    assert!(!Path::new(&csv).exists(), "of a part nothing is written");
-    let (code, out, _) =
-        said(&with(&["sweep", "merge", &sweep.file, "--results", &results, "--partial", "--csv", "-"], &[]));
+    assert!(!Path::new(&csv).exists(), "a partial sweep must write no report");
+    let (code, out, _) = exit_and_output(&with(
+        &["sweep", "merge", &sweep.file, "--results", &results, "--partial", "--csv", "-"],
+        &[],
+    ));
     assert_eq!((code, out.lines().count()), (Some(0), 1 + 22));
-    let (code, out, err) = said(&with(&["sweep", "run", &sweep.file, "--results", &results], &[]));
+    let (code, out, err) = exit_and_output(&with(&["sweep", "run", &sweep.file, "--results", &results], &[]));
     assert_eq!(code, Some(0), "{err}");
     assert!(out.contains(": 2 run in ") && out.contains("22 kept"), "{out}");
-    assert!(err.contains(cut.to_str().unwrap()) && err.contains("it was run again"), "{err}");
+    assert!(err.contains(cut.to_str().unwrap()) && err.contains("the item ran again"), "{err}");
     assert!(sweep.merged("r") == expected);
 }
 
@@ -293,7 +300,7 @@ fn sweep_report_shows_the_best_setting() {
             }
         }
         let [design] = &report["sensitivity"].as_array().unwrap()[..] else {
-            panic!("one has knobs: {report}")
+            panic!("one design must have knobs: {report}")
         };
         assert_eq!((&design["design"], &design["method"]), (&"uslab-model".into(), &"grid".into()));
         let knob = &design["knobs"][0];
@@ -475,9 +482,9 @@ fn error_about_an_invalid_sweep_names_the_setting() {
         ] {
             let args = [verb, &[&sweep.file]].concat();
             refused(&args, &[&["a sweep.toml"], parts].concat());
-            assert_eq!(said(&with(&args, &[])).2.lines().count(), 1, "{text}");
+            assert_eq!(exit_and_output(&with(&args, &[])).2.lines().count(), 1, "{text}");
         }
-        assert_eq!(sweep.folder.path().read_dir().unwrap().count(), 1, "nothing is written: {text}");
+        assert_eq!(sweep.folder.path().read_dir().unwrap().count(), 1, "no result must be written: {text}");
     }
     let sweep = Sweep::new(SMALL);
     for (more, parts) in [
@@ -498,7 +505,7 @@ fn error_about_an_invalid_sweep_names_the_setting() {
     }
     let one = Sweep::new("workload = [\"pairs\"]\ncpus = 1\ndesign = [\"slub\"]\n");
     refused(&["tune", &one.file], &["one setting only"]);
-    let (code, _, err) = said(&with(
+    let (code, _, err) = exit_and_output(&with(
         &["sweep", "run", &sweep.file],
         &[("JOB_COMPLETION_INDEX", "7"), ("JOB_COMPLETIONS", "7")],
     ));
@@ -553,7 +560,7 @@ fn sweep_progress_without_a_terminal_is_line_based() {
     let sweep = Sweep::new(SMALL);
     let results = sweep.path("r");
     let run = ["sweep", "run", &sweep.file, "--results", &results, "--progress", "0", "--threads", "1"];
-    let (code, _, err) = said(&with(&run, &[]));
+    let (code, _, err) = exit_and_output(&with(&run, &[]));
     let lines: Vec<_> = err.lines().collect();
     assert_eq!((code, lines.len()), (Some(0), 24), "{err}");
     assert!(lines[11].starts_with("uslab: 12 of 24 items run in ") && lines[11].ends_with(" left"), "{err}");
@@ -585,9 +592,9 @@ fn failing_sweep_item_does_not_stop_the_sweep() {
         "workload = [\"pairs\", \"bursts=1048576\"]\ndesign = [\"bonwick94\"]\ncpus = 1\nops = 3000000\nsize = 8192\n",
     );
     let results = sweep.path("r");
-    let (code, out, err) = said(&with(&["sweep", "run", &sweep.file, "--results", &results], &[]));
+    let (code, out, err) = exit_and_output(&with(&["sweep", "run", &sweep.file, "--results", &results], &[]));
     if code == Some(0) {
-        panic!("a machine with so much memory: {out}");
+        panic!("the run must fail for lack of memory: {out}");
     }
     assert_eq!(code, Some(1), "{err}");
     assert!(
@@ -595,9 +602,10 @@ fn failing_sweep_item_does_not_stop_the_sweep() {
         "{err}"
     );
     assert_eq!(err.lines().count(), 1, "{err}");
-    let (code, out, _) = said(&with(&["sweep", "status", &sweep.file, "--results", &results], &[]));
+    let (code, out, _) =
+        exit_and_output(&with(&["sweep", "status", &sweep.file, "--results", &results], &[]));
     assert!(code == Some(1) && out.contains("1 of 2 items done, 0 missing, 1 failed"), "{out}");
-    let (code, _, err) = said(&with(&["sweep", "merge", &sweep.file, "--results", &results], &[]));
+    let (code, _, err) = exit_and_output(&with(&["sweep", "merge", &sweep.file, "--results", &results], &[]));
     assert!(code == Some(1) && err.contains("item 1 failed: ") && err.lines().count() == 2, "{err}");
 }
 
@@ -610,14 +618,14 @@ fn unreadable_trace_fails_only_its_sweep_items() {
     std::fs::create_dir(sweep.path("traces")).unwrap();
     std::fs::write(sweep.path("traces/garb.txt"), "no event\n").unwrap();
     std::fs::copy(sample("ftrace-6.1.txt.zst"), sweep.path("traces/good.zst")).unwrap();
-    let (code, out, err) = said(&with(&["sweep", &sweep.file], &[]));
+    let (code, out, err) = exit_and_output(&with(&["sweep", &sweep.file], &[]));
     assert!(code == Some(1) && out.contains("4 items"), "{out}{err}");
     let place = format!("uslab: {}:4: items 0 to 1 ", sweep.file);
     assert!(err.starts_with(&format!("{place}would fail: ")) && err.contains("garb.txt"), "{err}");
-    let (code, out, err) = said(&with(&["sweep", "run", &sweep.file], &[]));
+    let (code, out, err) = exit_and_output(&with(&["sweep", "run", &sweep.file], &[]));
     assert!(code == Some(1) && out.contains("2 run in ") && out.contains("2 failed"), "{out}{err}");
     assert!(err.starts_with(&format!("{place}failed: ")) && err.lines().count() == 1, "{err}");
-    let (code, out, _) = said(&with(&["sweep", "status", &sweep.file], &[]));
+    let (code, out, _) = exit_and_output(&with(&["sweep", "status", &sweep.file], &[]));
     assert!(code == Some(1) && out.contains("2 of 4 items done, 0 missing, 2 failed"), "{out}");
     // A tuning's round resolves traces relative to the sweep's file.
     std::fs::copy(sweep.path("traces/good.zst"), sweep.path("traces/garb.txt")).unwrap();
@@ -629,7 +637,7 @@ fn sweep_refuses_more_shards_than_items() {
     let sweep = Sweep::new(SMALL);
     let results = sweep.path("r");
     let args = ["sweep", "slurm", &sweep.file, "--shards", "100", "--results", &results];
-    let (code, script, err) = said(&with(&args, &[]));
+    let (code, script, err) = exit_and_output(&with(&args, &[]));
     assert_eq!((code, err.as_str()), (Some(0), "uslab: --shards 100: expected at most 24 items\n"));
     assert!(
         script.contains("#SBATCH --array=0-23\n") && script.contains("--array=23 THIS` runs share 23 of 24"),
@@ -650,7 +658,7 @@ fn interrupted_sweep_reports_the_kept_results() {
         std::thread::yield_now();
     }
     let sent = Command::new("bash").args(["-c", &format!("kill -INT {}", child.id())]).status().unwrap();
-    let (code, _, err) = said(&child.wait_with_output().unwrap());
+    let (code, _, err) = exit_and_output(&child.wait_with_output().unwrap());
     assert!(sent.success() && code == Some(130), "{err}");
     assert!(
         err.contains(" of 24 items that had no result have one now; the same command goes on\n"),
@@ -673,13 +681,13 @@ fn full_disk_leaves_no_partial_sweep_result() {
         .args(["sweep", "run", &sweep.file, "--results", &results])
         .output()
         .unwrap();
-    let (code, out, err) = said(&full);
+    let (code, out, err) = exit_and_output(&full);
     assert_eq!((code, out.as_str()), (Some(1), ""), "{err}");
     assert!(
         err.starts_with("uslab: item ") && err.contains("File too large") && err.lines().count() == 1,
         "{err}"
     );
-    assert_eq!(sweep.files("r").len(), 12, "those of the share that was done, and no other");
+    assert_eq!(sweep.files("r").len(), 12, "only the results of the finished share");
     sweep.run("r", &[], &[]);
     assert!(sweep.merged("r") == expected);
 }
@@ -707,7 +715,7 @@ fn killed_sweep_resumes_from_its_results() {
     child.wait().unwrap();
     let whole = sweep.files("whole");
     let there = results_of(sweep.files("r"));
-    assert!(there.iter().all(|file| whole.contains(file)), "each one that is there is whole");
+    assert!(there.iter().all(|file| whole.contains(file)), "each stored result must be complete");
     sweep.run("r", &[], &[]);
     assert!(sweep.merged("r") == expected);
 }
@@ -741,7 +749,7 @@ fn slurm_script_runs_each_sweep_shard() {
         let mut shell = Command::new("bash");
         // Slurm runs a copy of the script from another folder.
         shell.arg(&file).current_dir("/").env("SLURM_ARRAY_TASK_ID", task.to_string());
-        let (code, out, err) = said(&shell.output().unwrap());
+        let (code, out, err) = exit_and_output(&shell.output().unwrap());
         assert_eq!((code, err.as_str()), (Some(0), ""), "{out}");
         assert!(out.starts_with(&format!("share {task}/5: ")), "{out}");
     }
@@ -752,14 +760,14 @@ fn slurm_script_runs_each_sweep_shard() {
         let elsewhere = sweep.path("elsewhere.sbatch");
         std::fs::write(&elsewhere, script_without(&what)).unwrap();
         let shell = Command::new("bash").arg(&elsewhere).env("SLURM_ARRAY_TASK_ID", "0").output().unwrap();
-        let (code, out, err) = said(&shell);
+        let (code, out, err) = exit_and_output(&shell);
         assert_eq!((code, out.as_str(), err.lines().count()), (Some(2), "", 1), "{err}");
         assert!(err.contains("/nowhere: no such ") && err.contains("a folder that all nodes share"), "{err}");
     }
     let gone = sweep.path("gone");
     std::fs::rename(&results, &gone).unwrap();
     let (code, _, err) =
-        said(&Command::new("bash").arg(&file).env("SLURM_ARRAY_TASK_ID", "0").output().unwrap());
+        exit_and_output(&Command::new("bash").arg(&file).env("SLURM_ARRAY_TASK_ID", "0").output().unwrap());
     assert!(
         code == Some(2) && err.contains("it's results: no such folder that can be written on this node"),
         "{err}"
@@ -768,7 +776,7 @@ fn slurm_script_runs_each_sweep_shard() {
     // If the sweep file changes after the script was written, the script refuses to run.
     std::fs::write(&sweep.file, SMALL.replace("ops = 300", "ops = 301")).unwrap();
     let (code, _, err) =
-        said(&Command::new("bash").arg(&file).env("SLURM_ARRAY_TASK_ID", "0").output().unwrap());
+        exit_and_output(&Command::new("bash").arg(&file).env("SLURM_ARRAY_TASK_ID", "0").output().unwrap());
     assert!(code == Some(2) && err.contains("--hash "), "{err}");
 }
 
@@ -850,7 +858,9 @@ fn kubernetes_job_file_is_a_valid_job() {
     let args = spec.template.spec.unwrap().containers[0].args.clone().unwrap();
     let args: Vec<_> = args.iter().map(local).collect();
     let args: Vec<_> = args.iter().map(String::as_str).collect();
-    assert!(matches!(said(&with(&args, &[])), (Some(1), _, err) if err.contains(" have no result; ")));
+    assert!(
+        matches!(exit_and_output(&with(&args, &[])), (Some(1), _, err) if err.contains(" have no result; "))
+    );
     sweep.run("results", &[], &[]);
     assert!(well(&args, &[]).contains("24 of 24 items"));
     for form in ["csv", "html"] {
@@ -901,7 +911,7 @@ fn tuning_finds_the_best_setting_of_the_whole_sweep() {
     assert_eq!([&rounds[0]["seeds"], &rounds[1]["seeds"]], [2, 4]);
     assert_eq!([&rounds[0]["items"], &rounds[1]["items"]], [9 * 2 * 2 * 2, 3 * 2 * 2 * 4]);
     let winner = whole["winner"]["score"]["setting"].as_str().unwrap().to_owned();
-    assert_eq!(whole["winner"]["beside"], 9, "also those that were dropped");
+    assert_eq!(whole["winner"]["beside"], 9, "dropped settings must be shown, too");
     let nearest = whole["winner"]["nearest"].as_array().unwrap();
     let runs: Vec<_> = nearest.iter().map(|lead| lead["runs"].as_u64().unwrap()).collect();
     assert!(nearest.len() == 8 && runs.iter().all(|runs| [8, 16].contains(runs)), "{nearest:?}");
@@ -929,7 +939,7 @@ fn tuning_finds_the_best_setting_of_the_whole_sweep() {
     // The commands that the report names run the last round again with all its seeds, and merge it.
     let command = end["winner"]["commands"][0].as_str().unwrap();
     let again = Command::new("bash").args(["-c", command]).output().unwrap();
-    let (code, out, err) = said(&again);
+    let (code, out, err) = exit_and_output(&again);
     assert!(
         code == Some(0) && out.starts_with("48 items: 48 run in ") && out.contains(&*winner),
         "{out}{err}"

@@ -10,12 +10,12 @@ use std::io::Cursor;
 
 use uslab_sim::trace::{Facts, Recording, Source, Tables, TraceError};
 
-use crate::cli::{refused, replay_json, said, uslab};
+use crate::cli::{exit_and_output, refused, replay_json, uslab};
 use crate::common::Packing;
 
 /// The fields of a kernel's events.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Era {
+enum KernelFields {
     /// The events have no `accounted` field, no cache name in `kmem_cache_free`, and decimal page frame numbers: by
     /// rule.
     Old,
@@ -25,7 +25,7 @@ enum Era {
     Twice,
 }
 
-impl Era {
+impl KernelFields {
     const ALL: [Self; 3] = [Self::Old, Self::Named, Self::Twice];
 }
 
@@ -46,7 +46,7 @@ const PTR: u64 = 0xffff_8880_0300_0000;
 const SITE: u64 = 0xffff_ffff_92d1_0d97;
 
 #[derive(Clone, Copy)]
-enum What {
+enum EventKind {
     CacheAlloc(u64),
     CacheFree(u64),
     Kmalloc(u64),
@@ -57,18 +57,18 @@ enum What {
 }
 
 /// Returns the events of objects that one CPU allocates and another CPU frees, repeatedly, with marks.
-fn events() -> Vec<(u32, u64, What)> {
+fn events() -> Vec<(u32, u64, EventKind)> {
     let mut events = vec![];
     for round in 0..10 {
         let object = PTR + round * 0x1000;
         let what = [
-            What::PageAlloc(0x3000 + round),
-            What::CacheAlloc(object),
-            What::Kmalloc(object + 0x800),
-            What::CacheFree(object),
-            What::Kfree(object + 0x800),
-            What::PageFree(0x3000 + round),
-            What::Mark,
+            EventKind::PageAlloc(0x3000 + round),
+            EventKind::CacheAlloc(object),
+            EventKind::Kmalloc(object + 0x800),
+            EventKind::CacheFree(object),
+            EventKind::Kfree(object + 0x800),
+            EventKind::PageFree(0x3000 + round),
+            EventKind::Mark,
         ];
         for (step, what) in (0..).zip(what) {
             events.push((step as u32 % 2, 100_000_010 + round * 100 + step * 10, what));
@@ -77,7 +77,7 @@ fn events() -> Vec<(u32, u64, What)> {
     events
 }
 
-impl What {
+impl EventKind {
     fn name(self) -> &'static str {
         match self {
             Self::CacheAlloc(_) => "kmem_cache_alloc",
@@ -91,7 +91,7 @@ impl What {
     }
 
     /// Returns the keys and values, in the structure's order.
-    fn fields(self, era: Era) -> Vec<(&'static str, Value)> {
+    fn fields(self, era: KernelFields) -> Vec<(&'static str, Value)> {
         use Value::{Address, Flags, Number, Site, Text};
         let alloc = |ptr, bytes, name: Option<&'static str>| {
             let mut fields = vec![("call_site", Site), ("ptr", Address(ptr))];
@@ -101,16 +101,18 @@ impl What {
                 ("bytes_alloc", Number(bytes)),
                 ("gfp_flags", Flags),
             ]);
-            if era != Era::Old {
+            if era != KernelFields::Old {
                 fields.extend([("node", Number(0)), ("accounted", Text("false"))]);
             }
             fields
         };
         match self {
-            Self::CacheAlloc(ptr) => alloc(ptr, 192, (era == Era::Twice).then_some("dm raid1 read record")),
+            Self::CacheAlloc(ptr) => {
+                alloc(ptr, 192, (era == KernelFields::Twice).then_some("dm raid1 read record"))
+            }
             Self::Kmalloc(ptr) => alloc(ptr, 64, None),
             Self::CacheFree(ptr) => {
-                let name = (era != Era::Old).then_some(("name", Text("dm raid1 read record")));
+                let name = (era != KernelFields::Old).then_some(("name", Text("dm raid1 read record")));
                 [("call_site", Site), ("ptr", Address(ptr))].into_iter().chain(name).collect()
             }
             Self::Kfree(ptr) => vec![("call_site", Site), ("ptr", Address(ptr))],
@@ -127,7 +129,7 @@ impl What {
         }
     }
 
-    fn body(self, era: Era, values: Values, perf: bool) -> String {
+    fn body(self, era: KernelFields, values: Values, perf: bool) -> String {
         if matches!((self, values), (Self::Mark, Values::Format)) {
             return "WORKLOAD begin".to_owned();
         }
@@ -156,7 +158,7 @@ enum Value {
 }
 
 impl Value {
-    fn shown(self, era: Era, values: Values, perf: bool) -> String {
+    fn shown(self, era: KernelFields, values: Values, perf: bool) -> String {
         let twice = |n: u64| format!("0x{n:x} ({})", n.cast_signed());
         let is_twice = matches!(values, Values::Fields | Values::Backwards);
         match self {
@@ -167,7 +169,7 @@ impl Value {
             Self::Address(ptr) if perf || values == Values::Raw => format!("0x{ptr:x}"),
             Self::Address(ptr) => format!("{ptr:016x}"),
             Self::Frame(pfn) if is_twice => twice(pfn),
-            Self::Frame(pfn) if era == Era::Old && values == Values::Format => pfn.to_string(),
+            Self::Frame(pfn) if era == KernelFields::Old && values == Values::Format => pfn.to_string(),
             Self::Frame(pfn) => format!("0x{pfn:x}"),
             Self::Number(n) if is_twice => twice(n),
             Self::Number(n) => n.to_string(),
@@ -193,7 +195,7 @@ struct Form {
     name: String,
     text: String,
     outcome: Outcome,
-    era: Era,
+    era: KernelFields,
 }
 
 fn seconds(us: u64) -> String {
@@ -202,7 +204,7 @@ fn seconds(us: u64) -> String {
 
 /// Adds all forms that ftrace's options produce.
 fn ftrace(forms: &mut Vec<Form>) {
-    for era in Era::ALL {
+    for era in KernelFields::ALL {
         for values in [Values::Format, Values::Fields, Values::Backwards] {
             for bits in 0..128_u32 {
                 let has = |bit: u32| bits & 1 << bit != 0;
@@ -251,8 +253,8 @@ fn ftrace(forms: &mut Vec<Form>) {
                             prefix
                         }
                     };
-                    let is_mark = matches!(what, What::Mark);
-                    if is_mark && values == Values::Fields && era == Era::Twice {
+                    let is_mark = matches!(what, EventKind::Mark);
+                    if is_mark && values == Values::Fields && era == KernelFields::Twice {
                         writeln!(text, "{prefix}UNKNOWN TYPE 5").unwrap();
                     } else if is_mark && sym_addr && values == Values::Format {
                         writeln!(text, "{prefix}{name} <ffffffff8149895a>: {body}").unwrap();
@@ -307,14 +309,16 @@ fn ftrace(forms: &mut Vec<Form>) {
 
 /// Adds the output of `perf script -F` with each set of fields.
 fn perf(forms: &mut Vec<Form>) {
-    for era in Era::ALL {
+    for era in KernelFields::ALL {
         for bits in 0..512_u32 {
             let has = |bit: u32| bits & 1 << bit != 0;
             let [comm, tid, pid, cpu, time, event, trace, period, ns] =
                 [has(0), has(1), has(2), has(3), has(4), has(5), has(6), has(7), has(8)];
             // This text has the form with `--show-mmap-events`.
             let mut text = "swapper     0 [000]     0.000000: PERF_RECORD_MMAP -1/0: [0xffffffff81000000(0x12090c8) @ 0]: x _text\n".to_owned();
-            for (number, us, what) in events().into_iter().filter(|(.., what)| !matches!(what, What::Mark)) {
+            for (number, us, what) in
+                events().into_iter().filter(|(.., what)| !matches!(what, EventKind::Mark))
+            {
                 if comm {
                     write!(text, "{:>16} ", "kworker/0:1").unwrap();
                 }
@@ -359,12 +363,13 @@ fn perf(forms: &mut Vec<Form>) {
 
 /// Adds the text that babeltrace prints for a trace by LTTng, with each of its clocks, and with and without contexts:
 /// by rule. Also adds a control group after the fields, as `perf script -F +cgroup` prints it: by rule.
-fn others(forms: &mut Vec<Form>) {
-    for era in Era::ALL {
+fn add_babeltrace_forms(forms: &mut Vec<Form>) {
+    for era in KernelFields::ALL {
         for bits in 0..4_u32 {
             let [clock, context] = [bits & 1 != 0, bits & 2 != 0];
             let mut text = String::new();
-            for (cpu, us, what) in events().into_iter().filter(|(.., what)| !matches!(what, What::Mark)) {
+            for (cpu, us, what) in events().into_iter().filter(|(.., what)| !matches!(what, EventKind::Mark))
+            {
                 let time = if clock {
                     format!("{}000", seconds(us))
                 } else {
@@ -392,7 +397,7 @@ fn others(forms: &mut Vec<Form>) {
             forms.push(Form { name, text, outcome: Outcome::Read, era });
         }
         let mut text = String::new();
-        for (cpu, us, what) in events().into_iter().filter(|(.., what)| !matches!(what, What::Mark)) {
+        for (cpu, us, what) in events().into_iter().filter(|(.., what)| !matches!(what, EventKind::Mark)) {
             let body = what.body(era, Values::Format, true);
             writeln!(
                 text,
@@ -408,7 +413,7 @@ fn others(forms: &mut Vec<Form>) {
 
 /// Adds the output of `trace-cmd report` with -R, -l and -t, with its header and without.
 fn trace_cmd(forms: &mut Vec<Form>) {
-    for era in Era::ALL {
+    for era in KernelFields::ALL {
         for bits in 0..32_u32 {
             let has = |bit: u32| bits & 1 << bit != 0;
             let [raw, latency, ns, header, flags] = [has(0), has(1), has(2), has(3), has(4)];
@@ -426,11 +431,14 @@ fn trace_cmd(forms: &mut Vec<Form>) {
                         if flags { "d..1. " } else { "" }
                     )
                 };
-                let is_mark = matches!(what, What::Mark);
+                let is_mark = matches!(what, EventKind::Mark);
                 let repeats_site = !raw
                     && matches!(
                         what,
-                        What::CacheAlloc(_) | What::Kmalloc(_) | What::CacheFree(_) | What::Kfree(_)
+                        EventKind::CacheAlloc(_)
+                            | EventKind::Kmalloc(_)
+                            | EventKind::CacheFree(_)
+                            | EventKind::Kfree(_)
                     );
                 let site = if repeats_site { "(__d_alloc+0x22) " } else { "" };
                 let (name, writer) = match (is_mark, raw) {
@@ -478,7 +486,7 @@ fn error_for_unknown_trace_text_names_the_cause() {
     ftrace(&mut forms);
     perf(&mut forms);
     trace_cmd(&mut forms);
-    others(&mut forms);
+    add_babeltrace_forms(&mut forms);
     let (mut read, mut refused, mut wrong) = (0, 0, vec![]);
     for Form { name, text, outcome, era } in &forms {
         let has_no_marks = name.starts_with("perf") || name.starts_with("babeltrace");
@@ -500,7 +508,7 @@ fn error_for_unknown_trace_text_names_the_cause() {
                 let is_unknown = name.contains("ftrace Twice Fields");
                 let marks = if has_no_marks || is_unknown { 0 } else { 10 };
                 let right = (20, 20, 20, 0, marks, if is_unknown { 10 } else { 0 });
-                if found != right || pages != (10, 10) || named != (*era != Era::Old) {
+                if found != right || pages != (10, 10) || named != (*era != KernelFields::Old) {
                     wrong.push(format!(
                         "{name}: {found:?} {pages:?} {named}\n{}",
                         text.lines().take(6).collect::<Vec<_>>().join("\n")
@@ -538,7 +546,7 @@ fn error_for_unknown_trace_text_names_the_cause() {
 fn of_cpu(wanted: u32, shift: u64) -> String {
     let mine = events().into_iter().filter(|(cpu, ..)| *cpu == wanted);
     let lines = mine.map(|(cpu, us, what)| {
-        let body = what.body(Era::Named, Values::Format, false);
+        let body = what.body(KernelFields::Named, Values::Format, false);
         format!(
             "            bash-{:<7} [{cpu:03}] ..... {}: {}: {body}\n",
             100 + cpu,
@@ -607,11 +615,11 @@ fn too_many_unknown_trace_lines_are_an_error() {
         &["replay", name],
         &["trace.txt: 3 of 33 lines of kmem events", "--partial", &format!("line {first}: ")],
     );
-    let (code, out, err) = said(&uslab(&["replay", name, "--partial"]));
+    let (code, out, err) = exit_and_output(&uslab(&["replay", name, "--partial"]));
     assert_eq!(code, Some(0), "{err}");
     assert!(out.contains("3 lines were not understood"), "{out}");
     std::fs::write(&path, format!("{good}{odd}")).unwrap();
-    assert_eq!(said(&uslab(&["replay", name])).0, Some(0));
+    assert_eq!(exit_and_output(&uslab(&["replay", name])).0, Some(0));
 }
 
 /// Regression test: the message was "no event in 10 lines; ftrace, perf script, trace-cmd report, wee_alloc and Fleetbench text
@@ -637,7 +645,7 @@ fn uslab_recognizes_the_kind_of_each_input_file() {
     let what = |name: &str, content: &[u8], parts: &[&str]| {
         let path = folder.path().join(name);
         std::fs::write(&path, content).unwrap();
-        let (code, out, err) = said(&uslab(&["what", path.to_str().unwrap()]));
+        let (code, out, err) = exit_and_output(&uslab(&["what", path.to_str().unwrap()]));
         assert_eq!(code, Some(0), "{name}: {err}");
         for part in parts {
             assert!(out.contains(part), "{name}: expected {part:?} in {out}");
@@ -670,7 +678,7 @@ fn uslab_recognizes_the_kind_of_each_input_file() {
     std::fs::write(folder.path().join("letter"), "Dear reader,\n").unwrap();
     refused(
         &["what", folder.path().join("letter").to_str().unwrap()],
-        &["nothing that a verb reads", "Dear reader"],
+        &["no verb reads this file", "Dear reader"],
     );
     refused(&["what", "/no/such/file"], &["/no/such/file"]);
     let empty = tempfile::tempdir().unwrap();
@@ -686,7 +694,7 @@ fn uslab_recognizes_the_kind_of_each_input_file() {
         ("verbose, latency-format", "tgid=false irq-info=false latency=true verbose=true"),
     ] {
         let form = format!("ftrace Named Format {form} context=true stacks=false sym-addr=false");
-        let form = forms.iter().find(|other| other.name == form).expect("a form of that name");
+        let form = forms.iter().find(|other| other.name == form).expect("a form must have this name");
         what("options", form.text.as_bytes(), &[&format!("printed with the options {options}")]);
     }
     let fields = forms.iter().find(|form| {

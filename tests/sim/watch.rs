@@ -14,7 +14,10 @@ fn watch_restores_the_terminal_on_exit() {
     });
     assert_eq!((code, restored), (Some(0), true), "{text}");
     let (entered, left) = (text.find("\x1b[?1049h").unwrap(), text.rfind("\x1b[?1049l").unwrap());
-    assert!(entered < left && !text[left..].contains("dentry"), "the other screen, and back: {text:?}");
+    assert!(
+        entered < left && !text[left..].contains("dentry"),
+        "the program must enter and leave the alternate screen: {text:?}"
+    );
     assert!(text.contains("slub") && text.contains("dentry"), "{text:?}");
 }
 

@@ -89,8 +89,8 @@ fn containers_allocate_from_a_pool_of_fixed_slots() {
     vec.push(0_u64);
     let start = vec.as_ptr();
     vec.extend(1..32);
-    assert!(vec.iter().copied().eq(0..32) && vec.as_ptr() == start, "it grew in its slot");
-    assert!(vec.try_reserve(1).is_err(), "and no further");
+    assert!(vec.iter().copied().eq(0..32) && vec.as_ptr() == start, "the block grew in its slot");
+    assert!(vec.try_reserve(1).is_err(), "the block cannot grow further");
     drop(vec);
     assert_eq!(pool.get_mut().usage().live(), 0);
 }
@@ -136,7 +136,7 @@ fn topmost_arena_container_grows_in_place() {
     vec.extend(1..10_000);
     assert_eq!((vec.as_ptr(), fixed.used()), (start, 8 * vec.capacity()));
     drop(vec);
-    assert_eq!(fixed.used(), 0, "the topmost comes back at once");
+    assert_eq!(fixed.used(), 0, "the topmost block is freed immediately");
 }
 
 /// Memory that was requested as zeroed is zero, even if a block grows in place over bytes that were written before.
@@ -180,7 +180,10 @@ fn cache_serves_layouts_that_fit_its_objects() {
     }
     let constructed =
         KmemCache::builder("built", 64).ctor(|bytes| bytes.fill(1)).build_in(&subsystem).unwrap();
-    assert!((&constructed).allocate(layout(8, 8)).is_err(), "what a container leaves is not constructed");
+    assert!(
+        (&constructed).allocate(layout(8, 8)).is_err(),
+        "memory of a dropped container is not constructed"
+    );
     drop((cache, constructed));
     assert_all_given_back(&subsystem);
 }

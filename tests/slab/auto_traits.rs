@@ -18,17 +18,17 @@ use uslab_magazine::sync;
 /// constant.
 macro_rules! is {
     ($type:ty: $auto:ident) => {{
-        struct Asked<T: ?Sized>(std::marker::PhantomData<T>);
+        struct Probe<T: ?Sized>(std::marker::PhantomData<T>);
         #[allow(dead_code)]
-        trait Otherwise {
-            const IS: bool = false;
+        trait NotImplemented {
+            const IMPLEMENTED: bool = false;
         }
-        impl<T: ?Sized> Otherwise for Asked<T> {}
+        impl<T: ?Sized> NotImplemented for Probe<T> {}
         #[allow(dead_code)]
-        impl<T: ?Sized + $auto> Asked<T> {
-            const IS: bool = true;
+        impl<T: ?Sized + $auto> Probe<T> {
+            const IMPLEMENTED: bool = true;
         }
-        <Asked<$type>>::IS
+        <Probe<$type>>::IMPLEMENTED
     }};
 }
 const YES: bool = true;
@@ -61,7 +61,7 @@ impl magazine::Round for TestRound {
 }
 /// The memory of a pool, and a pool on it.
 type Stack = Borrowed<'static>;
-type Fixed = FixedPool<Stack>;
+type PoolOnStack = FixedPool<Stack>;
 
 #[test]
 fn public_types_have_exactly_the_documented_auto_traits() {
@@ -151,10 +151,10 @@ fn public_types_have_exactly_the_documented_auto_traits() {
             Routes, Initialise, index_pool::State, SlotLayout, Usage, NoBounds, SimpleBounds, BadMarker, Marker,
             best_fit::Fit, best_fit::Order, tlsf::classes::Classes, tlsf::classes::Class, linear::Head, words::Event;
         "positions in memory, which is its own" => YES YES: tlsf::Blocks<u8>, best_fit::Blocks<u8>, linear::Chain<u8>;
-        "memory of one owner" => YES NO: Borrowed<'static>, HeapArea, FreeList, Fixed, MarkedPool<Stack>,
+        "memory of one owner" => YES NO: Borrowed<'static>, HeapArea, FreeList, PoolOnStack, MarkedPool<Stack>,
             IndexPool<Stack>, GuardedPool<Stack>, ChunkedPool, ReservedPool, ClassPools, FixedSizeHeap<Stack, NoBounds>,
-            MemoryArena<Fixed, NoBounds>, Hybrid, Local<Fixed>, Arena<Stack>, StackAlloc<Stack>, Tlsf<Stack>, BestFit<Stack>,
-            SafePool<Fixed>, LivePool<Cell<u8>, Stack>, Pool<Cell<u32>, 8>;
+            MemoryArena<PoolOnStack, NoBounds>, Hybrid, Local<PoolOnStack>, Arena<Stack>, StackAlloc<Stack>, Tlsf<Stack>, BestFit<Stack>,
+            SafePool<PoolOnStack>, LivePool<Cell<u8>, Stack>, Pool<Cell<u32>, 8>;
         "it holds values" => NO NO: LivePool<Rc<u8>, Stack>, Pool<Rc<u8>, 8>;
         "memory that nobody writes through a shared reference" => YES YES: StackArea<8>, MappedArea;
         "gives back to a pool that one thread has" => NO NO: PoolGuard<'static, IndexPool<Stack>>, PoolBox<'static, u32>,

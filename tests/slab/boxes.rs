@@ -24,7 +24,7 @@ impl Drop for Tracked {
     }
 }
 
-fn named(subsystem: &Subsystem, name: &str) -> Option<uslab::CacheInfo> {
+fn cache_of_type(subsystem: &Subsystem, name: &str) -> Option<uslab::CacheInfo> {
     subsystem.info().caches.into_iter().find(|cache| cache.name == name)
 }
 
@@ -42,15 +42,15 @@ fn frees_into_a_dropped_cache_bypass_magazines() {
     for i in (1..900).rev() {
         on_cpu(i % 2);
         objects.pop();
-        let left = named(&subsystem, "left").unwrap();
+        let left = cache_of_type(&subsystem, "left").unwrap();
         assert_eq!((left.used, left.in_magazines + left.in_depot), (u64::from(i), 0));
-        assert_eq!(left.empty, 0, "nobody will take from it");
+        assert_eq!(left.empty, 0, "the depot is closed");
         subsystem.check().unwrap();
     }
     subsystem.reap();
     subsystem.shrink();
     drop(objects);
-    assert_eq!((alive.load(Relaxed), named(&subsystem, "left").is_none()), (0, true));
+    assert_eq!((alive.load(Relaxed), cache_of_type(&subsystem, "left").is_none()), (0, true));
     assert_all_given_back(&subsystem);
 }
 
@@ -81,7 +81,7 @@ fn dropped_caches_end_after_their_last_object_is_freed() {
             let (before, count) = (cleared.get(), objects.len() as u64);
             drop(objects);
             assert_eq!(cleared.get() - before, count);
-            assert!(named(&subsystem, "seen").is_none());
+            assert!(cache_of_type(&subsystem, "seen").is_none());
         }
         on_cpu(0);
         assert_all_given_back(&subsystem);
@@ -90,23 +90,23 @@ fn dropped_caches_end_after_their_last_object_is_freed() {
 
 #[test]
 fn destructor_panic_does_not_keep_a_dropped_cache_alive() {
-    struct Loud;
-    impl Drop for Loud {
+    struct PanickingDrop;
+    impl Drop for PanickingDrop {
         fn drop(&mut self) {
-            panic!("on purpose");
+            panic!("intended panic");
         }
     }
     let subsystem = subsystem(1);
     let cache = ObjectCache::builder("loud")
-        .ctor(|| Loud)
-        .reset(|_| panic!("on purpose"))
+        .ctor(|| PanickingDrop)
+        .reset(|_| panic!("intended panic"))
         .build_in(&subsystem)
         .unwrap();
     let object = cache.alloc_owned().unwrap();
     drop(cache);
     let panic = uslab_magazine::sync::catch_panic(|| drop(object));
-    assert!(panic.is_err(), "the reset's; those of destructors end there");
-    assert!(named(&subsystem, "loud").is_none());
+    assert!(panic.is_err(), "only the reset's panic reaches the caller");
+    assert!(cache_of_type(&subsystem, "loud").is_none());
     assert_all_given_back(&subsystem);
 }
 
@@ -118,9 +118,9 @@ fn dropped_cache_ends_after_its_last_deferred_free() {
     cache.alloc_bulk(100).unwrap().into_iter().for_each(uslab::CacheBox::free_deferred);
     let reader = uslab::rcu::pin();
     drop(cache);
-    assert_eq!(named(&subsystem, "deferred").unwrap().used, 100);
+    assert_eq!(cache_of_type(&subsystem, "deferred").unwrap().used, 100);
     drop(reader);
-    while named(&subsystem, "deferred").is_some() {
+    while cache_of_type(&subsystem, "deferred").is_some() {
         uslab::rcu::advance();
     }
     assert_all_given_back(&subsystem);
@@ -171,14 +171,14 @@ fn late_frees_into_dropped_caches_reach_no_new_cache() {
         for i in 0..5000 {
             let cache = ObjectCache::builder("reused").ctor(move || i).build_in(&subsystem).unwrap();
             let mut objects: Vec<_> = (0..40).map(|_| cache.alloc_owned().unwrap()).collect();
-            assert!(objects.iter().all(|object| **object == i), "an object of a cache that is gone");
+            assert!(objects.iter().all(|object| **object == i), "the object's cache must exist");
             objects.drain(..30);
             drop(cache);
             objects.into_iter().for_each(|object| give.send(object).unwrap());
         }
         drop(give);
     });
-    assert!(named(&subsystem, "reused").is_none());
+    assert!(cache_of_type(&subsystem, "reused").is_none());
     assert_all_given_back(&subsystem);
 }
 
@@ -283,7 +283,7 @@ fn cache_without_a_class_number_works_without_magazines() {
             break cache;
         }
         caches.push(cache);
-        assert!(caches.len() < 1 << 16, "there are no more numbers than that");
+        assert!(caches.len() < 1 << 16, "all class numbers are in use");
     };
     assert_eq!((caches[0].info().magazine_capacity, last.info().magazine_capacity), (1, 0));
     let text = serde_json::to_string(&last.info()).unwrap();
@@ -296,7 +296,7 @@ fn cache_without_a_class_number_works_without_magazines() {
     drop(objects);
     // A returned number can be used again: from a cache, and from a cache that an object outlived.
     let owned = caches.swap_remove(7).alloc_owned().unwrap();
-    assert!(build().info().magazines_refused, "the number of a cache with an object in use is its own");
+    assert!(build().info().magazines_refused, "a cache with an object in use keeps its class number");
     drop(owned);
     assert!(!build().info().magazines_refused);
     drop(caches);

@@ -53,12 +53,12 @@ fn cache_at_its_limit_drains_magazines_of_another_cpu() {
 /// depots are drained, and afterwards.
 #[test]
 fn objects_freed_during_cache_destruction_enter_no_magazine() {
-    struct Rest(Vec<NonNull<u8>>, *const KmemCache);
+    struct RemainingObjects(Vec<NonNull<u8>>, *const KmemCache);
     // SAFETY: any thread may use a cache, and its objects may be freed on any thread.
-    unsafe impl Send for Rest {}
+    unsafe impl Send for RemainingObjects {}
     on_cpu(0);
     let subsystem = subsystem(1);
-    let rest = Arc::new(Mutex::new(Rest(vec![], std::ptr::null())));
+    let rest = Arc::new(Mutex::new(RemainingObjects(vec![], std::ptr::null())));
     let (taken, calls) = (rest.clone(), Counter::new(0));
     let dtor = move |_: &mut [u8]| {
         calls.add(1);
@@ -73,10 +73,10 @@ fn objects_freed_during_cache_destruction_enter_no_magazine() {
     let cache = KmemCache::builder("last", 2048).magazines(small).dtor(dtor).build_in(&subsystem).unwrap();
     let objects: Vec<_> = (0..12).map(|_| cache.alloc(Gfp::KERNEL).unwrap()).collect();
     drop(cache.alloc_blocks(Gfp::KERNEL, 1000).unwrap());
-    *rest.lock() = Rest(objects, &raw const cache);
+    *rest.lock() = RemainingObjects(objects, &raw const cache);
     let refused = cache.destroy().unwrap_err();
     let left = std::mem::take(&mut rest.lock().0);
-    assert!((1..12).contains(&left.len()), "some were freed meanwhile: {left:?}");
+    assert!((1..12).contains(&left.len()), "some objects were freed concurrently: {left:?}");
     let info = cache.info();
     assert_eq!(
         (refused.live, info.used, info.in_magazines, info.in_depot),
@@ -100,7 +100,7 @@ fn shrink_returns_the_number_of_freed_slabs() {
     for shrink in shrinks {
         drop(cache.alloc_blocks(Gfp::KERNEL, 400).unwrap());
         let slabs = cache.info().slabs;
-        assert!(slabs > 2 * cache.geometry().min_partial() as u64, "most of {slabs} go with a flush");
+        assert!(slabs > 2 * cache.geometry().min_partial() as u64, "a flush frees most of {slabs}");
         assert_eq!(shrink() as u64, slabs);
         assert_eq!(cache.info().slabs, 0);
     }
@@ -241,7 +241,7 @@ fn allocations_fill_the_fullest_slabs_first() {
     slabs[0].truncate(1);
     slabs[1..].iter_mut().for_each(|slab| drop(slab.pop()));
     let again: Vec<_> = (0..7).map(|_| cache.alloc_block(Gfp::KERNEL).unwrap()).collect();
-    assert_eq!((cache.info().full, cache.info().partial), (7, 1), "the sparse slab was left alone");
+    assert_eq!((cache.info().full, cache.info().partial), (7, 1), "the sparse slab is unchanged");
     drop((again, slabs));
 }
 
@@ -259,7 +259,7 @@ fn reap_empties_magazines_of_idle_cpus() {
     assert!(held > 100);
     let reaped: u64 = (0..4).map(|_| subsystem.reap()).sum();
     let info = cache.info();
-    assert_eq!((reaped, info.in_magazines + info.in_depot), (held, 0), "two idle intervals take all");
+    assert_eq!((reaped, info.in_magazines + info.in_depot), (held, 0), "two idle intervals free all objects");
 
     churn(1);
     subsystem.drain_cpus(0..1);
@@ -321,7 +321,7 @@ fn allocation_at_a_cache_limit_reclaims_from_no_cache() {
         let info = cache.info();
         assert_eq!((info.allocs, info.frees, info.failures), (blocks.len() as u64, 0, 1), "{magazines:?}");
         assert_eq!(info.paths.operations(), info.allocs);
-        assert_eq!(idle.info().slabs, 1, "its empty slab");
+        assert_eq!(idle.info().slabs, 1, "the cache's empty slab");
         drop(blocks);
     }
 }
@@ -362,13 +362,13 @@ fn constructor_panic_during_bulk_allocation_leaks_no_object() {
     let subsystem = subsystem(1);
     let calls = AtomicUsize::new(0);
     let cache = KmemCache::builder("o", 1000)
-        .ctor(move |_| assert!(calls.fetch_add(1, Relaxed) < 40, "on purpose"))
+        .ctor(move |_| assert!(calls.fetch_add(1, Relaxed) < 40, "intended panic"))
         .build_in(&subsystem)
         .unwrap();
     let mut out = vec![None; 100];
     let filled = uslab_magazine::sync::catch_panic(|| cache.alloc_bulk(Gfp::KERNEL, &mut out));
     assert!(filled.is_err());
-    assert!(cache.info().slabs > 0, "some of them had been made");
+    assert!(cache.info().slabs > 0, "some objects had been constructed");
     assert!(out.iter().all(Option::is_none));
     assert_eq!(cache.info().used, 0);
     assert_all_given_back(&subsystem);
@@ -386,7 +386,11 @@ fn cache_info_distinguishes_used_from_cached_objects() {
     assert!(info.in_magazines > 0);
     assert_eq!(info.objects, info.used + info.in_magazines + info.in_depot + info.free_in_slabs);
     let row = subsystem.slabinfo().rows.into_iter().find(|row| row.name == "o").unwrap();
-    assert_eq!(row.active_objects, info.objects - info.free_in_slabs, "the kernel's table cannot tell");
+    assert_eq!(
+        row.active_objects,
+        info.objects - info.free_in_slabs,
+        "the kernel's table does not distinguish the caches"
+    );
     let json = serde_json::to_value(subsystem.info()).unwrap();
     assert_eq!(json["caches"].as_array().unwrap().last().unwrap()["used"], 300);
     drop(blocks);
@@ -453,7 +457,7 @@ fn constructor_panic_leaks_nothing() {
         let calls = AtomicUsize::new(0);
         let cache = constructing("o", 1000, whole_slabs)
             .magazines(magazines)
-            .ctor(move |_| assert_ne!(calls.fetch_add(1, Relaxed) % 20, 10, "on purpose"))
+            .ctor(move |_| assert_ne!(calls.fetch_add(1, Relaxed) % 20, 10, "intended panic"))
             .build_in(&subsystem)
             .unwrap();
         let mut blocks = Vec::new();
@@ -462,7 +466,7 @@ fn constructor_panic_leaks_nothing() {
             match uslab_magazine::sync::catch_panic(|| cache.alloc_block(Gfp::KERNEL).unwrap()) {
                 Ok(block) => blocks.push(block),
                 Err(panic) => {
-                    assert!(panic.downcast_ref::<String>().unwrap().contains("on purpose"));
+                    assert!(panic.downcast_ref::<String>().unwrap().contains("intended panic"));
                     panics += 1;
                 }
             }
@@ -536,7 +540,7 @@ fn dropped_cache_does_not_expedite_its_deferred_frees() {
     let mut objects: Vec<_> = (0..count).map(|_| cache.alloc(Gfp::KERNEL).unwrap()).collect();
     // SAFETY: the objects were allocated above, and each is freed once.
     objects.drain(2..).for_each(|object| unsafe { cache.free(object) });
-    assert_eq!(cache.info().slabs, 3, "empty ones stay with it");
+    assert_eq!(cache.info().slabs, 3, "empty slabs stay on the node");
     drop(cache);
     let left = || subsystem.info().caches.into_iter().find(|cache| cache.name == "left");
     assert_eq!(left().unwrap().slabs, 1);
@@ -549,7 +553,7 @@ fn dropped_cache_does_not_expedite_its_deferred_frees() {
         // SAFETY: the object was allocated above, and is freed once; objects in use keep their cache.
         unsafe { subsystem.kmalloc().free(object) };
         (0..1000).for_each(|_| uslab::rcu::advance());
-        assert_eq!(node.info().deferred, 1, "it is in a batch that is not full");
+        assert_eq!(node.info().deferred, 1, "the object is in an incomplete batch");
     }
     assert!(left().is_none());
 }
@@ -580,7 +584,7 @@ fn freed_objects_return_to_their_node() {
     assert_eq!(pages.node_of(pages.pfn_of(object.as_ptr()).unwrap()), 0);
     // SAFETY: the object was allocated just now, and is freed once.
     unsafe { cache.free(object) };
-    assert!(matches!(cache.alloc_node(Gfp::KERNEL, 2), Err(AllocError::Memory(_))), "there is no node 2");
+    assert!(matches!(cache.alloc_node(Gfp::KERNEL, 2), Err(AllocError::Memory(_))), "node 2 does not exist");
     subsystem.check().unwrap();
     assert_all_given_back(&subsystem);
 }
@@ -591,7 +595,7 @@ fn full_node_falls_back_to_another_node() {
     let cache = KmemCache::builder("page", 4096).build_in(&subsystem).unwrap();
     on_cpu(0);
     let (blocks, _) = fill(&cache);
-    assert_eq!(blocks.len(), 4096, "both nodes' pages");
+    assert_eq!(blocks.len(), 4096, "the pages of both nodes");
     let strict = cache.alloc_node(Gfp::THIS_NODE, 0);
     assert!(matches!(strict, Err(AllocError::Memory(_))));
     drop(blocks);
@@ -605,7 +609,7 @@ fn full_node_falls_back_to_another_node() {
     on_cpu(0);
     let far = cache.alloc_block(Gfp::KERNEL).unwrap();
     assert!(near.len() == 2048 && kept > 0);
-    assert_eq!(cache.info().in_magazines, kept, "and the helper keeps its own");
+    assert_eq!(cache.info().in_magazines, kept, "the helper keeps its objects");
     drop(far);
     // SAFETY: the objects were allocated above, and each is freed once.
     unsafe { cache.free_bulk(near) };
@@ -671,7 +675,11 @@ fn objects_end_once(way: &str, whole_slabs: bool) {
             constructed.add(1);
         })
         .dtor(move |inode| {
-            assert_eq!((inode.len(), inode[0], inode[199]), (200, 1, 7), "as its last user left it");
+            assert_eq!(
+                (inode.len(), inode[0], inode[199]),
+                (200, 1, 7),
+                "the object is unchanged since its last use"
+            );
             // The destructor may allocate, because no lock and no CPU's region is held here.
             drop(other.alloc_block(Gfp::KERNEL).unwrap());
             destructed.add(1);
@@ -862,7 +870,7 @@ fn equal_mergeable_builders_share_a_cache() {
     assert_eq!(first.info().used, 1);
     let busy = first.destroy().unwrap_err();
     assert_eq!((busy.live, busy.aliases), (1, 1));
-    assert_eq!(busy.to_string(), "1 objects are in use, and 1 others share the cache");
+    assert_eq!(busy.to_string(), "1 objects are in use, and 1 other owners share the cache");
     // The first handle may be dropped before the handle that shares the cache.
     drop(first);
     assert_eq!(second.destroy().unwrap_err().aliases, 0);
@@ -900,7 +908,7 @@ fn concurrent_sharing_and_dropping_loses_no_cache() {
             });
         }
     });
-    assert!(shared.get() > 0, "no two were there at once");
+    assert!(shared.get() > 0, "two constructors ran simultaneously");
     assert!(
         subsystem
             .info()

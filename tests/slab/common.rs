@@ -46,9 +46,9 @@ pub(crate) fn outlived(subsystem: &Subsystem, caches: usize) {
 
 /// The reports that a corruption handler received.
 #[derive(Clone, Default)]
-pub(crate) struct Heard(Arc<Mutex<Vec<(CorruptionKind, String)>>>);
+pub(crate) struct RecordedReports(Arc<Mutex<Vec<(CorruptionKind, String)>>>);
 
-impl Heard {
+impl RecordedReports {
     /// Sets this value as the handler of `config`.
     pub(crate) fn listen(&self, config: &mut Config) {
         let heard = self.clone();

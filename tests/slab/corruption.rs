@@ -1,20 +1,20 @@
 //! Tests invalid frees: each is reported, refused, and changes nothing.
 
-use crate::common::{Heard, config};
+use crate::common::{RecordedReports, config};
 use core::alloc::Layout;
 use core::ptr::NonNull;
 use std::collections::BTreeSet;
 use uslab::{AllocError, Config, CorruptionKind, Gfp, KmemCache, Limit, Magazines, Malloc, Subsystem};
 
-/// Returns a subsystem that reports to `Heard`. The subsystem checks frees immediately, or when an object reaches its
+/// Returns a subsystem that reports to `RecordedReports`. The subsystem checks frees immediately, or when an object reaches its
 /// slab.
-fn listening(check_frees: bool) -> (Subsystem, Heard) {
-    let (mut config, heard) = (Config { check_frees, ..config(1, 1, 16 << 20) }, Heard::default());
+fn listening(check_frees: bool) -> (Subsystem, RecordedReports) {
+    let (mut config, heard) = (Config { check_frees, ..config(1, 1, 16 << 20) }, RecordedReports::default());
     heard.listen(&mut config);
     (Subsystem::new(config).unwrap(), heard)
 }
 
-fn kinds(heard: &Heard) -> Vec<CorruptionKind> {
+fn kinds(heard: &RecordedReports) -> Vec<CorruptionKind> {
     heard.take().into_iter().map(|(kind, _)| kind).collect()
 }
 
@@ -75,7 +75,11 @@ fn checked_free_detects_a_double_free() {
         let [(CorruptionKind::DoubleFree, text)] = &reports[..] else { panic!("{magazines:?}: {reports:?}") };
         assert!(text.contains(&format!("cache inode: double free {:#x}", object.addr())), "{text}");
         let info = cache.info();
-        assert_eq!((info.corruptions, info.used, info.allocs, info.frees), (1, 0, 1, 1), "nothing was lost");
+        assert_eq!(
+            (info.corruptions, info.used, info.allocs, info.frees),
+            (1, 0, 1, 1),
+            "no object was lost"
+        );
         subsystem.check().unwrap();
         // An object in a magazine or a slab is not in use, whichever path frees it.
         let mut bulk = [None; 300];
@@ -188,7 +192,7 @@ fn slab_refuses_foreign_objects_without_checked_frees() {
     inode.shrink();
     assert_eq!(kinds(&heard), [CorruptionKind::WrongCache, CorruptionKind::Interior]);
     subsystem.check().unwrap();
-    assert_eq!(inode.info().used, 1, "the object is still out");
+    assert_eq!(inode.info().used, 1, "the object is still allocated");
     // SAFETY: the object was allocated above; earlier frees of it were refused.
     unsafe { inode.free(object) };
 }
@@ -370,12 +374,12 @@ fn immediate_double_free_is_detected_without_checks() {
     assert!(told.is_some_and(|times| times >= 2), "{told:?}");
     assert_eq!(said, [CorruptionKind::DoubleFree]);
     let again = cache.alloc(Gfp::KERNEL).unwrap();
-    assert_eq!(again, object, "the first one was a free like any other");
+    assert_eq!(again, object, "the first free was valid");
     // SAFETY: the object was allocated above, and is freed once.
     unsafe { cache.free(again) };
     if told == Some(2) {
         let info = cache.info();
-        assert_eq!((info.allocs, info.frees), (2, 2), "the second one is none");
+        assert_eq!((info.allocs, info.frees), (2, 2), "the second free is refused");
         subsystem.check().unwrap();
     }
 }

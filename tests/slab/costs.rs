@@ -4,7 +4,7 @@
 //! classes, are identified by their `madvise` flags.
 #![cfg(all(target_os = "linux", not(uslab_heap)))]
 
-use crate::process::{alone, resident};
+use crate::process::{resident, run_test_alone};
 use uslab::{Config, Gfp, KmemCache, Subsystem};
 use uslab_buddy::{PageConfig, ZoneKind};
 use uslab_magazine::{Cpus, on_cpu};
@@ -73,7 +73,7 @@ const MIB: usize = 1 << 20;
 /// A table that contains only zeros need not be written.
 #[test]
 fn unused_pages_of_four_terabytes_use_little_memory() {
-    alone("costs::child_starts_a_subsystem_of_four_terabytes", "");
+    run_test_alone("costs::child_starts_a_subsystem_of_four_terabytes", "");
 }
 #[test]
 #[ignore = "run by the test above"]
@@ -84,13 +84,13 @@ fn child_starts_a_subsystem_of_four_terabytes() {
     let before = resident();
     let subsystem = Subsystem::new(Config { check_frees: false, ..Config::new(pages) }).unwrap();
     let taken = resident().saturating_sub(before);
-    assert_eq!(subsystem.pages().frames().len(), 1 << 30, "granted as a whole");
+    assert_eq!(subsystem.pages().frames().len(), 1 << 30, "the whole reservation was granted");
     assert!(taken <= 6 * MIB, "{} KiB", taken >> 10);
 }
 
 #[test]
 fn thousand_caches_on_64_cpus_use_little_memory() {
-    alone("costs::child_uses_a_thousand_caches_once", "");
+    run_test_alone("costs::child_uses_a_thousand_caches_once", "");
 }
 #[test]
 #[ignore = "run by the test above"]
@@ -99,7 +99,7 @@ fn child_uses_a_thousand_caches_once() {
     let subsystem = subsystem(cpus, 1);
     let start = tables();
     assert!(start.bytes <= 1 << 30, "addresses before the first allocation: {start:?}");
-    assert!(start.writable <= 4 * MIB, "what strict accounting would count: {start:?}");
+    assert!(start.writable <= 4 * MIB, "bytes that strict accounting counts: {start:?}");
     let before = resident();
     let caches = caches(&subsystem, count);
     let born = resident().saturating_sub(before);
@@ -112,7 +112,7 @@ fn child_uses_a_thousand_caches_once() {
     // of the slabs, which are in the same mapping.
     let most = (count + 2 * count.div_ceil(200)) * cpus as usize * 4096 + count * cpus as usize * 64 + MIB;
     assert!(used.resident - start.resident <= most, "{used:?}");
-    assert!(used.resident - start.resident >= count * cpus as usize * 4096, "stacks that are used: {used:?}");
+    assert!(used.resident - start.resident >= count * cpus as usize * 4096, "bytes of used stacks: {used:?}");
     assert_eq!(used.misdumped, 0);
     (0..2).for_each(|_| _ = subsystem.reap());
     assert!(tables().resident <= 8 * MIB, "{:?}", tables());
@@ -132,7 +132,7 @@ fn child_uses_a_thousand_caches_once() {
     drop(caches);
     subsystem.end_interval();
     let dropped = tables().resident;
-    assert!(dropped <= reaped.resident + MIB, "the stacks of classes that are no more go back: {dropped}");
+    assert!(dropped <= reaped.resident + MIB, "the stacks of dropped classes are decommitted: {dropped}");
     subsystem.check().unwrap();
 }
 
@@ -152,7 +152,7 @@ fn drain_takes_a_single_pass_per_table() {
         };
         let caches = caches(&subsystem, count);
         use_once(&subsystem, &caches);
-        assert_eq!(subsystem.info().drains.passes, 0, "nothing is short");
+        assert_eq!(subsystem.info().drains.passes, 0, "no memory is short");
         let begun = std::time::Instant::now();
         (0..2).for_each(|_| _ = subsystem.reap());
         let reaps = begun.elapsed();
@@ -185,7 +185,7 @@ fn charged() -> usize {
 
 #[test]
 fn subsystem_with_a_hundred_caches_commits_little_memory() {
-    alone("costs::child_allocates_from_a_hundred_caches", "");
+    run_test_alone("costs::child_allocates_from_a_hundred_caches", "");
 }
 #[test]
 #[ignore = "run by the test above"]
@@ -210,13 +210,13 @@ fn child_allocates_from_a_hundred_caches() {
         // test that is 16 KiB for each of 100 caches, and what kmalloc's stacks take. The heap takes a MiB for the
         // caches.
         assert!(used - pages <= cpus as usize * 3 * MIB + MIB, "{used} bytes, {pages} of them pages");
-        assert!(used - pages >= cpus as usize * 100 * 4096, "stacks that are used are charged: {used} bytes");
+        assert!(used - pages >= cpus as usize * 100 * 4096, "used stacks are charged: {used} bytes");
     }
 }
 
 #[test]
 fn mapping_count_does_not_grow_with_caches_times_cpus() {
-    alone("costs::child_allocates_from_two_thousand_caches", "");
+    run_test_alone("costs::child_allocates_from_two_thousand_caches", "");
 }
 #[test]
 #[ignore = "run by the test above"]
@@ -235,7 +235,7 @@ fn child_allocates_from_two_thousand_caches() {
 
 #[test]
 fn subsystem_of_64_cpus_fits_in_little_address_space() {
-    alone("costs::child_runs_64_cpus_in_little_address_space", "ulimit -v 1048576 &&");
+    run_test_alone("costs::child_runs_64_cpus_in_little_address_space", "ulimit -v 1048576 &&");
 }
 #[test]
 #[ignore = "run by the test above"]
@@ -255,7 +255,7 @@ fn child_runs_64_cpus_in_little_address_space() {
 
 #[test]
 fn subsystem_of_1000_cpus_on_16_nodes_works() {
-    alone("costs::child_starts_a_subsystem_of_a_thousand_cpus", "");
+    run_test_alone("costs::child_starts_a_subsystem_of_a_thousand_cpus", "");
 }
 #[test]
 #[ignore = "run by the test above"]
@@ -275,7 +275,7 @@ fn child_starts_a_subsystem_of_a_thousand_cpus() {
 
 #[test]
 fn caches_beyond_the_class_numbers_work_without_magazines() {
-    alone("costs::child_creates_more_caches_than_class_numbers", "");
+    run_test_alone("costs::child_creates_more_caches_than_class_numbers", "");
 }
 #[test]
 #[ignore = "run by the test above"]
@@ -305,7 +305,7 @@ fn child_creates_more_caches_than_class_numbers() {
     let next = KmemCache::builder("next", 64).build_in(&subsystem).unwrap();
     let info = next.info();
     assert_eq!((info.allocs, info.frees, info.in_magazines), (0, 0, 0));
-    assert!(info.magazine_capacity > 0, "numbers came back");
+    assert!(info.magazine_capacity > 0, "class numbers were freed");
     subsystem.check().unwrap();
 }
 
@@ -313,7 +313,7 @@ fn child_creates_more_caches_than_class_numbers() {
 /// flushed.
 #[test]
 fn first_magazine_sweep_of_a_process_flushes_all_objects() {
-    alone("costs::child_shrinks_in_its_first_sweep", "");
+    run_test_alone("costs::child_shrinks_in_its_first_sweep", "");
 }
 #[test]
 #[ignore = "run by the test above"]
@@ -346,6 +346,6 @@ fn shrink_continues_after_the_corruption_handler_panics() {
     subsystem.shrink();
     assert_eq!((other.info().in_magazines, other.info().slabs), (0, 0));
     push();
-    assert!(other.info().in_magazines > 0, "its stacks take objects");
+    assert!(other.info().in_magazines > 0, "the cache's stacks hold objects");
     std::mem::forget(wrong);
 }

@@ -1,6 +1,6 @@
 //! Tests failed requests and misuse: the exact messages; nothing is lost, and the subsystem works afterwards.
 
-use crate::common::{Heard, assert_all_given_back, config, subsystem};
+use crate::common::{RecordedReports, assert_all_given_back, config, subsystem};
 use std::alloc::Layout;
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -200,9 +200,9 @@ fn failed_refill_keeps_only_the_previous_objects() {
         faults.arm(parse("slab:nth=2,times=-1").unwrap());
         assert_eq!(own.refill(1001), Err(AllocError::Injected));
         faults.disarm();
-        assert_eq!(own.len(), 3, "what came before the refusal went back");
+        assert_eq!(own.len(), 3, "objects allocated before the refusal were freed");
         own.refill(1001).unwrap();
-        assert_eq!(own.len(), 1001, "it asks for no more than it keeps");
+        assert_eq!(own.len(), 1001, "the cache requests no more objects than it keeps");
     }
     assert_all_given_back(&subsystem);
 }
@@ -243,7 +243,7 @@ fn failed_madvise_causes_no_error() {
     for _ in 0..3 {
         let mut held = cache.alloc_blocks(Gfp::ZERO, 1000).unwrap();
         for block in &mut held {
-            assert!(block.bytes().iter().all(|byte| *byte == 0), "what was not given back is zeroed");
+            assert!(block.bytes().iter().all(|byte| *byte == 0), "memory that was not decommitted is zeroed");
             block.bytes_mut().fill(9);
         }
         drop(held);
@@ -261,7 +261,7 @@ fn failed_madvise_causes_no_error() {
 #[test]
 fn destroyed_cache_allocates_and_frees_nothing() {
     for magazines in [Magazines::BySize, Magazines::Off] {
-        let (mut config, heard) = (config(2, 2, 16 * MIB), Heard::default());
+        let (mut config, heard) = (config(2, 2, 16 * MIB), RecordedReports::default());
         heard.listen(&mut config);
         let subsystem = Subsystem::new(config).unwrap();
         let cache = KmemCache::builder("inode", 640).magazines(magazines).build_in(&subsystem).unwrap();
@@ -295,7 +295,7 @@ fn destroyed_cache_allocates_and_frees_nothing() {
 
 #[test]
 fn free_of_an_address_outside_the_range_is_counted() {
-    let (mut config, heard) = (config(1, 1, 16 * MIB), Heard::default());
+    let (mut config, heard) = (config(1, 1, 16 * MIB), RecordedReports::default());
     heard.listen(&mut config);
     let subsystem = Subsystem::new(config).unwrap();
     let cache = KmemCache::builder("inode", 640).build_in(&subsystem).unwrap();
@@ -342,7 +342,7 @@ fn error_tables_name_only_existing_tests() {
         assert!(
             tests.contains(&format!("#[test]\nfn {name}()"))
                 || tests.contains(&format!("#[test]\n    fn {name}()")),
-            "no test {name}"
+            "the test {name} does not exist"
         );
     }
 }

@@ -1,7 +1,7 @@
 //! Tests that unused memory costs nothing: neither objects that are never written, nor address space that the system
 //! refuses.
 
-use crate::process::{alone, is_alone, resident};
+use crate::process::{is_alone, resident, run_test_alone};
 use uslab::{Config, Gfp, KmemCache, Subsystem};
 use uslab_buddy::PageConfig;
 use uslab_magazine::Cpus;
@@ -20,7 +20,7 @@ fn untouched_pages_of_a_slab_are_not_resident() {
     let blocks: Vec<_> = (0..N).map(|_| cache.alloc_block(Gfp::KERNEL).unwrap()).collect();
     let grown = resident().saturating_sub(before);
     // The subsystem has 64 MiB of objects; frames, magazines and the vector need some memory.
-    assert!(grown < 8 << 20, "{N} objects that nobody touched made {} KiB resident", grown >> 10);
+    assert!(grown < 8 << 20, "{N} untouched objects made {} KiB resident", grown >> 10);
     drop(blocks);
     cache.shrink();
     subsystem.pages().decommit();
@@ -55,7 +55,10 @@ fn child_starts_under_an_address_space_limit() {
 #[test]
 fn subsystem_reserves_less_in_little_address_space() {
     let run = |kib: usize| {
-        let text = alone("frugal::child_starts_under_an_address_space_limit", &format!("ulimit -v {kib} &&"));
+        let text = run_test_alone(
+            "frugal::child_starts_under_an_address_space_limit",
+            &format!("ulimit -v {kib} &&"),
+        );
         let pages = text.lines().find_map(|line| line.split_once("pages ")?.1.trim().parse::<usize>().ok());
         pages.unwrap_or_else(|| panic!("{kib} KiB: {text}"))
     };

@@ -72,7 +72,7 @@ fn geometry_matches_every_snapshot_of_the_trace_library() {
         }
     }
     println!("{right} of {rows} rows of {files} snapshots");
-    assert!(files > 0, "no snapshot below {}", Path::new(&root).display());
+    assert!(files > 0, "found no snapshot in {}", Path::new(&root).display());
 }
 
 /// Compares the stride from size and alignment, and `min_partial`, with sysfs. In the kernel, caches with a constructor
@@ -106,7 +106,7 @@ fn geometry_matches_every_attribute_table_of_the_trace_library() {
         files += 1;
     }
     println!("{rows} rows of {files} tables");
-    assert!(files > 0, "no table below {}", Path::new(&root).display());
+    assert!(files > 0, "found no table in {}", Path::new(&root).display());
 }
 
 fn slabinfos(folder: &Path) -> Vec<PathBuf> {

@@ -1,7 +1,7 @@
 //! Tests hardened caches and mallocs: the effect of each option, that nothing is lost, and what sampled allocations
 //! report.
 
-use crate::common::{Heard, config};
+use crate::common::{RecordedReports, config};
 use core::alloc::Layout;
 use core::ptr::NonNull;
 use std::collections::BTreeSet;
@@ -11,18 +11,18 @@ use uslab::{
 };
 use uslab_magazine::on_cpu;
 
-fn hardened(harden: Harden) -> (Subsystem, Heard) {
+fn hardened(harden: Harden) -> (Subsystem, RecordedReports) {
     debugged(harden, "-")
 }
 /// Returns a subsystem as `hardened` does, with these rules of `slab_debug`.
-fn debugged(harden: Harden, rules: &str) -> (Subsystem, Heard) {
-    let (mut config, heard) = (Config { harden, ..config(2, 1, 64 << 20) }, Heard::default());
+fn debugged(harden: Harden, rules: &str) -> (Subsystem, RecordedReports) {
+    let (mut config, heard) = (Config { harden, ..config(2, 1, 64 << 20) }, RecordedReports::default());
     config.slab_debug = rules.parse().unwrap();
     heard.listen(&mut config);
     on_cpu(0);
     (Subsystem::new(config).unwrap(), heard)
 }
-fn kinds(heard: &Heard) -> Vec<CorruptionKind> {
+fn kinds(heard: &RecordedReports) -> Vec<CorruptionKind> {
     heard.take().into_iter().map(|(kind, _)| kind).collect()
 }
 fn layout(size: usize) -> Layout {
@@ -44,9 +44,9 @@ unsafe fn flip_byte(byte: NonNull<u8>) {
 }
 
 /// The address of a freed object, which may be sent to another thread.
-struct Freed(NonNull<u8>);
+struct FreedAddress(NonNull<u8>);
 // SAFETY: no thread dereferences the address.
-unsafe impl Send for Freed {}
+unsafe impl Send for FreedAddress {}
 
 /// Canaries and `slab_debug` both use the bytes after an object. Regression test: if free objects were poisoned without
 /// red zones, the poison was taken for a write beyond the requested size.
@@ -150,14 +150,14 @@ fn concurrent_double_frees_succeed_only_once() {
     let cache = KmemCache::builder("twice", 64).check_frees(true).build_in(&subsystem).unwrap();
     let (threads, rounds) = (4, 2000);
     let barrier = std::sync::Barrier::new(threads);
-    let objects: Vec<_> = (0..rounds).map(|_| Freed(cache.alloc(Gfp::KERNEL).unwrap())).collect();
+    let objects: Vec<_> = (0..rounds).map(|_| FreedAddress(cache.alloc(Gfp::KERNEL).unwrap())).collect();
     std::thread::scope(|scope| {
         for thread in 0..threads {
-            let objects: Vec<_> = objects.iter().map(|object| Freed(object.0)).collect();
+            let objects: Vec<_> = objects.iter().map(|object| FreedAddress(object.0)).collect();
             let (cache, barrier) = (&cache, &barrier);
             scope.spawn(move || {
                 on_cpu(thread as u32 % 2);
-                for Freed(object) in objects {
+                for FreedAddress(object) in objects {
                     barrier.wait();
                     // SAFETY: all frees but one are the error under test; the object is not used.
                     unsafe { cache.free(object) };
@@ -190,13 +190,13 @@ fn free_with_a_wrong_size_is_reported() {
                 // SAFETY: the free is the error under test.
                 unsafe { malloc.free_sized(memory, layout(wrong)) };
                 // A wrong class may also be reported as the wrong cache.
-                let said = kinds(&heard);
+                let reports = kinds(&heard);
                 let named = [[CorruptionKind::WrongSize], [CorruptionKind::WrongCache]]
                     .iter()
-                    .any(|kind| said == kind);
+                    .any(|kind| reports == kind);
                 assert!(
-                    named && (!harden.canaries || said == [CorruptionKind::WrongSize]),
-                    "{size} as {wrong}: {said:?}, {usable} usable, {harden:?}"
+                    named && (!harden.canaries || reports == [CorruptionKind::WrongSize]),
+                    "{size} as {wrong}: {reports:?}, {usable} usable, {harden:?}"
                 );
             }
             // SAFETY: the memory was allocated above with this layout.
@@ -227,7 +227,8 @@ fn free_with_a_wrong_size_is_reported() {
 /// an eighth larger than requested.
 #[test]
 fn free_by_size_is_accepted_in_a_reused_mapping() {
-    let (mut config, heard) = (Config { check_frees: true, ..config(2, 1, 64 << 20) }, Heard::default());
+    let (mut config, heard) =
+        (Config { check_frees: true, ..config(2, 1, 64 << 20) }, RecordedReports::default());
     heard.listen(&mut config);
     on_cpu(0);
     let subsystem = Subsystem::new(config).unwrap();
@@ -251,7 +252,7 @@ fn idle_mappings_are_unmapped_and_counted() {
     let unmapped = || subsystem.info().huge.unmapped;
     let piece = || drop(malloc.alloc_block(layout(5 << 20), Gfp::KERNEL).unwrap());
     (0..64).for_each(|_| piece());
-    assert_eq!(unmapped(), 0, "so many rest");
+    assert_eq!(unmapped(), 0, "the quarantine holds this many objects");
     piece();
     assert_eq!((unmapped(), subsystem.info().huge.frees), (1, 65));
     subsystem.check().unwrap();
@@ -284,10 +285,13 @@ fn write_between_two_objects_is_reported_by_either_free() {
         unsafe { flip_byte(pair[1].sub(1)) };
         assert_eq!(kinds(&heard), []);
         free(names);
-        let said = heard.take();
+        let reports = heard.take();
         let front = format!("object {:#x}", pair[0].addr());
-        assert!(said.len() == 1 && said[0].1.contains(&front), "{before:?} {names}: {said:?}, not {front}");
-        assert_eq!(said[0].0, CorruptionKind::Overflow);
+        assert!(
+            reports.len() == 1 && reports[0].1.contains(&front),
+            "{before:?} {names}: {reports:?}, not {front}"
+        );
+        assert_eq!(reports[0].0, CorruptionKind::Overflow);
         // The report repaired the bytes, so the other free is not reported.
         [0, 1].into_iter().filter(|of| Some(*of) != before && *of != names).for_each(&mut free);
         assert_eq!(kinds(&heard), []);
@@ -367,10 +371,10 @@ fn write_past_an_object_is_reported_at_its_free() {
         inode.add(600).write(!inode.add(600).read());
         cache.free(inode);
     }
-    let said = heard.take();
+    let reports = heard.take();
     assert!(
-        said.len() == 1 && said[0].1.starts_with("cache inode: write behind the end of an object 0x"),
-        "{said:?}"
+        reports.len() == 1 && reports[0].1.starts_with("cache inode: write past the end of an object 0x"),
+        "{reports:?}"
     );
     // A canary adds at most a quarter.
     for (size, stride) in [(16, 16), (24, 24), (32, 40)] {
@@ -435,7 +439,7 @@ fn order(harden: Harden) -> Vec<usize> {
 #[test]
 fn random_object_order_depends_on_the_seed() {
     let seeded = |seed| order(Harden { random_order: true, seed: Some(seed), ..Harden::OFF });
-    assert!(order(Harden::OFF)[..64].is_sorted(), "of a slab");
+    assert!(order(Harden::OFF)[..64].is_sorted(), "the object is of the slab");
     for seed in 1..=20 {
         let drawn = seeded(seed);
         assert_eq!(drawn, seeded(seed), "seed {seed}");
@@ -443,7 +447,7 @@ fn random_object_order_depends_on_the_seed() {
         let all: BTreeSet<_> = drawn.iter().collect();
         assert_eq!(all.len(), 256);
         let neighbours = drawn.windows(2).filter(|pair| pair[0].abs_diff(pair[1]) == 64).count();
-        assert!(neighbours < 40, "seed {seed}: {neighbours} of 255 objects lie beside the one before");
+        assert!(neighbours < 40, "seed {seed}: {neighbours} of 255 objects are adjacent to the previous one");
     }
     let unknown = || order(Harden { random_order: true, ..Harden::OFF });
     assert_ne!(unknown(), unknown());
@@ -473,7 +477,7 @@ fn quarantine_delays_the_reuse_of_freed_objects() {
     let mut last = BTreeSet::new();
     for round in 0..4000 {
         let object = cache.alloc(Gfp::KERNEL).unwrap();
-        assert!(!last.contains(&object), "round {round}: of the last 100");
+        assert!(!last.contains(&object), "round {round}: the object is one of the last 100");
         last.insert(object);
         // SAFETY: the object was allocated above, and is freed once.
         unsafe { cache.free(object) };
@@ -488,7 +492,7 @@ fn quarantine_delays_the_reuse_of_freed_objects() {
     assert_eq!((census.quarantined, census.used), (256, 0));
     // A reap flushes quarantined objects of the previous interval; a shrink flushes all.
     subsystem.reap();
-    assert_eq!(cache.info().quarantined, 256, "of this interval");
+    assert_eq!(cache.info().quarantined, 256, "the sample is from this interval");
     subsystem.reap();
     assert_eq!(cache.info().quarantined, 0);
     // SAFETY: the object was allocated just now, and is freed once.
@@ -648,7 +652,7 @@ fn guard_page_after_a_slab_is_inaccessible() {
 fn slabs_beyond_the_mapping_quota_have_no_guard_page() {
     let most = std::fs::read_to_string("/proc/sys/vm/max_map_count").unwrap().trim().parse::<u32>().unwrap();
     if most > 1 << 17 {
-        println!("{most} mappings are for more pages than are to be had here");
+        println!("skipped: the machine has too few pages for {most} mappings");
         return;
     }
     let guarded = most / 2;
@@ -743,9 +747,9 @@ fn hardened_malloc_reports_nothing_under_random_operations() {
 }
 
 /// Returns a malloc that samples one allocation in `guard_every`.
-fn guarded(guard_every: u32, check_frees: bool) -> (Subsystem, Malloc, Heard) {
+fn guarded(guard_every: u32, check_frees: bool) -> (Subsystem, Malloc, RecordedReports) {
     let (mut config, heard) =
-        (Config { guard_every, check_frees, ..config(2, 1, 64 << 20) }, Heard::default());
+        (Config { guard_every, check_frees, ..config(2, 1, 64 << 20) }, RecordedReports::default());
     heard.listen(&mut config);
     on_cpu(0);
     let subsystem = Subsystem::new(config).unwrap();
@@ -796,7 +800,10 @@ fn invalid_free_of_a_sample_is_reported() {
     let (subsystem, malloc, heard) = guarded(1, false);
     let sample = |size| {
         let memory = (0..1000).map(|_| malloc.alloc(layout(size), Gfp::KERNEL).unwrap());
-        memory.into_iter().find(|memory| is_sampled(&subsystem, *memory)).expect("one in many")
+        memory
+            .into_iter()
+            .find(|memory| is_sampled(&subsystem, *memory))
+            .expect("the guard must sample one of many objects")
     };
     let memory = sample(40);
     // SAFETY: the errors are what is tested.
@@ -837,7 +844,7 @@ fn guard_samples_once_per_interval_without_magazine_misses() {
         sampled
     };
     pairs(100);
-    assert_eq!(pairs(1_000_000), 0, "it never misses");
+    assert_eq!(pairs(1_000_000), 0, "each operation is served by the CPU");
     for interval in 0..10 {
         subsystem.end_interval();
         // The allocation after a sample also misses, and may be the next sample; so may the one after that. Ten pairs
@@ -846,7 +853,7 @@ fn guard_samples_once_per_interval_without_magazine_misses() {
     }
     // The number of pairs is too small for a sample.
     subsystem.end_interval();
-    assert!((1..=3).contains(&pairs(100)), "of the interval before");
+    assert!((1..=3).contains(&pairs(100)), "the sample is from the previous interval");
     subsystem.end_interval();
     assert_eq!(pairs(100), 0);
 }
@@ -869,7 +876,7 @@ fn guard_samples_caches_at_the_configured_rate() {
         (0..n).filter(one).count()
     };
     pairs(100);
-    assert_eq!(pairs(1_000_000), 0, "it never misses");
+    assert_eq!(pairs(1_000_000), 0, "each operation is served by the CPU");
 }
 
 #[cfg(all(target_os = "linux", not(uslab_heap)))]
@@ -890,7 +897,7 @@ fn forked_child_inherits_guard_samples() {
 
 /// Returns a subsystem whose caches sample, one of its caches, and a cache that is not sampled.
 #[cfg(all(target_os = "linux", not(uslab_heap)))]
-fn guarded_caches(guard_every: u32) -> (Subsystem, KmemCache, KmemCache, Heard) {
+fn guarded_caches(guard_every: u32) -> (Subsystem, KmemCache, KmemCache, RecordedReports) {
     let (subsystem, _, heard) = guarded(guard_every, true);
     let cache = KmemCache::builder("sampled", 64).build_in(&subsystem).unwrap();
     let limited = KmemCache::builder("limited", 64).limit(Limit::Objects(100)).build_in(&subsystem).unwrap();
@@ -996,7 +1003,8 @@ fn make_a_mistake(what: &str, of_kmalloc: bool) {
     let is_there = |memory: &NonNull<u8>| {
         is_sampled(&subsystem, *memory) && memory.addr().get().is_multiple_of(4096) != at_end
     };
-    let object = (0..10_000).map(|_| alloc()).find(is_there).expect("one in many");
+    let object =
+        (0..10_000).map(|_| alloc()).find(is_there).expect("the guard must sample one of many objects");
     // SAFETY: the error is under test.
     unsafe {
         let free = || if of_kmalloc { subsystem.kmalloc().free(object) } else { cache.free(object) };
@@ -1030,16 +1038,17 @@ fn sample_error_report_has_allocation_and_free_stacks() {
             let program =
                 program.args(["--exact", &test, "--nocapture"]).env(variable, format!("{of} {what}"));
             let output = program.output().unwrap();
-            let said = String::from_utf8_lossy(&output.stderr);
-            assert!(!output.status.success(), "{what} of {of}: {said}");
-            assert!(said.contains(&format!("uslab: guard: {what}: ")), "{what} of {of}: {said}");
+            let reports = String::from_utf8_lossy(&output.stderr);
+            assert!(!output.status.success(), "{what} of {of}: {reports}");
+            assert!(reports.contains(&format!("uslab: guard: {what}: ")), "{what} of {of}: {reports}");
             let is_freed = what.ends_with("free");
             let stacks = [true, is_freed].map(usize::from);
-            let told = ["\nallocated by thread ", "\nfreed by thread "].map(|who| said.matches(who).count());
-            assert_eq!(told, stacks, "{what} of {of}: {said}");
+            let told =
+                ["\nallocated by thread ", "\nfreed by thread "].map(|who| reports.matches(who).count());
+            assert_eq!(told, stacks, "{what} of {of}: {reports}");
             // The function is on the stack of the mistake, and of each earlier operation.
-            let functions = said.matches("make_a_mistake").count();
-            assert!(functions > usize::from(is_freed), "{what} of {of}: {said}");
+            let functions = reports.matches("make_a_mistake").count();
+            assert!(functions > usize::from(is_freed), "{what} of {of}: {reports}");
         }
     }
 }

@@ -3,12 +3,12 @@
 use crate::common::{assert_all_given_back, config, subsystem};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use uslab::cache::{Account, HELD_SURPLUS};
+use uslab::cache::{Account, MAX_SURPLUS_BYTES};
 use uslab::{AllocError, Config, KmemCache, Limit, ObjectCache, Subsystem};
 use uslab_magazine::on_cpu;
 use uslab_magazine::sync::{AtomicUsize, Ordering::Relaxed};
 
-const HELD: usize = 256 << 10;
+const HELD_BYTES: usize = 256 << 10;
 
 /// An object that counts the bytes that it holds in `held`.
 struct Deflate {
@@ -33,21 +33,23 @@ fn allocation_with_held_memory_constructs_a_single_object() {
     let subsystem = subsystem(1);
     let held = Arc::new(AtomicUsize::new(0));
     let new = held.clone();
-    let cache =
-        ObjectCache::builder("deflate").ctor(move || Deflate::new(&new, HELD)).build_in(&subsystem).unwrap();
+    let cache = ObjectCache::builder("deflate")
+        .ctor(move || Deflate::new(&new, HELD_BYTES))
+        .build_in(&subsystem)
+        .unwrap();
     let objects: Vec<_> = (1..=300)
         .map(|n| {
             let object = cache.alloc().unwrap();
-            assert_eq!(held.load(Relaxed), n * HELD);
+            assert_eq!(held.load(Relaxed), n * HELD_BYTES);
             object
         })
         .collect();
     drop(objects);
     // The weights are not known, so free objects stay constructed until a shrink.
-    assert_eq!(held.load(Relaxed), 300 * HELD);
+    assert_eq!(held.load(Relaxed), 300 * HELD_BYTES);
     let one = cache.alloc().unwrap();
     cache.shrink();
-    assert_eq!(held.load(Relaxed), HELD, "the one in use");
+    assert_eq!(held.load(Relaxed), HELD_BYTES, "the object in use is counted");
     drop(one);
     cache.reap();
     cache.reap();
@@ -63,8 +65,10 @@ fn reaper_thread_destructs_unused_objects() {
     let subsystem = Subsystem::new(Config { reap_every, ..config(2, 1, 64 << 20) }).unwrap();
     let held = Arc::new(AtomicUsize::new(0));
     let new = held.clone();
-    let cache =
-        ObjectCache::builder("deflate").ctor(move || Deflate::new(&new, HELD)).build_in(&subsystem).unwrap();
+    let cache = ObjectCache::builder("deflate")
+        .ctor(move || Deflate::new(&new, HELD_BYTES))
+        .build_in(&subsystem)
+        .unwrap();
     for _ in 0..3 {
         drop((0..1000).map(|_| cache.alloc().unwrap()).collect::<Vec<_>>());
         let start = Instant::now();
@@ -82,19 +86,19 @@ fn burst_of_weighted_objects_is_freed_without_reaper_thread() {
         let subsystem = subsystem(1);
         let held = Arc::new(AtomicUsize::new(0));
         let new = held.clone();
-        let builder = ObjectCache::builder("deflate").ctor(move || Deflate::new(&new, HELD));
-        let builder = if weighed { builder.weigh(|object| object.bytes) } else { builder.holds(HELD) };
+        let builder = ObjectCache::builder("deflate").ctor(move || Deflate::new(&new, HELD_BYTES));
+        let builder = if weighed { builder.weigh(|object| object.bytes) } else { builder.holds(HELD_BYTES) };
         let cache = builder.build_in(&subsystem).unwrap();
         let objects: Vec<_> = (0..1000).map(|_| cache.alloc().unwrap()).collect();
-        assert_eq!(cache.info().held_bytes, 1000 * HELD as u64);
-        let series = format!("uslab_cache_held_bytes{{cache=\"deflate\"}} {}\n", 1000 * HELD);
+        assert_eq!(cache.info().held_bytes, 1000 * HELD_BYTES as u64);
+        let series = format!("uslab_cache_held_bytes{{cache=\"deflate\"}} {}\n", 1000 * HELD_BYTES);
         assert!(subsystem.info().prometheus().to_string().contains(&series), "{series}");
         drop(objects);
         let info = cache.info();
-        let parked = (info.in_magazines + info.in_depot) as usize * HELD;
-        assert!(held.load(Relaxed) <= parked + HELD_SURPLUS, "{info:?}");
+        let parked = (info.in_magazines + info.in_depot) as usize * HELD_BYTES;
+        assert!(held.load(Relaxed) <= parked + MAX_SURPLUS_BYTES, "{info:?}");
         if !weighed {
-            assert!(held.load(Relaxed) <= 10 << 20, "CPUs and depots keep few: {info:?}");
+            assert!(held.load(Relaxed) <= 10 << 20, "CPUs and depots must keep few objects: {info:?}");
         }
         assert_eq!(info.held_bytes as usize, held.load(Relaxed));
         cache.shrink();
@@ -105,14 +109,16 @@ fn burst_of_weighted_objects_is_freed_without_reaper_thread() {
 #[test]
 fn memory_held_by_objects_is_charged_to_the_account() {
     let subsystem = subsystem(1);
-    let (new, slab) = (|| vec![0_u8; HELD], 4096);
-    let limited =
-        ObjectCache::builder("limited").ctor(new).holds(HELD).limit(Limit::Bytes(4 * HELD as u64 + slab));
+    let (new, slab) = (|| vec![0_u8; HELD_BYTES], 4096);
+    let limited = ObjectCache::builder("limited")
+        .ctor(new)
+        .holds(HELD_BYTES)
+        .limit(Limit::Bytes(4 * HELD_BYTES as u64 + slab));
     let limited = limited.build_in(&subsystem).unwrap();
-    let tenant = Account::new_in(&subsystem, 4 * HELD + slab as usize);
-    let of_tenant = ObjectCache::builder("of-tenant").ctor(new).holds(HELD).account(&tenant);
+    let tenant = Account::new_in(&subsystem, 4 * HELD_BYTES + slab as usize);
+    let of_tenant = ObjectCache::builder("of-tenant").ctor(new).holds(HELD_BYTES).account(&tenant);
     let of_tenant = of_tenant.build_in(&subsystem).unwrap();
-    let bytes = 4 * HELD + slab as usize;
+    let bytes = 4 * HELD_BYTES + slab as usize;
     for (cache, error) in
         [(&limited, AllocError::HeldLimit { bytes }), (&of_tenant, AllocError::AccountLimit { bytes })]
     {
@@ -133,8 +139,9 @@ fn memory_held_by_objects_is_charged_to_the_account() {
 #[test]
 fn waiter_for_memory_held_by_objects_is_served() {
     let subsystem = subsystem(2);
-    let limit = Limit::Bytes(HELD as u64 + 4096);
-    let cache = ObjectCache::builder("limited").ctor(|| vec![0_u8; HELD]).holds(HELD).limit(limit);
+    let limit = Limit::Bytes(HELD_BYTES as u64 + 4096);
+    let cache =
+        ObjectCache::builder("limited").ctor(|| vec![0_u8; HELD_BYTES]).holds(HELD_BYTES).limit(limit);
     let cache = cache.build_in(&subsystem).unwrap();
     for _ in 0..20 {
         let one = cache.alloc().unwrap();
@@ -160,7 +167,7 @@ fn waiter_for_memory_held_by_objects_is_served() {
 fn failed_construction_is_not_charged() {
     let subsystem = subsystem(1);
     let cache =
-        KmemCache::builder("refused", 64).try_ctor(|_| false).holds(HELD).build_in(&subsystem).unwrap();
+        KmemCache::builder("refused", 64).try_ctor(|_| false).holds(HELD_BYTES).build_in(&subsystem).unwrap();
     assert_eq!(cache.alloc(uslab::Gfp::KERNEL), Err(AllocError::Constructor));
     assert_eq!(cache.info().held_bytes, 0);
     drop(cache);
@@ -171,7 +178,7 @@ fn failed_construction_is_not_charged() {
 #[test]
 fn panic_in_the_weight_function_stops_no_operation() {
     let subsystem = subsystem(1);
-    let cache = ObjectCache::builder("bomb").ctor(|| 0_u64).weigh(|_| panic!("on purpose"));
+    let cache = ObjectCache::builder("bomb").ctor(|| 0_u64).weigh(|_| panic!("intended panic"));
     let cache = cache.build_in(&subsystem).unwrap();
     drop((0..100).map(|_| cache.alloc().unwrap()).collect::<Vec<_>>());
     cache.shrink();
@@ -185,24 +192,27 @@ fn panic_in_the_weight_function_stops_no_operation() {
 #[test]
 fn error_of_a_typed_constructor_reaches_the_caller() {
     let subsystem = subsystem(1);
-    let [most, held] = [3 * HELD, 0].map(|bytes| Arc::new(AtomicUsize::new(bytes)));
+    let [most, held] = [3 * HELD_BYTES, 0].map(|bytes| Arc::new(AtomicUsize::new(bytes)));
     let (limit, new) = (most.clone(), held.clone());
     let cache = ObjectCache::builder("scratch")
         .try_ctor(move || match new.load(Relaxed) < limit.load(Relaxed) {
-            true => Ok(Deflate::new(&new, HELD)),
-            false => Err(std::io::Error::other("no room")),
+            true => Ok(Deflate::new(&new, HELD_BYTES)),
+            false => Err(std::io::Error::other("the buffer is full")),
         })
         .build_in(&subsystem)
         .unwrap();
     let three: Vec<_> = (0..3).map(|_| cache.alloc().unwrap()).collect();
     let error = cache.alloc().map(drop).unwrap_err();
     assert_eq!(error, AllocError::Constructor);
-    assert_eq!(error.take_cause().unwrap().downcast_ref::<std::io::Error>().unwrap().to_string(), "no room");
+    assert_eq!(
+        error.take_cause().unwrap().downcast_ref::<std::io::Error>().unwrap().to_string(),
+        "the buffer is full"
+    );
     assert!(error.take_cause().is_none());
     assert!(AllocError::TooLarge.take_cause().is_none());
-    most.store(4 * HELD, Relaxed);
+    most.store(4 * HELD_BYTES, Relaxed);
     drop(cache.alloc().unwrap());
-    assert_eq!(held.load(Relaxed), 4 * HELD);
+    assert_eq!(held.load(Relaxed), 4 * HELD_BYTES);
     drop(three);
     drop(cache);
     assert_eq!(held.load(Relaxed), 0);
@@ -244,8 +254,8 @@ fn constructions_minus_destructions_equal_the_existing_objects() {
 /// Regression test: the cache could not be destroyed, because the reaper was holding objects.
 #[test]
 fn cache_can_be_destroyed_during_a_reap() {
-    struct Slow(u64, u64);
-    impl Drop for Slow {
+    struct SlowObject(u64, u64);
+    impl Drop for SlowObject {
         fn drop(&mut self) {
             assert_eq!((self.0, self.1), (1, 2));
             std::thread::sleep(Duration::from_micros(50));
@@ -253,7 +263,7 @@ fn cache_can_be_destroyed_during_a_reap() {
     }
     let subsystem = subsystem(2);
     for _ in 0..20 {
-        let cache = ObjectCache::builder("slow").ctor(|| Slow(1, 2)).build_in(&subsystem).unwrap();
+        let cache = ObjectCache::builder("slow").ctor(|| SlowObject(1, 2)).build_in(&subsystem).unwrap();
         let kept = cache.alloc().unwrap();
         drop(cache.alloc_bulk(50).unwrap());
         std::thread::scope(|scope| {

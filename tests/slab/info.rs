@@ -155,7 +155,11 @@ fn all_report_formats_show_equal_numbers() {
     let held = cache.alloc_blocks(Gfp::KERNEL, 70).unwrap();
     let info = subsystem.info();
     let table = info.slabinfo();
-    assert_eq!((&table, table.rows[0].name.as_str()), (&subsystem.slabinfo(), "inode"), "the newest first");
+    assert_eq!(
+        (&table, table.rows[0].name.as_str()),
+        (&subsystem.slabinfo(), "inode"),
+        "the newest objects are first"
+    );
     assert_eq!(table.to_string().parse().as_ref(), Ok(&table));
     let json = serde_json::to_value(&table).unwrap();
     assert_eq!(json["rows"][0]["active_objects"], table.rows[0].active_objects);
@@ -317,7 +321,7 @@ fn operations_are_counted_by_the_level_serving_them() {
     // Prefilled objects count as operations when they leave the cache and when they return.
     let mut mine = cache.prefill(Gfp::KERNEL, 8).unwrap();
     let ahead = paths();
-    assert_eq!(ahead, Paths { cpu: info.paths.cpu + 8, ..info.paths }, "what lay on the CPU's stack");
+    assert_eq!(ahead, Paths { cpu: info.paths.cpu + 8, ..info.paths }, "the objects from the CPU's stack");
     held.extend((0..8).map(|_| mine.alloc_block().unwrap()));
     held.drain(..).for_each(|block| mine.free_block(block));
     assert_eq!(paths(), ahead);
@@ -393,7 +397,7 @@ fn caches_without_slabs_are_shown_only_on_request() {
     cache.shrink();
     let info = subsystem.info();
     let names = |table: &SlabInfo| table.rows.iter().map(|row| row.name.clone()).collect::<Vec<_>>();
-    assert_eq!(names(&info.slabinfo()), ["inode", "kmalloc-128"], "one that had a slab once is shown");
+    assert_eq!(names(&info.slabinfo()), ["inode", "kmalloc-128"], "a cache that had a slab is shown");
     assert_eq!((info.slabinfo(), info.slabinfo_all().rows.len()), (subsystem.slabinfo(), 54));
     let series = |text: String| text.lines().filter(|line| line.starts_with("uslab_cache_objects{")).count();
     assert_eq!(series(info.prometheus().to_string()), 2 * 5);

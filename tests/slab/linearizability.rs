@@ -4,7 +4,7 @@
 //! wrapper with a deliberate error; its history must be rejected. Handle tables and hives have one owner, so this test
 //! puts them under a lock.
 
-use crate::linearizable::{Call, Object, Owned, Recorder, Spec, check, check_each};
+use crate::linearizable::{Call, Object, OwnedOp, Recorder, Spec, check, check_each};
 use std::collections::BTreeSet;
 use std::fmt::Debug;
 use uslab::handle::{Generations, Handle, HandleCache, HandleTable};
@@ -21,20 +21,20 @@ const CALLS: u64 = 100;
 const TRIES: u64 = 2000;
 
 /// Runs `body` on each thread, with a number that differs in every round, and returns the recorded calls.
-fn record<O: Send>(round: u64, body: impl Fn(&Recorder<O>, &mut Dice) + Sync) -> Vec<Call<O>> {
+fn record<O: Send>(round: u64, body: impl Fn(&Recorder<O>, &mut XorShift) + Sync) -> Vec<Call<O>> {
     let recorder = Recorder::new();
     std::thread::scope(|scope| {
         for thread in 0..THREADS {
             let (recorder, body) = (&recorder, &body);
-            scope.spawn(move || body(recorder, &mut Dice(round * THREADS + thread + 1)));
+            scope.spawn(move || body(recorder, &mut XorShift(round * THREADS + thread + 1)));
         }
     });
     recorder.history()
 }
 
 /// The random number generator xorshift64 (Marsaglia 2003).
-struct Dice(u64);
-impl Dice {
+struct XorShift(u64);
+impl XorShift {
     fn below(&mut self, n: u64) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
@@ -54,12 +54,12 @@ fn explained<K: Debug>(round: u64, outcome: Result<(), K>) {
 // ---- objects of a cache ----
 
 /// Allocates and frees objects, which are passed from thread to thread.
-fn exchange(round: u64, alloc: impl Fn() -> usize + Sync, free: impl Fn(usize) + Sync) -> Vec<Call<Owned>> {
+fn exchange(round: u64, alloc: impl Fn() -> usize + Sync, free: impl Fn(usize) + Sync) -> Vec<Call<OwnedOp>> {
     let shared = Mutex::new(vec![]);
     record(round, |recorder, dice| {
         for _ in 0..CALLS {
             if dice.below(2) == 0 {
-                let object = recorder.call(&alloc, |object| Owned::Alloc(*object));
+                let object = recorder.call(&alloc, |object| OwnedOp::Alloc(*object));
                 shared.lock().push(object);
             } else {
                 let mut objects = shared.lock();
@@ -67,7 +67,7 @@ fn exchange(round: u64, alloc: impl Fn() -> usize + Sync, free: impl Fn(usize) +
                 let object = (n > 0).then(|| objects.swap_remove(dice.below(n) as usize));
                 drop(objects);
                 if let Some(object) = object {
-                    recorder.call(|| free(object), |()| Owned::Free(object));
+                    recorder.call(|| free(object), |()| OwnedOp::Free(object));
                 }
             }
         }
@@ -86,7 +86,7 @@ fn concurrent_allocations_never_share_an_object() {
             unsafe { cache.free(object) };
         };
         let history = exchange(round, alloc, free);
-        explained(round, check_each(&Object { owned: false }, &history, Owned::object));
+        explained(round, check_each(&Object { owned: false }, &history, OwnedOp::object));
     }
 }
 
@@ -95,13 +95,13 @@ fn checker_detects_a_pool_with_non_atomic_allocation() {
     let wrong = |round| {
         let objects = Mutex::new((0..1000).collect::<Vec<usize>>());
         let alloc = || {
-            let last = *objects.lock().last().expect("there are more than are used");
+            let last = *objects.lock().last().expect("the cache must have more objects than are used");
             std::thread::yield_now();
             objects.lock().pop();
             last
         };
         let history = exchange(round, alloc, |object| objects.lock().push(object));
-        check_each(&Object { owned: false }, &history, Owned::object).is_err()
+        check_each(&Object { owned: false }, &history, OwnedOp::object).is_err()
     };
     assert!(is_caught(wrong));
 }
@@ -110,24 +110,24 @@ fn checker_detects_a_pool_with_non_atomic_allocation() {
 
 /// The specification of a pool with a reserve.
 #[derive(Clone, PartialEq, Eq, Hash)]
-struct Reserved {
+struct PoolSpec {
     least: usize,
     out: BTreeSet<usize>,
 }
 #[derive(Clone, Copy, Debug)]
-enum Taken {
+enum PoolOp {
     /// The allocated object; `None` if the allocation was refused.
     Alloc(Option<usize>),
     Free(usize),
 }
-impl Spec for Reserved {
-    type Op = Taken;
-    fn allows(&mut self, op: &Taken) -> bool {
+impl Spec for PoolSpec {
+    type Op = PoolOp;
+    fn allows(&mut self, op: &PoolOp) -> bool {
         match op {
             // An allocation must succeed while fewer objects are in use than the reserve has.
-            Taken::Alloc(None) => self.out.len() >= self.least,
-            Taken::Alloc(Some(object)) => self.out.insert(*object),
-            Taken::Free(object) => self.out.remove(object),
+            PoolOp::Alloc(None) => self.out.len() >= self.least,
+            PoolOp::Alloc(Some(object)) => self.out.insert(*object),
+            PoolOp::Free(object) => self.out.remove(object),
         }
     }
 }
@@ -135,19 +135,19 @@ fn take_turns(
     round: u64,
     alloc: impl Fn() -> Option<usize> + Sync,
     free: impl Fn(usize) + Sync,
-) -> Vec<Call<Taken>> {
+) -> Vec<Call<PoolOp>> {
     record(round, |recorder, dice| {
         let mut mine = vec![];
         for _ in 0..CALLS {
             if mine.len() < 2 && dice.below(2) == 0 {
-                mine.extend(recorder.call(&alloc, |object| Taken::Alloc(*object)));
+                mine.extend(recorder.call(&alloc, |object| PoolOp::Alloc(*object)));
                 std::thread::yield_now();
             } else if let Some(object) = mine.pop() {
-                recorder.call(|| free(object), |()| Taken::Free(object));
+                recorder.call(|| free(object), |()| PoolOp::Free(object));
             }
         }
         for object in mine {
-            recorder.call(|| free(object), |()| Taken::Free(object));
+            recorder.call(|| free(object), |()| PoolOp::Free(object));
         }
     })
 }
@@ -169,10 +169,10 @@ fn mempool_refuses_only_while_its_reserve_is_used() {
             unsafe { pool.free(object) };
         };
         let history = take_turns(round, alloc, free);
-        refused += history.iter().filter(|call| matches!(call.op, Taken::Alloc(None))).count();
-        explained(round, check(&Reserved { least: 3, out: BTreeSet::new() }, &history));
+        refused += history.iter().filter(|call| matches!(call.op, PoolOp::Alloc(None))).count();
+        explained(round, check(&PoolSpec { least: 3, out: BTreeSet::new() }, &history));
     }
-    assert!(refused > 0, "the reserve was never out");
+    assert!(refused > 0, "the reserve must be used in some history");
     println!("LINEARIZABLE | mempool | {ROUNDS} histories | {refused} refusals");
 }
 
@@ -186,7 +186,7 @@ fn checker_detects_a_reserve_that_refills_late() {
             objects.lock().extend(before);
         };
         let history = take_turns(round, || objects.lock().pop(), free);
-        check(&Reserved { least: 3, out: BTreeSet::new() }, &history).is_err()
+        check(&PoolSpec { least: 3, out: BTreeSet::new() }, &history).is_err()
     };
     assert!(is_caught(wrong));
 }
@@ -195,26 +195,26 @@ fn checker_detects_a_reserve_that_refills_late() {
 
 /// The states of one handle.
 #[derive(Clone, PartialEq, Eq, Hash)]
-enum Life {
+enum HandleState {
     NotYet,
     Live,
     Over,
 }
 #[derive(Clone, Copy, Debug)]
-enum Named {
+enum HandleOp {
     Insert(u64),
     /// A lookup, and `true` if it found a value.
     Get(u64, bool),
     Remove(u64, bool),
 }
-impl Spec for Life {
-    type Op = Named;
-    fn allows(&mut self, op: &Named) -> bool {
+impl Spec for HandleState {
+    type Op = HandleOp;
+    fn allows(&mut self, op: &HandleOp) -> bool {
         let live = *self == Self::Live;
         match op {
-            Named::Insert(_) => std::mem::replace(self, Self::Live) == Self::NotYet,
-            Named::Get(_, found) => live == *found,
-            Named::Remove(_, found) => {
+            HandleOp::Insert(_) => std::mem::replace(self, Self::Live) == Self::NotYet,
+            HandleOp::Get(_, found) => live == *found,
+            HandleOp::Remove(_, found) => {
                 if live {
                     *self = Self::Over;
                 }
@@ -223,9 +223,9 @@ impl Spec for Life {
         }
     }
 }
-fn handle(op: &Named) -> u64 {
+fn handle(op: &HandleOp) -> u64 {
     match op {
-        Named::Insert(handle) | Named::Get(handle, _) | Named::Remove(handle, _) => *handle,
+        HandleOp::Insert(handle) | HandleOp::Get(handle, _) | HandleOp::Remove(handle, _) => *handle,
     }
 }
 /// Runs threads that look up handles which other threads inserted; some of the handles are stale.
@@ -234,13 +234,13 @@ fn name_each_other(
     insert: impl Fn() -> Handle + Sync,
     get: impl Fn(Handle) -> bool + Sync,
     remove: impl Fn(Handle) -> bool + Sync,
-) -> Vec<Call<Named>> {
+) -> Vec<Call<HandleOp>> {
     let known: Mutex<Vec<Handle>> = Mutex::new(vec![]);
     record(round, |recorder, dice| {
         for _ in 0..CALLS {
             let (n, what) = (known.lock().len() as u64, dice.below(4));
             if n == 0 || what == 0 {
-                let handle = recorder.call(&insert, |handle| Named::Insert(handle.to_bits()));
+                let handle = recorder.call(&insert, |handle| HandleOp::Insert(handle.to_bits()));
                 known.lock().push(handle);
                 continue;
             }
@@ -248,9 +248,9 @@ fn name_each_other(
             let at = n - 1 - dice.below(n.min(4));
             let handle = known.lock()[at as usize];
             if what < 3 {
-                recorder.call(|| get(handle), |found| Named::Get(handle.to_bits(), *found));
+                recorder.call(|| get(handle), |found| HandleOp::Get(handle.to_bits(), *found));
             } else {
-                recorder.call(|| remove(handle), |found| Named::Remove(handle.to_bits(), *found));
+                recorder.call(|| remove(handle), |found| HandleOp::Remove(handle.to_bits(), *found));
             }
         }
     })
@@ -264,7 +264,7 @@ fn handle_is_valid_until_its_object_is_freed() {
         let cache: HandleCache<u64> = builder.build_handles_in(&subsystem, Generations::default()).unwrap();
         let (get, free) = (|handle| cache.get(handle).is_some(), |handle| cache.free(handle));
         let history = name_each_other(round, || cache.alloc().unwrap(), get, free);
-        explained(round, check_each(&Life::NotYet, &history, handle));
+        explained(round, check_each(&HandleState::NotYet, &history, handle));
     }
 }
 
@@ -283,7 +283,7 @@ fn handle_table_behind_a_lock_is_linearizable() {
         };
         let insert = || table.lock().alloc(1).unwrap();
         let history = name_each_other(round, insert, |handle| table.lock().get(handle).is_some(), remove);
-        check_each(&Life::NotYet, &history, handle)
+        check_each(&HandleState::NotYet, &history, handle)
     };
     (0..ROUNDS).for_each(|round| explained(round, run(round, false)));
     assert!(is_caught(|round| run(round, true).is_err()));
@@ -293,26 +293,26 @@ fn handle_table_behind_a_lock_is_linearizable() {
 
 /// The specification of one place: the value that was last written there, if any.
 #[derive(Clone, PartialEq, Eq, Hash)]
-struct Place(Option<u64>);
+struct PlaceSpec(Option<u64>);
 #[derive(Clone, Copy, Debug)]
-enum Kept {
+enum HiveOp {
     Insert(usize, u64),
     Get(usize, u64),
     Remove(usize, u64),
 }
-impl Spec for Place {
-    type Op = Kept;
-    fn allows(&mut self, op: &Kept) -> bool {
+impl Spec for PlaceSpec {
+    type Op = HiveOp;
+    fn allows(&mut self, op: &HiveOp) -> bool {
         match op {
-            Kept::Insert(_, value) => self.0.replace(*value).is_none(),
-            Kept::Get(_, value) => self.0 == Some(*value),
-            Kept::Remove(_, value) => self.0.take() == Some(*value),
+            HiveOp::Insert(_, value) => self.0.replace(*value).is_none(),
+            HiveOp::Get(_, value) => self.0 == Some(*value),
+            HiveOp::Remove(_, value) => self.0.take() == Some(*value),
         }
     }
 }
-fn place(op: &Kept) -> usize {
+fn place(op: &HiveOp) -> usize {
     match op {
-        Kept::Insert(place, _) | Kept::Get(place, _) | Kept::Remove(place, _) => *place,
+        HiveOp::Insert(place, _) | HiveOp::Get(place, _) | HiveOp::Remove(place, _) => *place,
     }
 }
 
@@ -334,24 +334,24 @@ fn hive_value_keeps_its_address_until_removed() {
                         let key = hive.insert(value).unwrap();
                         (std::ptr::from_ref(hive.get(&key)).addr(), key)
                     };
-                    let kept = recorder.call(insert, |(at, _)| Kept::Insert(*at, value));
+                    let kept = recorder.call(insert, |(at, _)| HiveOp::Insert(*at, value));
                     keys.lock().push(kept);
                     continue;
                 };
                 if what == 1 {
-                    recorder.call(|| *hive.lock().get(&key), |value| Kept::Get(at, *value));
+                    recorder.call(|| *hive.lock().get(&key), |value| HiveOp::Get(at, *value));
                     keys.lock().push((at, key));
                 } else if late {
                     // The wrong wrapper removes the value before the recorded call begins.
                     let value = hive.lock().remove(key);
                     std::thread::yield_now();
-                    recorder.call(|| value, |value| Kept::Remove(at, *value));
+                    recorder.call(|| value, |value| HiveOp::Remove(at, *value));
                 } else {
-                    recorder.call(|| hive.lock().remove(key), |value| Kept::Remove(at, *value));
+                    recorder.call(|| hive.lock().remove(key), |value| HiveOp::Remove(at, *value));
                 }
             }
         });
-        check_each(&Place(None), &history, place)
+        check_each(&PlaceSpec(None), &history, place)
     };
     (0..ROUNDS).for_each(|round| explained(round, run(round, false)));
     assert!(is_caught(|round| run(round, true).is_err()));

@@ -171,7 +171,7 @@ fn blocks_and_mappings_share_a_single_memory_limit() {
     assert_eq!(charged(&subsystem), 48);
     // The rest serves blocks, and no more than that.
     let blocks: Vec<_> = std::iter::from_fn(|| alloc(1).ok()).collect();
-    assert!((12..=16).contains(&blocks.len()), "{} MiB beside 48 of 64", blocks.len());
+    assert!((12..=16).contains(&blocks.len()), "{} MiB are allocated next to 48 of 64", blocks.len());
     blocks.into_iter().for_each(free);
     free(held[0]);
     let again = alloc(24).unwrap();
@@ -247,7 +247,7 @@ fn growing_a_guarded_mapping_is_charged_once() {
     // SAFETY: the memory was allocated with this layout, and is freed with the last one.
     unsafe {
         let memory = malloc.realloc_sized(memory, small, large.size(), Gfp::KERNEL).unwrap();
-        assert_eq!(charged(&subsystem), 9, "and a page");
+        assert_eq!(charged(&subsystem), 9, "one more page is charged");
         malloc.free_sized(memory, large);
     }
     assert_eq!(charged(&subsystem), 0);
@@ -269,9 +269,9 @@ fn census_accepts_charges_made_by_callers() {
 
 /// A shrinker that has nothing to drop, and records the flags of its calls.
 #[derive(Clone, Default)]
-struct Asked(Arc<Mutex<Vec<Gfp>>>);
+struct FlagRecorder(Arc<Mutex<Vec<Gfp>>>);
 
-impl Shrinker for Asked {
+impl Shrinker for FlagRecorder {
     fn count(&self) -> usize {
         1
     }
@@ -286,7 +286,7 @@ impl Shrinker for Asked {
 fn shrinkers_receive_the_allocation_flags_of_the_caller() {
     let subsystem = limited(64);
     let malloc = Malloc::new(&subsystem).unwrap();
-    let asked = Asked::default();
+    let asked = FlagRecorder::default();
     let _registered = subsystem.register_shrinker(asked.clone());
     let [memory, other] = [24, 30].map(|mib| malloc.alloc(layout(mib * MIB, 16), Gfp::KERNEL).unwrap());
     for gfp in [Gfp::NOWAIT, Gfp::NORETRY, Gfp::MEMALLOC, Gfp::NOFS, Gfp::NOIO, Gfp::KERNEL] {
@@ -343,9 +343,12 @@ fn reserved_addresses_are_released_only_within_the_limit() {
     let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
     let taken = statm.split(' ').next().unwrap().parse::<u64>().unwrap() * 4096;
     setrlimit(Resource::RLIMIT_AS, taken + 10 * MIB as u64, 1 << 62).unwrap();
-    assert!(alloc(30).is_err() && !subsystem.pages().has_unmapped_pages(), "30 MiB beside 40 of 64");
+    assert!(
+        alloc(30).is_err() && !subsystem.pages().has_unmapped_pages(),
+        "30 MiB must not fit next to 40 of 64"
+    );
     let more = alloc(15).unwrap();
-    assert!(subsystem.pages().has_unmapped_pages(), "15 MiB, where there are addresses for 10");
+    assert!(subsystem.pages().has_unmapped_pages(), "15 MiB must not fit into addresses for 10");
     drop((held, more));
     subsystem.shrink();
     assert_eq!(charged(&subsystem), 0);
@@ -363,7 +366,7 @@ fn mapping_that_cannot_be_unmapped_is_decommitted() {
     let most = std::fs::read_to_string("/proc/sys/vm/max_map_count").unwrap();
     let most = most.trim().parse::<usize>().unwrap();
     if most > 1 << 20 {
-        println!("{most} mappings are too many to make");
+        println!("skipped: the test cannot create {most} mappings");
         return;
     }
     let committed = |bytes| Region::committed(bytes, 4096, Backend::Os, &Faults::default()).unwrap();
@@ -381,7 +384,7 @@ fn mapping_that_cannot_be_unmapped_is_decommitted() {
     drop(middle);
     let gone = before.saturating_sub(resident());
     drop(crowd);
-    assert!(gone > 7 * MIB, "{gone} bytes of 8 MiB went back");
+    assert!(gone > 7 * MIB, "{gone} bytes of 8 MiB were returned");
 }
 
 /// Regression test: if an unmap failed, the addresses of the block were lost.
@@ -406,7 +409,7 @@ fn failed_unmap_of_a_mapping_is_retried() {
         assert_eq!(subsystem.info().huge.unmapped, before);
         assert!(subsystem.info().huge.cached_pages >= 2048);
         subsystem.shrink();
-        assert!(subsystem.info().huge.cached_pages >= 2048, "still refused");
+        assert!(subsystem.info().huge.cached_pages >= 2048, "the allocation must still be refused");
         faults.disarm();
         subsystem.shrink();
         assert_eq!((subsystem.info().huge.cached_pages, charged(&subsystem)), (0, 0));
@@ -493,7 +496,7 @@ fn freed_mapping_serves_the_next_fitting_request() {
     assert_eq!(huge(&subsystem), (0, 16));
     let again = alloc(6 * MIB, Gfp::KERNEL);
     assert_eq!((again, huge(&subsystem)), (first, (6, 10)));
-    assert!(bytes(again, 6 * MIB).iter().all(|byte| *byte == 9), "nobody cleared it");
+    assert!(bytes(again, 6 * MIB).iter().all(|byte| *byte == 9), "the memory must be zero");
     // The memory is zeroed if requested, and at most an eighth larger than needed.
     let zero = alloc(9 * MIB, Gfp::ZERO);
     assert!(bytes(zero, 9 * MIB).iter().all(|byte| *byte == 0));
@@ -556,7 +559,7 @@ fn freed_mapping_is_unmapped_after_two_idle_intervals() {
     piece(30);
     subsystem.reap();
     subsystem.reap();
-    assert_eq!(huge(&subsystem), (5, 0), "by hand, too");
+    assert_eq!(huge(&subsystem), (5, 0), "a manual reap also frees the mapping");
     drop(apart);
     assert_eq!(huge(&subsystem), (0, 5));
 }

@@ -126,7 +126,7 @@ impl tracing::Subscriber for Events {
         metadata.target() == "uslab"
     }
     fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
-        unreachable!("events only")
+        unreachable!("only events must be observed")
     }
     fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
     fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}

@@ -15,7 +15,7 @@ fn objects_can_outlive_their_dropped_caches() {
     let (before, pages) = (resident(), subsystem.info().pages.committed_bytes());
     outlived(&subsystem, 200_000);
     let grown = resident().saturating_sub(before);
-    assert!(grown < 4 << 20, "{grown} bytes more");
+    assert!(grown < 4 << 20, "the heap grew by {grown} bytes");
     assert!(subsystem.info().pages.committed_bytes() <= pages + (4 << 20));
     assert!(subsystem.info().caches.iter().all(|cache| !cache.name.starts_with("outlived")));
     // The class numbers of the caches can be used again.

@@ -132,12 +132,12 @@ fn metrics_include_accounts_limits_and_waits() {
         assert_eq!(of("uslab_cache_waiting", "page"), f64::from(!here));
         let slab = (4096 << pages.geometry().order().get()) as f64;
         assert_eq!(of("uslab_cache_limit_bytes", "page"), slab);
-        assert_eq!(of("uslab_cache_limit_bytes", "request"), 0.0, "it has none of its own");
+        assert_eq!(of("uslab_cache_limit_bytes", "request"), 0.0, "the cache has no limit");
         let page = info.caches.iter().find(|cache| cache.name == "page").unwrap();
         assert_eq!(of("uslab_cache_waits_total", "page"), page.waits as f64);
         let seconds = of("uslab_cache_waited_seconds_total", "page");
         assert_eq!((seconds * 1e9).round(), page.waited_ns as f64);
-        assert!(page.waits > 0 && seconds > 0.0, "one has waited already");
+        assert!(page.waits > 0 && seconds > 0.0, "one caller has already waited");
         let json = serde_json::to_value(&info).unwrap();
         assert_eq!(json["accounts"][0]["name"], "tenant-7");
         assert_eq!(json["accounts"][0]["refusals"], numbers.refusals);

@@ -57,7 +57,7 @@ fn type_stable_cache_can_end_before_its_slabs() {
     drop(cache.alloc_block(Gfp::KERNEL).unwrap());
     drop(cache);
     let census = subsystem.check().unwrap();
-    assert_eq!(census.block_pages, 1, "no cache counts the page any more, and it is not free yet");
+    assert_eq!(census.block_pages, 1, "the page belongs to no cache, but is not free yet");
     drop(reader);
     // Any thread may run deferred work, and the census requires that no operation runs.
     wait(|| subsystem.check().is_ok_and(|census| census.block_pages == 0));
@@ -87,7 +87,7 @@ fn readers_of_type_stable_memory_see_only_valid_objects() {
                     // SAFETY: the slab was not returned before this reader pinned, so the memory stays an atomic until
                     // the reader unpins.
                     let value = unsafe { object.as_ref() }.load(Relaxed);
-                    assert!(value % 2 == 0 && value > 0, "{value} is no generation");
+                    assert!(value % 2 == 0 && value > 0, "{value} is not a generation");
                     seen += 1;
                 }
             }
@@ -137,7 +137,11 @@ fn deferred_free_waits_for_readers_of_the_object() {
     assert_eq!(unsafe { &*found }.load(Relaxed), 7);
     drop(reader);
     wait(|| cache.info().deferred == 0);
-    assert_eq!((cache.info().used, cache.alloc().unwrap().load(Relaxed)), (0, 1), "reset when it was freed");
+    assert_eq!(
+        (cache.info().used, cache.alloc().unwrap().load(Relaxed)),
+        (0, 1),
+        "the object was reset when it was freed"
+    );
     drop(cache);
     assert_all_given_back(&subsystem);
 }
@@ -224,7 +228,7 @@ fn panic_in_deferred_reset_frees_the_remaining_batch() {
     let _readers = READERS.lock();
     let subsystem = subsystem(1);
     let builder =
-        ObjectCache::builder("panics").ctor(|| 0_u64).reset(|value| assert_ne!(*value, 3, "on purpose"));
+        ObjectCache::builder("panics").ctor(|| 0_u64).reset(|value| assert_ne!(*value, 3, "intended panic"));
     let (cache, other) = (
         builder.build_in(&subsystem).unwrap(),
         ObjectCache::builder("other").ctor(|| 0_u64).build_in(&subsystem).unwrap(),
@@ -255,7 +259,7 @@ fn reclaim_of_all_caches_includes_deferred_frees() {
         // SAFETY: the object was allocated just now, is freed once, and is not read afterwards.
         unsafe { cache.free_deferred(object) };
         (0..1000).for_each(|_| rcu::advance());
-        assert_eq!(cache.info().deferred, 1, "it is in a batch that is not full");
+        assert_eq!(cache.info().deferred, 1, "the object is in an incomplete batch");
         way();
         wait(|| cache.info().deferred == 0);
     }

@@ -5,7 +5,7 @@
 mod filter;
 
 use crate::exposition;
-use crate::process::alone;
+use crate::process::run_test_alone;
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::unistd::Pid;
 use uslab::{Config, Gfp, KmemCache, ObjectCache, Subsystem};
@@ -14,7 +14,7 @@ use uslab_magazine::Mechanism;
 /// If the barrier of a drain is refused, the drain takes nothing: objects stay where they are, and remain usable.
 #[test]
 fn sandbox_without_membarrier_loses_no_object() {
-    alone("sandbox::child_drains_caches_without_membarrier", "");
+    run_test_alone("sandbox::child_drains_caches_without_membarrier", "");
 }
 #[test]
 #[ignore = "run by the test above"]
@@ -26,7 +26,7 @@ fn child_drains_caches_without_membarrier() {
     let churn = |cache: &ObjectCache<u64>| {
         let mut held: Vec<_> = (0..1000).map(|_| cache.alloc().unwrap()).collect();
         held.iter_mut().zip(0..).for_each(|(object, i)| **object = i);
-        assert!(held.iter().zip(0..).all(|(object, i)| **object == i), "an object was handed out twice");
+        assert!(held.iter().zip(0..).all(|(object, i)| **object == i), "an object was allocated twice");
     };
     churn(&cache);
     churn(&left);
@@ -44,7 +44,7 @@ fn child_drains_caches_without_membarrier() {
             // SAFETY: the object was allocated just now.
             raw.alloc_inlined(Gfp::KERNEL).map(|object| unsafe { raw.free(object) }).is_some()
         });
-        assert!(is_open, "what was closed for it is open again");
+        assert!(is_open, "the stacks are open again after the drain");
     }
     assert_eq!(subsystem.info().drains, uslab::DrainInfo::default());
     for _ in 0..5 {
@@ -76,11 +76,11 @@ fn child_drains_caches_without_membarrier() {
     let line = format!("# drains: {refused} of {} were refused (membarrier)", info.drains.passes);
     match subsystem.cpus().mechanism() {
         Mechanism::Claimed => {
-            assert_eq!((refused, held), (0, 0), "claims need no barrier");
+            assert_eq!((refused, held), (0, 0), "the claimed mechanism issues no barrier");
             assert!(!said.contains("# drains"), "{said}");
         }
         Mechanism::Rseq => {
-            assert_eq!(refused, info.drains.passes, "none was granted");
+            assert_eq!(refused, info.drains.passes, "no barrier was granted");
             assert!(held > 0 && said.contains(&line), "{said}");
             churn(&cache);
         }
@@ -92,7 +92,7 @@ fn child_drains_caches_without_membarrier() {
 /// magazine.
 #[test]
 fn thread_registering_itself_for_rseq_adds_no_magazine() {
-    alone(
+    run_test_alone(
         "sandbox::child_registers_its_threads_for_restartable_sequences",
         "GLIBC_TUNABLES=glibc.pthread.rseq=0",
     );
@@ -105,7 +105,7 @@ fn child_registers_its_threads_for_restartable_sequences() {
     sched_setaffinity(Pid::from_raw(0), &one).unwrap();
     let subsystem = Subsystem::new(Config { check_frees: false, ..Config::default() }).unwrap();
     if subsystem.cpus().mechanism() != Mechanism::Rseq {
-        println!("nothing is registered here");
+        println!("skipped: no thread is registered");
         return;
     }
     let cache = ObjectCache::builder("shared").ctor(|| 0_u64).build_in(&subsystem).unwrap();

@@ -9,7 +9,7 @@ use uslab_magazine::sync::{Counter, Mutex};
 #[derive(Clone, Default)]
 struct Lru {
     blocks: Arc<Mutex<Vec<Block<'static>>>>,
-    asked: Arc<Counter>,
+    calls: Arc<Counter>,
     flags: Arc<Counter>,
 }
 
@@ -18,7 +18,7 @@ impl Shrinker for Lru {
         self.blocks.lock().len()
     }
     fn scan(&self, objects: usize, gfp: Gfp) -> usize {
-        self.asked.add(1);
+        self.calls.add(1);
         self.flags.set(u64::from(gfp.bits()));
         let n = objects.min(self.count());
         // The blocks are dropped after the lock is released.
@@ -45,7 +45,7 @@ fn cache_at_its_limit_gets_objects_from_its_shrinker() {
         let block = cache.alloc_block(Gfp::KERNEL).unwrap();
         lru.blocks.lock().push(block);
     }
-    assert!(lru.asked.get() > 0 && lru.blocks.lock().len() as u64 <= most);
+    assert!(lru.calls.get() > 0 && lru.blocks.lock().len() as u64 <= most);
     // Bulk allocations and prefills also call the shrinker.
     let mut bulk = [None; 4];
     cache.alloc_bulk(Gfp::KERNEL, &mut bulk).unwrap();
@@ -54,23 +54,23 @@ fn cache_at_its_limit_gets_objects_from_its_shrinker() {
     while let Ok(block) = cache.alloc_block(Gfp::NOWAIT) {
         lru.blocks.lock().push(block);
     }
-    let asked = lru.asked.get();
+    let calls = lru.calls.get();
     assert_eq!(cache.alloc_block(Gfp::NOWAIT).unwrap_err(), AllocError::CacheLimit { slabs: 2 });
-    assert_eq!(lru.asked.get(), asked, "who cannot wait asks nobody");
+    assert_eq!(lru.calls.get(), calls, "a non-blocking request calls no shrinker");
     drop(cache.prefill(Gfp::NOIO, 3).unwrap());
-    assert_eq!(lru.flags.get(), u64::from(Gfp::NOIO.bits()), "the shrinker hears what it may do");
-    let asked = lru.asked.get();
+    assert_eq!(lru.flags.get(), u64::from(Gfp::NOIO.bits()), "the shrinker gets the request's flags");
+    let calls = lru.calls.get();
     while let Ok(block) = cache.alloc_block(Gfp::NOWAIT) {
         lru.blocks.lock().push(block);
     }
     // A shrinker of another limit is not called.
     let other = leaked(&subsystem, "other", 512, Some(Limit::Slabs(1)));
     let others: Vec<_> = std::iter::from_fn(|| other.alloc_block(Gfp::KERNEL).ok()).collect();
-    assert_eq!(lru.asked.get(), asked);
+    assert_eq!(lru.calls.get(), calls);
     drop(others);
     drop(registered);
     assert!(cache.alloc_block(Gfp::KERNEL).is_err());
-    assert_eq!(lru.asked.get(), asked, "it is no longer asked");
+    assert_eq!(lru.calls.get(), calls, "the shrinker is no longer called");
     let rest = std::mem::take(&mut *lru.blocks.lock());
     drop(rest);
     assert_all_given_back(&subsystem);
@@ -92,7 +92,7 @@ fn exhausted_memory_is_reclaimed_from_idle_caches() {
         held.push(other.alloc_block(Gfp::KERNEL).unwrap());
     }
     let large = subsystem.kmalloc().alloc(1 << 20, Gfp::KERNEL).unwrap();
-    assert!(lru.asked.get() > 0);
+    assert!(lru.calls.get() > 0);
     // SAFETY: the block was allocated above.
     unsafe { subsystem.kmalloc().free(large) };
     // With nothing left to drop, the error is the usual one.
@@ -116,7 +116,7 @@ fn exhausted_memory_is_reclaimed_from_a_cache_shrinker() {
     }
     let before = lru.blocks.lock().len();
     let held: Vec<_> = (0..1000).map(|_| other.alloc_block(Gfp::KERNEL).unwrap()).collect();
-    assert!(lru.asked.get() > 0 && lru.blocks.lock().len() < before);
+    assert!(lru.calls.get() > 0 && lru.blocks.lock().len() < before);
     let rest = std::mem::take(&mut *lru.blocks.lock());
     drop((held, rest));
     assert_all_given_back(&subsystem);
@@ -131,16 +131,16 @@ fn shrinker_that_allocates_is_not_called_recursively() {
         }
         fn scan(&self, _objects: usize, _gfp: Gfp) -> usize {
             self.1.add(1);
-            assert!(self.0.alloc(Gfp::KERNEL).is_err(), "there is nothing");
+            assert!(self.0.alloc(Gfp::KERNEL).is_err(), "the shrinker has nothing to free");
             0
         }
     }
     let subsystem = Arc::new(subsystem(1));
     let cache = leaked(&subsystem, "o", 512, Some(Limit::Slabs(1)));
-    let asked = Arc::new(Counter::new(0));
-    let _registered = cache.register_shrinker(Greedy(cache, asked.clone()));
+    let calls = Arc::new(Counter::new(0));
+    let _registered = cache.register_shrinker(Greedy(cache, calls.clone()));
     let held: Vec<_> = std::iter::from_fn(|| cache.alloc_block(Gfp::KERNEL).ok()).collect();
-    assert_eq!(asked.get(), 1);
+    assert_eq!(calls.get(), 1);
     drop(held);
 }
 
@@ -160,5 +160,5 @@ fn new_cache_does_not_call_shrinkers_of_ended_caches() {
         let held: Vec<_> = std::iter::from_fn(|| next.alloc_block(Gfp::KERNEL).ok()).collect();
         assert!(!held.is_empty());
     }
-    assert_eq!(lru.asked.get(), 0);
+    assert_eq!(lru.calls.get(), 0);
 }

@@ -1,6 +1,6 @@
 //! Tests `slab_debug`: red zones, poison, user tracking, faults by cache, and the situations of SLUB's own tests.
 
-use crate::common::{Heard, config};
+use crate::common::{RecordedReports, config};
 use std::alloc::Layout;
 use std::collections::BTreeSet;
 use std::ptr::NonNull;
@@ -34,11 +34,11 @@ impl Reports {
 fn listening(rules: &str) -> (Subsystem, Reports) {
     let (mut config, reports) = (config(2, 1, 64 << 20), Reports::default());
     config.slab_debug = rules.parse().unwrap();
-    let told = reports.clone();
+    let received = reports.clone();
     config.corruption = Arc::new(move |corruption: &Corruption<'_>| {
         // The report is formatted before the lock is taken, because symbol lookup allocates.
         let heard = (corruption.kind, corruption.to_string(), format!("{corruption:#}"));
-        told.0.lock().push(heard);
+        received.0.lock().push(heard);
     });
     on_cpu(0);
     (Subsystem::new(config).unwrap(), reports)
@@ -87,7 +87,7 @@ mod slub_kunit {
         }
         cache.destroy().unwrap();
         assert_eq!(subsystem.check().unwrap().objects, 0);
-        assert!(reports.take().is_empty(), "it was repaired");
+        assert!(reports.take().is_empty(), "the byte was repaired");
         found
     }
 
@@ -199,12 +199,12 @@ mod slub_kunit {
         unsafe {
             object.write_bytes(0xff, 48);
             let smaller = kmalloc.realloc(object, 40, Gfp::ZERO).unwrap();
-            assert_eq!((smaller, kmalloc.usable_size(smaller)), (object, 40), "in place");
+            assert_eq!((smaller, kmalloc.usable_size(smaller)), (object, 40), "the block grew in place");
             let zone = std::slice::from_raw_parts(object.as_ptr().add(40), 8);
             assert!(zone.iter().all(|byte| *byte == 0xcc), "{zone:x?}");
             assert_eq!(cache.validate().errors(), 0);
             let larger = kmalloc.realloc(smaller, 56, Gfp::ZERO).unwrap();
-            assert_eq!((larger, kmalloc.usable_size(larger)), (object, 56), "in place");
+            assert_eq!((larger, kmalloc.usable_size(larger)), (object, 56), "the block grew in place");
             let new = std::slice::from_raw_parts(object.as_ptr().add(40), 16);
             assert!(new.iter().all(|byte| *byte == 0), "{new:x?}");
             assert_eq!(cache.validate().errors(), 0);
@@ -220,7 +220,7 @@ mod slub_kunit {
 
     /// The number of allocations that the handler has requested.
     #[cfg(target_os = "linux")]
-    static WANTED: AtomicUsize = AtomicUsize::new(0);
+    static REQUESTED: AtomicUsize = AtomicUsize::new(0);
 
     #[cfg(target_os = "linux")]
     #[test]
@@ -230,7 +230,7 @@ mod slub_kunit {
 
         extern "C" fn interrupt(_: std::ffi::c_int) {
             // Relaxed: the counter orders no other data.
-            WANTED.fetch_add(1, Relaxed);
+            REQUESTED.fetch_add(1, Relaxed);
         }
         let (subsystem, reports) = listening("FZP");
         let (kmalloc, done) = (subsystem.kmalloc(), AtomicBool::new(false));
@@ -245,7 +245,7 @@ mod slub_kunit {
                 // Relaxed: the counts and the flag order no data; the interrupted thread joins this one.
                 while !done.load(Relaxed) || served == 0 {
                     pthread_kill(interrupted, Signal::SIGURG).unwrap();
-                    while served < WANTED.load(Relaxed) {
+                    while served < REQUESTED.load(Relaxed) {
                         let object = kmalloc.alloc(1 + served % 600, Gfp::KERNEL).unwrap();
                         // SAFETY: the object was allocated above, and is freed once.
                         unsafe { kmalloc.free(object) };
@@ -264,7 +264,7 @@ mod slub_kunit {
             done.store(true, Relaxed);
             other.join().unwrap()
         });
-        println!("{served} allocations were asked for by a handler");
+        println!("a handler requested {served} allocations");
         for class in SizeClass::all() {
             assert_eq!(kmalloc.cache(KmallocKind::Normal, class).validate().errors(), 0);
         }
@@ -322,7 +322,7 @@ fn red_zone_write_is_reported_and_repaired() {
         assert!(lines[3].ends_with("First byte 0x12 instead of 0xcc"), "{report}");
         let fix = format!("FIX inode: Restoring {part} {wrong:#x}-{wrong:#x}=0xcc");
         assert_eq!(*lines.last().unwrap(), fix);
-        assert_eq!((cache.info().corruptions, cache.info().used), (1, 4), "it was taken back");
+        assert_eq!((cache.info().corruptions, cache.info().used), (1, 4), "the object was freed");
         // SAFETY: the byte is inside the slab; the write is the error under test. The object is free now: its red zones
         // have another value, and are checked at its next allocation.
         unsafe { clobber(keep[2], at, 0x13) };
@@ -397,7 +397,10 @@ fn write_after_the_last_slab_object_is_reported() {
     let slab = object.addr().get() - geometry.offset(index);
     assert!(text.contains(&format!("{slab:#x}")) && !text.contains("(object"), "{text}");
     assert!(report.contains("BUG inode: Padding overwritten") && !report.contains("Object"), "{report}");
-    assert!(!report.contains("Allocated") && !report.contains("Freed"), "it is of no object: {report}");
+    assert!(
+        !report.contains("Allocated") && !report.contains("Freed"),
+        "the report must name no object: {report}"
+    );
     // SAFETY: the byte is inside the slab, and the write is the error under test; the object was allocated above and is freed
     // once.
     unsafe {
@@ -407,8 +410,11 @@ fn write_after_the_last_slab_object_is_reported() {
     cache.shrink();
     let heard = reports.take();
     let [(CorruptionKind::Padding, _, report)] = &heard[..] else { panic!("{heard:?}") };
-    assert!(!report.contains("Allocated:") && !report.contains("Freed:"), "it is of no object: {report}");
-    assert_eq!(subsystem.check().unwrap().slabs, 0, "when the slab goes back");
+    assert!(
+        !report.contains("Allocated:") && !report.contains("Freed:"),
+        "the report must name no object: {report}"
+    );
+    assert_eq!(subsystem.check().unwrap().slabs, 0, "the padding is checked when the slab is freed");
 }
 
 /// The test writes to all bytes that belong to no object, before and after the objects, up to the end of their zones.
@@ -475,7 +481,7 @@ fn tracked_objects_keep_their_requested_size() {
         }
         let large = kmalloc.alloc(4000, Gfp::KERNEL).unwrap();
         let small = kmalloc.realloc(large, 40, Gfp::KERNEL).unwrap();
-        assert_ne!(small, large, "it would waste most of it");
+        assert_ne!(small, large, "the order would waste most of the slab");
         kmalloc.free(small);
     }
     assert_eq!(reports.kinds(), []);
@@ -494,7 +500,11 @@ fn resize_of_a_freed_object_is_refused() {
         // The next allocation returns it.
         malloc.free_sized(last, layout);
         let moved = malloc.realloc_sized(memory, layout, 40, Gfp::KERNEL).unwrap();
-        assert_eq!(reports.kinds(), [CorruptionKind::DoubleFree], "its zones are those of a free one");
+        assert_eq!(
+            reports.kinds(),
+            [CorruptionKind::DoubleFree],
+            "the object has the red zones of a free object"
+        );
         assert_ne!(moved, memory);
         malloc.free(moved);
     }
@@ -505,7 +515,7 @@ fn resize_of_a_freed_object_is_refused() {
 #[cfg(target_os = "linux")]
 #[test]
 fn traced_cache_prints_each_operation_to_standard_error() {
-    let err = crate::process::alone("slab_debug::traced", "");
+    let err = crate::process::run_test_alone("slab_debug::traced", "");
     let lines: Vec<_> = err.lines().filter_map(|line| line.strip_prefix("TRACE inode ")).collect();
     let [deed, address, thread] = [0, 1, 2].map(|word| {
         lines.iter().map(|line| line.split(' ').nth(word).unwrap_or_default()).collect::<Vec<_>>()
@@ -682,7 +692,7 @@ fn concurrent_double_free_is_refused_once() {
         let mut again: Vec<_> = (0..ROUNDS).map(|_| cache.alloc(Gfp::KERNEL).unwrap().addr()).collect();
         again.sort_unstable();
         again.dedup();
-        assert_eq!(again.len(), ROUNDS, "nothing is handed out twice");
+        assert_eq!(again.len(), ROUNDS, "no object is allocated twice");
     }
 }
 
@@ -749,7 +759,7 @@ fn slab_debug_does_not_poison_constructed_objects() {
         assert!(all.iter().all(|object| object[8] == 7));
         all.iter_mut().for_each(|object| object[0] = 9);
         drop(all);
-        assert!(cache.alloc().unwrap()[0] >= 7, "as constructed, or as its last user left it");
+        assert!(cache.alloc().unwrap()[0] >= 7, "the object is constructed, or unchanged since its last use");
     }
     let zeroed = KmemCache::builder("secret", 64).zero_on_free().build_in(&subsystem).unwrap();
     let plain = zeroed.alloc(Gfp::ZERO).unwrap();
@@ -871,7 +881,7 @@ fn debugged_malloc_serves_all_sizes() {
 
 #[test]
 fn red_zones_detect_foreign_and_interior_frees() {
-    let (mut config, heard) = (config(1, 1, 16 << 20), Heard::default());
+    let (mut config, heard) = (config(1, 1, 16 << 20), RecordedReports::default());
     heard.listen(&mut config);
     let config = Config { slab_debug: DebugRules::from(SlabDebug::RED_ZONE), ..config };
     let subsystem = Subsystem::new(config).unwrap();
@@ -896,7 +906,7 @@ fn red_zones_detect_foreign_and_interior_frees() {
 
 /// Allocates `objects` objects without leaving their addresses on this thread's stack.
 #[inline(never)]
-fn lost(cache: &KmemCache, objects: usize) {
+fn alloc_and_leak(cache: &KmemCache, objects: usize) {
     (0..objects).for_each(|_| _ = std::hint::black_box(cache.alloc(Gfp::KERNEL)));
     std::hint::black_box([0_u8; 16 << 10]);
 }
@@ -921,7 +931,7 @@ fn gdb_reports_objects_without_pointer_as_unreachable() {
     let (subsystem, _) = listening("FU");
     let cache = |name: &str| KmemCache::builder(name, 64).build_in(&subsystem).unwrap();
     let (leaked, held, plain) = (cache("leaked"), cache("held"), cache("plain"));
-    lost(&leaked, 200);
+    alloc_and_leak(&leaked, 200);
     // The list has pointers to the inside of its objects.
     let mut first: Box<Option<NonNull<u8>>> = Box::new(None);
     for _ in 0..5 {

@@ -41,10 +41,10 @@ fn objects_stay_constructed_until_their_slab_is_freed() {
         object.name.push_str(", used");
         drop(object);
         let again = cache.alloc().unwrap();
-        assert_eq!(again.name, "fresh, used");
+        assert_eq!(again.name, "one new object, and one reused object");
         let expected = if whole_slabs { cache.info().objects } else { 1 };
         assert_eq!(alive.load(Relaxed) as u64, expected);
-        assert_eq!(cache.shrink(), 0, "one is in use");
+        assert_eq!(cache.shrink(), 0, "one object is in use");
         drop(again);
         assert_eq!((cache.shrink(), alive.load(Relaxed)), (1, 0));
         assert_eq!(cache.info().destructed, cache.info().constructed);
@@ -62,7 +62,7 @@ fn constructor_panic_destructs_the_objects_already_constructed() {
     let (counted, calls) = (alive.clone(), AtomicUsize::new(0));
     let cache = ObjectCache::builder("tracked")
         .ctor(move || {
-            assert_ne!(calls.fetch_add(1, Relaxed), 5, "on purpose");
+            assert_ne!(calls.fetch_add(1, Relaxed), 5, "intended panic");
             Tracked::new(&counted)
         })
         .construct_slabs()
@@ -82,7 +82,7 @@ fn slab_is_freed_despite_a_destructor_panic() {
     struct Fragile(u32);
     impl Drop for Fragile {
         fn drop(&mut self) {
-            assert_ne!(self.0, 3, "on purpose");
+            assert_ne!(self.0, 3, "intended panic");
         }
     }
     let subsystem = subsystem(1);
@@ -106,7 +106,7 @@ fn alloc_with_frees_the_object_if_its_closure_panics() {
     assert_eq!(format!("{object:?}"), "[7]");
     drop(object);
     let panic = uslab_magazine::sync::catch_panic(|| {
-        drop(cache.alloc_with(|_| panic!("on purpose")));
+        drop(cache.alloc_with(|_| panic!("intended panic")));
     });
     assert!(panic.is_err());
     assert_eq!(cache.info().used, 0);
@@ -115,10 +115,10 @@ fn alloc_with_frees_the_object_if_its_closure_panics() {
 #[test]
 fn typed_cache_serves_any_size_and_alignment() {
     #[repr(align(256))]
-    struct Wide(u8);
+    struct WideAlignment(u8);
     let subsystem = subsystem(1);
-    let wide = ObjectCache::builder("wide").ctor(|| Wide(1)).build_in(&subsystem).unwrap();
-    let objects: Vec<CacheBox<'_, Wide>> = (0..40).map(|_| wide.alloc().unwrap()).collect();
+    let wide = ObjectCache::builder("wide").ctor(|| WideAlignment(1)).build_in(&subsystem).unwrap();
+    let objects: Vec<CacheBox<'_, WideAlignment>> = (0..40).map(|_| wide.alloc().unwrap()).collect();
     assert!(objects.iter().all(|object| (&raw const **object).addr().is_multiple_of(256) && object.0 == 1));
     drop(objects);
     let empty = ObjectCache::builder("unit").ctor(|| ()).build_in(&subsystem).unwrap();
@@ -155,7 +155,7 @@ fn freed_typed_object_is_reset() {
         let objects = cache.alloc_bulk(cache.info().objects as usize).unwrap();
         assert!(
             objects.iter().all(|buffer| buffer.is_empty() && buffer.capacity() == 100),
-            "every one of them"
+            "every object is dropped"
         );
         drop(objects);
         if magazines == Magazines::Off {
@@ -165,7 +165,7 @@ fn freed_typed_object_is_reset() {
         let mut buffer = own.alloc().unwrap();
         buffer.push(9);
         own.free(buffer);
-        assert!(own.alloc().unwrap().is_empty(), "what is prefilled is reset, too");
+        assert!(own.alloc().unwrap().is_empty(), "prefilled objects are reset, too");
     }
 }
 
@@ -176,7 +176,7 @@ fn reset_panic_leaks_nothing() {
         .ctor(|| 0_u32)
         .reset(|n| {
             *n += 1;
-            assert_ne!(*n, 8, "on purpose");
+            assert_ne!(*n, 8, "intended panic");
         })
         .build_in(&subsystem)
         .unwrap();
@@ -184,7 +184,7 @@ fn reset_panic_leaks_nothing() {
     *object = 7;
     let panic = uslab_magazine::sync::catch_panic(|| drop(object));
     assert!(panic.is_err());
-    assert_eq!((cache.info().used, *cache.alloc().unwrap()), (0, 8), "it is back, as it was left");
+    assert_eq!((cache.info().used, *cache.alloc().unwrap()), (0, 8), "the object is free and unchanged");
     cache.destroy().unwrap();
     assert_all_given_back(&subsystem);
 }
@@ -210,7 +210,7 @@ fn owned_objects_keep_their_cache_alive() {
         })
         .collect();
     threads.into_iter().for_each(|thread| thread.join().unwrap());
-    assert_eq!(alive.load(Relaxed), 0, "the cache went with its last object");
+    assert_eq!(alive.load(Relaxed), 0, "the cache was destroyed with its last object");
     assert!(subsystem.info().caches.iter().all(|cache| cache.name != "t"));
     assert_all_given_back(&subsystem);
 }
@@ -228,7 +228,7 @@ fn raw_objects_can_be_returned_to_their_cache() {
     let held = own.len();
     assert!(!own.is_empty());
     own.free(object);
-    assert_eq!((cache.info().used, own.len()), (0, held), "it went to its own cache");
+    assert_eq!((cache.info().used, own.len()), (0, held), "the object was freed to its cache");
     own.refill(held + 1).unwrap();
     assert!(own.len() > held);
 }

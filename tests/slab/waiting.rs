@@ -22,8 +22,8 @@ const SMALL: Magazines = Magazines::Sized { capacity: 3, stock: 2, depot_limit: 
 
 /// A waker that counts its calls.
 #[derive(Default)]
-struct Woken(Counter);
-impl Wake for Woken {
+struct CountingWaker(Counter);
+impl Wake for CountingWaker {
     fn wake(self: Arc<Self>) {
         self.0.add(1);
     }
@@ -71,12 +71,12 @@ fn deferred_frees_are_not_expedited_without_waiters() {
         node.info().deferred
     };
     defer();
-    assert_eq!(left(), 1, "it is in a batch that is not full");
+    assert_eq!(left(), 1, "the object is in an incomplete batch");
     let mut waits = full.acquire(Gfp::KERNEL);
     assert!(poll(&mut waits).is_none());
     defer();
     // A waiter exists, though of another cache. Readers of other tests may exist for a moment.
-    until(|| left() == 0);
+    wait_until(|| left() == 0);
     // SAFETY: the object was allocated above, and is freed once.
     unsafe { full.free(objects.pop().unwrap()) };
     objects.push(poll(&mut waits).unwrap().unwrap());
@@ -113,7 +113,7 @@ fn timed_out_waiter_leaves_the_wait_queue() {
 fn object_freed_for_a_waiter_is_reserved() {
     let subsystem = subsystem(1);
     let (cache, mut objects) = at_the_limit(&subsystem);
-    let wakers = [(); 2].map(|()| Arc::new(Woken::default()));
+    let wakers = [(); 2].map(|()| Arc::new(CountingWaker::default()));
     let mut acquire = cache.acquire(Gfp::KERNEL);
     for woken in &wakers {
         let waker = Waker::from(woken.clone());
@@ -158,7 +158,7 @@ fn constructor_panic_does_not_block_the_next_waiter() {
     let construct = move || {
         if left.get() > 0 {
             left.sub(1);
-            panic!("not now");
+            panic!("the waiter must not be served yet");
         }
         [0_u8; 1000]
     };
@@ -205,7 +205,7 @@ fn forked_child_has_no_waiter() {
     assert_eq!([poll(&mut given), poll(&mut acquire)], [None, None]);
     // SAFETY: the object was allocated above, and is freed once.
     unsafe { cache.free(objects.pop().unwrap()) };
-    assert_eq!(cache.info().waiting, 1, "the first has been given it, and has not run");
+    assert_eq!(cache.info().waiting, 1, "the first waiter was given the object, but has not run");
     // SAFETY: this thread continues as the child's would, and no other thread uses the subsystem.
     unsafe {
         subsystem.before_fork();
@@ -224,7 +224,7 @@ fn forked_child_has_no_waiter() {
     drop((third, given));
     // SAFETY: the objects were allocated above, and each is freed once.
     objects.into_iter().for_each(|object| unsafe { cache.free(object) });
-    assert_eq!(cache.info().used, 1, "what was given to who is in the parent");
+    assert_eq!(cache.info().used, 1, "the object was given to a waiter of the parent");
 }
 
 #[test]
@@ -348,7 +348,7 @@ proptest! {
                 }
                 Op::Poll(at) if !given.is_empty() => {
                     let mut acquire: Acquiring<'_> = given.swap_remove(at.index(given.len()));
-                    held.push(poll(&mut acquire).expect("it was given an object").unwrap());
+                    held.push(poll(&mut acquire).expect("the waiter must have an object").unwrap());
                 }
                 Op::Poll(at) if !waiting.is_empty() => {
                     let at = at.index(waiting.len());
@@ -419,7 +419,7 @@ fn served_waiter_is_not_counted_as_failure() {
     assert_eq!(
         cache.info().paths,
         Paths { slab, ..paths },
-        "the magazines are closed, to the free and to who waits"
+        "the magazines are closed for the free and the waiter"
     );
     assert!(cache.acquire_timeout(Gfp::KERNEL, Duration::ZERO).is_err());
     assert_eq!(cache.info().failures, failures + 1);
@@ -438,7 +438,7 @@ fn lowering_a_cache_limit_calls_the_shrinkers() {
     let _registration = cache.register_shrinker(Idle(Arc::clone(&idle)));
     account.set_limit(bytes / 2);
     assert!(account.charged() <= bytes / 2, "{}", account.charged());
-    assert!(!idle.lock().is_empty(), "no more than is asked for");
+    assert!(!idle.lock().is_empty(), "at most the requested number of objects");
 }
 
 #[test]
@@ -480,7 +480,7 @@ fn account_at_its_limit_reclaims_from_idle_caches() {
     assert_eq!((held.len(), error), (4 * objects, AllocError::AccountLimit { bytes }));
     assert_eq!((account.charged(), account.peak(), account.limit()), (bytes, bytes, bytes));
     assert_eq!(other.alloc_block(Gfp::KERNEL).err(), Some(error));
-    assert!(stranger.alloc_block(Gfp::KERNEL).is_ok(), "it is not charged");
+    assert!(stranger.alloc_block(Gfp::KERNEL).is_ok(), "the object must not be charged");
     drop(held);
     // The objects are in the magazines of CPU 0.
     on_cpu(1);
@@ -519,7 +519,7 @@ fn request_above_the_account_limit_is_refused() {
     let refused = |n| cache.alloc_blocks(Gfp::KERNEL, n).unwrap_err();
     assert_eq!(refused(5 * objects), AllocError::AccountLimit { bytes });
     assert_eq!(refused(9 * objects), AllocError::CacheLimit { slabs: 8 });
-    assert_eq!(account.charged(), 0, "nothing is tried for it");
+    assert_eq!(account.charged(), 0, "no reclaim is tried for the request");
 }
 
 /// Regression test: when the account had room again, empty slabs of other caches were not reclaimed.
@@ -554,7 +554,7 @@ fn raised_account_limit_wakes_its_waiters() {
     let account = Account::new_in(&subsystem, bytes);
     let cache = KmemCache::builder("tenant", 1000).account(&account).build_in(&subsystem).unwrap();
     let (mut held, _) = all_of(&cache);
-    let woken = Arc::new(Woken::default());
+    let woken = Arc::new(CountingWaker::default());
     let waker = Waker::from(woken.clone());
     let mut waiting = cache.acquire(Gfp::KERNEL);
     assert!(Pin::new(&mut waiting).poll(&mut Context::from_waker(&waker)).is_pending());
@@ -606,7 +606,7 @@ fn returned_account_charge_wakes_no_cache_limit_waiter() {
     let full = full.build_in(&subsystem).unwrap();
     drop(other.alloc_block(Gfp::KERNEL).unwrap());
     let (held, _) = all_of(&full);
-    let woken = Arc::new(Woken::default());
+    let woken = Arc::new(CountingWaker::default());
     let waker = Waker::from(woken.clone());
     let mut waiting = full.acquire(Gfp::KERNEL);
     assert!(Pin::new(&mut waiting).poll(&mut Context::from_waker(&waker)).is_pending());
@@ -693,7 +693,7 @@ fn new_slab_serves_all_waiters() {
     assert_eq!(
         cache.info().waiting,
         1,
-        "each has been given one before it looks, but for the last one, who makes another slab"
+        "each waiter was given an object before it ran, except the last, which created a slab"
     );
     // SAFETY: the object was allocated just now.
     unsafe { cache.free(first) };
@@ -715,7 +715,7 @@ fn account_waiter_gets_memory_freed_by_another_cache() {
     on_cpu(0);
     let (held, error) = all_of(&one);
     assert_eq!(other.acquire_timeout(Gfp::KERNEL, Duration::ZERO), Err(error));
-    let woken = Arc::new(Woken::default());
+    let woken = Arc::new(CountingWaker::default());
     let waker = Waker::from(woken.clone());
     let mut acquire = other.acquire(Gfp::KERNEL);
     assert!(Pin::new(&mut acquire).poll(&mut Context::from_waker(&waker)).is_pending());
@@ -770,7 +770,7 @@ fn returned_account_charge_goes_to_the_first_waiter() {
     let [mut first, mut second] = [(); 2].map(|()| other.acquire(Gfp::KERNEL));
     assert_eq!((poll(&mut first), poll(&mut second)), (None, None));
     drop(held);
-    assert_eq!(poll(&mut second), None, "it has passed the first");
+    assert_eq!(poll(&mut second), None, "the request must not overtake the first waiter");
     let object = poll(&mut first).unwrap().unwrap();
     // SAFETY: the object was allocated just now.
     unsafe { other.free(object) };
@@ -845,7 +845,7 @@ fn waiters_retry_a_shrinker_that_gave_up() {
         let mut waiting = pin!(cache.acquire());
         assert!(poll(&mut waiting).is_none());
         drop(locked);
-        assert!(poll(&mut waiting).is_none(), "nobody has asked");
+        assert!(poll(&mut waiting).is_none(), "no shrinker was called");
         let served = (0..64).find_map(|_| {
             subsystem.end_interval();
             poll(&mut waiting)
@@ -855,10 +855,10 @@ fn waiters_retry_a_shrinker_that_gave_up() {
     }
 }
 
-fn until(mut is_so: impl FnMut() -> bool) {
+fn wait_until(mut is_so: impl FnMut() -> bool) {
     let soon = Instant::now() + LONG;
     while !is_so() {
-        assert!(Instant::now() < soon, "not in {LONG:?}");
+        assert!(Instant::now() < soon, "the condition must hold within {LONG:?}");
         std::thread::sleep(Duration::from_millis(1));
     }
 }
@@ -885,7 +885,7 @@ fn huge_memory_in_use_starts_the_reaper() {
     let layout = std::alloc::Layout::from_size_align((4 << 20) + 1, 8).unwrap();
     let wanted = || subsystem.info().reaper.thread == ReaperThread::Wanted;
     let _first = malloc.alloc_block(layout, Gfp::KERNEL).unwrap();
-    assert!(wanted(), "it is too small for a thread");
+    assert!(wanted(), "the stack is too small for a thread");
     let _second = malloc.alloc_block(layout, Gfp::KERNEL).unwrap();
     assert!(!wanted());
 }
@@ -901,7 +901,7 @@ fn freed_pages_wake_the_sleeping_reaper() {
     let blocks: Vec<_> = (0..9).map(|_| kmalloc.alloc_block(1 << 20, Gfp::KERNEL).unwrap()).collect();
     let frees: [Box<dyn FnOnce()>; 2] = [Box::new(|| drop(blocks)), Box::new(|| drop(slabs))];
     for free in frees {
-        until(|| reaper().thread == ReaperThread::Asleep);
+        wait_until(|| reaper().thread == ReaperThread::Asleep);
         let seen = reaper().intervals;
         free();
         let now = reaper();
@@ -920,18 +920,22 @@ fn new_waiter_wakes_the_sleeping_reaper() {
         let cache = builder.build_in(&subsystem).unwrap();
         let idle = Arc::new(Mutex::new(std::iter::from_fn(|| cache.alloc_owned().ok()).collect()));
         let _registration = cache.register_shrinker(Busy(Idle(Arc::clone(&idle))));
-        until(|| subsystem.info().reaper.thread == before);
+        wait_until(|| subsystem.info().reaper.thread == before);
         let locked = idle.lock();
         let mut waiting = pin!(cache.acquire());
         assert!(poll(&mut waiting).is_none());
-        until(|| subsystem.info().reaper.thread == ReaperThread::Running);
+        wait_until(|| subsystem.info().reaper.thread == ReaperThread::Running);
         let intervals = || subsystem.info().reaper.intervals;
         let seen = intervals();
-        until(|| intervals() > seen + 20);
-        assert_eq!(subsystem.info().reaper.thread, ReaperThread::Running, "it slept beside who waits");
+        wait_until(|| intervals() > seen + 20);
+        assert_eq!(
+            subsystem.info().reaper.thread,
+            ReaperThread::Running,
+            "the reaper slept while a caller waited"
+        );
         drop(locked);
         let mut served = None;
-        until(|| {
+        wait_until(|| {
             served = poll(&mut waiting);
             served.is_some()
         });
@@ -954,7 +958,7 @@ fn waiter_gets_a_memory_error_if_memory_is_exhausted() {
     let held = first.alloc_blocks(Gfp::KERNEL, first.geometry().objects()).unwrap();
     let mut acquire = second.acquire(Gfp::KERNEL);
     assert_eq!(poll(&mut acquire), None);
-    assert_eq!(second.info().failures, 0, "who waits has not failed");
+    assert_eq!(second.info().failures, 0, "a waiting caller does not count as failed");
     drop(held);
     let pages = subsystem.pages();
     let _all: Vec<_> =
@@ -1027,7 +1031,7 @@ fn each_wait_is_counted_when_the_wait_ends() {
     assert_eq!((poll(&mut served), poll(&mut given_up), waits()), (None, None, 0));
     // SAFETY: the object was allocated above, and is freed once.
     unsafe { cache.free(objects.pop().unwrap()) };
-    assert_eq!(waits(), 0, "it has not run");
+    assert_eq!(waits(), 0, "the waiter has not run");
     objects.push(poll(&mut served).unwrap().unwrap());
     assert_eq!(waits(), 1);
     drop((served, given_up));
@@ -1040,11 +1044,11 @@ fn each_wait_is_counted_when_the_wait_ends() {
 }
 
 /// A shrinker that has nothing to drop; it counts its calls, and panics if the count is too large.
-struct Asked(Arc<Counter>, u64);
-impl uslab::Shrinker for Asked {
+struct CountingShrinker(Arc<Counter>, u64);
+impl uslab::Shrinker for CountingShrinker {
     fn count(&self) -> usize {
         self.0.add(1);
-        assert!(self.0.get() <= self.1, "asked too often");
+        assert!(self.0.get() <= self.1, "the shrinker was called too often");
         0
     }
     fn scan(&self, _: usize, _: Gfp) -> usize {
@@ -1056,12 +1060,12 @@ impl uslab::Shrinker for Asked {
 fn waiter_with_a_short_timeout_retries_no_shrinker() {
     let subsystem = subsystem(1);
     let (cache, objects) = at_the_limit(&subsystem);
-    let asked = Arc::new(Counter::new(0));
-    let _registration = cache.register_shrinker(Asked(asked.clone(), 10));
+    let calls = Arc::new(Counter::new(0));
+    let _registration = cache.register_shrinker(CountingShrinker(calls.clone(), 10));
     assert!(cache.alloc(Gfp::KERNEL).is_err());
-    let once = asked.get();
+    let once = calls.get();
     assert!(cache.acquire_timeout(Gfp::KERNEL, Duration::ZERO).is_err());
-    assert!(once > 0 && asked.get() <= 3 * once, "an allocation asks, and who waits tries two");
+    assert!(once > 0 && calls.get() <= 3 * once, "an allocation calls the shrinker once, and a waiter twice");
     // SAFETY: the objects were allocated above, and each is freed once.
     objects.into_iter().for_each(|object| unsafe { cache.free(object) });
 }
@@ -1070,10 +1074,10 @@ fn waiter_with_a_short_timeout_retries_no_shrinker() {
 fn waiter_sleeps_between_shrinker_calls() {
     let subsystem = subsystem(1);
     let (cache, objects) = at_the_limit(&subsystem);
-    let _registration = cache.register_shrinker(Asked(Arc::default(), 1000));
+    let _registration = cache.register_shrinker(CountingShrinker(Arc::default(), 1000));
     std::thread::scope(|scope| {
         let waiter = scope.spawn(|| cache.acquire_timeout(Gfp::KERNEL, LONG).map(|object| object.addr()));
-        until(|| cache.info().waiting == 1);
+        wait_until(|| cache.info().waiting == 1);
         // SAFETY: the object was allocated above, and is freed once.
         unsafe { cache.free(objects[0]) };
         assert_eq!(waiter.join().unwrap(), Ok(objects[0].addr()));
@@ -1253,7 +1257,7 @@ fn forked_child_has_no_waiter_for_an_account() {
     }
     drop(block);
     drop(other.alloc_block(Gfp::KERNEL).unwrap());
-    assert!(other.info().in_magazines > 0, "its magazines are open");
+    assert!(other.info().in_magazines > 0, "the cache's magazines are open");
     drop((acquire, held));
     assert_eq!(cache.info().waiting, 0);
     drop((cache, other));
@@ -1271,7 +1275,7 @@ fn acquire_from_a_destroyed_cache_does_not_wait() {
     let (full, gone) = (build("full"), build("gone"));
     account.set_limit(full.geometry().order().bytes());
     let (mut held, _) = all_of(&full);
-    let woken = Arc::new(Woken::default());
+    let woken = Arc::new(CountingWaker::default());
     let mut waiting = gone.acquire(Gfp::KERNEL);
     let waker = Waker::from(woken.clone());
     assert!(Pin::new(&mut waiting).poll(&mut Context::from_waker(&waker)).is_pending());
@@ -1280,7 +1284,7 @@ fn acquire_from_a_destroyed_cache_does_not_wait() {
     assert_eq!(poll(&mut waiting), Some(Err(AllocError::Destroyed)));
     assert_eq!(gone.alloc(Gfp::KERNEL), Err(AllocError::Destroyed));
     held.truncate(held.len() - 2);
-    assert!(full.info().in_magazines > 0, "nobody waits for the account");
+    assert!(full.info().in_magazines > 0, "no caller waits for the account");
 }
 
 /// The shrinker drops enough objects before it panics. Regression test: the panic ended the allocation.
@@ -1293,7 +1297,7 @@ fn allocation_uses_objects_freed_by_a_panicking_shrinker() {
         }
         fn scan(&self, _: usize, _: Gfp) -> usize {
             self.0.lock().pop();
-            panic!("on purpose")
+            panic!("intended panic")
         }
     }
     let subsystem = subsystem(1);
@@ -1314,15 +1318,15 @@ fn panicking_shrinker_does_not_stop_later_shrinkers() {
             1
         }
         fn scan(&self, _: usize, _: Gfp) -> usize {
-            panic!("on purpose")
+            panic!("intended panic")
         }
     }
-    struct Has(Mutex<Vec<std::ptr::NonNull<u8>>>, Arc<KmemCache>);
+    struct ObjectsOfCache(Mutex<Vec<std::ptr::NonNull<u8>>>, Arc<KmemCache>);
     // SAFETY: the objects belong to a cache, and any thread may free them.
-    unsafe impl Send for Has {}
+    unsafe impl Send for ObjectsOfCache {}
     // SAFETY: the objects are under a lock, and any thread may free them.
-    unsafe impl Sync for Has {}
-    impl uslab::Shrinker for Has {
+    unsafe impl Sync for ObjectsOfCache {}
+    impl uslab::Shrinker for ObjectsOfCache {
         fn count(&self) -> usize {
             self.0.lock().len()
         }
@@ -1338,7 +1342,7 @@ fn panicking_shrinker_does_not_stop_later_shrinkers() {
     on_cpu(0);
     let (cache, objects) = at_the_limit(&subsystem);
     let cache = Arc::new(cache);
-    let has = Arc::new(Has(Mutex::new(objects), cache.clone()));
+    let has = Arc::new(ObjectsOfCache(Mutex::new(objects), cache.clone()));
     let _registered = [cache.register_shrinker(Panics), cache.register_shrinker(has.clone())];
     let object = cache.alloc(Gfp::KERNEL).unwrap();
     let left = std::mem::take(&mut *has.0.lock());
@@ -1354,7 +1358,7 @@ fn panicking_shrinker_does_not_end_the_reaper() {
     struct Panics(std::thread::ThreadId);
     impl uslab::Shrinker for Panics {
         fn count(&self) -> usize {
-            assert_eq!(std::thread::current().id(), self.0, "on purpose");
+            assert_eq!(std::thread::current().id(), self.0, "intended panic");
             0
         }
         fn scan(&self, _: usize, _: Gfp) -> usize {
@@ -1440,7 +1444,7 @@ fn waiter_gets_deferred_objects_after_readers_unpin() {
 
 /// Waits until a thread or future waits for an object of the cache; the waiter is asleep, or will be soon.
 fn wait_until_asleep(cache: &KmemCache) {
-    until(|| cache.info().waiting == 1);
+    wait_until(|| cache.info().waiting == 1);
     std::thread::sleep(Duration::from_millis(20));
 }
 
@@ -1510,7 +1514,7 @@ fn shrinker_registered_during_a_wait_is_called() {
     let idle = Arc::new(Mutex::new(std::iter::from_fn(|| cache.alloc_owned().ok()).collect()));
     std::thread::scope(|scope| {
         let waiter = scope.spawn(|| cache.acquire_timeout(LONG).map(drop));
-        until(|| cache.info().waiting == 1);
+        wait_until(|| cache.info().waiting == 1);
         std::thread::sleep(Duration::from_millis(20));
         let _registration = cache.register_shrinker(Idle(Arc::clone(&idle)));
         assert_eq!(waiter.join().unwrap(), Ok(()));
@@ -1522,7 +1526,7 @@ fn shrinker_registered_during_a_wait_is_called() {
 struct Panics;
 impl Wake for Panics {
     fn wake(self: Arc<Self>) {
-        panic!("a waker panics on purpose");
+        panic!("intended panic of a waker");
     }
 }
 
@@ -1565,7 +1569,7 @@ fn panicking_waker_does_not_stop_later_wake_ups() {
     let bytes = full.geometry().order().bytes();
     account.set_limit(bytes);
     let (held, _) = all_of(&full);
-    let wakers = [(); 2].map(|()| Arc::new(Woken::default()));
+    let wakers = [(); 2].map(|()| Arc::new(CountingWaker::default()));
     let futures = [0, 1].map(|i| {
         let [mut panics, mut counts] = [(); 2].map(|()| caches[i].acquire(Gfp::KERNEL));
         assert_eq!(poll_with(&mut panics, &Waker::from(Arc::new(Panics))), None);
@@ -1592,7 +1596,7 @@ fn waker_panicking_in_drop_loses_no_object() {
         |_| RawWaker::new(std::ptr::null(), &VTABLE),
         |_| (),
         |_| (),
-        |_| panic!("a waker panics on purpose"),
+        |_| panic!("intended panic of a waker"),
     );
     let subsystem = subsystem(1);
     on_cpu(0);

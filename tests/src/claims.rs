@@ -178,7 +178,7 @@ struct Model {
 
 /// The tests that ran for one property of one crate.
 #[derive(Clone, Debug, Default)]
-struct Evidence {
+struct PropertyTests {
     models: Vec<Model>,
     planted: BTreeSet<String>,
     orderings: BTreeSet<String>,
@@ -201,7 +201,7 @@ pub fn properties(name: &str) -> impl Iterator<Item = &str> {
 /// All claims with their evidence.
 #[derive(Clone, Debug)]
 pub struct Claims {
-    list: Vec<(Claim, Evidence)>,
+    list: Vec<(Claim, PropertyTests)>,
     unreached: Vec<Unreached>,
     mutants: MutantRuns,
 }
@@ -214,8 +214,9 @@ impl Claims {
     pub fn read(orderings: bool) -> anyhow::Result<Self> {
         let rows = |runner: Runner, command: &str| {
             let path = runner.file();
-            std::fs::read_to_string(&path)
-                .with_context(|| format!("{}: no rows yet; `cargo {command}` writes them", shown(&path)))
+            std::fs::read_to_string(&path).with_context(|| {
+                format!("{}: the file has no rows; `cargo {command}` writes them", shown(&path))
+            })
         };
         let mut all = rows(Runner::All, "check-all")?;
         if orderings {
@@ -241,7 +242,7 @@ impl Claims {
 
     fn join(words: &str, rows: &str) -> anyhow::Result<Self> {
         let File { claim, unreached } = toml::from_str(words).context("tests/claims.toml")?;
-        let list = claim.into_iter().map(|claim| (claim, Evidence::default())).collect();
+        let list = claim.into_iter().map(|claim| (claim, PropertyTests::default())).collect();
         let mut claims = Self { list, unreached, mutants: MutantRuns::default() };
         for row in rows.lines() {
             claims.take(row).with_context(|| format!("the row {row:?}"))?;
@@ -258,10 +259,10 @@ impl Claims {
     /// Adds a row like `package | MODEL name | ...`.
     fn take(&mut self, row: &str) -> anyhow::Result<()> {
         let mut parts = row.split(" | ");
-        let (Some(package), Some(head)) = (parts.next(), parts.next()) else { bail!("no package") };
+        let (Some(package), Some(head)) = (parts.next(), parts.next()) else { bail!("expected a package") };
         // Models of an example belong to no claim.
         let Some(floor) = floor(package) else { return Ok(()) };
-        let (kind, name) = head.split_once(' ').context("no name")?;
+        let (kind, name) = head.split_once(' ').context("expected a name")?;
         let parts: Vec<&str> = parts.collect();
         let field = |name: &str| {
             parts.iter().find_map(|part| part.strip_prefix(name)?.strip_prefix(' ')).context(name.to_owned())
@@ -272,7 +273,7 @@ impl Claims {
             "MUTANT" => field("models")?,
             _ => name,
         };
-        ensure!(properties(of).next().is_some(), "it names no property");
+        ensure!(properties(of).next().is_some(), "the row names no property");
         for property in properties(of) {
             let mut same = self.list.iter_mut().filter(|(c, _)| c.floor == floor && c.property == property);
             let (_, found) =
@@ -288,7 +289,7 @@ impl Claims {
                 "SCHEDULES" => {
                     found.schedules.push((number("threads")? as u32, number("random")? + number("pct")?))
                 }
-                _ => bail!("it is of no known kind"),
+                _ => bail!("the row has an unknown kind"),
             }
         }
         Ok(())
@@ -337,12 +338,12 @@ impl Claims {
             }
             if !found.orderings.is_empty() {
                 let orderings: Vec<&str> = found.orderings.iter().map(String::as_str).collect();
-                _ = writeln!(out, "{WEAKER}{}", orderings.join("; "));
+                _ = writeln!(out, "{WEAKER_PREFIX}{}", orderings.join("; "));
             }
             _ = writeln!(out, "- not shown: {}", claim.beyond);
         }
         if !self.unreached.is_empty() {
-            out += UNREACHED;
+            out += UNREACHED_HEADER;
         }
         for Unreached { files, reason } in &self.unreached {
             _ = writeln!(out, "\n{reason}\n");
@@ -358,7 +359,7 @@ impl Claims {
 }
 
 /// The beginning of a table line with a claim's weaker orderings.
-pub const WEAKER: &str = "- killed by the weaker orderings: ";
+pub const WEAKER_PREFIX: &str = "- killed by the weaker orderings: ";
 
 const HEAD: &str = "\
 # Claims
@@ -377,7 +378,7 @@ thread or one more pre-emption than the bound is not found by them. `.ci/full mo
 times as many schedules.
 ";
 
-const UNREACHED: &str = "
+const UNREACHED_HEADER: &str = "
 ## Files that no concurrent checker reaches
 
 Neither the models, nor schedules, nor the simulation, nor the stepper, nor the protocol in step run a line of these.
@@ -501,6 +502,6 @@ mod tests {
         assert!(wrong(&MODEL.replace("D1", "D9")).contains("has no magazine D9"));
         assert!(wrong(&MODEL.replace("D1: ", "")).contains("names no property"));
         assert!(wrong(&MODEL.replace("| threads 2 ", "")).contains("threads"));
-        assert!(wrong("uslab-magazine | GUESS D1: x").contains("no known kind"));
+        assert!(wrong("uslab-magazine | GUESS D1: x").contains("an unknown kind"));
     }
 }

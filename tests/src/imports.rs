@@ -236,7 +236,7 @@ impl Imports {
     }
 
     /// Returns the circles, largest first: groups of files that all import from each other, directly or indirectly.
-    pub fn circles(&self) -> Vec<Circle<'_>> {
+    pub fn circles(&self) -> Vec<ImportCycle<'_>> {
         // The crate has few files, so the transitive closure is computed by squaring.
         let mut reach: Vec<BTreeSet<usize>> = vec![BTreeSet::new(); self.files.len()];
         for (from, to) in self.arrows.keys() {
@@ -260,7 +260,7 @@ impl Imports {
             if with.len() > 1 && seen.insert(with.clone()) {
                 let inside = |(from, to): &&(usize, usize)| with.contains(from) && with.contains(to);
                 let arrows = self.arrows.keys().filter(inside).map(|ends| self.arrow(*ends)).collect();
-                circles.push(Circle { files: with.len(), arrows });
+                circles.push(ImportCycle { files: with.len(), arrows });
             }
         }
         circles.sort_by_key(|circle| std::cmp::Reverse(circle.files));
@@ -270,16 +270,16 @@ impl Imports {
 
 /// A circle: files that import from each other.
 #[derive(Clone, Debug)]
-pub struct Circle<'i> {
+pub struct ImportCycle<'i> {
     /// The number of files.
     pub files: usize,
     /// The arrows between the files.
     pub arrows: Vec<Arrow<'i>>,
 }
 
-impl fmt::Display for Circle<'_> {
+impl fmt::Display for ImportCycle<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "a circle of {} files:", self.files)?;
+        write!(f, "a cycle of {} files:", self.files)?;
         self.arrows.iter().try_for_each(|arrow| write!(f, "\n    {arrow}"))
     }
 }

@@ -70,7 +70,7 @@ pub fn errors(said: &str) -> impl Iterator<Item = Value> {
 
 /// The result of a command.
 #[derive(Debug)]
-pub struct Ended {
+pub struct CommandResult {
     /// The exit status; `None` if the command took too long and was killed, by this program or by its own limit of CPU
     /// time.
     pub status: Option<ExitStatus>,
@@ -87,8 +87,8 @@ pub struct Ended {
 /// # Errors
 /// Fails if the command cannot be started, its output cannot be read, or another process killed it, such as a system
 /// that is out of memory: its result would mean nothing.
-pub fn run_within(command: &mut Command, limit: Duration) -> anyhow::Result<Ended> {
-    let mut said = tempfile::tempfile().context("a temporary file for what a program prints")?;
+pub fn run_within(command: &mut Command, limit: Duration) -> anyhow::Result<CommandResult> {
+    let mut said = tempfile::tempfile().context("cannot create a temporary file for a program's output")?;
     command.stdin(Stdio::null()).stdout(said.try_clone()?).stderr(said.try_clone()?);
     let begun = Instant::now();
     let mut child = command.spawn().with_context(|| command.get_program().display().to_string())?;
@@ -99,7 +99,7 @@ pub fn run_within(command: &mut Command, limit: Duration) -> anyhow::Result<Ende
         if let Some(status) = child.try_wait()? {
             ensure!(
                 ![Some(SIGKILL), Some(SIGTERM)].contains(&status.signal()),
-                "{status}, not by us: {command:?}"
+                "{status}, not killed by this program: {command:?}"
             );
             break (Some(status).filter(|status| status.signal() != Some(SIGXCPU)), used);
         }
@@ -119,7 +119,7 @@ pub fn run_within(command: &mut Command, limit: Duration) -> anyhow::Result<Ende
     let mut bytes = vec![];
     said.rewind()?;
     said.read_to_end(&mut bytes)?;
-    Ok(Ended { status, said: String::from_utf8_lossy(&bytes).into_owned(), used })
+    Ok(CommandResult { status, said: String::from_utf8_lossy(&bytes).into_owned(), used })
 }
 
 /// The signal number, on Linux and other systems.
@@ -151,7 +151,7 @@ fn asks_for_cpu(process: u32) -> bool {
 mod tests {
     use super::*;
 
-    fn shell(script: &str, limit: f64) -> Ended {
+    fn shell(script: &str, limit: f64) -> CommandResult {
         run_within(Command::new("sh").args(["-c", script]), Duration::from_secs_f64(limit)).unwrap()
     }
 
@@ -170,7 +170,7 @@ mod tests {
         for signal in ["KILL", "TERM"] {
             let script = format!("kill -{signal} $$");
             let ran = run_within(Command::new("sh").args(["-c", &script]), Duration::from_secs(60));
-            assert!(ran.unwrap_err().to_string().contains("not by us"));
+            assert!(ran.unwrap_err().to_string().contains("not killed by this program"));
         }
         assert!(shell("ulimit -St 1; while :; do :; done", 60.0).status.is_none());
         assert_eq!(shell("kill -ABRT $$", 60.0).status.unwrap().signal(), Some(6));
@@ -178,11 +178,11 @@ mod tests {
         let jobs: Vec<usize> = (0..1000).collect();
         let done = side_by_side("jobs", &jobs, |job, _| {
             begin.send(*job)?;
-            ensure!(*job != 0, "the first one");
+            ensure!(*job != 0, "the first command fails");
             std::thread::sleep(Duration::from_millis(5));
             Ok(())
         });
-        assert_eq!(done.unwrap_err().to_string(), "the first one");
+        assert_eq!(done.unwrap_err().to_string(), "the first command fails");
         assert!(begun.try_iter().count() < 500);
     }
 

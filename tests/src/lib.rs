@@ -40,8 +40,8 @@ pub fn cargo_in(root: &Path) -> Command {
 /// # Panics
 /// Panics if the build fails.
 pub fn uslab() -> PathBuf {
-    static ONCE: Once = Once::new();
-    built(&ONCE, &["--bin", "uslab"], "uslab")
+    static BUILD_ONCE: Once = Once::new();
+    built(&BUILD_ONCE, &["--bin", "uslab"], "uslab")
 }
 
 /// Returns the command `uslab lab`.
@@ -59,9 +59,9 @@ pub fn lab() -> std::process::Command {
 /// # Panics
 /// Panics as [`uslab`] does.
 pub fn libuslab() -> PathBuf {
-    static ONCE: Once = Once::new();
+    static BUILD_ONCE: Once = Once::new();
     // Cargo cannot build this library alone by name.
-    built(&ONCE, &["--lib"], "libuslab.so")
+    built(&BUILD_ONCE, &["--lib"], "libuslab.so")
 }
 
 /// Returns the path of `libuslab-cache.so`, which cargo calls `libuslab_cache.so`, built as [`uslab`] builds.
@@ -78,8 +78,8 @@ pub fn libuslab_cache() -> PathBuf {
 /// # Panics
 /// Panics as [`uslab`] does.
 pub fn server() -> PathBuf {
-    static ONCE: Once = Once::new();
-    built(&ONCE, &["--example", "server"], "examples/server")
+    static BUILD_ONCE: Once = Once::new();
+    built(&BUILD_ONCE, &["--example", "server"], "examples/server")
 }
 
 /// Returns the path of the example server that makes mistakes, built as [`uslab`] builds.
@@ -87,8 +87,8 @@ pub fn server() -> PathBuf {
 /// # Panics
 /// Panics as [`uslab`] does.
 pub fn faulty_server() -> PathBuf {
-    static ONCE: Once = Once::new();
-    built(&ONCE, &["--example", "faulty_server"], "examples/faulty_server")
+    static BUILD_ONCE: Once = Once::new();
+    built(&BUILD_ONCE, &["--example", "faulty_server"], "examples/faulty_server")
 }
 
 /// Returns the path of the example called `name`, built as [`uslab`] builds.
@@ -152,8 +152,8 @@ pub const PROGRAMS: [&str; 5] = ["build", "--quiet", "--workspace", "--example",
 /// Builds `target`. Returns the path: `file` in the profile's directory.
 fn built(once: &Once, target: &[&str], file: &str) -> PathBuf {
     // This is `target/debug/deps/programs-...`.
-    let own = std::env::current_exe().expect("this program");
-    let profile = own.ancestors().nth(2).expect("the directory of a profile");
+    let own = std::env::current_exe().expect("cannot find this program's path");
+    let profile = own.ancestors().nth(2).expect("the program must be in a profile's directory");
     once.call_once(|| {
         let mut build = cargo();
         build.args(PROGRAMS).args(target).arg("--target-dir").arg(profile.join(".."));

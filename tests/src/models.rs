@@ -1,7 +1,7 @@
 //! The loom models as programs: built once, then run one at a time, each in a separate process. A model can run with a
 //! weaker ordering, and can be killed if it never ends.
 
-use crate::jobs::{Ended, run_within};
+use crate::jobs::{CommandResult, run_within};
 use crate::mutate::ABSENT;
 use crate::{cargo, cargo_in, workspace};
 use anyhow::{Context, bail};
@@ -34,7 +34,7 @@ pub const MODELLED: [Modelled; 5] = [
 ];
 
 /// Planted bugs that schedules must catch, because loom does not compile or cannot run their code.
-pub const NOT_FOR_LOOM: [&str; 9] = [
+pub const BUGS_LOOM_CANNOT_CHECK: [&str; 9] = [
     "a mempool does not count what it takes from its reserve",
     "a sample is removed after its object is freed",
     "a sample is recorded in a later profile",
@@ -72,7 +72,7 @@ pub const EXAMPLES: [Example; 2] = [
 
 /// A crate of another workspace that uses `uslab-sync` to check itself, as any crate of a user can.
 #[derive(Clone, Copy, Debug)]
-pub struct Outside {
+pub struct ForeignWorkspace {
     /// The crate's workspace, relative to this workspace's root.
     pub root: &'static str,
     /// The crate's package.
@@ -86,7 +86,7 @@ pub struct Outside {
 }
 
 /// The example of `uslab-sync`.
-pub const OUTSIDE: Outside = Outside {
+pub const OUTSIDE: ForeignWorkspace = ForeignWorkspace {
     root: "tests/sync_example",
     package: "slots",
     least: 3,
@@ -94,7 +94,7 @@ pub const OUTSIDE: Outside = Outside {
     planted: "a take leaves the tag as it is",
 };
 
-impl Outside {
+impl ForeignWorkspace {
     /// Returns a command that builds and runs the crate's tests without a checker.
     pub fn test(&self) -> Command {
         let mut command = cargo_in(&workspace().join(self.root));
@@ -180,7 +180,7 @@ impl Programs {
     /// Fails if the build fails, or a program is missing in cargo's messages.
     pub fn build(checker: &str) -> anyhow::Result<Self> {
         let mut command = Self::build_command(checker);
-        let output = command.stderr(Stdio::inherit()).output().context("cargo test")?;
+        let output = command.stderr(Stdio::inherit()).output().context("cannot run cargo test")?;
         if !output.status.success() {
             bail!("the build for {checker}: {}", output.status);
         }
@@ -204,7 +204,7 @@ impl Programs {
         }
         for name in expected {
             if !found.contains_key(name) {
-                bail!("the build for {checker} made no test program of {name}");
+                bail!("the build for {checker} created no test program of {name}");
             }
         }
         Ok(Self { found })
@@ -264,11 +264,15 @@ impl Subject {
         // Cargo reads the workspace's configuration from the current directory.
         let mut command = cargo_in(manifest.parent().unwrap_or(workspace()));
         command.args(["metadata", "--no-deps", "--format-version=1", "--manifest-path"]).arg(&manifest);
-        let output = command.stderr(Stdio::inherit()).output().context("cargo metadata")?;
+        let output = command.stderr(Stdio::inherit()).output().context("cannot run cargo metadata")?;
         if !output.status.success() {
-            bail!("{}: cargo knows no workspace there", manifest.display());
+            bail!("{}: cargo finds no workspace", manifest.display());
         }
-        Self::named_in(&serde_json::from_slice(&output.stdout).context("cargo metadata")?, packages, profile)
+        Self::named_in(
+            &serde_json::from_slice(&output.stdout).context("cannot run cargo metadata")?,
+            packages,
+            profile,
+        )
     }
 
     fn named_in(metadata: &Value, packages: &[String], profile: &str) -> anyhow::Result<Vec<Self>> {
@@ -292,7 +296,11 @@ impl Subject {
             let named = |asked: &String| all.iter().find(|package| name(package) == *asked);
             let unknown = |asked: &String| {
                 let known: Vec<String> = all.iter().map(name).collect();
-                format!("no package `{asked}` in {}; there are: {}", root.display(), known.join(", "))
+                format!(
+                    "unknown package `{asked}` in {}; expected one of: {}",
+                    root.display(),
+                    known.join(", ")
+                )
             };
             packages.iter().map(|p| named(p).with_context(|| unknown(p))).collect::<anyhow::Result<_>>()?
         };
@@ -354,7 +362,7 @@ impl Outcome {
 /// Returns `true` if a model that failed with `message` only took too long: `uslab-sync` ends its exploration after ten
 /// minutes.
 pub fn was_cut(message: &str) -> bool {
-    message.contains("not ended by exhaustion")
+    message.contains("before all executions were explored")
 }
 
 /// Builds the models of `subject` and lists its tests.
@@ -370,7 +378,7 @@ pub fn build(subject: &Subject) -> anyhow::Result<Vec<Test>> {
         .args(["--no-run", "--message-format=json-render-diagnostics"])
         .env("RUSTFLAGS", loom_flags())
         .stderr(Stdio::inherit());
-    let output = command.output().context("cargo test")?;
+    let output = command.output().context("cannot run cargo test")?;
     if !output.status.success() {
         bail!("{package}: the models do not build: {}", output.status);
     }
@@ -412,7 +420,7 @@ impl Test {
             .env("STORY", "0")
             .env("MUTANT", ABSENT)
             .envs(environment.iter().copied());
-        let Ended { status, said: text, .. } = run_within(&mut command, limit)?;
+        let CommandResult { status, said: text, .. } = run_within(&mut command, limit)?;
         let outcome = match status {
             None => Outcome::TimedOut,
             Some(status) if status.success() => Outcome::Passed,
@@ -500,7 +508,8 @@ mod tests {
     fn model_run_truncated_by_time_is_not_failed() {
         for file in ["replay", "split"] {
             let text = std::fs::read_to_string(workspace().join(format!("magazine/sync/src/{file}.rs")));
-            let said = text.unwrap().lines().find(|line| line.contains(": cut after ")).unwrap().to_owned();
+            let said =
+                text.unwrap().lines().find(|line| line.contains(": stopped after ")).unwrap().to_owned();
             assert_eq!(Outcome::failed(said), Outcome::TimedOut);
         }
         let said = "M1: 3 executions, the floor is 9: the model collapsed".to_owned();

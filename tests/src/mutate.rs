@@ -394,7 +394,7 @@ impl Walk<'_> {
     fn insert(&mut self, at: usize, closes: bool, text: String, mutant: u32) {
         self.made.inserts.push(Insert { at, closes, text, mutant });
     }
-    fn around(&mut self, of: &Range<usize>, mutant: u32, before: String, after: &str) {
+    fn wrap_in_switch(&mut self, of: &Range<usize>, mutant: u32, before: String, after: &str) {
         self.insert(of.start, false, before, mutant);
         self.insert(of.end, true, after.to_owned(), mutant);
     }
@@ -402,12 +402,12 @@ impl Walk<'_> {
     fn replace(&mut self, of: &Range<usize>, rule: &'static str, instead: &str) {
         let mutant = self.mutant(of.start, rule, format!("{} -> {instead}", self.text(of)));
         let before = format!("(if {}({mutant}) {{ {instead} }} else {{ ", self.switch);
-        self.around(of, mutant, before, " })");
+        self.wrap_in_switch(of, mutant, before, " })");
     }
     /// Adds a mutant that skips the statements at `of`.
     fn leave_out(&mut self, of: &Range<usize>, rule: &'static str, change: String) {
         let mutant = self.mutant(of.start, rule, change);
-        self.around(of, mutant, format!("if !{}({mutant}) {{ ", self.switch), " }");
+        self.wrap_in_switch(of, mutant, format!("if !{}({mutant}) {{ ", self.switch), " }");
     }
     /// Adds a mutant whose condition is always true (only if `holds` is set), and a mutant whose condition is always
     /// false.
@@ -421,10 +421,10 @@ impl Walk<'_> {
         }
         if holds {
             let mutant = self.mutant(of.start, "condition", format!("{} -> true", self.text(&of)));
-            self.around(&of, mutant, format!("({on}({mutant}) || ("), "))");
+            self.wrap_in_switch(&of, mutant, format!("({on}({mutant}) || ("), "))");
         }
         let mutant = self.mutant(of.start, "condition", format!("{} -> false", self.text(&of)));
-        self.around(&of, mutant, format!("(!{on}({mutant}) && ("), "))");
+        self.wrap_in_switch(&of, mutant, format!("(!{on}({mutant}) && ("), "))");
     }
 
     /// Mutates the body of a function that returns `output`.
@@ -605,7 +605,7 @@ impl<'ast> Visit<'ast> for Walk<'_> {
                 let (this, moved) = (self.text(&of).to_owned(), self.text(&next).to_owned());
                 let mutant = self.mutant(of.start, "swap", format!("{this} <-> {moved}"));
                 self.insert(of.start, false, format!("if {}({mutant}) {{ {moved} }} ", self.switch), mutant);
-                self.around(&next, mutant, format!("if !{}({mutant}) {{ ", self.switch), " }");
+                self.wrap_in_switch(&next, mutant, format!("if !{}({mutant}) {{ ", self.switch), " }");
             }
             let last = i + 1 == block.stmts.len();
             if !last || self.unit || self.text(&of).ends_with(';') {
@@ -764,7 +764,7 @@ mod tests {
         {
             assert_eq!(unlocked(last), 0, "{last}");
             assert_eq!(unlocked(&format!("return {last};")), 0, "return {last}");
-            assert_eq!(unlocked(&format!("h(); {last}")), 1, "{last} behind what does something");
+            assert_eq!(unlocked(&format!("h(); {last}")), 1, "{last} must follow the statement");
         }
         // The expression reads guarded data, calls a function, or keeps the lock.
         for last in
@@ -881,8 +881,8 @@ mod tests {
             start..start + piece.len()
         };
         assert_eq!(all.blamed(&[at("b - c")]), [1], "{}", all.text);
-        assert_eq!(all.blamed(&[at("b + c")]), [1], "around it");
+        assert_eq!(all.blamed(&[at("b + c")]), [1], "the switch surrounds the expression");
         assert_eq!(all.blamed(&[at("a(")]), [0], "{}", all.text);
-        assert_eq!(all.blamed(&[at("d }")]), [0, 1, 1, 0], "where each is inserted in the function");
+        assert_eq!(all.blamed(&[at("d }")]), [0, 1, 1, 0], "the positions of the mutants in the function");
     }
 }

@@ -26,7 +26,7 @@ pub const CRATES: [&str; 7] =
     ["magazine", "buddy", "slab", "slab/pool", "slab/handle", "slab/libuslab", "slab/libuslab/cache"];
 
 /// The size in bytes of a file of reached lines: one byte for each line.
-pub const MOST: usize = 1 << 16;
+pub const MAX_FILE_LINES: usize = 1 << 16;
 
 /// The text that a crate's root module gets: `on` records a line in the file that the variable `USLAB_REACHED` names.
 pub const SWITCH: &str = r#"
@@ -129,7 +129,7 @@ pub fn probed() -> anyhow::Result<BTreeMap<String, Probed>> {
         first += u32::try_from(probed.len())?;
         all.insert(file, probed);
     }
-    ensure!((first as usize) < MOST, "{first} lines, and there is room for {MOST}");
+    ensure!((first as usize) < MAX_FILE_LINES, "{first} lines; expected at most {MAX_FILE_LINES}");
     Ok(all)
 }
 
@@ -182,7 +182,7 @@ impl Probed {
         self.probes.is_empty()
     }
     /// Removes the probes of these lines. Returns the lines that had a probe.
-    pub fn without(&mut self, lines: &Range<usize>) -> Vec<usize> {
+    pub fn remove_probes(&mut self, lines: &Range<usize>) -> Vec<usize> {
         let (gone, kept) =
             std::mem::take(&mut self.probes).into_iter().partition(|(line, _)| lines.contains(line));
         self.probes = kept;
@@ -443,8 +443,8 @@ fn l() {
         assert!(with.contains("1 => { crate::reach_switch::on(7); 2 },"), "{with}");
         assert!(syn::parse_file(&with).is_ok() && with.lines().count() == text.lines().count(), "{with}");
         let mut less = probed.clone();
-        assert_eq!(less.without(&(2..4)), [2, 3]);
-        assert_eq!((less.len(), less.without(&(2..4))), (2, vec![]));
+        assert_eq!(less.remove_probes(&(2..4)), [2, 3]);
+        assert_eq!((less.len(), less.remove_probes(&(2..4))), (2, vec![]));
     }
 
     #[test]

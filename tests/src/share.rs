@@ -30,8 +30,8 @@ impl ShareArgs {
     ///
     /// # Errors
     /// Fails if the batch system's variables are inconsistent.
-    pub fn asked(&self) -> anyhow::Result<Option<Shard>> {
-        Shard::asked(self.shard).map_err(anyhow::Error::msg)
+    pub fn requested(&self) -> anyhow::Result<Option<Shard>> {
+        Shard::requested(self.shard).map_err(anyhow::Error::msg)
     }
 
     /// Writes the rows of a shard of `what`, and returns the file. `of` describes the arguments, which must be equal

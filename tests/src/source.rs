@@ -9,7 +9,7 @@
 //! (but a constant or a variable) is an error, because its use could not be determined. A planted bug whose name is not
 //! a literal, or that is not in a `planted!`, is also an error.
 //!
-//! A `cfg` decides by [`Build`] which sites loom compiles. Only the names in `known` are evaluated. All other names
+//! A `cfg` decides by [`Build`] which sites loom compiles. Only the names in `cfg_value` are evaluated. All other names
 //! (such as the target's) count as true, so that a model must reach the site in case of doubt.
 
 use anyhow::{Context, anyhow, ensure};
@@ -23,12 +23,12 @@ use std::path::{Path, PathBuf};
 /// statistics, which use `std`'s atomics in every build, and must be `Relaxed`.
 const FACADE: &str = "magazine/sync/src/";
 /// The directory of files that use the facade like any other code.
-const ON_FACADE: &str = "magazine/sync/src/observers";
+const FACADE_USERS_FOLDER: &str = "magazine/sync/src/observers";
 /// The facade's backend for loom, which handles orderings as values.
 const HOOK: &str = "magazine/sync/src/loom.rs";
 /// Files that loom compiles although no model runs a line of them; other code that it runs names these files. `cargo
 /// check-reach` shows the lines that other tools reach.
-const NOT_RUN: [&str; 3] =
+const FILES_NO_MODEL_RUNS: [&str; 3] =
     ["slab/src/debug/stacks.rs", "slab/src/debug/tracks.rs", "slab/src/reclaim/reaper/background.rs"];
 
 /// A memory ordering.
@@ -49,7 +49,7 @@ use Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 
 impl Ordering {
     /// Returns the ordering called `name`.
-    pub fn named(name: &str) -> Option<Self> {
+    pub fn from_name(name: &str) -> Option<Self> {
         [Relaxed, Acquire, Release, AcqRel, SeqCst]
             .into_iter()
             .find(|ordering| format!("{ordering:?}") == name)
@@ -182,11 +182,11 @@ impl Sources {
         let text = std::fs::read_to_string(root.join(path)).with_context(|| path.display().to_string())?;
         let tokens: TokenStream =
             text.parse().map_err(|error| anyhow!("{}: not Rust: {error}", path.display()))?;
-        let not_run = NOT_RUN.iter().any(|file| path == Path::new(file));
+        let not_run = FILES_NO_MODEL_RUNS.iter().any(|file| path == Path::new(file));
         let guard = if not_run { Guard { loom: false, ..guard } } else { guard };
         let modules = if beside { path.with_extension("") } else { path.with_file_name("") };
         let mut scan = Scan { sources: self, root, path, lines: text.lines().collect() };
-        scan.level(tokens, Place { guard, function: String::new(), modules })
+        scan.level(tokens, SourcePosition { guard, function: String::new(), modules })
     }
 }
 
@@ -382,7 +382,7 @@ impl Attribute {
 }
 
 /// Returns the value of a name in a `cfg`, if it depends on the build alone.
-fn known(name: &str, loom: bool) -> Option<bool> {
+fn cfg_value(name: &str, loom: bool) -> Option<bool> {
     match name {
         "loom" => Some(loom),
         "test" | "doctest" | "shuttle" | "miri" | "uslab_models" | "uslab_control" | "uslab_fuzz"
@@ -394,7 +394,7 @@ fn known(name: &str, loom: bool) -> Option<bool> {
 /// Returns the value of a `cfg` predicate, if it is known.
 fn value(predicate: &[TokenTree], loom: bool) -> Option<bool> {
     let [TokenTree::Ident(name), rest @ ..] = predicate else { return None };
-    let [TokenTree::Group(operands), ..] = rest else { return known(&name.to_string(), loom) };
+    let [TokenTree::Group(operands), ..] = rest else { return cfg_value(&name.to_string(), loom) };
     let operands: Vec<TokenTree> = operands.stream().into_iter().collect();
     let mut values = arguments(&operands).map(|operand| value(operand, loom));
     // The value that decides `any` or `all` alone.
@@ -469,7 +469,7 @@ fn extent(tokens: &[TokenTree]) -> usize {
 
 /// The position of a run of tokens in the crate.
 #[derive(Clone, Debug)]
-struct Place {
+struct SourcePosition {
     guard: Guard,
     function: String,
     /// The directory of modules declared here.
@@ -489,12 +489,17 @@ impl Scan<'_> {
         format!("{}:{}", self.path.display(), span.start().line)
     }
 
-    fn level(&mut self, tokens: TokenStream, place: Place) -> anyhow::Result<()> {
+    fn level(&mut self, tokens: TokenStream, place: SourcePosition) -> anyhow::Result<()> {
         self.run(&tokens.into_iter().collect::<Vec<_>>(), place, None)
     }
 
     /// Scans a run of tokens on one level. `file` is a `path` attribute for the first module declared in it.
-    fn run(&mut self, tokens: &[TokenTree], mut place: Place, file: Option<&str>) -> anyhow::Result<()> {
+    fn run(
+        &mut self,
+        tokens: &[TokenTree],
+        mut place: SourcePosition,
+        file: Option<&str>,
+    ) -> anyhow::Result<()> {
         // The guard and the path are from the attributes before the next element.
         let (mut guard, mut path): (Option<Guard>, Option<String>) = (None, None);
         let mut by_build: Option<(String, [Guard; 2])> = None;
@@ -519,13 +524,21 @@ impl Scan<'_> {
                 let end = at + extent(&tokens[at..]);
                 let guard = place.guard.and(guard.take().unwrap_or(Guard::OPEN));
                 for (of, file) in [(these, Some(&*file)), (others, None)] {
-                    self.run(&tokens[at..end], Place { guard: guard.and(of), ..place.clone() }, file)?;
+                    self.run(
+                        &tokens[at..end],
+                        SourcePosition { guard: guard.and(of), ..place.clone() },
+                        file,
+                    )?;
                 }
                 at = end;
             } else if guard.is_some() || path.is_some() {
                 let end = at + extent(&tokens[at..]);
                 let guard = place.guard.and(guard.take().unwrap_or(Guard::OPEN));
-                self.run(&tokens[at..end], Place { guard, ..place.clone() }, path.take().as_deref())?;
+                self.run(
+                    &tokens[at..end],
+                    SourcePosition { guard, ..place.clone() },
+                    path.take().as_deref(),
+                )?;
                 at = end;
             } else {
                 at += self.element(tokens, at, &mut place, file)?;
@@ -539,7 +552,7 @@ impl Scan<'_> {
         &mut self,
         tokens: &[TokenTree],
         at: usize,
-        place: &mut Place,
+        place: &mut SourcePosition,
         file: Option<&str>,
     ) -> anyhow::Result<usize> {
         let word = match &tokens[at] {
@@ -591,10 +604,10 @@ impl Scan<'_> {
                 return Ok(2);
             }
             _ => ensure!(
-                Ordering::named(&name).is_none()
+                Ordering::from_name(&name).is_none()
                     || place.guard.build() == Build::Tests
                     || self.path == Path::new(HOOK),
-                "{}: {name} is named, but not as an argument of an atomic operation: write it there",
+                "{}: {name} must be an argument of an atomic operation",
                 self.at(word.span())
             ),
         }
@@ -605,14 +618,14 @@ impl Scan<'_> {
         &mut self,
         name: &Ident,
         next: Option<&TokenTree>,
-        place: &Place,
+        place: &SourcePosition,
         file: Option<&str>,
     ) -> anyhow::Result<()> {
         let name = name.to_string();
         let modules = place.modules.join(&name);
         match next {
             Some(TokenTree::Group(content)) => {
-                return self.level(content.stream(), Place { modules, ..place.clone() });
+                return self.level(content.stream(), SourcePosition { modules, ..place.clone() });
             }
             _ if let Some(file) = file => {
                 // The path is relative to the declaring file; child modules are next to the module's own file.
@@ -630,12 +643,12 @@ impl Scan<'_> {
     }
 
     /// Scans a call that may be an atomic operation: each of its arguments that is an ordering is a site.
-    fn call(&mut self, name: &str, begin: Span, group: &Group, place: &Place) -> anyhow::Result<()> {
+    fn call(&mut self, name: &str, begin: Span, group: &Group, place: &SourcePosition) -> anyhow::Result<()> {
         let tokens: Vec<TokenTree> = group.stream().into_iter().collect();
         for (argument, value) in (0..).zip(arguments(&tokens)) {
             let path =
                 value.iter().all(|token| matches!(token, TokenTree::Ident(_)) || is_punct(Some(token), ':'));
-            let ordering = value.last().and_then(|last| Ordering::named(&last.to_string()));
+            let ordering = value.last().and_then(|last| Ordering::from_name(&last.to_string()));
             let (true, Some(ordering), Some(operation)) = (path, ordering, Operation::of(name, argument))
             else {
                 self.run(value, place.clone(), None)?;
@@ -643,10 +656,10 @@ impl Scan<'_> {
             };
             let build = place.guard.build();
             let file = self.path.display().to_string();
-            if file.starts_with(FACADE) && !file.starts_with(ON_FACADE) && build != Build::Tests {
+            if file.starts_with(FACADE) && !file.starts_with(FACADE_USERS_FOLDER) && build != Build::Tests {
                 ensure!(
                     ordering == Relaxed,
-                    "{}: the facade's own orderings are of statistics: Relaxed",
+                    "{}: the facade's own orderings must be Relaxed",
                     self.at(begin)
                 );
                 continue;
@@ -781,7 +794,7 @@ mod tests {
     fn memory_ordering_outside_an_atomic_call_is_an_error() {
         for text in ["const O: Ordering = Ordering::Acquire;", "fn f() { let o = SeqCst; x.load(o) }"] {
             let error = scan(text).unwrap_err().to_string();
-            assert!(error.contains("not as an argument of an atomic operation"), "{error}");
+            assert!(error.contains("must be an argument of an atomic operation"), "{error}");
         }
         assert_eq!(scan("use core::sync::atomic::Ordering::{Acquire, Relaxed};").unwrap(), [""; 0]);
     }

@@ -50,13 +50,13 @@ pub fn items(package: &str) -> Result<Vec<Item>> {
         .arg(&target)
         .env("RUSTDOC", &wrapper)
         .status()?;
-    ensure!(made.success(), "{package}: its documentation cannot be made");
+    ensure!(made.success(), "{package}: cannot build its documentation");
     let file = target.join("doc").join(package.replace('-', "_")).with_extension("json");
     let text = std::fs::read_to_string(&file).with_context(|| file.display().to_string())?;
     let docs = serde_json::from_str::<Value>(&text)?;
-    let mut surface = Surface { index: &docs["index"], known: HashSet::new(), items: Vec::new() };
+    let mut surface = SurfaceReader { index: &docs["index"], known: HashSet::new(), items: Vec::new() };
     let root = docs["root"].to_string();
-    let name = docs["index"][&root]["name"].as_str().context("a crate has a name")?;
+    let name = docs["index"][&root]["name"].as_str().context("the crate has no name")?;
     surface.known.insert(root.clone());
     surface.inside(&root, name);
     ensure!(surface.items.iter().any(|item| item.is_type), "{package}: no public type in {}", file.display());
@@ -64,14 +64,14 @@ pub fn items(package: &str) -> Result<Vec<Item>> {
     Ok(surface.items)
 }
 
-struct Surface<'a> {
+struct SurfaceReader<'a> {
     index: &'a Value,
     /// The paths that were already added.
     known: HashSet<String>,
     items: Vec<Item>,
 }
 
-impl Surface<'_> {
+impl SurfaceReader<'_> {
     /// Adds an item and its children, as `parent::name`.
     fn add(&mut self, id: &Value, parent: &str) {
         let id = id.to_string();

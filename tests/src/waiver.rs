@@ -46,10 +46,10 @@ impl Waiver {
         let waivers = toml::from_str::<File>(text)?.waiver;
         for waiver in &waivers {
             ensure!(!waiver.reason.trim().is_empty(), "the waiver for {} gives no reason", waiver.place());
-            let named = Ordering::named(&waiver.ordering);
+            let named = Ordering::from_name(&waiver.ordering);
             ensure!(
                 named.is_some_and(|ordering| ordering != Ordering::Relaxed),
-                "the waiver for {} keeps {:?}: Acquire, Release, AcqRel or SeqCst is expected",
+                "the waiver for {} keeps {:?}; expected Acquire, Release, AcqRel or SeqCst",
                 waiver.place(),
                 waiver.ordering
             );
@@ -86,7 +86,7 @@ mod tests {
         assert_eq!(Waiver::parse(&text("Acquire", "why")).unwrap()[0].place(), "a.rs f: \"x.load\"");
         let error = |text: &str| Waiver::parse(text).unwrap_err().to_string();
         assert!(error(&text("Acquire", " ")).contains("gives no reason"));
-        assert!(error(&text("Relaxed", "why")).contains("Acquire, Release, AcqRel or SeqCst is expected"));
+        assert!(error(&text("Relaxed", "why")).contains("expected Acquire, Release, AcqRel or SeqCst"));
         assert!(error("[[waiver]]\nfile = 'a.rs'").contains("missing field"));
         assert!(error("[[wavier]]").contains("unknown field"));
         assert!(Waiver::parse("# none").unwrap().is_empty());

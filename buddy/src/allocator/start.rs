@@ -16,11 +16,11 @@ use uslab_magazine::SweepGroup;
 use uslab_magazine::sync::Fixed;
 
 /// Size of the smallest reservation that is tried, in pages: 1 MiB.
-const LEAST_PAGES: usize = 256;
+const MIN_PAGES: usize = 256;
 
 /// A zone of the layout, before it is created.
 #[derive(Clone, Copy)]
-struct Planned {
+struct PlannedZone {
     node: u32,
     kind: ZoneKind,
     pages: u32,
@@ -37,7 +37,7 @@ impl PageAllocator {
     pub fn new(config: PageConfig) -> Result<Self, PageError> {
         config.validate()?;
         let wish = config.pages() as usize;
-        let least = LEAST_PAGES.min(wish);
+        let least = MIN_PAGES.min(wish);
         // Rounds to whole maximal blocks, so that addresses can be given up later.
         let block = config.max_order.pages() as usize;
         let reserve = |pages: usize| {
@@ -116,12 +116,12 @@ impl PageAllocator {
 }
 
 /// Returns the zones in address order, with `pages` pages in total.
-fn plan(config: &PageConfig, pages: u64) -> Vec<Planned> {
+fn plan(config: &PageConfig, pages: u64) -> Vec<PlannedZone> {
     let mut planned = Vec::new();
     for (node, zones) in (0..).zip(config.scaled(pages)) {
         let mut zones: Vec<_> = zones.iter().copied().filter(|(_, pages)| *pages > 0).collect();
         zones.sort();
-        planned.extend(zones.into_iter().map(|(kind, pages)| Planned { node, kind, pages }));
+        planned.extend(zones.into_iter().map(|(kind, pages)| PlannedZone { node, kind, pages }));
     }
     planned
 }
@@ -152,7 +152,8 @@ fn reserve_range(config: &PageConfig, range: u32) -> Option<(Reservation, Region
 /// next region `apart` bytes away.
 fn reserve_block(config: &PageConfig, apart: usize) -> Option<(Reservation, Region, u32)> {
     let (order, faults) = (config.max_order, &config.faults);
-    let region = Region::apart(order.bytes(), apart.max(order.bytes()), Uncommitted::NoAccess, faults)?;
+    let region =
+        Region::reserve_apart(order.bytes(), apart.max(order.bytes()), Uncommitted::NoAccess, faults)?;
     Some((Reservation::none(config.backend, faults), region, order.pages()))
 }
 
@@ -160,7 +161,7 @@ fn reserve_block(config: &PageConfig, apart: usize) -> Option<(Reservation, Regi
 /// system refuses memory.
 fn make_zones(
     config: &PageConfig,
-    planned: &[Planned],
+    planned: &[PlannedZone],
     shared: &ZoneShared,
     tables: &Tables,
     zone_of: &mut [u8],
@@ -170,7 +171,7 @@ fn make_zones(
     let lowmem_pages: u64 = lowmem().map(|zone| u64::from(zone.pages)).sum();
     let min_free = min_free_pages(config, lowmem().count() as u64, lowmem_pages);
     let (mut zones, mut start) = (Vec::new(), 0);
-    for &Planned { node, kind, pages } in planned {
+    for &PlannedZone { node, kind, pages } in planned {
         let mut managed = [0; ZoneKind::COUNT];
         let of_node = planned.iter().filter(|zone| zone.node == node);
         of_node.for_each(|zone| managed[zone.kind as usize] = zone.pages);
@@ -208,7 +209,7 @@ fn min_free_pages(config: &PageConfig, lowmem_zones: u64, lowmem: u64) -> u64 {
 
 /// Returns the indices of the zones to try, for each node and each highest zone. The zonelist has the nearest node
 /// first, and within a node the highest zone.
-fn zonelists(config: &PageConfig, planned: &[Planned]) -> Box<[[Box<[u8]>; ZoneKind::COUNT]]> {
+fn zonelists(config: &PageConfig, planned: &[PlannedZone]) -> Box<[[Box<[u8]>; ZoneKind::COUNT]]> {
     let zonelist = |node: u32, highest: ZoneKind| {
         let of_node = |near: u32| {
             let fits = move |at: &u8| {

@@ -46,7 +46,7 @@ impl Frame {
             head: Fixed::new(0),
             owner: AtomicPtr::new(null_mut()),
             data: UnsafeCell::new(OwnerData::default()),
-            life: Life { out: Counter::new(0), race: UnsafeCell::new(()) },
+            life: PageLife { out: Counter::new(0), race: UnsafeCell::new(()) },
         }
     }
 
@@ -66,13 +66,13 @@ impl Frame {
 
 /// True while the page is allocated.
 #[derive(Debug)]
-pub(super) struct Life {
+pub(super) struct PageLife {
     out: Counter,
     /// A cell that every touch reads and every allocation and free writes, so that loom reports unordered accesses.
     race: UnsafeCell<()>,
 }
 
-impl Life {
+impl PageLife {
     #[track_caller]
     pub(super) fn touch(&self) {
         self.race.with(|_| ());
@@ -81,7 +81,7 @@ impl Life {
     #[track_caller]
     pub(super) fn set(&self, out: bool) {
         self.race.with_mut(|_| ());
-        let text = if out { "page handed out twice" } else { "page given back twice" };
+        let text = if out { "page handed out twice" } else { "page freed twice" };
         assert_ne!(self.out.get(), u64::from(out), "{text}");
         self.out.set(u64::from(out));
     }
@@ -91,6 +91,6 @@ impl Life {
         #[cfg(shuttle)]
         uslab_magazine::sync::thread::yield_now();
         self.race.with_mut(|_| ());
-        assert_eq!(self.out.get(), 0, "the memory of a page in use was given back");
+        assert_eq!(self.out.get(), 0, "the memory of a page in use was decommitted");
     }
 }

@@ -19,7 +19,7 @@ impl Memory {
         let (bytes, access) = (bytes(0..len).end, Uncommitted::ReadsZero);
         Some(Self(match apart {
             None => addresses.reserve(bytes, access)?,
-            Some(apart) => Region::apart(bytes, apart, access, &addresses.faults)?,
+            Some(apart) => Region::reserve_apart(bytes, apart, access, &addresses.faults)?,
         }))
     }
     pub(super) fn first(&self) -> NonNull<Frame> {
@@ -54,9 +54,9 @@ impl Memory {
 
 /// Under a checker, watches that a page has one owner; empty in builds without a checker.
 #[derive(Debug)]
-pub(super) struct Life;
+pub(super) struct PageLife;
 
-impl Life {
+impl PageLife {
     #[inline(always)]
     pub(super) fn touch(&self) {}
     #[inline(always)]

@@ -91,7 +91,7 @@ unsafe impl Source for Mapped {
         Some((base, Self { is_told }))
     }
 
-    fn apart(bytes: usize, apart: usize, access: Access) -> Option<(NonNull<u8>, Self)> {
+    fn reserve_apart(bytes: usize, apart: usize, access: Access) -> Option<(NonNull<u8>, Self)> {
         // The system maps downwards from this address, or upwards if stacks are unlimited.
         let near = place_for(PAGE_SIZE)?;
         let places = (1..=PLACES).map_while(|place| (near / apart * apart).checked_sub(place * apart));

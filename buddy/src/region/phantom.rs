@@ -62,7 +62,7 @@ mod numbers {
     const BASE: usize = usize::MAX / 4 + 1;
 
     /// True while the only phantom range is in use.
-    static TAKEN: AtomicBool = AtomicBool::new(false);
+    static PHANTOM_IN_USE: AtomicBool = AtomicBool::new(false);
 
     #[derive(Debug)]
     pub(super) struct Range(());
@@ -74,13 +74,13 @@ mod numbers {
             let fits = bytes <= isize::MAX as usize && base.checked_add(bytes).is_some();
             let base = NonNull::new(core::ptr::without_provenance_mut(base)).filter(|_| fits)?;
             // Acquire: pairs with the Release in `free`, after which all earlier uses of the range are over.
-            (!TAKEN.swap(true, Acquire)).then_some((base, Self(())))
+            (!PHANTOM_IN_USE.swap(true, Acquire)).then_some((base, Self(())))
         }
         /// # Safety
         /// No code may use the range any more.
         pub(super) unsafe fn free(&mut self, _: NonNull<u8>, _: usize) -> bool {
             // Release: pairs with the Acquire in `new`.
-            TAKEN.store(false, Release);
+            PHANTOM_IN_USE.store(false, Release);
             true
         }
     }

@@ -38,7 +38,7 @@ pub(super) unsafe trait Source: core::fmt::Debug + Sized {
     fn new(bytes: usize, align: usize, access: Access) -> Option<(NonNull<u8>, Self)>;
 
     /// Reserves at a multiple of `apart`, far from other mappings. Also returns `None` if the source has no mappings.
-    fn apart(_bytes: usize, _apart: usize, _access: Access) -> Option<(NonNull<u8>, Self)> {
+    fn reserve_apart(_bytes: usize, _apart: usize, _access: Access) -> Option<(NonNull<u8>, Self)> {
         None
     }
 

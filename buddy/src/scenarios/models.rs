@@ -26,8 +26,8 @@ pub(super) fn alloc_against_the_free_of_the_buddy() {
 /// B1: each of two concurrent allocations reports only its own splits.
 pub(super) fn two_allocations_are_told_apart() {
     let pages = allocator(4, false);
-    let told = Arc::new(AtomicU32::new(0));
-    let splits = told.clone();
+    let reported = Arc::new(AtomicU32::new(0));
+    let splits = reported.clone();
     let observer = pages.tracepoints().observe(move |op| {
         for step in op.steps {
             if let Step::BlocksTaken { splits: own, .. } = step {
@@ -41,7 +41,7 @@ pub(super) fn two_allocations_are_told_apart() {
     let mine = pages.alloc(ONE, Gfp::KERNEL, None).unwrap();
     let theirs = t.join().unwrap();
     drop(observer);
-    assert_eq!(told.load(Relaxed), 2, "splits are told once");
+    assert_eq!(reported.load(Relaxed), 2, "each split is reported once");
     free(&pages, mine, ONE);
     free(&pages, theirs, ONE);
     audit(&pages);
@@ -107,7 +107,7 @@ pub(super) fn two_frees_of_one_block() {
     let t = thread::spawn(move || free(&other, page, ONE));
     free(&pages, page, ONE);
     t.join().unwrap();
-    assert_eq!(pages.info().corruptions, 1, "one of two frees is told");
+    assert_eq!(pages.info().corruptions, 1, "one of the two frees is reported");
     audit(&pages);
 }
 
@@ -163,7 +163,7 @@ pub(super) fn a_trim_beside_an_allocation() {
     assert_eq!(
         (census.allocated, census.discarded),
         (1, 3),
-        "all that is free beside the page was given back"
+        "every free page except this one was decommitted"
     );
     free(&pages, mine, ONE);
     audit(&pages);
@@ -185,10 +185,13 @@ fn two_charge(pages: Arc<PageAllocator>) {
     let t = thread::spawn(move || other.charge(3));
     let page = pages.alloc(ONE, Gfp::KERNEL, None).unwrap();
     let mine = pages.charge(3);
-    assert!(mine != t.join().unwrap(), "one has room, whoever is first");
+    assert!(mine != t.join().unwrap(), "one of the two charges must fit");
     let census = pages.check().unwrap();
-    assert_eq!((census.charged, census.allocated), (3, 1), "all is taken, and no more");
-    assert!(pages.alloc(ONE, Gfp::KERNEL, None).is_err() && !pages.charge(1), "more than there is");
+    assert_eq!((census.charged, census.allocated), (3, 1), "exactly the free pages are charged");
+    assert!(
+        pages.alloc(ONE, Gfp::KERNEL, None).is_err() && !pages.charge(1),
+        "no more pages are charged than exist"
+    );
     pages.uncharge(3);
     free(&pages, page, ONE);
     audit(&pages);

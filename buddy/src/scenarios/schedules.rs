@@ -89,8 +89,8 @@ pub(super) fn twice() {
     let pages = allocator_of(PAGES, two().up(), false, |_| ());
     let pfns: Vec<_> = (0..PAGES).map(|_| pages.alloc(ONE, Gfp::KERNEL, None).unwrap()).collect();
     crowd(&Arc::new((pages.clone(), pfns)), THREADS, side);
-    let told = u64::from(PAGES) * (THREADS as u64 - 1);
-    assert_eq!(pages.info().corruptions, told, "all frees of a page but one are told");
+    let reported = u64::from(PAGES) * (THREADS as u64 - 1);
+    assert_eq!(pages.info().corruptions, reported, "all frees of a page except one are reported");
     audit(&pages);
 }
 

@@ -51,7 +51,7 @@ pub(crate) fn free(pages: &PageAllocator, pfn: Pfn, order: Order) {
 pub(crate) fn audit(pages: &PageAllocator) {
     let checked = || pages.check().unwrap_or_else(|violation| panic!("{violation}"));
     let Census { managed, uncommitted, listed, per_cpu, allocated, lost, .. } = checked();
-    assert_eq!(lost, 0, "nothing forked");
+    assert_eq!(lost, 0, "the process must not have forked");
     assert_eq!((uncommitted + listed + per_cpu, allocated), (managed, 0), "pages were lost");
     pages.decommit();
     assert_eq!(checked().uncommitted, managed, "coalescing is incomplete");
@@ -82,7 +82,7 @@ impl Owner {
         // SAFETY: the owner is null or a live `Owner`, by this function's contract.
         if let Some(found) = unsafe { frame.owner().cast::<Self>().as_ref() } {
             // Relaxed: the value was initialised before the owner was announced, and is constant since.
-            assert_eq!(found.0.load(Relaxed), 7, "an owner is found initialised");
+            assert_eq!(found.0.load(Relaxed), 7, "the owner that a reader finds is initialised");
         }
     }
 }

@@ -55,7 +55,7 @@ pub(crate) fn pop_batch(table: &impl Regions, class: Class, n: u32, into: &mut M
 
 /// Claims the region for a drain and runs `f` on it. Waits for the thread that holds the claim; this thread may be
 /// pre-empted. Drains may wait for a claim, unlike fast paths.
-pub(crate) fn own(region: Region<'_>, f: &mut dyn FnMut(Region<'_>)) {
+pub(crate) fn run_claimed(region: Region<'_>, f: &mut dyn FnMut(Region<'_>)) {
     planted!("a drain issues no fence" => return f(region));
     planted!("a drain checks the claim without taking it" => {
         while region.claim().load(Relaxed) != 0 {

@@ -68,7 +68,7 @@ mod tests {
         assert_eq!(highest(b"0\n"), Some(0));
         assert_eq!(highest(b"0-1\n"), Some(1));
         assert_eq!(highest(b"0-3,8,10-11\n"), Some(11));
-        assert_eq!(highest(b"0-3,8,10-1"), None, "cut off");
+        assert_eq!(highest(b"0-3,8,10-1"), None, "the text is truncated");
         assert_eq!(highest(b"\n"), None);
         assert_eq!(highest(b""), None);
     }

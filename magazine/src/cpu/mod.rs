@@ -169,7 +169,7 @@ impl Cpus {
     /// Returns simulated CPUs that use the token model of restartable sequences.
     #[cfg(any(loom, shuttle))]
     #[doc(hidden)]
-    pub fn by(self, mechanism: Mechanism) -> Self {
+    pub fn with_mechanism(self, mechanism: Mechanism) -> Self {
         Self { mechanism, ..self }
     }
 
@@ -181,7 +181,7 @@ impl Cpus {
         let good = (1..=MAX_CPUS).contains(&cpus) && (1..=MAX_NODES.min(cpus)).contains(&nodes);
         // The trace shows the CPU as the thread's role.
         #[cfg(loom)]
-        crate::sync::story::roles(|| format!("CPU {}", here()));
+        crate::sync::story::roles(|| format!("CPU {}", current_cpu()));
         if good {
             Ok(Self { count: cpus, nodes, source: Source::Simulated, mechanism: Mechanism::Claimed })
         } else {
@@ -257,7 +257,7 @@ fn step() -> (u32, Option<u32>) {
 
 /// Returns the simulated CPU of the calling thread, without counting a read of the script.
 #[cfg(any(loom, shuttle))]
-pub(crate) fn here() -> u32 {
+pub(crate) fn current_cpu() -> u32 {
     CURRENT.with(|c| c.get().cpu)
 }
 

@@ -17,6 +17,6 @@ impl StaticWords {
     }
     pub(crate) fn give_back(&self) {}
     pub(crate) fn word(&self, _: Words, _: usize) -> &crate::sync::AtomicPtr<u8> {
-        unreachable!("no table has them")
+        unreachable!("no table has static words on this target")
     }
 }

@@ -4,7 +4,7 @@ use crate::region::Region;
 use core::ptr::NonNull;
 
 /// Number of spare pointers in front of CPU 0's pointer. Unregistered threads read the CPU numbers -2 and -1.
-pub(crate) const SPARE: usize = 2;
+pub(crate) const SPARE_POINTERS: usize = 2;
 
 /// A CPU's three region pointers (*words*), distinguished by the code paths that read them. A drain points all three
 /// words of a CPU to the empty region.

@@ -310,19 +310,20 @@ pub(crate) fn fence(_: &impl Regions, cpus: impl Iterator<Item = u32>) -> bool {
 /// A one-stack region that is never written, so every section misses. The scratch area contains CPU number 0 for all
 /// threads.
 #[repr(C)]
-struct Nowhere {
+struct EmptyRegion {
     word: *const u8,
     cap: usize,
     head: usize,
     null: usize,
 }
 // SAFETY: no thread writes to the region, because every section misses and no table owns the region.
-unsafe impl Sync for Nowhere {}
+unsafe impl Sync for EmptyRegion {}
 /// The class of a disabled fast path.
-pub(crate) const NO_CLASS: Class = Class { index: 0, stack: offset_of!(Nowhere, head) as u32 };
-static NOWHERE: Nowhere = Nowhere { word: (&raw const NOWHERE).cast(), cap: 0, head: 0, null: 0 };
-const _: () = assert!(offset_of!(Nowhere, head) - offset_of!(Nowhere, cap) == CAP);
-const _: () = assert!(offset_of!(Nowhere, null) - offset_of!(Nowhere, head) == NULL);
+pub(crate) const NO_CLASS: Class = Class { index: 0, stack: offset_of!(EmptyRegion, head) as u32 };
+static EMPTY_REGION: EmptyRegion =
+    EmptyRegion { word: (&raw const EMPTY_REGION).cast(), cap: 0, head: 0, null: 0 };
+const _: () = assert!(offset_of!(EmptyRegion, head) - offset_of!(EmptyRegion, cap) == CAP);
+const _: () = assert!(offset_of!(EmptyRegion, null) - offset_of!(EmptyRegion, head) == NULL);
 
 /// The inputs of a section except its class: the address of the table's words, and the `struct rseq` of the thread.
 ///
@@ -354,7 +355,7 @@ impl PcpuPtr {
     }
     /// Creates a pointer with which every section of [`NO_CLASS`] misses.
     pub(crate) fn disabled() -> Self {
-        Self { words: NonNull::from(&NOWHERE.word).cast(), area: scratch() }
+        Self { words: NonNull::from(&EMPTY_REGION.word).cast(), area: scratch() }
     }
 }
 

@@ -7,9 +7,9 @@
 //!
 //! [`sections`] reads the list of sections from the program, and each section runs in place ([`Call`]). The test counts
 //! all instructions of all sections, so that no instruction is left out. A breakpoint changes code that all threads
-//! share, so each test runs in a separate process ([`alone`]).
+//! share, so each test runs in a separate process ([`run_test_alone`]).
 
-use super::sections::{self, Code, Instruction, Kind, Operands, Register, Section, TRAP};
+use super::sections::{self, Code, Instruction, Kind, Operands, Register, Section, TRAP_CODE};
 use super::*;
 use crate::sync::AtomicPtr;
 use nix::sys::mman::{ProtFlags, mprotect};
@@ -34,8 +34,8 @@ fn stay() -> u32 {
 
 struct Breakpoint<'a> {
     code: Patch,
-    meanwhile: &'a dyn Fn(),
-    met: Counter,
+    while_trapped: &'a dyn Fn(),
+    traps: Counter,
     /// The breakpoint to set next, for the restarted section.
     next: Option<&'a Breakpoint<'a>>,
 }
@@ -54,7 +54,7 @@ impl Patch {
         Self { at, code: unsafe { at.read_volatile() } }
     }
     fn trap(&self) {
-        self.write(TRAP);
+        self.write(TRAP_CODE);
     }
     fn lift(&self) {
         self.write(self.code);
@@ -69,8 +69,8 @@ impl Patch {
 static BREAKPOINT: AtomicPtr<Breakpoint<'static>> = AtomicPtr::new(core::ptr::null_mut());
 
 impl<'a> Breakpoint<'a> {
-    fn new(instruction: &Instruction, meanwhile: &'a dyn Fn(), next: Option<&'a Self>) -> Self {
-        Self { code: Patch::new(instruction.ip()), meanwhile, met: Counter::new(0), next }
+    fn new(instruction: &Instruction, while_trapped: &'a dyn Fn(), next: Option<&'a Self>) -> Self {
+        Self { code: Patch::new(instruction.ip()), while_trapped, traps: Counter::new(0), next }
     }
     fn stand(&self) {
         BREAKPOINT.store(core::ptr::from_ref(self).cast_mut().cast(), Relaxed);
@@ -86,8 +86,8 @@ extern "C" fn trap(_: libc::c_int, _: *mut libc::siginfo_t, context: *mut libc::
     // SAFETY: a breakpoint is set only while `interrupted` or `interrupted_twice`, which own the breakpoint, run.
     let breakpoint = unsafe { &*BREAKPOINT.load(Relaxed) };
     breakpoint.code.lift();
-    breakpoint.met.add(1);
-    (breakpoint.meanwhile)();
+    breakpoint.traps.add(1);
+    (breakpoint.while_trapped)();
     if let Some(next) = breakpoint.next {
         next.stand();
     }
@@ -107,18 +107,18 @@ fn prepare(sections: &[Section]) {
     unsafe { sigaction(Signal::SIGTRAP, &action) }.unwrap();
 }
 
-/// Runs `operation` and calls `meanwhile` when the operation first reaches `instruction`. Returns `false` if the
+/// Runs `operation` and calls `while_trapped` when the operation first reaches `instruction`. Returns `false` if the
 /// operation ends without reaching `instruction`.
 fn interrupted<T>(
     instruction: &Instruction,
-    meanwhile: &dyn Fn(),
+    while_trapped: &dyn Fn(),
     operation: impl FnOnce() -> T,
 ) -> (T, bool) {
-    let breakpoint = Breakpoint::new(instruction, meanwhile, None);
+    let breakpoint = Breakpoint::new(instruction, while_trapped, None);
     breakpoint.stand();
     let outcome = operation();
     breakpoint.code.lift();
-    (outcome, breakpoint.met.get() > 0)
+    (outcome, breakpoint.traps.get() > 0)
 }
 
 /// Runs `operation`, interrupted at the first instruction, and at the second instruction when the section restarts.
@@ -132,7 +132,7 @@ fn interrupted_twice<T>(
     first.stand();
     let outcome = operation();
     [&second, &first].iter().for_each(|breakpoint| breakpoint.code.lift());
-    (outcome, first.met.get() > 0 && second.met.get() > 0)
+    (outcome, first.traps.get() > 0 && second.traps.get() > 0)
 }
 
 // ---------------------------------------------------------------- a section as a function
@@ -183,7 +183,7 @@ impl Call {
             return false;
         }
         self.left = Some(registers);
-        caller.behind().write(context);
+        caller.after_trap().write(context);
         true
     }
     fn run(mut self) -> Registers {
@@ -194,7 +194,7 @@ impl Call {
         unsafe { registers::trap() };
         CALL.store(core::ptr::null_mut(), Relaxed);
         exits.iter().for_each(Patch::lift);
-        self.left.expect("a call ends")
+        self.left.expect("the called function must return")
     }
 }
 
@@ -220,7 +220,12 @@ impl<'s> Copied<'s> {
     fn run(&self, world: &World, word: i64, operation: Operation) -> Outcome {
         let Operands { area, words, stack, rounds, count, .. } = self.operands;
         let (end, miss) = (self.section.code.end, self.section.miss());
-        assert_ne!(Some(end), miss, "{:#x}: done or not, it goes on at one place", self.section.code.start);
+        assert_ne!(
+            Some(end),
+            miss,
+            "{:#x}: the section ends at the same place whether it committed or not",
+            self.section.code.start
+        );
         let (class, address, n) = match operation {
             Operation::Pop(class) => (class, 0, 0),
             Operation::Push(class, round) => (class, round.addr().get(), 0),
@@ -279,7 +284,7 @@ impl Steps {
         self.interrupted += 1;
     }
     /// Returns the instructions of sections that the test never interrupted.
-    fn missed(&self, all: &[Section]) -> Vec<String> {
+    fn uninterrupted_instructions(&self, all: &[Section]) -> Vec<String> {
         all.iter()
             .flat_map(|section| section.instructions.iter().map(move |one| (section, one)))
             .filter(|(_, instruction)| !self.instructions.contains(&instruction.ip()))
@@ -321,7 +326,7 @@ enum Interruption {
 
 /// The class of the tested operation. The other class is used by concurrent events.
 const CLASS: usize = 1;
-const OTHER: usize = 0;
+const OTHER_CPU: usize = 0;
 
 impl Interruption {
     const ALL: [Self; 14] = [
@@ -336,9 +341,9 @@ impl Interruption {
         Self::Whole(Operation::Push(CLASS, NonNull::without_provenance(NonZero::new(99).unwrap()))),
         Self::Whole(Operation::PushBatch(CLASS, 2)),
         Self::Whole(Operation::PopBatch(CLASS, 2)),
-        Self::Whole(Operation::Pop(OTHER)),
-        Self::Whole(Operation::Push(OTHER, NonNull::without_provenance(NonZero::new(98).unwrap()))),
-        Self::Whole(Operation::PushBatch(OTHER, 2)),
+        Self::Whole(Operation::Pop(OTHER_CPU)),
+        Self::Whole(Operation::Push(OTHER_CPU, NonNull::without_provenance(NonZero::new(98).unwrap()))),
+        Self::Whole(Operation::PushBatch(OTHER_CPU, 2)),
     ];
 
     fn run(self, world: &World, cpu: u32) {
@@ -376,13 +381,13 @@ fn starts(world: &World, class: usize) -> Vec<State> {
             let rounds = |first: usize, len: u64| -> Vec<_> {
                 (0..=len as usize).map(|i| (i > 0).then(|| round(first + i))).collect()
             };
-            let at = |own: u64, other: u64| BOTH.map(|at| if at == class { own } else { other });
+            let at = |own: u64, other: u64| CLASSES.map(|at| if at == class { own } else { other });
             let look = SectionState {
                 committed,
                 heads: at(7 * OP + len, 5 * OP + 3),
                 caps: at(cap.into(), 4).map(|cap| cap as u32),
                 limits: at(limit, REACH.into()).map(|limit| limit as u32),
-                places: BOTH.map(|at| if at == class { rounds(400, len) } else { rounds(300, 3) }),
+                places: CLASSES.map(|at| if at == class { rounds(400, len) } else { rounds(300, 3) }),
             };
             starts.push(State { cpus: vec![look; world.cpus() as usize] });
         }
@@ -424,7 +429,7 @@ fn expected(
     operation: Operation,
 ) -> Vec<(Outcome, State)> {
     twin.write(state);
-    let Some((meanwhile, later)) = meanwhiles.split_first() else {
+    let Some((while_trapped, later)) = meanwhiles.split_first() else {
         let outcome = match (word.cpu, operation) {
             (Some(cpu), _) => operation.in_rust(twin, cpu),
             (None, Operation::Pop(_)) => Outcome::Pop(None),
@@ -442,8 +447,8 @@ fn expected(
     }
     let behind = |start: State| {
         twin.write(&start);
-        meanwhile.run(twin, word.cpu.unwrap_or(0));
-        let cpu = word.cpu.filter(|_| !matches!(meanwhile, Interruption::Away));
+        while_trapped.run(twin, word.cpu.unwrap_or(0));
+        let cpu = word.cpu.filter(|_| !matches!(while_trapped, Interruption::Away));
         expected(twin, Word { cpu, ..word }, &twin.look(), later, operation)
     };
     starts.into_iter().flat_map(behind).collect()
@@ -481,14 +486,14 @@ impl AllSections {
     fn once(&mut self, copied: &Copied, case: (Word, &State, Operation)) {
         let (word, start, operation) = case;
         for instruction in &copied.section.instructions {
-            for meanwhile in Interruption::ALL {
+            for while_trapped in Interruption::ALL {
                 self.world.write(start);
                 let cpu = word.cpu.unwrap_or(0);
                 let run = || copied.run(&self.world, word.number, operation);
-                let (outcome, met) = interrupted(instruction, &|| meanwhile.run(&self.world, cpu), run);
-                if met {
+                let (outcome, traps) = interrupted(instruction, &|| while_trapped.run(&self.world, cpu), run);
+                if traps {
                     self.steps.add(copied.section, instruction);
-                    self.assert_expected(outcome, &copied.section.name(instruction), case, &[meanwhile]);
+                    self.assert_expected(outcome, &copied.section.name(instruction), case, &[while_trapped]);
                 }
             }
         }
@@ -502,12 +507,12 @@ impl AllSections {
                 instructions.iter().flat_map(|second| meanwhiles.iter().map(move |both| (second, *both)))
             {
                 self.world.write(start);
-                let (outcome, met) = interrupted_twice(
+                let (outcome, traps) = interrupted_twice(
                     [first, second],
                     [&|| then.run(&self.world, cpu), &|| again.run(&self.world, cpu)],
                     || copied.run(&self.world, word.number, operation),
                 );
-                if met {
+                if traps {
                     self.pairs += 1;
                     self.assert_expected(outcome, &copied.section.name(second), case, &[then, again]);
                 }
@@ -524,12 +529,12 @@ impl AllSections {
 /// instruction. `USLAB_STRESS=full` also runs copies of a section from all stacks.
 #[test]
 fn interrupted_operation_takes_effect_after_its_interruption() {
-    alone(module_path!(), "interrupted_operation_takes_effect_after_its_interruption", || {
+    run_test_alone(module_path!(), "interrupted_operation_takes_effect_after_its_interruption", || {
         stay();
         let sections = sections::all();
         prepare(&sections);
         let (world, twin) = (World::new(), World::new());
-        let starts = BOTH.map(|class| starts(&world, class));
+        let starts = CLASSES.map(|class| starts(&world, class));
         let (cpus, spare) = (Word::cpus(&world), Word::spare(&world));
         let mut all = AllSections { world, twin, steps: Steps::default(), survived: 0, pairs: 0 };
         let (mut forms, mut missed) = (BTreeSet::new(), 0);
@@ -537,7 +542,7 @@ fn interrupted_operation_takes_effect_after_its_interruption() {
             let copied = Copied::new(section);
             let whole = forms.insert(section.form()) || full();
             // Takes every n-th start state, beginning with the last state, whose stack is full.
-            for (class, operation) in BOTH.into_iter().flat_map(|class| {
+            for (class, operation) in CLASSES.into_iter().flat_map(|class| {
                 copied.operations(class).into_iter().map(move |operation| (class, operation))
             }) {
                 for (i, word) in cpus.iter().enumerate() {
@@ -559,9 +564,13 @@ fn interrupted_operation_takes_effect_after_its_interruption() {
                 }
             }
         }
-        assert_eq!(all.steps.missed(&sections), [""; 0], "never interrupted there");
+        assert_eq!(
+            all.steps.uninterrupted_instructions(&sections),
+            [""; 0],
+            "each instruction of a section must be interrupted"
+        );
         println!(
-            "{} forms; {} times it showed that an aborted attempt had widened the stack; {} interrupted twice; {missed} on spare words",
+            "{} forms; an aborted attempt had widened the stack {} times; {} interrupted twice; {missed} on spare words",
             forms.len(),
             all.survived,
             all.pairs
@@ -576,7 +585,7 @@ fn interrupted_operation_takes_effect_after_its_interruption() {
 // ---------------------------------------------------------------- the layer as a whole
 
 /// A layer, and the owner of each round.
-struct Game {
+struct LayerGame {
     table: Arc<Table<Heap>>,
     layer: Layer<TestRound>,
     supplier: TestSupplier,
@@ -599,7 +608,7 @@ enum Step {
     Another,
 }
 
-impl Game {
+impl LayerGame {
     const ROUNDS: usize = 64;
 
     fn new(table: &Arc<Table<Heap>>) -> Self {
@@ -612,11 +621,11 @@ impl Game {
             frees: Counter::new(0),
         }
     }
-    fn step(&self, step: Step, held: &mut Hand) {
+    fn step(&self, step: Step, held: &mut OwnedRounds) {
         let Self { layer, supplier, .. } = self;
         match step {
             Step::Alloc => {
-                let round = layer.alloc(supplier).expect("the supplier has rounds for all");
+                let round = layer.alloc(supplier).expect("the supplier must have enough rounds");
                 self.allocs.add(1);
                 assert!(!self.out[round.0].swap(true, Relaxed), "{round:?} handed out twice");
                 held.push(round);
@@ -637,7 +646,7 @@ impl Game {
                 let got = [(); 3].map(|()| layer.alloc(&supplier).unwrap());
                 assert!(
                     got.iter().all(|round| round.0 > 1000),
-                    "{got:?}: of the layer that had the number before"
+                    "{got:?} belongs to the layer that had the number before"
                 );
                 got.into_iter().for_each(|round| layer.free(&supplier, round));
             }
@@ -653,7 +662,7 @@ impl Game {
         );
         self.layer.flush_all(&self.supplier);
         let stats = self.layer.stats();
-        assert_eq!((stats.in_magazines, stats.in_depot), (0, 0), "nothing is left behind");
+        assert_eq!((stats.in_magazines, stats.in_depot), (0, 0), "the drain leaves no rounds");
         let mut rounds = self.supplier.0.lock().clone();
         rounds.extend((1..=Self::ROUNDS).filter(|round| self.out[*round].load(Relaxed)));
         rounds.sort_unstable();
@@ -661,12 +670,12 @@ impl Game {
     }
 }
 
-/// The rounds that a thread owns. A `Hand` allocates nothing while a handler runs.
-struct Hand {
+/// The rounds that a thread owns. A `OwnedRounds` allocates nothing while a handler runs.
+struct OwnedRounds {
     rounds: Vec<TestRound>,
     oldest: usize,
 }
-impl Hand {
+impl OwnedRounds {
     fn new() -> Self {
         Self { rounds: Vec::with_capacity(256), oldest: 0 }
     }
@@ -694,7 +703,7 @@ const SCRIPT: [&[Step]; 9] = [
     &[Purge],
     &[Free; 7],
 ];
-const OTHERS: [&[Step]; 12] = [
+const OTHER_STEPS: [&[Step]; 12] = [
     &[],
     &[Drain],
     &[Reap, Reap],
@@ -713,26 +722,27 @@ const OTHERS: [&[Step]; 12] = [
 /// interrupts every instruction, and then runs other threads of the CPU.
 #[test]
 fn layer_interrupted_at_any_instruction_loses_no_round() {
-    alone(module_path!(), "layer_interrupted_at_any_instruction_loses_no_round", || {
+    run_test_alone(module_path!(), "layer_interrupted_at_any_instruction_loses_no_round", || {
         stay();
         let sections = sections::all();
         prepare(&sections);
         let (script, table) = (SCRIPT.concat(), shadow::table(Cpus::os()));
         // Runs the script with one step interrupted at one instruction.
         let run = |at: usize, instruction: &Instruction, others: &[Step]| {
-            let (game, mut mine, theirs) = (Game::new(&table), Hand::new(), RefCell::new(Hand::new()));
+            let (game, mut mine, theirs) =
+                (LayerGame::new(&table), OwnedRounds::new(), RefCell::new(OwnedRounds::new()));
             (0..8).for_each(|_| game.step(Alloc, &mut theirs.borrow_mut()));
-            let meanwhile = || others.iter().for_each(|step| game.step(*step, &mut theirs.borrow_mut()));
-            let mut met = false;
+            let while_trapped = || others.iter().for_each(|step| game.step(*step, &mut theirs.borrow_mut()));
+            let mut traps = false;
             for (i, step) in script.iter().enumerate() {
                 if i == at {
-                    ((), met) = interrupted(instruction, &meanwhile, || game.step(*step, &mut mine));
+                    ((), traps) = interrupted(instruction, &while_trapped, || game.step(*step, &mut mine));
                 } else {
                     game.step(*step, &mut mine);
                 }
             }
             game.census();
-            met
+            traps
         };
         let mut steps = Steps::default();
         for at in 0..script.len() {
@@ -741,7 +751,7 @@ fn layer_interrupted_at_any_instruction_loses_no_round() {
                     continue;
                 }
                 for instruction in &section.instructions {
-                    for others in OTHERS {
+                    for others in OTHER_STEPS {
                         if run(at, instruction, others) {
                             steps.add(section, instruction);
                         }

@@ -28,7 +28,7 @@ pub(super) static FENCES: Counter = Counter::new(0);
 /// Number of places of the stacks in a [`World`].
 const REACH: u16 = 6;
 /// The classes of a [`World`], by index.
-const BOTH: [usize; 2] = [0, 1];
+const CLASSES: [usize; 2] = [0, 1];
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Operation {
@@ -159,7 +159,7 @@ impl World {
         for (cpu, look) in (0..).zip(&state.cpus) {
             self.lead(cpu, self.base(cpu));
             self.table.region(cpu).unwrap().set_committed(look.committed);
-            for at in BOTH {
+            for at in CLASSES {
                 let (class, base) = (self.classes[at], self.base(cpu));
                 // SAFETY: the words are in the region, where any value is valid, and only this thread uses the world.
                 unsafe {
@@ -177,7 +177,7 @@ impl World {
     /// Asserts that sections wrote only the words in [`State`] and places above the stacks' lengths.
     fn assert_only_state_written(&self) {
         let nothing = SectionState {
-            places: BOTH.map(|_| vec![None; usize::from(REACH) + 1]),
+            places: CLASSES.map(|_| vec![None; usize::from(REACH) + 1]),
             ..SectionState::default()
         };
         self.write(&State { cpus: vec![nothing; self.cpus() as usize] });
@@ -190,7 +190,7 @@ impl World {
                 (self.cpus() as usize + 1) * Self::REGION / 8,
             )
         };
-        assert!(regions.iter().all(|word| *word == 0), "something else was written");
+        assert!(regions.iter().all(|word| *word == 0), "the operation wrote to other memory");
         assert!(fast_path + size_of_val(regions) <= self.bytes);
     }
 }
@@ -199,8 +199,8 @@ fn round(n: usize) -> NonNull<u8> {
     NonNull::new(core::ptr::without_provenance_mut(n)).unwrap()
 }
 
-struct Dice(u64);
-impl Dice {
+struct Random(u64);
+impl Random {
     fn below(&mut self, n: usize) -> usize {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
@@ -213,14 +213,14 @@ impl Dice {
 }
 
 /// Returns any round, or one of a few rounds that may already be on top.
-fn some_round(dice: &mut Dice) -> NonNull<u8> {
+fn some_round(dice: &mut Random) -> NonNull<u8> {
     let most = dice.of(&[2, 1 << 40]);
     // The value 1 marks places that were never written.
     round(2 + dice.below(most))
 }
 
-fn operation(dice: &mut Dice) -> Operation {
-    let (class, n) = (dice.of(&BOTH), 1 + dice.below(3));
+fn operation(dice: &mut Random) -> Operation {
+    let (class, n) = (dice.of(&CLASSES), 1 + dice.below(3));
     match dice.below(6) {
         0 | 1 => Operation::Pop(class),
         2 | 3 => Operation::Push(class, some_round(dice)),
@@ -231,18 +231,18 @@ fn operation(dice: &mut Dice) -> Operation {
 
 /// Returns a state in which stacks have any fill and any number of places. The committed part of the region is the
 /// minimum, the maximum, or ends exactly with a wider stack.
-fn state(dice: &mut Dice, world: &World) -> State {
-    let look = |dice: &mut Dice| {
-        let caps = BOTH.map(|_| dice.below(usize::from(REACH) + 1));
+fn state(dice: &mut Random, world: &World) -> State {
+    let look = |dice: &mut Random| {
+        let caps = CLASSES.map(|_| dice.below(usize::from(REACH) + 1));
         let lens = caps.map(|cap| dice.below(cap + 1));
-        let needed = BOTH.map(|at| if caps[at] > 0 { world.classes[at].end(caps[at] as u32) } else { 0 });
+        let needed = CLASSES.map(|at| if caps[at] > 0 { world.classes[at].end(caps[at] as u32) } else { 0 });
         let needed = needed.into_iter().max().unwrap_or(0);
-        let wider = world.classes[dice.of(&BOTH)].end(dice.below(usize::from(REACH) + 1) as u32);
+        let wider = world.classes[dice.of(&CLASSES)].end(dice.below(usize::from(REACH) + 1) as u32);
         SectionState {
             committed: dice.of(&[needed, needed.max(wider), World::REGION]),
             heads: lens.map(|len| OP * dice.below(1 << 20) as u64 + len as u64),
             caps: caps.map(|cap| cap as u32),
-            limits: BOTH.map(|_| dice.of(&[0, 4, REACH.into(), REACH.into()])),
+            limits: CLASSES.map(|_| dice.of(&[0, 4, REACH.into(), REACH.into()])),
             places: lens.map(|len| (0..=len).map(|i| (i > 0).then(|| some_round(dice))).collect()),
         }
     };
@@ -304,7 +304,7 @@ fn restartable_sections_do_not_modify_their_restart_inputs() {
 #[ignore = "writes to a file; run by .ci/sections"]
 fn restartable_sections_are_written_to_the_document() {
     use serde_json::json;
-    let (world, mut dice) = (World::new(), Dice(11));
+    let (world, mut dice) = (World::new(), Random(11));
     let address = |round: Option<NonNull<u8>>| round.map_or(0, |round| round.addr().get());
     // Returns all non-zero words, by offset.
     let words = || -> Vec<(usize, u64)> {
@@ -355,11 +355,11 @@ fn restartable_sections_are_written_to_the_document() {
 #[test]
 fn restartable_sections_agree_with_the_portable_code() {
     if mechanism() != Mechanism::Rseq {
-        println!("no restartable sequences here: nothing to compare");
+        println!("skipped: the system has no restartable sequences to compare");
         return;
     }
     let (world, twin) = (World::new(), World::new());
-    let mut dice = Dice(7);
+    let mut dice = Random(7);
     let (stop, me, usable, aborts_before) = (AtomicBool::new(false), gettid(), usable(), aborts());
     let (mut done, mut seen) = (0u64, 0u64);
     // An emulator rarely interrupts a section.
@@ -368,7 +368,7 @@ fn restartable_sections_agree_with_the_portable_code() {
     let deadline = Instant::now() + Duration::from_secs(seconds);
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            let mut dice = Dice(3);
+            let mut dice = Random(3);
             while !stop.load(Relaxed) {
                 pin(me, &[dice.of(&usable)]);
                 std::thread::sleep(Duration::from_micros(100));
@@ -409,7 +409,7 @@ fn restartable_sections_agree_with_the_portable_code() {
             }
             assert!(
                 found.is_some(),
-                "{operation:?} gave {outcome:?} and {after:?}, as on no CPU; before: {before:?}"
+                "{operation:?} returned {outcome:?} and left {after:?}, which matches no CPU; before: {before:?}"
             );
             seen |= 1 << found.unwrap_or(0).min(63);
             done += 1;
@@ -425,29 +425,32 @@ fn restartable_sections_agree_with_the_portable_code() {
 }
 
 /// Runs only the test `name` of `module`, in another process of this program.
-fn alone(module: &str, name: &str, test: fn()) {
+fn run_test_alone(module: &str, name: &str, test: fn()) {
     if mechanism() == Mechanism::Rseq {
-        again(module, name, test, None);
+        run_self(module, name, test, None);
     } else {
-        println!("no restartable sequences here: nothing to look at");
+        println!("skipped: the system has no restartable sequences to check");
     }
 }
 /// Runs the test in a process whose libc registers no thread.
 fn in_a_process_without_the_libcs(module: &str, name: &str, test: fn()) {
     // The parent process checks for restartable sequences, because the test may have to make the first call.
-    if std::env::var_os(ALONE).is_some() || mechanism() == Mechanism::Rseq {
-        again(module, name, test, Some(("GLIBC_TUNABLES", "glibc.pthread.rseq=0")));
+    if std::env::var_os(ONE_TEST_VARIABLE).is_some() || mechanism() == Mechanism::Rseq {
+        run_self(module, name, test, Some(("GLIBC_TUNABLES", "glibc.pthread.rseq=0")));
     }
 }
-const ALONE: &str = "USLAB_ALONE";
-fn again(module: &str, name: &str, test: fn(), variable: Option<(&str, &str)>) {
+const ONE_TEST_VARIABLE: &str = "USLAB_ALONE";
+fn run_self(module: &str, name: &str, test: fn(), variable: Option<(&str, &str)>) {
     let (_, module) = module.split_once("::").unwrap();
     let name = format!("{module}::{name}");
-    if std::env::var_os(ALONE).is_some_and(|asked| *asked == *name) {
+    if std::env::var_os(ONE_TEST_VARIABLE).is_some_and(|asked| *asked == *name) {
         return test();
     }
     let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args(["--exact", &name, "--nocapture", "--test-threads=1"]).env(ALONE, &name).envs(variable);
+    command
+        .args(["--exact", &name, "--nocapture", "--test-threads=1"])
+        .env(ONE_TEST_VARIABLE, &name)
+        .envs(variable);
     let output = command.output().unwrap();
     let said = String::from_utf8_lossy(&output.stdout);
     println!("{said}{}", String::from_utf8_lossy(&output.stderr));
@@ -457,7 +460,7 @@ fn again(module: &str, name: &str, test: fn(), variable: Option<(&str, &str)>) {
 /// A drain issues one fence for any number of CPUs and classes, and no fence if there is nothing to take.
 #[test]
 fn drain_issues_a_single_fence() {
-    alone(module_path!(), "drain_issues_a_single_fence", || {
+    run_test_alone(module_path!(), "drain_issues_a_single_fence", || {
         let world = World::new();
         let fences = |which: DrainScope| {
             let before = FENCES.get();
@@ -471,11 +474,11 @@ fn drain_issues_a_single_fence() {
             world.table.open(&tracepoints::Operation::new(), cpu, world.classes[at], REACH.into());
             assert_eq!(Operation::PushBatch(at, 3).in_rust(&world, cpu), Outcome::Push(true));
         };
-        let all = || (0..world.cpus()).for_each(|cpu| BOTH.iter().for_each(|at| put(cpu, *at)));
+        let all = || (0..world.cpus()).for_each(|cpu| CLASSES.iter().for_each(|at| put(cpu, *at)));
         assert_eq!(fences(DrainScope::All), (0, 0), "no CPU was used");
         all();
         assert_eq!(fences(DrainScope::All), (1, world.cpus() * 6));
-        assert_eq!(fences(DrainScope::All), (0, 0), "nothing to take");
+        assert_eq!(fences(DrainScope::All), (0, 0), "the stack has no rounds to take");
         all();
         assert_eq!([(); 3].map(|()| fences(DrainScope::Idle)), [(0, 0), (1, world.cpus() * 6), (0, 0)]);
     });
@@ -563,10 +566,10 @@ fn cpu_beyond_the_table_bypasses_the_stacks() {
 #[test]
 fn exiting_thread_unregisters_its_rseq_area() {
     /// The thread's CPU after the destructors of all other keys have run.
-    static AT_THE_END: Fixed = Fixed::new(0);
+    static CPU_AT_THREAD_END: Fixed = Fixed::new(0);
     static KEY: Fixed = Fixed::new(0);
     unsafe extern "C" fn ends(turns: *mut libc::c_void) {
-        AT_THE_END.set(cpu_id_at(area()));
+        CPU_AT_THREAD_END.set(cpu_id_at(area()));
         // Key destructors run up to four times while values remain. SAFETY: the key belongs to this test, and its value
         // is a number, not an address.
         unsafe { libc::pthread_setspecific(KEY.get(), turns.wrapping_byte_sub(1)) };
@@ -587,7 +590,7 @@ fn exiting_thread_unregisters_its_rseq_area() {
         let (before, used) = joined.join().unwrap();
         assert_eq!(before, UNREGISTERED, "a thread is registered when it first misses");
         assert!(used < Cpus::os().count(), "{used}");
-        assert_eq!(AT_THE_END.get(), REFUSED);
+        assert_eq!(CPU_AT_THREAD_END.get(), REFUSED);
     });
 }
 

@@ -14,7 +14,7 @@
 #[allow(unreachable_pub, reason = "another mechanism has its own")]
 pub use super::no_static_words::StaticWords;
 use super::regions::{Regions, Words};
-use super::{Mechanism, here, step};
+use super::{Mechanism, current_cpu, step};
 use crate::magazine::Magazine;
 use crate::region::{Class, Commit, Region};
 use crate::sync::{MutexGuard, planted, thread_local};
@@ -23,15 +23,15 @@ use core::ptr::NonNull;
 
 thread_local! {
     /// True while the calling thread is the only thread of its process, like `__libc_single_threaded`.
-    static ALONE: Cell<bool> = const { Cell::new(false) };
+    static SINGLE_THREADED: Cell<bool> = const { Cell::new(false) };
 }
 
 /// Runs `f` as in a process that has had only one thread.
 #[allow(dead_code, reason = "models have such a process, schedules do not")]
-pub(crate) fn alone(f: impl FnOnce()) {
-    ALONE.with(|alone| alone.set(true));
+pub(crate) fn run_single_threaded(f: impl FnOnce()) {
+    SINGLE_THREADED.with(|alone| alone.set(true));
     f();
-    ALONE.with(|alone| alone.set(false));
+    SINGLE_THREADED.with(|alone| alone.set(false));
 }
 
 pub(crate) fn aborts() -> u64 {
@@ -51,17 +51,17 @@ pub(crate) fn slots(cpus: u32, _: Mechanism) -> u32 {
 }
 
 /// A held token: its holder runs on the CPU.
-struct Running<'t>(#[allow(dead_code, reason = "held")] Option<MutexGuard<'t, ()>>);
+struct HeldToken<'t>(#[allow(dead_code, reason = "held")] Option<MutexGuard<'t, ()>>);
 
 /// Takes the token of `cpu`. The token is in the CPU's region, even while the CPU's word points elsewhere.
-fn token(table: &impl Regions, cpu: u32) -> Option<Running<'_>> {
+fn token(table: &impl Regions, cpu: u32) -> Option<HeldToken<'_>> {
     let token = &table.region(cpu)?.0.token;
     // Threads that held a token at a `fork` do not exist in the child.
     #[cfg(shuttle)]
     if crate::sync::schedule::is_alone() {
-        return Some(Running(None));
+        return Some(HeldToken(None));
     }
-    Some(Running(Some(token.lock())))
+    Some(HeldToken(Some(token.lock())))
 }
 
 pub(crate) fn fence(table: &impl Regions, cpus: impl Iterator<Item = u32>) -> bool {
@@ -70,7 +70,7 @@ pub(crate) fn fence(table: &impl Regions, cpus: impl Iterator<Item = u32>) -> bo
         cpus.take(1).for_each(|cpu| drop(token(table, cpu)));
         return true;
     });
-    if !ALONE.with(Cell::get) {
+    if !SINGLE_THREADED.with(Cell::get) {
         cpus.for_each(|cpu| drop(token(table, cpu)));
     }
     true
@@ -80,12 +80,12 @@ pub(crate) fn fence(table: &impl Regions, cpus: impl Iterator<Item = u32>) -> bo
 /// Returns `None` on a CPU without a region.
 fn section<R>(table: &impl Regions, words: Words, body: impl Fn(Region<'_>, Commit) -> R) -> Option<R> {
     planted!("the region is read before the restartable section" => {
-        let stale = table.current(words, here())?;
+        let stale = table.current(words, current_cpu())?;
         let _running = token(table, step().0)?;
         return Some(body(stale, Commit::Done));
     });
     planted!("the CPU number is read before the restartable section" => {
-        let before = here();
+        let before = current_cpu();
         let _running = token(table, step().0)?;
         return Some(body(table.current(words, before)?, Commit::Done));
     });

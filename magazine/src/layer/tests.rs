@@ -61,7 +61,7 @@ fn panicking_supplier_leaves_no_class_closed() {
         }
         fn flush(&self, op: &Operation, rounds: impl Iterator<Item = TestRound>) {
             self.1.add(1);
-            assert!(self.1.get() > 1, "the first flush");
+            assert!(self.1.get() > 1, "the first flush panics");
             self.0.flush(op, rounds);
         }
     }
@@ -73,8 +73,8 @@ fn panicking_supplier_leaves_no_class_closed() {
     }
     let supplier = PanicsOnce(&supplier, Counter::new(0));
     let panic = catch_panic(|| layer.drain(&supplier, 0..2)).unwrap_err();
-    assert_eq!(panic.downcast_ref(), Some(&"the first flush"));
-    assert_eq!(*supplier.0.free.borrow(), [TestRound(2)].into(), "the other CPU's round was given away");
+    assert_eq!(panic.downcast_ref(), Some(&"the first flush panics"));
+    assert_eq!(*supplier.0.free.borrow(), [TestRound(2)].into(), "the other CPU's round was flushed");
     assert_eq!(layer.stats().in_magazines, 0);
     layer.free(&supplier, TestRound(3));
     assert_eq!(layer.stats().in_magazines, 1, "the class is open again");
@@ -90,7 +90,7 @@ fn panic_while_flushing_a_node_does_not_stop_others() {
         }
         fn flush(&self, op: &Operation, rounds: impl Iterator<Item = TestRound>) {
             self.1.add(1);
-            assert!(self.1.get() > 1, "the first flush");
+            assert!(self.1.get() > 1, "the first flush panics");
             self.0.flush(op, rounds);
         }
         fn node_of(&self, round: TestRound) -> u32 {
@@ -109,7 +109,7 @@ fn panic_while_flushing_a_node_does_not_stop_others() {
     table.sweep(0..2, DrainScope::All, |_| true);
     let op = &Operation::new();
     let panic = catch_panic(|| layer.drain_swept(op, &supplier)).unwrap_err();
-    assert_eq!(panic.downcast_ref(), Some(&"the first flush"));
+    assert_eq!(panic.downcast_ref(), Some(&"the first flush panics"));
     assert_eq!((layer.stats().in_magazines, none.free.borrow().len()), (0, 1));
     layer.free(&supplier, TestRound(5));
     assert_eq!(layer.stats().in_magazines, 1, "the other node's class is open");
@@ -186,24 +186,24 @@ fn supplier_called_with_a_lock_held_panics() {
     let (table, supplier) = (table(Cpus::simulated(1, 1).unwrap()), TestSupplier::new(20, 1));
     let layer: Layer<TestRound> = Layer::new(&table, Config::new(2, 0, 0)).unwrap();
     let outermost = crate::sync::Mutex::ranked(Rank::Mergeable, ());
-    let told = |call: &dyn Fn()| {
+    let message_of = |call: &dyn Fn()| {
         let _held = outermost.lock();
         let panic = catch_panic(call).unwrap_err();
-        let said = panic.downcast_ref::<String>().unwrap();
-        assert!(said.starts_with("user code would run while a lock is held"), "{said}");
+        let message = panic.downcast_ref::<String>().unwrap();
+        assert!(message.starts_with("user code would run while a lock is held"), "{message}");
     };
     on_cpu(0);
-    told(&|| _ = layer.alloc(&supplier));
+    message_of(&|| _ = layer.alloc(&supplier));
     let rounds = [(); 6].map(|()| layer.alloc(&supplier).unwrap());
     rounds[..4].iter().for_each(|round| layer.free(&supplier, *round));
     // The stack is full, so the free flushes a magazine.
-    told(&|| layer.free(&supplier, rounds[4]));
+    message_of(&|| layer.free(&supplier, rounds[4]));
     layer.close();
     layer.flush_all(&supplier);
-    told(&|| layer.free(&supplier, rounds[5]));
+    message_of(&|| layer.free(&supplier, rounds[5]));
     layer.reopen();
     layer.free(&supplier, rounds[5]);
-    told(&|| layer.drain(&supplier, 0..1));
+    message_of(&|| layer.drain(&supplier, 0..1));
 }
 
 #[test]
@@ -249,11 +249,15 @@ fn reused_class_number_starts_empty() {
         for cpu in 0..2 {
             on_cpu(cpu);
             let nobody = TestSupplier::new(0, 1);
-            assert_eq!(layer.alloc(&nobody), None, "a round of the layer before");
+            assert_eq!(
+                layer.alloc(&nobody),
+                None,
+                "no round belongs to the layer that had the number before"
+            );
             let held: Vec<TestRound> = (0..9).map(|_| layer.alloc(&supplier).unwrap()).collect();
             held.into_iter().for_each(|round| layer.free(&supplier, round));
         }
-        assert!(layer.stats().in_magazines > 0, "and it goes with rounds on its stacks");
+        assert!(layer.stats().in_magazines > 0, "a class number is freed although its stacks hold rounds");
         *supplier.free.borrow_mut() = (1..=60).map(TestRound).collect();
         numbers.push(layer.nodes[0].class().index);
     }
@@ -279,10 +283,14 @@ fn each_layer_flushes_its_part_of_a_shared_drain() {
     layers.iter().for_each(fill);
     layers[0].join_sweeps(SweepGroup::new(0));
     table.sweep(0..2, DrainScope::All, |group| group == SweepGroup::new(0));
-    assert_eq!(holds(&layers[0]), (6, 4), "until then it lies where it lay");
+    assert_eq!(holds(&layers[0]), (6, 4), "the round stays in its place until then");
     assert_eq!(layers[0].drain_swept(op, &supplier), 6);
     assert_eq!((holds(&layers[0]), layers[0].drain_swept(op, &supplier)), ((0, 4), 0), "once");
-    assert_eq!((layers[1].drain_swept(op, &supplier), holds(&layers[1])), (0, (6, 4)), "it is of no group");
+    assert_eq!(
+        (layers[1].drain_swept(op, &supplier), holds(&layers[1])),
+        (0, (6, 4)),
+        "the layer belongs to no group"
+    );
     fill(&layers[0]);
     table.sweep(0..2, DrainScope::All, |group| group == SweepGroup::new(0));
     layers[0].flush_swept(op, &supplier);
@@ -292,7 +300,7 @@ fn each_layer_flushes_its_part_of_a_shared_drain() {
         table.sweep(0..2, DrainScope::Idle, |group| group == SweepGroup::new(1));
         layers[1].reap_swept(&supplier)
     };
-    assert_eq!([reap(), reap(), reap()], [0, 10, 0], "what served nothing for an interval");
+    assert_eq!([reap(), reap(), reap()], [0, 10, 0], "the idle rounds of one interval are reaped");
     assert_eq!((holds(&layers[1]), supplier.free.borrow().len()), ((0, 0), 40));
 }
 
@@ -344,7 +352,11 @@ fn closed_layer_keeps_no_freed_round() {
     got.into_iter().for_each(|round| layer.free(&supplier, round));
     let after = layer.stats();
     assert_eq!((after.frees - stats.frees, after.busy - stats.busy), (12, 12));
-    assert_eq!((after.flushes, supplier.free.borrow().len()), (stats.flushes, 12), "one by one");
+    assert_eq!(
+        (after.flushes, supplier.free.borrow().len()),
+        (stats.flushes, 12),
+        "the rounds are flushed one by one"
+    );
 }
 
 /// A larger fill would fetch a whole magazine for one round.
@@ -362,7 +374,7 @@ fn fill_without_a_usable_stack_requests_a_single_round() {
     on_cpu(0);
     layer.close();
     assert!(layer.alloc(&supplier).is_some());
-    assert_eq!(counts(), (2, 0, 2), "a class that is closed");
+    assert_eq!(counts(), (2, 0, 2), "the class is closed");
     assert_eq!(supplier.free.borrow().len(), 7);
 }
 
@@ -382,9 +394,13 @@ fn freed_rounds_return_to_their_node() {
     on_cpu(1);
     layer.free(&supplier, two);
     assert_eq!(layer.stats().other_node_frees, 1);
-    assert_eq!(layer.alloc(&supplier).map(|round| supplier.node_of(round)), Some(1), "it went home");
+    assert_eq!(
+        layer.alloc(&supplier).map(|round| supplier.node_of(round)),
+        Some(1),
+        "the round was flushed to its node"
+    );
     // SAFETY: the layer is alive.
-    assert_eq!(unsafe { layer.fast_path(Words::Inlined).alloc() }, None, "each operation asks for its node");
+    assert_eq!(unsafe { layer.fast_path(Words::Inlined).alloc() }, None, "each operation reads the node");
 }
 
 /// A cache tries other sources before the layer. The operation counts at the highest level that it reached.
@@ -400,7 +416,7 @@ fn miss_is_counted_at_its_highest_level() {
     let round = layer.alloc_in(&op, &supplier).unwrap();
     assert_eq!(layer.stats().paths, paths(1, 0));
     layer.free_in(&op, &supplier, round);
-    assert_eq!(layer.stats().paths, paths(2, 0), "its stack had one place, and a round there");
+    assert_eq!(layer.stats().paths, paths(2, 0), "the stack had one place, which held a round");
     let round = layer.alloc_in(&op, &supplier).unwrap();
     layer.free_in(&op, &supplier, round);
     let stats = layer.stats();
@@ -453,8 +469,8 @@ fn operation_counts_stay_exact_through_drains_and_reaps() {
             _ => {}
         }
         let s = layer.stats();
-        assert_eq!((s.allocs, s.frees), (allocs, frees), "behind round {i}");
+        assert_eq!((s.allocs, s.frees), (allocs, frees), "round {i} is not in its place");
         let elsewhere = (held.len() + supplier.free.borrow().len()) as u64;
-        assert_eq!(s.in_magazines + s.in_depot + elsewhere, 100, "behind round {i}");
+        assert_eq!(s.in_magazines + s.in_depot + elsewhere, 100, "round {i} is not in its place");
     }
 }

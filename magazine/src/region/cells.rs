@@ -10,7 +10,7 @@ pub(crate) const CLASSES: u32 = 4;
 /// Size of a page, and of a class's room, in bytes.
 pub(crate) const PAGE: usize = 64;
 /// Offsets of words that are not rounds. A checker's region has separate cells for the words that are not rounds.
-pub(crate) const SEEN: usize = 0;
+pub(crate) const SEEN_OFFSET: usize = 0;
 pub(crate) const NULL: usize = 0;
 pub(crate) const STACKS: usize = 0;
 

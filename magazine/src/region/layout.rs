@@ -13,12 +13,12 @@ pub(crate) const PAGE: usize = 4096;
 
 /// Size of each word between a class's start and the null word, in bytes. `WORD` is independent of a round's size.
 const WORD: usize = size_of::<u64>();
-pub(crate) const SEEN: usize = 2 * WORD;
+pub(crate) const SEEN_OFFSET: usize = 2 * WORD;
 pub(crate) const CAP: usize = WORD;
 pub(crate) const LIMIT: usize = CAP - size_of::<u32>();
 pub(crate) const NULL: usize = WORD;
 // Regression: with rounds of 4 bytes, heads overlapped the null word, and `seen` overlapped `cap`.
-const _: () = assert!(SEEN - CAP == WORD && LIMIT == size_of::<u32>() && NULL == WORD);
+const _: () = assert!(SEEN_OFFSET - CAP == WORD && LIMIT == size_of::<u32>() && NULL == WORD);
 
 /// The fixed part at the start of a region. Zeroed memory is a valid header of an unused region.
 #[repr(C, align(128))]
@@ -79,7 +79,7 @@ impl<'t> Region<'t> {
     }
     pub(super) fn seen_cell(&self, class: Class) -> &'t UnsafeCell<u64> {
         // SAFETY: the table gave this offset, a multiple of a cache line, to a stack, which begins with these words.
-        unsafe { self.part(class.stack as usize - SEEN) }
+        unsafe { self.part(class.stack as usize - SEEN_OFFSET) }
     }
     pub(super) fn served_word(&self, class: Class) -> &'t AtomicU64 {
         debug_assert!(class.index < CLASSES);

@@ -7,9 +7,9 @@
 //! fails. The checker provides the depot's lock, a mutex.
 
 use super::world::{
-    DepotWorld, Side, World, alloc_then_free, child, fork, magazine, raw, table, table_with_inlined_words,
+    DepotWorld, ThreadFn, World, alloc_then_free, child, fork, magazine, raw, table, table_with_inlined_words,
 };
-use crate::cpu::rseq::alone;
+use crate::cpu::rseq::run_test_alone;
 use crate::cpu::{Cpus, Mechanism, Script, on_cpu};
 use crate::depot::Block;
 use crate::layer::Config;
@@ -27,7 +27,7 @@ impl World {
     /// Creates a world with one node, magazines of `capacity` rounds, and stacks with room for `stock + 2` magazines.
     /// The supplier supplies rounds only if `fills` is set.
     fn new(by: Mechanism, cpus: u32, capacity: u16, stock: u16, fills: bool, rounds: usize) -> Self {
-        let table = table(Cpus::simulated(cpus, 1).unwrap().by(by), 1);
+        let table = table(Cpus::simulated(cpus, 1).unwrap().with_mechanism(by), 1);
         Self::on(&table, Config::new(capacity, stock, 4), fills, rounds)
     }
     fn stack(&self, cpu: u32, node: usize, cap: u32, rounds: &[usize]) {
@@ -46,7 +46,7 @@ impl World {
     }
     /// Marks a round as allocated from the beginning.
     fn out(&self, round: usize) {
-        self.own(round, true);
+        self.set_owned(round, true);
         self.allocs.add(1);
         self.layer.counts.around_allocs.add(1);
     }
@@ -58,7 +58,7 @@ impl World {
 }
 
 /// Runs all sides concurrently, and ends with the census.
-fn run(world: World, left: (Script, Side), others: &[(Script, Side)]) {
+fn run(world: World, left: (Script, ThreadFn), others: &[(Script, ThreadFn)]) {
     let world = Arc::new(world);
     let live = together(&world, left, others);
     world.census(&live);
@@ -86,21 +86,25 @@ pub(super) const fn stays() -> Scripts {
 }
 
 /// A model that runs with the claimed mechanism and with rseq.
-pub(super) struct Both {
+pub(super) struct BothMechanisms {
     claimed: Models<Case>,
     rseq: Models<Case>,
 }
 /// Creates a model for each mechanism. `floors` has the minimum numbers of executions with claims and with rseq.
-pub(super) fn both(bound: Bound, floors: [u64; 2], Scripts { reads, cpus }: Scripts) -> Both {
+pub(super) fn both_mechanisms(
+    bound: Bound,
+    floors: [u64; 2],
+    Scripts { reads, cpus }: Scripts,
+) -> BothMechanisms {
     let [claimed, rseq] = floors.map(|floor| Model::new(bound, floor));
-    Both {
+    BothMechanisms {
         claimed: claimed
             .each(Script::all(0, cpus, reads).map(|script| Case { by: Mechanism::Claimed, script })),
         rseq: rseq
             .each(Script::all_aborting(0, cpus, reads).map(|script| Case { by: Mechanism::Rseq, script })),
     }
 }
-impl Both {
+impl BothMechanisms {
     pub(super) fn run(self, name: &str, f: fn(Case)) {
         self.claimed.run(&format!("{name} (claimed)"), f);
         self.rseq.run(&format!("{name} (rseq)"), f);
@@ -129,7 +133,7 @@ fn drain_both(w: &World) -> Vec<Option<usize>> {
     w.drain(0..2);
     vec![]
 }
-fn on(cpu: u32, side: Side) -> (Script, Side) {
+fn on(cpu: u32, side: ThreadFn) -> (Script, ThreadFn) {
     (Script::on(cpu), side)
 }
 
@@ -245,14 +249,14 @@ pub(super) fn drain_alone(Case { by, script }: Case) {
     let w = World::new(by, 2, 1, 0, true, 2);
     w.stack(0, 0, 1, &[1]);
     w.stack(1, 0, 1, &[2]);
-    alone(|| w.drain(0..2));
+    run_test_alone(|| w.drain(0..2));
     w.assert_cpus_hold_no_round("a drain by the only thread");
     run(w, (script, alloc_then_free), &[on(1, drain_cpu_0)]);
 }
 
 /// H1: an inlined free runs during a drain. The drain must also point the words of inlined paths to the empty region.
 pub(super) fn drain_inlined(Case { by, script }: Case) {
-    let table = table_with_inlined_words(Cpus::simulated(2, 1).unwrap().by(by), 1);
+    let table = table_with_inlined_words(Cpus::simulated(2, 1).unwrap().with_mechanism(by), 1);
     let w = World::on(&table, Config::new(1, 0, 4), false, 2);
     w.stack(0, 0, 2, &[1]);
     w.out(2);
@@ -307,7 +311,7 @@ pub(super) fn drain_leaves_nothing(Case { by, script }: Case) {
     };
     let drain = |w: &World| {
         w.drain(0..1);
-        assert!(w.are_with_supplier(&[2, 3]), "a drain leaves nothing behind");
+        assert!(w.are_with_supplier(&[2, 3]), "a drain leaves no rounds");
         vec![]
     };
     run(w, (script, frees), &[on(1, drain)]);
@@ -326,9 +330,9 @@ pub(super) fn drain_filling(Case { by, script }: Case) {
 pub(super) fn reap_waking(Case { by, script }: Case) {
     let w = World::new(by, 1, 1, 0, false, 2);
     w.stack(0, 0, 2, &[1, 2]);
-    assert_eq!(w.layer.reap(&w.supplier), 0, "what has just come is not idle");
+    assert_eq!(w.layer.reap(&w.supplier), 0, "a round that was just freed is not idle");
     alloc_then_free(&w);
-    assert_eq!(w.layer.reap(&w.supplier), 0, "what has just served is not idle");
+    assert_eq!(w.layer.reap(&w.supplier), 0, "a round that was just allocated is not idle");
     let reap = |w: &World| {
         w.layer.reap(&w.supplier);
         vec![]
@@ -378,7 +382,7 @@ pub(super) fn drain_meets_drain(Case { by, script }: Case) {
 
 /// H4: a thread migrates to a CPU beyond the table, plugged in later, on which another thread already runs.
 pub(super) fn beyond_the_table(Case { by, script }: Case) {
-    let table = table(Cpus::simulated(2, 2).unwrap().by(by), 2);
+    let table = table(Cpus::simulated(2, 2).unwrap().with_mechanism(by), 2);
     let mut w = World::on(&table, Config::new(1, 0, 4), false, 3);
     w.supplier.second_node = 2;
     w.stack(0, 0, 1, &[1]);
@@ -423,7 +427,7 @@ pub(super) fn close_and_flush(Case { by, script }: Case) {
     };
     let world = Arc::new(w);
     together(&world, (script, closes), &[on(0, frees), on(1, overflows)]);
-    assert!(world.are_with_supplier(&[1, 2, 3, 4]), "a layer that is closed keeps nothing");
+    assert!(world.are_with_supplier(&[1, 2, 3, 4]), "a closed layer holds no rounds");
     world.census(&[]);
 }
 /// H5: a layer is closed and flushed while memory is short; the shortage changes the layer's limits.
@@ -443,7 +447,7 @@ pub(super) fn closed_beside_a_shrink(Case { by, script }: Case) {
     let world = Arc::new(w);
     together(&world, (script, closes), &[on(1, shrinks)]);
     world.free(2);
-    assert!(world.are_with_supplier(&[1, 2]), "a layer that is closed keeps nothing");
+    assert!(world.are_with_supplier(&[1, 2]), "a closed layer holds no rounds");
     world.census(&[]);
 }
 /// H5: a layer is closed and flushed while a CPU frees for the first time. No drain has visited the CPU before.
@@ -464,7 +468,7 @@ pub(super) fn closed_beside_a_first_free(Case { by, script }: Case) {
     };
     let world = Arc::new(w);
     together(&world, (script, closes), &[on(1, frees)]);
-    assert!(world.are_with_supplier(&[1, 2, 3, 4]), "a layer that is closed keeps nothing");
+    assert!(world.are_with_supplier(&[1, 2, 3, 4]), "a closed layer holds no rounds");
     world.census(&[]);
 }
 
@@ -472,7 +476,7 @@ pub(super) fn closed_beside_a_first_free(Case { by, script }: Case) {
 
 /// T1: a drain of one class leaves the other classes of its CPU unchanged.
 pub(super) fn two_classes(Case { by, script }: Case) {
-    let table = table(Cpus::simulated(2, 1).unwrap().by(by), 2);
+    let table = table(Cpus::simulated(2, 1).unwrap().with_mechanism(by), 2);
     let mut w = World::on(&table, Config::new(1, 0, 4), false, 1);
     w.stack(0, 0, 1, &[1]);
     let other = World::on(&table, Config::new(1, 0, 4), false, 2);
@@ -487,7 +491,7 @@ pub(super) fn two_classes(Case { by, script }: Case) {
 
 /// T1: one sweep covers two layers, and each layer collects its rounds, while a thread uses the two layers.
 pub(super) fn sweep_of_two(Case { by, script }: Case) {
-    let table = table(Cpus::simulated(1, 1).unwrap().by(by), 2);
+    let table = table(Cpus::simulated(1, 1).unwrap().with_mechanism(by), 2);
     let mut w = World::on(&table, Config::new(1, 0, 4), false, 1);
     w.stack(0, 0, 1, &[1]);
     let other = World::on(&table, Config::new(1, 0, 4), false, 1);
@@ -501,15 +505,15 @@ pub(super) fn sweep_of_two(Case { by, script }: Case) {
 }
 fn sweep(w: &World) -> Vec<Option<usize>> {
     let both = || [Some(w), w.other.as_deref()].into_iter().flatten();
-    both().for_each(|world| world.layer.join_sweeps(SweepGroup::new(0)));
+    both_mechanisms().for_each(|world| world.layer.join_sweeps(SweepGroup::new(0)));
     w.layer.table.sweep(0..w.layer.cpus().count(), DrainScope::All, |_| true);
-    both().for_each(|world| _ = world.layer.drain_swept(&Operation::new(), &world.supplier));
+    both_mechanisms().for_each(|world| _ = world.layer.drain_swept(&Operation::new(), &world.supplier));
     vec![]
 }
 
 /// T1: a sweep of two layers runs during a drain of one layer and a free that would use the stack.
 pub(super) fn sweep_meets_drain(Case { by, script }: Case) {
-    let table = table(Cpus::simulated(1, 1).unwrap().by(by), 2);
+    let table = table(Cpus::simulated(1, 1).unwrap().with_mechanism(by), 2);
     let mut w = World::on(&table, Config::new(1, 0, 4), false, 2);
     w.stack(0, 0, 1, &[1]);
     w.out(2);
@@ -603,7 +607,7 @@ pub(super) fn counts_beside_pages(Case { by, script }: Case) {
 /// T2: the last user of a layer returns the class number while the stacks hold rounds. The next created layer may get
 /// the returned class number.
 pub(super) fn number_is_reused(Case { by, script }: Case) {
-    let table = table(Cpus::simulated(2, 1).unwrap().by(by), 2);
+    let table = table(Cpus::simulated(2, 1).unwrap().with_mechanism(by), 2);
     let config = Config::new(1, 0, 4);
     let old = Arc::new(World::on(&table, config, false, 2));
     old.stack(0, 0, 2, &[1]);
@@ -620,15 +624,15 @@ pub(super) fn number_is_reused(Case { by, script }: Case) {
     drop(old);
     let new = World::on(&table, config, true, 4);
     new.with_supplier(&[3, 4]);
-    new.own(1, true);
-    new.own(2, true);
+    new.set_owned(1, true);
+    new.set_owned(2, true);
     let here = new.alloc();
     on_cpu(1);
     let there = new.alloc();
     t.join().unwrap();
     on_cpu(0);
     if new.class(0).index != class.index {
-        assert_eq!(table.limit(class).load(Relaxed), 0, "a number that nobody has is closed");
+        assert_eq!(table.limit(class).load(Relaxed), 0, "a class number without an owner is closed");
     }
     let mut all = vec![1, 2];
     all.extend([here, there].into_iter().flatten());
@@ -637,11 +641,11 @@ pub(super) fn number_is_reused(Case { by, script }: Case) {
 
 /// T2: two threads take class numbers and return them. No class number has two owners, and none is lost.
 pub(super) fn numbers_have_one_owner() {
-    struct Numbers {
+    struct NumberSupplier {
         table: Shared<Table<Heap>>,
         owned: [UnsafeCell<()>; 3],
     }
-    fn take_and_give_back(numbers: &Numbers) {
+    fn take_and_give_back(numbers: &NumberSupplier) {
         let class = numbers.table.class(2).unwrap();
         // The checker reports a race if another thread owns the number.
         numbers.owned[class.index as usize].with_mut(|_| ());
@@ -649,21 +653,21 @@ pub(super) fn numbers_have_one_owner() {
     }
     let table = table(Cpus::simulated(1, 1).unwrap(), 2);
     table.retire(table.class(2).unwrap());
-    let numbers = Arc::new(Numbers { table, owned: [(); 3].map(UnsafeCell::new) });
+    let numbers = Arc::new(NumberSupplier { table, owned: [(); 3].map(UnsafeCell::new) });
     let other = numbers.clone();
     let t = thread::spawn(move || take_and_give_back(&other));
     take_and_give_back(&numbers);
     t.join().unwrap();
-    let [one, two] = [(); 2].map(|()| numbers.table.class(2).expect("a number is lost"));
-    assert_ne!(one.index, two.index, "two owners of one number");
-    assert!(numbers.table.class(2).is_none(), "more numbers than there is room for");
+    let [one, two] = [(); 2].map(|()| numbers.table.class(2).expect("a class number must be available"));
+    assert_ne!(one.index, two.index, "a class number has one owner");
+    assert!(numbers.table.class(2).is_none(), "no more class numbers are allocated than exist");
 }
 
 // ---------------------------------------------------------------- N: nodes
 
 /// N1: a CPU frees rounds that belong to another CPU's node; these rounds return to their node in magazines.
 pub(super) fn frees_of_another_node(Case { by, script }: Case) {
-    let table = table(Cpus::simulated(2, 2).unwrap().by(by), 2);
+    let table = table(Cpus::simulated(2, 2).unwrap().with_mechanism(by), 2);
     let mut w = World::on(&table, Config::new(1, 0, 4), false, 3);
     w.supplier.second_node = 1;
     (0..2).for_each(|node| w.stack(0, node, 1, &[]));
@@ -678,7 +682,7 @@ pub(super) fn frees_of_another_node(Case { by, script }: Case) {
 /// N1: a thread migrates to another node at each of its steps. Each stack has a round at first, so that a thread needs
 /// few steps.
 pub(super) fn between_nodes(Case { by, script }: Case) {
-    let table = table(Cpus::simulated(2, 2).unwrap().by(by), 2);
+    let table = table(Cpus::simulated(2, 2).unwrap().with_mechanism(by), 2);
     let mut w = World::on(&table, Config::new(2, 0, 4), true, 4);
     w.supplier.second_node = 3;
     w.stack(0, 0, 2, &[1]);
@@ -749,7 +753,7 @@ pub(super) fn depot_three() {
     let early = d.take();
     threads.into_iter().for_each(|t| t.join().unwrap());
     let late = d.take();
-    assert!(late.is_some(), "two were put, at most one was taken");
+    assert!(late.is_some(), "of two magazines, at most one was taken");
     d.census(&[early, late]);
 }
 
@@ -757,11 +761,11 @@ pub(super) fn depot_three() {
 pub(super) fn depot_reap() {
     let d = DepotWorld::new(2);
     (0..2).for_each(|round| d.put(round));
-    assert_eq!(d.depot.surplus(&Operation::new()), 0, "they have just come");
+    assert_eq!(d.depot.surplus(&Operation::new()), 0, "a reap keeps magazines that were just put");
     let e = d.clone();
     let t = thread::spawn(move || e.take().into_iter().for_each(|round| e.put(round)));
     let surplus = d.depot.surplus(&Operation::new());
-    assert!((1..=2).contains(&surplus), "{surplus} are surplus, one may be needed");
+    assert!((1..=2).contains(&surplus), "{surplus} magazines are surplus, but one may be needed");
     let taken: Vec<_> = (0..surplus).map(|_| d.take()).collect();
     t.join().unwrap();
     d.census(&taken);
@@ -771,13 +775,13 @@ pub(super) fn depot_reap() {
 pub(super) fn depot_reap_beside_put() {
     let d = DepotWorld::of(3, 2);
     (0..2).for_each(|round| d.put(round));
-    assert_eq!(d.depot.surplus(&Operation::new()), 0, "they have just come");
+    assert_eq!(d.depot.surplus(&Operation::new()), 0, "a reap keeps magazines that were just put");
     let e = d.clone();
     let t = thread::spawn(move || e.take());
     let put = d.try_put(2);
     let theirs = t.join().unwrap();
     // `d` has room for the put only after the other thread has taken a magazine.
-    assert_eq!(d.depot.surplus(&Operation::new()), 1, "of two one was needed");
+    assert_eq!(d.depot.surplus(&Operation::new()), 1, "one of the two magazines was needed");
     d.census(&[theirs, (!put).then_some(2)]);
 }
 
@@ -798,22 +802,24 @@ fn passing_test_of_a_planted_bug_prints_its_trace() {
     let mut command = std::process::Command::new(std::env::current_exe().unwrap());
     let test = "scenarios::h3_a_drain_meets_another_one::planted";
     let output = unset(&mut command).args(["--exact", test]).env("STORY", "1").output().unwrap();
-    let said = String::from_utf8(output.stdout).unwrap();
-    assert!(output.status.success(), "{said}");
-    assert!(said.contains("STORY a drain flushes the rounds of another drain | script "), "{said}");
-    assert!(said.contains("every round in one place"), "{said}");
+    let printed = String::from_utf8(output.stdout).unwrap();
+    assert!(output.status.success(), "{printed}");
+    assert!(printed.contains("STORY a drain flushes the rounds of another drain | script "), "{printed}");
+    assert!(printed.contains("every round in one place"), "{printed}");
 }
 
 #[test]
 fn failed_model_prints_a_repeatable_trace() {
     use std::process::Command;
-    let said = |command: &mut Command| {
+    let printed = |command: &mut Command| {
         let output = command.envs([("RUST_BACKTRACE", "0"), ("STORY", "1")]).output().unwrap();
-        assert!(!output.status.success(), "it fails");
+        assert!(!output.status.success(), "the model must fail");
         String::from_utf8(output.stdout).unwrap() + &String::from_utf8(output.stderr).unwrap()
     };
-    let of = |said: &str| {
-        let (_, story) = said.split_once("STORY ").unwrap_or_else(|| panic!("no story: {said}"));
+    let of = |printed: &str| {
+        let (_, story) = printed
+            .split_once("STORY ")
+            .unwrap_or_else(|| panic!("no counterexample trace in the output: {printed}"));
         let (title, rest) = story.split_once('\n').unwrap();
         let (steps, rest) = rest.split_once("       fails: ").unwrap();
         (title.to_owned(), steps.to_owned(), rest.lines().next().unwrap().to_owned())
@@ -821,8 +827,12 @@ fn failed_model_prints_a_repeatable_trace() {
     let program = std::env::current_exe().unwrap();
     let test = "scenarios::models::child_fails_on_purpose";
     // The output must not depend on variables that a runner may have set for the models.
-    let first =
-        said(unset(&mut Command::new(&program)).args(["--exact", test, "--include-ignored", "--nocapture"]));
+    let first = printed(unset(&mut Command::new(&program)).args([
+        "--exact",
+        test,
+        "--include-ignored",
+        "--nocapture",
+    ]));
     let (title, steps, message) = of(&first);
     assert!(title.starts_with("a failure | script 0"), "{title}");
     for part in [
@@ -835,13 +845,13 @@ fn failed_model_prints_a_repeatable_trace() {
     }
     let command = first.lines().find(|line| line.starts_with("REPLAY=")).unwrap();
     let json = program.with_extension("story.json");
-    let again = said(unset(&mut Command::new("sh")).args(["-c", command]).env("STORY_JSON", &json));
+    let again = printed(unset(&mut Command::new("sh")).args(["-c", command]).env("STORY_JSON", &json));
     // The replay refuses a path from the file of another model.
     let missing = command.replace(".replay'", ".missing'");
-    assert!(said(unset(&mut Command::new("sh")).args(["-c", &missing])).contains("no such file"));
+    assert!(printed(unset(&mut Command::new("sh")).args(["-c", &missing])).contains("no such file"));
     // The repeated execution has the same steps and rounds.
     let (again_title, again_steps, again_message) = of(&again);
-    assert!(again_title.ends_with("| execution 1"), "no other ran before: {again_title}");
+    assert!(again_title.ends_with("| execution 1"), "no other execution ran before: {again_title}");
     assert_eq!((again_steps, again_message), (steps.clone(), message));
     let story: serde_json::Value = serde_json::from_slice(&std::fs::read(&json).unwrap()).unwrap();
     assert_eq!(story["steps"].as_array().unwrap().len(), steps.lines().count());

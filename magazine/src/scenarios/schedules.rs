@@ -3,7 +3,7 @@
 //! CPU, its migration, and whether a restartable sequence is aborted.
 
 use super::linearizable::{Object, Owned, Recorder, check_each};
-use super::world::{DepotWorld, Side, World, child, fork, table};
+use super::world::{DepotWorld, ThreadFn, World, child, fork, table};
 use crate::cpu::{Cpus, Mechanism, Script};
 use crate::layer::Config;
 use crate::sync::schedule::{Schedules, choose};
@@ -19,7 +19,7 @@ const STEPS: usize = 12;
 const CONFIG: Config = Config { capacity: 2, first_fill: 1, stock: 1, depot_limit: 1, round_bytes: 0 };
 
 fn world(by: Mechanism) -> World {
-    let table = table(Cpus::simulated(2, 1).unwrap().by(by), 1);
+    let table = table(Cpus::simulated(2, 1).unwrap().with_mechanism(by), 1);
     let w = World::on(&table, CONFIG, true, ROUNDS);
     w.with_supplier(&(1..=ROUNDS).collect::<Vec<_>>());
     w
@@ -56,7 +56,9 @@ fn drains(w: &World) -> Vec<Option<usize>> {
             2 => w.layer.flush_all(&w.supplier),
             3 => _ = w.layer.reap(&w.supplier),
             4 => w.layer.shrink(),
-            _ => assert!(w.layer.stats().in_depot <= ROUNDS as u64, "more rounds than there are"),
+            _ => {
+                assert!(w.layer.stats().in_depot <= ROUNDS as u64, "no more rounds are allocated than exist")
+            }
         }
     }
     vec![]
@@ -65,11 +67,11 @@ fn drains(w: &World) -> Vec<Option<usize>> {
 /// Four threads allocate and free, and sometimes drain. Each allocation and free takes effect at one point in time, in
 /// the same order for all threads.
 pub(super) fn history(by: Mechanism) {
-    struct Seen {
+    struct SeenRounds {
         world: World,
         recorder: Recorder<Owned>,
     }
-    fn side(Seen { world, recorder }: &Seen, thread: usize) {
+    fn side(SeenRounds { world, recorder }: &SeenRounds, thread: usize) {
         let mut held: Vec<TestRound> = vec![];
         for _ in 0..STEPS {
             migrate_between_cpus(world.layer.cpus().count());
@@ -90,10 +92,10 @@ pub(super) fn history(by: Mechanism) {
             }
         }
     }
-    let seen = Arc::new(Seen { world: world(by), recorder: Recorder::new() });
+    let seen = Arc::new(SeenRounds { world: world(by), recorder: Recorder::new() });
     crowd(&seen, 4, side);
     let outcome = check_each(&Object { owned: false }, &seen.recorder.history(), Owned::object);
-    assert!(outcome.is_ok(), "no order explains what was seen: {outcome:?}");
+    assert!(outcome.is_ok(), "no sequential order explains the results: {outcome:?}");
 }
 
 /// Holds all locks, as for a fork.
@@ -103,18 +105,18 @@ fn holds(w: &World) -> Vec<Option<usize>> {
 }
 
 /// Runs the left side on CPU 0 and the other sides on CPU 1.
-fn beside(world: World, left: Side, others: [Side; 3]) -> (Arc<World>, Vec<usize>) {
+fn run_beside_threads(world: World, left: ThreadFn, others: [ThreadFn; 3]) -> (Arc<World>, Vec<usize>) {
     let world = Arc::new(world);
     let live = together(&world, (Script::on(0), left), &others.map(|side| (Script::on(1), side)));
     (world, live)
 }
 
 pub(super) fn exchange(by: Mechanism) {
-    let (world, live) = beside(world(by), works, [works, batches, works]);
+    let (world, live) = run_beside_threads(world(by), works, [works, batches, works]);
     world.census(&live);
 }
 pub(super) fn drain(by: Mechanism) {
-    let (world, live) = beside(world(by), works, [batches, drains, drains]);
+    let (world, live) = run_beside_threads(world(by), works, [batches, drains, drains]);
     world.census(&live);
     world.drain(0..world.layer.cpus().count());
     world.assert_cpus_hold_no_round("a drain");
@@ -131,9 +133,9 @@ pub(super) fn closed(by: Mechanism) {
         w.layer.flush_all(&w.supplier);
         vec![]
     };
-    let (world, live) = beside(world(by), closes, [works, batches, works]);
+    let (world, live) = run_beside_threads(world(by), closes, [works, batches, works]);
     world.assert_cpus_hold_no_round("a flush of a closed layer");
-    assert_eq!(world.layer.stats().in_depot, 0, "a depot that is closed is empty");
+    assert_eq!(world.layer.stats().in_depot, 0, "a closed depot is empty");
     world.census(&live);
 }
 /// Decommits pages and returns the counts.
@@ -143,33 +145,33 @@ fn releases(w: &World) -> Vec<Option<usize>> {
         migrate_between_cpus(w.layer.cpus().count());
         w.layer.table.decommit_idle();
         let stats = w.layer.stats();
-        assert!(stats.allocs + stats.frees >= before, "an operation is forgotten");
+        assert!(stats.allocs + stats.frees >= before, "every operation is counted");
         before = stats.allocs + stats.frees;
     }
     vec![]
 }
 /// Pages are decommitted while two threads use stacks on these pages, and one thread drains.
 pub(super) fn pages(by: Mechanism) {
-    let (world, live) = beside(world(by), works, [batches, drains, releases]);
+    let (world, live) = run_beside_threads(world(by), works, [batches, drains, releases]);
     world.census(&live);
 }
 /// Two nodes with one CPU each, and half of the rounds on each node.
 pub(super) fn nodes(by: Mechanism) {
-    let table = table(Cpus::simulated(2, 2).unwrap().by(by), 2);
+    let table = table(Cpus::simulated(2, 2).unwrap().with_mechanism(by), 2);
     let mut w = World::on(&table, CONFIG, true, ROUNDS);
     w.supplier.second_node = ROUNDS / 2 + 1;
     w.with_supplier(&(1..=ROUNDS).collect::<Vec<_>>());
-    let (world, live) = beside(w, works, [works, batches, drains]);
+    let (world, live) = run_beside_threads(w, works, [works, batches, drains]);
     world.census(&live);
 }
 pub(super) fn forks(by: Mechanism) {
-    let (world, live) = beside(world(by), works, [works, drains, holds]);
+    let (world, live) = run_beside_threads(world(by), works, [works, drains, holds]);
     child(&world);
     world.census(&live);
 }
 /// Layers are created and dropped on one table, next to a layer that stays.
 pub(super) fn numbers(by: Mechanism) {
-    let table = table(Cpus::simulated(2, 1).unwrap().by(by), 3);
+    let table = table(Cpus::simulated(2, 1).unwrap().with_mechanism(by), 3);
     let w = World::on(&table, CONFIG, true, ROUNDS);
     w.with_supplier(&(1..=ROUNDS).collect::<Vec<_>>());
     let world = Arc::new(w);
@@ -186,7 +188,7 @@ pub(super) fn numbers(by: Mechanism) {
                         let round = brief.alloc();
                         assert!(
                             round.is_none_or(|round| mine.contains(&round)),
-                            "a round of the layer before"
+                            "no round belongs to the layer that had the number before"
                         );
                         // Rounds on the dropped layer's stacks are leaked.
                         round.filter(|_| choose(2) == 0).into_iter().for_each(|round| brief.free(round));
@@ -195,7 +197,7 @@ pub(super) fn numbers(by: Mechanism) {
             })
         })
         .collect();
-    let live = together(&world, (Script::on(0), works), &[(Script::on(1), drains as Side)]);
+    let live = together(&world, (Script::on(0), works), &[(Script::on(1), drains as ThreadFn)]);
     threads.into_iter().for_each(|t| t.join().unwrap());
     world.census(&live);
 }
@@ -210,7 +212,7 @@ pub(super) fn depot() {
     impl Crowd {
         fn take(&self) -> Option<usize> {
             let round = self.depot.take()?;
-            assert_eq!(self.held[round].get(), 0, "a magazine in two places");
+            assert_eq!(self.held[round].get(), 0, "each magazine is in one place");
             self.held[round].set(1);
             Some(round)
         }
@@ -240,7 +242,7 @@ pub(super) fn depot() {
     let (depot, mut before) = (&crowd.depot.depot, 0);
     for _ in 0..STEPS {
         let surplus = depot.surplus(&Operation::new());
-        assert!(surplus <= before, "a reap takes what has just come");
+        assert!(surplus <= before, "a reap keeps the rounds that were just freed");
         let taken: Vec<usize> = (0..surplus).filter_map(|_| crowd.take()).collect();
         taken.into_iter().for_each(|round| crowd.put(round));
         // The depot's length at the start of the interval bounds the surplus.
@@ -251,9 +253,9 @@ pub(super) fn depot() {
 }
 
 /// A scenario that runs with the claimed mechanism and with rseq.
-pub(super) struct Both(pub(super) Schedules);
+pub(super) struct BothMechanisms(pub(super) Schedules);
 
-impl Both {
+impl BothMechanisms {
     pub(super) fn run(self, name: &str, f: fn(Mechanism)) {
         self.0.run(&format!("{name} (claimed)"), move || f(Mechanism::Claimed));
         self.0.run(&format!("{name} (rseq)"), move || f(Mechanism::Rseq));

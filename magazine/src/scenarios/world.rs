@@ -70,15 +70,15 @@ fn no_memory() -> Heap {
     Heap::new(0).unwrap()
 }
 /// Bytes of a class with up to seven places.
-const ROOM: usize = 64;
+const CLASS_BYTES: usize = 64;
 /// Creates a table with room for `classes` classes of up to seven places.
 pub(super) fn table(cpus: Cpus, classes: usize) -> Shared<Table<Heap>> {
-    Shared::new(Table::new(cpus, ROOM * classes, no_memory()).unwrap())
+    Shared::new(Table::new(cpus, CLASS_BYTES * classes, no_memory()).unwrap())
 }
 /// Creates a table like [`table`], with words for inlined paths.
 #[cfg(loom)]
 pub(super) fn table_with_inlined_words(cpus: Cpus, classes: usize) -> Shared<Table<Heap>> {
-    Shared::new(Table::new(cpus, ROOM * classes, no_memory()).unwrap().with_inlined_words())
+    Shared::new(Table::new(cpus, CLASS_BYTES * classes, no_memory()).unwrap().with_inlined_words())
 }
 
 impl World {
@@ -92,7 +92,7 @@ impl World {
             other: None,
         }
     }
-    pub(super) fn own(&self, round: usize, now: bool) {
+    pub(super) fn set_owned(&self, round: usize, now: bool) {
         // SAFETY: loom watches the cell, and reports a second owner as a race.
         let before = self.held[round].with_mut(|p| unsafe { p.replace(now) });
         assert_ne!(before, now, "round handed out or freed twice");
@@ -100,11 +100,11 @@ impl World {
     pub(super) fn alloc(&self) -> Option<usize> {
         let round = self.layer.alloc(&self.supplier)?.0;
         self.allocs.add(1);
-        self.own(round, true);
+        self.set_owned(round, true);
         Some(round)
     }
     pub(super) fn free(&self, round: usize) {
-        self.own(round, false);
+        self.set_owned(round, false);
         self.frees.add(1);
         self.layer.free(&self.supplier, TestRound(round));
     }
@@ -112,7 +112,7 @@ impl World {
     #[cfg(loom)]
     pub(super) fn free_inlined(&self, round: usize) {
         use crate::cpu::{Mechanism, regions::Words, rseq::push_inlined};
-        self.own(round, false);
+        self.set_owned(round, false);
         self.frees.add(1);
         let (layer, class) = (&self.layer, self.class(0));
         let inlined = layer.mechanism() == Mechanism::Rseq;
@@ -133,7 +133,7 @@ impl World {
     }
     fn stack_of(&self, cpu: u32, class: Class) -> Vec<usize> {
         let region = self.layer.table.region(cpu).unwrap();
-        let round = |i| region.round(class, i).expect("a place below the length holds a round");
+        let round = |i| region.round(class, i).expect("each place below the length must hold a round");
         (1..=(region.head(class) & LEN) as u32).map(|i| round(i).addr().get()).collect()
     }
 
@@ -152,17 +152,24 @@ impl World {
                 let stack = self.stack_of(cpu, class);
                 let cap = self.layer.table.region(cpu).unwrap().cap(class);
                 assert!(stack.len() <= cap as usize, "a stack holds no more than it has places");
-                assert!(cap <= self.layer.config.reach().into(), "a stack has no more places than its reach");
+                assert!(
+                    cap <= self.layer.config.reach().into(),
+                    "a stack has no more places than its maximum"
+                );
                 on_stacks += stack.len();
                 here.extend(stack);
             }
             let depot = at.depot.look();
-            assert_eq!(depot.len() as u32, at.depot.len(), "the depot's length says what it holds");
+            assert_eq!(
+                depot.len() as u32,
+                at.depot.len(),
+                "the depot's length equals the number of its magazines"
+            );
             for magazine in &depot {
                 assert_eq!(
                     magazine.len(),
                     usize::from(self.layer.config.capacity),
-                    "a depot holds full ones only"
+                    "a depot holds only full magazines"
                 );
                 in_depots += magazine.len();
                 here.extend(magazine.rounds().iter().map(|round| round.addr().get()));
@@ -170,7 +177,7 @@ impl World {
             // With one node, no round can be on the wrong node, and a checker limits the number of steps.
             let home = self.layer.nodes.len() == 1
                 || here.iter().all(|round| self.supplier.node_of(TestRound(*round)) == node);
-            assert!(home, "the stacks and the depot of a node hold rounds of that node only");
+            assert!(home, "the stacks and the depot of a node hold only rounds of that node");
             rounds.extend(here);
         }
         rounds.extend(self.supplier.rounds.lock().iter());
@@ -178,8 +185,8 @@ impl World {
         assert_eq!(rounds, (1..self.held.len()).collect::<Vec<_>>(), "every round in one place");
         let stats = self.layer.stats();
         let counted = (self.allocs.get(), self.frees.get(), on_stacks as u64, in_depots as u64);
-        let said = (stats.allocs, stats.frees, stats.in_magazines, stats.in_depot);
-        assert_eq!(said, counted, "the counts are exact");
+        let counts = (stats.allocs, stats.frees, stats.in_magazines, stats.in_depot);
+        assert_eq!(counts, counted, "the counts are exact");
         assert_eq!(stats.paths.operations(), stats.allocs + stats.frees, "each operation is of one class");
         if let Some(other) = &self.other {
             other.census(&[]);
@@ -191,7 +198,7 @@ impl World {
         for class in self.layer.nodes.iter().map(|node| node.class()) {
             let held: Vec<usize> =
                 (0..self.layer.cpus().count()).flat_map(|cpu| self.stack_of(cpu, class)).collect();
-            assert!(held.is_empty(), "{what} leaves nothing behind, but {held:?}");
+            assert!(held.is_empty(), "{what} leaves no rounds, but finds {held:?}");
         }
     }
 }
@@ -205,7 +212,7 @@ pub(super) fn magazine(rounds: &[usize]) -> Magazine {
     magazine
 }
 
-pub(super) type Side = crate::threads::Side<World>;
+pub(super) type ThreadFn = crate::threads::ThreadFn<World>;
 
 pub(super) fn alloc_then_free(w: &World) -> Vec<Option<usize>> {
     let round = w.alloc();
@@ -238,7 +245,7 @@ pub(super) fn fork(world: &World) {
         for cpu in 0..world.layer.cpus().count() {
             assert!(!world.layer.table.is_away(cpu), "a child would have no region of CPU {cpu}");
         }
-        assert_eq!(depots(), before, "a depot changes while it is held for a fork");
+        assert_eq!(depots(), before, "a depot does not change while a fork holds it");
         world.after_fork_in_parent();
     }
 }
@@ -264,7 +271,7 @@ pub(super) fn child(world: &World) {
         world.after_fork_in_child();
     }
     alloc_then_free(world);
-    assert_eq!(layer.stats().busy, busy, "a claim or a drain of a thread that is no more");
+    assert_eq!(layer.stats().busy, busy, "a child has no claims or drains of its parent's other threads");
 }
 
 /// A depot without a layer, with magazines of one round. Rounds count from 0.
@@ -321,7 +328,7 @@ impl DepotWorld {
         let mut magazine = Magazine::new();
         self.depot.take(&Operation::new(), &self.budget, &mut magazine).then(|| {
             self.moved.add(1);
-            let round = magazine.pop().expect("a magazine is full").addr().get() - 1;
+            let round = magazine.pop().expect("a magazine of the depot must be full").addr().get() - 1;
             self.written[round].with(|_| ());
             round
         })
@@ -332,18 +339,18 @@ impl DepotWorld {
         assert_eq!(
             self.depot.len() as usize + out.iter().flatten().count(),
             self.written.len(),
-            "a magazine lost"
+            "the depot must lose no magazine"
         );
         let mut seen: Vec<usize> = out.iter().copied().flatten().collect();
         seen.extend(core::iter::from_fn(|| self.take()));
         seen.sort_unstable();
-        assert_eq!(seen, (0..self.written.len()).collect::<Vec<_>>(), "a magazine lost or in two places");
+        assert_eq!(seen, (0..self.written.len()).collect::<Vec<_>>(), "each magazine must be in one place");
         assert_eq!(self.depot.exchanges.get(), self.moved.get(), "each exchange counts once");
-        self.alone();
+        self.check_empty_depot();
     }
     /// Asserts that the blocks, the limit and the working set of an empty depot are correct. The depot must have a
     /// single user.
-    fn alone(&self) {
+    fn check_empty_depot(&self) {
         let (op, limit) = (&Operation::new(), self.limit);
         let made = self.made.get() as usize;
         let put =
@@ -352,24 +359,27 @@ impl DepotWorld {
         assert!(
             !take() && !Depot::new(0, 1).put(op, &self.budget, &magazine(&[1]), || Some(Block::on_heap()))
         );
-        assert_eq!(op.path(), Path::Cpu, "where nothing can be had, or kept, no lock is taken");
-        assert!((0..made).all(|_| put(false)) && !put(false), "the room that magazines left is used again");
-        assert!((made..limit).all(|_| put(true)) && !put(true), "it takes up to its limit");
-        assert_eq!(self.depot.surplus(op), 0, "they have just come");
+        assert_eq!(op.path(), Path::Cpu, "a visit that can neither take nor keep a magazine takes no lock");
+        assert!((0..made).all(|_| put(false)) && !put(false), "the room of taken magazines is used again");
+        assert!(
+            (made..limit).all(|_| put(true)) && !put(true),
+            "the depot accepts magazines up to its limit"
+        );
+        assert_eq!(self.depot.surplus(op), 0, "a reap keeps magazines that were just put");
         assert!(take() && put(false));
-        assert_eq!(self.depot.surplus(op) as usize, limit - 1, "one was needed");
-        assert_eq!(self.depot.surplus(op), 1, "the others stay");
+        assert_eq!(self.depot.surplus(op) as usize, limit - 1, "one magazine was needed");
+        assert_eq!(self.depot.surplus(op), 1, "the other magazines stay");
         assert!((0..limit).all(|_| take()));
         self.depot.set_open(false);
-        assert!(!put(true), "it is closed");
+        assert!(!put(true), "the depot is closed");
         self.depot.set_open(true);
-        assert_eq!(self.depot.spare().map(Blocks::free), Some(limit), "all room is to spare");
-        assert!(self.depot.spare().is_none(), "it was taken");
+        assert_eq!(self.depot.spare().map(Blocks::free), Some(limit), "the whole room is unused");
+        assert!(self.depot.spare().is_none(), "the magazine was taken");
         assert!((0..limit).all(|_| put(true)) && take());
-        assert_eq!(self.depot.end(&self.budget).free(), limit, "the end has all room");
-        assert!((0..limit).all(|_| put(true)), "nothing is left there");
+        assert_eq!(self.depot.end(&self.budget).free(), limit, "the whole room is free at the end");
+        assert!((0..limit).all(|_| put(true)), "the depot is empty");
         self.depot.end(&self.budget).free();
-        assert_eq!(self.budget.held(), 0, "the budget counts the magazines that there are");
+        assert_eq!(self.budget.held(), 0, "the budget equals the number of magazines");
     }
 }
 
@@ -384,7 +394,10 @@ pub(super) fn depot_limit(threads: usize, limit: usize) {
     let mine = d.try_put(threads - 1);
     let put: Vec<bool> = others.into_iter().map(|t| t.join().unwrap()).chain([mine]).collect();
     let there = put.iter().filter(|put| **put).count();
-    assert!(there == limit && d.depot.len() as usize == limit, "a depot has what it has room for");
+    assert!(
+        there == limit && d.depot.len() as usize == limit,
+        "a depot holds as many magazines as its limit allows"
+    );
     let out = (0..).zip(put).map(|(round, put)| (!put).then_some(round));
     d.census(&out.collect::<Vec<_>>());
 }
@@ -400,7 +413,7 @@ pub(super) fn depot_closed(others: usize) {
     d.depot.set_open(false);
     let taken = (0..others).filter_map(|_| d.take()).count();
     let put = threads.into_iter().map(|t| t.join().unwrap()).filter(|put| *put).count();
-    assert_eq!((taken, d.depot.len()), (put, 0), "a depot that is closed keeps nothing");
+    assert_eq!((taken, d.depot.len()), (put, 0), "a closed depot holds no magazines");
     d.depot.set_open(true);
     d.census(&(0..others).map(Some).collect::<Vec<_>>());
 }

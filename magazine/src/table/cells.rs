@@ -124,16 +124,16 @@ impl<M: Memory> Table<M> {
     /// Asserts that the class is quiescent and that the empty region is unchanged.
     pub(crate) fn assert_at_rest(&self, class: Class) {
         for cpu in 0..self.cpus.count() {
-            assert!(!self.is_away(cpu), "the word of CPU {cpu} is not back");
+            assert!(!self.is_away(cpu), "the word of CPU {cpu} is not restored");
             let region = self.region_at(cpu);
             assert_eq!(region.claim().load(Relaxed), 0, "the region of CPU {cpu} is still claimed");
-            assert_eq!(region.taken(class), 0, "what a drain took is given away");
+            assert_eq!(region.taken_rounds(class), 0, "the rounds that a drain took are flushed");
         }
         let number = &self.numbers[class.index as usize];
         assert_eq!(
             u64::from(number.limit.load(Relaxed)),
             number.open.get(),
-            "no drain is at work, and the class is open"
+            "the class is open if no drain runs"
         );
         let empty = self.region_at(self.cpus.count());
         assert_eq!(empty.committed(), 0, "the empty region stays empty");

@@ -71,7 +71,7 @@ impl<M: Memory> Table<M> {
                     owned(region);
                     self.record_absence(&since);
                 };
-                claimed::own(region, &mut timed);
+                claimed::run_claimed(region, &mut timed);
                 any = true;
             }
             self.done.add(any.into());
@@ -245,7 +245,7 @@ impl<M: Memory> Table<M> {
     pub(crate) fn is_idle(region: Region<'_>, class: Class) -> bool {
         let head = region.head(class);
         planted!("a reap takes busy stacks" => return head & LEN > 0);
-        head & LEN > 0 && region.seen(class) == head
+        head & LEN > 0 && region.head_at_see(class) == head
     }
 
     /// Takes the rounds on the stacks of `classes`, with one fence.

@@ -15,13 +15,17 @@ pub(super) struct ActiveDrain {
 }
 thread_local! {
     /// The innermost drain of the thread.
-    static GIVING: Cell<*const ActiveDrain> = const { Cell::new(core::ptr::null()) };
+    static INNERMOST_DRAIN: Cell<*const ActiveDrain> = const { Cell::new(core::ptr::null()) };
 }
 
 impl ActiveDrain {
     pub(super) fn new(table: usize, number: u64, classes: impl Iterator<Item = Class>) -> Self {
-        let new =
-            Self { table, number, classes: [const { Cell::new(0) }; _], before: GIVING.with(Cell::get) };
+        let new = Self {
+            table,
+            number,
+            classes: [const { Cell::new(0) }; _],
+            before: INNERMOST_DRAIN.with(Cell::get),
+        };
         classes.for_each(|class| new.bits(class).update(|bits| bits | Self::bit(class)));
         new
     }
@@ -33,18 +37,18 @@ impl ActiveDrain {
     }
     /// Runs `f`, which gives the rounds away; during the call, this drain is in the list.
     pub(super) fn during<R>(&self, f: impl FnOnce() -> R) -> R {
-        GIVING.with(|giving| giving.set(self));
+        INNERMOST_DRAIN.with(|giving| giving.set(self));
         let done = f();
-        GIVING.with(|giving| giving.set(self.before));
+        INNERMOST_DRAIN.with(|giving| giving.set(self.before));
         done
     }
     pub(super) fn is_done_with(&self, class: Class) {
         self.bits(class).update(|bits| bits & !Self::bit(class));
     }
     /// The numbers of this thread's drains for which the class is closed.
-    pub(super) fn own(table: usize, class: Class) -> impl Iterator<Item = u64> + Clone {
+    pub(super) fn drains_of_thread(table: usize, class: Class) -> impl Iterator<Item = u64> + Clone {
         // SAFETY: the pointer is null, or points to a drain whose `during` has not returned.
-        let first = unsafe { GIVING.with(Cell::get).as_ref() };
+        let first = unsafe { INNERMOST_DRAIN.with(Cell::get).as_ref() };
         // SAFETY: the pointer is null, or points to an outer drain, whose `during` returns later.
         let all = core::iter::successors(first, |giving| unsafe { giving.before.as_ref() });
         let closed =

@@ -27,11 +27,11 @@ impl<M: Memory> Table<M> {
         }
         planted!("a page is decommitted while its rounds are being flushed" => drained = [false; CLASSES as usize]);
         let in_use = |region: Region<'_>| self.pages_in_use(region, &drained);
-        let idle = |region: Region<'_>| region.backed().without(&in_use(region));
+        let idle = |region: Region<'_>| region.backed().difference(&in_use(region));
         let mut owned = |region: Region<'_>| {
             let (kept, backed) = (in_use(region), region.backed());
-            for (class, at) in self.all().filter(|(_, at)| at.pages().any(|page| backed.has(page))) {
-                if !at.pages().any(|page| kept.has(page)) {
+            for (class, at) in self.all().filter(|(_, at)| at.pages().any(|page| backed.has_page(page))) {
+                if !at.pages().any(|page| kept.has_page(page)) {
                     planted!("a page is decommitted while its stacks are open" => {
                         region.set_aside(class);
                         continue;
@@ -42,7 +42,7 @@ impl<M: Memory> Table<M> {
                     region.set_aside(class);
                 }
             }
-            region.mark_pages_unwritable(&backed.without(&kept));
+            region.mark_pages_unwritable(&backed.difference(&kept));
         };
         self.own_regions(cpus(), |region| !idle(region).is_empty(), &mut owned);
         let mut bytes = 0;
@@ -54,7 +54,7 @@ impl<M: Memory> Table<M> {
             for run in going.runs() {
                 bytes += self.decommit(cpu, run);
             }
-            region.set_backed(&region.backed().without(&going));
+            region.set_backed(&region.backed().difference(&going));
             region.mark_pages_unwritable(&Pages::default());
         }
         bytes
@@ -63,9 +63,9 @@ impl<M: Memory> Table<M> {
     /// checked it.
     fn pages_in_use(&self, region: Region<'_>, drained: &[bool; CLASSES as usize]) -> Pages {
         let (mut pages, backed) = (Pages::default(), region.backed());
-        for (class, at) in self.all().filter(|(_, at)| at.pages().any(|page| backed.has(page))) {
+        for (class, at) in self.all().filter(|(_, at)| at.pages().any(|page| backed.has_page(page))) {
             let head = region.head(class);
-            if head & LEN > 0 || head != region.seen(class) || drained[class.index as usize] {
+            if head & LEN > 0 || head != region.head_at_see(class) || drained[class.index as usize] {
                 at.pages().for_each(|page| pages.add(page));
             }
         }
@@ -73,7 +73,7 @@ impl<M: Memory> Table<M> {
     }
     /// Decommits pages of the region of `cpu`. Returns the number of decommitted bytes.
     fn decommit(&self, cpu: u32, pages: Range<usize>) -> usize {
-        tell!("gives {} pages of the region of CPU {cpu} back", pages.len());
+        tell!("decommits {} pages of the region of CPU {cpu}", pages.len());
         self.decommit_pages(cpu, pages)
     }
 }

@@ -1,7 +1,7 @@
 //! The layout of words, regions and depot magazines in a table's memory.
 
-use super::{STEP, Table, WORD, front, word_bytes};
-use crate::cpu::regions::{Regions, SPARE, Words};
+use super::{COMMIT_STEP, Table, WORD, front, word_bytes};
+use crate::cpu::regions::{Regions, SPARE_POINTERS, Words};
 use crate::cpu::rseq::StaticWords;
 use crate::cpu::{Cpus, Mechanism};
 use crate::depot::{Block, Blocks, Slot};
@@ -64,7 +64,7 @@ impl<M: Memory> Table<M> {
     }
     pub(super) fn write_words(&self) {
         let empty = self.home(self.cpus.count()).as_ptr();
-        let set = SPARE + self.cpus.slots() as usize;
+        let set = SPARE_POINTERS + self.cpus.slots() as usize;
         let words = self.memory.base().cast::<MaybeUninit<*mut u8>>().as_ptr();
         // SAFETY: the words were committed, and no other thread knows them yet. An `AtomicPtr` has the layout of a
         // pointer.
@@ -74,14 +74,14 @@ impl<M: Memory> Table<M> {
         words.fill(MaybeUninit::new(empty));
         for set in words.chunks_mut(set) {
             let homes = (0..self.cpus.count()).map(|cpu| self.home(cpu).as_ptr());
-            set[SPARE..].iter_mut().zip(homes).for_each(|(word, home)| _ = word.write(home));
+            set[SPARE_POINTERS..].iter_mut().zip(homes).for_each(|(word, home)| _ = word.write(home));
         }
     }
 
     /// The address of CPU 0's word.
     pub(crate) fn words_of(&self, words: Words) -> NonNull<u8> {
         // SAFETY: `new` checked that the memory begins with three sets of words, each with the spare words in front.
-        unsafe { self.memory.base().add(words as usize * word_bytes(&self.cpus) + SPARE * WORD) }
+        unsafe { self.memory.base().add(words as usize * word_bytes(&self.cpus) + SPARE_POINTERS * WORD) }
     }
     /// Returns the start of the region of `cpu`. If `cpu` is the CPU count, returns the start of the empty region.
     #[inline]
@@ -104,13 +104,13 @@ impl<M: Memory> Table<M> {
     fn copies(&self, words: Words, cpu: u32) -> impl Iterator<Item = &AtomicPtr<u8>> {
         // SAFETY: this thread holds the lock of drains.
         let statics = self.layout.static_words.with(|p| unsafe { *p }).filter(|_| words != Words::Always);
-        let copy = statics.map(|statics| statics.word(words, SPARE + cpu as usize));
+        let copy = statics.map(|statics| statics.word(words, SPARE_POINTERS + cpu as usize));
         core::iter::once(self.word(words, cpu)).chain(copy)
     }
     /// Implements [`Layer::take_static_words`](crate::Layer::take_static_words).
     pub(crate) fn take_static_words(&self, words: &'static StaticWords) -> bool {
         let _one_at_a_time = self.lock_drains();
-        let slots = SPARE + self.cpus.slots() as usize;
+        let slots = SPARE_POINTERS + self.cpus.slots() as usize;
         // SAFETY: this thread holds the lock of drains.
         let has = self.layout.static_words.with(|p| unsafe { (*p).is_some() });
         if has || self.cpus.mechanism() == Mechanism::Claimed || !words.take(slots) {
@@ -119,7 +119,9 @@ impl<M: Memory> Table<M> {
         for set in Words::INLINED {
             for slot in 0..slots {
                 // SAFETY: the set begins with the spare words, and `new` wrote the whole set.
-                let own = unsafe { self.words_of(set).cast::<AtomicPtr<u8>>().add(slot).sub(SPARE).as_ref() };
+                let own = unsafe {
+                    self.words_of(set).cast::<AtomicPtr<u8>>().add(slot).sub(SPARE_POINTERS).as_ref()
+                };
                 // Relaxed: this thread holds the lock of drains, and the table has no static path yet.
                 words.word(set, slot).store(own.load(Relaxed), Relaxed);
             }
@@ -190,7 +192,7 @@ impl<M: Memory> Table<M> {
             return None;
         }
         if end > committed {
-            let goal = end.next_multiple_of(STEP).min(self.region);
+            let goal = end.next_multiple_of(COMMIT_STEP).min(self.region);
             if !self.commit_behind(op, base, committed..goal) {
                 return None;
             }

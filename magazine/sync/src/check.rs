@@ -83,7 +83,7 @@ pub fn models<S: Clone + Send + Sync + fmt::Debug + 'static>(
 
 /// Minimum number of executions in one part of a split model. A model's minimum number of executions divided by this
 /// number limits its parts.
-const LEAST_OF_PART: u64 = 50;
+const MIN_PART_EXECUTIONS: u64 = 50;
 /// Number of parts for each shard. Several small parts balance the running times of the shards.
 const PARTS: u64 = 8;
 
@@ -102,7 +102,7 @@ fn explore<S: Clone + Send + Sync + fmt::Debug + 'static>(
     let scripts: Vec<S> = scripts.into_iter().collect();
     let (start, f, mut executions, runs) = (Instant::now(), Arc::new(f), 0, scripts.len());
     forget_threads();
-    let replayed = replay::asked();
+    let replayed = replay::requested_file();
     let mut parts = vec![];
     for (index, script) in scripts.into_iter().enumerate() {
         let run = Run { model: name.to_owned(), bound, index, script, f: f.clone() };
@@ -115,7 +115,7 @@ fn explore<S: Clone + Send + Sync + fmt::Debug + 'static>(
         let explored = match shard {
             None => run.explore().map(|more| executions += more),
             Some(shard) => {
-                let wanted = (floor / runs as u64 / LEAST_OF_PART).clamp(1, PARTS * shard.count());
+                let wanted = (floor / runs as u64 / MIN_PART_EXECUTIONS).clamp(1, PARTS * shard.count());
                 run.explore_share(shard, wanted as usize)
                     .map(|more| parts.extend(more.into_iter().map(|part| (index, part))))
             }
@@ -147,7 +147,7 @@ fn explore<S: Clone + Send + Sync + fmt::Debug + 'static>(
     }
     assert!(
         lowered || executions >= floor,
-        "{name}: {executions} executions, the floor is {floor}: the model collapsed and shows nothing"
+        "{name}: {executions} executions, the floor is {floor}: the model collapsed to too few executions"
     );
     print_row(&format!("MODEL {head} | executions {executions} | floor {floor} | {:.2?}", start.elapsed()));
     executions
@@ -295,9 +295,9 @@ mod canary {
     use std::collections::BTreeSet;
     use std::sync::Mutex;
 
-    type Side = fn(&AtomicUsize) -> usize;
+    type ThreadFn = fn(&AtomicUsize) -> usize;
 
-    fn outcomes(left: Side, right: Side) -> Vec<(usize, usize)> {
+    fn outcomes(left: ThreadFn, right: ThreadFn) -> Vec<(usize, usize)> {
         let seen = std::sync::Arc::new(Mutex::new(BTreeSet::new()));
         let sink = seen.clone();
         loom::model::Builder::new().check(move || {
@@ -371,7 +371,7 @@ mod canary {
             push.join().unwrap();
         });
         let seen: Vec<_> = seen.lock().unwrap().iter().copied().collect();
-        assert_eq!(seen, [0, 7, 8], "0 is nobody's round");
+        assert_eq!(seen, [0, 7, 8], "0 is not a round");
     }
     #[test]
     fn weak_compare_exchange_fails_at_the_armed_call() {

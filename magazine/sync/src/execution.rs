@@ -10,36 +10,36 @@ struct Threads {
     /// Number of threads that the current execution has started.
     now: u32,
     /// Largest number of threads that one execution started.
-    most: u32,
+    max_threads: u32,
 }
 
 std::thread_local! {
     // Thread-local: a checker runs all threads of an execution on one OS thread.
-    static THREADS: Cell<Threads> = const { Cell::new(Threads { now: 0, most: 0 }) };
+    static THREADS: Cell<Threads> = const { Cell::new(Threads { now: 0, max_threads: 0 }) };
     static PLANTED: Cell<&'static str> = const { Cell::new("") };
-    static UNIQUE: Cell<u64> = const { Cell::new(0) };
+    static LAST_UNIQUE: Cell<u64> = const { Cell::new(0) };
 }
 
 /// Resets the thread counts before another model.
 pub fn forget_threads() {
-    THREADS.set(Threads { now: 0, most: 0 });
+    THREADS.set(Threads { now: 0, max_threads: 0 });
 }
 /// Resets the thread count before another execution.
 pub(crate) fn begins() {
     THREADS.set(Threads { now: 0, ..THREADS.get() });
-    UNIQUE.set(0);
+    LAST_UNIQUE.set(0);
 }
 /// Returns a number that is unique in the current execution. A repeated execution gets the same numbers.
 pub fn unique() -> u64 {
-    UNIQUE.replace(UNIQUE.get() + 1)
+    LAST_UNIQUE.replace(LAST_UNIQUE.get() + 1)
 }
 pub(crate) fn spawned() {
-    let Threads { now, most } = THREADS.get();
-    THREADS.set(Threads { now: now + 1, most: most.max(now + 1) });
+    let Threads { now, max_threads } = THREADS.get();
+    THREADS.set(Threads { now: now + 1, max_threads: max_threads.max(now + 1) });
 }
 /// Largest number of threads in an execution of the model, including the main thread.
 pub fn threads() -> u32 {
-    1 + THREADS.get().most
+    1 + THREADS.get().max_threads
 }
 
 /// Returns `true` if `bug` is planted in the current execution; [`planted!`](crate::planted) calls it.
@@ -78,7 +78,7 @@ pub fn catch(
     });
     match outcome.map(std::thread::JoinHandle::join) {
         Ok(Ok(Err((n, text)))) => {
-            assert!(text.contains(expected), "{bug}: failed with {text:?}, expected {expected:?}");
+            assert!(text.contains(expected), "planted bug {bug} failed with {text:?}, expected {expected:?}");
             println!("CAUGHT {bug} | property {property} | {unit} {n} | {expected}");
         }
         Ok(Ok(Ok(n))) => panic!("planted bug {bug} survives {n} {unit}s"),

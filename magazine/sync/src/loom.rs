@@ -3,7 +3,7 @@
 use crate::Ordering;
 use crate::planted;
 use crate::rank::{LockRank, Locked, Nesting, Rank};
-use crate::story::{self, Shown};
+use crate::story::{self, TraceValue};
 use loom::sync::atomic as l;
 use std::collections::BTreeSet;
 use std::panic::Location;
@@ -109,22 +109,22 @@ impl<T> Mutex<T> {
     }
     #[track_caller]
     fn wait(&self, nesting: Nesting) -> MutexGuard<'_, T> {
-        let (held, lock) = (self.1.ask(nesting), self.told());
+        let (held, lock) = (self.1.ask(nesting), self.story_lock());
         lock.waits(Location::caller());
         let guard = self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        Locked::by(guard, held, lock.taken(Location::caller()))
+        Locked::with_guard(guard, held, lock.record_acquired(Location::caller()))
     }
     /// Returns the guard, or `None` if the lock is held.
     #[track_caller]
     pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
-        let (held, lock) = (self.1.ask(Nesting::None), self.told());
+        let (held, lock) = (self.1.ask(Nesting::None), self.story_lock());
         let Ok(guard) = self.0.try_lock() else {
             lock.busy(Location::caller());
             return None;
         };
-        Some(Locked::by(guard, held, lock.taken(Location::caller())))
+        Some(Locked::with_guard(guard, held, lock.record_acquired(Location::caller())))
     }
-    fn told(&self) -> story::Lock {
+    fn story_lock(&self) -> story::Lock {
         story::Lock::new(self, self.1.rank())
     }
     /// Returns the protected value without locking.
@@ -181,8 +181,8 @@ fn ordering(op: &str, arg: u32, own: Ordering) -> Ordering {
         Some((weakened, weak)) if site == *weakened => return *weak,
         _ => {}
     }
-    static SEEN: std::sync::Mutex<BTreeSet<String>> = std::sync::Mutex::new(BTreeSet::new());
-    if hook.list && SEEN.lock().is_ok_and(|mut seen| seen.insert(site.clone())) {
+    static SEEN_MODELS: std::sync::Mutex<BTreeSet<String>> = std::sync::Mutex::new(BTreeSet::new());
+    if hook.list && SEEN_MODELS.lock().is_ok_and(|mut seen| seen.insert(site.clone())) {
         eprintln!("SITE {site} {op} {own:?}");
     }
     own
@@ -265,7 +265,7 @@ macro_rules! atomics {
             pub fn load(&self, order: Ordering) -> $value {
                 let order = ordering("load", 0, order);
                 let value = self.checked_twin().load(as_loom_loads(order));
-                self.told.tell(None::<$value>, |name| format!("loads {} from {name} ({order:?})", value.shown()));
+                self.told.tell(None::<$value>, |name| format!("loads {} from {name} ({order:?})", value.trace_text()));
                 value
             }
             /// Stores `value`, like `std`'s atomic.
@@ -274,7 +274,7 @@ macro_rules! atomics {
                 let order = ordering("store", 1, order);
                 self.checked_twin().store(value, order);
                 self.stored(value);
-                self.told.tell(Some(value), |name| format!("stores {} to {name} ({order:?})", value.shown()));
+                self.told.tell(Some(value), |name| format!("stores {} to {name} ({order:?})", value.trace_text()));
             }
             /// Swaps the value, like `std`'s atomic.
             #[track_caller]
@@ -282,7 +282,7 @@ macro_rules! atomics {
                 let order = ordering("swap", 1, order);
                 let before = self.checked_twin().swap(value, order);
                 self.stored(value);
-                self.told.tell(Some(value), |name| changes("swap", name, before.shown(), value.shown(), order));
+                self.told.tell(Some(value), |name| changes("swap", name, before.trace_text(), value.trace_text(), order));
                 before
             }
             /// Compares and exchanges, like `std`'s atomic.
@@ -315,12 +315,12 @@ macro_rules! atomics {
                     self.stored(new);
                 }
                 self.told.tell(result.ok().map(|_| new), |name| match result {
-                    Ok(before) => changes("compare_exchange", name, before.shown(), new.shown(), success),
+                    Ok(before) => changes("compare_exchange", name, before.trace_text(), new.trace_text(), success),
                     Err(found) if found == current => {
-                        format!("fails spuriously to exchange {} of {name} ({failure:?})", found.shown())
+                        format!("fails spuriously to change {name} from {} ({failure:?})", found.trace_text())
                     }
                     Err(found) => {
-                        format!("expects {} of {name} and finds {} ({failure:?})", current.shown(), found.shown())
+                        format!("expects {} in {name}, but finds {} ({failure:?})", current.trace_text(), found.trace_text())
                     }
                 });
                 result
@@ -380,7 +380,7 @@ macro_rules! fetches {
                 let after: fn($value, $value) -> $value = $after;
                 let after = after(before, value);
                 self.stored(after);
-                self.told.tell(Some(after), |name| changes(stringify!($operation), name, before.shown(), after.shown(), order));
+                self.told.tell(Some(after), |name| changes(stringify!($operation), name, before.trace_text(), after.trace_text(), order));
                 before
             }
         )* }
@@ -413,7 +413,7 @@ impl Hint {
     #[track_caller]
     pub fn get(&self) -> u64 {
         let value = self.0.checked_twin().load(Ordering::Relaxed);
-        self.0.told.tell(None::<u64>, |name| format!("reads {} from hint {name}", value.shown()));
+        self.0.told.tell(None::<u64>, |name| format!("reads {} from hint {name}", value.trace_text()));
         value
     }
     /// Overwrites the hint's value.
@@ -421,6 +421,6 @@ impl Hint {
     pub fn set(&self, value: u64) {
         self.0.checked_twin().store(value, Ordering::Relaxed);
         self.0.stored(value);
-        self.0.told.tell(Some(value), |name| format!("sets hint {name} to {}", value.shown()));
+        self.0.told.tell(Some(value), |name| format!("sets hint {name} to {}", value.trace_text()));
     }
 }

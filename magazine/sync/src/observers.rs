@@ -19,7 +19,7 @@ pub const MAX_OBSERVERS: usize = if cfg!(any(loom, shuttle)) { 1 } else { 4 };
 /// Up to [`MAX_OBSERVERS`] registered functions of the `dyn Fn` type `F`.
 pub struct Observers<F: ?Sized> {
     /// Number of registered observers. A stale count only makes a reader act as if it ran a little earlier or later.
-    there: Counter,
+    registered: Counter,
     slots: [Slot<F>; MAX_OBSERVERS],
     suppressed: Counter,
     panics: Counter,
@@ -32,23 +32,23 @@ struct Slot<F: ?Sized> {
     observer: UnsafeCell<Option<Box<F>>>,
 }
 /// Flag: the slot is reserved.
-const TAKEN: u32 = 1 << 31;
+const SLOT_RESERVED: u32 = 1 << 31;
 /// Flag: the slot has a function that may be called.
 const OPEN: u32 = 1 << 30;
 /// Flag: the last running call must drop the function.
 const CLOSING: u32 = 1 << 29;
 /// Flag: no remover waits for the drop, so the last running call frees the slot.
-const LEFT: u32 = 1 << 28;
+const REMOVER_LEFT: u32 = 1 << 28;
 
 // SAFETY: calls need `Sync`, and dropping the function on any thread needs `Send`. Two threads write the cell: the
-// thread that set `TAKEN`, before the slot opens, and the last running call.
+// thread that set `SLOT_RESERVED`, before the slot opens, and the last running call.
 unsafe impl<F: ?Sized + Send + Sync> Sync for Slot<F> {}
 // SAFETY: dropping the function on another thread needs `Send`, which this impl requires.
 unsafe impl<F: ?Sized + Send + Sync> Send for Slot<F> {}
 
 impl<F: ?Sized> fmt::Debug for Observers<F> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Observers").field("there", &self.there).finish_non_exhaustive()
+        f.debug_struct("Observers").field("there", &self.registered).finish_non_exhaustive()
     }
 }
 
@@ -74,7 +74,7 @@ pub struct TooManyObservers;
 
 impl fmt::Display for TooManyObservers {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "there are {MAX_OBSERVERS} observers already")
+        write!(f, "all {MAX_OBSERVERS} observers are already in use")
     }
 }
 impl core::error::Error for TooManyObservers {}
@@ -88,7 +88,7 @@ impl<F: ?Sized> Default for Observers<F> {
     fn default() -> Self {
         let slot = |_| Slot { state: AtomicU32::new(0), observer: UnsafeCell::new(None) };
         let slots = core::array::from_fn(slot);
-        Self { there: Counter::new(0), slots, suppressed: Counter::new(0), panics: Counter::new(0) }
+        Self { registered: Counter::new(0), slots, suppressed: Counter::new(0), panics: Counter::new(0) }
     }
 }
 
@@ -99,26 +99,26 @@ impl<F: ?Sized> Observers<F> {
     /// Returns [`TooManyObservers`] if no slot is free.
     pub fn add(&self, observer: Box<F>) -> Result<Place, TooManyObservers> {
         // Acquire: pairs with the Release of the call that took the previous function out of the slot.
-        let free = |slot: &Slot<F>| slot.state.fetch_or(TAKEN, Acquire) & TAKEN == 0;
+        let free = |slot: &Slot<F>| slot.state.fetch_or(SLOT_RESERVED, Acquire) & SLOT_RESERVED == 0;
         let at = self.slots.iter().position(free).ok_or(TooManyObservers)?;
         let slot = &self.slots[at];
         // SAFETY: this thread has just reserved the slot, and the slot is not open yet.
         slot.observer.with_mut(|p| unsafe { *p = Some(observer) });
         // Release: pairs with the Acquire in `call`.
         slot.state.fetch_or(OPEN, Release);
-        self.there.add(1);
+        self.registered.add(1);
         Ok(Place(at))
     }
 
     /// Removes the registered function at `at`. On return, the function is dropped and no call of the function runs or
     /// begins. Within a call of any observer, `remove` does not wait: calls on other threads may still run.
     pub fn remove(&self, Place(at): Place) {
-        self.there.sub(1);
+        self.registered.sub(1);
         let slot = &self.slots[at];
         let inside = is_inside();
         // Relaxed: the extra count only delays the drop until the flags are set.
         slot.state.fetch_add(1, Relaxed);
-        slot.close(if inside { LEFT } else { 0 });
+        slot.close(if inside { REMOVER_LEFT } else { 0 });
         slot.leave();
         planted!("dropping an observer does not wait for its calls" => return);
         if inside {
@@ -129,14 +129,14 @@ impl<F: ?Sized> Observers<F> {
             crate::relax();
         }
         // Relaxed: `add` synchronises with the Release of the call that took the function out of the slot.
-        slot.state.fetch_and(!TAKEN, Relaxed);
+        slot.state.fetch_and(!SLOT_RESERVED, Relaxed);
     }
 
     /// Returns `true` if at least one observer is registered. Within a call of any observer, `listen` returns `false`
     /// and counts a suppressed call.
     #[inline]
     pub fn listen(&self) -> bool {
-        self.there.get() > 0 && self.is_outside()
+        self.registered.get() > 0 && self.is_outside()
     }
     #[cold]
     fn is_outside(&self) -> bool {
@@ -175,7 +175,7 @@ impl<F: ?Sized> Observers<F> {
             // Relaxed: the child of a `fork` has one thread. If another thread was about to take a function out, the
             // function stays in the slot.
             let state = slot.state.load(Relaxed);
-            slot.state.store(state & (TAKEN | OPEN | CLOSING | LEFT) | calls, Relaxed);
+            slot.state.store(state & (SLOT_RESERVED | OPEN | CLOSING | REMOVER_LEFT) | calls, Relaxed);
         }
     }
 }
@@ -227,7 +227,7 @@ impl<F: ?Sized> Slot<F> {
         // Release: pairs with the Acquire of the exchange below, so all calls precede the drop.
         let before = self.state.fetch_sub(1, Release);
         let last = before - 1;
-        if last & !LEFT != TAKEN | CLOSING {
+        if last & !REMOVER_LEFT != SLOT_RESERVED | CLOSING {
             return;
         }
         // Several calls may read the state in which the function must be dropped. The call that wins the exchange
@@ -239,7 +239,9 @@ impl<F: ?Sized> Slot<F> {
             // Relaxed: a first guess of the state, which the exchange verifies. Release: pairs with the Acquire in
             // `remove`, in `add`, and in the exchange above.
             let mut state = self.state.load(Relaxed);
-            while let Err(now) = self.state.compare_exchange(state, Self::left(state), Release, Relaxed) {
+            while let Err(now) =
+                self.state.compare_exchange(state, Self::after_dropping_call(state), Release, Relaxed)
+            {
                 state = now;
             }
             planted!("an observer slot is freed during a call" => self.state.fetch_sub(1, Relaxed));
@@ -247,12 +249,12 @@ impl<F: ?Sized> Slot<F> {
     }
     /// The slot's state after the call that dropped the function ends. One atomic step ends the dropping call and frees
     /// the slot, so the slot's next owner inherits no count.
-    fn left(state: u32) -> u32 {
+    fn after_dropping_call(state: u32) -> u32 {
         planted!("an observer slot is freed during a call" => return state & !CLOSING);
-        let done = match state & !(TAKEN | OPEN | CLOSING | LEFT) {
-            1 if state & LEFT == 0 => CLOSING,
-            // A call that removes its own observer may set `LEFT` while the function is dropped.
-            1 => CLOSING | LEFT | TAKEN,
+        let done = match state & !(SLOT_RESERVED | OPEN | CLOSING | REMOVER_LEFT) {
+            1 if state & REMOVER_LEFT == 0 => CLOSING,
+            // A call that removes its own observer may set `REMOVER_LEFT` while the function is dropped.
+            1 => CLOSING | REMOVER_LEFT | SLOT_RESERVED,
             // Other calls were counted during the function's drop. The last call finds no function and frees the slot.
             _ => 0,
         };
@@ -312,7 +314,7 @@ mod tests {
             let (gone, reads): (Vec<_>, Vec<_>) = all.into_iter().unzip();
             drop(gone);
             call(&t, 8);
-            assert!(reads.into_iter().all(|read| read.recv().is_err()), "and the function is gone");
+            assert!(reads.into_iter().all(|read| read.recv().is_err()), "the function was dropped");
         }
         assert!(!t.listen());
     }
@@ -330,19 +332,19 @@ mod tests {
     /// Regression: a second panic reached the caller, and the remover waited for ever.
     #[test]
     fn panic_payload_that_panics_on_drop_is_contained() {
-        struct Bomb;
-        impl Drop for Bomb {
+        struct PanickingDrop;
+        impl Drop for PanickingDrop {
             fn drop(&mut self) {
                 panic!("a payload");
             }
         }
         let t = observers();
-        let panics = guard(&t, |_| std::panic::panic_any(Bomb));
+        let panics = guard(&t, |_| std::panic::panic_any(PanickingDrop));
         (0..2).for_each(|with| call(&t, with));
         assert_eq!(t.panics(), 1);
         drop(panics);
         // The `Drop` of a captured value may panic, too.
-        let bomb = Bomb;
+        let bomb = PanickingDrop;
         let captures = guard(&t, move |_| _ = &bomb);
         call(&t, 0);
         drop(captures);
@@ -356,15 +358,15 @@ mod tests {
         let count = calls.clone();
         let panics = guard(&t, move |_| {
             count.add(1);
-            panic!("an observer");
+            panic!("intended panic of an observer");
         });
         let (_other, read) = written(&t);
         (0..3).for_each(|with| call(&t, with));
         assert_eq!((calls.get(), read.try_iter().count(), t.panics()), (1, 3, 1));
-        assert_eq!(Arc::strong_count(&calls), 1, "it was dropped");
+        assert_eq!(Arc::strong_count(&calls), 1, "the function was dropped");
         drop(panics);
         let all: Vec<_> = (1..MAX_OBSERVERS).map(|_| written(&t)).collect();
-        assert!(t.add(Box::new(|_| ())).is_err() && all.len() == 3, "its place is free");
+        assert!(t.add(Box::new(|_| ())).is_err() && all.len() == 3, "the observer's slot is free");
     }
 
     /// Regression: the slot stayed reserved for ever.
@@ -382,7 +384,7 @@ mod tests {
         let own_too = own.0.clone();
         *own_too.lock() = Some(guard(&t, move |_| {
             _ = &own;
-            panic!("an observer");
+            panic!("intended panic of an observer");
         }));
         call(&t, 1);
         assert!(own_too.lock().is_none() && t.slots.iter().all(|slot| slot.state.load(Relaxed) == 0));
@@ -391,20 +393,20 @@ mod tests {
     /// On a single thread, the end of the call drops the observer and frees the slot.
     #[test]
     fn observer_can_register_and_drop_observers() {
-        type Both = (Guard, Guard);
+        type TwoGuards = (Guard, Guard);
         let t = observers();
-        let (own, other) = (Arc::new(Mutex::new(None::<Both>)), written(&t).0);
+        let (own, other) = (Arc::new(Mutex::new(None::<TwoGuards>)), written(&t).0);
         let (own_too, t_too) = (own.clone(), t.clone());
         let observer = guard(&t, move |_| {
             let taken = own_too.lock().take();
-            drop(taken.expect("called once"));
-            drop(guard(&t_too, |_| unreachable!("what an observer does is not shown")));
+            drop(taken.expect("the function is called once"));
+            drop(guard(&t_too, |_| unreachable!("operations inside an observer are not observed")));
         });
         *own.lock() = Some((observer, other));
         (0..2).for_each(|with| call(&t, with));
         assert_eq!(Arc::strong_count(&own), 1);
         let all: Vec<_> = (0..MAX_OBSERVERS).map(|_| written(&t)).collect();
-        assert_eq!((all.len(), t.there.get()), (4, 4));
+        assert_eq!((all.len(), t.registered.get()), (4, 4));
     }
 
     /// After the guard is dropped, the test may free the values that the observer uses.

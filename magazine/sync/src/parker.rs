@@ -69,15 +69,15 @@ impl Parker {
     /// Waits for a wake-up, or returns immediately if there is a deadline. Returns `true` if a wake-up came since the
     /// last wait.
     pub fn park(&self, deadline: Option<Instant>) -> bool {
-        let Ok(mut woken) = self.woken.lock() else { unreachable!("no holder panics") };
+        let Ok(mut woken) = self.woken.lock() else { unreachable!("no lock holder panics") };
         while !*woken && deadline.is_none() {
-            woken = self.changed.wait(woken).unwrap_or_else(|_| unreachable!("no holder panics"));
+            woken = self.changed.wait(woken).unwrap_or_else(|_| unreachable!("no lock holder panics"));
         }
         core::mem::take(&mut woken)
     }
     /// Wakes the waiting thread, or makes its next wait return immediately.
     pub fn unpark(&self) {
-        let Ok(mut woken) = self.woken.lock() else { unreachable!("no holder panics") };
+        let Ok(mut woken) = self.woken.lock() else { unreachable!("no lock holder panics") };
         *woken = true;
         self.changed.notify_one();
     }

@@ -99,7 +99,7 @@ impl List {
     #[track_caller]
     pub fn assert_unlocked(&'static self) {
         #[cfg(any(loom, shuttle, debug_assertions))]
-        if let Some(held) = HELD.with(|table| table.innermost(Some(self), Nesting::None))
+        if let Some(held) = HELD_RANKS.with(|table| table.innermost(Some(self), Nesting::None))
             && !abandoned()
         {
             panic!("user code would run while a lock is held: {held}");
@@ -133,7 +133,7 @@ impl Eq for Rank {}
 
 /// Maximum number of ranks of which one thread may hold locks.
 #[cfg(any(loom, shuttle, debug_assertions))]
-const MOST: usize = 32;
+const MAX_RANKS: usize = 32;
 
 #[cfg(any(loom, shuttle, debug_assertions))]
 #[derive(Clone, Copy)]
@@ -149,13 +149,13 @@ struct Entry {
 #[cfg(any(loom, shuttle, debug_assertions))]
 struct Table {
     len: Cell<usize>,
-    entries: [Cell<Option<Entry>>; MOST],
+    entries: [Cell<Option<Entry>>; MAX_RANKS],
 }
 
 #[cfg(any(loom, shuttle, debug_assertions))]
 impl Table {
     const fn new() -> Self {
-        Self { len: Cell::new(0), entries: [const { Cell::new(None) }; MOST] }
+        Self { len: Cell::new(0), entries: [const { Cell::new(None) }; MAX_RANKS] }
     }
     fn entries(&self) -> impl Iterator<Item = (&Cell<Option<Entry>>, Entry)> {
         self.entries[..self.len.get()].iter().filter_map(|cell| Some((cell, cell.get()?)))
@@ -175,7 +175,10 @@ impl Table {
             return cell.set(Some(Entry { count: entry.count + 1, ..entry }));
         }
         let len = self.len.get();
-        assert!(len < MOST, "lock order: {rank} is asked for while locks of {MOST} other ranks are held");
+        assert!(
+            len < MAX_RANKS,
+            "lock order: {rank} is requested while locks of {MAX_RANKS} other ranks are held"
+        );
         self.entries[len].set(Some(Entry { list: rank.list, place: rank.place, count: 1, forks: false }));
         self.len.set(len + 1);
     }
@@ -192,14 +195,14 @@ impl Table {
 
 #[cfg(any(loom, shuttle, debug_assertions))]
 thread_local! {
-    static HELD: Table = Table::new();
+    static HELD_RANKS: Table = Table::new();
 }
 
 /// Marks all locks that this thread holds as held for a `fork`.
 #[doc(hidden)]
 pub fn held_for_a_fork() {
     #[cfg(any(loom, shuttle, debug_assertions))]
-    HELD.with(|table| {
+    HELD_RANKS.with(|table| {
         table.entries().for_each(|(cell, entry)| cell.set(Some(Entry { forks: true, ..entry })));
     });
 }
@@ -238,45 +241,48 @@ impl LockRank {
     /// Checks the lock order before the thread waits for the lock, so that a wrong order panics and does not hang.
     #[inline(always)]
     #[track_caller]
-    pub(crate) fn ask(self, nesting: Nesting) -> Held {
+    pub(crate) fn ask(self, nesting: Nesting) -> RankEntry {
         let _ = nesting;
         #[cfg(any(loom, shuttle, debug_assertions))]
         self.check(nesting);
-        Held(self)
+        RankEntry(self)
     }
     #[cfg(any(loom, shuttle, debug_assertions))]
     #[track_caller]
     fn check(self, nesting: Nesting) {
         // A checker may run other threads while it unwinds a failed thread. Other threads that run then keep their
-        // table entries (see `Held`), and their panics would hide the first panic.
-        let innermost = |list| HELD.with(|table| table.innermost(list, nesting)).filter(|_| !abandoned());
+        // table entries (see `RankEntry`), and their panics would hide the first panic.
+        let innermost =
+            |list| HELD_RANKS.with(|table| table.innermost(list, nesting)).filter(|_| !abandoned());
         let Some(rank) = self.0 else {
             if let Some(held) = innermost(None) {
-                panic!("lock order: a lock without a rank is asked for while {held} is held");
+                panic!("lock order: a lock without a rank is requested while {held} is held");
             }
             return;
         };
         if let Some(held) = innermost(Some(rank.list)) {
             let legal = rank.place > held.place || rank == held && nesting == Nesting::Same;
-            assert!(legal, "lock order: {rank} is asked for while {held} is held");
+            assert!(legal, "lock order: {rank} is requested while {held} is held");
         }
-        HELD.with(|table| table.add(rank));
+        HELD_RANKS.with(|table| table.add(rank));
     }
 }
 
 /// A table entry that exists while a thread waits for a lock or holds the lock.
 #[derive(Debug)]
-pub(crate) struct Held(#[cfg_attr(not(any(loom, shuttle, debug_assertions)), allow(dead_code))] LockRank);
+pub(crate) struct RankEntry(
+    #[cfg_attr(not(any(loom, shuttle, debug_assertions)), allow(dead_code))] LockRank,
+);
 
 #[cfg(any(loom, shuttle, debug_assertions))]
-impl Drop for Held {
+impl Drop for RankEntry {
     #[inline(always)]
     fn drop(&mut self) {
         // When a checker abandons a thread, the thread's thread-locals no longer exist.
         if let Some(rank) = self.0.0
             && !abandoned()
         {
-            HELD.with(|table| table.remove(rank));
+            HELD_RANKS.with(|table| table.remove(rank));
         }
     }
 }
@@ -287,14 +293,18 @@ impl Drop for Held {
 pub struct Locked<G> {
     // The entry is dropped first, so that the trace records the release before another thread's acquisition.
     #[cfg(loom)]
-    _told: crate::story::Taken,
+    _told: crate::story::RecordedLock,
     guard: G,
-    _held: Held,
+    _held: RankEntry,
 }
 
 #[cfg(any(loom, shuttle))]
 impl<G> Locked<G> {
-    pub(crate) fn by(guard: G, held: Held, #[cfg(loom)] told: crate::story::Taken) -> Self {
+    pub(crate) fn with_guard(
+        guard: G,
+        held: RankEntry,
+        #[cfg(loom)] told: crate::story::RecordedLock,
+    ) -> Self {
         Self {
             #[cfg(loom)]
             _told: told,
@@ -319,7 +329,7 @@ impl<G: core::ops::DerefMut> core::ops::DerefMut for Locked<G> {
 
 #[cfg(all(test, debug_assertions, not(any(loom, shuttle))))]
 mod tests {
-    use super::{HELD, Nesting};
+    use super::{HELD_RANKS, Nesting};
     use crate::fork::{ForkLock, ForkMutex};
     use crate::{Mutex, MutexGuard};
 
@@ -331,7 +341,7 @@ mod tests {
         }
     }
     ranks! {
-        enum Other {
+        enum OtherLocks {
             First,
         }
     }
@@ -348,19 +358,19 @@ mod tests {
         Mutex::ranked(rank, ())
     }
     fn innermost() -> Option<String> {
-        HELD.with(|table| table.innermost(None, Nesting::None)).map(|rank| rank.to_string())
+        HELD_RANKS.with(|table| table.innermost(None, Nesting::None)).map(|rank| rank.to_string())
     }
 
     #[test]
     fn lock_out_of_order_panics_with_both_names() {
         assert_eq!(refusal(&ranked(Rank::Depot), &ranked(Rank::Zone)), None);
         let text = refusal(&ranked(Rank::Zone), &ranked(Rank::Depot)).unwrap();
-        assert_eq!(text, "lock order: Depot is asked for while Zone is held");
+        assert_eq!(text, "lock order: Depot is requested while Zone is held");
         let text = refusal(&ranked(Rank::Node), &ranked(Rank::Node)).unwrap();
-        assert_eq!(text, "lock order: Node is asked for while Node is held");
+        assert_eq!(text, "lock order: Node is requested while Node is held");
         let text = refusal(&ranked(Rank::Node), &Mutex::new(())).unwrap();
-        assert_eq!(text, "lock order: a lock without a rank is asked for while Node is held");
-        assert_eq!(innermost(), None, "the panic gave all of them back");
+        assert_eq!(text, "lock order: a lock without a rank is requested while Node is held");
+        assert_eq!(innermost(), None, "the panic released all locks");
     }
 
     #[test]
@@ -388,15 +398,15 @@ mod tests {
 
     #[test]
     fn ranks_of_unrelated_crates_are_not_compared() {
-        let (zone, other) = (ranked(Rank::Zone), Mutex::ranked(Other::First, ()));
+        let (zone, other) = (ranked(Rank::Zone), Mutex::ranked(OtherLocks::First, ()));
         assert_eq!(refusal(&zone, &other), None);
         assert_eq!(refusal(&other, &zone), None);
         let _other = other.lock();
         // A lock without a rank does not count.
         Rank::assert_unlocked();
-        let user_code = std::panic::catch_unwind(Other::assert_unlocked);
-        let said = *user_code.unwrap_err().downcast::<String>().unwrap();
-        assert_eq!(said, "user code would run while a lock is held: First");
+        let user_code = std::panic::catch_unwind(OtherLocks::assert_unlocked);
+        let message = *user_code.unwrap_err().downcast::<String>().unwrap();
+        assert_eq!(message, "user code would run while a lock is held: First");
     }
 
     #[test]

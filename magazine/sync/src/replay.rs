@@ -61,7 +61,7 @@ impl TraceMode {
         }
     }
     /// Returns `true` if traces of planted bugs are printed, too.
-    pub(crate) fn all(self) -> bool {
+    pub(crate) fn traces_planted_bugs(self) -> bool {
         matches!(self, Self::All | Self::Told)
     }
 }
@@ -70,7 +70,7 @@ impl TraceMode {
 ///
 /// # Panics
 /// Panics if the file does not exist, because loom would silently begin with the first execution.
-pub(crate) fn asked() -> Option<PathBuf> {
+pub(crate) fn requested_file() -> Option<PathBuf> {
     let path = PathBuf::from(std::env::var_os("REPLAY")?);
     assert!(path.exists(), "REPLAY={}: no such file; expected what a failing model printed", path.display());
     Some(path)
@@ -114,7 +114,11 @@ impl<S: Clone + Send + Sync + fmt::Debug + 'static, F: Fn(S) + Send + Sync + 'st
         }));
         let count = count.load(Relaxed);
         let cut = outcome.is_ok() && begun.elapsed() >= limit;
-        assert!(!cut, "{}: cut after {limit:?} and {count} executions, not ended by exhaustion", self.model);
+        assert!(
+            !cut,
+            "{}: stopped after {limit:?} and {count} executions, before all executions were explored",
+            self.model
+        );
         outcome.map(|()| count).map_err(|panic| Failure { from: None, n: count, panic })
     }
 
@@ -171,14 +175,14 @@ impl<S: Clone + Send + Sync + fmt::Debug + 'static, F: Fn(S) + Send + Sync + 'st
     pub(crate) fn tell(&self, failure: &Failure) {
         if self.story(failure) {
             println!(
-                "To repeat this execution alone (STORY=told leaves out what atomics did):\nREPLAY='{}' '{}' --exact '{}' --include-ignored --nocapture",
+                "To repeat this execution alone (STORY=told omits the steps of atomics):\nREPLAY='{}' '{}' --exact '{}' --include-ignored --nocapture",
                 self.file().display(),
                 std::env::current_exe().unwrap_or_default().display(),
                 std::thread::current().name().unwrap_or("")
             );
         } else {
             println!(
-                "{}: execution {} passes when it is run again: the model is not deterministic",
+                "{}: execution {} passes when it runs again, so the model is not deterministic",
                 self.model, failure.n
             );
         }
@@ -206,7 +210,7 @@ impl<S: Clone + Send + Sync + fmt::Debug + 'static, F: Fn(S) + Send + Sync + 'st
     /// Panics if the execution passes, and with the execution's panic if the execution fails.
     pub(crate) fn repeat(&self, file: PathBuf) {
         let failed = self.listen(1, file);
-        assert!(!failed, "{}: the repeated execution fails as before", self.model);
+        assert!(!failed, "{}: the repeated execution must fail as before", self.model);
         println!("{}: the repeated execution passes now", self.model);
     }
 
@@ -225,7 +229,7 @@ impl<S: Clone + Send + Sync + fmt::Debug + 'static, F: Fn(S) + Send + Sync + 'st
             let outcome = catch_unwind(AssertUnwindSafe(|| {
                 builder.check(move || {
                     match count.fetch_add(1, Relaxed) + 1 {
-                        past if past > n => std::panic::panic_any(Passed),
+                        past if past > n => std::panic::panic_any(ReplayEnd),
                         this if this == n => story::begin(asked != TraceMode::Told),
                         _ => {}
                     }
@@ -233,7 +237,7 @@ impl<S: Clone + Send + Sync + fmt::Debug + 'static, F: Fn(S) + Send + Sync + 'st
                     f(script.clone());
                 });
             }));
-            (story::end(), outcome.err().filter(|panic| !panic.is::<Passed>()))
+            (story::end(), outcome.err().filter(|panic| !panic.is::<ReplayEnd>()))
         };
         let name = format!("{}, again", self.model);
         let run = std::thread::Builder::new().name(name).spawn(run).map(std::thread::JoinHandle::join);
@@ -246,7 +250,7 @@ impl<S: Clone + Send + Sync + fmt::Debug + 'static, F: Fn(S) + Send + Sync + 'st
         };
         let end = text(&*panic);
         let told = format!("STORY {title} | execution {n}\n{story}       fails: {end}\n");
-        if asked.all() {
+        if asked.traces_planted_bugs() {
             use std::io::Write;
             // Writes to stdout directly: the test of a planted bug passes, and libtest hides the output of passing
             // tests.
@@ -268,7 +272,7 @@ impl<S: Clone + Send + Sync + fmt::Debug + 'static, F: Fn(S) + Send + Sync + 'st
 }
 
 /// The panic that ends a replay after the requested execution.
-struct Passed;
+struct ReplayEnd;
 
 #[cfg(test)]
 mod tests {
@@ -280,7 +284,9 @@ mod tests {
 
     /// Regression: a search that the time limit cut short reported that a planted bug survived.
     #[test]
-    #[should_panic(expected = "it passes: cut after 0ns and 1 executions, not ended by exhaustion")]
+    #[should_panic(
+        expected = "it passes: stopped after 0ns and 1 executions, before all executions were explored"
+    )]
     fn exploration_cut_by_the_time_limit_does_not_pass() {
         let two = run(|()| {
             let other = loom::thread::spawn(loom::thread::yield_now);
@@ -294,19 +300,19 @@ mod tests {
     fn passing_execution_prints_no_trace() {
         let run = run(|()| loom::thread::yield_now());
         assert_eq!(run.explore().map_err(|failure| failure.n), Ok(1));
-        assert!(!run.story(&Failure { from: None, n: 1, panic: Box::new(Passed) }));
+        assert!(!run.story(&Failure { from: None, n: 1, panic: Box::new(ReplayEnd) }));
         run.repeat(run.file());
     }
 
     /// Regression: all processes shared one path file, so a trace began with the path of another process.
     #[test]
     fn trace_contains_no_step_of_another_process() {
-        static RAN: AtomicU64 = AtomicU64::new(0);
+        static EXECUTIONS: AtomicU64 = AtomicU64::new(0);
         let fails = run(|()| {
-            RAN.fetch_add(1, Relaxed);
-            panic!("it fails");
+            EXECUTIONS.fetch_add(1, Relaxed);
+            panic!("the execution fails");
         });
-        let run = Run { model: "it fails".into(), ..fails };
+        let run = Run { model: "the execution fails".into(), ..fails };
         let written = run.file();
         let stop = Arc::new(AtomicU64::new(0));
         let other = {
@@ -317,10 +323,10 @@ mod tests {
                 }
             })
         };
-        let failed = (0..20).all(|_| run.story(&Failure { from: None, n: 1, panic: Box::new(Passed) }));
+        let failed = (0..20).all(|_| run.story(&Failure { from: None, n: 1, panic: Box::new(ReplayEnd) }));
         stop.store(1, Relaxed);
         other.join().unwrap();
         assert!(failed);
-        assert_eq!(RAN.load(Relaxed), 20, "each story is of an execution");
+        assert_eq!(EXECUTIONS.load(Relaxed), 20, "each trace belongs to one execution");
     }
 }

@@ -17,7 +17,7 @@ fn tickets() {
     let other = next.clone();
     let theirs = thread::spawn(move || ticket(&other));
     let ours = ticket(&next);
-    assert_ne!(ours, theirs.join().unwrap(), "two have the same ticket");
+    assert_ne!(ours, theirs.join().unwrap(), "two threads have the same ticket");
 }
 
 /// The rows that a test of this program prints, for the whole test or for one shard.
@@ -28,14 +28,14 @@ fn rows(test: &str, share: Option<&str>) -> Vec<String> {
         .args(["--exact", test, "--nocapture"])
         .envs(share.map(|share| ("SHARD", share)));
     let output = command.output().unwrap();
-    let said = String::from_utf8_lossy(&output.stdout).into_owned();
-    assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
+    let printed = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{printed}{}", String::from_utf8_lossy(&output.stderr));
     // libtest prints the name of the test in front of the first row, as in "test name ... ".
     let row = |line: &str| {
         let kinds = ["MODEL ", "PART ", "SCHEDULES ", "CAUGHT "];
         kinds.iter().find_map(|kind| Some(line[line.find(kind)?..].to_owned()))
     };
-    said.lines().filter_map(row).collect()
+    printed.lines().filter_map(row).collect()
 }
 
 /// Each of three shards runs some planted bugs, and each bug runs in exactly one shard.
@@ -64,7 +64,7 @@ crate::scenarios! {
     tickets_differ {
         loom("tickets differ", Model::new(Bound::None, 13), tickets);
         shuttle("tickets differ", Schedules(100), tickets);
-        bug("a ticket is taken in two steps", "tickets", "two have the same ticket");
+        bug("a ticket is taken in two steps", "tickets", "two threads have the same ticket");
     }
 }
 
@@ -115,7 +115,7 @@ mod models {
             for _ in 0..5 {
                 seen.load(Relaxed);
             }
-            assert_ne!(seen.load(Relaxed), 7, "it was set first");
+            assert_ne!(seen.load(Relaxed), 7, "the value was set before");
             set.join().unwrap();
         };
         let run = |f: std::sync::Arc<_>| Run {
@@ -152,8 +152,9 @@ mod models {
     #[test]
     fn each_atomic_access_is_a_step_of_the_model() {
         let steps_of_all = steps("1");
-        let said = |step: &serde_json::Value| format!("{} {}", step["thread"], step["did"]).replace('"', "");
-        let shown = steps_of_all.iter().map(said).collect::<Vec<_>>().join("\n");
+        let printed =
+            |step: &serde_json::Value| format!("{} {}", step["thread"], step["did"]).replace('"', "");
+        let shown = steps_of_all.iter().map(printed).collect::<Vec<_>>().join("\n");
         let file = file!();
         let expected = [
             "0 loads 0 from atomic 1 (Relaxed) at FILE:8; it was created at FILE:16",
@@ -166,6 +167,6 @@ mod models {
         let parts: Vec<_> = steps_of_all.iter().map(|step| step["changes"].to_string()).collect();
         let to = |before: &str| format!(r#"[{{"after":"1","before":{before},"part":"atomic 1","thing":0}}]"#);
         assert_eq!(parts, ["[]".to_owned(), to("null"), "[]".to_owned(), to("\"1\"")]);
-        assert!(steps("told").is_empty(), "this code tells nothing");
+        assert!(steps("told").is_empty(), "this code records no steps");
     }
 }

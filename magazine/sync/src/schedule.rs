@@ -25,7 +25,7 @@ const DEPTH: usize = 3;
 /// The first seed, for both kinds of schedules.
 const SEED: u64 = 1;
 /// Number of schedules per seed and kind. A shard runs all schedules of its seeds.
-const OF_SEED: usize = 50;
+const SCHEDULES_PER_SEED: usize = 50;
 /// Number of seeds in the search for a planted bug. A planted bug can fail in several ways, and the code decides which
 /// failure a schedule meets first.
 const SEEDS: u64 = 20;
@@ -62,32 +62,32 @@ pub fn once(seed: u64, steps: usize, f: impl Fn() + Send + Sync + 'static) -> Re
     static HOOK: std::sync::Once = std::sync::Once::new();
     HOOK.call_once(|| {
         // shuttle's panic hook would report every failure, so it is installed first and then replaced.
-        shuttle::Runner::new(Named::new(0), config()).run(|| ());
+        shuttle::Runner::new(NamedObjects::new(0), config()).run(|| ());
         let others = std::panic::take_hook();
         std::panic::set_hook(Box::new(move |panic| match QUIET.get() {
-            true => PLACE.set(panic.location().map(ToString::to_string)),
+            true => FAILED_PLACE.set(panic.location().map(ToString::to_string)),
             false => others(panic),
         }));
     });
-    (ALONE.set(None), ENDED.set(false), PLACE.set(None), QUIET.set(true));
+    (EXCLUSIVE_TASK.set(None), ENDED.set(false), FAILED_PLACE.set(None), QUIET.set(true));
     let mut config = config();
     config.max_steps = shuttle::MaxSteps::FailAfter(steps);
-    let run = || shuttle::Runner::new(Named::new(seed), config).run(move || (begins(), f()).1);
+    let run = || shuttle::Runner::new(NamedObjects::new(seed), config).run(move || (begins(), f()).1);
     let outcome = catch_unwind(AssertUnwindSafe(run));
     QUIET.set(false);
-    let place = || PLACE.take().map(|place| format!(", at {place}")).unwrap_or_default();
+    let place = || FAILED_PLACE.take().map(|place| format!(", at {place}")).unwrap_or_default();
     outcome.map(drop).map_err(|panic| text(&*panic).to_owned() + &place())
 }
 
 /// Makes the calling thread the only running thread, as in the child of a `fork`. After `alone`, the execution fails if
 /// this thread waits for another thread. A thread that called `alone` must finish with [`end`].
 pub fn alone() {
-    ALONE.set(Some(shuttle::current::me()));
+    EXCLUSIVE_TASK.set(Some(shuttle::current::me()));
 }
 
 /// Returns `true` after [`alone`] was called.
 pub fn is_alone() -> bool {
-    ALONE.get().is_some()
+    EXCLUSIVE_TASK.get().is_some()
 }
 
 /// Ends the execution, whatever its threads are doing.
@@ -99,14 +99,14 @@ pub fn end() -> ! {
 }
 
 std::thread_local! {
-    static ALONE: Cell<Option<TaskId>> = const { Cell::new(None) };
+    static EXCLUSIVE_TASK: Cell<Option<TaskId>> = const { Cell::new(None) };
     static ENDED: Cell<bool> = const { Cell::new(false) };
     /// True while [`once`] runs, because [`once`] reports panics itself.
     static QUIET: Cell<bool> = const { Cell::new(false) };
-    static PLACE: Cell<Option<String>> = const { Cell::new(None) };
+    static FAILED_PLACE: Cell<Option<String>> = const { Cell::new(None) };
 }
 
-struct Named {
+struct NamedObjects {
     rng: Rng,
     kind: Kind,
     begun: bool,
@@ -119,7 +119,7 @@ enum Kind {
     Priorities(u64, Vec<u64>),
 }
 
-impl Named {
+impl NamedObjects {
     fn new(seed: u64) -> Self {
         let mut rng = Rng::new(seed);
         let kind = match rng.below(8) {
@@ -131,7 +131,7 @@ impl Named {
     }
 }
 
-impl Scheduler for Named {
+impl Scheduler for NamedObjects {
     fn new_execution(&mut self) -> Option<Schedule> {
         (!core::mem::replace(&mut self.begun, true)).then(|| Schedule::new(0))
     }
@@ -140,8 +140,8 @@ impl Scheduler for Named {
             return None;
         }
         let ids = || runnable.iter().map(|task| task.id());
-        if let Some(alone) = ALONE.get() {
-            assert!(ids().any(|id| id == alone), "the only thread there is waits for another one");
+        if let Some(alone) = EXCLUSIVE_TASK.get() {
+            assert!(ids().any(|id| id == alone), "the only running thread waits for another thread");
             return Some(alone);
         }
         let others = ids().filter(|id| Some(*id) != now).count() as u64;
@@ -235,7 +235,7 @@ pub fn schedules(name: &str, runs: usize, f: impl Fn() + Send + Sync + 'static) 
 fn explore_share(name: &str, runs: usize, f: impl Fn() + Send + Sync + 'static, shard: Shard) {
     let (start, f) = (Instant::now(), Arc::new(f));
     forget_threads();
-    let seeds = shard.items(runs.div_ceil(OF_SEED) as u64);
+    let seeds = shard.items(runs.div_ceil(SCHEDULES_PER_SEED) as u64);
     if seeds.is_empty() {
         return;
     }
@@ -247,9 +247,10 @@ fn explore_share(name: &str, runs: usize, f: impl Fn() + Send + Sync + 'static, 
     };
     let (mut randoms, mut pcts) = (0, 0);
     for block in seeds {
-        let (seed, runs) = (SEED + block, (runs - block as usize * OF_SEED).min(OF_SEED));
-        randoms += shown("random", seed, explore(random(seed, runs), f.clone()));
-        pcts += shown("PCT", seed, explore(pct(seed, runs), f.clone()));
+        let (seed, runs) =
+            (SEED + block, (runs - block as usize * SCHEDULES_PER_SEED).min(SCHEDULES_PER_SEED));
+        randoms += trace_text("random", seed, explore(random(seed, runs), f.clone()));
+        pcts += trace_text("PCT", seed, explore(pct(seed, runs), f.clone()));
     }
     let share = if shard == Shard::WHOLE { String::new() } else { format!(" | share {shard}") };
     println!(
@@ -302,7 +303,7 @@ pub struct Schedules(pub usize);
 
 impl Schedules {
     /// Maximum number of schedules of each kind and seed in the search for a planted bug.
-    const OF_BUGS: usize = 5000;
+    const MAX_SCHEDULES_PER_BUG: usize = 5000;
 
     /// Runs the scenario, or the shard of the scenario that `SHARD` selects: see [`schedules`]. `SCHEDULES=10` in the
     /// environment multiplies the number of schedules by ten.
@@ -325,7 +326,7 @@ impl Schedules {
         f: impl Fn() + Send + Sync + 'static,
     ) {
         if has_bug(bug, property) {
-            caught(bug, property, self.0.min(Self::OF_BUGS), expected, f);
+            caught(bug, property, self.0.min(Self::MAX_SCHEDULES_PER_BUG), expected, f);
         }
     }
 }

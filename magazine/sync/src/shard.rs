@@ -65,7 +65,7 @@ impl Shard {
     ///
     /// # Errors
     /// Returns an error if the job engine's variables are invalid.
-    pub fn asked(told: Option<Self>) -> Result<Option<Self>, String> {
+    pub fn requested(told: Option<Self>) -> Result<Option<Self>, String> {
         match told {
             Some(shard) => Ok(Some(shard)),
             None => Self::of_engine(|name| std::env::var(name).ok(), None),
@@ -260,7 +260,8 @@ impl Share {
 /// # Errors
 /// Returns an error if no shard ran a part, if parts of one name differ, or if a model is below its floor.
 pub fn join_rows(shares: &[Vec<String>]) -> Result<Vec<String>, String> {
-    let (mut models, mut schedules) = (BTreeMap::<&str, Parts>::new(), BTreeMap::<&str, [u64; 3]>::new());
+    let (mut models, mut schedules) =
+        (BTreeMap::<&str, ModelParts>::new(), BTreeMap::<&str, [u64; 3]>::new());
     let mut whole = BTreeMap::<String, usize>::new();
     for rows in shares {
         let mut here = BTreeMap::<String, usize>::new();
@@ -313,7 +314,7 @@ pub fn join_rows(shares: &[Vec<String>]) -> Result<Vec<String>, String> {
     }
     let mut joined: Vec<String> =
         whole.into_iter().flat_map(|(row, count)| std::iter::repeat_n(row, count)).collect();
-    for (head, Parts { threads, bound, scripts, floor, parts, numbers }) in models {
+    for (head, ModelParts { threads, bound, scripts, floor, parts, numbers }) in models {
         for script in 0..scripts {
             let (all, there) =
                 numbers.get(&script).ok_or_else(|| format!("{head}: script {script} is missing"))?;
@@ -324,7 +325,7 @@ pub fn join_rows(shares: &[Vec<String>]) -> Result<Vec<String>, String> {
         let executions: u64 = parts.values().sum();
         if executions < floor {
             return Err(format!(
-                "{head}: {executions} executions, the floor is {floor}: the model collapsed and shows nothing"
+                "{head}: {executions} executions, the floor is {floor}: the model collapsed to too few executions"
             ));
         }
         joined.push(format!(
@@ -343,7 +344,7 @@ pub fn join_rows(shares: &[Vec<String>]) -> Result<Vec<String>, String> {
 
 /// The parts of one model that all shards ran.
 #[derive(Debug, Default)]
-struct Parts<'r> {
+struct ModelParts<'r> {
     threads: u64,
     bound: String,
     scripts: u64,

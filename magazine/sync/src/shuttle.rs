@@ -57,13 +57,13 @@ impl<T> Mutex<T> {
     #[track_caller]
     fn wait(&self, nesting: Nesting) -> MutexGuard<'_, T> {
         let held = self.1.ask(nesting);
-        Locked::by(self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner), held)
+        Locked::with_guard(self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner), held)
     }
     /// Returns the guard, or `None` if the lock is held.
     #[track_caller]
     pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
         let held = self.1.ask(Nesting::None);
-        Some(Locked::by(self.0.try_lock().ok()?, held))
+        Some(Locked::with_guard(self.0.try_lock().ok()?, held))
     }
     /// Returns the protected value without locking.
     pub fn get_mut(&mut self) -> &mut T {

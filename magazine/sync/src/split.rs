@@ -30,11 +30,11 @@ use std::time::Instant;
 
 /// Number of executions between two checks for the end of a part. The number is small, because the last executions of a
 /// part run twice.
-const LEAST_BETWEEN: u64 = 16;
-const MOST_BETWEEN: u64 = 512;
+const MIN_CHECK_INTERVAL: u64 = 16;
+const MAX_CHECK_INTERVAL: u64 = 512;
 
 /// Upper limit of the remaining pre-emptions in the size estimate.
-const MOST_LEFT: u64 = 4;
+const MAX_REMAINING_PREEMPTIONS: u64 = 4;
 
 /// The choice at each place, from the first place on.
 type Choices = Vec<u8>;
@@ -49,7 +49,7 @@ pub(crate) struct Part {
 
 /// A place in the tree, at which one of several choices is made.
 #[derive(Debug)]
-struct Place {
+struct ChoicePoint {
     /// The tree's place, in loom's checkpoint format.
     entry: Value,
     /// The choices that already belong to a part.
@@ -61,7 +61,7 @@ struct Place {
 struct Tree {
     /// A path in loom's checkpoint format, without its places.
     frame: Value,
-    places: BTreeMap<Choices, Place>,
+    places: BTreeMap<Choices, ChoicePoint>,
     parts: BTreeMap<Choices, Probed>,
 }
 
@@ -92,11 +92,11 @@ fn chosen(entry: &Value) -> u8 {
     }
 }
 
-fn asked(entry: &Value) -> BTreeSet<u8> {
+fn requested_choices(entry: &Value) -> BTreeSet<u8> {
     if let Some(threads) = entry["Schedule"]["threads"].as_array() {
         let asked = |state: &Value| state.as_str().is_some_and(|state| STATES[..3].contains(&state));
         let asked: BTreeSet<u8> =
-            (0..).zip(threads).filter(|(_, state)| asked(state)).map(|(i, _)| i).collect();
+            (0..).zip(threads).filter(|(_, state)| requested_choices(state)).map(|(i, _)| i).collect();
         return if asked.is_empty() { [u8::MAX].into() } else { asked };
     }
     let (of, all) = match &entry["Load"] {
@@ -137,7 +137,7 @@ fn entries(path: &Value) -> &[Value] {
 }
 
 /// Returns `true` if `path` begins with `choices`.
-fn within(path: &Value, choices: &[u8]) -> bool {
+fn begins_with(path: &Value, choices: &[u8]) -> bool {
     let entries = entries(path);
     entries.len() >= choices.len()
         && entries.iter().zip(choices).all(|(entry, choice)| chosen(entry) == *choice)
@@ -158,7 +158,7 @@ fn closed(mut path: Value, part: &[u8]) -> Value {
 }
 
 /// Choices in compact form: `0*31.2` means choice 0 repeated 31 times, and then choice 2.
-fn named(choices: &[u8]) -> String {
+fn compact_choices(choices: &[u8]) -> String {
     let runs = choices.chunk_by(|a, b| a == b);
     let named = |run: &[u8]| match run {
         [one] => one.to_string(),
@@ -188,7 +188,7 @@ impl Tree {
             let Some(place) = self.places.get_mut(&part[..i]) else { break };
             // loom knows all values of a load from the start.
             if entry["Schedule"].is_object() {
-                let asked = asked(entry);
+                let asked = requested_choices(entry);
                 let new: Vec<u8> =
                     asked.difference(&place.known).copied().filter(|new| *new != u8::MAX).collect();
                 place.known.extend(&new);
@@ -204,18 +204,18 @@ impl Tree {
     /// Splits a part after one of its executions. `path` is loom's next path. Returns the new parts of the tree.
     fn split(&mut self, part: &[u8], path: &Value) -> Vec<Choices> {
         let entries = entries(path);
-        let at = (part.len()..entries.len()).find(|at| asked(&entries[*at]).len() > 1);
+        let at = (part.len()..entries.len()).find(|at| requested_choices(&entries[*at]).len() > 1);
         let Some(at) = at else { return vec![] };
         self.parts.remove(part);
         let mut choices = part.to_vec();
         for entry in &entries[part.len()..at] {
             let choice = chosen(entry);
-            self.places.insert(choices.clone(), Place { entry: entry.clone(), known: [choice].into() });
+            self.places.insert(choices.clone(), ChoicePoint { entry: entry.clone(), known: [choice].into() });
             choices.push(choice);
         }
-        let known = asked(&entries[at]);
+        let known = requested_choices(&entries[at]);
         let new = known.iter().map(|choice| [&choices[..], &[*choice]].concat()).collect();
-        self.places.insert(choices, Place { entry: entries[at].clone(), known });
+        self.places.insert(choices, ChoicePoint { entry: entries[at].clone(), known });
         new
     }
 
@@ -223,11 +223,12 @@ impl Tree {
     /// remaining pre-emption may come at each place with another choice.
     fn size(part: &[u8], path: &Value) -> f64 {
         let entries = entries(path);
-        let others: usize = entries[part.len()..].iter().map(|entry| asked(entry).len() - 1).sum();
-        let left = path["preemption_bound"].as_u64().map_or(MOST_LEFT, |bound| {
+        let others: usize =
+            entries[part.len()..].iter().map(|entry| requested_choices(entry).len() - 1).sum();
+        let left = path["preemption_bound"].as_u64().map_or(MAX_REMAINING_PREEMPTIONS, |bound| {
             let last = entries[..part.len()].iter().rev().find(|entry| entry["Schedule"].is_object());
             let spent = last.map_or(0, |entry| entry["Schedule"]["preemptions"].as_u64().unwrap_or(0));
-            bound.saturating_sub(spent).min(MOST_LEFT)
+            bound.saturating_sub(spent).min(MAX_REMAINING_PREEMPTIONS)
         });
         (1.0 + others as f64).powi(1 + left as i32)
     }
@@ -255,7 +256,7 @@ impl<S: Clone + Send + Sync + fmt::Debug + 'static, F: Fn(S) + Send + Sync + 'st
                 if let Some(text) = next {
                     let mut path = self.parsed(&text);
                     new.extend(tree.late(&part, &path));
-                    if within(&path, &part) {
+                    if begins_with(&path, &part) {
                         probed = Probed { next: Some(text), size: Tree::size(&part, &path) };
                     }
                     path["branches"]["entries"] = Value::Null;
@@ -283,10 +284,10 @@ impl<S: Clone + Send + Sync + fmt::Debug + 'static, F: Fn(S) + Send + Sync + 'st
                 (part.clone(), tree.path(part), Some([number, parts.len()]));
             loop {
                 let (executions, next) = self.explore_part(&part, from)?;
-                done.push(Part { number: number.take(), name: named(&part), executions });
+                done.push(Part { number: number.take(), name: compact_choices(&part), executions });
                 assert!(
                     begun.elapsed() < LIMIT,
-                    "{}: cut after {LIMIT:?}, not ended by exhaustion",
+                    "{}: stopped after {LIMIT:?}, before all executions were explored",
                     self.model
                 );
                 let Some(next) = next else { break };
@@ -294,7 +295,7 @@ impl<S: Clone + Send + Sync + fmt::Debug + 'static, F: Fn(S) + Send + Sync + 'st
                 let path = self.parsed(&next);
                 let entries = entries(&path);
                 let at = (0..part.len()).find(|at| chosen(&entries[*at]) != part[*at]);
-                let at = at.unwrap_or_else(|| panic!("{}: a part that ended goes on", self.model));
+                let at = at.unwrap_or_else(|| panic!("{}: a part continues after its end", self.model));
                 let choice = chosen(&entries[at]);
                 tree.late(&part, &path);
                 part.truncate(at);
@@ -307,13 +308,13 @@ impl<S: Clone + Send + Sync + fmt::Debug + 'static, F: Fn(S) + Send + Sync + 'st
 
     /// Runs one part to its end. Returns the number of executions, and the path that follows the part.
     fn explore_part(&self, part: &[u8], mut from: Option<String>) -> Result<(u64, Option<String>), Failure> {
-        let (mut executions, mut stretch) = (0, LEAST_BETWEEN);
+        let (mut executions, mut stretch) = (0, MIN_CHECK_INTERVAL);
         loop {
             let (ran, next) = self.explore_from(from.clone(), stretch)?;
             match next {
-                Some(next) if within(&self.parsed(&next), part) => {
+                Some(next) if begins_with(&self.parsed(&next), part) => {
                     (executions, from) = (executions + ran, Some(next));
-                    stretch = (stretch * 2).min(MOST_BETWEEN);
+                    stretch = (stretch * 2).min(MAX_CHECK_INTERVAL);
                 }
                 // The part ended, or loom continued with a late request. The last executions run again without requests
                 // above the part, so that loom stops at the part's end.
@@ -366,8 +367,10 @@ mod tests {
             let f = std::sync::Arc::new(three);
             let run = Run { model: "three".to_owned(), bound: Bound::Preemptions(1), index, script: 5, f };
             let shares = [0, 1, 2].map(|share| run.explore_share(format!("{share}/3").parse().unwrap(), 1));
-            let parts: Vec<Part> =
-                shares.into_iter().flat_map(|share| share.unwrap_or_else(|_| panic!("it passes"))).collect();
+            let parts: Vec<Part> = shares
+                .into_iter()
+                .flat_map(|share| share.unwrap_or_else(|_| panic!("the part must fail")))
+                .collect();
             assert_eq!(parts.len(), 1, "script {index}: {parts:?}");
             assert_eq!((parts[0].number, parts[0].executions), (Some([0, 1]), 23));
         }
@@ -379,12 +382,12 @@ mod tests {
         for bound in [1, 2, 3].map(Bound::Preemptions) {
             let run =
                 Run { model: "three".to_owned(), bound, index: 0, script: 5, f: std::sync::Arc::new(three) };
-            let Ok(whole) = run.explore() else { panic!("it passes") };
+            let Ok(whole) = run.explore() else { panic!("the part must fail") };
             for (wanted, count) in [(1, 1), (2, 1), (5, 2), (40, 3)] {
                 let mut parts = BTreeMap::new();
                 for index in 0..count {
                     let shard = format!("{index}/{count}").parse().unwrap();
-                    let Ok(share) = run.explore_share(shard, wanted) else { panic!("it passes") };
+                    let Ok(share) = run.explore_share(shard, wanted) else { panic!("the part must fail") };
                     for Part { number, name, executions } in share {
                         late += usize::from(number.is_none());
                         assert_eq!(*parts.entry(name).or_insert(executions), executions);
@@ -394,7 +397,7 @@ mod tests {
                 assert_eq!(parts.values().sum::<u64>(), whole, "{bound:?}, {wanted} parts, {count} shares");
             }
         }
-        println!("{late} parts were asked for late");
-        assert!(late > 0, "no part was asked for late: that is not tried here");
+        println!("{late} parts were requested late");
+        assert!(late > 0, "no part was requested late, so that case was not tested");
     }
 }

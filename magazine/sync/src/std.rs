@@ -11,7 +11,7 @@ pub use crate::unseen::{
     AtomicUsize,
 };
 
-use crate::rank::{Held, LockRank, Nesting, Rank};
+use crate::rank::{LockRank, Nesting, Rank, RankEntry};
 #[cfg(uslab_tsan)]
 use std::sync::atomic as a;
 
@@ -23,21 +23,21 @@ pub fn relax() {
 
 /// `std`'s futex mutex. A panic of the mutex's holder does not poison the mutex.
 #[derive(Debug)]
-pub struct Mutex<T>(std::sync::Mutex<T>, LockRank, #[cfg(uslab_tsan)] Handover);
+pub struct Mutex<T>(std::sync::Mutex<T>, LockRank, #[cfg(uslab_tsan)] SanitizerOrdering);
 
 /// Releases the lock of a [`Mutex`] when dropped.
 #[derive(Debug)]
 pub struct MutexGuard<'a, T> {
     guard: std::sync::MutexGuard<'a, T>,
-    _held: Held,
+    _held: RankEntry,
     #[cfg(uslab_tsan)]
-    handover: &'a Handover,
+    handover: &'a SanitizerOrdering,
 }
 
 /// Repeats the lock's ordering for the thread sanitizer, because `std` is not instrumented.
 #[cfg(uslab_tsan)]
 #[derive(Debug)]
-struct Handover(a::AtomicU8);
+struct SanitizerOrdering(a::AtomicU8);
 
 impl<T> Mutex<T> {
     /// Creates an unlocked mutex around `value` without a rank.
@@ -55,7 +55,7 @@ impl<T> Mutex<T> {
             std::sync::Mutex::new(value),
             place,
             #[cfg(uslab_tsan)]
-            Handover(a::AtomicU8::new(0)),
+            SanitizerOrdering(a::AtomicU8::new(0)),
         )
     }
     /// Waits for the lock.
@@ -103,7 +103,7 @@ impl<T> Mutex<T> {
         self.held(self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner), held)
     }
     #[inline(always)]
-    fn held<'a>(&'a self, guard: std::sync::MutexGuard<'a, T>, held: Held) -> MutexGuard<'a, T> {
+    fn held<'a>(&'a self, guard: std::sync::MutexGuard<'a, T>, held: RankEntry) -> MutexGuard<'a, T> {
         // Acquire: pairs with the Release of the previous guard.
         #[cfg(uslab_tsan)]
         self.2.0.load(Ordering::Acquire);

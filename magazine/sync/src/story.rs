@@ -60,7 +60,7 @@ pub(crate) struct ExecutionTrace {
 
 std::thread_local! {
     // Thread-local: loom runs all threads of a model on one OS thread.
-    static LISTENS: Cell<bool> = const { Cell::new(false) };
+    static RECORDING: Cell<bool> = const { Cell::new(false) };
     /// True if accesses of atomics are recorded.
     static ACCESSES: Cell<bool> = const { Cell::new(false) };
     static STORY: RefCell<ExecutionTrace> = RefCell::default();
@@ -75,18 +75,18 @@ pub fn roles(of: fn() -> String) {
 
 /// Returns `true` while the current execution is recorded.
 pub fn listens() -> bool {
-    LISTENS.get() && !std::thread::panicking()
+    RECORDING.get() && !std::thread::panicking()
 }
 
 /// Starts recording. Accesses of atomics are included if `accesses` is true.
 pub(crate) fn begin(accesses: bool) {
     STORY.take();
-    LISTENS.set(true);
+    RECORDING.set(true);
     ACCESSES.set(accesses);
 }
 
 pub(crate) fn end() -> ExecutionTrace {
-    LISTENS.set(false);
+    RECORDING.set(false);
     STORY.take()
 }
 
@@ -131,23 +131,23 @@ fn address(at: usize) -> String {
 }
 
 /// A value whose form in the trace is equal in every run, although addresses differ.
-pub(crate) trait Shown: Copy {
-    fn shown(self) -> String;
+pub(crate) trait TraceValue: Copy {
+    fn trace_text(self) -> String;
 }
-impl Shown for bool {
-    fn shown(self) -> String {
+impl TraceValue for bool {
+    fn trace_text(self) -> String {
         self.to_string()
     }
 }
-impl<T> Shown for *mut T {
-    fn shown(self) -> String {
+impl<T> TraceValue for *mut T {
+    fn trace_text(self) -> String {
         NonNull::new(self.cast()).map_or("null".to_owned(), name)
     }
 }
 macro_rules! shown {
     ($($number:ty)*) => { $(
-        impl Shown for $number {
-            fn shown(self) -> String {
+        impl TraceValue for $number {
+            fn trace_text(self) -> String {
                 // Larger values may be addresses, with or without tag bits.
                 const ADDRESSES: i128 = 1 << 40;
                 match self as i128 {
@@ -176,11 +176,11 @@ impl Atomic {
     /// Records that the running thread accessed this atomic. `did` describes the access, and `wrote` is the written
     /// value. The call of `tell` must directly follow the access.
     #[track_caller]
-    pub(crate) fn tell(self, wrote: Option<impl Shown>, did: impl FnOnce(&str) -> String) {
+    pub(crate) fn tell(self, wrote: Option<impl TraceValue>, did: impl FnOnce(&str) -> String) {
         if !(listens() && ACCESSES.get()) {
             return;
         }
-        let wrote = wrote.map(Shown::shown);
+        let wrote = wrote.map(TraceValue::trace_text);
         let (number, first, before) = STORY.with_borrow_mut(|story| {
             let next = story.atomics.len() + 1;
             let (number, last) = story.atomics.entry(self.id).or_insert((next, None));
@@ -233,26 +233,26 @@ impl Lock {
             STORY.with_borrow_mut(|story| _ = story.waiting.insert(thread(), waits));
         }
     }
-    pub(crate) fn taken(self, at: &Location<'_>) -> Taken {
+    pub(crate) fn record_acquired(self, at: &Location<'_>) -> RecordedLock {
         if listens() {
             STORY.with_borrow_mut(|story| _ = story.waiting.remove(&thread()));
             step(format!("takes {} at {}", self.name(), place(at)), None);
         }
-        Taken(self)
+        RecordedLock(self)
     }
     /// Records that the running thread failed to take the lock because another thread held it.
     pub(crate) fn busy(self, at: &Location<'_>) {
         if listens() {
-            step(format!("finds {} taken at {}", self.name(), place(at)), None);
+            step(format!("finds {} locked at {}", self.name(), place(at)), None);
         }
     }
 }
 
 /// Records the release of the lock when dropped.
 #[derive(Debug)]
-pub(crate) struct Taken(Lock);
+pub(crate) struct RecordedLock(Lock);
 
-impl Drop for Taken {
+impl Drop for RecordedLock {
     fn drop(&mut self) {
         if listens() {
             step(format!("releases {}", self.0.name()), None);

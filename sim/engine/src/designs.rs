@@ -96,7 +96,7 @@ pub fn all<P: Policy>() -> impl Iterator<Item = (&'static str, &'static str)> {
 
 fn kinds<P: Policy>() -> impl Iterator<Item = (Kind, &'static str, &'static str)> {
     fn of<P: Policy>(kind: Kind) -> (Kind, &'static str, &'static str) {
-        (kind, P::NAME, P::ABOUT)
+        (kind, P::NAME, P::DESCRIPTION)
     }
     let all = [
         (Kind::Uslab, "uslab", "the shipping allocator"),
@@ -118,11 +118,11 @@ pub enum NoPolicy {}
 
 impl Policy for NoPolicy {
     const NAME: &'static str = "";
-    const ABOUT: &'static str = "";
+    const DESCRIPTION: &'static str = "";
     type Knobs = bonwick94::Knobs;
     const LISTS: &'static [&'static str] = &[];
     fn new(_: &CacheInfo, _: Cpus, _: &Geometry, _: &Self::Knobs) -> Self {
-        unreachable!("it has no name")
+        unreachable!("the placeholder policy has no name")
     }
     fn alloc(&mut self, _: &mut Op<'_>) -> Result<Object, NoMemory> {
         match *self {}
@@ -266,12 +266,11 @@ impl<P: Policy> Spec<P> {
             serde_json::from_value(self.knobs.clone().into()).map_err(|error| error.to_string())?;
         match knobs {
             Sizes { capacity: None, stock: None, depot_limit: None } => Ok(Magazines::BySize),
-            Sizes { capacity: None, .. } => {
-                Err("stock and depot_limit are of magazines whose capacity is set, too".to_owned())
-            }
+            Sizes { capacity: None, .. } => Err("stock and depot_limit: expected capacity=N, too".to_owned()),
             Sizes { capacity: Some(0), stock: None, depot_limit: None } => Ok(Magazines::Off),
             Sizes { capacity: Some(0), .. } => {
-                Err("without magazines (capacity=0) there is no stock and no depot".to_owned())
+                Err("capacity=0: expected neither stock nor depot_limit, because there are no magazines"
+                    .to_owned())
             }
             Sizes { capacity: Some(capacity), stock, depot_limit } => Ok(Magazines::Sized {
                 capacity,
@@ -433,7 +432,7 @@ mod tests {
         );
         assert_eq!(
             said("slub", "cpus"),
-            "CPUs that the policy has: at least 1, by default 4 on 4 CPUs and 64 on 64"
+            "number of CPUs of the policy: at least 1, by default 4 on 4 CPUs and 64 on 64"
         );
         for (design, _) in all::<NoPolicy>() {
             for Knob { name, range, default, .. } in knobs::<NoPolicy>(design) {
@@ -464,8 +463,8 @@ mod tests {
             ("bonwick94:limit=1", "bonwick94: unknown field `limit`"),
             ("uslab:capacity=65", "uslab: capacity=65: expected 0 to 64"),
             ("uslab:capacity=8:depot_limit=4097", "uslab: depot_limit=4097: expected 0 to 4096"),
-            ("uslab:stock=1", "uslab: stock and depot_limit are of magazines whose capacity is set, too"),
-            ("uslab:capacity=0:stock=1", "uslab: without magazines (capacity=0) there is no stock"),
+            ("uslab:stock=1", "uslab: stock and depot_limit: expected capacity=N, too"),
+            ("uslab:capacity=0:stock=1", "uslab: capacity=0: expected neither stock"),
             (
                 "uslab:first_fill=1",
                 "uslab: unknown field `first_fill`, expected one of `capacity`, `stock`, `depot_limit`",

@@ -203,7 +203,7 @@ extern "C" fn run_until(end: u32) -> usize {
 /// Writes the names of the cost profiles as JSON; returns the length.
 #[unsafe(no_mangle)]
 extern "C" fn profiles() -> usize {
-    let names: Vec<_> = Profile::own().map(|profile| profile.name).collect();
+    let names: Vec<_> = Profile::built_in().map(|profile| profile.name).collect();
     say(serde_json::to_vec(&names).unwrap_or_default())
 }
 
@@ -214,9 +214,9 @@ extern "C" fn profiles() -> usize {
 #[unsafe(no_mangle)]
 extern "C" fn back_to_back(cpus: u32, profile: usize) -> usize {
     let outcome = stream(cpus).and_then(|stream| {
-        let profile = Profile::own().nth(profile).ok_or("no such profile")?;
+        let profile = Profile::built_in().nth(profile).ok_or("unknown profile")?;
         let pages = Pages::new(stream.cpus).map_err(|error| error.to_string())?;
-        let run = BackToBack { pages: &pages, stream: &stream, profile: &profile };
+        let run = VirtualTimeRun { pages: &pages, stream: &stream, profile: &profile };
         let outcome = DESIGN.take().unwrap_or_default().policy(run);
         outcome.map_err(|error| error.to_string())?.map_err(|error| error.to_string())
     });
@@ -224,13 +224,13 @@ extern "C" fn back_to_back(cpus: u32, profile: usize) -> usize {
 }
 
 /// Runs a stream in virtual time; any design can serve it.
-struct BackToBack<'a> {
+struct VirtualTimeRun<'a> {
     pages: &'a Pages,
     stream: &'a Stream,
     profile: &'a Profile,
 }
 
-impl PolicyVisitor for BackToBack<'_> {
+impl PolicyVisitor for VirtualTimeRun<'_> {
     type Out = Result<Outcome, ClockError>;
 
     fn visit<P: Policy>(self, knobs: P::Knobs) -> Self::Out {

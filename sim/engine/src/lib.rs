@@ -47,7 +47,7 @@ pub mod view;
 
 pub use design::Design;
 pub use engine::{Engine, EngineError};
-pub use machine::{MOST_MEMORY, Machine, MachineError};
+pub use machine::{MAX_MACHINE_MEMORY, Machine, MachineError};
 pub use model::{CostEvent, Model, Policy};
 pub use pages::Pages;
 pub use script::{ScriptError, script};

@@ -8,7 +8,7 @@ use uslab_buddy::{Backend, PAGE_SIZE, PageConfig, PageError, Phantom, ZoneKind};
 use uslab_magazine::{BadCpus, Cpus};
 
 /// The largest memory of a machine, in bytes; it is equal on all targets, because a web page has only 32-bit addresses.
-pub const MOST_MEMORY: u64 = 1 << 30;
+pub const MAX_MACHINE_MEMORY: u64 = 1 << 30;
 
 /// The reason why a machine cannot run the stream.
 #[derive(Debug, thiserror::Error)]
@@ -52,7 +52,7 @@ impl fmt::Debug for Machine {
 /// A machine with explicit zones gets the watermarks of a kernel with huge pages, because the traced kernels use huge
 /// pages.
 pub(crate) fn page_config(cpus: u32, zones: &[(ZoneKind, u32)]) -> Result<PageConfig, MachineError> {
-    let all = [(ZoneKind::Normal, (MOST_MEMORY / PAGE_SIZE as u64) as u32)];
+    let all = [(ZoneKind::Normal, (MAX_MACHINE_MEMORY / PAGE_SIZE as u64) as u32)];
     let node = if zones.is_empty() { &all } else { zones };
     let mut pages = PageConfig::with_nodes(Cpus::simulated(cpus, 1)?, vec![node.to_vec()]);
     pages.min_free_for_huge_pages = !zones.is_empty();
@@ -63,7 +63,7 @@ pub(crate) fn page_config(cpus: u32, zones: &[(ZoneKind, u32)]) -> Result<PageCo
 }
 
 impl Machine {
-    /// Creates the machine for a stream, with the zones of the stream, or with [`MOST_MEMORY`] bytes if the stream has
+    /// Creates the machine for a stream, with the zones of the stream, or with [`MAX_MACHINE_MEMORY`] bytes if the stream has
     /// no zones. Only the machine's tables use memory.
     ///
     /// # Errors

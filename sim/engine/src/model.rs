@@ -7,7 +7,7 @@ use crate::design::{At, CacheCounts, CallMode, Design, Locks, NoMemory, Unsuppor
 use crate::held::{Held, Holder, OwnSlabs};
 use crate::levels::Levels;
 use crate::pages::{PageSource, Pages, SlabPages};
-use crate::shown::{MOST_SLABS, ShownCache, ShownSlab, letter};
+use crate::shown::{MAX_SHOWN_SLABS, ShownCache, ShownSlab, letter};
 use crate::slabs::{End, Object, Slabs};
 use crate::stream::{CacheInfo, Kind};
 use serde::de::DeserializeOwned;
@@ -68,7 +68,7 @@ pub trait Policy: Debug + Sized {
     /// The policy's name on command lines.
     const NAME: &'static str;
     /// A one-line description of the policy.
-    const ABOUT: &'static str;
+    const DESCRIPTION: &'static str;
     /// The policy's options, which have the names used in the real system.
     type Knobs: Clone + Debug + Default + DeserializeOwned;
 
@@ -81,7 +81,7 @@ pub trait Policy: Debug + Sized {
     /// if a stream cannot begin with slabs.
     const SHARED_LISTS: Option<(u8, u8)> = None;
     /// `true` if a slab may be smaller, down to one object, when the page allocator has no block of the usual order.
-    const FALLS_BACK: bool = false;
+    const HAS_ORDER_FALLBACK: bool = false;
     /// Nanoseconds between two [ticks](Self::tick); `None` if the policy has no periodic work.
     const TICK: Option<u64> = None;
     /// `true` if each operation takes a lock of its own CPU.
@@ -182,7 +182,7 @@ pub enum CostEvent {
 
 impl CostEvent {
     /// Returns a description of the step.
-    pub fn said(self) -> String {
+    pub fn description(self) -> String {
         match self {
             Self::Swap => "the CPU switches to its other magazine or slab".to_owned(),
             Self::Widened => "the CPU's stack grows".to_owned(),
@@ -210,7 +210,7 @@ impl CostEvent {
 }
 
 /// An operation on a cache, as the cache's policy receives it.
-#[expect(missing_debug_implementations, reason = "it lives as long as a call")]
+#[expect(missing_debug_implementations, reason = "the operation must exist during the call")]
 pub struct Op<'a> {
     /// The CPU that runs the operation.
     pub cpu: u32,
@@ -295,7 +295,7 @@ pub enum ModelObject<'p> {
 
 /// The largest number of intervals that are run between two operations; 10,000 of the shortest intervals, of 2 s, are
 /// several hours.
-const MOST_TICKS: u64 = 10_000;
+const MAX_TICKS: u64 = 10_000;
 
 impl<'p, P: Policy> Model<'p, P> {
     /// Creates a machine that has no caches.
@@ -380,7 +380,7 @@ impl<'p, P: Policy> Model<'p, P> {
         let due = at.ns / period;
         // If the trace's clock jumps, only the last ticks are played: after this many idle ticks the caches no longer
         // change.
-        self.ticks = self.ticks.max(due.saturating_sub(MOST_TICKS));
+        self.ticks = self.ticks.max(due.saturating_sub(MAX_TICKS));
         while self.ticks < due {
             self.ticks += 1;
             let then = At { ns: self.ticks * period, ..at };
@@ -467,7 +467,7 @@ impl<P: Policy> Cache<P> {
             partial,
             empty,
             depot_exchanges: self.exchanges,
-            slabs_made: self.slabs.made(),
+            slabs_made: self.slabs.created(),
         }
     }
 }
@@ -486,7 +486,7 @@ impl<'p, P: Policy> Design for Model<'p, P> {
                 let recorded = info.sheaf_capacity.filter(|_| self.as_traced);
                 let info = &CacheInfo { sheaf_capacity: recorded, ..info.clone() };
                 let policy = P::new(info, self.cpus, &geometry, &self.knobs);
-                let slabs = Slabs::new(geometry, P::LISTS.len(), P::FALLS_BACK);
+                let slabs = Slabs::new(geometry, P::LISTS.len(), P::HAS_ORDER_FALLBACK);
                 Some(Cache { name: info.name.clone(), slabs, policy, exchanges: 0 })
             }
         });
@@ -615,12 +615,12 @@ impl<'p, P: Policy> Design for Model<'p, P> {
         self.large_pages
     }
     fn is_slab(&self, page: u32) -> bool {
-        self.slab_pages.has(page)
+        self.slab_pages.has_slab(page)
     }
     fn how(&self, _: u32, cache: u32, _: bool, _: &[Step]) -> Option<(Path, String)> {
         self.cache(cache)?;
         let path = self.cost_events.iter().map(|deed| deed.path()).max().unwrap_or_default();
-        let how = self.cost_events.iter().map(|deed| deed.said()).collect::<Vec<_>>().join("; ");
+        let how = self.cost_events.iter().map(|deed| deed.description()).collect::<Vec<_>>().join("; ");
         Some((
             path,
             if how.is_empty() {
@@ -660,7 +660,7 @@ fn shown(
     let owners = own.iter().flat_map(|own| own.slabs.iter().map(|slab| (*slab, letter(own.cpu as usize))));
     let owners: BTreeMap<u32, u8> = owners.collect();
     for (list, name) in lists.iter().copied().enumerate() {
-        for slab in all.walk(list as u8).take(MOST_SLABS - slabs.len()) {
+        for slab in all.walk(list as u8).take(MAX_SHOWN_SLABS - slabs.len()) {
             at.insert(slab, slabs.len());
             let free = owners.get(&slab).copied().unwrap_or(b'.');
             let objects =

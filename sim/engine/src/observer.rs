@@ -25,7 +25,7 @@ impl<D: Design> Engine<'_, D> {
                 let watch = Watch::new(engine, engine.cpu(), cache);
                 let what = engine.act(action)?;
                 let object = if what == What::Alloc { engine.youngest() } else { freed.flatten() };
-                let step = watch.told(engine, what, object);
+                let step = watch.into_step(engine, what, object);
                 if !matches!(action, Action::Start { .. }) {
                     steps.push(step);
                 }
@@ -36,20 +36,20 @@ impl<D: Design> Engine<'_, D> {
     }
 }
 
-type Did = Vec<uslab_magazine::tracepoints::Step>;
+type RecordedSteps = Vec<uslab_magazine::tracepoints::Step>;
 
 /// The observation of an operation in progress.
 struct Watch {
     cpu: u32,
     cache: Option<u32>,
     /// The steps that the shipping code reported. The shipping design gets all steps; a model gets only page steps.
-    did: Arc<Mutex<Did>>,
+    did: Arc<Mutex<RecordedSteps>>,
     observer: Option<Observer>,
 }
 
 impl Watch {
     fn new<D: Design>(engine: &Engine<'_, D>, cpu: u32, cache: Option<u32>) -> Self {
-        let did = Arc::new(Mutex::ranked(Rank::Faults, Did::new()));
+        let did = Arc::new(Mutex::ranked(Rank::Faults, RecordedSteps::new()));
         let noted = did.clone();
         // The machine has no other observer.
         let observer =
@@ -58,7 +58,12 @@ impl Watch {
     }
 
     /// Ends the observation, and returns a description of the step.
-    fn told<D: Design>(mut self, engine: &Engine<'_, D>, what: What, object: Option<(u32, u16)>) -> Step {
+    fn into_step<D: Design>(
+        mut self,
+        engine: &Engine<'_, D>,
+        what: What,
+        object: Option<(u32, u16)>,
+    ) -> Step {
         drop(self.observer.take());
         let (cpu, cache, did) = (self.cpu, self.cache, core::mem::take(&mut *self.did.lock()));
         let freeing = matches!(what, What::Free { .. });
@@ -106,16 +111,14 @@ fn sentence(what: What, cpu: u32, name: &str, how: &str) -> String {
             )
         }
         What::Shrink { objects, slabs } => format!(
-            "All caches are shrunk, so all that CPUs hold goes back: {objects} objects, and {slabs} empty slabs \
-             go to the page allocator."
+            "All caches are shrunk: the CPUs flush {objects} objects, and {slabs} empty slabs are returned to the page allocator."
         ),
         What::Failed if name.is_empty() => format!("CPU {cpu} requests pages, but none is free."),
         What::Failed => {
             format!("CPU {cpu} requests an object of {name}, but no memory is free.")
         }
         What::Nothing => {
-            "Nothing that concerns the allocator: a mark, pages of the traced kernel's own slabs, or a free \
-                          of something from before the trace."
+            "Not an operation of the allocator: a mark, pages of the traced kernel's own slabs, or a free of memory from before the trace."
                 .to_owned()
         }
     }

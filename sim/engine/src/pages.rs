@@ -74,7 +74,7 @@ impl<'p> SlabPages<'p> {
         self.pages
     }
     /// Returns `true` if a slab begins at this page.
-    pub(crate) fn has(&self, page: u32) -> bool {
+    pub(crate) fn has_slab(&self, page: u32) -> bool {
         self.blocks.contains_key(&page)
     }
     /// Returns the number of pages in slabs.

@@ -25,14 +25,14 @@
 //!
 //! Each allocation and each free is one operation; an operation is one microsecond later than the operation before it.
 
-use crate::machine::MOST_MEMORY;
+use crate::machine::MAX_MACHINE_MEMORY;
 use crate::stream::{Kind, Stream, Writer};
 use core::str::FromStr;
 use uslab_buddy::{MAX_ORDER, PAGE_SIZE, ZoneKind};
 
 /// The largest number of objects, and also of blocks, that a script may allocate.
-const MOST: usize = 100_000;
-const MOST_CPUS: u32 = 64;
+const MAX_ALLOCATIONS: usize = 100_000;
+const MAX_CPUS: u32 = 64;
 
 /// The error of a script whose line is invalid or impossible.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -81,9 +81,8 @@ pub fn script(text: &str) -> Result<Stream, ScriptError> {
         match &mut script {
             None => {
                 let cpus = line.strip_prefix("cpus ").and_then(|n| n.trim().parse().ok());
-                let cpus = cpus.filter(|cpus| (1..=MOST_CPUS).contains(cpus));
-                let cpus =
-                    cpus.ok_or_else(|| error(format!("expected `cpus N`, N from 1 to {MOST_CPUS}")))?;
+                let cpus = cpus.filter(|cpus| (1..=MAX_CPUS).contains(cpus));
+                let cpus = cpus.ok_or_else(|| error(format!("expected `cpus N`, N from 1 to {MAX_CPUS}")))?;
                 let writer = Writer::new("script".to_owned(), cpus);
                 let (caches, born, live, held) = (vec![], vec![], vec![], vec![]);
                 script = Some(Script { writer, cpus, caches, born, live, pages: 0, blocks: 0, held });
@@ -113,7 +112,7 @@ impl Script {
             let size = number::<u32>(size).filter(|size| (8..=8192).contains(size));
             let size = size.ok_or("expected a size of 8 to 8192 bytes")?;
             if self.caches.iter().any(|own| own == name) {
-                return Err(format!("there is a cache {name} already"));
+                return Err(format!("the cache {name} already exists"));
             }
             self.caches.push(name.to_owned());
             self.writer.cache(name.to_owned(), Kind::Named, size);
@@ -125,7 +124,7 @@ impl Script {
         let [cpu, what, rest @ ..] = words.as_slice() else { return Err(EXPECTED.to_owned()) };
         let cpu = number::<u32>(cpu).ok_or(EXPECTED)?;
         if cpu >= self.cpus {
-            return Err(format!("there is no CPU {cpu}: expected 0 to {}", self.cpus - 1));
+            return Err(format!("unknown CPU {cpu}; expected 0 to {}", self.cpus - 1));
         }
         match (*what, rest) {
             ("shrink", []) => {
@@ -161,17 +160,17 @@ impl Script {
                 .caches
                 .len()
                 .checked_sub(1)
-                .ok_or("there is no cache yet: `cache NAME BYTES` makes one")?,
+                .ok_or("expected `cache NAME BYTES` before the first operation")?,
             [name] => {
                 let found = self.caches.iter().position(|own| own == name);
                 found.ok_or_else(|| {
-                    format!("there is no cache {name}; expected one of {}", self.caches.join(", "))
+                    format!("unknown cache {name}; expected one of {}", self.caches.join(", "))
                 })?
             }
             _ => return Err(EXPECTED.to_owned()),
         } as u32;
-        if alloc && n > MOST - self.born.len() {
-            return Err(format!("a script allocates {MOST} objects at most"));
+        if alloc && n > MAX_ALLOCATIONS - self.born.len() {
+            return Err(format!("expected at most {MAX_ALLOCATIONS} objects in a script"));
         }
         for done in 0..n {
             if alloc {
@@ -202,9 +201,9 @@ impl Script {
             _ => return Err("expected a zone `dma`, `dma32`, `normal` or `movable`".to_owned()),
         };
         if self.writer.operations() > 0 {
-            return Err("zones come before the first operation".to_owned());
+            return Err("expected zones before the first operation".to_owned());
         }
-        let left = MOST_MEMORY / PAGE_SIZE as u64 - self.pages;
+        let left = MAX_MACHINE_MEMORY / PAGE_SIZE as u64 - self.pages;
         let pages = number::<u64>(pages).filter(|pages| (1..=left).contains(pages));
         let pages = pages.ok_or_else(|| format!("expected 1 to {left} pages"))?;
         self.pages += pages;
@@ -220,8 +219,8 @@ impl Script {
         let order = number::<u8>(order).filter(|order| *order <= MAX_ORDER);
         let order = order.ok_or_else(|| format!("expected an order of 0 to {MAX_ORDER}"))?;
         let n = number::<usize>(n).ok_or(EXPECTED)?;
-        if n > MOST - self.blocks {
-            return Err(format!("a script allocates {MOST} blocks at most"));
+        if n > MAX_ALLOCATIONS - self.blocks {
+            return Err(format!("expected at most {MAX_ALLOCATIONS} blocks in a script"));
         }
         for _ in 0..n {
             self.begin();
@@ -342,7 +341,7 @@ mod tests {
             ("cpus 1\nzone high 8", "expected a zone `dma`, `dma32`, `normal` or `movable`"),
             ("cpus 1\nzone normal 0", "expected 1 to 262144 pages"),
             ("cpus 1\nzone dma32 4096\nzone normal 258049", "expected 1 to 258048 pages"),
-            ("cpus 1\n0 alloc-pages 0\nzone normal 4096", "zones come before the first operation"),
+            ("cpus 1\n0 alloc-pages 0\nzone normal 4096", "expected zones before the first operation"),
             ("cpus 1\n0 alloc-pages", "`CPU alloc-pages ORDER [N]`"),
             ("cpus 1\n0 alloc-pages 11", "expected an order of 0 to 10"),
             (&format!("cpus 1\n0 alloc-pages 0\n0 alloc-pages 0 {}", usize::MAX), "100000 blocks at most"),

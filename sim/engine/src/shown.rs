@@ -7,7 +7,7 @@ use uslab::{CacheView, SlabList};
 use uslab_magazine::MagazineView;
 
 /// The largest number of slabs that are shown one by one; counts always include all slabs of the cache.
-pub(crate) const MOST_SLABS: usize = 8192;
+pub(crate) const MAX_SHOWN_SLABS: usize = 8192;
 
 /// A cache, shown slab by slab.
 #[derive(Clone, Debug, Serialize)]
@@ -47,11 +47,12 @@ pub(crate) fn letter(cpu: usize) -> u8 {
 impl ShownCache {
     /// Shows a cache of the shipping allocator; `capacity` is the number of objects in a magazine.
     pub(crate) fn shipping(cache: u32, view: &CacheView, capacity: u32) -> Self {
-        let mut slabs: Vec<_> = view.slabs.iter().take(MOST_SLABS).collect();
+        let mut slabs: Vec<_> = view.slabs.iter().take(MAX_SHOWN_SLABS).collect();
         // Full slabs are the most frequent and the least interesting: if there are too many slabs, other slabs come
         // first.
-        if view.slabs.len() > MOST_SLABS {
-            slabs = view.slabs.iter().filter(|slab| slab.list != SlabList::Full).take(MOST_SLABS).collect();
+        if view.slabs.len() > MAX_SHOWN_SLABS {
+            slabs =
+                view.slabs.iter().filter(|slab| slab.list != SlabList::Full).take(MAX_SHOWN_SLABS).collect();
         }
         let mut bits: Vec<Vec<u8>> = Vec::with_capacity(slabs.len());
         for slab in &slabs {

@@ -30,7 +30,7 @@ pub struct Slabs {
     fallback: Option<Order>,
     slabs: Vec<Slab>,
     /// The numbers of freed slabs; new slabs reuse these numbers.
-    gone: Vec<u32>,
+    freed_numbers: Vec<u32>,
     lists: Box<[List]>,
     /// The number of allocated objects.
     used: u64,
@@ -70,7 +70,7 @@ struct List {
 /// A value that is never a slab's number.
 const NONE: u32 = u32::MAX;
 /// The list index of a freed slab.
-const GONE: u8 = u8::MAX;
+const FREED_LIST: u8 = u8::MAX;
 
 impl core::fmt::Display for Object {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
@@ -97,7 +97,7 @@ impl Slabs {
             objects,
             fallback: least.filter(|least| falls_back && *least < geometry.order()),
             slabs: vec![],
-            gone: vec![],
+            freed_numbers: vec![],
             lists: vec![list; lists].into(),
             used: 0,
             made: 0,
@@ -120,14 +120,14 @@ impl Slabs {
     }
     /// Returns the number of pages in all slabs. The call counts as one inspection of each slab.
     pub(crate) fn pages(&self) -> u64 {
-        self.slabs.iter().filter(|slab| slab.list != GONE).map(|slab| 1_u64 << slab.order).sum()
+        self.slabs.iter().filter(|slab| slab.list != FREED_LIST).map(|slab| 1_u64 << slab.order).sum()
     }
     /// Returns the number of slabs.
     pub fn count(&self) -> u64 {
-        (self.slabs.len() - self.gone.len()) as u64
+        (self.slabs.len() - self.freed_numbers.len()) as u64
     }
     /// Returns the number of slabs that were ever created.
-    pub fn made(&self) -> u64 {
+    pub fn created(&self) -> u64 {
         self.made
     }
     /// Returns the number of allocated objects.
@@ -173,7 +173,7 @@ impl Slabs {
     }
     /// Returns the numbers of full, partial and empty slabs. The call counts as one inspection of each slab.
     pub fn by_fullness(&self) -> [u64; 3] {
-        let live = self.slabs.iter().filter(|slab| slab.list != GONE);
+        let live = self.slabs.iter().filter(|slab| slab.list != FREED_LIST);
         live.fold([0; 3], |mut counts, slab| {
             let kind = if slab.free == 0 { 0 } else { 1 + usize::from(slab.free == slab.objects) };
             counts[kind] += 1;
@@ -287,7 +287,7 @@ impl Slabs {
             next: NONE,
             previous: NONE,
         };
-        let number = match self.gone.pop() {
+        let number = match self.freed_numbers.pop() {
             Some(number) => {
                 *self.slab(number) = slab;
                 number
@@ -307,11 +307,11 @@ impl Slabs {
     /// # Panics
     /// Panics if objects have left the slab.
     pub(crate) fn release(&mut self, pages: &mut dyn PageSource, cpu: u32, slab: u32) {
-        assert!(self.is_empty(slab), "a slab with objects that are out cannot go");
+        assert!(self.is_empty(slab), "a slab with allocated objects cannot be freed");
         self.unlink(slab);
-        self.slab(slab).list = GONE;
+        self.slab(slab).list = FREED_LIST;
         pages.free(cpu, self.slab(slab).page);
-        self.gone.push(slab);
+        self.freed_numbers.push(slab);
     }
 
     /// Takes the first free object out of a slab; `None` if the slab is full.
@@ -338,8 +338,8 @@ impl Slabs {
     pub fn put(&mut self, object: Object) {
         let (word, bit) = (usize::from(object.index) / 64, 1 << (object.index % 64));
         let own = self.slab(object.slab);
-        assert!(own.list != GONE && own.out[word] & bit != 0, "{object:?} is not out");
-        assert!(own.used[word] & bit == 0, "{object:?} has a caller");
+        assert!(own.list != FREED_LIST && own.out[word] & bit != 0, "{object:?} is not allocated");
+        assert!(own.used[word] & bit == 0, "{object:?} is allocated");
         own.out[word] &= !bit;
         own.free += 1;
         let list = own.list;
@@ -366,7 +366,7 @@ impl Slabs {
     pub(crate) fn hand_out(&mut self, object: Object) -> Result<(), String> {
         let (word, bit) = (usize::from(object.index) / 64, 1 << (object.index % 64));
         let own = self.slab(object.slab);
-        if own.list == GONE || own.out[word] & bit == 0 {
+        if own.list == FREED_LIST || own.out[word] & bit == 0 {
             return Err(format!("{object} is both allocated and free"));
         }
         if own.used[word] & bit != 0 {
@@ -394,13 +394,13 @@ impl Slabs {
         let mut used = 0;
         for slab in &self.slabs {
             let count = |bits: &[u64]| bits.iter().map(|bits| u64::from(bits.count_ones())).sum::<u64>();
-            if slab.list == GONE {
+            if slab.list == FREED_LIST {
                 outside.push(vec![]);
                 continue;
             }
             wrong("objects of a slab", count(&slab.out) + u64::from(slab.free), slab.objects.into())?;
             if slab.out.iter().zip(&slab.used).any(|(out, used)| used & !out != 0) {
-                return Err("an object with a caller is free in its slab".to_owned());
+                return Err("an allocated object is free in its slab".to_owned());
             }
             used += count(&slab.used);
             outside.push(slab.out.iter().zip(&slab.used).map(|(out, used)| out & !used).collect());
@@ -411,12 +411,14 @@ impl Slabs {
             match outside.get_mut(object.slab as usize).and_then(|bits| bits.get_mut(word)) {
                 Some(bits) if *bits & bit != 0 => *bits &= !bit,
                 _ => {
-                    return Err(format!("{object} is held, and is in its slab, with a caller or held twice"));
+                    return Err(format!(
+                        "{object} is cached by a CPU, but is also in its slab, allocated or cached twice"
+                    ));
                 }
             }
         }
         let lost: u64 = outside.iter().flatten().map(|bits| u64::from(bits.count_ones())).sum();
-        wrong("objects that nobody holds", lost, 0)?;
+        wrong("objects in no place", lost, 0)?;
         let mut listed = 0;
         for (number, list) in self.lists.iter().enumerate() {
             let (mut len, mut free) = (0, 0);

@@ -36,8 +36,8 @@ pub const MAGIC: &[u8; 8] = b"uslabops";
 const VERSION: u64 = 4;
 const COLUMNS: usize = 8;
 const NEW_CPU: u8 = 1 << 4;
-const GOES_ON: u8 = 1 << 5;
-const MANNER: u8 = 6;
+const CONTINUES_FLAG: u8 = 1 << 5;
+const MODE_SHIFT: u8 = 6;
 
 /// A column of a stream.
 #[derive(Clone, Copy, Debug)]
@@ -221,13 +221,13 @@ pub struct Stream {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StreamError {
     /// The bytes do not begin with [`MAGIC`].
-    #[error("no stream of operations")]
+    #[error("not a stream of operations")]
     Other,
     /// The stream has another version.
     #[error("a stream of version {0}: expected {VERSION}")]
     Version(u64),
     /// The stream ends too early, or contains an invalid number or text.
-    #[error("a damaged stream: cut, or changed")]
+    #[error("the stream is damaged: truncated or changed")]
     Damaged,
     /// The caller requested a stream on 0 CPUs.
     #[error("a stream on 0 CPUs: expected at least 1")]
@@ -371,7 +371,7 @@ impl Stream {
     ///
     /// # Errors
     /// Fails if `cpus` is 0, or if the stream is damaged.
-    pub fn on(mut self, cpus: u32) -> Result<Self, StreamError> {
+    pub fn with_cpus(mut self, cpus: u32) -> Result<Self, StreamError> {
         if cpus == 0 {
             return Err(StreamError::NoCpu);
         }
@@ -430,7 +430,7 @@ impl Reader {
             self.cpu =
                 u32::try_from(self.next(stream, Column::Cpu)?).ok().filter(|cpu| *cpu < stream.cpus)?;
         }
-        self.manner = match byte >> MANNER & 3 {
+        self.manner = match byte >> MODE_SHIFT & 3 {
             0 => CallMode::Plain,
             1 => CallMode::NonBlocking,
             2 => CallMode::AfterGrace,
@@ -473,7 +473,7 @@ impl Reader {
     /// Returns `true` if the operation has another action.
     pub fn goes_on(&self, stream: &Stream) -> bool {
         let next = stream.columns[Column::What as usize].get(self.at[Column::What as usize]);
-        next.is_some_and(|byte| byte & GOES_ON != 0)
+        next.is_some_and(|byte| byte & CONTINUES_FLAG != 0)
     }
 }
 
@@ -560,14 +560,14 @@ impl Writer {
         put(&mut self.stream.columns[column as usize], n);
     }
     fn code(&mut self, code: Code, cpu: u32) {
-        let mut byte = code as u8 | (core::mem::take(&mut self.manner) as u8) << MANNER;
+        let mut byte = code as u8 | (core::mem::take(&mut self.manner) as u8) << MODE_SHIFT;
         if self.cpu != Some(cpu) {
             byte |= NEW_CPU;
             self.put(Column::Cpu, cpu.into());
             self.cpu = Some(cpu);
         }
         if self.begun {
-            byte |= GOES_ON;
+            byte |= CONTINUES_FLAG;
         }
         self.begun = true;
         self.stream.columns[Column::What as usize].push(byte);
@@ -734,18 +734,18 @@ mod tests {
     fn stream_cpus_map_to_simulated_cpus_by_modulo() {
         let stream = sample();
         for cpus in [1, 2, 64] {
-            let other = stream.clone().on(cpus).unwrap();
+            let other = stream.clone().with_cpus(cpus).unwrap();
             let expected: Vec<Vec<_>> = actions(&stream)
                 .into_iter()
                 .map(|operation| operation.into_iter().map(|(cpu, action)| (cpu % cpus, action)).collect())
                 .collect();
             assert_eq!((other.cpus, actions(&other)), (cpus, expected));
         }
-        assert_eq!(stream.clone().on(2), Ok(stream.clone()));
-        assert_eq!(stream.clone().on(0), Err(StreamError::NoCpu));
+        assert_eq!(stream.clone().with_cpus(2), Ok(stream.clone()));
+        assert_eq!(stream.clone().with_cpus(0), Err(StreamError::NoCpu));
         let mut damaged = stream;
         damaged.columns[Column::Cpu as usize].push(2);
-        assert_eq!(damaged.on(1), Err(StreamError::Damaged), "there are CPUs 0 and 1");
+        assert_eq!(damaged.with_cpus(1), Err(StreamError::Damaged), "the stream has CPUs 0 and 1");
     }
 
     #[test]

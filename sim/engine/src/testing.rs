@@ -17,7 +17,7 @@ pub const CPUS: u32 = 3;
 
 thread_local! {
     /// All tests use one page allocator, because a model frees its pages when it is dropped.
-    static PAGES: Pages = Pages::new(CPUS).expect("a machine of addresses");
+    static PAGES: Pages = Pages::new(CPUS).expect("a machine without memory must start");
 }
 
 /// A model with one cache, and its objects by number; the object that is allocated first has number 0.
@@ -31,9 +31,9 @@ pub struct Script<'p, P: Policy> {
 /// Runs a script on a cache with objects of `size` bytes.
 pub fn script<P: Policy>(size: u32, knobs: P::Knobs, play: impl FnOnce(&mut Script<'_, P>)) {
     PAGES.with(|pages| {
-        let mut model = Model::<P>::new(pages, knobs).expect("knobs that it accepts");
+        let mut model = Model::<P>::new(pages, knobs).expect("the model must accept the knobs");
         let info = CacheInfo::new("node", Kind::Named, size);
-        model.learn(&info).expect("objects that fit");
+        model.learn(&info).expect("the objects must fit in a slab");
         play(&mut Script { model, objects: vec![], ns: 0 });
     });
 }
@@ -62,7 +62,7 @@ impl<P: Policy> Script<'_, P> {
     /// Frees the given objects after a grace period.
     pub fn free_after_grace(&mut self, cpu: u32, numbers: impl IntoIterator<Item = usize>) {
         for number in numbers {
-            let object = self.objects[number].take().expect("freed once");
+            let object = self.objects[number].take().expect("the object must be freed once");
             self.model.free(At { manner: CallMode::AfterGrace, ..self.at(cpu) }, 0, object);
         }
         self.check();
@@ -70,7 +70,7 @@ impl<P: Policy> Script<'_, P> {
     /// Frees these objects.
     pub fn free(&mut self, cpu: u32, numbers: impl IntoIterator<Item = usize>) {
         for number in numbers {
-            let object = self.objects[number].take().expect("freed once");
+            let object = self.objects[number].take().expect("the object must be freed once");
             self.model.free(self.at(cpu), 0, object);
         }
         self.check();
@@ -111,15 +111,15 @@ impl<P: Policy> Script<'_, P> {
         self.model.counts(0).per_slab
     }
     fn object(&self, number: usize) -> Object {
-        match self.objects[number].as_ref().expect("in use") {
+        match self.objects[number].as_ref().expect("the object must be in use") {
             ModelObject::Object(object) => *object,
-            ModelObject::Large { .. } => unreachable!("it has a slab"),
+            ModelObject::Large { .. } => unreachable!("the object has a slab"),
         }
     }
     /// Returns the place of an object.
-    pub fn place(&self, number: usize) -> Place {
+    pub fn place(&self, number: usize) -> ObjectPlace {
         let Object { slab, index, .. } = self.object(number);
-        (self.model.cache(0).expect("a cache with slabs").0.born(slab), index)
+        (self.model.cache(0).expect("the cache must have slabs").0.born(slab), index)
     }
     /// Returns the number of slabs that were created before the object's slab.
     pub fn slab_of(&self, number: usize) -> u64 {
@@ -162,11 +162,11 @@ impl Free {
         self.of(slab) == usize::from(self.per_slab)
     }
     /// Takes the free object with the lowest index out of a slab.
-    pub fn take(&mut self, slab: u64) -> Place {
+    pub fn take(&mut self, slab: u64) -> ObjectPlace {
         (slab, self.slabs.get_mut(&slab).unwrap().pop_first().unwrap())
     }
     /// Returns an object to its slab.
-    pub fn put(&mut self, (slab, index): Place) {
+    pub fn put(&mut self, (slab, index): ObjectPlace) {
         assert!(self.slabs.get_mut(&slab).unwrap().insert(index));
     }
     /// Returns the number of objects that are not free.
@@ -177,14 +177,14 @@ impl Free {
 }
 
 /// The place of an object: the number of slabs created before the object's slab, and the object's index in the slab.
-pub type Place = (u64, u16);
+pub type ObjectPlace = (u64, u16);
 
 /// A literal implementation of a policy's rules; every object and every list is a separate value.
 pub trait Shadow {
     /// Allocates an object.
-    fn alloc(&mut self, cpu: usize) -> Place;
+    fn alloc(&mut self, cpu: usize) -> ObjectPlace;
     /// Frees an object.
-    fn free(&mut self, cpu: usize, object: Place);
+    fn free(&mut self, cpu: usize, object: ObjectPlace);
     /// Does the periodic work: see [`Policy::tick`].
     fn tick(&mut self) {}
     /// Frees as much memory as possible: see [`Policy::shrink`].
@@ -231,11 +231,11 @@ pub fn agrees<P: Policy>(
     shadow: impl FnOnce(u16) -> Box<dyn Shadow>,
 ) -> Result<(), TestCaseError> {
     let mut outcome = Ok(());
-    script::<P>(size, knobs, |script| outcome = along(script, steps, shadow(script.per_slab() as u16)));
+    script::<P>(size, knobs, |script| outcome = check_along(script, steps, shadow(script.per_slab() as u16)));
     outcome
 }
 
-fn along<P: Policy>(
+fn check_along<P: Policy>(
     script: &mut Script<'_, P>,
     steps: Vec<Step>,
     mut shadow: Box<dyn Shadow>,

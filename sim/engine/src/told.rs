@@ -59,21 +59,21 @@ pub(crate) fn how(did: &[Step], order: u8, freeing: bool, stack: Option<Level>) 
     let path = dearest(did);
     let how = if made > 0 {
         format!(
-            "neither the stack, the depot nor a slab has a free object, so the page allocator makes {} {block}.",
+            "neither the stack, the depot nor a slab has a free object, so the page allocator provides {} {block}.",
             slabs(made)
         )
     } else if released > 0 {
         format!(
-            "the depot is full, so {back} objects go back to their slabs, and {} that became empty to the page allocator.",
+            "the depot is full, so {back} objects are flushed to their slabs, and {} that became empty are returned to the page allocator.",
             slabs(released)
         )
     } else if back > 0 {
-        format!("the depot has no room, so {back} objects go back to their slabs, under the node's lock.")
+        format!("the depot is full, so {back} objects are flushed to their slabs, under the node's lock.")
     } else if taken == 1 {
         "the stack and the depot are empty, so it comes from a slab, under the node's lock.".to_owned()
     } else if taken > 0 {
         format!(
-            "the stack and the depot are empty, so {taken} come from slabs, under the node's lock: one is handed out, the rest are the stack."
+            "the stack and the depot are empty, so {taken} come from slabs, under the node's lock: one is allocated, and the stack keeps the rest."
         )
     } else if did.contains(&DepotGiven) || path == Path::Depot && freeing {
         "its stack is full, so a magazine of it goes to the depot, under the depot's lock.".to_owned()
@@ -95,14 +95,18 @@ fn cpu_text(freeing: bool, stack: Option<Level>, path: Path) -> String {
     let no_lock = if path == Path::Cpu { "; no lock is taken" } else { "" };
     let Some(Level { objects, room, .. }) = stack else { return "no lock is taken.".to_owned() };
     match (freeing, objects) {
-        (false, 0) => format!("its stack hands out its last one{no_lock}."),
+        (false, 0) => format!("its stack allocates its last object{no_lock}."),
         (false, _) => format!(
-            "its stack hands one out, and {} of at most {} are left{no_lock}.",
+            "its stack allocates one object and keeps {} of at most {}{no_lock}.",
             grouped(objects),
             grouped(room)
         ),
         (true, _) => {
-            format!("its stack takes it, and has {} of at most {}{no_lock}.", grouped(objects), grouped(room))
+            format!(
+                "its stack keeps the object, and has {} of at most {}{no_lock}.",
+                grouped(objects),
+                grouped(room)
+            )
         }
     }
 }

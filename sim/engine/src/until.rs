@@ -194,7 +194,7 @@ pub(crate) mod tests {
     }
 
     /// Finds out from the views before and after each operation if the condition was met.
-    fn seen(until: &Until, was: &View, is: &View) -> bool {
+    fn is_reached(until: &Until, was: &View, is: &View) -> bool {
         let counts = |view: &View, cache: u32| {
             view.caches.get(cache as usize).map(|seen| seen.counts.clone()).unwrap_or_default()
         };
@@ -237,9 +237,9 @@ pub(crate) mod tests {
         }
     }
 
-    struct Stops<'s>(&'s Stream, Until);
+    struct StopFinder<'s>(&'s Stream, Until);
 
-    impl Visitor for Stops<'_> {
+    impl Visitor for StopFinder<'_> {
         type Out = Vec<u64>;
         fn visit<D: Design>(self, design: D) -> Vec<u64> {
             let mut engine = Engine::new(design, self.0);
@@ -272,13 +272,17 @@ pub(crate) mod tests {
             ] {
                 let expected: Vec<_> = views
                     .windows(2)
-                    .filter(|two| seen(&until, &two[0], &two[1]))
+                    .filter(|two| is_reached(&until, &two[0], &two[1]))
                     .map(|two| two[1].operation)
                     .collect();
-                assert_eq!(spec.on(&stream, Stops(&stream, until)).unwrap(), expected, "{design}: {until:?}");
+                assert_eq!(
+                    spec.on(&stream, StopFinder(&stream, until)).unwrap(),
+                    expected,
+                    "{design}: {until:?}"
+                );
                 found += usize::from(!expected.is_empty());
             }
-            assert!(found >= 4, "{design}: only {found} of them happen");
+            assert!(found >= 4, "{design}: only {found} of the events happen");
         }
     }
 }

@@ -31,7 +31,8 @@ struct Uma {
 
 impl Policy for Uma {
     const NAME: &'static str = "uma";
-    const ABOUT: &'static str = "a model of FreeBSD's UMA: two buckets for each CPU, full ones in the zone";
+    const DESCRIPTION: &'static str =
+        "a model of FreeBSD's UMA: two buckets for each CPU, full ones in the zone";
     type Knobs = Knobs;
     const LISTS: &'static [&'static str] = &["partial", "free", "full"];
 

@@ -2,7 +2,7 @@
 
 use super::*;
 use proptest::prelude::*;
-use uslab_engine::testing::{CPUS, Free, Place, Script, Shadow, agrees, script, steps};
+use uslab_engine::testing::{CPUS, Free, ObjectPlace, Script, Shadow, agrees, script, steps};
 
 /// Four objects of 8,192 bytes fill a slab, and two objects fill a bucket.
 fn play(play: impl FnOnce(&mut Script<'_, Uma>)) {
@@ -29,14 +29,14 @@ fn frees_fill_the_allocation_bucket_before_the_free_bucket() {
         script.alloc(0, 4);
         let places = [3, 0, 1, 2].map(|number| script.place(number));
         script.free(0, [0, 1, 2, 3]);
-        assert_eq!((script.cost_events(), script.counts()), (&[][..], (1, 4)), "both are full");
+        assert_eq!((script.cost_events(), script.counts()), (&[][..], (1, 4)), "both buckets are full");
         script.alloc(0, 2);
         assert_eq!([script.place(4), script.place(5)], [places[2], places[1]]);
         script.alloc(0, 1);
         assert_eq!(
             (script.place(6), script.cost_events()),
             (places[0], &[CostEvent::Swap][..]),
-            "the two change places"
+            "the two buckets are swapped"
         );
     });
 }
@@ -63,7 +63,11 @@ fn partial_slabs_serve_before_free_and_new_slabs() {
         script.shrink();
         assert_eq!(script.counts(), (2, 7));
         script.alloc(1, 1);
-        assert_eq!((script.slab_of(12), script.counts()), (3, (3, 9)), "one of the second, one of a new one");
+        assert_eq!(
+            (script.slab_of(12), script.counts()),
+            (3, (3, 9)),
+            "one object of the second slab, and one of a new slab"
+        );
         script.alloc(1, 1);
         assert_eq!(script.slab_of(13), 1);
     });
@@ -74,7 +78,7 @@ fn buckets_keep_freed_objects_until_reclaim() {
     play(|script| {
         script.alloc(0, 40);
         script.free(0, 0..40);
-        assert_eq!(script.counts(), (10, 40), "all lie in buckets");
+        assert_eq!(script.counts(), (10, 40), "all objects are in buckets");
         assert_eq!((script.shrink(), script.counts()), ((40, 10), (0, 0)));
     });
 }
@@ -97,13 +101,13 @@ struct Rules {
     unused: Vec<u64>,
     entries: usize,
     /// For each CPU, the bucket from which it allocates, and the bucket to which it frees.
-    from: Vec<Vec<Place>>,
-    to: Vec<Vec<Place>>,
-    zone: Vec<Vec<Place>>,
+    from: Vec<Vec<ObjectPlace>>,
+    to: Vec<Vec<ObjectPlace>>,
+    zone: Vec<Vec<ObjectPlace>>,
 }
 
 impl Rules {
-    fn of_slabs(&mut self) -> Place {
+    fn of_slabs(&mut self) -> ObjectPlace {
         let slab = match (self.partial.first(), self.unused.first()) {
             (Some(slab), _) | (None, Some(slab)) => *slab,
             (None, None) => self.free.make(),
@@ -119,7 +123,7 @@ impl Rules {
 }
 
 impl Shadow for Rules {
-    fn alloc(&mut self, cpu: usize) -> Place {
+    fn alloc(&mut self, cpu: usize) -> ObjectPlace {
         if self.from[cpu].is_empty() {
             if !self.to[cpu].is_empty() {
                 self.from[cpu] = take(&mut self.to[cpu]);
@@ -131,7 +135,7 @@ impl Shadow for Rules {
         }
         self.from[cpu].pop().unwrap()
     }
-    fn free(&mut self, cpu: usize, object: Place) {
+    fn free(&mut self, cpu: usize, object: ObjectPlace) {
         if self.from[cpu].len() < self.entries {
             self.from[cpu].push(object);
         } else {

@@ -68,13 +68,13 @@ pub fn run(args: &Args, json: Option<Place>) -> anyhow::Result<Outcome> {
         to_stdout <= 1,
         "only one of --json, --csv and --html can go to standard output: name files for the others"
     );
-    Place::apart([&json, &csv, &html])?;
+    Place::check_distinct([&json, &csv, &html])?;
     let experiment = match &args.verb {
         Some(Verb::Experiment(experiment)) => experiment,
         other => {
             ensure!(
                 csv.is_none() && html.is_none(),
-                "--csv and --html show an experiment: expected one, `uslab lab` lists them"
+                "--csv and --html: expected an experiment; `uslab lab` lists all experiments"
             );
             return match other {
                 Some(Verb::Demo(demo)) => demo.run(args.seed, json),

@@ -83,7 +83,7 @@ pub fn models<L: Layer<usize> + 'static>() {
     use uslab_magazine::sync::check::{Bound, model};
     use uslab_magazine::sync::{Arc, tell, thread};
 
-    type Side<L> = fn(&L) -> Vec<usize>;
+    type ThreadFn<L> = fn(&L) -> Vec<usize>;
     /// Frees the given rounds on a CPU.
     fn free<L: Layer<usize>>(layer: &L, cpu: usize, rounds: RangeInclusive<usize>) -> Vec<usize> {
         for round in rounds {
@@ -104,8 +104,8 @@ pub fn models<L: Layer<usize> + 'static>() {
         name: &'static str,
         first: (usize, usize),
         rounds: usize,
-        here: Side<L>,
-        there: Side<L>,
+        here: ThreadFn<L>,
+        there: ThreadFn<L>,
     }
     let worlds: [World<L>; 5] = [
         World {
@@ -152,9 +152,9 @@ pub fn models<L: Layer<usize> + 'static>() {
             let other = layer.clone();
             let thread = thread::spawn(move || there(&other));
             let mut all = here(&layer);
-            all.extend(thread.join().expect("the panic names its own source"));
+            all.extend(thread.join().expect("the panic's location must be readable"));
             layer.each_magazine(&mut |_, name, rounds| {
-                assert!(rounds.len() <= 2, "the {name} magazine, of 2 rounds, has {rounds:?}");
+                assert!(rounds.len() <= 2, "the {name} magazine has {rounds:?}, but holds 2 rounds");
             });
             all.extend(layer.drain());
             all.sort_unstable();

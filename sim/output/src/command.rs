@@ -21,7 +21,7 @@ pub enum Outcome {
 pub fn run<C: Parser>(run: impl FnOnce(&C) -> anyhow::Result<Outcome>) -> ExitCode {
     let cli = match C::try_parse() {
         Ok(cli) => cli,
-        Err(error) => return told::<C>(&error),
+        Err(error) => return print_clap_error::<C>(&error),
     };
     match run(&cli) {
         Ok(Outcome::Done) => ExitCode::SUCCESS,
@@ -36,7 +36,7 @@ pub fn run<C: Parser>(run: impl FnOnce(&C) -> anyhow::Result<Outcome>) -> ExitCo
 
 /// Prints the message of clap, which is help or an error. For an unknown subcommand, the known subcommands are also
 /// printed.
-fn told<C: Parser>(error: &clap::Error) -> ExitCode {
+fn print_clap_error<C: Parser>(error: &clap::Error) -> ExitCode {
     let _ = error.print();
     if error.kind() == ErrorKind::InvalidSubcommand {
         let unknown = error.get(ContextKind::InvalidSubcommand).map(ToString::to_string);

@@ -98,7 +98,7 @@ impl Place {
             return Ok(Self { form, target: Target::File(path, None), id: None });
         };
         if meta.is_dir() {
-            bail!("{shown}: is a directory, expected a file name");
+            bail!("{shown}: the path is a directory; expected a file name");
         }
         let id = Some(id_of(&meta));
         // The path may be another name of standard output, such as /dev/stdout. Replacing that file would lose the
@@ -140,11 +140,11 @@ impl Place {
     ///
     /// # Errors
     /// Fails if two destinations are one file.
-    pub fn apart<'p>(places: impl IntoIterator<Item = &'p Option<Self>>) -> anyhow::Result<()> {
+    pub fn check_distinct<'p>(places: impl IntoIterator<Item = &'p Option<Self>>) -> anyhow::Result<()> {
         let mut earlier: Vec<&Self> = vec![];
         for place in places.into_iter().flatten() {
             if let Some(other) = earlier.iter().find(|other| place.is_same_as(other)) {
-                bail!("{} and {} are one file; expected a file for each", other.shown(), place.shown());
+                bail!("{} and {} are the same file; expected different files", other.shown(), place.shown());
             }
             earlier.push(place);
         }
@@ -283,7 +283,7 @@ mod tests {
         std::os::unix::fs::symlink(&report, &link).unwrap();
         std::fs::set_permissions(&report, Permissions::from_mode(0o640)).unwrap();
         Place::open(Form::Json, &link).unwrap().json(&serde_json::json!({ "seed": 3 })).unwrap();
-        assert!(link.is_symlink(), "the link stays, what it names is replaced");
+        assert!(link.is_symlink(), "the link stays, and its target is replaced");
         assert!(std::fs::read_to_string(&report).unwrap().contains("\"seed\": 3"));
         assert_eq!(report.metadata().unwrap().permissions().mode() & 0o777, 0o640);
         let page = folder.path().join("page.html");
@@ -320,7 +320,7 @@ mod tests {
         let error = write_all(reports().into_iter().chain([full])).unwrap_err();
         assert_eq!(error.to_string(), "--html /dev/full");
         assert!(!good.exists() && std::fs::read_to_string(&old).unwrap() == "{}");
-        assert_eq!(folder.path().read_dir().unwrap().count(), 1, "nothing is left of what was staged");
+        assert_eq!(folder.path().read_dir().unwrap().count(), 1, "no temporary file remains");
         write_all(reports()).unwrap();
         assert!(good.exists() && std::fs::read_to_string(&old).unwrap() == "{ }");
     }

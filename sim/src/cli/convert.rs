@@ -46,7 +46,7 @@ struct Converted {
 pub(super) fn run(args: &Args, json: Option<Place>) -> anyhow::Result<Outcome> {
     let out = Place::open(Form::Operations, &args.out)?;
     let out = Some(out);
-    Place::apart([&json, &out])?;
+    Place::check_distinct([&json, &out])?;
     let options = replay::Options { cpus: args.cpus, partial: args.partial, ..replay::Options::default() };
     let progress = Progress::new();
     let stream = replay::read_stream(Some(&args.trace), &options, &progress)?;

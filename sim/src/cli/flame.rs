@@ -34,7 +34,7 @@ pub(super) struct Args {
 /// Fails if the file is not a profile, or an output cannot be written.
 pub(super) fn run(args: &Args, json: Option<Place>) -> anyhow::Result<Outcome> {
     let html = args.html.as_deref().map(|path| Place::open(Form::Html, path)).transpose()?;
-    Place::apart([&json, &html])?;
+    Place::check_distinct([&json, &html])?;
     let flame = Flame::read(&args.profile)?;
     for file in &flame.unused {
         let _ = writeln!(std::io::stderr(), "uslab: {file}");

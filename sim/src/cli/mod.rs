@@ -88,7 +88,7 @@ fn run<P: Policy>(cli: &Cli) -> anyhow::Result<Outcome> {
     if let Some(name) = cli.json.as_deref().filter(|name| is_verb(&Cli::command(), name)) {
         let name = name.display();
         bail!(
-            "--json {name}: expected a file, and this is a verb: write `--json` behind it, or ./{name} for a file"
+            "--json {name}: expected a file, but {name} is a verb; write `--json` after it, or ./{name} for a file"
         );
     }
     let json = || cli.json.as_deref().map(|path| Place::open(Form::Json, path)).transpose();

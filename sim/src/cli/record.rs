@@ -100,7 +100,7 @@ pub(super) fn run(args: &Args, json: Option<Place>) -> anyhow::Result<Outcome> {
     let recorded = match args.qemu.clone() {
         Some(kernel) => {
             if args.workload.is_empty() && args.command.is_empty() {
-                bail!("--qemu: expected something to do: --workload FILE, or -- COMMAND of busybox");
+                bail!("--qemu: expected --workload FILE, or -- COMMAND of busybox");
             }
             let guest = record::qemu::Guest {
                 kernel,

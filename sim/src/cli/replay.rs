@@ -119,10 +119,7 @@ fn help() -> String {
         let knobs = designs::knobs::<NoPolicy>(name).iter();
         designs.extend(knobs.map(|knob| format!("    {}: {knob}\n", knob.name)));
     }
-    designs += &format!(
-        "  {:12} the one of these that the traced kernel has, with its boot parameters\n",
-        designs::LINUX
-    );
+    designs += &format!("  {:12} the traced kernel's own design, with its boot parameters\n", designs::LINUX);
     format!(
         "\
 Designs, and what is set on each with `:KEY=NUMBER`:
@@ -202,7 +199,7 @@ pub(super) fn run<P: Policy>(args: &Args, json: Option<Place>) -> anyhow::Result
     };
     options.check()?;
     let html = args.html.as_deref().map(|path| Place::open(Form::Html, path)).transpose()?;
-    Place::apart([&json, &html])?;
+    Place::check_distinct([&json, &html])?;
     let to_stdout = [&json, &html].into_iter().flatten().any(Place::is_stdout);
     let progress = Progress::new();
     if !args.design.is_empty() {
@@ -215,10 +212,10 @@ pub(super) fn run<P: Policy>(args: &Args, json: Option<Place>) -> anyhow::Result
             bail!("--predict: expected two designs, got {}", specs.len());
         }
         let csv = args.series.as_deref().map(|path| Place::open(Form::Series, path)).transpose()?;
-        Place::apart([&json, &csv])?;
+        Place::check_distinct([&json, &csv])?;
         let to_stdout = to_stdout || csv.as_ref().is_some_and(Place::is_stdout);
         let series = csv.is_some().then(|| RefCell::new(replay::Series::default()));
-        let beside = replay::Beside {
+        let beside = replay::OtherBoots {
             start: args.start.clone(),
             real: args.beside.clone(),
             again: args.again.clone(),
@@ -291,7 +288,7 @@ fn run_at<P: Policy>(
     progress: &Progress,
 ) -> anyhow::Result<Outcome> {
     let [design] = designs else { bail!("--at: expected one design, got {}", designs.len()) };
-    let Some(json) = json else { bail!("--at: expected --json, for a moment has no other form") };
+    let Some(json) = json else { bail!("--at: expected --json, the only format of a moment") };
     json.json(&replay::Moments::new(args.trace.as_deref(), options, design, &args.at, progress)?)?;
     Ok(Outcome::Done)
 }

@@ -73,7 +73,7 @@ impl Counts {
 
 fn scale_help() -> String {
     let workloads = clock::Workload::ALL.map(|(name, what)| format!("  {name:12} {what}")).join("\n");
-    let profiles = Profile::own().map(|profile| profile.name).collect::<Vec<_>>().join(", ");
+    let profiles = Profile::built_in().map(|profile| profile.name).collect::<Vec<_>>().join(", ");
     format!(
         "\
 Workloads:
@@ -99,15 +99,17 @@ pub(super) fn run<P: Policy>(args: &Args, json: Option<Place>) -> anyhow::Result
     let open = |form, path: &Option<PathBuf>| path.as_deref().map(|path| Place::open(form, path)).transpose();
     let (csv, svg, html) =
         (open(Form::Curves, &args.csv)?, open(Form::Svg, &args.svg)?, open(Form::Html, &args.html)?);
-    Place::apart([&json, &csv, &svg, &html])?;
+    Place::check_distinct([&json, &csv, &svg, &html])?;
     let to_stdout = [&json, &csv, &svg, &html].into_iter().flatten().any(Place::is_stdout);
     let progress = Progress::new();
     let counts = args.cpus.as_ref().map(|Counts(counts)| counts.clone());
     let work = match &args.trace {
         Some(path) => {
             let stream = replay::read_stream(path.as_deref(), &replay::Options::default(), &progress)?;
-            let on =
-                counts.unwrap_or_else(|| vec![stream.cpus]).into_iter().map(|cpus| stream.clone().on(cpus));
+            let on = counts
+                .unwrap_or_else(|| vec![stream.cpus])
+                .into_iter()
+                .map(|cpus| stream.clone().with_cpus(cpus));
             scale::Work::Trace(on.collect::<Result<_, _>>()?)
         }
         None => scale::Work::Made {

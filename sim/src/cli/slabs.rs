@@ -121,13 +121,13 @@ pub(super) fn run(args: &Args, json: Option<Place>) -> anyhow::Result<Outcome> {
     if let Some(interval) = args.watch {
         if json.is_some() {
             bail!(
-                "--watch: expected no --json, for a report that does not end has none; leave --watch out for one reading"
+                "--watch: expected no --json, because the report does not end; omit --watch for one reading"
             );
         }
         return watch(args, interval);
     }
     let html = args.html.as_deref().map(|path| Place::open(Form::Html, path)).transpose()?;
-    Place::apart([&json, &html])?;
+    Place::check_distinct([&json, &html])?;
     let to_stdout = [&json, &html].into_iter().flatten().any(Place::is_stdout);
     let mut report = args.read(args.place.as_deref())?;
     if let Some(trace) = &args.trace {

@@ -37,7 +37,7 @@ pub(super) struct Args {
 /// Fails if the file is not a counterexample, has no such step, or an output cannot be written.
 pub(super) fn run(args: &Args, json: Option<Place>) -> anyhow::Result<Outcome> {
     let html = args.html.as_deref().map(|path| Place::open(Form::Html, path)).transpose()?;
-    Place::apart([&json, &html])?;
+    Place::check_distinct([&json, &html])?;
     let story = Story::read(&args.story)?;
     let (text, data) = match args.step {
         Some(number) => {

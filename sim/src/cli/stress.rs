@@ -97,7 +97,7 @@ pub(super) fn run(args: &Args, json: Option<Place>) -> anyhow::Result<Outcome> {
         return report_runs(&stress::Runs::merge(&args.merge)?, json);
     }
     let html = args.html.as_deref().map(|path| Place::open(Form::Html, path)).transpose()?;
-    Place::apart([&json, &html])?;
+    Place::check_distinct([&json, &html])?;
     let interrupted = Arc::new(AtomicBool::new(false));
     let flag = interrupted.clone();
     let interrupt = move || {
@@ -113,7 +113,7 @@ pub(super) fn run(args: &Args, json: Option<Place>) -> anyhow::Result<Outcome> {
         bail!("--leak {name}: no such cache; expected one of {}", caches.join(", "));
     }
     let leaked = Arc::new(AtomicBool::new(false));
-    ctrlc::set_handler(interrupt).context("the handler of Ctrl-C")?;
+    ctrlc::set_handler(interrupt).context("cannot set the handler of Ctrl-C")?;
     let options = stress::Options {
         seconds: args.seconds,
         operations: args.ops,
@@ -142,7 +142,10 @@ pub(super) fn run(args: &Args, json: Option<Place>) -> anyhow::Result<Outcome> {
     let html = match (html, &report.story) {
         (Some(place), Some(story)) => Some((place, story.page(None)?)),
         (Some(place), None) => {
-            text += &format!("{}: not written: it would show the deeds before a violation\n", place.shown());
+            text += &format!(
+                "{}: not written: no violation happened, whose operations it would show\n",
+                place.shown()
+            );
             None
         }
         (None, _) => None,
@@ -162,7 +165,7 @@ fn run_stresses(
     options: &stress::Options,
     json: Option<Place>,
 ) -> anyhow::Result<Outcome> {
-    let asked = Shard::asked(args.shard).map_err(anyhow::Error::msg)?;
+    let asked = Shard::requested(args.shard).map_err(anyhow::Error::msg)?;
     let shard = asked.or(args.rows.is_some().then_some(Shard::WHOLE));
     let runs = stress::Runs::run(options, of.get(), shard.unwrap_or(Shard::WHOLE), &Progress::new())?;
     let rows = shard.map(|shard| runs.leave(options, shard, args.rows.as_deref())).transpose()?;

@@ -70,7 +70,7 @@ impl ExerciseVerdict {
 }
 
 /// The options for judging an exercise.
-pub(super) struct How {
+pub(super) struct JudgeOptions {
     /// The folder of uslab's sources.
     pub(super) source: PathBuf,
     /// Seed of the operation streams.
@@ -82,15 +82,20 @@ pub(super) struct How {
 /// The crate of an exercise, in a temporary folder.
 struct Crate<'h> {
     folder: TempDir,
-    how: &'h How,
+    how: &'h JudgeOptions,
 }
 
 /// Compiles an exercise and runs it.
 ///
 /// # Errors
 /// Fails if the sources, cargo or disk space is missing. A fault of the exercise itself is a verdict, not an error.
-pub(super) fn judge(lab: &str, code: &str, file: &Path, how: &How) -> anyhow::Result<ExerciseVerdict> {
-    let folder = tempfile::tempdir().context("a folder for the exercise")?;
+pub(super) fn judge(
+    lab: &str,
+    code: &str,
+    file: &Path,
+    how: &JudgeOptions,
+) -> anyhow::Result<ExerciseVerdict> {
+    let folder = tempfile::tempdir().context("cannot create a folder for the exercise")?;
     let own = Crate { folder, how };
     own.write(lab, code)?;
     let progress = Progress::new();
@@ -184,7 +189,7 @@ debug-assertions = true
             .current_dir(self.folder.path());
         command.env_remove("CARGO_ENCODED_RUSTFLAGS").env("RUSTFLAGS", if loom { "--cfg loom" } else { "" });
         command.env("CARGO_TARGET_DIR", &target).stdin(Stdio::null());
-        let output = command.output().context("cargo, which compiles an exercise")?;
+        let output = command.output().context("cannot run cargo, which compiles an exercise")?;
         if !output.status.success() {
             return Ok(Err(String::from_utf8_lossy(&output.stderr).trim().to_owned()));
         }
@@ -206,7 +211,7 @@ debug-assertions = true
         let place = self.path("said.json");
         command.arg(self.how.seed.to_string()).arg(&place);
         command.current_dir(self.folder.path()).stdin(Stdio::piped());
-        let mut child = command.spawn().context("the exercise")?;
+        let mut child = command.spawn().context("cannot run the exercise")?;
         if let Some(mut stdin) = child.stdin.take() {
             // A program that exits before it reads its input reports nothing.
             let _ = stdin.write_all(word.as_bytes());
@@ -214,8 +219,11 @@ debug-assertions = true
         let end = Instant::now() + self.how.limit;
         loop {
             if let Some(status) = child.try_wait()? {
-                let said = fs::read_to_string(&place).ok();
-                return Ok(Some((status, said.and_then(|said| said.strip_prefix(&word).map(str::to_owned)))));
+                let printed = fs::read_to_string(&place).ok();
+                return Ok(Some((
+                    status,
+                    printed.and_then(|printed| printed.strip_prefix(&word).map(str::to_owned)),
+                )));
             }
             if Instant::now() > end {
                 child.kill()?;
@@ -233,11 +241,11 @@ debug-assertions = true
     fn judge(&self, program: &Path, verdict: &mut Verdict) -> anyhow::Result<()> {
         let mut command = Command::new(program);
         command.env("RUST_BACKTRACE", "0").stdout(std::io::stderr());
-        let Some((status, said)) = self.run(&mut command)? else {
+        let Some((status, printed)) = self.run(&mut command)? else {
             verdict.checks.push(self.late());
             return Ok(());
         };
-        match said.and_then(|text| serde_json::from_str(&text).ok()) {
+        match printed.and_then(|text| serde_json::from_str(&text).ok()) {
             Some(found) if status.success() => *verdict = found,
             _ => verdict.checks.push(Check::new("the program reports its result", status.to_string(), false)),
         }
@@ -247,28 +255,28 @@ debug-assertions = true
     /// Judges the exercise's locks in all possible orders of their steps; returns the counterexample trace if a model
     /// fails.
     fn models(&self, verdict: &mut Verdict) -> anyhow::Result<Option<Story>> {
-        const WANTED: &str = "each round has one owner in every order of the threads' steps";
+        const EXPECTED_CONDITION: &str = "each round has one owner in every order of the threads' steps";
         let program = match self.build(true)? {
             Ok(program) => program,
             Err(errors) => bail!("the models do not compile: {errors}"),
         };
-        let (story, rows, said) = (self.path("story.json"), self.path("rows"), self.path("said"));
+        let (story, rows, printed) = (self.path("story.json"), self.path("rows"), self.path("said"));
         let file = |path: &Path| fs::File::create(path).with_context(|| path.display().to_string());
         let mut command = Command::new(program);
         uslab_sync::unset(&mut command)
             .env("STORY_JSON", &story)
             .env("MODEL_ROWS", &rows)
             .env("RUST_BACKTRACE", "0");
-        command.stdout(file(&said)?).stderr(file(&self.path("panic"))?);
-        let Some((status, said)) = self.run(&mut command)? else {
+        command.stdout(file(&printed)?).stderr(file(&self.path("panic"))?);
+        let Some((status, printed)) = self.run(&mut command)? else {
             verdict.checks.push(self.late());
             return Ok(None);
         };
-        if status.success() && said.is_some() {
+        if status.success() && printed.is_some() {
             let rows = fs::read_to_string(rows).unwrap_or_default();
             let orders: u64 = rows.lines().filter_map(executions).sum();
             verdict.checks.push(Check::new(
-                WANTED,
+                EXPECTED_CONDITION,
                 format!("in {orders} orders of {} models", rows.lines().count()),
                 orders > 0,
             ));
@@ -281,7 +289,7 @@ debug-assertions = true
             None if status.success() => "the program ended before all orders were tried".to_owned(),
             None => panic.trim().to_owned(),
         };
-        verdict.checks.push(Check::new(WANTED, found, false));
+        verdict.checks.push(Check::new(EXPECTED_CONDITION, found, false));
         Ok(story)
     }
 }

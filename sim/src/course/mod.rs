@@ -7,7 +7,7 @@ use crate::output::command::Outcome;
 use crate::output::{Form, Place, table, tell, text, write_all};
 use anyhow::{Context, bail};
 use clap::{Args as ClapArgs, Subcommand};
-use exercise::How;
+use exercise::JudgeOptions;
 use std::fs;
 use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
@@ -95,8 +95,8 @@ impl Args {
             Some(Verb::Start(start)) => start.run(json),
             Some(Verb::Grade(grade)) => grade.run(json),
             Some(Verb::Answers(Answers { seed })) => {
-                let (answers, said) = sheet::answers(*seed);
-                tell(&answers, &said, json)?;
+                let (answers, answer_text) = sheet::answers(*seed);
+                tell(&answers, &answer_text, json)?;
                 Ok(Outcome::Done)
             }
         }
@@ -135,7 +135,7 @@ impl Start {
         let file = self.file.clone().unwrap_or_else(|| format!("{}.rs", lab.name).into());
         let made = fs::OpenOptions::new().write(true).create_new(true).open(&file);
         let mut made = made.with_context(|| match file.exists() {
-            true => format!("{}: expected no file of that name", file.display()),
+            true => format!("{}: the file already exists", file.display()),
             false => format!("{}: expected a place for a file", file.display()),
         })?;
         made.write_all(code.starter.as_bytes()).with_context(|| file.display().to_string())?;
@@ -150,7 +150,7 @@ impl Start {
 impl Grade {
     fn run(&self, json: Option<Place>) -> anyhow::Result<Outcome> {
         let html = self.html.as_deref().map(|path| Place::open(Form::Html, path)).transpose()?;
-        Place::apart([&json, &html])?;
+        Place::check_distinct([&json, &html])?;
         let extension = self.file.extension().and_then(|extension| extension.to_str());
         let text = fs::read_to_string(&self.file).map_err(|error| match error.kind() {
             ErrorKind::NotFound => {
@@ -161,10 +161,10 @@ impl Grade {
         match extension {
             Some("json") => {
                 if html.is_some() {
-                    bail!("--html: an answer sheet has no step that fails");
+                    bail!("--html: expected an exercise that fails, not an answer sheet");
                 }
-                let (graded, said) = sheet::grade(&self.file, &text)?;
-                tell(&graded, &said, json)?;
+                let (graded, answer_text) = sheet::grade(&self.file, &text)?;
+                tell(&graded, &answer_text, json)?;
                 Ok(if graded.right == graded.of { Outcome::Done } else { Outcome::Violated })
             }
             Some("rs") => {
@@ -175,15 +175,15 @@ impl Grade {
                 let (lab, _) = exercise(&name)?;
                 let judged = exercise::judge(lab.name, &text, &self.file, &self.how()?)?;
                 let page = html.and_then(|place| Some((place, judged.page.as_ref()?)));
-                let mut said = judged.text();
+                let mut answer_text = judged.text();
                 if let Some((place, page)) = page {
                     let shown = place.shown();
                     write_all([(place, page)])?;
-                    said += &format!("{shown}: the step at which it fails\n");
+                    answer_text += &format!("{shown}: the step at which the exercise fails\n");
                 } else if judged.page.is_some() {
-                    said += "--html FILE writes a page that shows the step at which it fails.\n";
+                    answer_text += "--html FILE writes a page that shows the step at which it fails.\n";
                 }
-                tell(&judged, &said, json)?;
+                tell(&judged, &answer_text, json)?;
                 Ok(if judged.verdict.holds() { Outcome::Done } else { Outcome::Violated })
             }
             _ => {
@@ -191,7 +191,7 @@ impl Grade {
             }
         }
     }
-    fn how(&self) -> anyhow::Result<How> {
+    fn how(&self) -> anyhow::Result<JudgeOptions> {
         let built_from =
             || Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap_or(Path::new(".")).to_owned();
         let source = self.source.clone().unwrap_or_else(built_from);
@@ -199,7 +199,7 @@ impl Grade {
             bail!("{}: expected uslab's sources, with sim/engine; --source DIR names them", source.display());
         }
         let source = fs::canonicalize(&source).with_context(|| source.display().to_string())?;
-        Ok(How { source, seed: self.seed, limit: Duration::from_secs(self.limit) })
+        Ok(JudgeOptions { source, seed: self.seed, limit: Duration::from_secs(self.limit) })
     }
 }
 
@@ -208,6 +208,7 @@ impl Grade {
 fn lab_of(file: &Path) -> anyhow::Result<String> {
     let stem = file.file_stem().and_then(|stem| stem.to_str()).unwrap_or_default();
     let last = stem.rsplit(['-', '_']).next().unwrap_or_default().to_owned();
-    exercise(&last).with_context(|| format!("{}: --lab LAB says which exercise it is", file.display()))?;
+    exercise(&last)
+        .with_context(|| format!("{}: expected --lab LAB, the exercise in the file", file.display()))?;
     Ok(last)
 }

@@ -5,10 +5,10 @@ use anyhow::Context;
 use serde::Serialize;
 use std::fmt::Write as _;
 use std::path::Path;
-use uslab_engine::course::{Expects, Graded, Sheet, Work, answer, labs};
+use uslab_engine::course::{Expects, MarkedSheet, Sheet, Work, answer, labs};
 
 /// Marks an answer sheet; returns the marks twice: as data and as text.
-pub(super) fn grade(file: &Path, sheet: &str) -> anyhow::Result<(Graded, String)> {
+pub(super) fn grade(file: &Path, sheet: &str) -> anyhow::Result<(MarkedSheet, String)> {
     let sheet = Sheet::read(sheet).with_context(|| file.display().to_string())?;
     let graded = sheet.grade();
     let mut rows = table(&["lab", "question", "answered", "right", ""]);

@@ -1,6 +1,6 @@
 //! Finds functions by address, from the symbols and debug information of a file.
 
-use super::names::Place;
+use super::names::CodePosition;
 use addr2line::{Loader, demangle_auto};
 use anyhow::ensure;
 use object::{Object, ObjectSegment, ReadCache};
@@ -26,7 +26,7 @@ impl Code {
             _ = write!(text, "{byte:02x}");
             text
         });
-        ensure!(build_id.is_empty() || own == build_id, "it is another build than the profile's");
+        ensure!(build_id.is_empty() || own == build_id, "the file is from another build than the profile");
         let segments = object.segments().map(|segment| {
             let (offset, size) = segment.file_range();
             (segment.address(), offset, size)
@@ -36,13 +36,13 @@ impl Code {
         Ok(Self { loader, segments })
     }
     /// Returns the address of a place in the numbering of the file's symbols.
-    fn address(&self, place: Place) -> Option<u64> {
+    fn address(&self, place: CodePosition) -> Option<u64> {
         match place {
-            Place::InFile(at) => self.segments.iter().find_map(|(address, offset, size)| {
+            CodePosition::InFile(at) => self.segments.iter().find_map(|(address, offset, size)| {
                 let into = at.checked_sub(*offset).filter(|into| into < size)?;
                 address.checked_add(into)
             }),
-            Place::Mapped(at) => {
+            CodePosition::Mapped(at) => {
                 let first = self.segments.iter().map(|segment| segment.0).min()?;
                 // Segments are mapped in whole pages.
                 (first & !0xfff).checked_add(at)
@@ -50,7 +50,7 @@ impl Code {
         }
     }
     /// Returns the functions at a place, innermost first; inlined calls give several functions.
-    pub(super) fn functions(&self, place: Place) -> Vec<String> {
+    pub(super) fn functions(&self, place: CodePosition) -> Vec<String> {
         let Some(address) = self.address(place) else { return vec![] };
         let mut names = vec![];
         if let Ok(mut frames) = self.loader.find_frames(address) {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 /// The position of an instruction in a file.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Place {
+pub(super) enum CodePosition {
     /// Offset in the file, in bytes.
     InFile(u64),
     /// Offset in bytes from the start of the first segment, as the segment is mapped.
@@ -21,11 +21,11 @@ pub(super) struct Names {
 impl Names {
     /// Returns the functions at a place, innermost first; if the file has no function names, returns a text that names
     /// the place.
-    pub(super) fn look_up(&mut self, file: &str, build_id: &str, place: Place) -> Vec<String> {
+    pub(super) fn look_up(&mut self, file: &str, build_id: &str, place: CodePosition) -> Vec<String> {
         let key = (file.to_owned(), build_id.to_owned());
         let code = self.files.entry(key).or_insert_with(|| Code::open(file, build_id));
         let names = code.as_ref().map_or_else(|_| vec![], |code| code.functions(place));
-        let (Place::InFile(at) | Place::Mapped(at)) = place;
+        let (CodePosition::InFile(at) | CodePosition::Mapped(at)) = place;
         if names.is_empty() { vec![format!("{file}+{at:#x}")] } else { names }
     }
 
@@ -34,7 +34,10 @@ impl Names {
     pub(super) fn of_frame(&mut self, frame: &str) -> Vec<String> {
         let place = frame.rsplit_once("+0x").filter(|(file, _)| file.starts_with('/'));
         let place = place.and_then(|(file, digits)| Some((file, u64::from_str_radix(digits, 16).ok()?)));
-        place.map_or_else(|| vec![frame.to_owned()], |(file, at)| self.look_up(file, "", Place::Mapped(at)))
+        place.map_or_else(
+            || vec![frame.to_owned()],
+            |(file, at)| self.look_up(file, "", CodePosition::Mapped(at)),
+        )
     }
 
     /// Returns the files that could not be used, each with the reason.
@@ -51,8 +54,11 @@ const OUTER: usize = 24;
 /// Returns the part of a stack outside the allocator, innermost function first. Functions of the Rust and C libraries
 /// that call the allocator are omitted.
 pub(super) fn outside(stack: &[String]) -> &[String] {
-    let inner = stack.iter().take_while(|name| Whose::named(name) != Whose::Others);
-    let own = inner.enumerate().filter(|(_, name)| Whose::named(name) == Whose::Allocator).last();
+    let inner = stack.iter().take_while(|name| FunctionOwner::owner_of(name) != FunctionOwner::Others);
+    let own = inner
+        .enumerate()
+        .filter(|(_, name)| FunctionOwner::owner_of(name) == FunctionOwner::Allocator)
+        .last();
     match own.map_or(0, |(at, _)| at + 1) {
         own if 0 < own && own < stack.len() => &stack[own..stack.len().min(own + OUTER)],
         _ => stack,
@@ -61,7 +67,7 @@ pub(super) fn outside(stack: &[String]) -> &[String] {
 
 /// The owner of a function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Whose {
+enum FunctionOwner {
     /// The function belongs to the allocator, or to a part of Rust's library that only allocates.
     Allocator,
     /// The function belongs to Rust's library; in builds without inlining, its frames can be between the allocator's
@@ -70,8 +76,8 @@ enum Whose {
     Others,
 }
 
-impl Whose {
-    fn named(name: &str) -> Self {
+impl FunctionOwner {
+    fn owner_of(name: &str) -> Self {
         const ALLOCATOR: [&str; 8] = [
             "uslab",
             "uslab_magazine",
@@ -122,7 +128,7 @@ mod tests {
 
     #[test]
     fn only_innermost_allocator_frames_are_removed() {
-        use Whose::{Allocator, Library, Others};
+        use FunctionOwner::{Allocator, Library, Others};
         for (name, whose) in [
             ("uslab::process::global_alloc::Uslab::alloc", Allocator),
             ("<uslab::objects::typed::ObjectCache<T>>::alloc", Allocator),
@@ -143,7 +149,7 @@ mod tests {
             ("main", Others),
             ("/usr/bin/app+0x520", Others),
         ] {
-            assert_eq!(Whose::named(name), whose, "{name}");
+            assert_eq!(FunctionOwner::owner_of(name), whose, "{name}");
         }
         let cut = |stack: &[&str]| {
             let stack: Vec<_> = stack.iter().map(|&name| name.to_owned()).collect();
@@ -166,7 +172,7 @@ mod tests {
         }
         assert!(names.files.is_empty());
         assert_eq!(names.of_frame("/nowhere/a+0x/b+0x10"), ["/nowhere/a+0x/b+0x10"]);
-        assert_eq!(names.look_up("/dev/zero", "", Place::InFile(16)), ["/dev/zero+0x10"]);
+        assert_eq!(names.look_up("/dev/zero", "", CodePosition::InFile(16)), ["/dev/zero+0x10"]);
         let unused = names.unused();
         assert_eq!(unused.len(), 2, "{unused:?}");
         assert_eq!(unused[0], "no names from `/dev/zero`: not a file");
@@ -177,10 +183,10 @@ mod tests {
     fn file_of_another_build_resolves_no_name() {
         let own = std::env::current_exe().unwrap().into_os_string().into_string().unwrap();
         let mut names = Names::default();
-        assert_eq!(names.look_up(&own, "00ff", Place::InFile(16)), [format!("{own}+0x10")]);
+        assert_eq!(names.look_up(&own, "00ff", CodePosition::InFile(16)), [format!("{own}+0x10")]);
         assert_eq!(
             names.unused(),
-            [format!("no names from `{own}`: it is another build than the profile's")]
+            [format!("no names from `{own}`: the file is from another build than the profile")]
         );
     }
 }

@@ -1,6 +1,6 @@
 //! Reads profiles in pprof's format, as `uslab` and other programs write them.
 
-use super::names::{Names, Place};
+use super::names::{CodePosition, Names};
 use super::{Flame, Stack};
 use anyhow::{Context, ensure};
 use flate2::read::MultiGzDecoder;
@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use std::io::Read;
 
 /// The largest size of an unpacked profile in bytes.
-const MOST: u64 = 1 << 30;
+const MAX_UNPACKED_BYTES: u64 = 1 << 30;
 
 // The struct has only the fields that are read.
 #[derive(Clone, PartialEq, Message)]
@@ -90,13 +90,13 @@ struct Function {
 impl Profile {
     fn text(&self, at: i64) -> anyhow::Result<&str> {
         let text = usize::try_from(at).ok().and_then(|at| self.string_table.get(at));
-        text.map(String::as_str).with_context(|| format!("it has no string {at}"))
+        text.map(String::as_str).with_context(|| format!("the profile has no string {at}"))
     }
 
     /// Returns the index of the sample value to show: the default one, or the last.
     fn shown(&self) -> anyhow::Result<usize> {
         let default = self.sample_type.iter().position(|of| of.r#type == self.default_sample_type);
-        default.or(self.sample_type.len().checked_sub(1)).context("its samples have no numbers")
+        default.or(self.sample_type.len().checked_sub(1)).context("the profile's samples have no values")
     }
 
     /// Returns the functions of a location, innermost first.
@@ -105,7 +105,7 @@ impl Profile {
             let name = |line: &Line| {
                 let function = self.function.iter().find(|function| function.id == line.function_id);
                 let function =
-                    function.with_context(|| format!("it has no function {}", line.function_id))?;
+                    function.with_context(|| format!("the profile has no function {}", line.function_id))?;
                 Ok(self.text(function.name)?.to_owned())
             };
             return location.line.iter().map(name).collect();
@@ -113,7 +113,7 @@ impl Profile {
         let Some(mapping) = self.mapping.iter().find(|mapping| mapping.id == location.mapping_id) else {
             return Ok(vec![format!("{:#x}", location.address)]);
         };
-        let place = Place::InFile(
+        let place = CodePosition::InFile(
             location.address.wrapping_sub(mapping.memory_start).wrapping_add(mapping.file_offset),
         );
         Ok(names.look_up(self.text(mapping.filename)?, self.text(mapping.build_id)?, place))
@@ -123,9 +123,15 @@ impl Profile {
 /// Returns the profile in a compressed file.
 pub(super) fn read(title: &str, packed: &[u8], names: &mut Names) -> anyhow::Result<Flame> {
     let mut message = vec![];
-    MultiGzDecoder::new(packed).take(MOST + 1).read_to_end(&mut message).context("it cannot be unpacked")?;
-    ensure!(message.len() as u64 <= MOST, "it unpacks to more than {MOST} bytes");
-    let profile = Profile::decode(&message[..]).context("it is no message of profile.proto")?;
+    MultiGzDecoder::new(packed)
+        .take(MAX_UNPACKED_BYTES + 1)
+        .read_to_end(&mut message)
+        .context("the profile cannot be unpacked")?;
+    ensure!(
+        message.len() as u64 <= MAX_UNPACKED_BYTES,
+        "the profile unpacks to more than {MAX_UNPACKED_BYTES} bytes"
+    );
+    let profile = Profile::decode(&message[..]).context("the profile is not a message of profile.proto")?;
     let shown = profile.shown()?;
     let mut functions = HashMap::new();
     for location in &profile.location {
@@ -133,9 +139,10 @@ pub(super) fn read(title: &str, packed: &[u8], names: &mut Names) -> anyhow::Res
     }
     let mut stacks = vec![];
     for sample in &profile.sample {
-        let value = *sample.value.get(shown).context("a sample lacks a number")?;
-        let bytes = u64::try_from(value)
-            .with_context(|| format!("{value}: expected numbers from 0: is it a difference of profiles?"))?;
+        let value = *sample.value.get(shown).context("a sample of the profile lacks a value")?;
+        let bytes = u64::try_from(value).with_context(|| {
+            format!("{value}: expected values of at least 0; a difference of profiles is not supported")
+        })?;
         let mut cache = profile.text(profile.sample_type[shown].r#type)?;
         for label in &sample.label {
             if profile.text(label.key)? == "cache" {
@@ -144,7 +151,9 @@ pub(super) fn read(title: &str, packed: &[u8], names: &mut Names) -> anyhow::Res
         }
         let mut frames = vec![];
         for id in &sample.location_id {
-            frames.extend_from_slice(functions.get(id).with_context(|| format!("it has no location {id}"))?);
+            frames.extend_from_slice(
+                functions.get(id).with_context(|| format!("the profile has no location {id}"))?,
+            );
         }
         frames.push(cache.to_owned());
         frames.reverse();

@@ -30,7 +30,7 @@ use uslab_magazine::sync::{
 /// The number of CPUs that a thread drains.
 const CPUS: usize = 8;
 /// The number of pages that a thread takes from one CPU before it continues with the next CPU.
-const TURN: usize = 256;
+const PAGES_PER_CPU: usize = 256;
 /// The pause of a thread after its CPUs had few pages; at 10 million events a second, a CPU fills 10 MB in this time.
 const PAUSE: Duration = Duration::from_millis(20);
 /// The compression level of the temporary page files, and the level of the final text.
@@ -39,7 +39,7 @@ const TEXT_LEVEL: i32 = 3;
 
 /// The state that the drain threads and the progress line share.
 #[derive(Debug, Default)]
-struct Shared {
+struct DrainState {
     /// `true` once the kernel writes no more events.
     stopped: AtomicBool,
     /// `true` if the recording is discarded.
@@ -54,12 +54,12 @@ pub(super) struct Drain {
     layout: Layout,
     cpus: Vec<usize>,
     threads: Vec<JoinHandle<anyhow::Result<()>>>,
-    shared: Arc<Shared>,
+    shared: Arc<DrainState>,
 }
 
 /// The number of events and bytes taken so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Taken {
+pub(super) struct DrainProgress {
     pub(super) events: u64,
     pub(super) bytes: u64,
 }
@@ -82,7 +82,7 @@ impl Drain {
         };
         let mut cpus: Vec<usize> = names.filter_map(cpu).collect();
         cpus.sort_unstable();
-        let shared = Arc::new(Shared::default());
+        let shared = Arc::new(DrainState::default());
         let mut drain = Self { layout, cpus: cpus.clone(), threads: vec![], shared };
         for cpus in cpus.chunks(CPUS) {
             let mut taken = vec![];
@@ -102,8 +102,8 @@ impl Drain {
         Ok(drain)
     }
 
-    pub(super) fn taken(&self) -> Taken {
-        Taken { events: self.shared.events.load(Relaxed), bytes: self.shared.bytes.load(Relaxed) }
+    pub(super) fn progress(&self) -> DrainProgress {
+        DrainProgress { events: self.shared.events.load(Relaxed), bytes: self.shared.bytes.load(Relaxed) }
     }
 
     /// Returns `true` if a thread has failed.
@@ -112,13 +112,13 @@ impl Drain {
     }
 
     /// Takes the remaining pages. The kernel must already have stopped writing events.
-    pub(super) fn stop(&mut self) -> anyhow::Result<Taken> {
+    pub(super) fn stop(&mut self) -> anyhow::Result<DrainProgress> {
         // Release: pairs with the Acquire in `take`.
         self.shared.stopped.store(true, Release);
         for thread in self.threads.drain(..) {
-            thread.join().map_err(|_| anyhow!("a thread that takes events panicked"))??;
+            thread.join().map_err(|_| anyhow!("a thread that reads events panicked"))??;
         }
-        Ok(self.taken())
+        Ok(self.progress())
     }
 
     /// Writes the text of all taken events, sorted by time, and removes the files of the CPUs.
@@ -129,7 +129,7 @@ impl Drain {
         mut printer: Printer,
         mut at: impl FnMut(u64) -> anyhow::Result<()>,
     ) -> anyhow::Result<()> {
-        let Taken { events, .. } = self.taken();
+        let DrainProgress { events, .. } = self.progress();
         let path = folder.join(TRACE);
         let mut write = || -> anyhow::Result<()> {
             let mut out = zstd::Encoder::new(BufWriter::new(File::create(&path)?), TEXT_LEVEL)?;
@@ -198,8 +198,8 @@ struct Cpu {
 impl Cpu {
     /// Takes the available pages in groups, and returns the number of pages taken. `all` includes the page that the CPU
     /// is still writing.
-    fn take(&mut self, layout: Layout, all: bool, shared: &Shared) -> anyhow::Result<usize> {
-        for pages in 0..TURN {
+    fn take(&mut self, layout: Layout, all: bool, shared: &DrainState) -> anyhow::Result<usize> {
+        for pages in 0..PAGES_PER_CPU {
             let read = match self.pipe.read(&mut self.page) {
                 Ok(read) => read,
                 Err(error) if error.kind() == ErrorKind::WouldBlock => 0,
@@ -225,12 +225,12 @@ impl Cpu {
                 return Ok(pages);
             }
         }
-        Ok(TURN)
+        Ok(PAGES_PER_CPU)
     }
 }
 
 /// The loop of a drain thread.
-fn take(mut cpus: Vec<Cpu>, layout: Layout, shared: &Shared) -> anyhow::Result<()> {
+fn take(mut cpus: Vec<Cpu>, layout: Layout, shared: &DrainState) -> anyhow::Result<()> {
     loop {
         // Acquire: pairs with the Release in `stop`. Pages that were written before the stop are read below.
         let is_last = shared.stopped.load(Acquire);
@@ -244,7 +244,7 @@ fn take(mut cpus: Vec<Cpu>, layout: Layout, shared: &Shared) -> anyhow::Result<(
         if shared.abandoned.load(Relaxed) {
             return Ok(());
         }
-        if !is_last && most < TURN / 4 {
+        if !is_last && most < PAGES_PER_CPU / 4 {
             std::thread::sleep(PAUSE);
         }
     }
@@ -289,7 +289,7 @@ impl Stream {
                 Err(error) if error.kind() == ErrorKind::UnexpectedEof => return Ok(false),
                 read => read?,
             }
-            let rest = self.layout.rest(&self.page);
+            let rest = self.layout.used_bytes(&self.page);
             self.page.resize(head + rest, 0);
             self.file.read_exact(&mut self.page[head..])?;
             self.cursor = self.layout.begin(&self.page);
@@ -348,7 +348,7 @@ mod tests {
                 .for_each(|page| file.write_all(layout.used(page).expect("a page")).expect("written"));
             file.finish().expect("written");
         }
-        let shared = Arc::new(Shared::default());
+        let shared = Arc::new(DrainState::default());
         shared.events.store(5, Relaxed);
         let drain = Drain { layout, cpus: vec![0, 1, 2], threads: vec![], shared };
         let printer = Printer::new(vec![kfree()], "", FxHashMap::default());
@@ -359,11 +359,15 @@ mod tests {
             text.lines().filter_map(|line| line.split_once("ptr=")).map(|(_, ptr)| &ptr[15..]).collect();
         assert_eq!(order, ["1", "2", "3", "4", "5"], "{text}");
         assert!(text.contains("entries-written: 5/5   #P:3\n"), "{text}");
-        let lost = text.find("CPU:0 [LOST 5 EVENTS]\n").expect("what was lost");
+        let lost = text.find("CPU:0 [LOST 5 EVENTS]\n").expect("the lost events must be reported");
         assert!(
-            text.find("0000004\n").expect("the fourth") < lost
-                && lost < text.find("0000005\n").expect("the fifth")
+            text.find("0000004\n").expect("the fourth event must exist") < lost
+                && lost < text.find("0000005\n").expect("the fifth event must exist")
         );
-        assert_eq!(fs::read_dir(folder.path()).expect("a folder").count(), 1, "only the trace is left");
+        assert_eq!(
+            fs::read_dir(folder.path()).expect("a folder").count(),
+            1,
+            "only the trace file remains in the folder"
+        );
     }
 }

@@ -302,7 +302,7 @@ pub(super) struct Printer {
 }
 
 /// The length of the fields with which every record begins: type, flags, preemption, process.
-const COMMON: usize = 8;
+const COMMON_FIELDS_BYTES: usize = 8;
 
 impl Printer {
     pub(super) fn new(formats: Vec<Format>, kallsyms: &str, commands: FxHashMap<i32, String>) -> Self {
@@ -313,7 +313,8 @@ impl Printer {
     /// Appends the line of a record. Returns `false` if the record's event is unknown, or the record is cut.
     pub(super) fn line(&mut self, cpu: usize, time: u64, record: &[u8], out: &mut Vec<u8>) -> bool {
         let known = number(record, 0, 2).and_then(|id| self.formats.get(&(id as u16)));
-        let (Some(format), Some(pid)) = (known, number(record, 4, 4).filter(|_| record.len() >= COMMON))
+        let (Some(format), Some(pid)) =
+            (known, number(record, 4, 4).filter(|_| record.len() >= COMMON_FIELDS_BYTES))
         else {
             return false;
         };
@@ -435,8 +436,8 @@ pub(super) mod tests {
         assert!(line(&record(5, 7, &[&site, b"SNAP before begin\n\0"])));
         let name = (24_u32 | 8 << 16).to_ne_bytes();
         assert!(line(&record(656, 7, &[&ptr, &name, &[1, 0, 0, 0], b"dm raid\0"])));
-        assert!(!line(&record(999, 7, &[&ptr])), "an event of no known format");
-        assert!(!line(&record(657, 7, &[&site])), "a record that is cut");
+        assert!(!line(&record(999, 7, &[&ptr])), "the event's format is unknown");
+        assert!(!line(&record(657, 7, &[&site])), "the record is truncated");
         let text = String::from_utf8(text).expect("text");
         let expected = "     kworker/0:1-7       [003] ..s12     1.000000005: kfree: call_site=first+0x10/0x100 ptr=ffff888000001000
            <...>-8       [003] ..s12     1.000000005: kfree: call_site=second+0x80/0x0 [ext4] ptr=ffff888000001000

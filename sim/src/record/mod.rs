@@ -11,7 +11,7 @@ mod ring;
 
 use crate::output::{Progress, grouped};
 use anyhow::{Context, bail};
-use drain::{Drain, Taken};
+use drain::{Drain, DrainProgress};
 use format::Printer;
 use rustc_hash::FxHashMap;
 use serde::Serialize;
@@ -143,7 +143,7 @@ impl Folder {
     /// Gives the folder its final name, after the trace is written.
     fn finish(self, status: &str) -> anyhow::Result<Recorded> {
         let stats = self.read("ftrace-stats.txt")?;
-        let lost = lost(&stats);
+        let lost = lost_events(&stats);
         let kernel = self.read("kernel.txt")?.trim().to_owned();
         fs::rename(&self.partial, &self.to).with_context(|| self.to.display().to_string())?;
         Ok(Recorded {
@@ -174,7 +174,7 @@ fn sum(stats: &str, names: &[&str]) -> u64 {
 const LOSSES: [&str; 3] = ["overrun", "commit overrun", "dropped events"];
 
 /// Returns the CPUs that lost events, and the number of lost events.
-fn lost(stats: &str) -> Vec<(String, u64)> {
+fn lost_events(stats: &str) -> Vec<(String, u64)> {
     let cpus = stats.split("== ").filter_map(|cpu| cpu.split_once('\n'));
     let lost = cpus.map(|(cpu, stats)| (cpu.to_owned(), sum(stats, &LOSSES)));
     lost.filter(|(_, lost)| *lost > 0).collect()
@@ -184,7 +184,7 @@ fn lost(stats: &str) -> Vec<(String, u64)> {
 fn interrupts() -> anyhow::Result<Arc<AtomicBool>> {
     let interrupted = Arc::new(AtomicBool::new(false));
     let flag = interrupted.clone();
-    ctrlc::set_handler(move || flag.store(true, Relaxed)).context("the handler of Ctrl-C")?;
+    ctrlc::set_handler(move || flag.store(true, Relaxed)).context("cannot set the handler of Ctrl-C")?;
     Ok(interrupted)
 }
 
@@ -207,7 +207,7 @@ fn wait(child: &mut Child, mut go_on: impl FnMut() -> anyhow::Result<()>) -> any
 /// The signal that Ctrl-C sends.
 const SIGINT: i32 = 2;
 /// The error of a recording that Ctrl-C interrupts.
-const INTERRUPTED: &str = "interrupted; nothing is kept";
+const INTERRUPTED: &str = "interrupted; no file was written";
 
 /// A separate tracing instance, which does not disturb other tracing. Dropping the value removes the instance from the
 /// kernel.
@@ -248,8 +248,7 @@ impl Drop for Instance {
 fn refused(path: &Path, error: &io::Error) -> anyhow::Error {
     let what = match error.kind() {
         ErrorKind::PermissionDenied => {
-            "not permitted; expected root (sudo uslab record), and a kernel that is not locked down. A kernel of its own needs neither: \
-             --qemu"
+            "not permitted; expected root (sudo uslab record), and a kernel that is not locked down; --qemu runs a separate kernel, which needs neither"
         }
         ErrorKind::NotFound
             if path == Path::new("/proc/slabinfo") || path.starts_with("/sys/kernel/slab") =>
@@ -303,7 +302,7 @@ pub fn record(out: &Path, options: &Options) -> anyhow::Result<Recorded> {
     for event in &events {
         instance.write(&format!("events/kmem/{event}/enable"), "1")?;
     }
-    let mut seen = Seen::new(&tracefs, &instance.0);
+    let mut seen = RecordingProgress::new(&tracefs, &instance.0);
     let mut steps = Command::new("/bin/sh");
     steps.args(["-c", STEPS, "steps.sh"]).arg(&instance.0).arg(&folder.partial);
     steps.arg(u8::from(options.shrink).to_string()).arg(options.seconds.to_string()).args(&options.command);
@@ -319,7 +318,7 @@ pub fn record(out: &Path, options: &Options) -> anyhow::Result<Recorded> {
         if drain.has_failed() {
             drain.stop()?;
         }
-        seen.look(drain.taken());
+        seen.look(drain.progress());
         Ok(())
     })?;
     if status.signal() == Some(SIGINT) {
@@ -334,7 +333,7 @@ pub fn record(out: &Path, options: &Options) -> anyhow::Result<Recorded> {
     let printer =
         Printer::new(drain::formats(&tracefs, &events)?, &String::from_utf8_lossy(&kallsyms), commands);
     let progress = Progress::new();
-    let stage = progress.stage("printing", drain.taken().events);
+    let stage = progress.stage("printing", drain.progress().events);
     drain.print(&folder.partial, online(), printer, |events| {
         stage.at(events);
         go_on()
@@ -352,19 +351,19 @@ fn online() -> usize {
 }
 
 /// The interval between two readings of the commands' names; the kernel remembers only the last few hundred processes.
-const LOOK: Duration = Duration::from_secs(1);
+const NAMES_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The names of commands, which are read during a recording, and the progress that a terminal shows.
-struct Seen {
+struct RecordingProgress {
     tracefs: PathBuf,
     instance: PathBuf,
     commands: FxHashMap<i32, String>,
     begun: Instant,
-    last: (Instant, Taken),
+    last: (Instant, DrainProgress),
     progress: Progress,
 }
 
-impl Seen {
+impl RecordingProgress {
     fn new(tracefs: &Path, instance: &Path) -> Self {
         let begun = Instant::now();
         let (tracefs, instance) = (tracefs.to_owned(), instance.to_owned());
@@ -374,15 +373,15 @@ impl Seen {
             instance,
             commands: FxHashMap::default(),
             begun,
-            last: (begun, Taken::default()),
+            last: (begun, DrainProgress::default()),
             progress,
         }
     }
 
-    fn look(&mut self, taken: Taken) {
+    fn look(&mut self, taken: DrainProgress) {
         let now = Instant::now();
         let (then, before) = self.last;
-        if now - then < LOOK {
+        if now - then < NAMES_INTERVAL {
             return;
         }
         self.last = (now, taken);
@@ -395,12 +394,12 @@ impl Seen {
             "{} s: {} events, {megabytes:.1} MB/s, {} lost",
             (now - self.begun).as_secs(),
             grouped(taken.events),
-            grouped(self.lost())
+            grouped(self.lost_events())
         ));
     }
 
     /// Returns the number of events that the buffers have lost so far.
-    fn lost(&self) -> u64 {
+    fn lost_events(&self) -> u64 {
         let cpus = fs::read_dir(self.instance.join("per_cpu")).into_iter().flatten().flatten();
         let stats = cpus.filter_map(|cpu| fs::read_to_string(cpu.path().join("stats")).ok());
         stats.map(|stats| sum(&stats, &LOSSES)).sum()
@@ -428,29 +427,29 @@ mod tests {
     fn lost_events_are_summed_per_cpu() {
         let stats = "== cpu0\nentries: 10\noverrun: 0\ncommit overrun: 0\nbytes: 99\ndropped events: 0\n\
                      == cpu1\nentries: 5\noverrun: 3\ncommit overrun: 1\noldest event ts:     0.4\ndropped events: 2\n";
-        assert_eq!((sum(stats, &["entries"]), lost(stats)), (15, vec![("cpu1".to_owned(), 6)]));
+        assert_eq!((sum(stats, &["entries"]), lost_events(stats)), (15, vec![("cpu1".to_owned(), 6)]));
     }
 
     #[test]
     fn missing_permission_or_mount_is_reported_with_its_remedy() {
-        let told = |path, kind| refused(Path::new(path), &io::Error::from(kind)).to_string();
+        let refusal = |path, kind| refused(Path::new(path), &io::Error::from(kind)).to_string();
         const TRACING: &str = "/sys/kernel/tracing/x";
         assert!(
-            told(TRACING, ErrorKind::PermissionDenied)
+            refusal(TRACING, ErrorKind::PermissionDenied)
                 .starts_with("/sys/kernel/tracing/x: not permitted; expected root")
         );
-        assert!(told(TRACING, ErrorKind::NotFound).contains("mount -t tracefs"));
-        assert!(told("/proc/slabinfo", ErrorKind::NotFound).contains("CONFIG_SLUB_DEBUG"));
-        assert!(told(TRACING, ErrorKind::InvalidInput).starts_with("/sys/kernel/tracing/x: "));
+        assert!(refusal(TRACING, ErrorKind::NotFound).contains("mount -t tracefs"));
+        assert!(refusal("/proc/slabinfo", ErrorKind::NotFound).contains("CONFIG_SLUB_DEBUG"));
+        assert!(refusal(TRACING, ErrorKind::InvalidInput).starts_with("/sys/kernel/tracing/x: "));
     }
 
     #[test]
     fn folder_is_created_completely_or_not_at_all() {
         let place = tempfile::tempdir().expect("a folder");
         let to = place.path().join("trace");
-        drop(Folder::new(&to).expect("a new folder"));
+        drop(Folder::new(&to).expect("the new folder must be created"));
         assert_eq!(fs::read_dir(place.path()).expect("a folder").count(), 0);
-        let folder = Folder::new(&to).expect("a new folder");
+        let folder = Folder::new(&to).expect("the new folder must be created");
         assert!(Folder::new(&to).is_err_and(|error| error.to_string().contains("trace.partial exists")));
         fs::write(folder.file("kernel.txt"), "6.1\n").expect("a file");
         fs::write(folder.file("ftrace-stats.txt"), "entries: 2\n").expect("a file");

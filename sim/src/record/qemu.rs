@@ -19,10 +19,10 @@ use std::time::{Duration, Instant};
 const GUEST: &str = include_str!("guest.sh");
 
 /// The modules that transfer the trace; a kernel that lacks these files has the modules built in.
-const WAY_OUT: [&str; 3] = ["virtio_pci", "9pnet_virtio", "9p"];
+const TRANSFER_MODULES: [&str; 3] = ["virtio_pci", "9pnet_virtio", "9p"];
 
 /// The time within which a guest under KVM must report that it is up.
-const PATIENCE: Duration = Duration::from_secs(30);
+const UP_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The kernel to boot, and the guest machine.
 #[derive(Clone, Debug)]
@@ -72,7 +72,8 @@ pub fn record(out: &Path, guest: &Guest) -> anyhow::Result<Recorded> {
         let mut qemu = qemu
             .spawn()
             .context("qemu-system-x86_64 does not start; expected qemu on PATH (Debian: qemu-system-x86)")?;
-        let up = || fs::read(&console).is_ok_and(|text| text.windows(UP.len()).any(|part| part == UP));
+        let up =
+            || fs::read(&console).is_ok_and(|text| text.windows(UP_LINE.len()).any(|part| part == UP_LINE));
         let started = Instant::now();
         let ended = wait(&mut qemu, || {
             if interrupted.load(uslab_magazine::sync::Ordering::Relaxed) {
@@ -80,13 +81,13 @@ pub fn record(out: &Path, guest: &Guest) -> anyhow::Result<Recorded> {
             }
             if begun.elapsed() > guest.limit {
                 bail!(
-                    "--timeout: the guest did not come to its end in {} s{}",
+                    "--timeout: the guest did not end within {} s{}",
                     guest.limit.as_secs(),
                     last_words(&console)
                 )
             }
-            if *accelerator == "kvm" && started.elapsed() > PATIENCE && !up() {
-                bail!(NOT_UP)
+            if *accelerator == "kvm" && started.elapsed() > UP_TIMEOUT && !up() {
+                bail!(NOT_UP_ERROR)
             }
             Ok(())
         });
@@ -94,12 +95,16 @@ pub fn record(out: &Path, guest: &Guest) -> anyhow::Result<Recorded> {
             Ok(_) if from_port(&folder)? => break,
             // KVM may be available and still not work, if this machine is itself a guest.
             Ok(_) if *accelerator == "kvm" && !up() => {}
-            Err(error) if error.to_string() == NOT_UP => {}
+            Err(error) if error.to_string() == NOT_UP_ERROR => {}
             Err(error) => return Err(error),
             Ok(_) => {
-                let said = fs::read_to_string(folder.file("qemu.txt")).unwrap_or_default();
-                let said = said.lines().last().map(|line| format!("; qemu: {line}")).unwrap_or_default();
-                bail!("the guest stopped before the recording was complete{said}{}", last_words(&console))
+                let last_line = fs::read_to_string(folder.file("qemu.txt")).unwrap_or_default();
+                let last_line =
+                    last_line.lines().last().map(|line| format!("; qemu: {line}")).unwrap_or_default();
+                bail!(
+                    "the guest stopped before the recording was complete{last_line}{}",
+                    last_words(&console)
+                )
             }
         }
     }
@@ -138,10 +143,10 @@ fn from_port(folder: &Folder) -> anyhow::Result<bool> {
 }
 
 /// The first line that the guest prints.
-const UP: &[u8] = b"uslab: the guest is up";
+const UP_LINE: &[u8] = b"uslab: the guest is up";
 
 /// The error text for a guest that did not start under KVM.
-const NOT_UP: &str = "the guest is not up";
+const NOT_UP_ERROR: &str = "the guest is not up";
 
 fn writable(path: &str) -> bool {
     File::options().read(true).write(true).open(path).is_ok()
@@ -309,7 +314,7 @@ fn tracing_modules(folder: Option<&Path>) -> anyhow::Result<Vec<(String, Vec<u8>
         }
     }
     let mut ordered = Vec::new();
-    for name in WAY_OUT {
+    for name in TRANSFER_MODULES {
         with_needs(name, &files, &mut ordered)?;
     }
     Ok(ordered)

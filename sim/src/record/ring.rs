@@ -11,7 +11,7 @@ use std::ops::Range;
 /// The page flag that means: events were lost before this page.
 const MISSED: u64 = 1 << 31;
 /// The page flag that means: the number of lost events is stored after the last event.
-const MISSED_IS_STORED: u64 = 1 << 30;
+const LOST_COUNT_STORED: u64 = 1 << 30;
 /// The mask of the bits that hold a page's length.
 const LENGTH: u64 = (1 << 27) - 1;
 
@@ -19,7 +19,7 @@ const PADDING: u32 = 29;
 const TIME_EXTEND: u32 = 30;
 const TIME_STAMP: u32 = 31;
 /// The number of bits for the time in an event's header.
-const SHORT_TIME: u32 = 27;
+const TIME_BITS: u32 = 27;
 /// The number of bits that an absolute time has.
 const STAMP_BITS: u32 = 59;
 
@@ -53,7 +53,7 @@ impl Layout {
     /// Returns the bytes of a page that contain data.
     pub(super) fn used<'p>(&self, page: &'p [u8]) -> Option<&'p [u8]> {
         let head = page.get(..self.data)?;
-        page.get(..self.data + self.rest(head))
+        page.get(..self.data + self.used_bytes(head))
     }
 
     /// Returns the size of a page's head in bytes.
@@ -62,9 +62,9 @@ impl Layout {
     }
 
     /// Returns the number of used bytes that follow the head.
-    pub(super) fn rest(&self, head: &[u8]) -> usize {
+    pub(super) fn used_bytes(&self, head: &[u8]) -> usize {
         let flags = self.flags(head);
-        let stored = flags & (MISSED | MISSED_IS_STORED) == MISSED | MISSED_IS_STORED;
+        let stored = flags & (MISSED | LOST_COUNT_STORED) == MISSED | LOST_COUNT_STORED;
         (flags & LENGTH) as usize + if stored { 8 } else { 0 }
     }
 
@@ -72,7 +72,7 @@ impl Layout {
     pub(super) fn begin(&self, used: &[u8]) -> Cursor {
         let flags = self.flags(used);
         let end = self.data + (flags & LENGTH) as usize;
-        let stored = flags & MISSED_IS_STORED != 0;
+        let stored = flags & LOST_COUNT_STORED != 0;
         let lost = (flags & MISSED != 0).then(|| if stored { long(used, end) } else { 0 });
         Cursor { at: self.data, end, time: long(used, 0), lost }
     }
@@ -108,12 +108,12 @@ impl Cursor {
         while self.at + 4 <= self.end {
             let head = word(used, self.at)?;
             let (kind, time) = if cfg!(target_endian = "big") {
-                (head >> SHORT_TIME, head & ((1 << SHORT_TIME) - 1))
+                (head >> TIME_BITS, head & ((1 << TIME_BITS) - 1))
             } else {
                 (head & 31, head >> 5)
             };
             let body = self.at + 4;
-            let long = || Some(u64::from(word(used, body)?) << SHORT_TIME | u64::from(time));
+            let long = || Some(u64::from(word(used, body)?) << TIME_BITS | u64::from(time));
             match kind {
                 // The rest of the page is empty.
                 PADDING if time == 0 => return None,
@@ -170,7 +170,7 @@ pub(super) mod tests {
             data.extend(record);
             data.resize(data.len().next_multiple_of(4), 0);
         }
-        let flags = lost.map_or(0, |lost| MISSED | if lost > 0 { MISSED_IS_STORED } else { 0 });
+        let flags = lost.map_or(0, |lost| MISSED | if lost > 0 { LOST_COUNT_STORED } else { 0 });
         let mut page = [time.to_ne_bytes(), (data.len() as u64 | flags).to_ne_bytes()].concat();
         page.extend(data);
         page.extend(lost.filter(|lost| *lost > 0).into_iter().flat_map(u64::to_ne_bytes));
@@ -184,7 +184,7 @@ pub(super) mod tests {
         assert_eq!(layout, Layout { page: 4096, commit: 8, data: 16 });
         let page = page(1000, Some(7), &[(0, vec![1; 8]), (5, vec![2; 200]), (3, vec![3; 4])]);
         let used = layout.used(&page).expect("a page");
-        assert_eq!(used.len(), layout.head() + layout.rest(&used[..16]));
+        assert_eq!(used.len(), layout.head() + layout.used_bytes(&used[..16]));
         let mut cursor = layout.begin(used);
         assert_eq!(cursor.lost, Some(7));
         let read: Vec<_> =
@@ -192,7 +192,7 @@ pub(super) mod tests {
                 .collect();
         assert_eq!(read, [(8, 1), (200, 2), (4, 3)]);
         assert_eq!(cursor.time, 1008);
-        assert!(layout.used(&page[..8]).is_none(), "a page that is cut");
+        assert!(layout.used(&page[..8]).is_none(), "the page is truncated");
     }
 
     #[test]

@@ -59,7 +59,7 @@ pub fn page_stream(
         Some(mut stream) => {
             // The machine of a page has one zone.
             stream.zones.clear();
-            moments::on(stream, options)
+            moments::on_cpus(stream, options)
         }
         None => run_to_stream(path, options, progress).map(|(_, stream)| stream),
     }

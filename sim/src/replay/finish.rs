@@ -1,6 +1,6 @@
 //! The end of a replay: reads the counters, frees everything, and counts what remains.
 
-use super::{CacheAt, Run, Snapshot};
+use super::{ReplayedCache, Run, Snapshot};
 use crate::machine::Build;
 use crate::report::{
     AgainstKernel, CacheReport, Cause, Conservation, Fragmentation, KernelCache, KernelRow, MachineReport,
@@ -14,7 +14,7 @@ use uslab::{CacheInfo, Info, Paths};
 use uslab_buddy::{BuddyInfo, Order};
 
 /// The facts that the report needs and the replay's state lacks.
-pub(super) struct Taken<'t> {
+pub(super) struct ReportFacts<'t> {
     pub(super) build: Build,
     pub(super) tables: &'t Tables,
     /// The number of CPUs of the traced machine.
@@ -25,11 +25,11 @@ pub(super) struct Taken<'t> {
 }
 
 /// The largest number of violations whose text is kept.
-const VIOLATIONS_KEPT: usize = 20;
+const MAX_VIOLATIONS: usize = 20;
 
 impl Run<'_, '_> {
     /// Reads the counters at the end of the trace, frees everything, and makes the report.
-    pub(super) fn finish(mut self, taken: Taken<'_>) -> Report {
+    pub(super) fn finish(mut self, taken: ReportFacts<'_>) -> Report {
         let facts = self.resolver.facts(taken.tables);
         let infos = self.machine.subsystem.info();
         let against_kernel = against_kernel(&facts, &self.snapshots, &self, taken.traced_cpus);
@@ -89,7 +89,7 @@ impl Run<'_, '_> {
             conservation: Conservation {
                 checked: self.checked,
                 violated: self.violations.len() as u64,
-                violations: self.violations.iter().take(VIOLATIONS_KEPT).cloned().collect(),
+                violations: self.violations.iter().take(MAX_VIOLATIONS).cloned().collect(),
             },
             teardown,
             against_kernel,
@@ -198,7 +198,7 @@ impl Run<'_, '_> {
             ("bytes committed", teardown.committed_bytes[1]),
         ] {
             if left != 0 {
-                self.violations.push(format!("after everything was freed: {left} {what} left"));
+                self.violations.push(format!("after everything was freed, {left} {what} remain"));
             }
         }
         teardown
@@ -216,7 +216,7 @@ fn against_kernel(
     let span = facts.slabinfo.iter().find(|span| (span.from, span.to) == ("before", "end"))?;
     let at = |moment: &str| snapshots.iter().find(|s| s.moment == moment);
     let (before, end) = (at(span.from)?, at(span.to)?);
-    let ours = |row: &SlabinfoChange| -> (CacheAt, CacheAt) {
+    let ours = |row: &SlabinfoChange| -> (ReplayedCache, ReplayedCache) {
         let id = run.resolver.caches().iter().position(|cache| cache.name == row.cache);
         let of = |s: &Snapshot| id.and_then(|id| s.caches.get(id)).copied().unwrap_or_default();
         (of(before), of(end))

@@ -8,7 +8,7 @@ use crate::trace::{CacheId, CacheKind, OpKind};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 /// A slab that existed before the trace, as far as the trace shows the slab.
-pub(super) struct FromBefore {
+pub(super) struct InitialSlab {
     pub(super) cache: CacheId,
     /// The number of objects of the slab.
     pub(super) objects: u32,
@@ -28,7 +28,7 @@ pub(super) struct FromBefore {
     is_gone: bool,
 }
 
-impl FromBefore {
+impl InitialSlab {
     fn new(cache: CacheId, objects: u32) -> Self {
         Self {
             cache,
@@ -56,7 +56,7 @@ impl FromBefore {
 /// the moment `before`. The free objects without an event are placed where an allocation could find them, in slabs from
 /// which the kernel did not allocate. Free objects are spread over as many slabs as sysfs counts on the partial list.
 /// Without the table, objects without an event count as in use until their page is freed.
-pub(super) fn slabs_from_before(traced: Traced<'_>) -> Vec<FromBefore> {
+pub(super) fn slabs_from_before(traced: Traced<'_>) -> Vec<InitialSlab> {
     let Traced { resolver, ops, tables } = traced;
     let Some(slabinfo) = tables.latest_slabinfo() else { return vec![] };
     let (before, is_shrunk) = moment_before(traced);
@@ -77,7 +77,7 @@ pub(super) fn slabs_from_before(traced: Traced<'_>) -> Vec<FromBefore> {
                         && let Some(slab) = pages.get(&page)
                     {
                         // No object of the freed slab was in use, so unknown objects were free.
-                        let slab: &mut FromBefore = &mut slabs[*slab];
+                        let slab: &mut InitialSlab = &mut slabs[*slab];
                         slab.free = slab.objects - slab.used.len() as u32;
                         slab.is_gone = at < before;
                     }
@@ -101,7 +101,7 @@ pub(super) fn slabs_from_before(traced: Traced<'_>) -> Vec<FromBefore> {
         }
         let place = *places.entry((cache, block)).or_insert_with(|| {
             let objects = row.objects_per_slab as u32;
-            slabs.push(FromBefore::new(cache, objects));
+            slabs.push(InitialSlab::new(cache, objects));
             slabs.len() - 1
         });
         let slab = &mut slabs[place];
@@ -146,7 +146,7 @@ fn moment_before(traced: Traced<'_>) -> (usize, bool) {
 
 /// Finds the slabs that CPUs own: a CPU's current slab is the one from which it allocates first. The slabs that the CPU
 /// uses next are assumed to be on its partial list, up to the number that sysfs counts there.
-fn find_owners(Traced { resolver, tables, .. }: Traced<'_>, slabs: &mut [FromBefore]) {
+fn find_owners(Traced { resolver, tables, .. }: Traced<'_>, slabs: &mut [InitialSlab]) {
     let attributes = &tables.kernel.attributes;
     let counters = tables.at("before").map(|before| &before.counters);
     let mut owned: FxHashMap<(CacheId, u16), u64> = FxHashMap::default();
@@ -171,11 +171,11 @@ fn find_owners(Traced { resolver, tables, .. }: Traced<'_>, slabs: &mut [FromBef
 /// boot shows the creation of most slabs and therefore also their free objects.
 fn add_unseen(
     Traced { resolver, tables, .. }: Traced<'_>,
-    slabs: &mut Vec<FromBefore>,
+    slabs: &mut Vec<InitialSlab>,
     made: &FxHashMap<u64, (CacheId, i64)>,
 ) {
     #[derive(Default)]
-    struct Shown {
+    struct ShownState {
         /// Three counts, without the slabs of CPUs: free objects, slabs, and slabs with free objects.
         free: i64,
         partial: i64,
@@ -188,7 +188,7 @@ fn add_unseen(
     if 2 * made.len() as u64 > slabinfo.rows.iter().map(|row| row.slabs).sum() {
         return;
     }
-    let mut shown: FxHashMap<CacheId, Shown> = FxHashMap::default();
+    let mut shown: FxHashMap<CacheId, ShownState> = FxHashMap::default();
     for (number, slab) in slabs.iter().enumerate().filter(|(_, slab)| !slab.is_gone) {
         let shown = shown.entry(slab.cache).or_default();
         shown.slabs += 1;
@@ -236,7 +236,7 @@ fn add_unseen(
                 slab.free = free.min(slab.objects - slab.used.len() as u32);
                 slab.guessed = slab.free;
             } else {
-                slabs.push(FromBefore { free, guessed: free, ..FromBefore::new(cache, objects as u32) });
+                slabs.push(InitialSlab { free, guessed: free, ..InitialSlab::new(cache, objects as u32) });
             }
         }
     }

@@ -12,7 +12,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 /// - `free, alloc, alloc`, if the free has no allocation: the free followed the first allocation.
 pub(super) fn put_in_order(ops: &mut Vec<Op>) {
     /// The last event of an object, as the number of its operation.
-    enum Seen {
+    enum LastEvent {
         /// The trace shows a free without an allocation.
         Early(usize),
         /// The trace shows a free without an allocation, and later an allocation.
@@ -23,29 +23,35 @@ pub(super) fn put_in_order(ops: &mut Vec<Op>) {
         /// allocation.
         ReusedThenFree(usize, usize),
     }
-    let mut seen: FxHashMap<u64, Seen> = FxHashMap::default();
+    let mut seen: FxHashMap<u64, LastEvent> = FxHashMap::default();
     let mut moved = FxHashMap::default();
     for at in 0..ops.len() {
         match ops[at].kind {
             OpKind::HiddenFree { ptr, sign: HiddenFreeSign::Reused, .. } => {
-                if let Some(Seen::EarlyThenAlloc(free, alloc)) = seen.insert(ptr.0, Seen::Reused(at)) {
+                if let Some(LastEvent::EarlyThenAlloc(free, alloc)) =
+                    seen.insert(ptr.0, LastEvent::Reused(at))
+                {
                     moved.insert(alloc, free);
                     seen.remove(&ptr.0);
                 }
             }
             OpKind::HiddenFree { ptr, .. } => _ = seen.remove(&ptr.0),
             OpKind::Alloc { ptr, .. } => match seen.remove(&ptr.0) {
-                Some(Seen::Early(free)) => _ = seen.insert(ptr.0, Seen::EarlyThenAlloc(free, at)),
-                Some(Seen::Reused(free)) if free + 1 == at => _ = seen.insert(ptr.0, Seen::Reused(free)),
+                Some(LastEvent::Early(free)) => _ = seen.insert(ptr.0, LastEvent::EarlyThenAlloc(free, at)),
+                Some(LastEvent::Reused(free)) if free + 1 == at => {
+                    _ = seen.insert(ptr.0, LastEvent::Reused(free))
+                }
                 _ => {}
             },
             OpKind::Free { ptr, origin: FreeOrigin::Matched { .. }, .. } => {
-                if let Some(Seen::Reused(free)) = seen.remove(&ptr.0) {
-                    seen.insert(ptr.0, Seen::ReusedThenFree(free, at));
+                if let Some(LastEvent::Reused(free)) = seen.remove(&ptr.0) {
+                    seen.insert(ptr.0, LastEvent::ReusedThenFree(free, at));
                 }
             }
             OpKind::Free { cache, ptr, origin } => {
-                if let Some(Seen::ReusedThenFree(hidden, free)) = seen.insert(ptr.0, Seen::Early(at)) {
+                if let Some(LastEvent::ReusedThenFree(hidden, free)) =
+                    seen.insert(ptr.0, LastEvent::Early(at))
+                {
                     ops[hidden].cpu = ops[free].cpu;
                     // Objects from before the trace are not freed.
                     let nothing = OpKind::Free { cache, ptr, origin: FreeOrigin::PreTrace };
@@ -87,9 +93,9 @@ pub(super) fn put_in_order(ops: &mut Vec<Op>) {
 pub(super) fn deaths(Traced { resolver, ops, tables }: Traced<'_>) -> FxHashMap<usize, Vec<u64>> {
     const COLLECTED_NS: u64 = 5_000_000_000;
     /// The largest number of operations between the allocations of an object and its companion.
-    const NEAR: usize = 8;
+    const MAX_DISTANCE: usize = 8;
     let collected = if linux::is_of_7(&tables.kernel) { 0 } else { COLLECTED_NS };
-    struct Life {
+    struct ObjectLife {
         site: SiteId,
         ptr: u64,
         /// The life of the object that the same function allocated immediately before.
@@ -98,7 +104,7 @@ pub(super) fn deaths(Traced { resolver, ops, tables }: Traced<'_>) -> FxHashMap<
         end: usize,
         is_seen: bool,
     }
-    let (mut lives, mut live) = (Vec::<Life>::new(), FxHashMap::default());
+    let (mut lives, mut live) = (Vec::<ObjectLife>::new(), FxHashMap::default());
     let (mut last, mut functions) = (FxHashMap::default(), FxHashMap::default());
     let mut sites: FxHashMap<SiteId, [usize; 3]> = FxHashMap::default();
     for (at, op) in ops.iter().enumerate() {
@@ -108,13 +114,19 @@ pub(super) fn deaths(Traced { resolver, ops, tables }: Traced<'_>) -> FxHashMap<
                     functions.entry(site).or_insert_with(|| function(&resolver.call_site(site)).to_owned());
                 let before = last.insert((op.cpu, name.clone()), (at, lives.len()));
                 sites.entry(site).or_default()[0] += 1;
-                let before = before.filter(|(then, _)| at - then <= NEAR).map(|(_, life)| life);
+                let before = before.filter(|(then, _)| at - then <= MAX_DISTANCE).map(|(_, life)| life);
                 live.insert(ptr.0, lives.len());
-                lives.push(Life { site, ptr: ptr.0, companion: before, end: ops.len(), is_seen: false });
+                lives.push(ObjectLife {
+                    site,
+                    ptr: ptr.0,
+                    companion: before,
+                    end: ops.len(),
+                    is_seen: false,
+                });
             }
             OpKind::Free { ptr, origin: FreeOrigin::Matched { .. }, .. } | OpKind::HiddenFree { ptr, .. } => {
                 if let Some(life) = live.remove(&ptr.0) {
-                    let life: &mut Life = &mut lives[life];
+                    let life: &mut ObjectLife = &mut lives[life];
                     life.end = at;
                     life.is_seen = matches!(op.kind, OpKind::Free { .. });
                     sites.entry(life.site).or_default()[1 + usize::from(life.is_seen)] += 1;
@@ -146,15 +158,15 @@ pub(super) fn deaths(Traced { resolver, ops, tables }: Traced<'_>) -> FxHashMap<
 
 /// An operation that has no event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Hidden {
+pub(super) struct HiddenOperation {
     /// The operation after which the hidden operation happened.
     pub(super) after: usize,
     pub(super) cpu: u16,
-    pub(super) what: What,
+    pub(super) what: HiddenKind,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum What {
+pub(super) enum HiddenKind {
     Alloc(CacheId, Ptr),
     Free(Ptr),
 }
@@ -169,7 +181,7 @@ pub(super) enum What {
 ///   allocated.
 /// - In other caches, an object that is freed before any other event on its new page was allocated with the page: bulk
 ///   allocation takes whole slabs as they are created.
-pub(super) fn hidden_operations(traced: Traced<'_>) -> Vec<Hidden> {
+pub(super) fn hidden_operations(traced: Traced<'_>) -> Vec<HiddenOperation> {
     let Traced { resolver, ops, .. } = traced;
     let shapes = bulk_caches(traced);
     let (mut handed_out, mut seen) = (FxHashMap::default(), FxHashMap::default());
@@ -186,7 +198,11 @@ pub(super) fn hidden_operations(traced: Traced<'_>) -> Vec<Hidden> {
                         false => _ = handed_out.remove(&page),
                     }
                     let gone = inferred.remove(&page).into_iter().flatten().filter(|ptr| live.remove(ptr));
-                    let gone = gone.map(|ptr| Hidden { after: at, cpu: op.cpu, what: What::Free(Ptr(ptr)) });
+                    let gone = gone.map(|ptr| HiddenOperation {
+                        after: at,
+                        cpu: op.cpu,
+                        what: HiddenKind::Free(Ptr(ptr)),
+                    });
                     found.extend(gone);
                 }
             }
@@ -198,7 +214,11 @@ pub(super) fn hidden_operations(traced: Traced<'_>) -> Vec<Hidden> {
                     && !shapes.contains_key(&cache)
                     && let Some(then) = then.filter(|then| last.is_none_or(|last| last < *then))
                 {
-                    found.push(Hidden { after: then, cpu: ops[then].cpu, what: What::Alloc(cache, ptr) });
+                    found.push(HiddenOperation {
+                        after: then,
+                        cpu: ops[then].cpu,
+                        what: HiddenKind::Alloc(cache, ptr),
+                    });
                 }
             }
             OpKind::HiddenFree { ptr, .. } => {
@@ -216,8 +236,8 @@ pub(super) fn hidden_operations(traced: Traced<'_>) -> Vec<Hidden> {
                     for ptr in (0..shape.objects).map(|n| left + n * shape.size) {
                         if live.insert(ptr) {
                             inferred.entry(page.0).or_default().push(ptr);
-                            let what = What::Alloc(cache, Ptr(ptr));
-                            found.push(Hidden { after: at.saturating_sub(1), cpu: op.cpu, what });
+                            let what = HiddenKind::Alloc(cache, Ptr(ptr));
+                            found.push(HiddenOperation { after: at.saturating_sub(1), cpu: op.cpu, what });
                         }
                     }
                 }
@@ -236,7 +256,7 @@ pub(super) fn hidden_operations(traced: Traced<'_>) -> Vec<Hidden> {
 /// Finds the frees of vectors; in a vector, a slab of accounted objects records which control group pays for each
 /// object. These frees have no event. `alloc_slab_obj_exts` allocates a vector before the object that first needs it.
 /// The kernel frees the vector together with that object's slab.
-fn vectors(Traced { resolver, ops, .. }: Traced<'_>) -> Vec<Hidden> {
+fn vectors(Traced { resolver, ops, .. }: Traced<'_>) -> Vec<HiddenOperation> {
     let (mut names, mut latest) = (FxHashMap::default(), FxHashMap::default());
     // The vectors by the page of the object, and the pages by vector.
     let (mut of_page, mut pages) = (FxHashMap::default(), FxHashMap::default());
@@ -268,7 +288,11 @@ fn vectors(Traced { resolver, ops, .. }: Traced<'_>) -> Vec<Hidden> {
                 for page in pfn.0..pfn.0 + (1 << order) {
                     if let Some(vector) = of_page.remove(&page) {
                         pages.remove(&vector);
-                        found.push(Hidden { after: at, cpu: op.cpu, what: What::Free(Ptr(vector)) });
+                        found.push(HiddenOperation {
+                            after: at,
+                            cpu: op.cpu,
+                            what: HiddenKind::Free(Ptr(vector)),
+                        });
                     }
                 }
             }
@@ -378,10 +402,10 @@ mod tests {
     /// 4096 belongs to a cache of eight objects.
     fn hidden(lines: &[&str], release: &str) -> Vec<(usize, char, u64)> {
         let trace = Trace::new(lines, &[("before.slabinfo", SLABINFO), ("kernel.txt", release)]);
-        let shown = |hidden: Hidden| {
+        let shown = |hidden: HiddenOperation| {
             let (sign, Ptr(ptr)) = match hidden.what {
-                What::Alloc(_, ptr) => ('+', ptr),
-                What::Free(ptr) => ('-', ptr),
+                HiddenKind::Alloc(_, ptr) => ('+', ptr),
+                HiddenKind::Free(ptr) => ('-', ptr),
             };
             (hidden.after, sign, (ptr - 0xffff_8880_0100_0000) / 512)
         };

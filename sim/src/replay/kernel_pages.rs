@@ -45,7 +45,7 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::Range;
-use steps::{Answers, Freed, Step, StepKind};
+use steps::{Answers, FreeDestination, Step, StepKind};
 use uslab_buddy::{MAX_ORDER, ZoneKind};
 
 /// The kernel's free pages at a moment, twice: as its table counts them, and as rebuilt from events.
@@ -127,18 +127,17 @@ impl fmt::Display for PageCause {
         match self.cause {
             PageCauseKind::LostEvents => write!(f, "the trace lost {count} events"),
             PageCauseKind::LeftWithoutEvent => {
-                write!(f, "{count} pages left the lists without an event, as compaction takes them")
+                write!(f, "{count} pages left the lists without an event, as in compaction")
             }
             PageCauseKind::CameWithoutEvent => {
-                write!(f, "{count} pages came back to the lists without an event")
+                write!(f, "{count} pages returned to the lists without an event")
             }
             PageCauseKind::MovedWhileRead => {
                 write!(f, "{count} pages moved while the kernel's table was read")
             }
-            PageCauseKind::HandedOver => write!(
-                f,
-                "{count} pages of memory were handed over, and no event tells whether past the per-CPU lists"
-            ),
+            PageCauseKind::HandedOver => {
+                write!(f, "{count} pages were freed, and no event shows if the per-CPU lists were bypassed")
+            }
             PageCauseKind::PlaceUnknown => {
                 write!(f, "{count} pages were free at `before` in blocks at unknown places")
             }
@@ -172,7 +171,7 @@ pub(super) fn show<'a>(
     }
     writeln!(
         f,
-        "\nThe kernel's free pages, rebuilt from its events, beside its buddyinfo:\n{}",
+        "\nThe kernel's free pages as rebuilt from its events, and as its buddyinfo counts them:\n{}",
         text(&rows)
     )?;
     for (moment, at) in moments.filter(|(_, at)| at.error.pages > 0) {
@@ -244,7 +243,7 @@ pub(super) fn rebuild(
         free: FreePages::of(&known),
         zones: zones(rows, before.and_then(|before| before.zones.as_deref()).unwrap_or_default()),
         untold: BTreeMap::new(),
-        owed: FxHashMap::default(),
+        early_takes: FxHashMap::default(),
         moved: 0,
         moved_at_slabinfo: 0,
     };
@@ -268,7 +267,7 @@ pub(super) fn rebuild(
         if !is_read {
         } else if moment == "before" {
             rebuilding.learn();
-            rebuilding.untold.insert(PageCauseKind::LostEvents, lost(counts));
+            rebuilding.untold.insert(PageCauseKind::LostEvents, lost_events(counts));
         } else if let Some(rows) = tables.at(moment).and_then(|snapshot| snapshot.free_blocks.as_ref())
             && let Some(pages) = rebuilding.at_moment(rows)
         {
@@ -279,7 +278,7 @@ pub(super) fn rebuild(
 }
 
 /// Returns the number of events that happened but are missing in the trace, as far as the trace shows.
-fn lost(counts: &Counts) -> u64 {
+fn lost_events(counts: &Counts) -> u64 {
     let written = counts.header.map_or(0, |(_, written, _)| written);
     written.saturating_sub(counts.events + counts.not_understood).max(counts.lost)
 }
@@ -293,24 +292,24 @@ struct Rebuilding {
     untold: BTreeMap<PageCauseKind, u64>,
     /// Pages that were taken from a list on which they were not, each with the event that took the page. The event that
     /// puts the pages on the list may follow in the trace with an equal time.
-    owed: FxHashMap<u64, Step>,
+    early_takes: FxHashMap<u64, Step>,
     /// The number of pages that have entered or left the lists so far.
     moved: u64,
     moved_at_slabinfo: u64,
 }
 
 impl Rebuilding {
-    fn step(&mut self, step: &Step, freed: Option<Freed>) {
+    fn step(&mut self, step: &Step, freed: Option<FreeDestination>) {
         let to_lists = match (step.kind, freed) {
-            (_, Some(Freed::TakenFirst)) => return,
-            (StepKind::Drained, _) | (_, Some(Freed::ToLists)) => true,
+            (_, Some(FreeDestination::TakenFirst)) => return,
+            (StepKind::Drained, _) | (_, Some(FreeDestination::ToLists)) => true,
             (StepKind::Taken | StepKind::Alloc | StepKind::Freed, _) => false,
         };
-        if freed == Some(Freed::HandedOver) {
+        if freed == Some(FreeDestination::HandedOver) {
             self.count(PageCauseKind::HandedOver, 1 << step.order);
         }
         for pfn in step.pages() {
-            if to_lists && self.owed.remove(&pfn).is_some_and(|taken| taken.is_simultaneous(step)) {
+            if to_lists && self.early_takes.remove(&pfn).is_some_and(|taken| taken.is_simultaneous(step)) {
                 self.count(PageCauseKind::CameWithoutEvent, -1);
                 continue;
             }
@@ -318,7 +317,7 @@ impl Rebuilding {
             self.moved += u64::from(was_free != to_lists);
             match (step.kind, was_free) {
                 (StepKind::Taken, false) => {
-                    self.owed.insert(pfn, *step);
+                    self.early_takes.insert(pfn, *step);
                     self.count(PageCauseKind::CameWithoutEvent, 1);
                 }
                 (StepKind::Drained | StepKind::Alloc | StepKind::Freed, true) => {
@@ -339,7 +338,7 @@ impl Rebuilding {
         self.untold.clear();
         for zone in &mut self.zones {
             self.free.place(&zone.pages, &zone.before);
-            let told = self.free.blocks(&zone.pages, zone.most());
+            let told = self.free.blocks(&zone.pages, zone.max_order());
             let constant = zone.before.iter().zip(told).map(|(count, told)| *count as i64 - told as i64);
             zone.constant = Some(constant.collect());
         }
@@ -348,7 +347,7 @@ impl Rebuilding {
     /// Returns the rebuilt lists, compared with a table of the kernel. `None` earlier than `before`.
     fn at_moment(&self, rows: &[FreeBlocks]) -> Option<PagesAt> {
         let zone = |zone: &Zone| {
-            let told = self.free.blocks(&zone.pages, zone.most());
+            let told = self.free.blocks(&zone.pages, zone.max_order());
             let constant = zone.constant.as_ref()?;
             Some(ZonePages {
                 zone: zone.name.clone(),
@@ -382,7 +381,7 @@ impl Rebuilding {
 
 impl PagesAt {
     /// Adds the design's free blocks, for the zones that the design has.
-    pub(super) fn beside(mut self, design: &[(ZoneKind, Vec<u64>)]) -> Self {
+    pub(super) fn with_design(mut self, design: &[(ZoneKind, Vec<u64>)]) -> Self {
         for zone in &mut self.zones {
             let own = design.iter().find(|(kind, _)| kind_of(&zone.zone) == Some(*kind));
             zone.design = own.map(|(_, blocks)| blocks.clone());
@@ -492,7 +491,7 @@ impl Zone {
     }
 
     /// Returns the largest order, above which blocks do not merge.
-    fn most(&self) -> u8 {
+    fn max_order(&self) -> u8 {
         self.before.len().saturating_sub(1).min(MAX_ORDER.into()) as u8
     }
 

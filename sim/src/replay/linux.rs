@@ -18,7 +18,7 @@ pub(super) fn design(kernel: &Kernel) -> String {
         Some(_) => "slub",
         None if sheaves() > 2 => "sheaves",
         None if sheaves() > 0 => "sheaves-6.18",
-        None if attributes.has("cpu_partial") => "slub",
+        None if attributes.has_attribute("cpu_partial") => "slub",
         None => return String::new(),
     };
     let mut options = vec![];
@@ -92,7 +92,7 @@ pub(super) fn missing(Traced { resolver, ops, tables }: Traced<'_>) -> Vec<&'sta
     let no_folders = || tables.snapshots.iter().all(|moment| moment.folders.is_empty());
     [
         (
-            design.starts_with("sheaves") && !tables.kernel.attributes.has("sheaf_capacity"),
+            design.starts_with("sheaves") && !tables.kernel.attributes.has_attribute("sheaf_capacity"),
             "sheaf_capacity in slab-attributes.tsv: sheaves have the sizes that the kernel computes; a cache with debug options has none in the kernel",
         ),
         (

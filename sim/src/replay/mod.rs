@@ -39,14 +39,14 @@ pub use at::{Moments, page_stream};
 pub use kernel_pages::{PageCause, PageCauseKind, PageError, PagesAt, ZonePages};
 pub use moments::{DesignReport, designs, read_stream};
 pub use page::{front, page};
-pub use prediction::{Beside, Prediction};
+pub use prediction::{OtherBoots, Prediction};
 pub use series::Series;
 pub use shrink::{Recorded, Returned, returned_by_shrink};
 pub use stream::is_converted;
 
-use crate::machine::{Build, BuildError, Failed, Holdings, Machine};
+use crate::machine::{Build, BuildError, FailedAllocation, Holdings, Machine};
 use crate::output::Progress;
-use crate::report::{Report, Watch};
+use crate::report::{CallerStatistics, Report};
 use crate::resident::resident_bytes;
 use crate::trace::{
     self, CacheId, FreeOrigin, Op, OpKind, PageSize, PageSizeSource, PageUse, Recording, Resolver, Source,
@@ -121,7 +121,7 @@ pub enum ReplayError {
         /// The line of the allocation.
         line: u64,
         /// The allocation that failed.
-        failed: Failed,
+        failed: FailedAllocation,
         /// The memory limit in bytes.
         memory: u64,
     },
@@ -133,7 +133,7 @@ pub enum ReplayError {
         /// The line of the cache's first event.
         line: u64,
         /// The creation that failed.
-        failed: Failed,
+        failed: FailedAllocation,
     },
     /// A free without a traced allocation, which `--strict` treats as an error.
     #[error("{}:{line}: --strict: {cache} frees {ptr:#x}, which {why}", path.display())]
@@ -212,7 +212,7 @@ fn open(path: Option<&Path>, options: &Options) -> Result<(Source, Tables), Repl
                 path.display()
             )));
         }
-        Some(path) => (Source::open(path)?.partial(options.partial), Tables::beside(path)?),
+        Some(path) => (Source::open(path)?.partial(options.partial), Tables::next_to_trace(path)?),
         None => (
             Source::from_reader(BUNDLED_NAME, Box::new(BUNDLED), Some(BUNDLED.len() as u64))?,
             bundled_tables()?,
@@ -294,7 +294,7 @@ fn replay_to(
         resolver,
         nodes: (0..build.cpus).map(|cpu| machine.subsystem.cpus().node_of(cpu)).collect(),
         remote: Vec::new(),
-        watch: options.callers.then(Watch::default),
+        watch: options.callers.then(CallerStatistics::default),
         operations: 0,
         served: 0,
         shrinks: 0,
@@ -320,11 +320,17 @@ fn replay_to(
         hidden::put_in_order(&mut ops);
         let traced = traced::Traced { resolver: &run.resolver, ops: &ops, tables };
         let slabs = from_before::slabs_from_before(traced);
-        *to = stream::of(title(&run.path), build.cpus, &[], traced, stream::Before::Slabs(slabs));
+        *to = stream::of(title(&run.path), build.cpus, &[], traced, stream::InitialSlabs::Slabs(slabs));
     }
     run.snapshot("the end of the trace", false);
-    let taken =
-        finish::Taken { build, tables, traced_cpus, read, replayed, rss: [rss_before, resident_bytes()] };
+    let taken = finish::ReportFacts {
+        build,
+        tables,
+        traced_cpus,
+        read,
+        replayed,
+        rss: [rss_before, resident_bytes()],
+    };
     Ok(run.finish(taken))
 }
 
@@ -362,7 +368,7 @@ struct Run<'r, 'm> {
     nodes: Vec<u32>,
     /// The remote frees of each cache, by its number in the trace.
     remote: Vec<RemoteFrees>,
-    watch: Option<Watch>,
+    watch: Option<CallerStatistics>,
     operations: u64,
     /// The number of allocations and frees that the replay requested from the simulated machine.
     served: u64,
@@ -389,12 +395,12 @@ struct Snapshot {
     moment: String,
     operations: u64,
     /// The counts of each cache, indexed by the cache's number in the trace; empty for moments without a kernel table.
-    caches: Vec<CacheAt>,
+    caches: Vec<ReplayedCache>,
     census: Option<uslab::Census>,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-struct CacheAt {
+struct ReplayedCache {
     used: u64,
     slabs: u64,
     pre_trace_frees: u64,
@@ -405,7 +411,7 @@ struct CacheAt {
 impl Run<'_, '_> {
     fn step(&mut self, op: &Op) -> Result<(), ReplayError> {
         self.operations += 1;
-        if self.resolver.caches().len() > self.held.known() {
+        if self.resolver.caches().len() > self.held.known_caches() {
             self.held.learn(self.resolver.caches()).map_err(|failed| ReplayError::Cache {
                 path: self.path.clone(),
                 line: op.line,
@@ -484,7 +490,7 @@ impl Run<'_, '_> {
         self.remote[at].node += u64::from(self.nodes[allocated as usize] != self.nodes[freed as usize]);
     }
 
-    fn out_of_memory(&self, op: &Op, failed: Failed) -> ReplayError {
+    fn out_of_memory(&self, op: &Op, failed: FailedAllocation) -> ReplayError {
         ReplayError::Memory { path: self.path.clone(), line: op.line, failed, memory: self.build.memory }
     }
 
@@ -519,7 +525,7 @@ impl Run<'_, '_> {
                     .push(format!("{moment}: cache {name}: {} used, the trace holds {used}", info.used));
             }
             let tally = self.resolver.cache_tally(id);
-            CacheAt {
+            ReplayedCache {
                 used,
                 slabs: info.map_or(0, |info| info.slabs),
                 pre_trace_frees: tally.pre_trace_frees,
@@ -548,7 +554,7 @@ impl Run<'_, '_> {
         let census = match self.machine.subsystem.check() {
             Ok(census) => census,
             Err(violation) => {
-                self.violations.push(format!("{moment}: {}", told(&violation)));
+                self.violations.push(format!("{moment}: {}", violation_text(&violation)));
                 return None;
             }
         };
@@ -594,6 +600,6 @@ fn asks(kind: OpKind) -> u64 {
     }
 }
 
-fn told(violation: &Violation) -> String {
+fn violation_text(violation: &Violation) -> String {
     violation.to_string()
 }

@@ -6,10 +6,10 @@
 use super::from_before::slabs_from_before;
 use super::kernel_pages::{self, PagesAt};
 use super::linux;
-use super::prediction::{Beside, Prediction};
+use super::prediction::{OtherBoots, Prediction};
 use super::series::Series;
 use super::start::{Renamed, Start};
-use super::stream::Before;
+use super::stream::InitialSlabs;
 use super::traced::Traced;
 use super::{Options, ReplayError, open};
 use crate::output::{Progress, grouped, size, table, text};
@@ -22,7 +22,7 @@ use std::path::Path;
 use uslab_buddy::{Order, PAGE_SIZE, PageAllocator, ZoneInfo, ZoneKind};
 use uslab_engine::design::{CacheCounts, Locks};
 use uslab_engine::designs::{Spec, Visitor};
-use uslab_engine::{Design, Engine, EngineError, MOST_MEMORY, Paths, Policy, Stream};
+use uslab_engine::{Design, Engine, EngineError, MAX_MACHINE_MEMORY, Paths, Policy, Stream};
 
 /// A comparison of designs with a kernel.
 #[derive(Debug, Serialize)]
@@ -70,7 +70,7 @@ pub struct Moment {
     /// The moment's name in the trace.
     pub name: String,
     /// The caches that the trace uses and the kernel's table contains.
-    pub caches: Vec<CacheAt>,
+    pub caches: Vec<CacheAtMoment>,
     /// The slabs of all compared caches.
     pub slabs: SlabSums,
     /// The active objects of all compared caches.
@@ -85,15 +85,15 @@ pub struct Moment {
 
 /// A cache at a moment, in the kernel and in a design.
 #[derive(Debug, Serialize)]
-pub struct CacheAt {
+pub struct CacheAtMoment {
     /// The cache's name.
     pub name: String,
     /// The number of objects in a slab, in the kernel.
     pub objects_per_slab: u64,
     /// The kernel's numbers.
-    pub kernel: KernelAt,
+    pub kernel: KernelCacheAtMoment,
     /// The design's numbers.
-    pub design: DesignAt,
+    pub design: DesignCacheAtMoment,
     /// The causes of differences, as far as the trace shows them; empty if nothing differs.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub causes: Vec<SlabCause>,
@@ -167,14 +167,14 @@ impl fmt::Display for SlabCause {
                 "{} objects were free at `before` in slabs that the trace does not show",
                 grouped(n)
             ),
-            Self::Model => f.write_str("the trace shows all: the model chose other slabs"),
+            Self::Model => f.write_str("the trace shows all events; the model chose other slabs"),
         }
     }
 }
 
 /// A kernel's numbers of a cache.
 #[derive(Clone, Copy, Debug, Serialize)]
-pub struct KernelAt {
+pub struct KernelCacheAtMoment {
     /// The number of slabs.
     pub slabs: u64,
     /// The number of objects that are not free on a node's list.
@@ -185,7 +185,7 @@ pub struct KernelAt {
 
 /// A design's numbers of a cache.
 #[derive(Clone, Copy, Debug, Serialize)]
-pub struct DesignAt {
+pub struct DesignCacheAtMoment {
     /// The number of slabs: the kernel's number at `before` plus the design's change.
     pub slabs: i64,
     /// The range that contains the kernel's number of slabs in at least nine of ten caches, if the design is the
@@ -255,13 +255,13 @@ pub fn designs<P: Policy>(
     path: Option<&Path>,
     options: &Options,
     specs: &[Spec<P>],
-    predict: Option<&Beside>,
+    predict: Option<&OtherBoots>,
     series: Option<&RefCell<Series>>,
     progress: &Progress,
 ) -> Result<DesignReport, ReplayError> {
     let start = predict.and_then(|beside| beside.start.as_deref());
     let start = start.map(|folder| Start::read(folder, progress)).transpose()?;
-    let boots = predict.map(Beside::read).transpose()?;
+    let boots = predict.map(OtherBoots::read).transpose()?;
     let Input { trace, stream: traced, tables, pages, tallies, guessed, missing, other } =
         Input::open(path, options, start.as_ref(), progress)?;
     let mut designs: Vec<DesignRun> = Vec::new();
@@ -287,7 +287,7 @@ pub fn designs<P: Policy>(
             };
             match spec.on(machine, run).map_err(|error| wrong(error.to_string()))? {
                 Ok(run) => break run,
-                Err(stop @ Stop::Memory { .. }) => {
+                Err(stop @ StopReason::Memory { .. }) => {
                     let Some(next) = with_more_memory(&stream.zones, added) else {
                         return Err(wrong(stop.to_string()));
                     };
@@ -320,7 +320,7 @@ pub fn designs<P: Policy>(
                 // Free pages of a larger machine are not compared.
                 design.clear();
             }
-            moment.pages = pages.get(&moment.name).map(|pages| pages.clone().beside(&design));
+            moment.pages = pages.get(&moment.name).map(|pages| pages.clone().with_design(&design));
         }
     }
     let prediction = match &designs[..] {
@@ -374,14 +374,14 @@ impl Input {
         if let Some(path) = path
             && let Some(stream) = converted(path)?
         {
-            let stream = on(stream, options)?;
+            let stream = on_cpus(stream, options)?;
             if start.is_some() {
                 return Err(ReplayError::Option(format!(
                     "--start: {} is a converted trace, without its call sites: expected the trace itself",
                     path.display()
                 )));
             }
-            let (trace, tables) = (path.display().to_string(), Tables::beside(path)?);
+            let (trace, tables) = (path.display().to_string(), Tables::next_to_trace(path)?);
             let (pages, tallies) = (<_>::default(), <_>::default());
             return Ok(Self {
                 trace,
@@ -417,7 +417,7 @@ impl Input {
         let slabs = slabs_from_before(all);
         let mut guessed = vec![0; resolver.caches().len()];
         slabs.iter().for_each(|slab| guessed[slab.cache.0 as usize] += u64::from(slab.guessed));
-        let traced = super::stream::of(trace.clone(), cpus, &zones, all, Before::Slabs(slabs));
+        let traced = super::stream::of(trace.clone(), cpus, &zones, all, InitialSlabs::Slabs(slabs));
         let missing = linux::missing(all);
         let mark = |mark| resolver.mark(mark);
         let pages = kernel_pages::rebuild(&ops, &page_moves, mark, &tables, resolver.counts());
@@ -426,7 +426,7 @@ impl Input {
         let other = start.map(|start| {
             let renamed = start.rename(&mut ops, &resolver);
             let renamed = renamed.into_iter().map(|Renamed { name, kind, size }| (name, kind, size));
-            let begin = Before::Other(renamed.collect(), start.kernel(), start.before());
+            let begin = InitialSlabs::Other(renamed.collect(), start.kernel(), start.other_kernel_before());
             let all = Traced { resolver: &resolver, ops: &ops, tables: &tables };
             (super::stream::of(trace.clone(), cpus, &zones, all, begin), start.tables(&tables))
         });
@@ -444,10 +444,12 @@ pub(super) fn converted(path: &Path) -> Result<Option<Stream>, ReplayError> {
 }
 
 /// Distributes the stream over the number of CPUs in the options.
-pub(super) fn on(stream: Stream, options: &Options) -> Result<Stream, ReplayError> {
+pub(super) fn on_cpus(stream: Stream, options: &Options) -> Result<Stream, ReplayError> {
     options.check()?;
     match options.cpus {
-        Some(cpus) => stream.on(cpus).map_err(|error| ReplayError::Option(format!("--cpus {cpus}: {error}"))),
+        Some(cpus) => {
+            stream.with_cpus(cpus).map_err(|error| ReplayError::Option(format!("--cpus {cpus}: {error}")))
+        }
         None => Ok(stream),
     }
 }
@@ -470,10 +472,10 @@ pub fn read_stream(
 
 /// The reason why a run stopped.
 #[derive(Debug, thiserror::Error)]
-enum Stop {
+enum StopReason {
     /// Allocations failed.
     #[error(
-        "{failed} of the first {operation} operations find no memory, or no block so large; its machine has {} MiB",
+        "{failed} of the first {operation} operations fail, because no memory or no block of this size is free; the machine has {} MiB",
         bytes >> 20
     )]
     Memory {
@@ -501,7 +503,7 @@ struct Run<'s, F> {
 }
 
 impl<F: Fn(u64)> Visitor for Run<'_, F> {
-    type Out = Result<DesignRun, Stop>;
+    type Out = Result<DesignRun, StopReason>;
 
     fn visit<D: Design>(self, design: D) -> Self::Out {
         let mut engine = Engine::new(design, self.stream);
@@ -523,8 +525,8 @@ impl<F: Fn(u64)> Visitor for Run<'_, F> {
             }
             if engine.failed() > 0 {
                 let zones: u64 = self.stream.zones.iter().map(|(_, pages)| u64::from(*pages)).sum();
-                let bytes = if zones == 0 { MOST_MEMORY } else { zones * PAGE_SIZE as u64 };
-                return Err(Stop::Memory { failed: engine.failed(), operation, bytes });
+                let bytes = if zones == 0 { MAX_MACHINE_MEMORY } else { zones * PAGE_SIZE as u64 };
+                return Err(StopReason::Memory { failed: engine.failed(), operation, bytes });
             }
             let Some(moment) = moment else { continue };
             let counts = |cache| engine.design().counts(cache);
@@ -616,7 +618,7 @@ impl Moment {
                 with_slabs_of(now.per_slab, unseen, row.objects_per_slab, active.saturating_sub(inside));
             let shown = if seen.is_some() { then.slabs() } else { 0 };
             let slabs = shown + unseen;
-            let design = DesignAt {
+            let design = DesignCacheAtMoment {
                 slabs: (slabs as i64 + added(now.slabs(), then.slabs())).max(0),
                 band: [0; 2],
                 active_objs: active as i64 + added(now.active_objs(), then.active_objs()),
@@ -639,10 +641,10 @@ impl Moment {
             }
             moment.active_objs.absolute_change += row.active_objects.abs_diff(active);
             moment.active_objs.absolute_error += design.active_objs.abs_diff(row.active_objects as i64);
-            moment.caches.push(CacheAt {
+            moment.caches.push(CacheAtMoment {
                 name: info.name.clone(),
                 objects_per_slab: row.objects_per_slab,
-                kernel: KernelAt {
+                kernel: KernelCacheAtMoment {
                     slabs: row.slabs,
                     active_objs: row.active_objects,
                     pages_per_slab: row.pages_per_slab,
@@ -711,7 +713,7 @@ impl fmt::Display for DesignReport {
             if run.added_memory > 0 {
                 writeln!(
                     f,
-                    "{}: its machine got {} more than the traced kernel had free. That kernel reclaims and compacts memory, which designs do \
+                    "{}: its machine has {} more free memory than the traced kernel had. That kernel reclaims and compacts memory, which designs do \
                      not. Free pages are not compared.",
                     run.design,
                     size(run.added_memory)
@@ -724,7 +726,7 @@ impl fmt::Display for DesignReport {
         if self.designs.iter().all(|run| run.moments.is_empty()) {
             return writeln!(
                 f,
-                "\nNothing to compare with: no slabinfo of the moment `before` and of a later one lies beside the trace."
+                "\nNothing to compare with: the trace's folder has no slabinfo of the moment `before` and of a later moment."
             );
         }
         let mut sums = table(&[
@@ -779,7 +781,7 @@ impl fmt::Display for DesignReport {
                 if worst.is_empty() {
                     continue;
                 }
-                writeln!(f, "\n{} at `{}`, the caches that are furthest off:", run.design, moment.name)?;
+                writeln!(f, "\n{} at `{}`, the caches with the largest errors:", run.design, moment.name)?;
                 for (error, cache) in worst.into_iter().take(WORST) {
                     writeln!(
                         f,
@@ -827,10 +829,10 @@ mod tests {
 
     #[test]
     fn earlier_slab_counts_convert_to_another_slab_size() {
-        assert_eq!(with_slabs_of(8, 10, 16, 160), 20, "full ones are twice as many");
+        assert_eq!(with_slabs_of(8, 10, 16, 160), 20, "twice as many slabs are full");
         assert_eq!(with_slabs_of(16, 10, 16, 7), 10);
         assert_eq!(with_slabs_of(32, 11, 16, 7), 6);
-        assert_eq!(with_slabs_of(1, 10, 16, 40), 40, "each object by itself");
+        assert_eq!(with_slabs_of(1, 10, 16, 40), 40, "each object counts separately");
         // Half of the objects are in use, so one of sixteen slabs of four objects is empty.
         assert_eq!(with_slabs_of(4, 16, 8, 64), 30);
         assert_eq!((with_slabs_of(4, 0, 8, 0), with_slabs_of(0, 3, 8, 1)), (0, 24));

@@ -7,7 +7,7 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 use serde::Serialize;
 use std::io::Write;
-use uslab_engine::{Engine, MOST_MEMORY, Machine, Shipping, Stream};
+use uslab_engine::{Engine, MAX_MACHINE_MEMORY, Machine, Shipping, Stream};
 
 /// The page template, built from `sim/web` by `.ci/web --write`.
 const TEMPLATE: &str = include_str!("../../web/built/replay.html");
@@ -22,7 +22,7 @@ static ENGINE: &[u8] = include_bytes!("../../web/engine.wasm");
 /// # Errors
 /// Fails if the stream needs more memory than a page's machine has, or breaks a conservation invariant.
 pub fn page(stream: &Stream, command: &str) -> anyhow::Result<String> {
-    let most = MOST_MEMORY >> 20;
+    let most = MAX_MACHINE_MEMORY >> 20;
     let machine = Machine::new(stream).context("--html: the page's machine cannot start")?;
     let mut engine = Engine::new(Shipping::on(&machine), stream);
     engine.run(stream.operations).context("--html: the page's machine")?;
@@ -91,7 +91,7 @@ mod tests {
         let page = page(&writer.finish(), "uslab replay 'a \"<b>\".txt'").unwrap();
         web::check(&page);
         for place in ["{engine}", "{stream}", "{command}"] {
-            assert!(!page.contains(place), "{place} is filled in");
+            assert!(!page.contains(place), "the page must contain {place}");
         }
         assert!(page.contains("\"uslab replay 'a &quot;&lt;b>&quot;.txt'\""));
     }

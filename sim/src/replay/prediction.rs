@@ -10,7 +10,7 @@
 //! ([`start`](super::start)).
 
 use super::ReplayError;
-use super::moments::{CacheAt, DesignRun};
+use super::moments::{CacheAtMoment, DesignRun};
 use crate::output::{grouped, table, text};
 use crate::trace::Tables;
 use serde::Serialize;
@@ -88,7 +88,7 @@ pub struct Compared {
 
 /// The folders with tables of other boots.
 #[derive(Clone, Debug, Default)]
-pub struct Beside {
+pub struct OtherBoots {
     /// A boot with the second options and without the workload; the prediction begins with its table.
     pub start: Option<PathBuf>,
     /// A boot that really had the second options and ran the workload.
@@ -97,7 +97,7 @@ pub struct Beside {
     pub again: Vec<PathBuf>,
 }
 
-impl Beside {
+impl OtherBoots {
     pub(super) fn read(&self) -> Result<Boots, ReplayError> {
         let read = |path: &PathBuf, option| {
             let tables = Tables::read(path)?;
@@ -123,7 +123,7 @@ pub(super) struct Boots {
 }
 
 /// The smallest number of slabs with which a cache's change counts.
-const FEW: u64 = 10;
+const MIN_SLABS: u64 = 10;
 
 impl Prediction {
     /// Makes a prediction from two runs of one trace, and the tables of other boots.
@@ -133,7 +133,7 @@ impl Prediction {
             let at = |tables: &Tables| tables.at(&moment.name)?.slabinfo.clone();
             let real = boots.real.as_ref().and_then(at);
             let again: Vec<_> = boots.again.iter().filter_map(at).collect();
-            let predicted = |to: &CacheAt| {
+            let predicted = |to: &CacheAtMoment| {
                 let from = moment.caches.iter().find(|from| from.name == to.name);
                 let traced = from.map_or(0, |from| from.kernel.slabs);
                 let row = real.as_ref().and_then(|real| real.get(&to.name));
@@ -189,7 +189,7 @@ impl Prediction {
 }
 
 /// If the traced kernel does not have the cache, the result is the design's number.
-fn slabs(from: Option<&CacheAt>, to: &CacheAt) -> u64 {
+fn slabs(from: Option<&CacheAtMoment>, to: &CacheAtMoment) -> u64 {
     let hidden = from.map_or(0.0, |from| {
         let error = from.kernel.slabs as i64 - from.design.slabs;
         error as f64 * from.design.objects_per_slab as f64 / to.design.objects_per_slab.max(1) as f64
@@ -223,7 +223,7 @@ impl PredictedMoment {
             self.name,
             mib(now),
             mib(then),
-            if most.is_empty() { "" } else { ", most of all " },
+            if most.is_empty() { "" } else { ", mostly " },
             most.join(", "),
         )
     }
@@ -246,7 +246,7 @@ impl Predicted {
     /// Returns `true` if the cache really changed by more than 5 %, and by at least a slab more than by chance.
     fn changed(&self, real: u64) -> bool {
         let change = self.traced.abs_diff(real);
-        self.traced.max(real) > FEW && change * 20 > self.traced && change > self.noise.max(1)
+        self.traced.max(real) > MIN_SLABS && change * 20 > self.traced && change > self.noise.max(1)
     }
 }
 
@@ -301,7 +301,7 @@ impl fmt::Display for Prediction {
                 writeln!(
                     f,
                     "In all {} traced, {} predicted, {} real. Of {changed} caches that really changed by more than 5 %, and by more than \
-                     chance, the change of {right_sign} has the right sign. Half of the predictions are off by less than \
+                     chance, the change of {right_sign} has the right sign. Half of the predictions have an error of less than \
                      {median_error_percent:.1} % of the real slabs, and {median_error_of_change_percent:.1} % of the change. {in_band} of \
                      {caches} caches are in their band.",
                     grouped(*traced),
@@ -340,14 +340,14 @@ impl fmt::Display for Prediction {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::replay::moments::{DesignAt, KernelAt};
+    use crate::replay::moments::{DesignCacheAtMoment, KernelCacheAtMoment};
 
-    fn at(kernel: u64, slabs: i64, objects_per_slab: u64) -> CacheAt {
-        CacheAt {
+    fn at(kernel: u64, slabs: i64, objects_per_slab: u64) -> CacheAtMoment {
+        CacheAtMoment {
             name: "dentry".to_owned(),
             objects_per_slab: 16,
-            kernel: KernelAt { slabs: kernel, active_objs: 0, pages_per_slab: 1 },
-            design: DesignAt {
+            kernel: KernelCacheAtMoment { slabs: kernel, active_objs: 0, pages_per_slab: 1 },
+            design: DesignCacheAtMoment {
                 slabs,
                 band: [slabs; 2],
                 active_objs: 0,

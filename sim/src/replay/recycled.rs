@@ -116,7 +116,7 @@ mod tests {
             found
         };
         let all = found(attributes);
-        assert_eq!((all[0], all[1]), ((8, 0), (9, 1)), "12 before they are handed out again");
+        assert_eq!((all[0], all[1]), ((8, 0), (9, 1)), "12 frees before the addresses are reused");
         // Of the objects not allocated again, the oldest are freed, one at each of the last 12 allocations.
         let last: Vec<_> = all[2..].iter().map(|(_, object)| *object).collect();
         assert_eq!(last, (2..14).collect::<Vec<_>>());

@@ -139,7 +139,7 @@ impl Start {
     }
 
     /// Returns the other kernel's table at `before`.
-    pub(super) fn before(&self) -> &SlabInfo {
+    pub(super) fn other_kernel_before(&self) -> &SlabInfo {
         &self.before
     }
 
@@ -190,7 +190,7 @@ mod tests {
         assert_eq!((start.of_site("f+0x5/0x9"), start.of_site("f+0x2/0x8")), (Some("other"), None));
         assert_eq!(start.of_site("g+0x1/0x9"), None);
         start.learn("f+0x5/0x9", "one");
-        assert_eq!(start.of_site("f+0x5/0x9"), None, "which one depends on who calls");
+        assert_eq!(start.of_site("f+0x5/0x9"), None, "the cache depends on the caller");
     }
 
     #[test]

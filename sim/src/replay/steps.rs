@@ -126,6 +126,6 @@ mod tests {
         let other = "0 alloc seq_open+0x1 node ffff888001000000";
         let buffer = "0 alloc seq_read_iter+0x1 node ffff888001001000";
         assert_eq!(of(&[buffer, begin, other, buffer, buffer, done, buffer]), [(1, 4)]);
-        assert_eq!(of(&[begin, other, done, buffer]), [], "it was open before the mark");
+        assert_eq!(of(&[begin, other, done, buffer]), [], "the slab was open before the mark");
     }
 }

@@ -1,8 +1,8 @@
 //! Converts a replay to a stream of operations, which the engine of web pages runs: the stream has the actions of the
 //! simulated machine.
 
-use super::from_before::FromBefore;
-use super::hidden::{What, deaths, hidden_operations};
+use super::from_before::InitialSlab;
+use super::hidden::{HiddenKind, deaths, hidden_operations};
 use super::linux;
 use super::recycled::recycled;
 use super::steps::{readings, shrinks};
@@ -34,9 +34,9 @@ pub(super) fn traced_cpus(counts: &Counts) -> u64 {
 }
 
 /// The slabs before the first operation of a stream.
-pub(super) enum Before<'k> {
+pub(super) enum InitialSlabs<'k> {
     /// Slabs inferred from the trace.
-    Slabs(Vec<FromBefore>),
+    Slabs(Vec<InitialSlab>),
     /// No slabs, because another kernel runs the trace; the names, kinds and sizes of its caches follow.
     Other(Vec<(String, Kind, u32)>, &'k Kernel, &'k SlabInfo),
 }
@@ -47,7 +47,7 @@ pub(super) fn of(
     cpus: u32,
     zones: &[(ZoneKind, u32)],
     traced: Traced<'_>,
-    before: Before<'_>,
+    before: InitialSlabs<'_>,
 ) -> Stream {
     let Traced { resolver, ops, tables } = traced;
     let (shrinks, deaths, readings) = (shrinks(traced), deaths(traced), readings(traced));
@@ -58,14 +58,14 @@ pub(super) fn of(
     let (mut slabs, mut kernel, mut slabinfo) = (vec![], &tables.kernel, tables.latest_slabinfo());
     let mut online = traced_cpus(resolver.counts()) as u32;
     match before {
-        Before::Slabs(from_before) => slabs = from_before,
-        Before::Other(caches, other, table) => {
+        InitialSlabs::Slabs(from_before) => slabs = from_before,
+        InitialSlabs::Other(caches, other, table) => {
             (kernel, slabinfo, online) = (other, Some(table), cpus);
             caches.into_iter().for_each(|(name, kind, size)| writer.cache(name, kind, size));
         }
     }
     // Zones have the pages that the trace or the tables mention.
-    let pages = |slab: &FromBefore| Some(slabinfo?.get(&resolver.cache(slab.cache).name)?.pages_per_slab);
+    let pages = |slab: &InitialSlab| Some(slabinfo?.get(&resolver.cache(slab.cache).name)?.pages_per_slab);
     let unseen: u64 = slabs.iter().filter(|slab| slab.is_unseen()).filter_map(pages).sum();
     let largest = zones.iter().map(|(_, pages)| *pages).max().unwrap_or(0);
     for (kind, pages) in zones {
@@ -115,11 +115,11 @@ pub(super) fn of(
         while let Some(hidden) = hidden.next_if(|hidden| hidden.after == at) {
             let cpu = u32::from(hidden.cpu) % cpus;
             match hidden.what {
-                What::Alloc(cache, ptr) => {
+                HiddenKind::Alloc(cache, ptr) => {
                     learn(&mut writer, resolver, cache.0 as usize + 1);
                     writer.alloc(cpu, cache.0, ptr.0, resolver.cache(cache).size.into());
                 }
-                What::Free(ptr) => _ = writer.free(cpu, ptr.0),
+                HiddenKind::Free(ptr) => _ = writer.free(cpu, ptr.0),
             }
         }
     }

@@ -20,12 +20,12 @@ use std::fmt::{self, Write};
 
 /// Collects the numbers while a trace's operations pass.
 #[derive(Debug, Default)]
-pub(crate) struct Watch {
+pub(crate) struct CallerStatistics {
     sites: FxHashMap<SiteId, Tally>,
     /// The live objects by address.
     live: FxHashMap<u64, Birth>,
     /// The lifetimes by the cache's number in the trace.
-    caches: Vec<Lives>,
+    caches: Vec<CacheLifetimes>,
     /// The number of allocations and frees so far.
     operations: u64,
     slabs: Slabs,
@@ -63,19 +63,19 @@ struct Birth {
 
 /// The lifetimes of a cache's objects.
 #[derive(Debug, Default)]
-struct Lives {
+struct CacheLifetimes {
     freed: u64,
     hidden_frees: u64,
     live: u64,
-    nanoseconds: Spread,
-    operations: Spread,
+    nanoseconds: QuantileSamples,
+    operations: QuantileSamples,
 }
 
 /// Numbers whose quantiles are needed. All numbers are kept, in 8 bytes each.
 #[derive(Debug, Default)]
-struct Spread(Vec<u64>);
+struct QuantileSamples(Vec<u64>);
 
-impl Spread {
+impl QuantileSamples {
     fn add(&mut self, number: u64) {
         self.0.push(number);
     }
@@ -92,7 +92,7 @@ impl Spread {
     }
 }
 
-impl Watch {
+impl CallerStatistics {
     /// Adds an operation of the trace.
     pub(crate) fn see(&mut self, op: &Op) {
         if op.time_ns > 0 {
@@ -193,10 +193,10 @@ impl Watch {
         Some((begin, time("WORKLOAD end").filter(|end| *end > begin).unwrap_or(last)))
     }
 
-    fn lives(&mut self, cache: CacheId) -> &mut Lives {
+    fn lives(&mut self, cache: CacheId) -> &mut CacheLifetimes {
         let at = cache.0 as usize;
         if at >= self.caches.len() {
-            self.caches.resize_with(at + 1, Lives::default);
+            self.caches.resize_with(at + 1, CacheLifetimes::default);
         }
         &mut self.caches[at]
     }
@@ -315,7 +315,7 @@ impl Callers {
         )?;
         writeln!(
             out,
-            "  As `perf kmem stat --caller` has them. ping-pong: freed on another CPU than allocated; frag: allocated, and not asked for."
+            "  The columns are those of `perf kmem stat --caller`. ping-pong: freed on another CPU than allocated; frag: allocated but not requested."
         )?;
         let mut sites =
             table(&["call site", "allocated", "per", "requested", "per", "hits", "ping-pong", "frag %"]);
@@ -369,14 +369,14 @@ impl Callers {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::live::Looks;
+    use crate::report::live::LeakGuess;
     use crate::trace::{Recording, Source};
 
     fn watched(text: &str) -> Callers {
         let source =
             Source::from_reader("test", Box::new(std::io::Cursor::new(text.to_owned())), None).unwrap();
         let mut resolver = Recording::read(source, |_| {}).unwrap().resolve(None).unwrap();
-        let mut watch = Watch::default();
+        let mut watch = CallerStatistics::default();
         while let Some(op) = resolver.next_op().unwrap() {
             watch.see(&op);
         }
@@ -411,7 +411,7 @@ mod tests {
             live.sites.iter().map(|site| (&*site.call_site, site.by_quarter, site.looks_like)).collect();
         assert_eq!(
             sites,
-            [("leak+0x1/0x9", [2; 4], Looks::Growing), ("rest+0x1/0x9", [0, 0, 0, 1], Looks::Recent)]
+            [("leak+0x1/0x9", [2; 4], LeakGuess::Growing), ("rest+0x1/0x9", [0, 0, 0, 1], LeakGuess::Recent)]
         );
         assert!(live.of_workload && live.objects == 9);
     }
@@ -508,10 +508,10 @@ mod tests {
         let sites: Vec<_> =
             sites.iter().map(|s| (&s.call_site[..], s.objects, s.allocations, s.looks_like)).collect();
         let expected = [
-            ("leak+0x1/0x9", 40, 40, Looks::Growing),
-            ("once+0x1/0x9", 5, 5, Looks::Settled),
-            ("busy+0x1/0x9", 4, 4, Looks::Recent),
-            ("first+0x1/0x9", 4, 4, Looks::Settled),
+            ("leak+0x1/0x9", 40, 40, LeakGuess::Growing),
+            ("once+0x1/0x9", 5, 5, LeakGuess::Settled),
+            ("busy+0x1/0x9", 4, 4, LeakGuess::Recent),
+            ("first+0x1/0x9", 4, 4, LeakGuess::Settled),
         ];
         assert_eq!(sites, expected);
         // The slabs have 23, 58, 63 and 59 free objects of 64.
@@ -533,19 +533,19 @@ mod tests {
 
     #[test]
     fn quantiles_are_accurate_to_one_percent() {
-        let mut spread = Spread::default();
+        let mut spread = QuantileSamples::default();
         (1..=100_000).for_each(|number| spread.add(number));
         let q = spread.quantiles(1.0).unwrap();
         for (found, expected) in [(q.p50, 50_000.0), (q.p90, 90_000.0), (q.p99, 99_000.0)] {
             assert!((found - expected).abs() <= expected / 100.0, "{q:?}");
         }
         assert_eq!(q.max, 100_000.0);
-        let mut one = Spread::default();
+        let mut one = QuantileSamples::default();
         one.add(1_000_003);
         assert_eq!(
             one.quantiles(1.0),
             Some(Quantiles { p50: 1_000_003.0, p90: 1_000_003.0, p99: 1_000_003.0, max: 1_000_003.0 })
         );
-        assert_eq!(Spread::default().quantiles(1.0), None);
+        assert_eq!(QuantileSamples::default().quantiles(1.0), None);
     }
 }

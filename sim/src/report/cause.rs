@@ -47,8 +47,7 @@ pub(super) fn explained(row: &KernelRow, cause: Cause) -> String {
                 None => String::new(),
             };
             format!(
-                "{name}: the kernel freed some{by} without an event, as kfree_rcu and bulk frees do. {} such frees show, \
-                 by an address handed out again or a page given back; the others are still in use here.",
+                "{name}: the kernel freed some{by} without an event, as kfree_rcu and bulk frees do. {} such frees are visible, because an address was reused or a page freed; the other objects are still in use here.",
                 grouped(row.hidden_frees)
             )
         }

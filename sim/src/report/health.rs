@@ -84,7 +84,7 @@ impl TraceHealth {
         if facts.mark_was_lost {
             writeln!(
                 out,
-                "the mark of the tables `before` is lost, too: they are compared at the beginning of what is left"
+                "the mark of the tables `before` is lost, too: they are compared at the first remaining event"
             )?;
         }
         if self.not_understood > 0 {
@@ -96,29 +96,30 @@ impl TraceHealth {
         if facts.times_going_back > 0 && facts.format.is_some_and(Format::is_kernel) {
             writeln!(
                 out,
-                "time goes back {} times from one CPU's line to another's: the events were put in order of time. Where two times are the same, \
-                 their order is not known",
+                "time goes back {} times from one CPU's line to another's: the events were put in order of time. The order of two equal times is not known",
                 grouped(facts.times_going_back)
             )?;
         }
         if facts.format == Some(Format::Fleetbench) {
             writeln!(
                 out,
-                "made of a distribution: sizes, rates and how many live are a program's; which block is freed when is not"
+                "generated from a distribution: sizes, rates and the number of live blocks are a program's; the choice of the freed block is not"
             )?;
         }
         if facts.too_large > 0 {
             writeln!(
                 out,
-                "{} allocations above 4 MiB were left out: such a block is mapped by itself, not taken from caches or pages",
+                "{} allocations above 4 MiB were left out: such a block has its own mapping, and uses neither caches nor pages",
                 grouped(facts.too_large)
             )?;
         }
         match &facts.cut_line {
             Some((line, text)) => {
-                writeln!(out, "line {line}, the last one, is cut and was left out: {text}")?
+                writeln!(out, "line {line}, the last one, is truncated and was ignored: {text}")?
             }
-            None if facts.unterminated => writeln!(out, "the last line has no line feed: it may be cut")?,
+            None if facts.unterminated => {
+                writeln!(out, "the last line has no line feed, so it may be truncated")?
+            }
             None => {}
         }
         let pages = facts.pages.allocs_by_order.iter().chain(&facts.pages.frees_by_order).sum::<u64>();
@@ -154,7 +155,7 @@ impl TraceHealth {
         if self.lost > 0 {
             writeln!(
                 out,
-                "the recording came to its limit, or the device was full: the last {} calls are not in it",
+                "the recording reached its limit, or the device was full: the last {} calls are missing",
                 grouped(self.lost)
             )?;
         }
@@ -168,7 +169,7 @@ impl TraceHealth {
         if let Some(parent) = recorded.parent {
             writeln!(
                 out,
-                "the process was forked from process {parent}, whose memory it may free: those are the pre-trace frees"
+                "the process was forked from process {parent}, whose memory it may free; such frees are the pre-trace frees"
             )?;
         }
         Ok(())

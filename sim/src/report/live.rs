@@ -98,7 +98,7 @@ pub struct LiveSite {
     /// Change of the number of objects in use of its cache during the workload, by the kernel's tables.
     pub kernel_change: Option<i64>,
     /// A guess at the reason for the site's live objects.
-    pub looks_like: Looks,
+    pub looks_like: LeakGuess,
 }
 
 /// The live objects of a command.
@@ -132,7 +132,7 @@ pub struct LiveGroup {
 /// A guess at the reason for a site's live objects, from their ages and from the kernel's tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Looks {
+pub enum LeakGuess {
     /// Each quarter adds objects, and none is freed: a leak, or a growing cache.
     Growing,
     /// As many in each quarter, but they are freed without an event: by `kfree_rcu` or in bulk.
@@ -145,7 +145,7 @@ pub enum Looks {
     Mixed,
 }
 
-impl Looks {
+impl LeakGuess {
     fn of(by_quarter: [u64; PARTS], allocations: u64) -> Self {
         let live: u64 = by_quarter.iter().sum();
         let most = |part: u64| part * 10 >= live * 9;
@@ -293,7 +293,7 @@ fn sites(objects: &[&Object], names: &Names<'_>) -> Vec<LiveSite> {
             hidden_frees: (names.hidden_frees)(site),
             unseen_frees: None,
             kernel_change: None,
-            looks_like: Looks::of(sum.by_quarter, allocations),
+            looks_like: LeakGuess::of(sum.by_quarter, allocations),
         }
     };
     let mut sites: Vec<_> = sums.into_iter().map(site).collect();
@@ -318,7 +318,7 @@ fn acquit(sites: &mut [LiveSite], names: &Names<'_>) {
             site.kernel_change = change.map(|change| change.real);
             site.unseen_frees = unseen.map(|unseen| unseen.min(site.objects));
             unseen = unseen.zip(site.unseen_frees).map(|(unseen, here)| unseen - here);
-            if site.looks_like != Looks::Growing {
+            if site.looks_like != LeakGuess::Growing {
                 continue;
             }
             let seen_frees = site.allocations.saturating_sub(site.objects + site.hidden_frees);
@@ -327,7 +327,7 @@ fn acquit(sites: &mut [LiveSite], names: &Names<'_>) {
                 None => site.hidden_frees * 20 >= site.allocations && site.hidden_frees >= seen_frees,
             };
             if is_freed {
-                site.looks_like = Looks::FreedUnseen;
+                site.looks_like = LeakGuess::FreedUnseen;
             }
         }
     }
@@ -339,7 +339,7 @@ const VERDICTS: usize = 5;
 fn verdicts(sites: &[LiveSite], of_workload: bool) -> Vec<String> {
     let of = if of_workload { "workload" } else { "trace" };
     let that = |looks| sites.iter().filter(move |site| site.looks_like == looks);
-    let growing = that(Looks::Growing).take(VERDICTS).map(|site| {
+    let growing = that(LeakGuess::Growing).take(VERDICTS).map(|site| {
         let begins = format!(
             "{} keeps {} of {}: {} of its {} allocations were not freed, and some of each quarter of the {of}.",
             site.call_site,
@@ -359,9 +359,9 @@ fn verdicts(sites: &[LiveSite], of_workload: bool) -> Vec<String> {
                 None => String::new(),
             }
     });
-    let freed = that(Looks::FreedUnseen).take(VERDICTS).map(|site| {
+    let freed = that(LeakGuess::FreedUnseen).take(VERDICTS).map(|site| {
         let begins = format!(
-            "{} is no leak by this trace: {} of its objects of {} have no free in it, but ",
+            "{} is no leak in this trace: {} of its objects of {} have no free in the trace, but ",
             site.call_site,
             grouped(site.objects),
             site.cache
@@ -375,14 +375,14 @@ fn verdicts(sites: &[LiveSite], of_workload: bool) -> Vec<String> {
                     grouped(unseen)
                 ),
                 _ => format!(
-                    "{} others were freed without an event (kfree_rcu, or in bulk), and these may have been.",
+                    "{} other objects were freed without an event (kfree_rcu, or in bulk), and these may be among them.",
                     grouped(site.hidden_frees)
                 ),
             }
     });
     let mut verdicts: Vec<String> = growing.collect();
     if verdicts.is_empty() {
-        verdicts.push(format!("No call site leaks by this trace: none has live objects of each quarter of the {of} that the kernel has, too."));
+        verdicts.push(format!("No call site leaks in this trace: no site has live objects from each quarter of the {of} that the kernel's tables confirm."));
     }
     verdicts.extend(freed);
     verdicts
@@ -547,7 +547,7 @@ fn pinned(objects: &[Object], slabs: &Slabs, names: &Names<'_>) -> Vec<Pinned> {
 impl Live {
     pub(super) fn write_page(&self, out: &mut String, rows: usize) -> fmt::Result {
         let of = if self.of_workload { "workload" } else { "trace" };
-        writeln!(out, "\nWho leaks")?;
+        writeln!(out, "\nLeaking call sites")?;
         self.verdicts.iter().try_for_each(|verdict| writeln!(out, "  {verdict}"))?;
         let shown = rows.min(self.sites.len());
         writeln!(
@@ -560,7 +560,7 @@ impl Live {
         let since = if self.of_workload { "since the workload began" } else { "in the trace" };
         writeln!(
             out,
-            "  Allocated {since} and not freed. Objects by the quarter of the {of} that they were allocated in: a leak has some of all of them."
+            "  Allocated {since} and not freed. Objects are grouped by the quarter of the {of} in which they were allocated: a leak has objects from every quarter."
         )?;
         let mut sites = table(&[
             "call site",
@@ -672,7 +672,7 @@ impl Live {
                 .then(a.pfn.cmp(&b.pfn))
         });
         each.truncate(rows);
-        writeln!(out, "\nWhat keeps each of them ({} of {}, the emptiest first)", each.len(), grouped(all))?;
+        writeln!(out, "\nWhat keeps each slab ({} of {}, the emptiest first)", each.len(), grouped(all))?;
         let mut slabs = table(&["slab", "cache", "objects", "of", "youngest s", "oldest s", "oldest by"]);
         for (cache, slab) in each {
             slabs.add_row([

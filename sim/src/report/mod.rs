@@ -12,11 +12,11 @@ use std::collections::BTreeMap;
 use uslab::Paths;
 use uslab_buddy::BuddyInfo;
 
-pub(crate) use callers::Watch;
+pub(crate) use callers::CallerStatistics;
 pub use callers::{CallSite, Callers, Lifetimes, Quantiles};
 pub use cause::Cause;
 pub use health::TraceHealth;
-pub use live::{Live, LiveCommand, LiveSite, Looks, Pinned};
+pub use live::{LeakGuess, Live, LiveCommand, LiveSite, Pinned};
 
 /// A replay in numbers. The serialised form is the interface of `uslab replay --json`.
 #[derive(Debug, Serialize)]

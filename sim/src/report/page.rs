@@ -13,12 +13,12 @@ fn cpu_percent(cache: &CacheReport) -> String {
 }
 
 /// The number of caches shown by default.
-const SHOWN: usize = 25;
+const SHOWN_CACHES: usize = 25;
 /// The number of differences from the kernel explained by default.
 const EXPLAINED: usize = 8;
 
 /// Formats a number with its noun: `1 CPU`, `4 CPUs`.
-fn counted(n: u64, what: &str) -> String {
+fn with_noun(n: u64, what: &str) -> String {
     format!("{} {what}{}", grouped(n), if n == 1 { "" } else { "s" })
 }
 
@@ -42,7 +42,7 @@ impl Report {
             "{}: {} events on {}",
             self.trace,
             grouped(self.events_total),
-            counted(self.traced.cpus, "CPU")
+            with_noun(self.traced.cpus, "CPU")
         )?;
         if let Some(recorded) = &self.facts.recorded {
             writeln!(out, "Recorded: {}, process {}", recorded.program, recorded.process)?;
@@ -78,14 +78,14 @@ impl Report {
         if self.facts.zero_sizes > 0 {
             writeln!(
                 out,
-                "  {} asked for 0 bytes, and got an object of the smallest size class.",
+                "  {} requested 0 bytes, and got an object of the smallest size class.",
                 grouped(self.facts.zero_sizes)
             )?;
         }
         if self.machine.nodes > 1 {
             writeln!(
                 out,
-                "  and {} on another node ({:.2} %): past the magazines, to the slab that the object is from.",
+                "  and {} on another node ({:.2} %): directly to the object's slab, without magazines.",
                 grouped(o.remote_node_frees),
                 percent(o.remote_node_frees, o.matched_frees)
             )?;
@@ -93,7 +93,7 @@ impl Report {
         if o.hidden_allocs + o.hidden_frees > 0 {
             writeln!(
                 out,
-                "  hidden: done by the kernel without an event. A hidden allocation (kmem_cache_alloc_bulk) shows when its\n  \
+                "  hidden: an operation of the kernel without an event. A hidden allocation (kmem_cache_alloc_bulk) shows when its\n  \
                  object is freed, a hidden free (kfree_rcu, bulk frees) when the address is handed out again or its page\n  \
                  given back. It is replayed there."
             )?;
@@ -101,15 +101,10 @@ impl Report {
         if o.pre_trace_frees > 0 {
             writeln!(
                 out,
-                "  pre-trace: frees of objects from before the trace began, which are not here: nothing is done."
+                "  pre-trace: frees of objects from before the trace, which the replay does not have: they are ignored."
             )?;
         }
-        writeln!(
-            out,
-            "Each of {} operations by the dearest thing that it did: {}",
-            grouped(o.paths.operations()),
-            o.paths
-        )?;
+        writeln!(out, "{} operations by where they were served: {}", grouped(o.paths.operations()), o.paths)?;
         self.write_caches(out, all)?;
         self.write_kernel(out, all)?;
         self.write_pages(out)?;
@@ -121,14 +116,14 @@ impl Report {
         let (traced, m) = (&self.traced, &self.machine);
         let mut what = format!(
             "{}, {}, {} of memory, magazines {}",
-            counted(m.cpus.into(), "CPU"),
-            counted(m.nodes.into(), "node"),
+            with_noun(m.cpus.into(), "CPU"),
+            with_noun(m.nodes.into(), "node"),
             size(m.memory_bytes),
             m.magazine
         );
         let traced_pages = self.trace_health.page_size;
         if traced_pages != PageSize::Kib4 {
-            what += &format!("; pages of 4 KiB where the trace's have {traced_pages}");
+            what += &format!("; pages of 4 KiB instead of the trace's {traced_pages}");
         }
         if u64::from(m.cpus) < traced.cpus {
             let folded = match m.cpus {
@@ -138,16 +133,16 @@ impl Report {
             what += &format!("; {folded}");
         }
         if m.cpus_used < m.cpus {
-            what += &format!("; {} used: no event is on the others", counted(m.cpus_used.into(), "CPU"));
+            what += &format!("; {} used: no event is on the others", with_noun(m.cpus_used.into(), "CPU"));
         }
         if m.nodes_used < m.nodes {
-            what += &format!("; {} used", counted(m.nodes_used.into(), "node"));
+            what += &format!("; {} used", with_noun(m.nodes_used.into(), "node"));
         }
         what
     }
 
     fn write_caches(&self, out: &mut String, all: bool) -> std::fmt::Result {
-        let shown = if all { self.caches.len() } else { SHOWN.min(self.caches.len()) };
+        let shown = if all { self.caches.len() } else { SHOWN_CACHES.min(self.caches.len()) };
         writeln!(
             out,
             "\nCaches at the end of the trace ({shown} of {}, the busiest first)",
@@ -173,7 +168,7 @@ impl Report {
             )?;
         }
         if shown_names().any(|name| name == "?kfree") {
-            writeln!(out, "  ?kfree = kfree of objects of which nothing else was seen.")?;
+            writeln!(out, "  ?kfree = kfree of objects that have no other event.")?;
         }
         let mut rows = table(&[
             "cache",
@@ -219,10 +214,10 @@ impl Report {
 
     fn write_kernel(&self, out: &mut String, all: bool) -> std::fmt::Result {
         let Some(k) = &self.against_kernel else { return Ok(()) };
-        let shown = if all { k.rows.len() } else { SHOWN.min(k.rows.len()) };
+        let shown = if all { k.rows.len() } else { SHOWN_CACHES.min(k.rows.len()) };
         writeln!(
             out,
-            "\nBeside the kernel, from `{}` to `{}` ({shown} of {} caches): its change, ours, the difference",
+            "\nCompared with the kernel, from `{}` to `{}` ({shown} of {} caches): its change, ours, the difference",
             k.from, k.to, k.caches
         )?;
         let mut rows = table(&["cache", "objects", "ours", "diff", "slabs", "ours", "diff"]);
@@ -287,7 +282,7 @@ impl Report {
             .filter(|f| [3, 9, 10].contains(&f.order))
             .map(|f| format!("{} order {}: {:.1} %", f.zone, f.order, f.unusable_free_index as f64 / 10.0))
             .collect();
-        writeln!(out, "Free memory of no use for an order: {}", unusable.join(", "))
+        writeln!(out, "Free memory that an order cannot use: {}", unusable.join(", "))
     }
 
     fn write_end(&self, out: &mut String) -> std::fmt::Result {
@@ -309,8 +304,7 @@ impl Report {
         )?;
         writeln!(
             out,
-            "Time: {:.2} s reading, {:.0} ns an event; {:.2} s replaying {} operations, {:.0} ns an operation; in all {:.2} \
-             million events a second",
+            "Time: {:.2} s reading, {:.0} ns an event; {:.2} s replaying {} operations, {:.0} ns an operation; {:.2} million events per second in total",
             self.read_seconds,
             self.read_ns_per_event,
             self.replay_seconds,
@@ -335,7 +329,7 @@ impl Report {
             (0, _) => ".".to_owned(),
             (_, 0) => ", and needed nothing special.".to_owned(),
             (_, far) => format!(
-                ";\n{:>9}  of them from another node: past the magazines, to the slab that the object is from.",
+                ";\n{:>9}  of them from another node: directly to the object's slab, without magazines.",
                 grouped(far)
             ),
         };
@@ -365,7 +359,7 @@ impl Report {
         writeln!(out)?;
         writeln!(
             out,
-            "Each of them, and of {} that the trace hides, by the dearest thing that it did:\n",
+            "All operations, including {} inferred ones, by where they were served:\n",
             grouped(o.paths.operations().saturating_sub(o.allocs + o.frees))
         )?;
         for path in Path::ALL {
@@ -421,7 +415,7 @@ impl Report {
             if c.violated == 0 {
                 "nothing was lost, nothing was in two places"
             } else {
-                "SOMETHING IS WRONG, see below"
+                "VIOLATIONS WERE FOUND, see below"
             },
             t.objects,
             t.slabs,

@@ -66,9 +66,9 @@ impl ScaleReport {
         };
         let (profile, shown) = (&self.profile.name, workloads.join(", "));
         let title = escaped(&format!("{shown}: operations/µs over CPUs, predicted on profile {profile}"));
-        let (mut said, mut drawn) = (String::new(), String::new());
+        let (mut note, mut drawn) = (String::new(), String::new());
         let validated = f64::from(self.profile.validated_cpus).min(x.high);
-        let mut caption = vec!["All of it is simulated only.".to_owned()];
+        let mut caption = vec!["All numbers are simulated.".to_owned()];
         if validated >= x.low {
             // The validated part ends halfway (on the logarithmic axis) to the next doubling, so that the last count is
             // inside.
@@ -78,8 +78,9 @@ impl ScaleReport {
                 drawn,
                 r#"<rect class="validated" x="{LEFT}" y="{TOP}" width="{width:.1}" height="{height}"/>"#
             );
-            caption[0] =
-                format!("Shaded: held against measurements, up to {validated} CPUs. Beyond: simulated only.");
+            caption[0] = format!(
+                "Shaded: compared with measurements, up to {validated} CPUs. Beyond: simulated only."
+            );
         }
         for cpus in x.marks(&(0..=10).map(|power| f64::from(1 << power)).collect::<Vec<_>>()) {
             let at = x.at(cpus);
@@ -108,7 +109,7 @@ impl ScaleReport {
             let _ = writeln!(drawn, r#"<path class="curve" {line} d="M{from} {at}h28"/>"#);
             write_text(&mut drawn, (from + 36.0, at + 5.0), "start", &name(curve));
             let points = curve.throughput().map(|(cpus, speed)| format!("{speed:.1} on {cpus}"));
-            let _ = write!(said, " {}: {}.", escaped(&name(curve)), points.collect::<Vec<_>>().join(", "));
+            let _ = write!(note, " {}: {}.", escaped(&name(curve)), points.collect::<Vec<_>>().join(", "));
         }
         let layer =
             self.curves.iter().find(|curve| curve.workload == "pairs" && curve.design == "magazines01");
@@ -123,11 +124,12 @@ impl ScaleReport {
         }
         let height =
             (BOTTOM + LINE * (caption.len() as f64 + 4.0)).max(TOP + LINE * (self.curves.len() as f64 + 1.0));
-        let said = format!("Operations in a microsecond, by CPUs.{said} {}", escaped(&caption.join(" ")));
+        let note =
+            format!("Operations per microsecond, by number of CPUs.{note} {}", escaped(&caption.join(" ")));
         format!(
             r##"<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 940 {height}" role="img" aria-labelledby="title desc">
 <title id="title">{title}</title>
-<desc id="desc">{said}</desc>
+<desc id="desc">{note}</desc>
 <style>
 svg {{ color: #1b1b1b; font: 14px sans-serif }} .ground {{ fill: #ffffff }} .grid {{ stroke: currentColor; stroke-opacity: .15 }}
 .curve {{ fill: none; stroke-width: 2 }} .linear {{ stroke: currentColor; stroke-width: 1.5; stroke-dasharray: 2 5 }}

@@ -72,9 +72,9 @@ const NAMES: [&str; 18] = [
 ];
 
 /// An upper limit for counts.
-const MOST: u64 = 1 << 40;
+const MAX_COUNT: u64 = 1 << 40;
 /// An upper limit for sizes and capacities of a cache.
-const MOST_OF_CACHE: u64 = 1 << 26;
+const MAX_CACHE_ATTRIBUTE: u64 = 1 << 26;
 
 impl Attributes {
     /// Sets one attribute from its text. The text is empty, `-` or `NA` for an attribute that a kernel lacks.
@@ -108,7 +108,7 @@ impl Attributes {
                 // slabs in brackets.
                 let slabs = first.split_once('(').and_then(|(_, rest)| rest.strip_suffix(')'));
                 self.slabs_cpu_partial =
-                    slabs.and_then(|slabs| slabs.parse().ok()).filter(|slabs| *slabs <= MOST);
+                    slabs.and_then(|slabs| slabs.parse().ok()).filter(|slabs| *slabs <= MAX_COUNT);
                 return Ok(());
             }
             "reclaim_account" => &mut self.reclaim_account,
@@ -123,7 +123,7 @@ impl Attributes {
             name,
             "slabs" | "total_objects" | "objects" | "partial" | "objects_partial" | "cpu_slabs"
         );
-        let most = if is_count { MOST } else { MOST_OF_CACHE };
+        let most = if is_count { MAX_COUNT } else { MAX_CACHE_ATTRIBUTE };
         *place = match first.parse() {
             Ok(number) if number <= most => Some(number),
             _ if is_absent(first) => None,

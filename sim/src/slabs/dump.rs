@@ -39,12 +39,12 @@ pub(super) fn rows(text: &str, page_size: u64) -> anyhow::Result<(Vec<Row>, Vec<
         match row(line, name_is_second, page_size) {
             Some(row) => rows.push(row),
             None => faults.push(format!(
-                "line {number}: expected an address, a name, and numbers up to 2^40 as the first line has them, found {line:?}"
+                "line {number}: expected an address, a name, and numbers up to 2^40 in the columns of the first line, found {line:?}"
             )),
         }
     }
     if rows.is_empty() {
-        bail!("no cache in it");
+        bail!("the table has no cache");
     }
     Ok((rows, faults))
 }

@@ -262,7 +262,12 @@ mod tests {
         Cache { row, tunables: Tunables::default(), attributes, aliases: vec![] }
     }
 
-    fn counted(partial: u64, objects: u64, cpu_slabs: u64, of_partial: u64) -> Option<Attributes> {
+    fn attributes_from_counts(
+        partial: u64,
+        objects: u64,
+        cpu_slabs: u64,
+        of_partial: u64,
+    ) -> Option<Attributes> {
         Some(Attributes {
             partial: Some(partial),
             objects_partial: Some(objects),
@@ -276,22 +281,23 @@ mod tests {
     #[test]
     fn shrink_bounds_cover_scattered_holes_and_empty_slabs() {
         // The cache has 1,000 partial slabs with one object in use in each, so at most `min_partial` are empty.
-        let spread = cache(1000, 1000, counted(1000, 1000, 0, 0));
+        let spread = cache(1000, 1000, attributes_from_counts(1000, 1000, 0, 0));
         assert_eq!(spread.shrink(&machine(4)), Bounds { least: 0, most: 5 });
         // The cache has more partial slabs than objects in use in them, and the 57 free objects fill three slabs.
-        let empty = cache(10, 103, counted(5, 3, 0, 0));
+        let empty = cache(10, 103, attributes_from_counts(5, 3, 0, 0));
         assert_eq!(empty.shrink(&machine(4)), Bounds { least: 2, most: 3 });
         // All slabs may belong to CPUs: current slabs, and partial slabs of CPUs without a current one.
-        let cpus = cache(15, 240, counted(0, 0, 6, 14));
+        let cpus = cache(15, 240, attributes_from_counts(0, 0, 6, 14));
         assert_eq!(cpus.shrink(&machine(4)), Bounds { least: 0, most: 15 });
-        let cpus = cache(15, 240, counted(0, 0, 3, 1));
+        let cpus = cache(15, 240, attributes_from_counts(0, 0, 3, 1));
         assert_eq!(cpus.shrink(&machine(4)), Bounds { least: 0, most: 4 });
     }
 
     #[test]
     fn shrink_can_free_slabs_held_only_by_sheaves() {
         let new = Machine { version: Some((7, 2)), ..machine(2) };
-        let attributes = Attributes { sheaf_capacity: Some(28), ..counted(50, 50, 0, 0).unwrap() };
+        let attributes =
+            Attributes { sheaf_capacity: Some(28), ..attributes_from_counts(50, 50, 0, 0).unwrap() };
         let cache = cache(50, 50, Some(attributes));
         // Each slab has one object in use, and sheaves may hold all of the objects in use.
         assert_eq!(cache.layers(&new).parked, 50);

@@ -78,7 +78,7 @@ pub struct Report {
     /// The bytes of slabs that a shrink of all caches frees.
     pub shrink: Bounds,
     /// The result of a shrink by a recording's trace, if one was given.
-    pub shrink_by_trace: Option<ByTrace>,
+    pub shrink_by_trace: Option<TraceShrink>,
     /// The bytes of reclaimable caches, of which `drop_caches` frees a part. `None` if no table shows which caches are
     /// reclaimable.
     pub reclaimable: Option<u64>,
@@ -102,7 +102,7 @@ pub struct Report {
 
 /// What a shrink returns by a trace, whose events show each slab.
 #[derive(Clone, Debug, Serialize)]
-pub struct ByTrace {
+pub struct TraceShrink {
     /// The trace.
     pub trace: String,
     /// The design of the traced kernel.
@@ -272,7 +272,7 @@ impl Report {
             row.shrink_slabs_by_trace = known;
             bytes += known.unwrap_or(least) * row.pages_per_slab * self.page_size;
         }
-        self.shrink_by_trace = Some(ByTrace {
+        self.shrink_by_trace = Some(TraceShrink {
             trace: trace.display().to_string(),
             design: returned.design.clone(),
             bytes,
@@ -300,16 +300,25 @@ impl Report {
         if self.settings.is_empty() {
             return Ok(());
         }
-        writeln!(f, "\nWhat other settings would cost, by geometry, and without what they do to speed:\n")?;
+        writeln!(
+            f,
+            "\nWhat other settings would cost, computed from slab geometry and without their effect on speed:\n"
+        )?;
         let mut table = output::table(&["setting", "now", "then", "memory", "what is counted"]);
         for Setting { setting, now, then, direction, about, .. } in &self.settings {
-            table.add_row([setting.clone(), size(*now), between(*then), direction.clone(), about.clone()]);
+            table.add_row([
+                setting.clone(),
+                size(*now),
+                bounds_text(*then),
+                direction.clone(),
+                about.clone(),
+            ]);
         }
         f.push_str(&output::text(&table));
         // What changes in the same way is named once.
         let mut others: Vec<(Vec<&str>, String)> = vec![];
         for setting in &self.settings {
-            let text = setting.others();
+            let text = setting.other_changes();
             match others.last_mut() {
                 _ if text.is_empty() => {}
                 Some((names, last)) if *last == text => names.push(&setting.setting),
@@ -317,7 +326,7 @@ impl Report {
             }
         }
         if !others.is_empty() {
-            writeln!(f, "\nWhat else falls or grows with them:")?;
+            writeln!(f, "\nOther numbers that change with these settings:")?;
         }
         for (names, text) in others {
             writeln!(f, "{}: {text}", names.join(", "))?;
@@ -355,7 +364,7 @@ impl Report {
         if self.cpus_guessed {
             writeln!(
                 f,
-                "No table tells the number of CPUs; the orders of slabs allow {}. `--cpus N` narrows the bounds.",
+                "No table names the number of CPUs; the orders of slabs allow {}. `--cpus N` narrows the bounds.",
                 self.cpus
             )?;
         }
@@ -383,7 +392,7 @@ impl Report {
         }
         writeln!(
             f,
-            ": {} objects in use, {} holes (free objects in partial slabs), {} waste that no object fits in.",
+            ": {} objects in use, {} holes (free objects in partial slabs), {} waste (too small for an object).",
             percent(self.in_use, self.bytes),
             percent(self.holes, self.bytes),
             percent(self.waste, self.bytes)
@@ -392,18 +401,18 @@ impl Report {
             f,
             "A shrink of all caches (echo 1 to /sys/kernel/slab/*/shrink) returns {}. It frees only slabs that are wholly empty, which the \
              tables do not count.",
-            between(self.shrink)
+            bounds_text(self.shrink)
         )?;
-        if let Some(ByTrace { trace, design, bytes, recorded }) = &self.shrink_by_trace {
+        if let Some(TraceShrink { trace, design, bytes, recorded }) = &self.shrink_by_trace {
             writeln!(
                 f,
-                "By {trace}, which shows the slabs, it returns {}: so says the model of this kernel ({design}) at this moment.",
+                "The model of this kernel ({design}), which replays {trace}, predicts that a shrink at this moment returns {}.",
                 size(*bytes)
             )?;
             if let Some(RecordedShrink { until, by_trace, by_tables }) = recorded {
                 writeln!(
                     f,
-                    "The recording has a shrink after it: until `{until}` slabs changed by {} by the model, and by {} by the kernel's tables.",
+                    "The recording has a later shrink: until `{until}`, slabs changed by {} in the model, and by {} in the kernel's tables.",
                     change::difference(-by_trace),
                     change::difference(-by_tables)
                 )?;
@@ -412,8 +421,7 @@ impl Report {
         if let Some(reclaimable) = self.reclaimable {
             writeln!(
                 f,
-                "drop_caches is another thing: it frees objects of reclaimable caches that nothing uses, of {} at most. The tables do not \
-                 tell how many these are.",
+                "drop_caches is a different operation: it frees unused objects of reclaimable caches, at most {}. The tables do not show how many objects are unused.",
                 size(reclaimable)
             )?;
         }
@@ -434,7 +442,7 @@ impl Report {
         if let Some((all, large)) = self.free_pages.zip(self.free_pages_for_slabs) {
             writeln!(
                 f,
-                "{} of the free memory ({} of {}) is in blocks that the largest slabs fit in; else a slab is made of a smaller order.",
+                "{} of the free memory ({} of {}) is in blocks that are large enough for the largest slabs; without such a block, a slab has a smaller order.",
                 percent(large, all),
                 size(large * self.page_size),
                 size(all * self.page_size)
@@ -450,7 +458,7 @@ impl Report {
             self.place,
             size(self.bytes),
             percent(self.holes, self.bytes),
-            between(self.shrink)
+            bounds_text(self.shrink)
         )
     }
 
@@ -502,7 +510,7 @@ impl Report {
                 row.partial.map_or("?".to_owned(), grouped),
                 row.objects_per_slab.to_string(),
                 row.pages_per_slab.to_string(),
-                between(row.shrink),
+                bounds_text(row.shrink),
             ];
             if self.shrink_by_trace.is_some() {
                 let slabs = row.shrink_slabs_by_trace;
@@ -560,7 +568,7 @@ impl Row {
             self.name,
             size(self.bytes),
             percent(self.hole_bytes, self.bytes),
-            between(self.shrink)
+            bounds_text(self.shrink)
         );
         if self.shrink.most * 2 < self.hole_bytes {
             text += match self.partial.zip(self.in_partial).filter(|(partial, _)| *partial > 0) {
@@ -608,7 +616,7 @@ fn write_by_cache(f: &mut String, setting: &Setting, rows: usize) -> std::fmt::R
             row.object_size.to_string(),
             sizes,
             size(row.now),
-            between(row.then),
+            bounds_text(row.then),
             row.change.to_string(),
         ]);
     }
@@ -623,7 +631,7 @@ fn few(names: &[String]) -> String {
 }
 
 /// Formats bounds as `0 B to 3.2 MiB`, or as one size if they are equal.
-fn between(bounds: Bounds) -> String {
+fn bounds_text(bounds: Bounds) -> String {
     if bounds.least == bounds.most {
         return size(bounds.least);
     }

@@ -1,6 +1,6 @@
 //! Writes the report as a page: one file, without scripts and without requests.
 
-use super::{Report, Row, Setting, between, percent};
+use super::{Report, Row, Setting, bounds_text, percent};
 use crate::output::{grouped, size};
 use crate::web::attribute;
 use std::fmt::Write;
@@ -55,7 +55,7 @@ impl Report {
         if !self.settings.is_empty() {
             writeln!(
                 f,
-                "<h2>What other settings would cost</h2><p>By geometry, and without what they do to speed.</p>"
+                "<h2>What other settings would cost</h2><p>Computed from slab geometry, without the effect on speed.</p>"
             )?;
             writeln!(
                 f,
@@ -65,7 +65,8 @@ impl Report {
                 let Setting { now, then, .. } = setting;
                 let [name, direction, about] =
                     [&setting.setting, &setting.direction, &setting.about].map(|text| attribute(text));
-                let (now, then, others) = (size(*now), between(*then), attribute(&setting.others()));
+                let (now, then, others) =
+                    (size(*now), bounds_text(*then), attribute(&setting.other_changes()));
                 writeln!(
                     f,
                     "<tr><td>{name}</td><td>{now}</td><td>{then}</td><td class=\"text\">{direction}</td><td class=\"text\">{about}</td>\
@@ -102,7 +103,7 @@ impl Report {
             row.object_size,
             grouped(row.slabs),
             row.partial.map_or("?".to_owned(), grouped),
-            between(row.shrink),
+            bounds_text(row.shrink),
         )
     }
 }

@@ -19,7 +19,7 @@ const WORD: u64 = 8;
 /// The letters of `slab_debug=` that change the layout or the paths of a cache.
 const LETTERS: &str = "FZPU";
 /// The largest sheaf capacity that a setting may name, in objects.
-const MOST_CAPACITY: u64 = 1 << 16;
+const MAX_SHEAF_CAPACITY: u64 = 1 << 16;
 
 /// The estimated effect of a change of the kernel's settings.
 #[derive(Clone, Debug, Serialize)]
@@ -169,9 +169,9 @@ impl FromStr for Request {
             "slab_min_objects" => Self::MinObjects(number(1 << 15)? as u32),
             "cpu_partial" => Self::CpuPartial(number(1 << 20)?),
             "sheaf_capacity" => Self::SheafCapacity(match value.and_then(|value| value.strip_suffix('%')) {
-                None => Capacity::Objects(number(MOST_CAPACITY).map_err(|_| {
+                None => Capacity::Objects(number(MAX_SHEAF_CAPACITY).map_err(|_| {
                     anyhow::anyhow!(
-                        "expected sheaf_capacity=N objects (up to {MOST_CAPACITY}), or sheaf_capacity=P%, such as 50%"
+                        "expected sheaf_capacity=N objects (up to {MAX_SHEAF_CAPACITY}), or sheaf_capacity=P%, such as 50%"
                     )
                 })?),
                 Some(percent) => match percent.parse().ok().filter(|percent| *percent <= 10_000) {
@@ -222,7 +222,7 @@ impl Debug {
         Self { letters: letters.to_owned(), caches: vec![] }
     }
 
-    fn has(&self, letter: char) -> bool {
+    fn has_flag(&self, letter: char) -> bool {
         self.letters.contains(letter)
     }
 
@@ -242,11 +242,11 @@ impl Debug {
     fn stride(&self, cache: &Cache, version: Option<(u32, u32)>) -> Bounds {
         let now = cache.row.object_size;
         let plain = Self::of_all("");
-        let of = |shape: Shape| now + self.by_steps(shape).saturating_sub(plain.by_steps(shape));
-        match Shape::of(cache, version) {
+        let of = |shape: ObjectShape| now + self.by_steps(shape).saturating_sub(plain.by_steps(shape));
+        match ObjectShape::of(cache, version) {
             Some(shape) => exactly(of(shape)),
             None => {
-                let shapes = Shape::possible(now).filter(|shape| plain.by_steps(*shape) == now);
+                let shapes = ObjectShape::possible(now).filter(|shape| plain.by_steps(*shape) == now);
                 let strides = shapes.map(of);
                 let all = strides.fold(None, |all: Option<Bounds>, stride| {
                     let all = all.unwrap_or(exactly(stride));
@@ -258,20 +258,20 @@ impl Debug {
     }
 
     /// The distance by the steps of the kernel's `calculate_sizes`.
-    fn by_steps(&self, shape: Shape) -> u64 {
-        let Shape { object, align, outside, is_kmalloc } = shape;
+    fn by_steps(&self, shape: ObjectShape) -> u64 {
+        let ObjectShape { object, align, outside, is_kmalloc } = shape;
         let mut size = object.next_multiple_of(WORD);
-        if self.has('Z') && size == object {
+        if self.has_flag('Z') && size == object {
             size += WORD;
         }
-        let asked_size = is_kmalloc && self.has('U');
-        if outside || self.has('P') || self.has('Z') && (object < WORD || asked_size) {
+        let asked_size = is_kmalloc && self.has_flag('U');
+        if outside || self.has_flag('P') || self.has_flag('Z') && (object < WORD || asked_size) {
             size += WORD;
         }
-        if self.has('U') {
+        if self.has_flag('U') {
             size += 64 + if is_kmalloc { WORD } else { 0 };
         }
-        if self.has('Z') {
+        if self.has_flag('Z') {
             size += WORD + WORD.next_multiple_of(align);
         }
         size.next_multiple_of(align)
@@ -280,7 +280,7 @@ impl Debug {
 
 /// What the layout of an object depends on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Shape {
+struct ObjectShape {
     /// Bytes of the object.
     object: u64,
     align: u64,
@@ -289,7 +289,7 @@ struct Shape {
     is_kmalloc: bool,
 }
 
-impl Shape {
+impl ObjectShape {
     /// The shape if the tables have all of it. The names of kmalloc's caches are enough.
     fn of(cache: &Cache, version: Option<(u32, u32)>) -> Option<Self> {
         let size = cache.row.object_size;
@@ -364,7 +364,7 @@ fn usual(machine: &Machine, has_sheaves: bool) -> Vec<Request> {
 }
 
 /// The caches of a machine, with what a setting needs.
-struct Desk<'s> {
+struct SettingContext<'s> {
     machine: &'s Machine,
     caches: Vec<(&'s Cache, Layers)>,
 }
@@ -379,7 +379,8 @@ pub(super) fn settings(
     requests: &[Request],
 ) -> anyhow::Result<Vec<Setting>> {
     let caches = snapshot.caches.iter().filter(|cache| cache.row.object_size > 0);
-    let desk = Desk { machine, caches: caches.map(|cache| (cache, cache.layers(machine))).collect() };
+    let desk =
+        SettingContext { machine, caches: caches.map(|cache| (cache, cache.layers(machine))).collect() };
     if requests.is_empty() {
         let has_sheaves = desk.caches.iter().any(|(_, layers)| layers.sheaf_capacity > 0);
         let usual = usual(machine, has_sheaves);
@@ -390,7 +391,7 @@ pub(super) fn settings(
     requests.iter().map(estimate).collect()
 }
 
-impl Desk<'_> {
+impl SettingContext<'_> {
     fn estimate(&self, request: &Request) -> Result<Setting, String> {
         let rule = || {
             self.machine.rule().ok_or_else(|| {
@@ -457,7 +458,7 @@ impl Desk<'_> {
             Some(cache_setting(cache, exactly(stride), now, exactly(then)))
         });
         let caches = caches.collect();
-        let mut setting = self.setting("objects in use, packed".to_owned(), caches);
+        let mut setting = self.setting("objects in use without holes".to_owned(), caches);
         let used = || self.caches.iter().filter(|(cache, _)| cache.row.slabs > 0);
         let layouts = |rule: &OrderRule| -> Vec<Geometry> {
             used()
@@ -492,18 +493,20 @@ impl Desk<'_> {
         });
         let caches = caches.collect();
         let about = match debug.letters.as_str() {
-            "F" => "objects in use, packed; checks need no memory",
-            "Z" => "objects in use, packed, with red zones around each",
-            "P" => "objects in use, packed; the free pointer moves behind the object",
+            "F" => "objects in use without holes; checks need no memory",
+            "Z" => "objects in use without holes, with red zones around each",
+            "P" => "objects in use without holes; the free pointer moves behind the object",
             "U" => {
-                "objects in use, packed, with 64 bytes of tracks each; the stacks that they name come on top"
+                "objects in use without holes, with 64 bytes of tracks each; call stacks need additional memory"
             }
-            _ => "objects in use, packed, with all that these letters add",
+            _ => "objects in use without holes, with all that these letters add",
         };
         let mut setting = self.setting(about.to_owned(), caches);
         let layouts_change = debug.letters != "F";
-        let unknown =
-            concerned.iter().filter(|(cache, _)| Shape::of(cache, self.machine.version).is_none()).count();
+        let unknown = concerned
+            .iter()
+            .filter(|(cache, _)| ObjectShape::of(cache, self.machine.version).is_none())
+            .count();
         if unknown > 0 && layouts_change {
             setting.missing = Some(format!(
                 "sysfs: slabinfo does not show the alignment, the constructor and the merged caches of {} caches; the bounds are over \
@@ -512,7 +515,7 @@ impl Desk<'_> {
             ));
         }
         if held > 0 {
-            setting.decreases.push(format!("what CPUs hold: nothing any more, now up to {}", size(held)));
+            setting.decreases.push(format!("objects held by CPUs: none, instead of up to {}", size(held)));
         }
         setting
             .increases
@@ -520,7 +523,7 @@ impl Desk<'_> {
         let merged: usize = concerned.iter().map(|(cache, _)| cache.aliases.len()).sum();
         if merged > 0 && layouts_change {
             setting.increases.push(format!(
-                "caches: {} more, because those with debugging are not merged",
+                "caches: {} more, because caches with debugging are not merged",
                 grouped(merged as u64)
             ));
         }
@@ -529,7 +532,7 @@ impl Desk<'_> {
 
     fn cpu_partial(&self, objects: u64) -> Result<Setting, String> {
         if self.machine.is_slab || self.machine.version.is_some_and(|version| version >= (7, 0)) {
-            return Err("this kernel has no partial slabs of CPUs (SLUB up to 6.19 has)".to_owned());
+            return Err("this kernel has no per-CPU partial slabs (SLUB has them up to 6.19)".to_owned());
         }
         let cpus = self.machine.cpus;
         let caches = self.caches.iter().map(|(cache, layers)| {
@@ -555,7 +558,7 @@ impl Desk<'_> {
         });
         let caches: Vec<_> = caches.collect();
         if caches.iter().all(|cache| cache.now == 0) {
-            return Err("CPUs hold no slab".to_owned());
+            return Err("no CPU holds a slab".to_owned());
         }
         let falls = caches.iter().all(|cache| cache.change.most == 0);
         let mut setting = self.setting("slabs that CPUs hold, at most".to_owned(), caches);
@@ -569,7 +572,9 @@ impl Desk<'_> {
         let Machine { cpus, nodes, .. } = *self.machine;
         let of: Vec<_> = self.caches.iter().filter(|(_, layers)| layers.sheaf_capacity > 0).collect();
         if of.is_empty() {
-            return Err("no cache has sheaves (since 6.18 two have, since 7.0 nearly all)".to_owned());
+            return Err(
+                "no cache has sheaves (two caches have them since 6.18, nearly all since 7.0)".to_owned()
+            );
         }
         let mut arrays = [0, 0];
         let mut sums = [0, 0];
@@ -609,7 +614,7 @@ impl Desk<'_> {
         match (sums[0], sums[1]) {
             (now, 0) => setting
                 .increases
-                .push(format!("{trips}: every operation, no more one in about {}", now / of.len() as u64)),
+                .push(format!("{trips}: every operation instead of one in about {}", now / of.len() as u64)),
             (now, then) if then < now => {
                 setting.increases.push(format!(
                     "{trips}: about {:.1} times as many",
@@ -629,7 +634,9 @@ impl Desk<'_> {
     fn no_merge(&self) -> Result<Setting, String> {
         let merged: Vec<_> = self.caches.iter().filter(|(cache, _)| !cache.aliases.is_empty()).collect();
         if merged.is_empty() {
-            return Err("the tables show no merged caches: expected sysfs, whose links show them".to_owned());
+            return Err(
+                "the tables do not show merged caches; expected sysfs, whose links show them".to_owned()
+            );
         }
         let Machine { cpus, nodes, version, .. } = *self.machine;
         let caches = merged.iter().map(|(cache, layers)| {
@@ -643,8 +650,7 @@ impl Desk<'_> {
             cache_setting(cache, exactly(cache.row.object_size), now, Bounds { least: now, most })
         });
         let caches = caches.collect();
-        let about =
-            "slabs of the merged caches; each that is used holds partial slabs and per-CPU ones apart";
+        let about = "slabs of the merged caches; each used cache has separate partial and per-CPU slabs";
         let mut setting = self.setting(about.to_owned(), caches);
         let more: u64 = merged.iter().map(|(cache, _)| cache.aliases.len() as u64).sum();
         setting.increases.push(format!("caches: {} more", grouped(more)));
@@ -678,7 +684,7 @@ impl Setting {
     }
 
     /// What else changes, in words.
-    pub(super) fn others(&self) -> String {
+    pub(super) fn other_changes(&self) -> String {
         let list = |verb: &str, things: &[String]| match things {
             [] => None,
             things => Some(format!("{verb}: {}", things.join("; "))),
@@ -756,8 +762,14 @@ mod tests {
         ] {
             assert_eq!(text.parse::<Request>().expect(text).to_string(), text);
         }
-        assert_eq!("slub_debug".parse::<Request>().expect("all letters").to_string(), "slab_debug=FZPU");
-        assert_eq!("slub_max_order=2".parse::<Request>().expect("an order"), Request::MaxOrder(2));
+        assert_eq!(
+            "slub_debug".parse::<Request>().expect("all letters must be accepted").to_string(),
+            "slab_debug=FZPU"
+        );
+        assert_eq!(
+            "slub_max_order=2".parse::<Request>().expect("the order must be accepted"),
+            Request::MaxOrder(2)
+        );
         for (text, expected) in [
             ("slab_max_order=11", "N up to 10"),
             ("sheaf_capacity=half", "such as 50%"),
@@ -795,7 +807,7 @@ mod tests {
             version: Some((7, 2)),
             is_slab: false,
         };
-        let desk = Desk { machine: &machine, caches: vec![(&cache, cache.layers(&machine))] };
+        let desk = SettingContext { machine: &machine, caches: vec![(&cache, cache.layers(&machine))] };
         let of = |capacity| desk.sheaves(capacity).expect("sheaves");
         let half = of(Capacity::Percent(50));
         // Of 18 sheaves: two of each CPU, and ten of the barn. The arrays of 60 and 30 have 512 bytes.

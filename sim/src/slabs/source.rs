@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use uslab::info::Row;
 
 /// The most bytes of a table: no real table is nearly as long, but a device may never end.
-const MOST_BYTES: u64 = 16 << 20;
+const MAX_TABLE_BYTES: u64 = 16 << 20;
 
 /// A kernel's tables at one moment.
 #[derive(Clone, Debug)]
@@ -81,7 +81,7 @@ impl Snapshot {
         let root = Path::new("/");
         let tables = Tables { folder: root, moment: None };
         let mut snapshot = tables.read("this machine".to_owned()).map_err(|error| {
-            error.context("this machine's tables are for root: `sudo uslab slabs`, or `sudo cat /proc/slabinfo > slabinfo` and `uslab slabs slabinfo`")
+            error.context("only root can read this machine's tables: `sudo uslab slabs`, or `sudo cat /proc/slabinfo > slabinfo` and `uslab slabs slabinfo`")
         })?;
         snapshot.cpus = Some(uslab_magazine::Cpus::os().count());
         Ok(snapshot)
@@ -121,8 +121,7 @@ impl Snapshot {
             snapshot.caches = rows.into_iter().map(cache).collect();
         } else {
             bail!(
-                "{shown}: line 1: expected `slabinfo - version: 2.1`, a tab-separated table of the attributes in /sys/kernel/slab, or what \
-                 `kmem -s` of crash prints; `uslab what {shown}` says what it is"
+                "{shown}: line 1: expected `slabinfo - version: 2.1`, a tab-separated table of the attributes in /sys/kernel/slab, or the output of crash's `kmem -s`; `uslab what {shown}` names the kind of a file"
             );
         }
         snapshot.checked(&[shown])
@@ -155,7 +154,7 @@ impl Snapshot {
         if read.table.rows.is_empty() {
             match self.faults.first() {
                 Some(fault) => bail!("{fault}"),
-                None => bail!("{shown}: no cache in it"),
+                None => bail!("{shown}: the tables have no cache"),
             }
         }
         self.page_size = PageSize::of_slabs(&read.table).unwrap_or(PageSize::Kib4).bytes();
@@ -215,7 +214,7 @@ impl Snapshot {
 
     fn checked(self, looked_for: &[String]) -> anyhow::Result<Self> {
         if self.caches.is_empty() {
-            bail!("{}: no table of a kernel's caches: looked for {}", self.place, looked_for.join(", "));
+            bail!("{}: expected a table of a kernel's caches: {}", self.place, looked_for.join(", "));
         }
         Ok(self)
     }
@@ -355,17 +354,17 @@ pub fn read_table(path: &Path) -> anyhow::Result<String> {
     let mut text = String::new();
     let from: Box<dyn Read> =
         if path == Path::new("-") { Box::new(io::stdin()) } else { Box::new(File::open(path)?) };
-    from.take(MOST_BYTES).read_to_string(&mut text).map_err(|error| match error.kind() {
+    from.take(MAX_TABLE_BYTES).read_to_string(&mut text).map_err(|error| match error.kind() {
         io::ErrorKind::InvalidData => {
             anyhow::anyhow!(
-                "not text: expected a slabinfo, unpacked; `uslab what {}` says what it is",
+                "not text: expected an unpacked slabinfo; `uslab what {}` names the kind of a file",
                 path.display()
             )
         }
         _ => error.into(),
     })?;
-    if text.len() as u64 == MOST_BYTES {
-        bail!("more than {} MiB: too long for a table of caches", MOST_BYTES >> 20);
+    if text.len() as u64 == MAX_TABLE_BYTES {
+        bail!("more than {} MiB: too long for a table of caches", MAX_TABLE_BYTES >> 20);
     }
     Ok(text)
 }

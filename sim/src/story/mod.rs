@@ -112,9 +112,15 @@ impl Story {
         const EXPECTED: &str = "expected a story that a failing model wrote with STORY_JSON=FILE";
         ensure!(!text.trim().is_empty(), "the file is empty; {EXPECTED}");
         let json: serde_json::Value = serde_json::from_str(text).context(EXPECTED)?;
-        ensure!(json.get("steps").is_some() && json.get("end").is_some(), "no story; {EXPECTED}");
+        ensure!(
+            json.get("steps").is_some() && json.get("end").is_some(),
+            "the file is not a counterexample trace; {EXPECTED}"
+        );
         let version = json.get("version").map_or("none".to_owned(), ToString::to_string);
-        ensure!(version == VERSION.to_string(), "a story of version {version}; expected version {VERSION}");
+        ensure!(
+            version == VERSION.to_string(),
+            "the counterexample trace has version {version}; expected version {VERSION}"
+        );
         serde_json::from_value(json).context(EXPECTED)
     }
 
@@ -259,7 +265,7 @@ mod tests {
         let mut idle = story.clone();
         idle.steps.push(Step { changes: vec![], ..story.steps[0].clone() });
         let state = idle.moment(3).unwrap().state;
-        assert!(state.iter().all(|part| part.before.is_none()), "the step left all alone: {state:?}");
+        assert!(state.iter().all(|part| part.before.is_none()), "the step changed no object: {state:?}");
         for number in [0, 3] {
             let error = story.moment(number).unwrap_err().to_string();
             assert_eq!(error, format!("--step {number}: expected 1 to 2"));

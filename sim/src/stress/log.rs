@@ -28,7 +28,7 @@ pub(super) struct Entry {
     /// The time since the start of the run.
     pub(super) at: Duration,
     /// The kind of the operation.
-    pub(super) deed: StressOperation,
+    pub(super) operation_kind: StressOperation,
     /// The source of the object.
     pub(super) source: Option<Source>,
     /// The address of the object.
@@ -41,14 +41,14 @@ impl fmt::Display for Entry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (at, address, token) = (self.at.as_secs_f64(), self.address, self.token);
         write!(f, "{at:12.6} s  ")?;
-        match (self.deed, self.source) {
+        match (self.operation_kind, self.source) {
             (StressOperation::Alloc, Some(source)) => write!(f, "alloc  {address:#x}  {source}: {token}"),
             (StressOperation::Free, Some(source)) => write!(f, "free   {address:#x}  {source}: {token}"),
             (StressOperation::Leave, Some(source)) => write!(f, "leave  {address:#x}  {source}: {token}"),
             (StressOperation::Take, Some(source)) => write!(f, "take   {address:#x}  {source}: {token}"),
             (StressOperation::Move(cpu), _) => write!(f, "moves to CPU {cpu}"),
             (StressOperation::Other(what), _) => f.write_str(what),
-            (deed, None) => write!(f, "{deed:?}"),
+            (operation_kind, None) => write!(f, "{operation_kind:?}"),
         }
     }
 }
@@ -68,7 +68,7 @@ impl Log {
         Self { entries: Vec::new(), next: 0, most }
     }
     /// Returns the most entries that the log keeps.
-    pub(super) fn most(&self) -> usize {
+    pub(super) fn max_entries(&self) -> usize {
         self.most
     }
     /// Adds an entry, replacing the oldest if the log is full.
@@ -98,7 +98,7 @@ mod tests {
             let token = Token::new(1, serial);
             log.push(Entry {
                 at: Duration::from_secs(serial),
-                deed: StressOperation::Alloc,
+                operation_kind: StressOperation::Alloc,
                 source: None,
                 address: 0,
                 token,

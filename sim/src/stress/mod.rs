@@ -32,14 +32,14 @@ use options::ROUNDS;
 pub use options::{Options, SECONDS};
 pub use report::Report;
 use report::{End, RoundReport};
-pub use runs::{Ran, Runs};
+pub use runs::{RunResult, Runs};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread::{Builder, Scope, ScopedJoinHandle};
 use std::time::{Duration, Instant};
 use uslab::Census;
 use uslab_magazine::sync::catch_panic;
 use uslab_magazine::sync::{AtomicBool, Ordering::Relaxed};
-use worker::{Bin, Seat, Worker};
+use worker::{Bin, ThreadSeat, Worker};
 pub use workload::Workload;
 use world::{CensusError, World};
 
@@ -52,8 +52,8 @@ pub fn caches() -> impl Iterator<Item = &'static str> {
 const ENDS: u32 = 8;
 /// The number of entries in all logs together; the smallest and largest number in one log follow.
 const LOGGED: usize = 1 << 16;
-const LEAST_LOGGED: usize = 256;
-const MOST_LOGGED: usize = 1 << 12;
+const MIN_LOGGED: usize = 256;
+const MAX_LOGGED: usize = 1 << 12;
 
 /// The limit at which a run, or a round, ends.
 #[derive(Clone, Copy, Debug)]
@@ -90,8 +90,8 @@ pub fn run(options: &Options, progress: &Progress) -> anyhow::Result<Report> {
     let goal = RunEnd { time: options.duration()?, operations: options.operations };
     let world = World::new(options.seed, options.faults.as_ref(), options.saboteur.clone())?;
     let bins: Vec<Bin<'_>> = (0..threads).map(|_| Bin::default()).collect();
-    let entries = (LOGGED / usize::from(threads)).clamp(LEAST_LOGGED, MOST_LOGGED);
-    let mut seats: Vec<_> = (1..=threads).map(|number| Seat::new(number, entries)).collect();
+    let entries = (LOGGED / usize::from(threads)).clamp(MIN_LOGGED, MAX_LOGGED);
+    let mut seats: Vec<_> = (1..=threads).map(|number| ThreadSeat::new(number, entries)).collect();
     let workloads =
         if options.workloads.is_empty() { &Workload::ALL[..] } else { options.workloads.as_slice() };
 
@@ -139,7 +139,7 @@ pub fn run(options: &Options, progress: &Progress) -> anyhow::Result<Report> {
 
     let infos = world.subsystem.info();
     let tallies = Workload::ALL.map(|workload| {
-        let of_seat = |seat: &Seat<'_>| seat.tallies[workload as usize];
+        let of_seat = |seat: &ThreadSeat<'_>| seat.tallies[workload as usize];
         (workload, seats.iter().map(of_seat).fold(Default::default(), worker::Tally::plus))
     });
     let threads_started = seats.iter().map(|seat| seat.threads).sum();
@@ -149,7 +149,7 @@ pub fn run(options: &Options, progress: &Progress) -> anyhow::Result<Report> {
         // After a violation, objects may be damaged, so no object is touched again.
         None
     };
-    let report = Report::new(report::Facts {
+    let report = Report::new(report::RunNumbers {
         options,
         world: &world,
         seats: &seats,
@@ -174,15 +174,15 @@ fn violated(world: &World, when: &str, missing: CensusError) {
     world.violated(world::Violation { at: world.now(), what, address, seats: Vec::new() });
 }
 
-fn census(world: &World, seats: &[Seat<'_>], bins: &[Bin<'_>]) -> Result<Census, CensusError> {
-    let of = |held: &worker::Held<'_>| (held.source, held.memory.address());
+fn census(world: &World, seats: &[ThreadSeat<'_>], bins: &[Bin<'_>]) -> Result<Census, CensusError> {
+    let of = |held: &worker::HeldObject<'_>| (held.source, held.memory.address());
     let left = bins.iter().flat_map(|bin| bin.lock().iter().map(of).collect::<Vec<_>>());
     let kept = seats.iter().flat_map(|seat| seat.held.iter().map(of));
     world.census(&kept.chain(left).collect::<Vec<_>>())
 }
 
 /// Verifies and frees everything, returns all memory, and checks that nothing remains.
-fn tear_down<'w>(world: &'w World, bins: &[Bin<'w>], seats: &mut Vec<Seat<'w>>) -> Option<End> {
+fn tear_down<'w>(world: &'w World, bins: &[Bin<'w>], seats: &mut Vec<ThreadSeat<'w>>) -> Option<End> {
     let before = world.subsystem.info().pages.committed_bytes();
     for seat in std::mem::take(seats) {
         let mut worker = Worker::new(world, bins, seat);
@@ -218,7 +218,7 @@ fn tear_down<'w>(world: &'w World, bins: &[Bin<'w>], seats: &mut Vec<Seat<'w>>) 
         ("bytes committed", end.committed_bytes[1]),
     ] {
         if left != 0 {
-            let what = format!("{left} {what} left after everything was freed");
+            let what = format!("{left} {what} remain after everything was freed");
             violated(world, "at the end", CensusError { what, address: None });
         }
     }
@@ -239,10 +239,10 @@ struct Supervisor<'w, 'e> {
 }
 
 /// The time between two checks of the goal.
-const LOOK: Duration = Duration::from_millis(10);
+const CHECK_INTERVAL: Duration = Duration::from_millis(10);
 
 impl<'w, 'e> Supervisor<'w, 'e> {
-    fn round(&self, seats: Vec<Seat<'w>>) -> anyhow::Result<Vec<Seat<'w>>> {
+    fn round(&self, seats: Vec<ThreadSeat<'w>>) -> anyhow::Result<Vec<ThreadSeat<'w>>> {
         let world = self.world;
         world.pause.store(false, Relaxed);
         let (count, mut home) = (seats.len(), vec![]);
@@ -253,11 +253,11 @@ impl<'w, 'e> Supervisor<'w, 'e> {
                 threads.push(self.start(scope, seat, send.clone())?);
             }
             while home.len() < count {
-                match ended.recv_timeout(LOOK) {
+                match ended.recv_timeout(CHECK_INTERVAL) {
                     Ok(seat) if world.paused() => home.push(seat),
                     Ok(seat) => threads.push(self.start(scope, seat, send.clone())?),
                     Err(RecvTimeoutError::Timeout) => {}
-                    Err(RecvTimeoutError::Disconnected) => bail!("a thread vanished"),
+                    Err(RecvTimeoutError::Disconnected) => bail!("a thread ended without a result"),
                 }
                 self.look();
                 threads = join(threads, ScopedJoinHandle::is_finished);
@@ -284,8 +284,8 @@ impl<'w, 'e> Supervisor<'w, 'e> {
     fn start<'s>(
         &self,
         scope: &'s Scope<'s, '_>,
-        seat: Seat<'w>,
-        send: Sender<Seat<'w>>,
+        seat: ThreadSeat<'w>,
+        send: Sender<ThreadSeat<'w>>,
     ) -> anyhow::Result<ScopedJoinHandle<'s, ()>>
     where
         'w: 's,
@@ -315,7 +315,7 @@ fn join<'s>(
 }
 
 /// The body of a thread, which takes turns until the thread or the round ends. Returns the thread's seat.
-fn sit<'w>(mut worker: Worker<'w, '_>, workloads: &[Workload]) -> Seat<'w> {
+fn sit<'w>(mut worker: Worker<'w, '_>, workloads: &[Workload]) -> ThreadSeat<'w> {
     let mut counted = total(&worker.seat);
     while !worker.paused() {
         let workload = worker.pick(workloads);
@@ -324,7 +324,7 @@ fn sit<'w>(mut worker: Worker<'w, '_>, workloads: &[Workload]) -> Seat<'w> {
             let said =
                 panic.downcast_ref::<String>().map(String::as_str).or(panic.downcast_ref::<&str>().copied());
             let what =
-                format!("panic in a turn of {}: {}", workload.name(), said.unwrap_or("of another type"));
+                format!("panic in workload {}: {}", workload.name(), said.unwrap_or("of another type"));
             worker.violated(what, None, &[]);
         }
         let now = total(&worker.seat);
@@ -337,6 +337,6 @@ fn sit<'w>(mut worker: Worker<'w, '_>, workloads: &[Workload]) -> Seat<'w> {
     worker.seat
 }
 
-fn total(seat: &Seat<'_>) -> u64 {
+fn total(seat: &ThreadSeat<'_>) -> u64 {
     seat.tallies.iter().map(|tally| tally.operations()).sum()
 }

@@ -46,9 +46,9 @@ impl fmt::Debug for Options {
 
 /// The seconds of a run without a limit.
 pub const SECONDS: f64 = 10.0;
-const MOST_THREADS: u32 = 4096;
+const MAX_THREADS: u32 = 4096;
 /// The most seconds of a run: 30 days.
-const MOST_SECONDS: f64 = 30.0 * 86_400.0;
+const MAX_SECONDS: f64 = 30.0 * 86_400.0;
 /// The number of rounds in a run, each with a census at its end.
 pub(super) const ROUNDS: u32 = 8;
 impl Default for Options {
@@ -73,18 +73,18 @@ impl Options {
             Some(threads) => threads,
             None => {
                 let cpus = std::thread::available_parallelism().map_or(1, |cpus| cpus.get());
-                u32::try_from(cpus).unwrap_or(MOST_THREADS).saturating_mul(4).clamp(4, MOST_THREADS)
+                u32::try_from(cpus).unwrap_or(MAX_THREADS).saturating_mul(4).clamp(4, MAX_THREADS)
             }
         };
         match u16::try_from(threads) {
-            Ok(seats) if (1..=MOST_THREADS).contains(&threads) => Ok(seats),
-            _ => bail!("--threads {threads}: expected 1 to {MOST_THREADS}"),
+            Ok(seats) if (1..=MAX_THREADS).contains(&threads) => Ok(seats),
+            _ => bail!("--threads {threads}: expected 1 to {MAX_THREADS}"),
         }
     }
     pub(super) fn duration(&self) -> anyhow::Result<Option<Duration>> {
         match self.seconds {
-            Some(seconds) if !(seconds > 0.0 && seconds <= MOST_SECONDS) => {
-                bail!("--seconds {seconds}: expected more than 0, at most {MOST_SECONDS}")
+            Some(seconds) if !(seconds > 0.0 && seconds <= MAX_SECONDS) => {
+                bail!("--seconds {seconds}: expected more than 0, at most {MAX_SECONDS}")
             }
             Some(seconds) => Ok(Some(Duration::from_secs_f64(seconds))),
             None if self.operations.is_some() => Ok(None),

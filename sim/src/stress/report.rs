@@ -2,7 +2,7 @@
 
 use super::last_deeds;
 use super::log::Entry;
-use super::worker::{Seat, Tally};
+use super::worker::{Tally, ThreadSeat};
 use super::workload::Workload;
 use super::world::{Violation, World};
 use super::{Options, ROUNDS};
@@ -14,10 +14,10 @@ use std::time::Duration;
 use uslab::{Census, Info, Paths, faults};
 
 /// The numbers known at the end of a run.
-pub(super) struct Facts<'a, 'w> {
+pub(super) struct RunNumbers<'a, 'w> {
     pub(super) options: &'a Options,
     pub(super) world: &'a World,
-    pub(super) seats: &'a [Seat<'w>],
+    pub(super) seats: &'a [ThreadSeat<'w>],
     pub(super) threads_started: u64,
     pub(super) tallies: &'a [(Workload, Tally)],
     /// The counts before everything was freed.
@@ -140,10 +140,10 @@ pub struct ViolationReport {
 const HISTORY: usize = 32;
 const LAST: usize = 24;
 /// The most violations that are reported with their history, because one bug causes many.
-const TOLD: usize = 4;
+const MAX_TRACED_VIOLATIONS: usize = 4;
 
 impl ViolationReport {
-    fn new(violation: &Violation, seats: &[Seat<'_>]) -> Self {
+    fn new(violation: &Violation, seats: &[ThreadSeat<'_>]) -> Self {
         let mut history: Vec<(u16, &Entry)> = seats
             .iter()
             .flat_map(|seat| seat.log.iter().map(|entry| (seat.number, entry)))
@@ -159,7 +159,7 @@ impl ViolationReport {
                 involved.push(*seat);
             }
         }
-        let last = |seat: &Seat<'_>| {
+        let last = |seat: &ThreadSeat<'_>| {
             let mut lines: Vec<_> = seat.log.iter().rev().take(LAST).map(Entry::to_string).collect();
             lines.reverse();
             (seat.number, lines)
@@ -178,8 +178,9 @@ impl ViolationReport {
 }
 
 impl Report {
-    pub(super) fn new(facts: Facts<'_, '_>) -> Self {
-        let Facts { options, world, seats, threads_started, tallies, infos, elapsed, rounds, end } = facts;
+    pub(super) fn new(facts: RunNumbers<'_, '_>) -> Self {
+        let RunNumbers { options, world, seats, threads_started, tallies, infos, elapsed, rounds, end } =
+            facts;
         let seconds = elapsed.as_secs_f64();
         let rate = |n: u64| n as f64 / seconds.max(1e-9);
         let operations: u64 = tallies.iter().map(|(_, tally)| tally.operations()).sum();
@@ -207,7 +208,7 @@ impl Report {
             faults: options.faults.as_ref().map(ToString::to_string),
             fault_points: world.faults.tally(),
             paths: infos.paths(),
-            remembered: seats.first().map_or(0, |seat| seat.log.most() as u64),
+            remembered: seats.first().map_or(0, |seat| seat.log.max_entries() as u64),
             aborts: cpus.aborts(),
             rounds,
             end,
@@ -232,7 +233,7 @@ impl Report {
     fn write_page(&self, out: &mut String) -> fmt::Result {
         writeln!(
             out,
-            "stress: {} operations in {:.1} s, {} a second; {} threads at a time, {} in all, on {} CPUs; seed {}",
+            "stress: {} operations in {:.1} s, {} a second; {} concurrent threads, {} in total, on {} CPUs; seed {}",
             grouped(self.operations),
             self.seconds,
             grouped(self.operations_per_second as u64),
@@ -243,7 +244,7 @@ impl Report {
         )?;
         writeln!(
             out,
-            "{}: {} sequences ran again; each of {} allocations and frees by the dearest thing that it did:\n{}\n",
+            "{}: {} sequences restarted; {} allocations and frees by where they were served:\n{}\n",
             self.mechanism,
             grouped(self.aborts),
             grouped(self.paths.operations()),
@@ -273,7 +274,7 @@ impl Report {
             let c = &last.census;
             writeln!(
                 out,
-                "\nCensus: {} times the threads' count, the caches' numbers and a walk of all slabs and pages agreed.",
+                "\nCensus: the threads' counts, the caches' counts and a walk over all slabs and pages agreed {} times.",
                 self.rounds.len()
             )?;
             writeln!(
@@ -311,13 +312,13 @@ impl Report {
     }
 
     fn write_violations(&self, out: &mut String) -> fmt::Result {
-        for violation in self.violations.iter().take(TOLD) {
+        for violation in self.violations.iter().take(MAX_TRACED_VIOLATIONS) {
             writeln!(out, "\nVIOLATION at {:.6} s, seed {}: {}", violation.at, self.seed, violation.what)?;
             match (violation.object, violation.history.is_empty()) {
                 (_, false) => writeln!(out, "history of the object:")?,
                 (true, true) => writeln!(
                     out,
-                    "history of the object: nothing; each thread remembers its last {} deeds",
+                    "history of the object: unknown; each thread logs only its last {} operations",
                     grouped(self.remembered)
                 )?,
                 (false, true) => {}

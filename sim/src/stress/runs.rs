@@ -10,11 +10,11 @@ use std::sync::atomic::Ordering::Relaxed;
 use uslab_sync::shard::{Shard, Share};
 
 /// The kind of work that shards' files name.
-const WHAT: &str = "stress";
+const WORK_KIND: &str = "stress";
 
 /// The result of one run.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]
-pub struct Ran {
+pub struct RunResult {
     /// The seed of the run.
     pub seed: u64,
     /// The number of allocations, frees, refusals and other calls.
@@ -29,7 +29,7 @@ pub struct Runs {
     /// The number of all runs.
     pub of: u64,
     /// The results in the order of their seeds.
-    pub runs: Vec<Ran>,
+    pub runs: Vec<RunResult>,
 }
 
 impl Runs {
@@ -44,10 +44,10 @@ impl Runs {
             let seed = options.seed.wrapping_add(number);
             let report = run(&Options { seed, ..options.clone() }, progress)?;
             if options.interrupted.load(Relaxed) {
-                bail!("the run of seed {seed} was ended early, the {}th of {of}", number + 1);
+                bail!("the run of seed {seed}, number {} of {of}, was interrupted", number + 1);
             }
             let violations = report.violations.into_iter().map(|violation| violation.what).collect();
-            runs.push(Ran { seed, operations: report.operations, violations });
+            runs.push(RunResult { seed, operations: report.operations, violations });
         }
         Ok(Self { of, runs })
     }
@@ -57,13 +57,13 @@ impl Runs {
     /// # Errors
     /// Fails if the file cannot be written.
     pub fn leave(&self, options: &Options, shard: Shard, path: Option<&Path>) -> anyhow::Result<PathBuf> {
-        let program = std::env::current_exe().and_then(std::fs::read).context("this program")?;
+        let program = std::env::current_exe().and_then(std::fs::read).context("cannot read this program")?;
         let mut hasher = DefaultHasher::new();
         program.hash(&mut hasher);
         let of = format!("program {:016x}, {} runs, {options:?}", hasher.finish(), self.of);
         let rows = self.runs.iter().map(serde_json::to_string).collect::<Result<_, _>>()?;
-        let path = path.map_or_else(|| Share::file(Path::new("."), WHAT, shard), Path::to_owned);
-        let share = Share { what: WHAT.to_owned(), shard, of, rows };
+        let path = path.map_or_else(|| Share::file(Path::new("."), WORK_KIND, shard), Path::to_owned);
+        let share = Share { what: WORK_KIND.to_owned(), shard, of, rows };
         share.write(&path).map_err(anyhow::Error::msg)?;
         Ok(path)
     }
@@ -73,17 +73,17 @@ impl Runs {
     /// # Errors
     /// Fails if a shard is missing, cut off, or of another program or other runs.
     pub fn merge(files: &[PathBuf]) -> anyhow::Result<Self> {
-        let shares = Share::join(WHAT, files).map_err(anyhow::Error::msg)?;
+        let shares = Share::join(WORK_KIND, files).map_err(anyhow::Error::msg)?;
         let of = shares[0].of.split(", ").find_map(|part| part.strip_suffix(" runs")?.parse().ok());
         let of: u64 = of.with_context(|| format!("{}: expected a number of runs", shares[0].of))?;
-        let mut runs: Vec<Ran> = vec![];
+        let mut runs: Vec<RunResult> = vec![];
         for row in shares.iter().flat_map(|share| &share.rows) {
             runs.push(serde_json::from_str(row).with_context(|| format!("the row {row:?}"))?);
         }
         let follow = runs.windows(2).all(|two| two[1].seed == two[0].seed.wrapping_add(1));
         ensure!(
             follow && runs.len() as u64 == of,
-            "the shares have {} runs, and {of} of seeds that follow one another were expected",
+            "the shares have {} runs; expected {of} runs with consecutive seeds",
             runs.len()
         );
         Ok(Self { of, runs })
@@ -96,7 +96,7 @@ impl Runs {
 
     /// Formats a line for each run, and their sum.
     pub fn page(&self) -> String {
-        let line = |ran: &Ran| {
+        let line = |ran: &RunResult| {
             let violations: Vec<String> =
                 ran.violations.iter().map(|what| format!("\n  VIOLATION {what}")).collect();
             format!("seed {}: {} operations{}\n", ran.seed, grouped(ran.operations), violations.concat())

@@ -22,7 +22,7 @@ impl Token {
         (self.0 >> SERIAL) as u16
     }
     /// Returns the token at the start of an object's bytes, if its seat is between 1 and `seats`.
-    pub(super) fn found(bytes: &[u8], seats: u16) -> Option<Self> {
+    pub(super) fn in_object(bytes: &[u8], seats: u16) -> Option<Self> {
         let token = Self(u64::from_le_bytes(*bytes.first_chunk()?));
         (1..=seats).contains(&token.seat()).then_some(token)
     }
@@ -103,9 +103,9 @@ mod tests {
         let token = Token::new(3, 99);
         let mut bytes = [0; 16];
         Pattern::held(7, token).write(&mut bytes);
-        assert_eq!((Token::found(&bytes, 3), Token::found(&bytes, 2)), (Some(token), None));
+        assert_eq!((Token::in_object(&bytes, 3), Token::in_object(&bytes, 2)), (Some(token), None));
         Pattern::free(7).write(&mut bytes);
-        assert_eq!((Token::found(&bytes, u16::MAX), Token::found(&[1], 1)), (None, None));
+        assert_eq!((Token::in_object(&bytes, u16::MAX), Token::in_object(&[1], 1)), (None, None));
         assert_eq!(token.to_string(), "thread 3's allocation 99");
     }
 }

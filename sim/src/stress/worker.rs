@@ -18,7 +18,7 @@ use uslab_magazine::sync::catch_panic;
 
 /// An object that a seat or a bin holds.
 #[derive(Debug)]
-pub(super) struct Held<'w> {
+pub(super) struct HeldObject<'w> {
     pub(super) memory: Memory<'w>,
     pub(super) source: Source,
     token: Token,
@@ -27,7 +27,7 @@ pub(super) struct Held<'w> {
 }
 
 /// Objects that a seat left for others.
-pub(super) type Bin<'w> = Mutex<Vec<Held<'w>>>;
+pub(super) type Bin<'w> = Mutex<Vec<HeldObject<'w>>>;
 
 /// The counts of one workload.
 #[derive(Clone, Copy, Debug, Default)]
@@ -39,13 +39,13 @@ pub(super) struct Tally {
     /// The number of allocations that were refused.
     pub(super) refused: u64,
     /// The number of other calls.
-    pub(super) others: u64,
+    pub(super) other_calls: u64,
 }
 
 impl Tally {
     /// Returns the sum of all counts.
     pub(super) fn operations(self) -> u64 {
-        self.allocs + self.frees + self.refused + self.others
+        self.allocs + self.frees + self.refused + self.other_calls
     }
     /// Returns the sums of two tallies.
     #[must_use]
@@ -54,19 +54,19 @@ impl Tally {
             allocs: self.allocs + other.allocs,
             frees: self.frees + other.frees,
             refused: self.refused + other.refused,
-            others: self.others + other.others,
+            other_calls: self.other_calls + other.other_calls,
         }
     }
 }
 
 /// The place of a thread, which outlives the thread. See the [module](self).
 #[derive(Debug)]
-pub(super) struct Seat<'w> {
+pub(super) struct ThreadSeat<'w> {
     /// The number of the seat, from 1.
     pub(super) number: u16,
     /// The number of allocations so far.
     serial: u64,
-    pub(super) held: Vec<Held<'w>>,
+    pub(super) held: Vec<HeldObject<'w>>,
     bytes: usize,
     pub(super) log: Log,
     pub(super) tallies: [Tally; Workload::ALL.len()],
@@ -74,7 +74,7 @@ pub(super) struct Seat<'w> {
     pub(super) threads: u64,
 }
 
-impl Seat<'_> {
+impl ThreadSeat<'_> {
     /// Creates an empty seat, whose log keeps `entries` entries.
     pub(super) fn new(number: u16, entries: usize) -> Self {
         Self {
@@ -90,19 +90,19 @@ impl Seat<'_> {
 }
 
 /// The most objects, and the most bytes, that a seat holds from one turn to the next.
-const MOST_HELD: usize = 1024;
-const MOST_BYTES: usize = 2 << 20;
+const MAX_HELD_OBJECTS: usize = 1024;
+const MAX_HELD_BYTES: usize = 2 << 20;
 /// The number of bytes up to which objects are always stamped as a whole; larger ones only on one occasion in
-/// [`WHOLE_EVERY`].
+/// [`FULL_CHECK_INTERVAL`].
 const STAMPED: usize = 8192;
-const WHOLE_EVERY: u32 = 16;
+const FULL_CHECK_INTERVAL: u32 = 16;
 
 /// A thread at its seat.
 #[derive(Debug)]
 pub(super) struct Worker<'w, 'e> {
     pub(super) world: &'w World,
     pub(super) bins: &'e [Bin<'w>],
-    pub(super) seat: Seat<'w>,
+    pub(super) seat: ThreadSeat<'w>,
     pub(super) rng: SmallRng,
     pub(super) workload: Workload,
 }
@@ -110,7 +110,7 @@ pub(super) struct Worker<'w, 'e> {
 impl<'w, 'e> Worker<'w, 'e> {
     /// Creates the next thread at `seat`: its decisions follow from the world's seed, the seat, and the seat's number
     /// of threads.
-    pub(super) fn new(world: &'w World, bins: &'e [Bin<'w>], mut seat: Seat<'w>) -> Self {
+    pub(super) fn new(world: &'w World, bins: &'e [Bin<'w>], mut seat: ThreadSeat<'w>) -> Self {
         seat.threads += 1;
         let own = u64::from(seat.number) << 40 | seat.threads;
         let rng = SmallRng::seed_from_u64(world.seed ^ own.wrapping_mul(0x9e37_79b9_7f4a_7c15));
@@ -141,7 +141,7 @@ impl<'w, 'e> Worker<'w, 'e> {
 
     /// Allocates an object of `source` and stamps it; returns `None` if the allocation was refused, and a refusal is
     /// allowed.
-    pub(super) fn alloc(&mut self, source: Source) -> Option<Held<'w>> {
+    pub(super) fn alloc(&mut self, source: Source) -> Option<HeldObject<'w>> {
         let world = self.world;
         let memory = self.granted(source, || world.alloc(source))?;
         self.adopt(memory, source)
@@ -172,7 +172,7 @@ impl<'w, 'e> Worker<'w, 'e> {
     }
 
     /// Makes new memory this seat's object. If the cache has a constructor, the free pattern must be unchanged.
-    pub(super) fn adopt<'m>(&mut self, mut memory: Memory<'m>, source: Source) -> Option<Held<'m>> {
+    pub(super) fn adopt<'m>(&mut self, mut memory: Memory<'m>, source: Source) -> Option<HeldObject<'m>> {
         self.tally().allocs += 1;
         self.seat.serial += 1;
         let token = Token::new(self.seat.number, self.seat.serial);
@@ -186,13 +186,13 @@ impl<'w, 'e> Worker<'w, 'e> {
             std::mem::forget(memory);
             return None;
         }
-        let stamped = if size <= STAMPED || self.once_in(WHOLE_EVERY) { size } else { STAMPED / 2 };
+        let stamped = if size <= STAMPED || self.once_in(FULL_CHECK_INTERVAL) { size } else { STAMPED / 2 };
         Pattern::held(self.world.seed, token).write(memory.front_mut(stamped));
-        Some(Held { memory, source, token, stamped })
+        Some(HeldObject { memory, source, token, stamped })
     }
 
     /// Returns `true` if the object still has its stamp; otherwise reports a violation.
-    pub(super) fn verify(&mut self, held: &Held<'_>) -> bool {
+    pub(super) fn verify(&mut self, held: &HeldObject<'_>) -> bool {
         let pattern = Pattern::held(self.world.seed, held.token);
         let Some(at) = pattern.differs(held.memory.front(held.stamped)) else { return true };
         let what = format!("{}: byte {at} of an object in use was overwritten", held.source);
@@ -201,7 +201,7 @@ impl<'w, 'e> Worker<'w, 'e> {
     }
 
     /// Verifies an object and prepares it for its free; returns `None` without freeing if its stamp was overwritten.
-    pub(super) fn part<'m>(&mut self, mut held: Held<'m>) -> Option<Memory<'m>> {
+    pub(super) fn part<'m>(&mut self, mut held: HeldObject<'m>) -> Option<Memory<'m>> {
         if !self.verify(&held) {
             std::mem::forget(held);
             return None;
@@ -216,7 +216,7 @@ impl<'w, 'e> Worker<'w, 'e> {
     }
 
     /// Verifies an object and frees it.
-    pub(super) fn free(&mut self, held: Held<'_>) {
+    pub(super) fn free(&mut self, held: HeldObject<'_>) {
         let source = held.source;
         let Some(memory) = self.part(held) else { return };
         let address = match &memory {
@@ -230,15 +230,15 @@ impl<'w, 'e> Worker<'w, 'e> {
     // ---- what the seat keeps ----
 
     /// Keeps an object, or frees it if the seat is full.
-    pub(super) fn keep(&mut self, held: Held<'w>) {
-        if self.seat.held.len() >= MOST_HELD || self.seat.bytes + held.memory.size() > MOST_BYTES {
+    pub(super) fn keep(&mut self, held: HeldObject<'w>) {
+        if self.seat.held.len() >= MAX_HELD_OBJECTS || self.seat.bytes + held.memory.size() > MAX_HELD_BYTES {
             return self.free(held);
         }
         self.seat.bytes += held.memory.size();
         self.seat.held.push(held);
     }
     /// Takes a random kept object.
-    pub(super) fn any_kept(&mut self) -> Option<Held<'w>> {
+    pub(super) fn any_kept(&mut self) -> Option<HeldObject<'w>> {
         if self.seat.held.is_empty() {
             return None;
         }
@@ -267,14 +267,14 @@ impl<'w, 'e> Worker<'w, 'e> {
         }
     }
     /// Leaves objects in a bin for other threads.
-    pub(super) fn leave(&mut self, bin: usize, objects: Vec<Held<'w>>) {
+    pub(super) fn leave(&mut self, bin: usize, objects: Vec<HeldObject<'w>>) {
         for held in &objects {
             self.log(StressOperation::Leave, held.source, held.memory.address(), held.token);
         }
         self.bins[bin].lock().extend(objects);
     }
     /// Takes up to `most` objects out of a bin.
-    pub(super) fn take(&mut self, bin: usize, most: usize) -> Vec<Held<'w>> {
+    pub(super) fn take(&mut self, bin: usize, most: usize) -> Vec<HeldObject<'w>> {
         let objects = {
             let mut bin = self.bins[bin].lock();
             let rest = bin.len().saturating_sub(most);
@@ -288,36 +288,46 @@ impl<'w, 'e> Worker<'w, 'e> {
 
     // ---- the log ----
 
-    fn log(&mut self, deed: StressOperation, source: Source, address: usize, token: Token) {
-        self.seat.log.push(Entry { at: self.world.now(), deed, source: Some(source), address, token });
+    fn log(&mut self, operation_kind: StressOperation, source: Source, address: usize, token: Token) {
+        self.seat.log.push(Entry {
+            at: self.world.now(),
+            operation_kind,
+            source: Some(source),
+            address,
+            token,
+        });
     }
     /// Runs an operation that is neither an allocation nor a free.
     pub(super) fn other<R>(&mut self, what: &'static str, act: impl FnOnce(&World) -> R) -> R {
-        self.deed(StressOperation::Other(what), act)
+        self.run_and_log(StressOperation::Other(what), act)
     }
 
     /// Runs and logs an operation that does not concern an object.
-    pub(super) fn deed<R>(&mut self, deed: StressOperation, act: impl FnOnce(&World) -> R) -> R {
-        self.tally().others += 1;
+    pub(super) fn run_and_log<R>(
+        &mut self,
+        operation_kind: StressOperation,
+        act: impl FnOnce(&World) -> R,
+    ) -> R {
+        self.tally().other_calls += 1;
         let (at, token) = (self.world.now(), Token::new(self.seat.number, self.seat.serial));
-        self.seat.log.push(Entry { at, deed, source: None, address: 0, token });
+        self.seat.log.push(Entry { at, operation_kind, source: None, address: 0, token });
         act(self.world)
     }
 
     /// Reports an object with wrong contents. If the contents have another owner's stamp, that owner is involved, too.
     fn torn(&mut self, memory: &Memory<'_>, what: String, token: Token) {
-        let found = Token::found(memory.front(8), self.bins.len() as u16).filter(|found| *found != token);
+        let found = Token::in_object(memory.front(8), self.bins.len() as u16).filter(|found| *found != token);
         let what = match found {
-            Some(other) => format!("{what} ({token}); it bears the stamp of {other}"),
+            Some(other) => format!("{what} ({token}), which has the stamp of {other}"),
             None => format!("{what} ({token})"),
         };
         let seats = [Some(token.seat()), found.map(Token::seat)];
         self.violated(what, Some(memory.address()), &seats.into_iter().flatten().collect::<Vec<_>>());
     }
-    /// Reports a violation that involves this seat and `others`.
-    pub(super) fn violated(&mut self, what: String, address: Option<usize>, others: &[u16]) {
+    /// Reports a violation that involves this seat and `other_calls`.
+    pub(super) fn violated(&mut self, what: String, address: Option<usize>, other_calls: &[u16]) {
         let mut seats = vec![self.seat.number];
-        for seat in others {
+        for seat in other_calls {
             if !seats.contains(seat) {
                 seats.push(*seat);
             }

@@ -2,7 +2,7 @@
 
 use super::affinity;
 use super::log::StressOperation;
-use super::worker::{Held, Worker};
+use super::worker::{HeldObject, Worker};
 use super::world::{Memory, Source};
 use clap::ValueEnum;
 use std::sync::Arc;
@@ -120,7 +120,7 @@ fn exchange(worker: &mut Worker<'_, '_>) {
 }
 
 /// Frees objects in one of several orders, chosen at random.
-fn free_in_some_order<'w>(worker: &mut Worker<'w, '_>, mut objects: Vec<Held<'w>>) {
+fn free_in_some_order<'w>(worker: &mut Worker<'w, '_>, mut objects: Vec<HeldObject<'w>>) {
     match worker.below(3) {
         0 => {}
         1 => objects.reverse(),
@@ -170,10 +170,10 @@ fn migrate(worker: &mut Worker<'_, '_>) {
     let cpus = affinity::usable();
     for _ in 0..16 {
         let cpu = worker.pick(&cpus);
-        worker.deed(StressOperation::Move(cpu), |_| affinity::pin(&[cpu]));
+        worker.run_and_log(StressOperation::Move(cpu), |_| affinity::pin(&[cpu]));
         churn(worker, 64);
     }
-    worker.other("moves anywhere", |_| affinity::pin(&cpus));
+    worker.other("moves to any CPU", |_| affinity::pin(&cpus));
 }
 
 /// The most objects of a temporary cache at a time.
@@ -212,7 +212,7 @@ fn replace(worker: &mut Worker<'_, '_>, slot: usize, old: &KmemCache) {
 }
 
 fn use_temporary(worker: &mut Worker<'_, '_>, cache: &KmemCache) {
-    let mut objects: Vec<Held<'_>> = vec![];
+    let mut objects: Vec<HeldObject<'_>> = vec![];
     for _ in 0..1 + worker.below(TEMPORARY) {
         let Some(block) = worker.granted(Source::Temporary, || cache.alloc_block(Gfp::KERNEL)) else { break };
         objects.extend(worker.adopt(Memory::Block(block), Source::Temporary));
@@ -261,7 +261,7 @@ fn private(worker: &mut Worker<'_, '_>) {
         for _ in 0..promised {
             match mine.alloc_block() {
                 Some(block) => objects.extend(worker.adopt(Memory::Block(block), source)),
-                None => worker.violated(format!("{source}: a promised object was not there"), None, &[]),
+                None => worker.violated(format!("{source}: a reserved object was not available"), None, &[]),
             }
         }
         let again = 1 + worker.below(150);

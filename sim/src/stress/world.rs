@@ -371,7 +371,7 @@ impl World {
                 let lost = self
                     .classes()
                     .find_map(|cache| Some((cache, unowned_objects(cache, &held).pop_first()?)));
-                let mut what = format!("{what}: threads hold {count}, {used} are in use");
+                let mut what = format!("{what}: threads hold {count}, but {used} are in use");
                 if let Some((cache, address)) = lost {
                     what = format!("cache {}: {what}; no thread holds {address:#x}", cache.name());
                 }
@@ -412,7 +412,7 @@ const NAMED: usize = 8;
 fn missing(cache: &KmemCache, held: &BTreeSet<usize>) -> CensusError {
     let counted = cache.info().used;
     let mut what =
-        format!("cache {}: objects: threads hold {}, {counted} are in use", cache.name(), held.len());
+        format!("cache {}: objects: threads hold {}, but {counted} are in use", cache.name(), held.len());
     let lost = unowned_objects(cache, held);
     if !lost.is_empty() {
         let named: Vec<String> = lost.iter().take(NAMED).map(|address| format!("{address:#x}")).collect();

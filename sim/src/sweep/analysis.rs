@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 /// The parameters of a run without the setting; runs with equal parameters are compared.
 type Cell<'a> = (&'a str, u32, Option<u32>, Option<u64>, Option<u32>, Option<u64>);
 /// A workload on a number of CPUs.
-pub(super) type Place<'a> = (&'a str, u32);
+pub(super) type WorkloadOnCpus<'a> = (&'a str, u32);
 
 /// The score of a setting, over all its runs.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -74,7 +74,7 @@ fn cell(row: &Row) -> Cell<'_> {
     (&row.work, row.cpus, row.size, row.ops, row.think, row.seed)
 }
 
-pub(super) fn place(row: &Row) -> Place<'_> {
+pub(super) fn place(row: &Row) -> WorkloadOnCpus<'_> {
     (&row.work, row.cpus)
 }
 
@@ -173,7 +173,7 @@ pub(super) fn mean(values: &[f64]) -> (f64, Option<f64>) {
 
 /// Returns the best setting of each workload on each number of CPUs.
 pub(super) fn best(rows: &[Row], metric: Metric) -> Vec<Best> {
-    let mut places: BTreeMap<Place<'_>, (bool, BTreeMap<&str, Vec<f64>>)> = BTreeMap::new();
+    let mut places: BTreeMap<WorkloadOnCpus<'_>, (bool, BTreeMap<&str, Vec<f64>>)> = BTreeMap::new();
     for row in rows {
         let (_, settings) = places.entry(place(row)).or_insert_with(|| (row.validated, BTreeMap::new()));
         settings.entry(&row.setting).or_default().push(row.numbers.get(metric));

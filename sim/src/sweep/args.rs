@@ -25,7 +25,7 @@ pub(crate) struct SweepArgs {
     #[command(subcommand)]
     pub(super) verb: Option<Verb>,
     #[command(flatten)]
-    pub(super) of: Option<Of>,
+    pub(super) of: Option<SweepFiles>,
 }
 
 const FILE_HELP: &str = "\
@@ -79,7 +79,7 @@ pub(super) enum Verb {
 
 /// The sweep, and the folders of its files.
 #[derive(Debug, Args)]
-pub(super) struct Of {
+pub(super) struct SweepFiles {
     /// The sweep's file: see `uslab sweep --help`.
     #[arg(value_name = "FILE")]
     pub(super) file: PathBuf,
@@ -91,7 +91,7 @@ pub(super) struct Of {
     pub(super) results: Option<PathBuf>,
 }
 
-impl Of {
+impl SweepFiles {
     pub(super) fn plan<P: Policy>(&self) -> anyhow::Result<(Plan, Store)> {
         let plan = spec::read::<P>(&self.file, self.inputs.as_deref())?;
         let store = Store::new(&plan, self.results.as_deref());
@@ -127,7 +127,7 @@ pub(super) struct ProgressArgs {
 }
 
 impl ProgressArgs {
-    pub(super) fn every(&self) -> Option<Duration> {
+    pub(super) fn retry_interval(&self) -> Option<Duration> {
         Some(Duration::from_secs(self.seconds.into()))
     }
 }
@@ -141,7 +141,7 @@ impl ProgressArgs {
 #[derive(Debug, Args)]
 pub(super) struct RunArgs {
     #[command(flatten)]
-    pub(super) of: Of,
+    pub(super) of: SweepFiles,
     /// Shard I of N, counted from 0.
     #[arg(long, value_name = "I/N", conflicts_with_all = ["item", "shards"])]
     pub(super) shard: Option<Shard>,
@@ -168,7 +168,7 @@ pub(super) struct RunArgs {
 #[derive(Debug, Args)]
 pub(super) struct StatusArgs {
     #[command(flatten)]
-    pub(super) of: Of,
+    pub(super) of: SweepFiles,
 }
 
 /// Merge all results: the best settings, how much each option matters, CSV, a page.
@@ -178,7 +178,7 @@ pub(super) struct StatusArgs {
 #[derive(Debug, Args)]
 pub(super) struct MergeArgs {
     #[command(flatten)]
-    pub(super) of: Of,
+    pub(super) of: SweepFiles,
     /// Metric by which settings are judged: operations_per_us, ns, waiting, lines_per_operation or slabs.
     #[arg(long, value_name = "METRIC", default_value = "operations_per_us")]
     pub(super) by: Metric,
@@ -201,7 +201,7 @@ pub(super) struct MergeArgs {
 #[derive(Debug, Args)]
 pub(super) struct SlurmArgs {
     #[command(flatten)]
-    pub(super) of: Of,
+    pub(super) of: SweepFiles,
     /// Number of the array's tasks; at most the number of items.
     #[arg(long, value_name = "N", default_value = "100")]
     pub(super) shards: NonZeroU64,
@@ -232,7 +232,7 @@ pub(super) struct SlurmArgs {
 #[derive(Debug, Args)]
 pub(super) struct KubernetesArgs {
     #[command(flatten)]
-    pub(super) of: Of,
+    pub(super) of: SweepFiles,
     /// Completions of the Job; at most the number of items.
     #[arg(long, value_name = "N", default_value = "100", value_parser = clap::value_parser!(u64).range(1..=100_000))]
     pub(super) shards: u64,
@@ -287,7 +287,7 @@ Examples:
   done")]
 pub(crate) struct TuneArgs {
     #[command(flatten)]
-    pub(super) of: Of,
+    pub(super) of: SweepFiles,
     /// Metric by which settings are judged: operations_per_us, ns, waiting, lines_per_operation or slabs.
     #[arg(long, value_name = "METRIC", default_value = "operations_per_us")]
     pub(super) by: Metric,

@@ -3,7 +3,7 @@
 use serde::Deserialize;
 
 /// The most values of an axis.
-const MOST: usize = 100_000;
+const MAX_VALUES: usize = 100_000;
 
 /// The values of an axis, all listed.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
@@ -22,7 +22,7 @@ struct Range {
 
 impl Axis {
     /// Creates an axis with one value.
-    pub(super) fn one(value: u64) -> Self {
+    pub(super) fn single_value(value: u64) -> Self {
         Self(vec![value])
     }
     /// Returns all values once, in the order of the list or range.
@@ -39,14 +39,14 @@ impl Range {
         if from > to {
             return Err(format!("from {from} to {to}: expected `from` to be at most `to`"));
         }
-        let many = || format!("from {from} to {to}: more than {MOST} values");
+        let many = || format!("from {from} to {to}: more than {MAX_VALUES} values");
         let mut values = vec![];
         match (step, factor) {
             (Some(_), Some(_)) => return Err("expected `step` or `factor`, not both".to_owned()),
             (Some(0), None) => return Err("step 0: expected at least 1".to_owned()),
             (step, None) => {
                 let step = step.unwrap_or(1);
-                if (to - from) / step >= MOST as u64 {
+                if (to - from) / step >= MAX_VALUES as u64 {
                     return Err(many());
                 }
                 let mut next = Some(from);
@@ -66,12 +66,12 @@ impl Range {
                 while next.round() <= to as f64 {
                     values.push(next.round() as u64);
                     next *= factor;
-                    if values.len() > MOST * 10 {
+                    if values.len() > MAX_VALUES * 10 {
                         return Err(many());
                     }
                 }
                 values.dedup();
-                if values.len() > MOST {
+                if values.len() > MAX_VALUES {
                     return Err(many());
                 }
             }
@@ -108,8 +108,8 @@ impl TryFrom<toml::Value> for Axis {
         if values.is_empty() {
             return Err("expected at least one value".to_owned());
         }
-        if values.len() > MOST {
-            return Err(format!("more than {MOST} values"));
+        if values.len() > MAX_VALUES {
+            return Err(format!("more than {MAX_VALUES} values"));
         }
         let mut sorted = values.clone();
         sorted.sort_unstable();
@@ -125,12 +125,12 @@ mod tests {
     use super::*;
 
     #[derive(Deserialize)]
-    struct With {
+    struct OptionWith {
         a: Axis,
     }
 
     fn read(text: &str) -> Result<Vec<u64>, String> {
-        toml::from_str::<With>(&format!("a = {text}"))
+        toml::from_str::<OptionWith>(&format!("a = {text}"))
             .map(|with| with.a.0)
             .map_err(|error| error.message().to_owned())
     }

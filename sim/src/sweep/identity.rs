@@ -15,7 +15,7 @@ pub(super) struct Identity {
     pub(super) simulator: String,
     /// The SHA-256 of the prices.
     pub(super) profile: String,
-    pub(super) of: IdentityOf,
+    pub(super) of: WorkloadIdentity,
     /// The design with its options.
     pub(super) setting: String,
     /// The number of CPUs; `None` is the trace's number.
@@ -25,7 +25,7 @@ pub(super) struct Identity {
 /// The workload of the CPUs.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
-pub(super) enum IdentityOf {
+pub(super) enum WorkloadIdentity {
     /// A trace, by a hash of its bytes and of the tables that are read with it.
     Trace {
         sha256: String,
@@ -54,10 +54,10 @@ impl Identity {
 impl fmt::Display for Identity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.of {
-            IdentityOf::Trace { sha256 } => {
+            WorkloadIdentity::Trace { sha256 } => {
                 write!(f, "{} under trace {}", self.setting, sha256.get(..16).unwrap_or(sha256))?
             }
-            IdentityOf::Made { workload, seed, size, ops, think } => {
+            WorkloadIdentity::Made { workload, seed, size, ops, think } => {
                 write!(
                     f,
                     "{} under {workload}, seed {seed}, size {size}, ops {ops}, think {think}",

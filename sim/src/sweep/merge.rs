@@ -4,20 +4,20 @@ use super::analysis::{self, Best, Score};
 use super::plan::{Plan, Work};
 use super::record::{Metric, Numbers, Row};
 use super::sensitivity::{self, Effect, Method, Sensitivity};
-use super::store::{Found, Store};
+use super::store::{Store, StoredResult};
 use crate::output::{Progress, grouped, table, text};
 use serde::Serialize;
 use std::collections::BTreeSet;
 use std::fmt;
 
 /// The most settings in the text.
-const SHOWN: usize = 10;
+const MAX_SHOWN_SETTINGS: usize = 10;
 /// The most distinct reasons of failures in the text.
-const MOST_REASONS: usize = 20;
+const MAX_REASONS: usize = 20;
 
 /// The existing results of a sweep.
 #[derive(Debug, Default)]
-pub(super) struct Collected {
+pub(super) struct CollectedResults {
     /// The rows in the order of their items' numbers.
     pub(super) rows: Vec<Row>,
     pub(super) missing: Vec<u64>,
@@ -29,16 +29,16 @@ pub(super) struct Collected {
 ///
 /// # Errors
 /// Fails if a result is of another item, or cannot be read.
-pub(super) fn collect(plan: &Plan, store: &Store, progress: &Progress) -> anyhow::Result<Collected> {
+pub(super) fn collect(plan: &Plan, store: &Store, progress: &Progress) -> anyhow::Result<CollectedResults> {
     let stage = progress.stage("reading", plan.len());
-    let mut all = Collected::default();
+    let mut all = CollectedResults::default();
     for number in 0..plan.len() {
         let item = plan.item(number);
         match store.read(&plan.identity(item))? {
-            Found::Done(numbers) => all.rows.push(Row::new(plan, item, *numbers)),
-            Found::Missing => all.missing.push(number),
-            Found::Failed(why) => all.failed.push((number, why)),
-            Found::Damaged(why) => all.damaged.push((number, why)),
+            StoredResult::Done(numbers) => all.rows.push(Row::new(plan, item, *numbers)),
+            StoredResult::Missing => all.missing.push(number),
+            StoredResult::Failed(why) => all.failed.push((number, why)),
+            StoredResult::Damaged(why) => all.damaged.push((number, why)),
         }
         if number % 256 == 0 {
             stage.at(number);
@@ -47,7 +47,7 @@ pub(super) fn collect(plan: &Plan, store: &Store, progress: &Progress) -> anyhow
     Ok(all)
 }
 
-impl Collected {
+impl CollectedResults {
     /// Returns `true` if every item has a result.
     pub(super) fn is_whole(&self) -> bool {
         self.missing.is_empty() && self.failed.is_empty() && self.damaged.is_empty()
@@ -61,8 +61,10 @@ impl Collected {
         let no_result = (missing.len() + failed.len() + damaged.len()) as u64;
         if no_result > 0 {
             let have = if no_result == 1 { "has" } else { "have" };
-            lines
-                .push(format!("{} {have} no result; `{command}` runs the missing items", counted(no_result)));
+            lines.push(format!(
+                "{} {have} no result; `{command}` runs the missing items",
+                items_text(no_result)
+            ));
         }
         lines
     }
@@ -74,7 +76,7 @@ pub(super) fn failures(plan: &Plan, what: &str, items: &[(u64, String)]) -> Vec<
     for (item, why) in items {
         match reasons.iter().position(|(known, _)| known == why) {
             Some(at) => reasons[at].1.push(*item),
-            None if reasons.len() < MOST_REASONS => reasons.push((why, vec![*item])),
+            None if reasons.len() < MAX_REASONS => reasons.push((why, vec![*item])),
             None => {}
         }
     }
@@ -95,13 +97,13 @@ pub(super) fn failures(plan: &Plan, what: &str, items: &[(u64, String)]) -> Vec<
     let mut lines: Vec<_> = reasons.iter().map(line).collect();
     let told: usize = reasons.iter().map(|(_, items)| items.len()).sum();
     if told < items.len() {
-        lines.push(format!("{} more {what}", counted((items.len() - told) as u64)));
+        lines.push(format!("{} more {what}", items_text((items.len() - told) as u64)));
     }
     lines
 }
 
 /// Formats a number of items.
-pub(super) fn counted(items: u64) -> String {
+pub(super) fn items_text(items: u64) -> String {
     format!("{} item{}", grouped(items), if items == 1 { "" } else { "s" })
 }
 
@@ -124,7 +126,7 @@ pub(super) struct Report {
 }
 
 impl Report {
-    pub(super) fn new(plan: &Plan, all: &Collected, metric: Metric) -> Self {
+    pub(super) fn new(plan: &Plan, all: &CollectedResults, metric: Metric) -> Self {
         Self {
             sweep: plan.hash.clone(),
             items: plan.len(),
@@ -145,11 +147,10 @@ impl Report {
         let profile = &self.profile;
         match self.validated_cpus {
             0 => format!(
-                "Prices are those of profile {profile}, which was held against no measurement: all of it is simulated only."
+                "The costs are from profile {profile}, which was not compared with measurements: all numbers are simulated."
             ),
             n => format!(
-                "Prices are those of profile {profile}, which was held against measurements on up to {n} CPUs (marked with *); beyond them \
-                 it is simulated only."
+                "The costs are from profile {profile}, which was compared with measurements on up to {n} CPUs (marked with *); beyond them all numbers are simulated."
             ),
         }
     }
@@ -162,17 +163,16 @@ pub(super) fn accuracy_text(of: &Sensitivity) -> String {
         Method::Grid => format!("exact, from all {settings} combinations"),
         Method::Fit { predicts } => {
             format!(
-                "from a polynomial fit to {settings} settings; it predicts {} of what settings differ by, so an index is known no better \
-                 than that; what is shown by the values has what other knobs do in it",
+                "from a polynomial fit to {settings} settings; the fit explains {} of the differences between settings, which limits the accuracy of an index; the pictures by value include the effects of other knobs",
                 percent(*predicts)
             )
         }
     };
     if *left_out > 0 {
-        said += &format!("; {left_out} settings with missing results are left out");
+        said += &format!("; {left_out} settings with missing results are omitted");
     }
     said += &match chance {
-        Some(chance) => format!("; of all differences, chance would make {}", percent(*chance)),
+        Some(chance) => format!("; chance would explain {} of all differences", percent(*chance)),
         None => "; with one seed, chance cannot be estimated".to_owned(),
     };
     said
@@ -211,19 +211,22 @@ impl fmt::Display for Report {
             "Sweep {}: {} of {}, judged by {metric} ({}).\n{}",
             &self.sweep[..16],
             grouped(*done),
-            counted(*items),
+            items_text(*items),
             unit(metric),
             self.validated()
         )?;
         let all = self.settings.len();
         writeln!(
             f,
-            "\nSettings: what each reaches of the best one's {metric}, as a geometric mean over works, CPUs and seeds{}. \
-             = cannot be told from the first one.",
-            if all > SHOWN { format!(" (the first {SHOWN} of {all})") } else { String::new() }
+            "\nSettings: the fraction of the best setting's {metric}, as a geometric mean over workloads, CPUs and seeds{}. = is not distinguishable from the first one.",
+            if all > MAX_SHOWN_SETTINGS {
+                format!(" (the first {MAX_SHOWN_SETTINGS} of {all})")
+            } else {
+                String::new()
+            }
         )?;
         let mut rows = table(&["setting", "of the best", "", "at worst", "where", "runs"]);
-        for score in self.settings.iter().take(SHOWN) {
+        for score in self.settings.iter().take(MAX_SHOWN_SETTINGS) {
             let Score { of_best, worst, worst_at, runs, ties, .. } = score;
             rows.add_row([
                 score.shown(),
@@ -237,7 +240,7 @@ impl fmt::Display for Report {
         write!(f, "{}", text(&rows))?;
         writeln!(
             f,
-            "\nThe best setting of each work on each number of CPUs: the mean {metric} of its runs, and what the next one reaches of it."
+            "\nThe best setting for each workload and number of CPUs: the mean {metric} of its runs, and the fraction that the next setting reaches."
         )?;
         let mut rows = table(&["work", "CPUs", "setting", "mean", "from", "to", "the next one", "reaches"]);
         for best in &self.best {
@@ -259,10 +262,7 @@ impl fmt::Display for Report {
         }
         write!(f, "{}", text(&rows))?;
         if self.sensitivity.is_empty() {
-            return writeln!(
-                f,
-                "\nNo design has a knob with several values: there is no sensitivity to tell."
-            );
+            return writeln!(f, "\nNo design has a knob with several values, so there is no sensitivity.");
         }
         writeln!(f, "\n{SENSITIVITY}")?;
         for design in &self.sensitivity {
@@ -308,7 +308,7 @@ pub(super) fn ranges(effect: &Effect) -> [String; 4] {
 
 /// The meaning of the indices.
 pub(super) const SENSITIVITY: &str = "\
-Sensitivity: how much of what settings of a design differ by, in % of the best within a work and a number of CPUs, a knob explains
+Sensitivity: the fraction of the differences between a design's settings (in % of the best, for each workload and number of CPUs) that a knob explains
 alone (its first-order index) and alone or with other knobs (its total index).";
 
 /// Returns the mark of a tie.
@@ -408,11 +408,11 @@ mod tests {
     #[test]
     fn sweep_failures_are_grouped_by_reason() {
         let plan = plan(&[0, 10, 1, 10, 1, 1, 1], &[], None);
-        let all = Collected {
+        let all = CollectedResults {
             missing: (50..80).collect(),
             failed: [1, 2, 3, 5].map(|item| (item, "why".to_owned())).to_vec(),
             damaged: (10..40).map(|item| (item, format!("file {item}"))).collect(),
-            ..Collected::default()
+            ..CollectedResults::default()
         };
         let lines = all.result_warnings(&plan, "run");
         assert_eq!(lines[..2], ["items 1 to 3, 5 failed: why", "item 10 damaged: file 10"]);
@@ -420,7 +420,7 @@ mod tests {
             lines[21..],
             ["10 items more damaged", "64 items have no result; `run` runs the missing items"]
         );
-        let one = Collected { missing: vec![7], ..Collected::default() };
+        let one = CollectedResults { missing: vec![7], ..CollectedResults::default() };
         assert_eq!(one.result_warnings(&plan, "run"), ["1 item has no result; `run` runs the missing items"]);
     }
 

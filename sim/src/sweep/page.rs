@@ -15,7 +15,7 @@ const COLOUR: RGBColor = RGBColor(0, 114, 178);
 /// The most lines (workloads on numbers of CPUs) in a picture: the ones on which the option matters most.
 const LINES: usize = 24;
 /// The most settings in the table.
-const SHOWN: usize = 50;
+const MAX_SHOWN_SETTINGS: usize = 50;
 
 const STYLE: &str = "\
 :root { color-scheme: light dark } body { font: 15px/1.5 sans-serif; max-width: 75em; margin: 2em auto; padding: 0 1em }
@@ -52,11 +52,11 @@ pub(super) fn page(report: &Report, title: &str) -> anyhow::Result<String> {
                 p { "What each reaches of the best one's " code { (metric) } ", as a geometric mean over works, CPUs and seeds. = cannot be told from the first one." }
                 div.scroll { table {
                     tr { th { "setting" } th { "of the best" } th {} th { "at worst" } th { "where" } th { "runs" } }
-                    @for score in report.settings.iter().take(SHOWN) {
+                    @for score in report.settings.iter().take(MAX_SHOWN_SETTINGS) {
                         tr { td { (cuttable(&score.shown())) } td { (percent(score.of_best)) } td { (tie(score.ties)) } td { (percent(score.worst)) } td { (score.worst_at) } td { (grouped(score.runs)) } }
                     }
                 } }
-                h2 { "The best setting of each work" }
+                h2 { "The best setting for each workload" }
                 div.scroll { table {
                     tr { th { "work" } th { "CPUs" } th { "setting" } th { (metric) } th { "from" } th { "to" } th { "the next one" } th { "reaches" } }
                     @for best in &report.best {

@@ -10,7 +10,7 @@
 //! Items of traces come first. A shard is a range of neighbours. A shard therefore needs few traces, and has small and
 //! large (expensive) numbers of CPUs alike.
 
-use super::identity::{Identity, IdentityOf};
+use super::identity::{Identity, WorkloadIdentity};
 use super::sample;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
@@ -235,8 +235,8 @@ impl Plan {
     /// Returns the identity of an item's result.
     pub(super) fn identity(&self, item: Item) -> Identity {
         let of = match item.work {
-            Work::Trace { trace } => IdentityOf::Trace { sha256: self.traces[trace].sha256.clone() },
-            Work::Made { workload, seed, size, operations, think } => IdentityOf::Made {
+            Work::Trace { trace } => WorkloadIdentity::Trace { sha256: self.traces[trace].sha256.clone() },
+            Work::Made { workload, seed, size, operations, think } => WorkloadIdentity::Made {
                 workload: self.workloads[workload].clone(),
                 seed,
                 size,
@@ -297,7 +297,7 @@ pub(super) mod tests {
     }
 
     /// Returns a text with everything that distinguishes an item from others.
-    fn told(plan: &Plan, item: Item) -> String {
+    fn identity_text(plan: &Plan, item: Item) -> String {
         format!(
             "{} {:?} {} {:?}",
             plan.work_name(item.work),
@@ -318,7 +318,7 @@ pub(super) mod tests {
             let [traces, works, cpus] = [lengths[0], lengths[1], lengths[2]];
             let made = works * lengths[3..].iter().product::<usize>() * settings * cpus;
             prop_assert_eq!(plan.len() as usize, traces * settings * cpus + made);
-            let all: HashSet<_> = (0..plan.len()).map(|number| told(&plan, plan.item(number))).collect();
+            let all: HashSet<_> = (0..plan.len()).map(|number| identity_text(&plan, plan.item(number))).collect();
             prop_assert_eq!(all.len() as u64, plan.len());
             let of_trace = (settings * cpus) as u64;
             for number in 0..plan.len() {
@@ -352,7 +352,7 @@ pub(super) mod tests {
     #[test]
     fn consecutive_sweep_items_differ_in_cpu_count() {
         let plan = plan(&[1, 1, 3, 2, 1, 1, 1], &[2], None);
-        let texts: Vec<_> = (0..6).map(|n| told(&plan, plan.item(n))).collect();
+        let texts: Vec<_> = (0..6).map(|n| identity_text(&plan, plan.item(n))).collect();
         assert_eq!(texts[0], "trace0 Trace { trace: 0 } slub Some(1)");
         assert_eq!(texts[1], "trace0 Trace { trace: 0 } slub Some(4)");
         assert_eq!(texts[3], "trace0 Trace { trace: 0 } sheaves:k0=1 Some(1)");

@@ -2,7 +2,7 @@
 
 use super::plan::{Item, Plan, Trace, Work};
 use super::record::{Outcomes, Record};
-use super::store::{Found, Store, cost_line};
+use super::store::{Store, StoredResult, cost_line};
 use crate::output::{Progress, grouped};
 use crate::replay;
 use crate::scale::{self, Point};
@@ -22,7 +22,7 @@ use uslab_magazine::sync::{AtomicU64, Ordering::Relaxed};
 
 /// The result of running a shard.
 #[derive(Debug, Default, Serialize)]
-pub(super) struct Ran {
+pub(super) struct ShardResult {
     /// The number of items in the shard.
     pub(super) items: u64,
     /// The number of items that already had a result.
@@ -41,7 +41,7 @@ pub(super) struct Ran {
 
 /// Options for running items.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct How {
+pub(super) struct RunOptions {
     /// `true` to run items that already have a result.
     pub(super) again: bool,
     /// The number of threads; by default one for each CPU.
@@ -92,12 +92,12 @@ pub(super) fn time(seconds: f64) -> String {
 
 /// The progress of a run, for the message when a user interrupts it.
 #[derive(Debug, Default)]
-pub(super) struct Kept {
+pub(super) struct RunProgress {
     done: AtomicU64,
     all: AtomicU64,
 }
 
-impl Kept {
+impl RunProgress {
     /// Makes Ctrl-C print how many results are stored, and end the process. A result that is being written when Ctrl-C
     /// is pressed is lost.
     ///
@@ -111,11 +111,11 @@ impl Kept {
             let [done, all] = [&seen.done, &seen.all].map(|number| grouped(number.load(Relaxed)));
             let _ = writeln!(
                 std::io::stderr(),
-                "\nuslab: {done} of {all} items that had no result have one now; the same command goes on"
+                "\nuslab: {done} of {all} missing items have run; the same command continues"
             );
             std::process::exit(130)
         };
-        ctrlc::set_handler(handler).context("the handler of Ctrl-C")?;
+        ctrlc::set_handler(handler).context("cannot set the handler of Ctrl-C")?;
         Ok(kept)
     }
 }
@@ -138,20 +138,20 @@ pub(super) fn run<P: Policy>(
     plan: &Plan,
     store: &Store,
     items: Range<u64>,
-    how: How,
+    how: RunOptions,
     progress: &Progress,
-    kept: &Kept,
-) -> Result<Ran, EarlyEnd> {
-    let mut ran = Ran { items: items.end - items.start, ..Ran::default() };
+    kept: &RunProgress,
+) -> Result<ShardResult, EarlyEnd> {
+    let mut ran = ShardResult { items: items.end - items.start, ..ShardResult::default() };
     let mut wanted = vec![];
     for number in items {
         match store.read(&plan.identity(plan.item(number))).map_err(EarlyEnd::Input)? {
-            Found::Done(_) if !how.again => ran.there += 1,
-            Found::Damaged(why) => {
+            StoredResult::Done(_) if !how.again => ran.there += 1,
+            StoredResult::Damaged(why) => {
                 ran.damaged.push(why);
                 wanted.push(number);
             }
-            Found::Done(_) | Found::Missing | Found::Failed(_) => wanted.push(number),
+            StoredResult::Done(_) | StoredResult::Missing | StoredResult::Failed(_) => wanted.push(number),
         }
     }
     if wanted.is_empty() {
@@ -220,7 +220,7 @@ fn streams(plan: &Plan, items: &[u64]) -> Streams {
         }
         let own = streams.entry(None).or_insert_with(|| read(&plan.traces[trace]));
         if let Some(cpus) = item.cpus {
-            let on = own.clone().and_then(|own| own.on(cpus).map_err(|error| error.to_string()));
+            let on = own.clone().and_then(|own| own.with_cpus(cpus).map_err(|error| error.to_string()));
             streams.insert(item.cpus, on);
         }
     }
@@ -246,7 +246,7 @@ fn execute<P: Policy>(
         let design = plan.settings.text(item.setting).parse::<uslab_engine::designs::Spec<P>>()?;
         let outcome = match item.work {
             Work::Trace { .. } => {
-                let stream = streams.get(&item.cpus).context("the trace is not read")?;
+                let stream = streams.get(&item.cpus).context("the trace must be read before")?;
                 let stream = stream.as_ref().map_err(|why| anyhow::anyhow!("{why}"))?;
                 scale::point(&design, Point::Trace(stream), &plan.profile)?
             }

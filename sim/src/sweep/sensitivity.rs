@@ -22,20 +22,20 @@
 //!   explains most. The number of terms is the one that best predicts settings outside the fit (ten parts, each left
 //!   out once). The report has the part of the variance that the fit predicts, and the indices add up to that part.
 
-use super::analysis::{Place, mean, of_best, place};
+use super::analysis::{WorkloadOnCpus, mean, of_best, place};
 use super::record::{Metric, Row};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The largest number of values in a picture; more values are merged into this number of groups of neighbours.
-const MOST_GROUPS: usize = 8;
+const MAX_GROUPS: usize = 8;
 /// The highest degree of a fit, the largest number of candidate terms, and the largest number of chosen terms.
-const MOST_DEGREE: u32 = 10;
-const MOST_TERMS: usize = 500;
-const MOST_CHOSEN: usize = 60;
+const MAX_DEGREE: u32 = 10;
+const MAX_TERMS: usize = 500;
+const MAX_CHOSEN_TERMS: usize = 60;
 /// The number of parts into which the settings are divided. Each fit leaves out one part, to find how well the fit
 /// predicts this part.
-const FOLDS: usize = 10;
+const CROSS_VALIDATION_PARTS: usize = 10;
 
 /// The method by which the indices are computed.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
@@ -59,7 +59,7 @@ pub(super) struct Index {
 
 /// The effect of an option for one workload on one number of CPUs.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub(super) struct At {
+pub(super) struct EffectAt {
     pub(super) work: String,
     pub(super) cpus: u32,
     pub(super) index: Index,
@@ -76,7 +76,7 @@ pub(super) struct Effect {
     /// The option's values, or groups of neighbouring values, each with the mean over all workloads and CPUs.
     pub(super) means: Vec<(String, f64)>,
     /// The effect for each workload and number of CPUs, beginning with the largest difference of means.
-    pub(super) places: Vec<At>,
+    pub(super) places: Vec<EffectAt>,
 }
 
 /// The sensitivity of a design to its options.
@@ -94,13 +94,14 @@ pub(super) struct Sensitivity {
 }
 
 /// The mean ratios, one for each seed, by size, operations and think time.
-type Reached = BTreeMap<(Option<u32>, Option<u64>, Option<u32>), Vec<f64>>;
+type RatiosByRun = BTreeMap<(Option<u32>, Option<u64>, Option<u32>), Vec<f64>>;
 
 /// Returns the sensitivity of each design that has options. Settings of one design that set different options are
 /// treated as settings of different designs.
 pub(super) fn sensitivity(rows: &[Row], metric: Metric) -> Vec<Sensitivity> {
     type Group<'a> = (&'a str, Vec<&'a str>);
-    let mut groups: BTreeMap<Group<'_>, BTreeMap<Vec<u64>, BTreeMap<Place<'_>, Reached>>> = BTreeMap::new();
+    let mut groups: BTreeMap<Group<'_>, BTreeMap<Vec<u64>, BTreeMap<WorkloadOnCpus<'_>, RatiosByRun>>> =
+        BTreeMap::new();
     for (row, ratio) in of_best(rows, metric) {
         let (names, values): (Vec<_>, Vec<_>) = row.knobs().unzip();
         let places = groups.entry((row.design(), names)).or_default().entry(values).or_default();
@@ -113,7 +114,7 @@ pub(super) fn sensitivity(rows: &[Row], metric: Metric) -> Vec<Sensitivity> {
 fn of_design(
     design: &str,
     names: &[&str],
-    settings: BTreeMap<Vec<u64>, BTreeMap<Place<'_>, Reached>>,
+    settings: BTreeMap<Vec<u64>, BTreeMap<WorkloadOnCpus<'_>, RatiosByRun>>,
 ) -> Option<Sensitivity> {
     let all: BTreeSet<_> = settings.values().flat_map(|places| places.keys().copied()).collect();
     let count = settings.len();
@@ -138,7 +139,7 @@ fn of_design(
     let levels: Vec<usize> = varied.iter().map(|knob| knobs[*knob].1.len()).collect();
 
     let (mut noise, mut has_noise) = (0.0, false);
-    let mut values: Vec<(Place<'_>, Vec<f64>)> = vec![];
+    let mut values: Vec<(WorkloadOnCpus<'_>, Vec<f64>)> = vec![];
     for at in &all {
         let mut of_place = Vec::with_capacity(settings.len());
         for (_, places) in &settings {
@@ -156,7 +157,7 @@ fn of_design(
     let whole = sum(&|v| v.whole);
     let part = |of: f64, whole: f64| if whole > 0.0 { of / whole } else { 0.0 };
     let effects = varied.iter().enumerate().map(|(axis, knob)| {
-        let groups = levels[axis].min(MOST_GROUPS);
+        let groups = levels[axis].min(MAX_GROUPS);
         let group = |rank: usize| rank * groups / levels[axis];
         let means = |y: &[f64]| {
             let of = |wanted| {
@@ -167,7 +168,7 @@ fn of_design(
         let mut places: Vec<_> = values
             .iter()
             .zip(&found)
-            .map(|(((work, cpus), y), v)| At {
+            .map(|(((work, cpus), y), v)| EffectAt {
                 work: (*work).to_owned(),
                 cpus: *cpus,
                 index: Index { first: part(v.first[axis], v.whole), total: part(v.total[axis], v.whole) },
@@ -251,7 +252,7 @@ impl Variances {
 
     /// Returns the mean of the variance within groups of points; the points of a group are equal in some axes. E(V(y |
     /// these axes)).
-    fn within(points: &[Vec<usize>], y: &[f64], is_given: impl Fn(usize) -> bool) -> f64 {
+    fn variance_within_groups(points: &[Vec<usize>], y: &[f64], is_given: impl Fn(usize) -> bool) -> f64 {
         let mut groups: BTreeMap<Vec<usize>, Vec<f64>> = BTreeMap::new();
         for (point, y) in points.iter().zip(y) {
             let given = point.iter().enumerate().filter(|(axis, _)| is_given(*axis)).map(|(_, rank)| *rank);
@@ -266,9 +267,10 @@ impl Variances {
 
     fn of_grid(points: &[Vec<usize>], levels: &[usize], y: &[f64], whole: f64) -> Self {
         let axes = || 0..levels.len();
-        let first =
-            axes().map(|axis| whole - Self::within(points, y, |given| given == axis)).map(|v| v.max(0.0));
-        let total = axes().map(|axis| Self::within(points, y, |given| given != axis));
+        let first = axes()
+            .map(|axis| whole - Self::variance_within_groups(points, y, |given| given == axis))
+            .map(|v| v.max(0.0));
+        let total = axes().map(|axis| Self::variance_within_groups(points, y, |given| given != axis));
         Self { whole, first: first.collect(), total: total.collect(), missed: 0.0 }
     }
 
@@ -320,7 +322,7 @@ fn fit(points: &[Vec<usize>], levels: &[usize], y: &[f64]) -> Fit {
     let candidates = terms(&bases.iter().map(|basis| basis.len() as u32 - 1).collect::<Vec<_>>());
     let columns: Vec<Vec<f64>> =
         candidates.iter().map(|term| points.iter().map(|point| value(term, point)).collect()).collect();
-    let folds = points.len().min(FOLDS);
+    let folds = points.len().min(CROSS_VALIDATION_PARTS);
     let mut errors: Vec<f64> = vec![];
     for fold in 0..folds {
         let (left_out, kept): (Vec<usize>, Vec<usize>) = (0..points.len()).partition(|at| at % folds == fold);
@@ -385,7 +387,7 @@ fn matching(columns: &[Vec<f64>], y: &[f64], points: &[usize]) -> Vec<FittedMode
         }
         let constant = terms.pop().map_or(0.0, |(_, coefficient)| coefficient);
         path.push(FittedModel { constant, terms });
-        if steps.len() + 1 >= n.div_ceil(2).min(MOST_CHOSEN) {
+        if steps.len() + 1 >= n.div_ceil(2).min(MAX_CHOSEN_TERMS) {
             return path;
         }
         let gains = columns
@@ -422,7 +424,7 @@ fn polynomials(levels: usize) -> Vec<Vec<f64>> {
     let at: Vec<f64> = (0..levels).map(|rank| (2.0 * rank as f64 + 1.0) / n - 1.0).collect();
     let dot = |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(a, b)| a * b).sum::<f64>() / n;
     let mut basis = vec![vec![1.0; levels]];
-    while basis.len() < levels && basis.len() <= MOST_DEGREE as usize {
+    while basis.len() < levels && basis.len() <= MAX_DEGREE as usize {
         let Some(last) = basis.last() else { break };
         let mut next: Vec<f64> = last.iter().zip(&at).map(|(value, at)| value * at).collect();
         for _ in 0..2 {
@@ -442,7 +444,7 @@ fn polynomials(levels: usize) -> Vec<Vec<f64>> {
 fn terms(most: &[u32]) -> Vec<Vec<u32>> {
     let mut all: Vec<Vec<u32>> = vec![];
     let mut last = vec![vec![0; most.len()]];
-    for _ in 0..MOST_DEGREE {
+    for _ in 0..MAX_DEGREE {
         let next: BTreeSet<Vec<u32>> = last
             .iter()
             .flat_map(|term| {
@@ -453,7 +455,7 @@ fn terms(most: &[u32]) -> Vec<Vec<u32>> {
                 })
             })
             .collect();
-        if next.is_empty() || all.len() + next.len() > MOST_TERMS {
+        if next.is_empty() || all.len() + next.len() > MAX_TERMS {
             break;
         }
         last = next.into_iter().collect();
@@ -470,17 +472,19 @@ mod tests {
     use std::f64::consts::PI;
 
     /// A function whose exact indices follow from its formula; its axes go from 0 to 1.
-    struct Known {
+    struct ExactFunction {
         of: fn(&[f64]) -> f64,
         indices: &'static [(f64, f64)],
     }
 
     /// The function 3a + b: the variances are in the ratio 9 to 1, and no part of the variance is shared.
-    const SUM: Known = Known { of: |x| 3.0 * x[0] + x[1], indices: &[(0.9, 0.9), (0.1, 0.1)] };
+    const SUM: ExactFunction =
+        ExactFunction { of: |x| 3.0 * x[0] + x[1], indices: &[(0.9, 0.9), (0.1, 0.1)] };
     /// The function (a - ½)(b - ½): all of the variance is shared by the two options.
-    const PRODUCT: Known = Known { of: |x| (x[0] - 0.5) * (x[1] - 0.5), indices: &[(0.0, 1.0), (0.0, 1.0)] };
+    const PRODUCT: ExactFunction =
+        ExactFunction { of: |x| (x[0] - 0.5) * (x[1] - 0.5), indices: &[(0.0, 1.0), (0.0, 1.0)] };
     /// The function of Ishigami and Homma (1990), with a = 7 and b = 0.1.
-    const ISHIGAMI: Known = Known {
+    const ISHIGAMI: ExactFunction = ExactFunction {
         of: |x| {
             let [a, b, c] = [0, 1, 2].map(|axis| (2.0 * x[axis] - 1.0) * PI);
             a.sin() + 7.0 * b.sin().powi(2) + 0.1 * c.powi(4) * a.sin()
@@ -488,14 +492,14 @@ mod tests {
         indices: &[(0.3139, 0.5576), (0.4424, 0.4424), (0.0, 0.2437)],
     };
     /// Sobol's g function with a = 0, 1, 4.5 and 9: the variance of a factor is 1 / 3(1 + a)².
-    const G: Known = Known {
+    const G: ExactFunction = ExactFunction {
         of: |x| {
             [0.0, 1.0, 4.5, 9.0].iter().zip(x).map(|(a, x)| ((4.0 * x - 2.0).abs() + a) / (1.0 + a)).product()
         },
         indices: &[(0.7165, 0.7953), (0.1791, 0.2423), (0.0237, 0.0344), (0.0072, 0.0105)],
     };
 
-    fn indices(known: &Known, points: &[Vec<usize>], levels: usize) -> (Vec<(f64, f64)>, f64) {
+    fn indices(known: &ExactFunction, points: &[Vec<usize>], levels: usize) -> (Vec<(f64, f64)>, f64) {
         let place = |rank: &usize| (*rank as f64 + 0.5) / levels as f64;
         let y: Vec<f64> =
             points.iter().map(|point| (known.of)(&point.iter().map(place).collect::<Vec<_>>())).collect();
@@ -516,7 +520,7 @@ mod tests {
     }
 
     #[track_caller]
-    fn near(found: &[(f64, f64)], known: &Known, by: f64) {
+    fn near(found: &[(f64, f64)], known: &ExactFunction, by: f64) {
         for (found, known) in found.iter().zip(known.indices) {
             assert!((found.0 - known.0).abs() < by && (found.1 - known.1).abs() < by, "{found:?} {known:?}");
         }
@@ -560,7 +564,7 @@ mod tests {
     fn polynomials_are_orthonormal_over_the_ranks() {
         for levels in [2, 3, 5, 32, 500] {
             let basis = polynomials(levels);
-            assert_eq!(basis.len(), levels.min(MOST_DEGREE as usize + 1));
+            assert_eq!(basis.len(), levels.min(MAX_DEGREE as usize + 1));
             for (i, a) in basis.iter().enumerate() {
                 for (j, b) in basis.iter().enumerate() {
                     let dot = a.iter().zip(b).map(|(a, b)| a * b).sum::<f64>() / levels as f64;
@@ -607,7 +611,7 @@ mod tests {
         for knob in &found[0].knobs {
             assert_eq!(knob.index, Index { first: 0.0, total: 1.0 });
         }
-        assert_eq!(found[0].chance, None, "one seed says nothing of chance");
+        assert_eq!(found[0].chance, None, "one seed gives no estimate of chance");
     }
 
     #[test]
@@ -619,6 +623,6 @@ mod tests {
         let found = sensitivity(&rows, "operations_per_us".parse().unwrap());
         assert_eq!((found.len(), found[0].settings, found[0].left_out), (1, 20, 1));
         let means = &found[0].knobs[0].means;
-        assert_eq!((means.len(), &*means[0].0), (MOST_GROUPS, "0 to 2"));
+        assert_eq!((means.len(), &*means[0].0), (MAX_GROUPS, "0 to 2"));
     }
 }

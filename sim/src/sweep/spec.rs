@@ -3,7 +3,7 @@
 use super::axis::Axis;
 use super::plan::{Knob, Plan, SIMULATOR, Sample, Settings, Trace};
 use crate::replay::is_converted;
-use crate::scale::{self, MOST_CPUS};
+use crate::scale::{self, MAX_CPUS};
 use crate::trace::{Tables, TraceError};
 use anyhow::{Context, bail};
 use serde::{Deserialize, Serialize};
@@ -19,8 +19,8 @@ use uslab_engine::clock::Workload;
 use uslab_engine::designs::{self, PolicyVisitor, Spec as Design};
 
 /// The largest number of settings of all designs; it is limited because each setting is checked before anything runs.
-const MOST_SETTINGS: u64 = 1_000_000;
-const MOST_ITEMS: u64 = 1_000_000_000;
+const MAX_SETTINGS: u64 = 1_000_000;
+const MAX_ITEMS: u64 = 1_000_000_000;
 
 /// The content of a sweep's file. The keys are the options of `uslab scale`.
 #[derive(Debug, Deserialize)]
@@ -64,21 +64,21 @@ impl TryFrom<toml::Value> for Names {
 
 /// An error about a value, with the value's key and its index in a list.
 #[derive(Debug)]
-struct Wrong {
+struct ValueError {
     keys: Vec<String>,
     place: Option<usize>,
     why: String,
 }
 
-impl fmt::Display for Wrong {
+impl fmt::Display for ValueError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {}", self.keys.join("."), self.why)
     }
 }
 
-impl std::error::Error for Wrong {}
+impl std::error::Error for ValueError {}
 
-impl Wrong {
+impl ValueError {
     fn error(key: &str, place: impl Into<Option<usize>>, why: impl fmt::Display) -> anyhow::Error {
         let keys = key.split('.').map(str::to_owned).collect();
         anyhow::Error::new(Self { keys, place: place.into(), why: format!("{why:#}") })
@@ -119,7 +119,7 @@ fn line_of(text: &str, at: usize) -> usize {
 
 /// The file of one round of `uslab tune`; it has the format of any sweep's file.
 #[derive(Debug, Serialize)]
-pub(super) struct Written<'a> {
+pub(super) struct SweepFile<'a> {
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
     pub(super) trace: &'a [String],
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
@@ -148,9 +148,9 @@ struct Normal<'a> {
 }
 
 /// A visitor that returns `true` if a policy can run in virtual time.
-struct HasClock;
+struct ClockSupport;
 
-impl PolicyVisitor for HasClock {
+impl PolicyVisitor for ClockSupport {
     type Out = ();
     fn visit<P: Policy>(self, _: P::Knobs) {}
 }
@@ -172,11 +172,11 @@ pub(super) fn read<P: Policy>(path: &Path, inputs: Option<&Path>) -> anyhow::Res
         anyhow::anyhow!("{shown}:{}: {key}{}", line_of(&text, at), error.message().replace('\n', " "))
     })?;
     let mut plan = plan::<P>(file, path, inputs).map_err(|error| {
-        let line = error.downcast_ref::<Wrong>().and_then(|wrong| wrong.line(&text));
+        let line = error.downcast_ref::<ValueError>().and_then(|wrong| wrong.line(&text));
         error.context(line.map_or_else(|| shown.to_string(), |line| format!("{shown}:{line}")))
     })?;
     for (at, trace) in plan.traces.iter_mut().enumerate() {
-        let wrong = Wrong { keys: vec!["trace".to_owned()], place: Some(at), why: String::new() };
+        let wrong = ValueError { keys: vec!["trace".to_owned()], place: Some(at), why: String::new() };
         trace.line = wrong.line(&text).unwrap_or(1);
     }
     Ok(plan)
@@ -191,32 +191,32 @@ fn plan<P: Policy>(file: File, path: &Path, folder: Option<&Path>) -> anyhow::Re
         bail!("neither `trace` nor `workload`: expected a list in one of them");
     }
     if design.is_empty() {
-        return Err(Wrong::error("design", None, "expected at least one"));
+        return Err(ValueError::error("design", None, "expected at least one"));
     }
     for (key, names) in [("trace", &trace), ("workload", &workload), ("design", &design)] {
         let twice = names.iter().enumerate().find(|(at, name)| names[..*at].contains(name));
         if let Some((at, name)) = twice {
-            return Err(Wrong::error(key, at, format_args!("{name} is given twice")));
+            return Err(ValueError::error(key, at, format_args!("{name} is given twice")));
         }
     }
     if workload.is_empty() {
         let made = [("seed", &seed), ("size", &size), ("ops", &ops), ("think", &think)];
         if let Some((key, _)) = made.into_iter().find(|(_, axis)| axis.is_some()) {
-            return Err(Wrong::error(key, None, "a trace has a fixed number; expected a `workload`"));
+            return Err(ValueError::error(key, None, "a trace has a fixed number; expected a `workload`"));
         }
     } else if cpus.is_none() {
-        bail!("cpus: expected numbers of CPUs, because workloads have none of their own");
+        bail!("cpus: expected numbers of CPUs, because a workload has no default");
     }
     for (at, name) in workload.iter().enumerate() {
-        name.parse::<Workload>().map_err(|error| Wrong::error("workload", at, error))?;
+        name.parse::<Workload>().map_err(|error| ValueError::error("workload", at, error))?;
     }
     let settings = settings::<P>(&design, knobs, sample.as_ref())?;
     let within = |key: &str, axis: Option<Axis>, default: u64, least: u64, most: u64| {
-        let axis = axis.unwrap_or_else(|| Axis::one(default));
+        let axis = axis.unwrap_or_else(|| Axis::single_value(default));
         let values = axis.values();
         match values.iter().enumerate().find(|(_, value)| !(least..=most).contains(value)) {
             Some((at, value)) => {
-                Err(Wrong::error(key, at, format_args!("{value}: expected {least} to {most}")))
+                Err(ValueError::error(key, at, format_args!("{value}: expected {least} to {most}")))
             }
             None => Ok(values.to_vec()),
         }
@@ -227,15 +227,17 @@ fn plan<P: Policy>(file: File, path: &Path, folder: Option<&Path>) -> anyhow::Re
     let profile_name = profile_name.as_str();
     let profile = scale::profile(profile_name).map_err(|error| {
         // The error names the option; here the key has its place.
-        Wrong::error("profile", None, format!("{error:#}").replacen("--profile ", "", 1))
+        ValueError::error("profile", None, format!("{error:#}").replacen("--profile ", "", 1))
     })?;
     let has_cpus = cpus.is_some();
-    let cpus = within("cpus", cpus, 1, 1, MOST_CPUS.into())?;
+    let cpus = within("cpus", cpus, 1, 1, MAX_CPUS.into())?;
     let mut plan = Plan {
         traces: trace
             .into_iter()
             .enumerate()
-            .map(|(at, name)| read_trace(name, &inputs).map_err(|error| Wrong::error("trace", at, error)))
+            .map(|(at, name)| {
+                read_trace(name, &inputs).map_err(|error| ValueError::error("trace", at, error))
+            })
             .collect::<Result<_, _>>()?,
         workloads: workload,
         settings,
@@ -255,8 +257,8 @@ fn plan<P: Policy>(file: File, path: &Path, folder: Option<&Path>) -> anyhow::Re
         path: path.to_owned(),
     };
     match plan.count() {
-        None => bail!("more than {MOST_ITEMS} items"),
-        Some(items) if items > MOST_ITEMS => bail!("{items} items; expected at most {MOST_ITEMS}"),
+        None => bail!("more than {MAX_ITEMS} items"),
+        Some(items) if items > MAX_ITEMS => bail!("{items} items; expected at most {MAX_ITEMS}"),
         Some(_) => {}
     }
     let normal = serde_json::to_vec(&Normal { version: SIMULATOR, plan: &plan })?;
@@ -272,8 +274,9 @@ fn settings<P: Policy>(
 ) -> anyhow::Result<Settings> {
     let name_of = |design: &str| design.split(':').next().unwrap_or_default().to_owned();
     for (place, design) in designs.iter().enumerate() {
-        let wrong = |why: &dyn fmt::Display| Wrong::error("design", place, why);
-        let has_clock = |name: &str| name.parse::<Design<P>>().map(|design| design.policy(HasClock).is_ok());
+        let wrong = |why: &dyn fmt::Display| ValueError::error("design", place, why);
+        let has_clock =
+            |name: &str| name.parse::<Design<P>>().map(|design| design.policy(ClockSupport).is_ok());
         if designs::all::<P>().all(|(known, _)| known != name_of(design)) {
             let known = designs::all::<P>().map(|(name, _)| name).filter(|name| has_clock(name) == Ok(true));
             let known = known.collect::<Vec<_>>().join(", ");
@@ -283,19 +286,19 @@ fn settings<P: Policy>(
             )));
         }
         let parsed: Design<P> = design.parse().map_err(|error| wrong(&error))?;
-        parsed.policy(HasClock).map_err(|error| wrong(&error))?;
+        parsed.policy(ClockSupport).map_err(|error| wrong(&error))?;
     }
     if let Some(name) = knobs.keys().find(|name| !designs.iter().any(|design| name_of(design) == **name)) {
         let why = "no design of that name is in `design`";
-        return Err(Wrong::error(&format!("knobs.{name}"), None, why));
+        return Err(ValueError::error(&format!("knobs.{name}"), None, why));
     }
     if let Some(Sample { points, .. }) = sample
-        && !(1..=MOST_SETTINGS).contains(&u64::from(*points))
+        && !(1..=MAX_SETTINGS).contains(&u64::from(*points))
     {
-        return Err(Wrong::error(
+        return Err(ValueError::error(
             "sample.points",
             None,
-            format_args!("{points}: expected 1 to {MOST_SETTINGS}"),
+            format_args!("{points}: expected 1 to {MAX_SETTINGS}"),
         ));
     }
     let mut settings = Settings::default();
@@ -306,9 +309,9 @@ fn settings<P: Policy>(
             axes.map(|(key, axis)| Knob { key: key.clone(), values: axis.values().to_vec() }).collect();
         let first = settings.count();
         settings.add(design.clone(), axes.clone(), sample);
-        if settings.count() > MOST_SETTINGS {
-            let why = format_args!("more than {MOST_SETTINGS} settings; expected fewer knobs, or a `sample`");
-            return Err(Wrong::error("design", place, why));
+        if settings.count() > MAX_SETTINGS {
+            let why = format_args!("more than {MAX_SETTINGS} settings; expected fewer knobs, or a `sample`");
+            return Err(ValueError::error("design", place, why));
         }
         for number in first..settings.count() {
             let text = settings.text(number);
@@ -322,7 +325,7 @@ fn settings<P: Policy>(
                         .iter()
                         .position(|value| text.split(':').any(|part| part == format!("{}={value}", knob.key)))
                 });
-                return Err(Wrong::error(
+                return Err(ValueError::error(
                     &format!("knobs.{name}{key}"),
                     at,
                     format_args!("{error} (in {text})"),

@@ -26,7 +26,7 @@ pub(super) struct Store {
 
 /// The state of an item's result.
 #[derive(Debug, PartialEq)]
-pub(super) enum Found {
+pub(super) enum StoredResult {
     Missing,
     /// The file is cut off or changed, so it contains no result.
     Damaged(String),
@@ -77,26 +77,26 @@ impl Store {
     ///
     /// # Errors
     /// Fails if the file is the result of another item, or cannot be read.
-    pub(super) fn read(&self, of: &Identity) -> anyhow::Result<Found> {
+    pub(super) fn read(&self, of: &Identity) -> anyhow::Result<StoredResult> {
         let path = self.path(of.key());
         let text = match std::fs::read_to_string(&path) {
             Ok(text) => text,
-            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Found::Missing),
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(StoredResult::Missing),
             Err(error) if error.kind() == ErrorKind::InvalidData => {
-                return Ok(Found::Damaged(format!("{}: no text", path.display())));
+                return Ok(StoredResult::Damaged(format!("{}: no text", path.display())));
             }
             Err(error) => return Err(error).with_context(|| path.display().to_string()),
         };
         let record: Record = match serde_json::from_str(&text) {
             Ok(record) => record,
-            Err(error) => return Ok(Found::Damaged(format!("{}: {error}", path.display()))),
+            Err(error) => return Ok(StoredResult::Damaged(format!("{}: {error}", path.display()))),
         };
         if record.of != *of {
             bail!("{}: a result of {}; expected one of {of}", path.display(), record.of);
         }
         Ok(match record.result {
-            Outcomes::Failed(why) => Found::Failed(why),
-            Outcomes::Done(numbers) => Found::Done(Box::new(numbers)),
+            Outcomes::Failed(why) => StoredResult::Failed(why),
+            Outcomes::Done(numbers) => StoredResult::Done(Box::new(numbers)),
         })
     }
 
@@ -159,7 +159,7 @@ pub(super) struct Cost {
     pub(super) seconds: f64,
     pub(super) dearest_seconds: f64,
     /// The item whose run took longest.
-    pub(super) dearest: u64,
+    pub(super) slowest_item: u64,
 }
 
 impl Cost {
@@ -167,7 +167,7 @@ impl Cost {
         self.runs += 1;
         self.seconds += seconds;
         if seconds > self.dearest_seconds {
-            (self.dearest_seconds, self.dearest) = (seconds, item);
+            (self.dearest_seconds, self.slowest_item) = (seconds, item);
         }
     }
     /// Returns the mean seconds of a run.

@@ -3,11 +3,11 @@
 use super::analysis::{Lead, Score, leads, scores};
 use super::args::program;
 use super::halving;
-use super::merge::{Collected, collect, percent, tie};
+use super::merge::{CollectedResults, collect, percent, tie};
 use super::plan::Plan;
 use super::record::Metric;
-use super::run::{self, EarlyEnd, How, Kept};
-use super::spec::{self, Written};
+use super::run::{self, EarlyEnd, RunOptions, RunProgress};
+use super::spec::{self, SweepFile};
 use super::store::Store;
 use crate::output::{Progress, grouped, quoted, table, text};
 use anyhow::{Context, bail};
@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 use uslab_engine::Policy;
 
 /// The largest number of settings that are shown after the best one.
-const SHOWN: usize = 10;
+const MAX_SHOWN_SETTINGS: usize = 10;
 
 /// The options of the tuning.
 #[derive(Debug)]
@@ -27,7 +27,7 @@ pub(super) struct Options<'a> {
     /// After each round, one in `factor` settings remains.
     pub(super) factor: u64,
     pub(super) steps: Steps,
-    pub(super) how: How,
+    pub(super) how: RunOptions,
     pub(super) inputs: Option<&'a Path>,
     pub(super) results: Option<&'a Path>,
 }
@@ -101,7 +101,7 @@ pub(super) fn tune<P: Policy>(
     plan: &Plan,
     options: &Options<'_>,
     progress: &Progress,
-    kept: &Kept,
+    kept: &RunProgress,
 ) -> Result<Report, EarlyEnd> {
     let folder = plan.path.with_extension("tune");
     let mut settings: Vec<String> =
@@ -139,7 +139,7 @@ pub(super) fn tune<P: Policy>(
         if ranked.is_empty() {
             let (item, why) = all.failed.first().cloned().unwrap_or_default();
             return Err(EarlyEnd::Write(anyhow::anyhow!(
-                "{}: each setting has a failure; item {item}: {why}",
+                "{}: every setting has a failed item; item {item}: {why}",
                 file.display()
             )));
         }
@@ -167,7 +167,7 @@ pub(super) fn tune<P: Policy>(
                     score,
                     beside: all.len() + 1,
                     ties: all.iter().filter(|lead| lead.is_tie()).count(),
-                    nearest: all.into_iter().take(SHOWN).collect(),
+                    nearest: all.into_iter().take(MAX_SHOWN_SETTINGS).collect(),
                     commands: vec![
                         anew.join(" && "),
                         command("merge", &plan.path, options, options.results) + " --partial",
@@ -180,7 +180,7 @@ pub(super) fn tune<P: Policy>(
 }
 
 /// Returns the settings that have no failed run, best setting first.
-fn ranked(all: &Collected, metric: Metric) -> Vec<Score> {
+fn ranked(all: &CollectedResults, metric: Metric) -> Vec<Score> {
     let mut ranked = scores(&all.rows, metric);
     let most = ranked.iter().map(|score| score.runs).max().unwrap_or(0);
     // A setting with a failed run has fewer runs than others.
@@ -203,7 +203,7 @@ fn written(
     let file = Path::new(&plan.profile_name);
     let profile =
         if file.is_file() { file.canonicalize()?.display().to_string() } else { plan.profile_name.clone() };
-    let file = toml::to_string(&Written {
+    let file = toml::to_string(&SweepFile {
         trace: &traces,
         workload: &plan.workloads,
         design: settings,
@@ -217,7 +217,7 @@ fn written(
         results,
     })?;
     Ok(format!(
-        "# Round {} of {rounds} of `uslab tune`, judged by {}, one in {} goes on.\n# Of sweep {}.\n{file}",
+        "# Round {} of {rounds} of `uslab tune`, judged by {}; one setting in {} advances.\n# Of sweep {}.\n{file}",
         round + 1,
         options.metric.name(),
         options.factor,
@@ -241,7 +241,7 @@ fn write_round(folder: &Path, file: &Path, text: &str) -> Result<(), EarlyEnd> {
         Ok(there) if there == text => return Ok(()),
         Ok(_) => {
             return Err(EarlyEnd::Input(anyhow::anyhow!(
-                "{}: a round of another sweep or with other options; expected none: remove {}",
+                "{}: a round of another sweep or with other options exists; remove {}",
                 file.display(),
                 folder.display()
             )));
@@ -310,7 +310,7 @@ impl fmt::Display for Report {
         if !self.rounds.is_empty() {
             writeln!(
                 f,
-                "{}reaches: of the best {} under each work, CPUs and seed of the round, as a geometric mean.",
+                "{}reaches: the fraction of the best {} for each workload, number of CPUs and seed of the round, as a geometric mean.",
                 text(&rows),
                 self.metric
             )?;
@@ -321,7 +321,7 @@ impl fmt::Display for Report {
             writeln!(f, "Round {} of {} is next: {}", self.rounds.len() + 1, self.of, file.display())?;
             writeln!(
                 f,
-                "`{command}` runs it, and so does what `sweep slurm` or `sweep k8s` make of this file. Then the same `tune` goes on."
+                "`{command}` runs it, as do the scripts that `sweep slurm` or `sweep k8s` write for this file. Then the same `tune` continues."
             )?;
         }
         let Some(Winner { score, beside, nearest, ties, commands }) = &self.winner else { return Ok(()) };
@@ -329,8 +329,7 @@ impl fmt::Display for Report {
         writeln!(f, "The setting: {setting}")?;
         writeln!(
             f,
-            "It reaches {} of the best {} of {} settings, over {} runs, and {} at worst ({worst_at}). Settings that were dropped may have run \
-             on a part of these.",
+            "It reaches {} of the best {} of {} settings, over {} runs, and {} at worst ({worst_at}). Dropped settings may have run on fewer seeds and workloads.",
             percent(*of_best),
             self.metric,
             grouped(*beside as u64),
@@ -340,7 +339,7 @@ impl fmt::Display for Report {
         if !nearest.is_empty() {
             writeln!(
                 f,
-                "\nWhat the others reach of it, where both have run{}. = cannot be told from it: {}.",
+                "\nThe fraction that other settings reach, over the runs of both{}. = is not distinguishable from it: {}.",
                 if beside - 1 > nearest.len() {
                     format!(" (the nearest {} of {})", nearest.len(), beside - 1)
                 } else {
@@ -361,8 +360,8 @@ impl fmt::Display for Report {
             }
             write!(f, "{}", text(&rows))?;
         }
-        writeln!(f, "\nThe last round anew, on all traces and seeds:\n  {}", commands[0])?;
-        writeln!(f, "All that is there:\n  {}", commands[1])?;
+        writeln!(f, "\nTo repeat the last round on all traces and seeds:\n  {}", commands[0])?;
+        writeln!(f, "To show all results:\n  {}", commands[1])?;
         Ok(())
     }
 }

@@ -1,11 +1,11 @@
 //! Runs the sweep commands, and prints their results.
 
-use super::args::{KubernetesArgs, MergeArgs, Of, RunArgs, SlurmArgs, SweepArgs, TuneArgs, Verb};
+use super::args::{KubernetesArgs, MergeArgs, RunArgs, SlurmArgs, SweepArgs, SweepFiles, TuneArgs, Verb};
 use super::engines::{self, CONTAINER, Kubernetes, Slurm};
-use super::merge::{self, Collected, Report, collect, counted, failures};
+use super::merge::{self, CollectedResults, Report, collect, failures, items_text};
 use super::page;
 use super::plan::{Plan, Sample};
-use super::run::{self, EarlyEnd, How, Kept, Ran};
+use super::run::{self, EarlyEnd, RunOptions, RunProgress, ShardResult};
 use super::store::Cost;
 use super::tune::{self, Steps};
 use crate::output::command::Outcome;
@@ -19,7 +19,7 @@ use uslab_engine::Policy;
 use uslab_sync::shard::Shard;
 
 /// The most values of an axis that are shown.
-const SHOWN: usize = 8;
+const MAX_SHOWN_VALUES: usize = 8;
 
 pub(crate) fn sweep<P: Policy>(args: &SweepArgs, json: Option<Place>) -> anyhow::Result<Outcome> {
     match (&args.verb, &args.of) {
@@ -47,11 +47,15 @@ pub(crate) fn tune<P: Policy>(args: &TuneArgs, json: Option<Place>) -> anyhow::R
             (_, true) => Steps::None,
             _ => Steps::All,
         },
-        how: How { again: false, threads: args.threads.map(NonZeroUsize::get), every: args.progress.every() },
+        how: RunOptions {
+            again: false,
+            threads: args.threads.map(NonZeroUsize::get),
+            every: args.progress.retry_interval(),
+        },
         inputs: args.of.inputs.as_deref(),
         results: args.of.results.as_deref(),
     };
-    match tune::tune::<P>(&plan, &options, &Progress::new(), &*Kept::on_interrupt()?) {
+    match tune::tune::<P>(&plan, &options, &Progress::new(), &*RunProgress::on_interrupt()?) {
         Ok(report) => tell(&report, &report.to_string(), json).map(|()| Outcome::Done),
         Err(ended) => failed(ended),
     }
@@ -94,7 +98,7 @@ struct Expansion<'a> {
     last: String,
 }
 
-fn expansion<P: Policy>(of: &Of, json: Option<Place>) -> anyhow::Result<Outcome> {
+fn expansion<P: Policy>(of: &SweepFiles, json: Option<Place>) -> anyhow::Result<Outcome> {
     let (plan, store) = of.plan::<P>()?;
     let named = |number: u64| {
         let item = plan.item(number);
@@ -114,10 +118,10 @@ fn expansion<P: Policy>(of: &Of, json: Option<Place>) -> anyhow::Result<Outcome>
         last: named(plan.len() - 1),
     };
     let mut said =
-        format!("{}: {}, sweep {}.\n\n", of.file.display(), counted(plan.len()), plan.short_hash());
+        format!("{}: {}, sweep {}.\n\n", of.file.display(), items_text(plan.len()), plan.short_hash());
     let Plan { traces, workloads, cpus, seeds, sizes, operations, thinks, .. } = &plan;
     let list = |values: &[String], unit: &str| match values {
-        [first, .., last] if values.len() > SHOWN => format!("{first}, ... {last}{unit}"),
+        [first, .., last] if values.len() > MAX_SHOWN_VALUES => format!("{first}, ... {last}{unit}"),
         all => all.join(", ") + unit,
     };
     let numbers =
@@ -191,8 +195,7 @@ fn run_items<P: Policy>(args: &RunArgs, json: Option<Place>) -> anyhow::Result<O
         && !(plan.hash.starts_with(&**hash) && hash.len() >= plan.short_hash().len())
     {
         bail!(
-            "--hash {hash}: {} with its traces is sweep {}: the file, a trace or a profile has changed; expected a script that was \
-             written since",
+            "--hash {hash}: {} with its traces is sweep {}: the file, a trace or a profile has changed; expected a script that was written after the change",
             args.of.file.display(),
             plan.hash
         );
@@ -205,10 +208,10 @@ fn run_items<P: Policy>(args: &RunArgs, json: Option<Place>) -> anyhow::Result<O
         None => shard.items(plan.len()),
     };
     let threads = args.threads.map(NonZeroUsize::get);
-    let how = How { again: args.item.is_some(), threads, every: args.progress.every() };
-    match run::run::<P>(&plan, &store, items, how, &Progress::new(), &*Kept::on_interrupt()?) {
+    let how = RunOptions { again: args.item.is_some(), threads, every: args.progress.retry_interval() };
+    match run::run::<P>(&plan, &store, items, how, &Progress::new(), &*RunProgress::on_interrupt()?) {
         Ok(ran) => {
-            ran.damaged.iter().for_each(|why| print_warning(&format!("{why}; it was run again")));
+            ran.damaged.iter().for_each(|why| print_warning(&format!("{why}; the item ran again")));
             failures(&plan, "failed", &ran.failed).iter().for_each(|line| print_warning(line));
             let outcome = if ran.failed.is_empty() { Outcome::Done } else { Outcome::Violated };
             tell(&ran, &ran_text(&ran, shard), json).map(|_| outcome)
@@ -217,13 +220,13 @@ fn run_items<P: Policy>(args: &RunArgs, json: Option<Place>) -> anyhow::Result<O
     }
 }
 
-fn ran_text(ran: &Ran, shard: Shard) -> String {
+fn ran_text(ran: &ShardResult, shard: Shard) -> String {
     let [there, done, failed] = [ran.there, ran.done, ran.failed.len() as u64].map(grouped);
     let share = if shard == Shard::WHOLE { String::new() } else { format!("share {shard}: ") };
     let [took, seconds] = [ran.took, ran.seconds].map(run::time);
     format!(
         "{share}{}: {done} run in {took} ({seconds} of CPU time), {there} kept, {failed} failed\n",
-        counted(ran.items)
+        items_text(ran.items)
     )
 }
 
@@ -244,11 +247,11 @@ struct Status<'a> {
     left_seconds: f64,
 }
 
-fn status<P: Policy>(of: &Of, json: Option<Place>) -> anyhow::Result<Outcome> {
+fn status<P: Policy>(of: &SweepFiles, json: Option<Place>) -> anyhow::Result<Outcome> {
     let (plan, store) = of.plan::<P>()?;
     let all = collect(&plan, &store, &Progress::new())?;
     let cost = store.cost(&plan)?;
-    let Collected { rows, missing, failed, damaged } = &all;
+    let CollectedResults { rows, missing, failed, damaged } = &all;
     let lengths = [rows.len(), missing.len(), failed.len(), damaged.len()].map(|n| n as u64);
     let [done, missing, failed, damaged] = lengths;
     let left = cost.mean() * (missing + failed + damaged) as f64;
@@ -268,29 +271,29 @@ fn status<P: Policy>(of: &Of, json: Option<Place>) -> anyhow::Result<Outcome> {
     let mut said = format!(
         "{}: {done} of {} done, {missing} missing, {failed} failed, {damaged} damaged (sweep {}).\n",
         of.file.display(),
-        counted(plan.len()),
+        items_text(plan.len()),
         plan.short_hash()
     );
     if cost.runs > 0 {
         said += &format!(
-            "{} run{} of them, repeated ones too, took {} of all threads together: {:.3} s each, {:.3} s the dearest, item {}.\n",
+            "{} run{}, including repeated ones, took {} of CPU time: {:.3} s each, at most {:.3} s for item {}.\n",
             grouped(cost.runs),
             if cost.runs == 1 { "" } else { "s" },
             run::time(cost.seconds),
             cost.mean(),
             cost.dearest_seconds,
-            cost.dearest
+            cost.slowest_item
         );
         // No number of machines can be faster than the longest item.
         let on = |cpus: f64, seconds: f64| (seconds / cpus).max(cost.dearest_seconds);
         if all.is_whole() {
             said += &format!(
-                "On 1,000 CPUs all of it would take {}.\n",
+                "The whole sweep would take {} on 1,000 CPUs.\n",
                 run::time(on(1000.0, cost.mean() * plan.len() as f64))
             );
         } else {
             said += &format!(
-                "What is left would take {} of one thread, {} on 1,000.\n",
+                "The missing items would take {} on one CPU, and {} on 1,000.\n",
                 run::time(left),
                 run::time(on(1000.0, left))
             );
@@ -305,7 +308,7 @@ fn merge<P: Policy>(args: &MergeArgs, json: Option<Place>) -> anyhow::Result<Out
     let open = |form, path: &Option<PathBuf>| path.as_deref().map(|path| Place::open(form, path)).transpose();
     let csv = open(Form::Rows, &args.csv)?;
     let html = open(Form::Html, &args.html)?;
-    Place::apart([&json, &csv, &html])?;
+    Place::check_distinct([&json, &csv, &html])?;
     let (plan, store) = args.of.plan::<P>()?;
     let progress = Progress::new();
     let all = collect(&plan, &store, &progress)?;
@@ -338,7 +341,7 @@ fn merge<P: Policy>(args: &MergeArgs, json: Option<Place>) -> anyhow::Result<Out
 /// Returns the number of shards: the requested number, but at most one shard per item.
 fn shares(plan: &Plan, asked: u64) -> u64 {
     if asked > plan.len() {
-        print_warning(&format!("--shards {asked}: expected at most {}", counted(plan.len())));
+        print_warning(&format!("--shards {asked}: expected at most {}", items_text(plan.len())));
     }
     asked.min(plan.len())
 }
@@ -346,7 +349,7 @@ fn shares(plan: &Plan, asked: u64) -> u64 {
 fn slurm<P: Policy>(args: &SlurmArgs, json: Option<Place>) -> anyhow::Result<Outcome> {
     no_json("slurm", json.as_ref())?;
     let (plan, store) = args.of.plan::<P>()?;
-    let this = std::env::current_exe().context("the name of this program")?;
+    let this = std::env::current_exe().context("cannot find this program's path")?;
     let shares = shares(&plan, args.shards.get());
     let script = engines::slurm(
         &plan,

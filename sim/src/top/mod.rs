@@ -60,22 +60,22 @@ fn seconds(text: &str) -> Result<Duration, String> {
 pub(crate) fn run(args: &TopArgs, json: Option<Place>) -> anyhow::Result<Outcome> {
     let once = args.once || json.is_some();
     if !once {
-        needed()?;
+        require_terminal()?;
     }
     let mut source = Source::open(&args.target)?;
     if !once {
         return follow(source, args);
     }
-    let reading = source.one()?;
+    let reading = source.wait_for_reading()?;
     tell(&reading, &reading.text(args.sort), json)?;
     Ok(Outcome::Done)
 }
 
-fn needed() -> anyhow::Result<()> {
-    crate::watch::terminal::needed("`--once` prints a table, `--json` a reading")
+fn require_terminal() -> anyhow::Result<()> {
+    crate::watch::terminal::require_terminal("`--once` prints a table, `--json` a reading")
 }
 fn follow(mut source: Source, args: &TopArgs) -> anyhow::Result<Outcome> {
-    let first = source.one()?;
+    let first = source.wait_for_reading()?;
     let mut top = screen::Top::new(source.to_string(), first, args.interval);
     top.sort = args.sort;
     top.colour = std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());

@@ -294,7 +294,7 @@ impl Reading {
         let waited = |cache: &&Cache| cache.waiting + cache.waits > 0;
         heads.extend(self.caches.iter().filter(waited).map(|cache| {
             let of =
-                cache.limit.map_or(String::new(), |limit| format!("of {} slabs at most, ", grouped(limit)));
+                cache.limit.map_or(String::new(), |limit| format!("of at most {} slabs, ", grouped(limit)));
             let seconds = cache.waited_ns as f64 / 1e9;
             format!(
                 "{}: {of}{} waiting, {} waited {seconds:.3} s",

@@ -10,7 +10,7 @@ use ratatui::text::{Line, Span, Text};
 use std::time::{Duration, Instant};
 
 /// The time between two checks if a requested reading has arrived.
-const LOOK: Duration = Duration::from_millis(50);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 const SECOND: Duration = Duration::from_secs(1);
 
 /// The data that the screen shows.
@@ -74,7 +74,7 @@ impl Top {
         self.before = Some(std::mem::replace(&mut self.reading, reading));
     }
     /// Handles a key. Returns `false` if the user has quit.
-    pub(super) fn on(&mut self, key: KeyEvent) -> bool {
+    pub(super) fn handle_key(&mut self, key: KeyEvent) -> bool {
         match key.code {
             KeyCode::Char('q') | KeyCode::Esc => return false,
             KeyCode::Char('c') if key.modifiers.contains(KeyModifiers::CONTROL) => return false,
@@ -135,18 +135,18 @@ impl Top {
 
 /// Shows readings until the user quits (returns `false`) or the program ends (returns `true`).
 pub(super) fn follow(top: &mut Top, source: &mut Source, screen: &mut dyn Screen) -> anyhow::Result<bool> {
-    let (mut asked, mut waiting) = (Instant::now(), false);
+    let (mut requested_at, mut waiting) = (Instant::now(), false);
     loop {
         screen.draw(&|frame| top.draw(frame))?;
-        let left = top.every.saturating_sub(asked.elapsed());
+        let left = top.every.saturating_sub(requested_at.elapsed());
         // The loop wakes up at least each second, because the screen shows the age of the reading.
-        if let Some(key) = screen.key(Some(if waiting { LOOK } else { left.min(SECOND) }))?
-            && !top.on(key)
+        if let Some(key) = screen.key(Some(if waiting { POLL_INTERVAL } else { left.min(SECOND) }))?
+            && !top.handle_key(key)
         {
             return Ok(false);
         }
-        if asked.elapsed() >= top.every && !waiting {
-            asked = Instant::now();
+        if requested_at.elapsed() >= top.every && !waiting {
+            requested_at = Instant::now();
             waiting = true;
             if !source.ask()? {
                 return Ok(true);

@@ -15,11 +15,11 @@ use std::time::{Duration, Instant};
 /// The name of the thread of libuslab.so that writes the numbers.
 const THREAD: &str = "uslab-dump";
 /// The longest time that a program may take to write the numbers.
-const PATIENCE: Duration = Duration::from_secs(5);
+const NUMBERS_TIMEOUT: Duration = Duration::from_secs(5);
 /// The longest time for which the program may be starting.
 const START: Duration = Duration::from_millis(500);
 /// The time between two checks for new numbers.
-const LOOK: Duration = Duration::from_millis(10);
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 /// The source of readings: a program or a file.
 #[derive(Debug)]
@@ -28,7 +28,7 @@ pub(super) struct Source {
     file: PathBuf,
     /// The version of the file at the last reading, or at the last request.
     was: Option<Version>,
-    asked: Instant,
+    requested_at: Instant,
 }
 
 /// The version of a file: to rewrite it, the program makes a new file with the old name.
@@ -68,14 +68,14 @@ pub(super) enum SourceUpdate {
 impl Source {
     /// Opens a program by its process id, or a file by its name.
     pub(super) fn open(target: &str) -> anyhow::Result<Self> {
-        let asked = Instant::now();
+        let requested_at = Instant::now();
         if target.is_empty() || target.bytes().any(|byte| !byte.is_ascii_digit()) {
-            return Ok(Self { program: None, file: target.into(), was: None, asked });
+            return Ok(Self { program: None, file: target.into(), was: None, requested_at });
         }
         let pid = target.parse().ok().filter(|pid| *pid > 0);
         let Some(pid) = pid.filter(|pid| Path::new(&format!("/proc/{pid}")).exists()) else {
             bail!(
-                "{target}: no such program; expected the number of a running one, or a file that its library wrote"
+                "{target}: no such program; expected the pid of a running program, or a file that its library wrote"
             );
         };
         let proc = |what: &str| {
@@ -95,10 +95,10 @@ impl Source {
             pairs.filter(|(key, _)| *key == name).map(|(_, value)| value).next_back()
         };
         let Some(file) = option("dump").filter(|file| !file.is_empty()) else {
-            bail!("{pid} ({name}): it has no `dump` in USLAB_OPTIONS; {started}");
+            bail!("{pid} ({name}): the program has no `dump` in USLAB_OPTIONS; {started}");
         };
         if !file.ends_with(".json") {
-            bail!("{pid} ({name}): it writes `{file}`; expected a name that ends in .json");
+            bail!("{pid} ({name}): the program writes `{file}`; expected a name that ends in .json");
         }
         let signal = if option("dump_signal") == Some("USR1") { Signal::SIGUSR1 } else { Signal::SIGUSR2 };
         // In a container the program has another process id, and its files have other paths.
@@ -112,17 +112,20 @@ impl Source {
         // A program that has just been started may not have the thread yet.
         let begins = Instant::now();
         while !program.listens() && begins.elapsed() < START {
-            std::thread::sleep(LOOK);
+            std::thread::sleep(POLL_INTERVAL);
         }
         if !program.listens() {
-            bail!("{pid} ({}): it has no thread `{THREAD}` that waits for {signal}; {started}", program.name);
+            bail!(
+                "{pid} ({}): the program has no thread `{THREAD}` that waits for {signal}; {started}",
+                program.name
+            );
         }
-        Ok(Self { program: Some(program), file: root, was: None, asked })
+        Ok(Self { program: Some(program), file: root, was: None, requested_at })
     }
 
     /// Asks a program for its numbers; returns `false` if the program has ended.
     pub(super) fn ask(&mut self) -> anyhow::Result<bool> {
-        self.asked = Instant::now();
+        self.requested_at = Instant::now();
         let Some(program) = &self.program else { return Ok(true) };
         self.was = fs::metadata(&self.file).ok().map(|meta| version(&meta));
         if !program.listens() {
@@ -151,7 +154,7 @@ impl Source {
             Err(error) => return Err(error).with_context(|| self.to_string()),
         };
         if !meta.is_file() {
-            bail!("{self}: {} is no file; expected `dump=FILE.json`", self.file.display());
+            bail!("{self}: {} is not a file; expected `dump=FILE.json`", self.file.display());
         }
         if self.was == Some(version(&meta)) {
             return self.nothing();
@@ -173,23 +176,27 @@ impl Source {
 
     /// Reports that no new numbers exist yet; fails if the program takes too long.
     fn nothing(&self) -> anyhow::Result<SourceUpdate> {
-        if self.program.is_some() && self.asked.elapsed() > PATIENCE {
-            bail!("{self}: it did not write {} within {} s", self.file.display(), PATIENCE.as_secs());
+        if self.program.is_some() && self.requested_at.elapsed() > NUMBERS_TIMEOUT {
+            bail!(
+                "{self}: the program did not write {} within {} s",
+                self.file.display(),
+                NUMBERS_TIMEOUT.as_secs()
+            );
         }
         Ok(SourceUpdate::Nothing)
     }
 
     /// Waits for one reading.
-    pub(super) fn one(&mut self) -> anyhow::Result<Reading> {
+    pub(super) fn wait_for_reading(&mut self) -> anyhow::Result<Reading> {
         let mut there = self.ask()?;
         while there {
             match self.look()? {
                 SourceUpdate::New(reading) => return Ok(reading),
-                SourceUpdate::Nothing => std::thread::sleep(LOOK),
+                SourceUpdate::Nothing => std::thread::sleep(POLL_INTERVAL),
                 SourceUpdate::Ended => there = false,
             }
         }
-        bail!("{self}: it has ended; expected a running program")
+        bail!("{self}: the program has ended; expected a running program")
     }
 }
 

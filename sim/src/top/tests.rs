@@ -153,17 +153,20 @@ fn replaced_file_is_read_again() {
     let dir = tempfile::tempdir().unwrap();
     let (file, new) = (dir.path().join("app.json"), dir.path().join("new"));
     let name = file.to_str().unwrap();
-    assert!(Source::open(name).unwrap().one().unwrap_err().to_string().starts_with(name), "there is none");
+    assert!(
+        Source::open(name).unwrap().wait_for_reading().unwrap_err().to_string().starts_with(name),
+        "the file must not exist"
+    );
     std::fs::write(&file, "{}").unwrap();
-    let said = format!("{:#}", Source::open(name).unwrap().one().unwrap_err());
+    let said = format!("{:#}", Source::open(name).unwrap().wait_for_reading().unwrap_err());
     assert!(said.starts_with(&format!("{name}: expected what libuslab.so writes")), "{said}");
     std::fs::write(&file, dump(1)).unwrap();
     let mut source = Source::open(name).unwrap();
-    assert_eq!(source.one().unwrap().totals, reading(1, 0).totals);
+    assert_eq!(source.wait_for_reading().unwrap().totals, reading(1, 0).totals);
     assert!(matches!(source.look().unwrap(), SourceUpdate::Nothing));
     std::fs::write(&new, dump(2)).unwrap();
     std::fs::rename(&new, &file).unwrap();
-    let SourceUpdate::New(next) = source.look().unwrap() else { panic!("nothing new") };
+    let SourceUpdate::New(next) = source.look().unwrap() else { panic!("no new numbers were written") };
     assert_eq!(next.totals, reading(2, 0).totals);
     std::fs::remove_file(&file).unwrap();
     assert!(matches!(source.look().unwrap(), SourceUpdate::Ended));
@@ -203,8 +206,8 @@ mod screens {
         let order =
             |top: &Top| picture(top, 80, 24).lines().nth(5).unwrap().split(' ').next().unwrap().to_owned();
         assert_eq!(order(&top), "session");
-        assert!(top.on(KeyCode::Char('n').into()) && order(&top) == "a");
-        assert!(!top.on(KeyCode::Char('q').into()));
+        assert!(top.handle_key(KeyCode::Char('n').into()) && order(&top) == "a");
+        assert!(!top.handle_key(KeyCode::Char('q').into()));
         for (width, height) in [(60, 20), (200, 60), (81, 3), (1, 1)] {
             picture(&top, width, height);
         }
@@ -212,9 +215,9 @@ mod screens {
     }
 
     /// A screen that removes a file after three pictures.
-    struct Gone(std::path::PathBuf, u64);
+    struct FileRemovingScreen(std::path::PathBuf, u64);
 
-    impl Screen for Gone {
+    impl Screen for FileRemovingScreen {
         fn draw(&mut self, _: &dyn Fn(&mut Frame<'_>)) -> anyhow::Result<()> {
             self.1 += 1;
             if self.1 == 3 {
@@ -223,7 +226,7 @@ mod screens {
             Ok(())
         }
         fn key(&mut self, within: Option<Duration>) -> anyhow::Result<Option<KeyEvent>> {
-            assert!(within.is_some(), "it would wait for ever");
+            assert!(within.is_some(), "the screen would wait forever");
             std::thread::sleep(Duration::from_millis(1));
             Ok(None)
         }
@@ -235,15 +238,16 @@ mod screens {
         let file = dir.path().join("app.json");
         std::fs::write(&file, dump(1)).unwrap();
         let mut source = Source::open(file.to_str().unwrap()).unwrap();
-        let mut top = Top::new("a file".to_owned(), source.one().unwrap(), Duration::from_millis(1));
-        assert!(follow(&mut top, &mut source, &mut Gone(file, 0)).unwrap());
+        let mut top =
+            Top::new("a file".to_owned(), source.wait_for_reading().unwrap(), Duration::from_millis(1));
+        assert!(follow(&mut top, &mut source, &mut FileRemovingScreen(file, 0)).unwrap());
         assert_eq!(top.reading.totals, reading(1, 0).totals);
     }
 
     /// A screen on which `q` is pressed immediately; it records how long the caller wanted to wait for a key.
-    struct Quits(Option<Duration>);
+    struct QuittingScreen(Option<Duration>);
 
-    impl Screen for Quits {
+    impl Screen for QuittingScreen {
         fn draw(&mut self, _: &dyn Fn(&mut Frame<'_>)) -> anyhow::Result<()> {
             Ok(())
         }
@@ -259,9 +263,10 @@ mod screens {
         let file = dir.path().join("app.json");
         std::fs::write(&file, dump(1)).unwrap();
         let mut source = Source::open(file.to_str().unwrap()).unwrap();
-        let mut top = Top::new("a file".to_owned(), source.one().unwrap(), Duration::from_secs(3600));
-        let mut screen = Quits(None);
+        let mut top =
+            Top::new("a file".to_owned(), source.wait_for_reading().unwrap(), Duration::from_secs(3600));
+        let mut screen = QuittingScreen(None);
         assert!(!follow(&mut top, &mut source, &mut screen).unwrap());
-        assert_eq!(screen.0, Some(Duration::from_secs(1)), "it is drawn anew then");
+        assert_eq!(screen.0, Some(Duration::from_secs(1)), "the screen is drawn again");
     }
 }

@@ -13,7 +13,7 @@ const SPEEDS: [u64; 6] = [1, 10, 100, 1000, 10_000, 100_000];
 /// The number of pictures drawn per second.
 pub(super) const PICTURES: u64 = 20;
 /// The smallest number of operations that the time line shows.
-const LEAST: u64 = 20;
+const MIN_OPERATIONS: u64 = 20;
 
 /// The place of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,7 +57,7 @@ pub(super) struct Sample {
     pub(super) values: Vec<f64>,
 }
 
-const NONE_FOLLOWED: &str = "No object is followed; f follows the one that this operation touched.";
+const NO_FOLLOWED_OBJECT: &str = "No object is followed; f follows the object of this operation.";
 
 /// The number of kinds of events at which `u` can stop, in the order of the page.
 const CONDITIONS: usize = 6;
@@ -186,7 +186,7 @@ impl<'s> App<'s> {
         self.about.caches[cache as usize]
     }
 
-    pub(super) fn on(&mut self, key: Key) {
+    pub(super) fn handle_key(&mut self, key: Key) {
         self.problem.clear();
         if self.over == Overlay::Help {
             self.over = Overlay::Nothing;
@@ -206,15 +206,15 @@ impl<'s> App<'s> {
             Key::End => self.go(self.about.operations),
             Key::Slow => self.wish = EngineRequest::Slow,
             Key::Condition => self.condition = (self.condition + 1) % CONDITIONS,
-            Key::Until => match self.until() {
+            Key::Until => match self.search_condition() {
                 Some(until) => self.wish = EngineRequest::Until(until),
                 None if self.chosen.is_none() => self.problem = "No cache of the trace is used.".to_owned(),
-                None => self.problem = NONE_FOLLOWED.to_owned(),
+                None => self.problem = NO_FOLLOWED_OBJECT.to_owned(),
             },
             Key::Follow => self.follow(),
             Key::Life if self.over == Overlay::Life => self.over = Overlay::Nothing,
             Key::Life if self.followed.is_some() => self.wish = EngineRequest::Life,
-            Key::Life => self.problem = NONE_FOLLOWED.to_owned(),
+            Key::Life => self.problem = NO_FOLLOWED_OBJECT.to_owned(),
             Key::Map if self.over == Overlay::Map => self.over = Overlay::Nothing,
             Key::Map => {
                 self.over = Overlay::Map;
@@ -289,7 +289,7 @@ impl<'s> App<'s> {
         }
     }
     fn zoom(&mut self, length: u64, by: u64) {
-        let length = (length / by).max(LEAST).min(self.about.operations);
+        let length = (length / by).max(MIN_OPERATIONS).min(self.about.operations);
         let begin = self.view.operation.saturating_sub(length / 2).min(self.about.operations - length);
         self.range = begin..begin + length;
     }
@@ -310,7 +310,7 @@ impl<'s> App<'s> {
         }
     }
 
-    fn until(&self) -> Option<Until> {
+    fn search_condition(&self) -> Option<Until> {
         let cache = self.chosen?;
         Some(match self.condition {
             0 => Until::Miss { cache },
@@ -337,11 +337,11 @@ impl<'s> App<'s> {
         }
     }
     /// Handles the result of a search: the operation of the event, or a message that the event does not happen again.
-    pub(super) fn found(&mut self, found: Option<Found>, from: u64) {
+    pub(super) fn show_found(&mut self, found: Option<Found>, from: u64) {
         match found {
             Some(found) => self.go(found.operation),
             None => {
-                self.problem = "That does not happen again before the end.".to_owned();
+                self.problem = "No later operation meets the condition.".to_owned();
                 self.go(from);
             }
         }

@@ -34,16 +34,16 @@ q, Escape     quit
 u in use   . free in its slab   d shared by CPUs
 a, b, c, e... held by CPU 0, 1, 2, 3... (no d, no u)
 bars: CPUs beside the one that holds the most of the cache
-cpu depot slab pages commit: the dearest thing an operation did
+cpu depot slab pages commit: where an operation was served
 
 A CPU allocates from what it holds, without a lock. After that
 come what CPUs share, slabs, pages and the system.
 Any key goes back.";
 
 /// Distributes the screen's rows from the top, until no rows are left.
-struct Rows(Rect);
+struct RowLayout(Rect);
 
-impl Rows {
+impl RowLayout {
     fn next(&mut self, rows: u16) -> Rect {
         let rows = rows.min(self.0.height);
         let next = Rect { height: rows, ..self.0 };
@@ -64,7 +64,7 @@ impl App<'_> {
 
 pub(super) fn draw(app: &App<'_>, frame: &mut Frame<'_>) {
     let (area, pages) = (frame.area(), pages(&app.view.pages));
-    let mut rows = Rows(area);
+    let mut rows = RowLayout(area);
     let cpus = machine::cpus(app, area.width);
     // The fixed rows are title, time line, sentence, two headers, pages and keys; the rest is for the machine.
     let rest = area.height.saturating_sub(1 + 3 + 3 + 2 + pages.len() as u16 + 1);
@@ -74,7 +74,7 @@ pub(super) fn draw(app: &App<'_>, frame: &mut Frame<'_>) {
     for line in time_line(app, area.width) {
         frame.render_widget(line, rows.next(1));
     }
-    frame.render_widget(Paragraph::new(said(app)).wrap(Wrap { trim: true }), rows.next(3));
+    frame.render_widget(Paragraph::new(operation_line(app)).wrap(Wrap { trim: true }), rows.next(3));
     frame.render_widget(Text::from(machine::lanes(app, lanes.into())), rows.next(1 + lanes));
     frame.render_widget(machine::head(app), rows.next(1));
     frame.render_widget(Text::from(cpus), rows.next(near));
@@ -237,7 +237,7 @@ fn time_line(app: &App<'_>, width: u16) -> [Line<'static>; 3] {
 }
 
 /// Formats the sentences about the last operation.
-fn said(app: &App<'_>) -> Line<'static> {
+fn operation_line(app: &App<'_>) -> Line<'static> {
     let view = &app.view;
     let path = view.steps.iter().filter_map(|step| step.path).max();
     let mark = app.about.marks.iter().find(|mark| mark.operation == view.operation);
@@ -251,7 +251,7 @@ fn said(app: &App<'_>) -> Line<'static> {
     let text = match mark {
         Some(mark) if path.is_none() => format!("The trace is marked here: {}.", mark.text),
         _ if view.operation == 0 => {
-            "Nothing has happened yet: every cache is empty, and no memory is committed.".to_owned()
+            "No operation has run yet: every cache is empty, and no memory is committed.".to_owned()
         }
         _ => view.steps.iter().map(|step| &*step.sentence).collect::<Vec<_>>().join(" "),
     };

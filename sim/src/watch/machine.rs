@@ -12,12 +12,12 @@ const BARS: usize = 12;
 /// The characters of bars: the objects of a CPU, in eighths of the objects of the CPU with the most.
 const FULL: [char; 9] = ['·', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 /// The largest number of CPUs that are shown in detail.
-const MOST_CPUS: usize = 64;
+const MAX_CPUS: usize = 64;
 
 fn shown<'a>(app: &'a App<'_>, cache: u32) -> Option<&'a ShownCache> {
     app.view.shown.iter().find(|shown| shown.cache == cache)
 }
-fn seen<'a>(app: &'a App<'_>, cache: u32) -> Option<&'a SeenCache> {
+fn cache_view<'a>(app: &'a App<'_>, cache: u32) -> Option<&'a SeenCache> {
     app.view.caches.get(cache as usize)
 }
 /// Returns the number of objects in the levels, and the number of objects that fit into the levels.
@@ -47,7 +47,7 @@ fn lane(app: &App<'_>, cache: u32) -> Line<'static> {
     let chosen = if Some(cache) == app.chosen { ">" } else { " " };
     let name = format!("{chosen} {:16.16}", app.name(cache));
     let name = if Some(cache) == app.chosen { Span::from(name).bold() } else { Span::from(name) };
-    let Some(seen) = seen(app, cache) else {
+    let Some(seen) = cache_view(app, cache) else {
         return Line::from(vec![name, Span::styled(" not used yet", app.quiet())]);
     };
     let counts = &seen.counts;
@@ -96,7 +96,7 @@ fn lane(app: &App<'_>, cache: u32) -> Line<'static> {
 /// Formats the numbers of the chosen cache.
 pub(super) fn head(app: &App<'_>) -> Line<'static> {
     let Some(cache) = app.chosen else { return Line::from("no cache is used") };
-    let text = match seen(app, cache).map(|seen| &seen.counts) {
+    let text = match cache_view(app, cache).map(|seen| &seen.counts) {
         None => " not used yet".to_owned(),
         Some(counts) if counts.size == 0 => " no slabs: each object is a block of pages".to_owned(),
         Some(counts) => format!(
@@ -133,7 +133,7 @@ pub(super) fn cpus(app: &App<'_>, width: u16) -> Vec<Line<'static>> {
         _ => format!("shared {objects}/{room} in {places}"),
     };
     let shared = (shared, Style::new());
-    let items: Vec<_> = shown.cpus.iter().enumerate().take(MOST_CPUS).map(cpu).chain([shared]).collect();
+    let items: Vec<_> = shown.cpus.iter().enumerate().take(MAX_CPUS).map(cpu).chain([shared]).collect();
     let longest = items.iter().map(|(text, _)| text.len()).max().unwrap_or(0) + 2;
     let line = |items: &[(String, Style)]| {
         let cell = |(text, style): &(String, Style)| {

@@ -66,7 +66,7 @@ pub(crate) fn run<P: Policy>(args: &WatchArgs, json: Option<&Path>) -> anyhow::R
 }
 
 fn start<P: Policy>(args: &WatchArgs, wanted: Spec<P>) -> anyhow::Result<Outcome> {
-    terminal::needed("`uslab replay --at N --json` has the same moments")?;
+    terminal::require_terminal("`uslab replay --at N --json` has the same moments")?;
     let mut specs = vec![wanted];
     let others = all::<P>().filter(|(name, _)| *name != args.design).map(|(name, _)| name.parse());
     specs.extend(others.collect::<Result<Vec<_>, _>>()?);

@@ -125,7 +125,7 @@ impl Session<'_, '_> {
                         return self.back(from);
                     }
                 }
-                self.app.found(found, from);
+                self.app.show_found(found, from);
                 return self.done(engine);
             }
         }
@@ -156,14 +156,14 @@ impl Session<'_, '_> {
     /// Shows the state, and waits for the user's next command.
     fn ask(&mut self) -> anyhow::Result<()> {
         if let Some(key) = self.app.next.take() {
-            self.app.on(key);
+            self.app.handle_key(key);
             return Ok(());
         }
         self.screen.draw(&|frame| draw(self.app, frame))?;
         let picture = Duration::from_millis(1000 / PICTURES);
         let event = self.screen.key(self.app.playing.then_some(picture))?;
         match event.and_then(key) {
-            Some(key) => self.app.on(key),
+            Some(key) => self.app.handle_key(key),
             None if event.is_none() && self.app.playing => self.app.tick(),
             None => {}
         }
@@ -171,7 +171,7 @@ impl Session<'_, '_> {
         while matches!(self.app.wish, EngineRequest::At(_)) && self.app.next.is_none() {
             let Some(event) = self.screen.key(Some(Duration::ZERO))? else { break };
             match key(event) {
-                Some(by @ Key::By(_)) => self.app.on(by),
+                Some(by @ Key::By(_)) => self.app.handle_key(by),
                 other => self.app.next = other,
             }
         }

@@ -16,7 +16,7 @@ pub(crate) trait Screen {
 }
 
 /// Returns an error if standard output is not a terminal. `else_` is the alternative that the error message names.
-pub(crate) fn needed(else_: &str) -> anyhow::Result<()> {
+pub(crate) fn require_terminal(else_: &str) -> anyhow::Result<()> {
     if !stdout().is_terminal() {
         bail!("standard output is not a terminal; {else_}");
     }
@@ -31,7 +31,7 @@ impl Terminal {
     /// Takes over the terminal, whose content a picture replaces.
     pub(crate) fn start() -> anyhow::Result<Self> {
         // Taking over the terminal may fail halfway.
-        ratatui::try_init().map(Self).inspect_err(|_| ratatui::restore()).context("the terminal")
+        ratatui::try_init().map(Self).inspect_err(|_| ratatui::restore()).context("cannot use the terminal")
     }
 }
 
@@ -43,16 +43,16 @@ impl Drop for Terminal {
 
 impl Screen for Terminal {
     fn draw(&mut self, picture: &dyn Fn(&mut Frame<'_>)) -> anyhow::Result<()> {
-        self.0.draw(|frame| picture(frame)).context("the terminal")?;
+        self.0.draw(|frame| picture(frame)).context("cannot use the terminal")?;
         Ok(())
     }
     fn key(&mut self, within: Option<Duration>) -> anyhow::Result<Option<KeyEvent>> {
         if let Some(time) = within
-            && !poll(time).context("the terminal")?
+            && !poll(time).context("cannot use the terminal")?
         {
             return Ok(None);
         }
-        match read().context("the terminal")? {
+        match read().context("cannot use the terminal")? {
             Event::Key(event) if event.kind != KeyEventKind::Release => Ok(Some(event)),
             _ => Ok(None),
         }

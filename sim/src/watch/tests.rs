@@ -112,9 +112,9 @@ fn letters(text: &str) -> impl Iterator<Item = KeyCode> + '_ {
 }
 
 /// A visitor that runs a new engine to an operation and returns the view.
-struct Moment<'s>(&'s Stream, u64);
+struct ViewAt<'s>(&'s Stream, u64);
 
-impl Visitor for Moment<'_> {
+impl Visitor for ViewAt<'_> {
     type Out = View;
     fn visit<D: Design>(self, design: D) -> View {
         let mut engine = Engine::new(design, self.0);
@@ -124,7 +124,7 @@ impl Visitor for Moment<'_> {
     }
 }
 fn moment(stream: &Stream, design: &str, at: u64) -> View {
-    design.parse::<Spec>().unwrap().on(stream, Moment(stream, at)).unwrap()
+    design.parse::<Spec>().unwrap().on(stream, ViewAt(stream, at)).unwrap()
 }
 
 /// Checks that a picture of 80 columns shows the numbers of a view.
@@ -244,9 +244,9 @@ fn slow_key_jumps_to_the_next_slow_operation() {
     assert_eq!(app.chosen, step.cache);
 }
 
-struct Runs<'s>(&'s Stream, Until, u64);
+struct SearchRuns<'s>(&'s Stream, Until, u64);
 
-impl Visitor for Runs<'_> {
+impl Visitor for SearchRuns<'_> {
     type Out = Option<Found>;
     fn visit<D: Design>(self, design: D) -> Option<Found> {
         let mut engine = Engine::new(design, self.0);
@@ -272,21 +272,21 @@ fn watch_stops_at_the_condition_found_by_the_engine() {
             Until::Commit,
             Until::Object { cache, page, index },
         ][condition];
-        let runs = "uslab".parse::<Spec>().unwrap().on(&stream, Runs(&stream, until, from)).unwrap();
+        let runs = "uslab".parse::<Spec>().unwrap().on(&stream, SearchRuns(&stream, until, from)).unwrap();
         assert_eq!(app.view.operation, runs.map_or(from, |found| found.operation), "{until:?}");
         let last = seen.last().unwrap();
-        assert_eq!(last.contains("That does not happen again"), runs.is_none(), "{last}");
+        assert_eq!(last.contains("No later operation meets the condition"), runs.is_none(), "{last}");
         shows(last, app.about.operations, app.chosen, &moment(&stream, "uslab", app.view.operation));
         found += usize::from(runs.is_some());
     }
-    assert!(found >= 3, "only {found} of them happen");
+    assert!(found >= 3, "only {found} of the events happen");
     let (app, _) = press(&stream, "uslab", from, letters("UUUUUu"));
-    assert!(app.problem.is_empty() && app.view.operation == from, "nothing is followed");
+    assert!(app.problem.is_empty() && app.view.operation == from, "no object is followed");
 }
 
-struct Life<'s>(&'s Stream, Until);
+struct SearchLife<'s>(&'s Stream, Until);
 
-impl Visitor for Life<'_> {
+impl Visitor for SearchLife<'_> {
     type Out = Vec<Found>;
     fn visit<D: Design>(self, design: D) -> Vec<Found> {
         let mut engine = Engine::new(design, self.0);
@@ -301,7 +301,7 @@ fn watch_object_history_equals_the_engine_history() {
     let (app, seen) = press(&stream, "uslab", from, letters("fl"));
     let Place { cache, page, index } = app.followed.unwrap();
     let until = Until::Object { cache, page, index };
-    let life = "uslab".parse::<Spec>().unwrap().on(&stream, Life(&stream, until)).unwrap();
+    let life = "uslab".parse::<Spec>().unwrap().on(&stream, SearchLife(&stream, until)).unwrap();
     assert!(life.len() > 3 && life == app.life && app.view.operation == from, "{life:?}");
     // The last `q` closes the panel first.
     let last = &seen[seen.len() - 2];
@@ -365,7 +365,7 @@ fn stepping_back_and_forward_restores_the_screen() {
     for (one, other) in seen.iter().zip(seen.iter().rev()) {
         assert_eq!(one, other);
     }
-    assert!(seen.windows(2).all(|two| two[0] != two[1]), "each is another one");
+    assert!(seen.windows(2).all(|two| two[0] != two[1]), "each search finds another operation");
     let (app, seen) = press(&stream, "uslab", 3000, [Home, Left, End, Right]);
     assert_eq!(app.view.operation, 6000);
     assert!(seen[1] == seen[2] && seen[3] == seen[4] && seen[1] != seen[3]);

@@ -32,11 +32,11 @@ const MAX_SLAB_ORDER: u8 = 3;
 
 /// A start with a single vote is accepted if this vote is this many times the number of votes that chance would give to
 /// all starts together.
-const ALONE: u64 = 1000;
+const SINGLE_VOTE_FACTOR: u64 = 1000;
 
 /// A start with several votes is accepted at this smaller multiple, because chance rarely gives several votes to one
 /// start.
-const SEVERAL: u64 = 100;
+const SEVERAL_VOTES_FACTOR: u64 = 100;
 
 /// The result of the search for the direct map.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
@@ -135,7 +135,7 @@ impl BaseVote {
                 let all: u64 = votes.values().sum();
                 let (&base, &most) = votes.iter().max_by_key(|(base, votes)| (**votes, **base))?;
                 let places = align(size) >> size.shift();
-                let beyond = if most > 1 { SEVERAL } else { ALONE };
+                let beyond = if most > 1 { SEVERAL_VOTES_FACTOR } else { SINGLE_VOTE_FACTOR };
                 (most * 2 > all && most * places >= beyond * self.pages).then_some((most, base, size))
             });
         // With equal votes, the smaller size wins.
@@ -168,7 +168,7 @@ mod tests {
         assert_eq!(vote.result(None), None, "user memory, and another CPU");
         vote.object(3, at(0x4a9b, 192));
         assert_eq!(vote.result(None), Some((BASE, PageSize::Kib4)));
-        assert_eq!(vote.result(Some(PageSize::Kib64)), None, "pages of 64 KiB were not there");
+        assert_eq!(vote.result(Some(PageSize::Kib64)), None, "pages of 64 KiB were not possible");
         let map = mapping(DirectMap::At(BASE));
         assert_eq!(map.pfn(at(0x4a9b, 192)), Some(Pfn(0x4a9b)));
         assert_eq!(map.object(Pfn(0x4a9b), 192), at(0x4a9b, 192));

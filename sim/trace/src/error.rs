@@ -167,11 +167,7 @@ impl fmt::Display for TraceError {
             }
             Self::Read { path, .. } => write!(f, "{}: cannot read", path.display()),
             Self::Truncated { path } => {
-                write!(
-                    f,
-                    "{}: the compressed file is cut short or damaged: it ends too early",
-                    path.display()
-                )
+                write!(f, "{}: the compressed file is truncated or damaged", path.display())
             }
             Self::Damaged { path, compression, source } if source.kind() == io::ErrorKind::OutOfMemory => {
                 write!(
@@ -199,7 +195,7 @@ impl fmt::Display for TraceError {
                 let shown = first.iter().map(|(line, text)| format!("line {line}: {text:?}"));
                 write!(
                     f,
-                    "{}: {rejected} of {lines} lines of kmem events were not understood (`--partial` of `uslab replay` and `convert` leaves them out): {}",
+                    "{}: {rejected} of {lines} lines of kmem events were not understood (`--partial` of `uslab replay` and `convert` skips them): {}",
                     path.display(),
                     shown.collect::<Vec<_>>().join("; ")
                 )
@@ -208,8 +204,7 @@ impl fmt::Display for TraceError {
                 let seconds = |ns: &u64| *ns as f64 / 1e9;
                 write!(
                     f,
-                    "{}:{line}: time goes back on CPU {cpu}, from {:.6} to {:.6} s: expected one trace, and here a second one begins; \
-                     split the file before this line",
+                    "{}:{line}: time goes back on CPU {cpu}, from {:.6} to {:.6} s: expected one trace, but a second trace begins here; split the file before this line",
                     path.display(),
                     seconds(before),
                     seconds(now)
@@ -218,14 +213,14 @@ impl fmt::Display for TraceError {
             Self::NotATrace { path, lines, first, .. } => write!(
                 f,
                 "{}: no event in {lines} lines; ftrace, `perf script`, `trace-cmd report`, wee_alloc and Fleetbench text is understood; \
-                 the first line that is none of them: {first:?}",
+                 the first line that was not understood: {first:?}",
                 path.display()
             ),
             Self::LongLine { path, line } => {
                 write!(f, "{}:{line}: the line is too long for a trace", path.display())
             }
             Self::Impossible { path, line, what } => write!(f, "{}:{line}: {what}", path.display()),
-            Self::Spool { .. } => f.write_str("temporary file for a long trace"),
+            Self::Spool { .. } => f.write_str("cannot write the temporary file for a long trace"),
             Self::Table { path, line, what } => write!(f, "{}:{line}: expected {what}", path.display()),
         }
     }

@@ -18,7 +18,7 @@ use super::program::Call;
 const HEAP: f64 = (64 << 20) as f64;
 
 /// The largest number of blocks that are live from the start.
-const MOST_BLOCKS: f64 = 1e6;
+const MAX_BLOCKS: f64 = 1e6;
 
 /// The number of allocations and frees after the start.
 const OPERATIONS: u64 = 1_000_000;
@@ -63,7 +63,7 @@ fn calls_within<E>(
     if !(asked.sum > 0.0 && bytes > 0.0) {
         return Ok(());
     }
-    let scale = (heap / bytes).min(MOST_BLOCKS / there.sum);
+    let scale = (heap / bytes).min(MAX_BLOCKS / there.sum);
     let mut program = Program { each, scale, block: 0, frees: BinaryHeap::new(), random: Random(0) };
     for _ in 0..(there.sum * scale) as u64 {
         let row = there.pick(&mut program.random);
@@ -166,7 +166,7 @@ mod tests {
     use super::*;
     use std::convert::Infallible;
 
-    fn made(heap: f64, operations: u64, rows: &[Row]) -> Vec<Call> {
+    fn generate_calls(heap: f64, operations: u64, rows: &[Row]) -> Vec<Call> {
         let mut calls = vec![];
         let made = calls_within(heap, operations, rows, |call| -> Result<(), Infallible> {
             calls.push(call);
@@ -205,8 +205,8 @@ mod tests {
         let rows = [row(16, 3.0, 10.0), row(64, 1.0, 30.0), row(8 << 20, 0.04, 0.001)];
         // The heap has 100 times the live blocks.
         let heap = 100.0 * (16.0 * 10.0 + 64.0 * 30.0 + (8 << 20) as f64 * 0.001);
-        let calls = made(heap, 40_000, &rows);
-        assert_eq!(calls, made(heap, 40_000, &rows), "always the same");
+        let calls = generate_calls(heap, 40_000, &rows);
+        assert_eq!(calls, generate_calls(heap, 40_000, &rows), "the operations are equal in each run");
         let near =
             |found: usize, expected: f64, part: f64| (found as f64 - expected).abs() <= expected * part;
         let allocs = |calls: &[Call], bytes: u32| {
@@ -224,22 +224,22 @@ mod tests {
                 Call::Alloc { block, bytes, .. } => assert_eq!(live.insert(block, *bytes), None),
                 Call::Free { block } => assert!(live.remove(block).is_some()),
                 Call::TooLarge | Call::FreeOfTooLarge => {}
-                other => panic!("there is always something, and nothing fails: {other:?}"),
+                other => panic!("the stream must not end or fail: {other:?}"),
             }
         }
         let left = |bytes| live.values().filter(|b| **b == bytes).count();
         assert!(near(left(16), 1000.0, 0.15) && near(left(64), 3000.0, 0.1), "{} and {}", left(16), left(64));
-        assert!(calls.contains(&Call::TooLarge), "what malloc maps by itself is counted");
+        assert!(calls.contains(&Call::TooLarge), "blocks with their own mapping are counted");
     }
 
     #[test]
     fn empty_and_tiny_distributions_are_handled() {
         let row = |bytes, rate, live| Row { bytes, rate, live };
         for rows in [&[][..], &[row(0, 1.0, 1.0)], &[row(8, 0.0, 1.0)], &[row(8, 1.0, 0.0)]] {
-            assert_eq!(made(1e6, 10, rows), [], "{rows:?}");
+            assert_eq!(generate_calls(1e6, 10, rows), [], "{rows:?}");
         }
         // Blocks that are never requested again stay; the number of small blocks is limited.
-        let calls = made(f64::MAX, 10, &[row(1, 0.0, 1.0), row(1, 1e-9, 1e-9)]);
+        let calls = generate_calls(f64::MAX, 10, &[row(1, 0.0, 1.0), row(1, 1e-9, 1e-9)]);
         assert_eq!(calls.len(), 1_000_010);
     }
 }

@@ -38,7 +38,7 @@ impl Foreign {
 
 /// Recognises a kernel's tables.
 fn table(first: &str) -> Option<Foreign> {
-    const BESIDE: &str = "`uslab slabs FOLDER` reads it beside a slabinfo";
+    const SLABS_HINT: &str = "`uslab slabs FOLDER` reads it beside a slabinfo";
     if first.starts_with("slabinfo - version") {
         return foreign("a kernel's slabinfo", "cat /proc/slabinfo", "uslab slabs FILE");
     }
@@ -46,20 +46,20 @@ fn table(first: &str) -> Option<Foreign> {
         return foreign("a table of the files in /sys/kernel/slab", "uslab record", "uslab slabs FILE");
     }
     if first.starts_with("MemTotal:") {
-        return foreign("a kernel's meminfo", "cat /proc/meminfo", BESIDE);
+        return foreign("a kernel's meminfo", "cat /proc/meminfo", SLABS_HINT);
     }
     if first.starts_with("Page block order:") {
-        return foreign("a kernel's pagetypeinfo", "cat /proc/pagetypeinfo", BESIDE);
+        return foreign("a kernel's pagetypeinfo", "cat /proc/pagetypeinfo", SLABS_HINT);
     }
     if first.starts_with("nr_free_pages ") {
-        return foreign("a kernel's vmstat", "cat /proc/vmstat", BESIDE);
+        return foreign("a kernel's vmstat", "cat /proc/vmstat", SLABS_HINT);
     }
     let zone = first.strip_prefix("Node ").and_then(|rest| rest.split_once(", zone"));
     zone.and_then(|(_, counts)| {
         if counts.split_whitespace().count() > 1 {
-            foreign("a kernel's buddyinfo", "cat /proc/buddyinfo", BESIDE)
+            foreign("a kernel's buddyinfo", "cat /proc/buddyinfo", SLABS_HINT)
         } else {
-            foreign("a kernel's zoneinfo", "cat /proc/zoneinfo", BESIDE)
+            foreign("a kernel's zoneinfo", "cat /proc/zoneinfo", SLABS_HINT)
         }
     })
 }

@@ -56,7 +56,7 @@ pub struct Attributes {
 impl Attributes {
     /// Returns `true` if the caches of the kernel have this attribute.
     #[must_use]
-    pub fn has(&self, attribute: &str) -> bool {
+    pub fn has_attribute(&self, attribute: &str) -> bool {
         self.columns.iter().any(|column| column == attribute)
     }
     /// Returns the text of a cache's attribute.
@@ -135,7 +135,9 @@ mod tests {
         let number = |cache| read.attributes.number(cache, "sheaf_capacity");
         assert_eq!(["pid", "trace", "none"].map(number), [Some(60), None, None]);
         assert_eq!(read.attributes.links().collect::<Vec<_>>(), [("pid", ":A-0000128")]);
-        assert!(read.attributes.has("sheaf_capacity") && !read.attributes.has("cpu_partial"));
+        assert!(
+            read.attributes.has_attribute("sheaf_capacity") && !read.attributes.has_attribute("cpu_partial")
+        );
         assert_eq!(kernel(&[]), Ok(Kernel::default()));
     }
 

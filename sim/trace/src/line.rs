@@ -230,7 +230,7 @@ impl Parser {
 
     /// Parses a line that starts in the first column and is not an event.
     fn unindented(&mut self, line: &[u8]) -> Option<Line> {
-        if let Some(lost) = lost(line) {
+        if let Some(lost) = parse_lost_notice(line) {
             return Some(Line::Lost(lost));
         }
         if let Some(cpus) = line.strip_prefix(b"cpus=").and_then(fields::decimal) {
@@ -263,7 +263,7 @@ impl Parser {
     }
 
     fn event(&mut self, prefix: &Prefix<'_>) -> Result<Line, Reject> {
-        within("cpu", prefix.cpu, 0, u64::from(MAX_CPU))?;
+        check_range("cpu", prefix.cpu, 0, u64::from(MAX_CPU))?;
         if self.format == Some(Format::PerfScript) && prefix.event == b"PERF_RECORD_LOST" {
             let events = word(prefix.body.strip_prefix(b"lost").unwrap_or(prefix.body)).0;
             return fields::decimal(events).map(Line::Lost).ok_or(Reject::NotUnderstood);
@@ -349,7 +349,7 @@ impl Parser {
             return Ok(Line::Nothing);
         }
         let call = self.blocks.call(line).ok_or(Reject::NotUnderstood)?;
-        Ok(Line::Event(self.made(call, 0, 0)))
+        Ok(Line::Event(self.event_of_call(call, 0, 0)))
     }
 
     /// Parses a line of a distribution.
@@ -371,7 +371,7 @@ impl Parser {
     }
 
     /// Converts a call that a program made to an event. If the CPU or the time is unknown, it is 0 in the event.
-    pub(super) fn made(&mut self, call: Call, cpu: u16, time_ns: u64) -> Event {
+    pub(super) fn event_of_call(&mut self, call: Call, cpu: u16, time_ns: u64) -> Event {
         let site = self.strings.sites.intern(b"malloc");
         let kind = match call {
             Call::Alloc { block, bytes, takes } => EventKind::Alloc {
@@ -425,8 +425,8 @@ impl Parser {
     fn alloc(&mut self, fields: &mut Fields<'_>, via: EventSource, to: &mut EventKind) -> Result<(), Reject> {
         let (bytes_req, bytes_alloc) = self.alloc_fields(fields, via, to).ok_or(Reject::NotUnderstood)?;
         if matches!(to, EventKind::Alloc { ptr: Ptr(1..), .. }) {
-            within("bytes_alloc", bytes_alloc, 1, LARGEST.max_object())?;
-            within("bytes_req", bytes_req, 0, bytes_alloc)?;
+            check_range("bytes_alloc", bytes_alloc, 1, LARGEST.max_object())?;
+            check_range("bytes_req", bytes_req, 0, bytes_alloc)?;
         }
         Ok(())
     }
@@ -529,7 +529,7 @@ fn cut(format: Format, line: &[u8]) -> Option<Prefix<'_>> {
 
 /// Parses the notices `CPU:3 [LOST 71 EVENTS]` of ftrace, and `CPU:3 [71 EVENTS DROPPED]` and `CPU:3 [EVENTS DROPPED]`
 /// of trace-cmd.
-fn lost(line: &[u8]) -> Option<u64> {
+fn parse_lost_notice(line: &[u8]) -> Option<u64> {
     let text = line.strip_prefix(b"CPU:")?;
     let open = memchr(b'[', text)?;
     let inside = text[open + 1..].strip_suffix(b"]")?;
@@ -567,19 +567,19 @@ fn pages<const N: usize>(fields: &mut Fields<'_>, key: &[u8; N]) -> Result<(Pfn,
     fields.next_if(b"page=");
     let pfn = fields.get(b"pfn=").and_then(fields::pfn).ok_or(Reject::NotUnderstood)?;
     let order = fields.number(key).ok_or(Reject::NotUnderstood)?;
-    within("order", order, 0, LARGEST.max_order().into())?;
+    check_range("order", order, 0, LARGEST.max_order().into())?;
     // Physical addresses have 52 bits.
-    within("pfn", pfn, 0, (1 << 40) - 1)?;
+    check_range("pfn", pfn, 0, (1 << 40) - 1)?;
     Ok((Pfn(pfn), order as u8))
 }
 
 fn migratetype(fields: &mut Fields<'_>) -> Result<u8, Reject> {
     let value = fields.number(b"migratetype=").ok_or(Reject::NotUnderstood)?;
-    within("migratetype", value, 0, 15)?;
+    check_range("migratetype", value, 0, 15)?;
     Ok(value as u8)
 }
 
-fn within(field: &'static str, value: u64, least: u64, most: u64) -> Result<(), Reject> {
+fn check_range(field: &'static str, value: u64, least: u64, most: u64) -> Result<(), Reject> {
     if (least..=most).contains(&value) {
         Ok(())
     } else {

@@ -60,7 +60,7 @@ pub struct NameSources {
 
 /// The knowledge about the cache of a shape, without looking at the page.
 #[derive(Debug, Clone, Copy)]
-enum Known {
+enum CacheOfShape {
     NotAsked,
     /// `tells_neighbours` is `true` if the trace itself gave the name, so that the name is also valid for other objects
     /// on the page.
@@ -90,7 +90,7 @@ enum Source {
 pub(super) struct Names {
     strings: Strings,
     shapes: Shapes,
-    known: Vec<Known>,
+    known: Vec<CacheOfShape>,
     caches: Vec<CacheInfo>,
     numbers: HashMap<String, CacheId, rustc_hash::FxBuildHasher>,
     /// For each cache name in the trace, the cache.
@@ -102,7 +102,7 @@ pub(super) struct Names {
     traced_sizes: FxHashMap<Symbol, u32>,
     page_size: PageSize,
     buckets: bool,
-    taught: u64,
+    named_by_frees: u64,
     pub(super) sources: NameSources,
 }
 
@@ -140,7 +140,7 @@ impl Names {
                 .any(|n| function(strings.sites.bytes(Symbol(n as u32))).ends_with(b"_noprof")),
         };
         Self {
-            known: vec![Known::NotAsked; shapes.len()],
+            known: vec![CacheOfShape::NotAsked; shapes.len()],
             by_symbol: vec![None; strings.caches.len()],
             strings,
             shapes,
@@ -151,7 +151,7 @@ impl Names {
             traced_sizes,
             page_size,
             buckets,
-            taught: 0,
+            named_by_frees: 0,
             sources: NameSources::default(),
         }
     }
@@ -176,21 +176,21 @@ impl Names {
     /// Returns how the names of caches were found. `named_by_free` is the number of allocations whose own free named
     /// the cache.
     pub(super) fn sources(&self, named_by_free: u64) -> NameSources {
-        let by_free = named_by_free.min(self.taught);
-        NameSources { by_free, by_site: self.taught - by_free, ..self.sources }
+        let by_free = named_by_free.min(self.named_by_frees);
+        NameSources { by_free, by_site: self.named_by_frees - by_free, ..self.sources }
     }
 
     /// Returns the cache of an allocation. `page_name` is the cache that is known for the allocation's page; the
     /// function updates it.
     pub(super) fn of_alloc(&mut self, shape: u32, page_name: Option<&mut Option<CacheId>>) -> CacheId {
-        if let Known::NotAsked = self.known[shape as usize] {
+        if let CacheOfShape::NotAsked = self.known[shape as usize] {
             self.known[shape as usize] = self.ask(shape);
         }
         match self.known[shape as usize] {
-            Known::Cache { cache, source, tells_neighbours } => {
+            CacheOfShape::Cache { cache, source, tells_neighbours } => {
                 match source {
                     Source::Event => self.sources.in_event += 1,
-                    Source::Taught => self.taught += 1,
+                    Source::Taught => self.named_by_frees += 1,
                     Source::KnownSite => self.sources.by_known_site += 1,
                 }
                 if let Some(name) = page_name
@@ -200,7 +200,7 @@ impl Names {
                 }
                 cache
             }
-            Known::AskPage | Known::AskPageElse { .. } | Known::NotAsked => {
+            CacheOfShape::AskPage | CacheOfShape::AskPageElse { .. } | CacheOfShape::NotAsked => {
                 if let Some(&mut Some(neighbour)) = page_name {
                     self.sources.by_neighbour += 1;
                     return neighbour;
@@ -227,36 +227,36 @@ impl Names {
         self.cache("?kfree".to_owned(), CacheKind::Placeholder, 0)
     }
 
-    fn ask(&mut self, number: u32) -> Known {
+    fn ask(&mut self, number: u32) -> CacheOfShape {
         let shape = *self.shapes.get(number);
         let site = function(self.strings.sites.bytes(shape.site)).to_vec();
         if shape.via == EventSource::Kmalloc {
             let (name, kind) = self.kmalloc_name(&shape, &site);
             let cache = self.cache(name, kind, shape.bytes_alloc);
-            return Known::Cache { cache, source: Source::Event, tells_neighbours: false };
+            return CacheOfShape::Cache { cache, source: Source::Event, tells_neighbours: false };
         }
-        let taught = self.shapes.learned(number);
-        if let Some(symbol) = shape.named.or(taught) {
+        let named_by_frees = self.shapes.learned(number);
+        if let Some(symbol) = shape.named.or(named_by_frees) {
             let cache = self.of_symbol(symbol);
             self.sized(cache, shape.bytes_alloc);
             let source = if self.shapes.is_learned(number) { Source::Taught } else { Source::Event };
-            return Known::Cache { cache, source, tells_neighbours: true };
+            return CacheOfShape::Cache { cache, source, tells_neighbours: true };
         }
         let known = KNOWN_SITES.iter().find(|(caller, _)| caller.as_bytes() == base(&site));
         if let Some((_, name)) = known
             && (self.slabinfo_sizes.is_empty() || self.slabinfo_sizes.contains_key(*name))
         {
             let cache = self.cache((*name).to_owned(), CacheKind::Named, shape.bytes_alloc);
-            return Known::Cache { cache, source: Source::KnownSite, tells_neighbours: false };
+            return CacheOfShape::Cache { cache, source: Source::KnownSite, tells_neighbours: false };
         }
-        Known::AskPage
+        CacheOfShape::AskPage
     }
 
     /// Names a cache by the last two methods: by size, or by a placeholder. The placeholder's cache is created only
     /// when an allocation needs it.
     fn by_size_or_placeholder(&mut self, number: u32) -> CacheId {
         let (cache, by_size) = match self.known[number as usize] {
-            Known::AskPageElse { cache, by_size } => (cache, by_size),
+            CacheOfShape::AskPageElse { cache, by_size } => (cache, by_size),
             _ => {
                 let Shape { site, bytes_alloc: size, .. } = *self.shapes.get(number);
                 let found = match self.by_size.get(&size).cloned().flatten() {
@@ -266,7 +266,7 @@ impl Names {
                         (self.cache(name, CacheKind::Placeholder, size), false)
                     }
                 };
-                self.known[number as usize] = Known::AskPageElse { cache: found.0, by_size: found.1 };
+                self.known[number as usize] = CacheOfShape::AskPageElse { cache: found.0, by_size: found.1 };
                 found
             }
         };

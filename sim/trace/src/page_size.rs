@@ -151,9 +151,9 @@ mod tests {
             assert_eq!(PageSize::of_slabs(&table(&rows)), Some(size));
             let mut wrong = rows;
             wrong[2].1 -= 1;
-            assert_eq!(PageSize::of_slabs(&table(&wrong)), None, "one of them is of another rule");
+            assert_eq!(PageSize::of_slabs(&table(&wrong)), None, "one cache follows another rule");
         }
         assert_eq!(PageSize::of_slabs(&table(&[])), None);
-        assert_eq!(PageSize::of_slabs(&table(&[(0, 0, 1)])), None, "a size of nothing");
+        assert_eq!(PageSize::of_slabs(&table(&[(0, 0, 1)])), None, "the size must not be zero");
     }
 }

@@ -32,7 +32,7 @@ pub(super) enum Call {
 
 impl Call {
     pub(super) fn alloc(block: u64, bytes: u64, align: u64) -> Self {
-        match taken(bytes, align) {
+        match kmalloc_bytes(bytes, align) {
             // `takes` is at least `bytes`, and fits.
             Some(takes) => Self::Alloc { block, bytes: bytes as u32, takes },
             None => Self::TooLarge,
@@ -42,7 +42,7 @@ impl Call {
 
 /// Returns the number of bytes that kmalloc uses for a request of `bytes` bytes with an alignment: a size class, or a
 /// power of two of pages.
-fn taken(bytes: u64, align: u64) -> Option<u32> {
+fn kmalloc_bytes(bytes: u64, align: u64) -> Option<u32> {
     let least = bytes.max(align);
     if least > PAGE.max_object() {
         return None;

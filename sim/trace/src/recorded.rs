@@ -46,7 +46,9 @@ pub(super) struct Calls {
 impl Calls {
     /// Opens a recording and reads the header.
     pub(super) fn open(mut source: Source) -> Result<Self, TraceError> {
-        let Some(words) = words(&mut source)? else { return Err(wrong(&source, "cut within its header")) };
+        let Some(words) = words(&mut source)? else {
+            return Err(wrong(&source, "truncated within its header"));
+        };
         let header = Header::of(words).map_err(|version| {
             wrong(&source, format!("has format version {version}; expected 1; record it again"))
         })?;
@@ -54,15 +56,15 @@ impl Calls {
     }
 
     /// Returns the number of records that the file contains.
-    fn there(&self) -> u64 {
+    fn records_in_file(&self) -> u64 {
         self.header.calls.min(self.header.room)
     }
 
     /// Returns the next call, with the call's number, CPU and time. `None` at the end.
     pub(super) fn next_call(&mut self) -> Result<Option<(u64, Call, u16, u64)>, TraceError> {
-        while self.read < self.there() {
+        while self.read < self.records_in_file() {
             let Some(words) = words::<RECORD>(&mut self.source)? else {
-                let (read, there) = (self.read, self.there());
+                let (read, there) = (self.read, self.records_in_file());
                 return Err(wrong(&self.source, format!("truncated: {read} of {there} records are present")));
             };
             self.read += 1;
@@ -119,7 +121,7 @@ impl Calls {
             program: String::from_utf8_lossy(program).into_owned(),
             process,
             parent,
-            lost: calls - self.there(),
+            lost: calls - self.records_in_file(),
             unwritten: self.unwritten,
         }
     }

@@ -38,16 +38,16 @@ const SPOOL_IN_MEMORY: usize = 64 << 20;
 const CHUNKS_AHEAD: usize = 4;
 
 /// The number of a program's records between two reports of progress, which are one mebibyte.
-const PROGRESS_EVERY: u64 = 43_690;
+const RECORDS_PER_PROGRESS: u64 = 43_690;
 
 /// The migrate type of user memory.
 const MOVABLE: u8 = 1;
 
 /// The number of lines that are kept of the lines that were not understood.
-const REJECTS_KEPT: usize = 5;
+const MAX_KEPT_REJECTS: usize = 5;
 
 /// The number of bytes that are kept of a line that was not understood.
-const REJECT_SHOWN: usize = 160;
+const MAX_REJECT_BYTES: usize = 160;
 
 /// A trace that was read, but not interpreted yet.
 ///
@@ -186,7 +186,7 @@ impl Recording {
         page_size: Option<(PageSize, PageSizeSource)>,
         mut progress: impl FnMut(Progress),
     ) -> Result<Self, TraceError> {
-        let mut pass = Pass::new(source.path().to_owned(), spool_limit);
+        let mut pass = ReadPass::new(source.path().to_owned(), spool_limit);
         pass.partial = source.is_partial();
         if source.is_recorded() {
             pass.recorded(source, progress)?;
@@ -287,13 +287,13 @@ impl Recording {
     /// Returns the number of events by name, most frequent first.
     #[must_use]
     pub fn events_by_name(&self) -> Vec<(String, u64)> {
-        named(&self.strings.events, &self.counts.by_name)
+        names_with_counts(&self.strings.events, &self.counts.by_name)
     }
 
     /// Returns the number of object allocations by flags, most frequent first.
     #[must_use]
     pub fn allocations_by_gfp(&self) -> Vec<(String, u64)> {
-        named(&self.strings.gfp, &self.counts.by_gfp)
+        names_with_counts(&self.strings.gfp, &self.counts.by_gfp)
     }
 
     /// Returns the address at which the traced kernel maps its memory.
@@ -321,7 +321,7 @@ impl Recording {
     }
 }
 
-fn named(symbols: &super::symbols::Symbols, counts: &[u64]) -> Vec<(String, u64)> {
+fn names_with_counts(symbols: &super::symbols::Symbols, counts: &[u64]) -> Vec<(String, u64)> {
     let mut named: Vec<_> = counts
         .iter()
         .enumerate()
@@ -340,7 +340,7 @@ pub(super) fn bump(counts: &mut Vec<u64>, at: usize) {
     counts[at] += 1;
 }
 
-struct Pass {
+struct ReadPass {
     path: PathBuf,
     parser: Parser,
     shapes: Shapes,
@@ -359,7 +359,7 @@ struct Pass {
     impossible: [Option<(u64, Impossible)>; PageSize::ALL.len()],
 }
 
-impl Pass {
+impl ReadPass {
     fn new(path: PathBuf, spool_limit: usize) -> Self {
         Self {
             path,
@@ -398,10 +398,10 @@ impl Pass {
         self.parser.is_recorded();
         let mut calls = Calls::open(source)?;
         while let Some((number, call, cpu, time_ns)) = calls.next_call()? {
-            let event = self.parser.made(call, cpu, time_ns);
+            let event = self.parser.event_of_call(call, cpu, time_ns);
             self.event(&event, number).map_err(|source| TraceError::Spool { source })?;
             self.counts.lines = number;
-            if number.is_multiple_of(PROGRESS_EVERY) {
+            if number.is_multiple_of(RECORDS_PER_PROGRESS) {
                 progress(calls.progress());
             }
         }
@@ -434,12 +434,12 @@ impl Pass {
             }
             Err(Reject::NotUnderstood) => {
                 self.counts.not_understood += 1;
-                if self.counts.first_not_understood.len() < REJECTS_KEPT {
+                if self.counts.first_not_understood.len() < MAX_KEPT_REJECTS {
                     self.counts.first_not_understood.push((number, shown(text)));
                 }
                 if has_kmem(text) {
                     self.counts.kmem_not_understood += 1;
-                    if self.counts.first_kmem.len() < REJECTS_KEPT {
+                    if self.counts.first_kmem.len() < MAX_KEPT_REJECTS {
                         self.counts.first_kmem.push((number, shown(text)));
                     }
                 }
@@ -689,7 +689,7 @@ impl Pass {
         let rows = self.parser.take_rows();
         let line = self.counts.lines;
         let made = fleetbench::calls(&rows, |call| {
-            let event = self.parser.made(call, 0, 0);
+            let event = self.parser.event_of_call(call, 0, 0);
             self.event(&event, line)
         });
         made.map_err(|source| TraceError::Spool { source })?;
@@ -806,6 +806,6 @@ fn mark_slabs(spool: &mut Spool, shapes: &Shapes, mapping: Mapping) -> std::io::
 }
 
 fn shown(line: &[u8]) -> String {
-    let text = String::from_utf8_lossy(&line[..line.len().min(REJECT_SHOWN)]).into_owned();
-    if line.len() > REJECT_SHOWN { text + " ..." } else { text }
+    let text = String::from_utf8_lossy(&line[..line.len().min(MAX_REJECT_BYTES)]).into_owned();
+    if line.len() > MAX_REJECT_BYTES { text + " ..." } else { text }
 }

@@ -38,7 +38,7 @@ use super::symbols::Symbol;
 use uslab::SlabInfo;
 
 /// The largest number of marks whose state is kept.
-const MARKS_KEPT: usize = 256;
+const MAX_MARKS: usize = 256;
 
 /// Interprets a [`Recording`]: returns its operations one by one and counts them.
 #[derive(Debug)]
@@ -702,7 +702,7 @@ impl Resolver {
     fn mark_op(&mut self, record: &Record) {
         let symbol = Symbol(record.key);
         let text = self.names.strings().marks.text(symbol);
-        if self.tally.marks.len() < MARKS_KEPT {
+        if self.tally.marks.len() < MAX_MARKS {
             let caches = if text.starts_with("SNAP ") || text.starts_with("WORKLOAD ") {
                 self.tally.caches.clone()
             } else {

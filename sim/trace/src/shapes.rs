@@ -45,7 +45,7 @@ pub(super) struct Shapes {
     numbers: FxHashMap<Shape, u32>,
     shapes: Vec<Entry>,
     origins: FxHashMap<Origin, u32>,
-    learned: Vec<Learned>,
+    learned: Vec<LearnedNames>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -59,7 +59,7 @@ struct Entry {
 
 /// The cache names that frees have shown for an origin.
 #[derive(Debug, Default, Clone, Copy)]
-struct Learned {
+struct LearnedNames {
     /// The first name that a free has shown.
     name: Option<Symbol>,
     /// `true` if a free has shown a second name.
@@ -74,7 +74,7 @@ impl Shapes {
         let Shape { site, bytes_req, bytes_alloc, .. } = shape;
         let learned = &mut self.learned;
         let origin = *self.origins.entry(Origin { site, bytes_req, bytes_alloc }).or_insert_with(|| {
-            learned.push(Learned::default());
+            learned.push(LearnedNames::default());
             learned.len() as u32 - 1
         });
         let number = self.shapes.len() as u32;
@@ -104,7 +104,7 @@ impl Shapes {
     /// Forgets the names that frees have shown. Allocations that got separate shapes because of frees must then return
     /// to the shape of [`as_printed`](Self::as_printed).
     pub(super) fn forget(&mut self) {
-        self.learned.fill(Learned::default());
+        self.learned.fill(LearnedNames::default());
     }
 
     /// Returns the shape that follows from an allocation's event alone.

@@ -9,11 +9,11 @@ use uslab::SlabInfo;
 use uslab::info::{ParseError, Row};
 
 /// A limit on the number of pages, which exceeds the number of pages that 52-bit physical addresses can have.
-const MOST: u64 = 1 << 40;
+const MAX_PAGES: u64 = 1 << 40;
 
 /// A limit on the objects of a slab, on the pages of a slab, and on the bytes of an object; no kernel exceeds it.
-const MOST_OF_SLAB: u64 = 1 << 16;
-const MOST_OF_OBJECT: u64 = 1 << 26;
+const MAX_SLAB_OBJECTS: u64 = 1 << 16;
+const MAX_OBJECT_BYTES: u64 = 1 << 26;
 
 /// The text that the first line must have.
 const VERSIONS: &str = "`slabinfo - version: 2.1` (or 2.0)";
@@ -80,7 +80,7 @@ impl KernelSlabInfo {
             match row(text) {
                 Ok((row, tunables)) => {
                     let all = (sum.0 + row.objects * row.object_size, sum.1 + row.slabs * row.pages_per_slab);
-                    if all.0 > MOST << 12 || all.1 > MOST {
+                    if all.0 > MAX_PAGES << 12 || all.1 > MAX_PAGES {
                         read.faults.push(fault(line, text, FEWER));
                         continue;
                     }
@@ -116,16 +116,19 @@ fn row(text: &str) -> Result<(Row, Tunables), &'static str> {
     let (_, tunables) = text.rsplit_once(": tunables").unwrap_or_default();
     let mut tunables = tunables.split_whitespace().map(|digits| digits.parse().ok());
     let mut tunable = || {
-        let number = tunables.next().flatten().filter(|n| *n <= MOST_OF_SLAB);
+        let number = tunables.next().flatten().filter(|n| *n <= MAX_SLAB_OBJECTS);
         number.ok_or("three numbers after `tunables`")
     };
     let tunables = Tunables { limit: tunable()?, batch: tunable()?, shared: tunable()? };
     let Row { objects, object_size, objects_per_slab, pages_per_slab, slabs, .. } = row;
-    if objects_per_slab > MOST_OF_SLAB || pages_per_slab > MOST_OF_SLAB || object_size > MOST_OF_OBJECT {
+    if objects_per_slab > MAX_SLAB_OBJECTS
+        || pages_per_slab > MAX_SLAB_OBJECTS
+        || object_size > MAX_OBJECT_BYTES
+    {
         return Err("up to 65,536 objects and pages in a slab, and 64 MiB in an object");
     }
     // A product of two numbers of a row is a number of bytes or pages, which no machine exceeds.
-    if objects * object_size > MOST << 12 || slabs * pages_per_slab > MOST {
+    if objects * object_size > MAX_PAGES << 12 || slabs * pages_per_slab > MAX_PAGES {
         return Err(FEWER);
     }
     Ok((row, tunables))

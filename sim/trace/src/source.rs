@@ -38,7 +38,7 @@ const HEAD: usize = 6;
 const XZ_WINDOW: u32 = 128 << 10;
 
 /// The memory in KiB that an xz decoder needs in addition to the window.
-const XZ_BESIDES: u32 = 1 << 10;
+const XZ_OVERHEAD_KIB: u32 = 1 << 10;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Compression {
@@ -135,7 +135,8 @@ impl Source {
         total: Option<u64>,
     ) -> Result<Self, TraceError> {
         let path = name.into();
-        let mut counted = Counted { inner: stream, head: [0; HEAD], head_len: 0, head_read: 0, bytes: 0 };
+        let mut counted =
+            CountedStream { inner: stream, head: [0; HEAD], head_len: 0, head_read: 0, bytes: 0 };
         counted.fill_head().map_err(|source| TraceError::Read { path: path.clone(), source })?;
         let reader =
             Decoder::new(counted).map_err(|source| TraceError::Read { path: path.clone(), source })?;
@@ -276,22 +277,22 @@ impl Source {
 }
 
 enum Decoder {
-    Plain(Counted),
+    Plain(CountedStream),
     // A gzip file may consist of several members.
-    Gzip(Box<MultiGzDecoder<BufReader<Counted>>>),
-    Xz(Box<XzDecoder<BufReader<Counted>>>),
-    Zstd(Box<zstd::stream::read::Decoder<'static, BufReader<Counted>>>),
+    Gzip(Box<MultiGzDecoder<BufReader<CountedStream>>>),
+    Xz(Box<XzDecoder<BufReader<CountedStream>>>),
+    Zstd(Box<zstd::stream::read::Decoder<'static, BufReader<CountedStream>>>),
 }
 
 impl Decoder {
-    fn new(counted: Counted) -> io::Result<Self> {
+    fn new(counted: CountedStream) -> io::Result<Self> {
         let compression = Compression::of(counted.head());
         Ok(match compression {
             None => Self::Plain(counted),
             Some(Compression::Gzip) => Self::Gzip(Box::new(MultiGzDecoder::new(BufReader::new(counted)))),
             Some(Compression::Xz) => {
                 let buffered = BufReader::new(counted);
-                let memory = u64::from(XZ_WINDOW + XZ_BESIDES) << 10;
+                let memory = u64::from(XZ_WINDOW + XZ_OVERHEAD_KIB) << 10;
                 let stream = Stream::new_stream_decoder(memory, CONCATENATED)?;
                 Self::Xz(Box::new(XzDecoder::new_stream(buffered, stream)))
             }
@@ -337,7 +338,7 @@ fn xz_error(error: io::Error) -> io::Error {
 }
 
 /// A stream that counts the bytes read, and whose first bytes can be read in advance.
-struct Counted {
+struct CountedStream {
     inner: Box<dyn Read + Send>,
     head: [u8; HEAD],
     head_len: usize,
@@ -345,7 +346,7 @@ struct Counted {
     bytes: u64,
 }
 
-impl Counted {
+impl CountedStream {
     fn fill_head(&mut self) -> io::Result<()> {
         while self.head_len < self.head.len() {
             match self.inner.read(&mut self.head[self.head_len..]) {
@@ -363,7 +364,7 @@ impl Counted {
     }
 }
 
-impl Read for Counted {
+impl Read for CountedStream {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let head = &self.head[self.head_read..self.head_len];
         let n = if head.is_empty() {

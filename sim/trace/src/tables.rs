@@ -18,7 +18,7 @@ use uslab::SlabInfo;
 pub const MOMENTS: [&str; 4] = ["boot", "before", "after", "end"];
 
 /// The largest number of pages that a table may name, because physical addresses have 52 bits.
-const MOST_PAGES: u64 = 1 << 40;
+const MAX_PAGES: u64 = 1 << 40;
 
 /// The tables of one moment.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -102,7 +102,7 @@ impl Tables {
     /// # Errors
     ///
     /// Fails if a table exists but cannot be read or parsed; the error names the file and the line.
-    pub fn beside(trace: &Path) -> Result<Self, TraceError> {
+    pub fn next_to_trace(trace: &Path) -> Result<Self, TraceError> {
         match trace.parent() {
             Some(folder) if trace.as_os_str() != "-" => Self::read(folder),
             _ => Ok(Self::default()),
@@ -113,7 +113,7 @@ impl Tables {
     ///
     /// # Errors
     ///
-    /// Fails for the reasons for which [`beside`](Self::beside) fails.
+    /// Fails for the reasons for which [`next_to_trace`](Self::next_to_trace) fails.
     pub fn read(folder: &Path) -> Result<Self, TraceError> {
         Self::of(folder, |path| match fs::read_to_string(path) {
             Ok(text) => Ok(Some(text)),
@@ -127,7 +127,7 @@ impl Tables {
     ///
     /// # Errors
     ///
-    /// Fails for the reasons for which [`beside`](Self::beside) fails.
+    /// Fails for the reasons for which [`next_to_trace`](Self::next_to_trace) fails.
     pub fn of<T: AsRef<str>>(
         folder: &Path,
         text: impl Fn(&Path) -> Result<Option<T>, TraceError>,
@@ -202,7 +202,7 @@ fn free_blocks(text: &str) -> Result<Vec<FreeBlocks>, (u64, &'static str)> {
         for (order, count) in (0_u32..).zip(blocks.split_whitespace().skip(1)) {
             let count: u64 = count.parse().map_err(|_| (number, "a number of blocks"))?;
             let here = Some(count).filter(|_| order < 32).and_then(|count| count.checked_mul(1 << order));
-            let sum = here.and_then(|here| pages.checked_add(here)).filter(|sum| *sum <= MOST_PAGES);
+            let sum = here.and_then(|here| pages.checked_add(here)).filter(|sum| *sum <= MAX_PAGES);
             pages = sum.ok_or((number, "fewer blocks"))?;
             by_order.push(count);
         }
@@ -222,7 +222,7 @@ fn zone_spans(text: &str) -> Result<Vec<ZoneSpan>, (u64, &'static str)> {
     let (mut zone, mut spanned, mut managed) = (String::new(), 0, 0);
     for (line, number) in text.lines().zip(1..) {
         let value = |digits: &str| {
-            let value = digits.trim().parse().ok().filter(|value| *value <= MOST_PAGES);
+            let value = digits.trim().parse().ok().filter(|value| *value <= MAX_PAGES);
             value.ok_or((number, "a number of pages"))
         };
         if line.starts_with("Node") {
@@ -248,7 +248,7 @@ fn percpu_pages(text: &str) -> Result<u64, (u64, &'static str)> {
             in_cpu = true;
         } else if let Some(count) = line.strip_prefix("count:").filter(|_| in_cpu) {
             let count: u64 = count.trim().parse().map_err(|_| (number, "a number of pages"))?;
-            let sum = pages.checked_add(count).filter(|sum| *sum <= MOST_PAGES);
+            let sum = pages.checked_add(count).filter(|sum| *sum <= MAX_PAGES);
             pages = sum.ok_or((number, "fewer pages"))?;
             in_cpu = false;
         }

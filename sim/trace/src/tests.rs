@@ -509,7 +509,7 @@ fn slab_ends_when_its_page_is_allocated_again() {
     });
     assert_eq!(gone.count(), 1, "{kinds:?}");
     let facts = resolver.facts(&Tables::default());
-    assert_eq!(facts.pages.peak, 2, "by events");
+    assert_eq!(facts.pages.peak, 2, "the events name the tables");
     let tally = &facts.caches.iter().find(|cache| cache.name == "dentry").unwrap().tally;
     assert_eq!((tally.slabs, tally.slabs_gone, tally.slabs_peak, tally.live), (1, 1, 1, 0));
 }
@@ -679,7 +679,11 @@ fn read_error_ends_the_read_ahead_thread() {
     let stream = Box::new(Endless { text, _alive: alive });
     let read = Recording::read(Source::from_reader("endless", stream, None).unwrap(), |_| {});
     assert_eq!(read.unwrap_err().to_string(), "endless:2: impossible order=99 (0 to 13 are accepted)");
-    assert_eq!(gone.try_recv(), Err(mpsc::TryRecvError::Disconnected), "the stream is still there");
+    assert_eq!(
+        gone.try_recv(),
+        Err(mpsc::TryRecvError::Disconnected),
+        "the stream must not be read to its end"
+    );
 }
 
 /// Regression test: when a scope has returned, the thread for which it waited may still be exiting. Fuzzers reported
@@ -687,19 +691,19 @@ fn read_error_ends_the_read_ahead_thread() {
 #[test]
 fn decompression_thread_ends_with_the_trace() {
     /// A thread-local value that the thread drops after all others.
-    struct End(mpsc::Sender<()>);
-    thread_local!(static END: RefCell<Option<End>> = const { RefCell::new(None) });
-    impl Drop for End {
+    struct EndNotifier(mpsc::Sender<()>);
+    thread_local!(static END: RefCell<Option<EndNotifier>> = const { RefCell::new(None) });
+    impl Drop for EndNotifier {
         fn drop(&mut self) {
             std::thread::sleep(std::time::Duration::from_millis(100));
             // The test may already be over.
             let _ = self.0.send(());
         }
     }
-    struct Text(Cursor<String>, mpsc::Sender<()>);
-    impl Read for Text {
+    struct NotifyingText(Cursor<String>, mpsc::Sender<()>);
+    impl Read for NotifyingText {
         fn read(&mut self, to: &mut [u8]) -> std::io::Result<usize> {
-            END.with_borrow_mut(|end| _ = end.get_or_insert_with(|| End(self.1.clone())));
+            END.with_borrow_mut(|end| _ = end.get_or_insert_with(|| EndNotifier(self.1.clone())));
             self.0.read(to)
         }
     }
@@ -707,7 +711,7 @@ fn decompression_thread_ends_with_the_trace() {
     for (line, is_trace) in [("Alloc(552),\n", true), ("no trace\n", false)] {
         let (ends, ended) = mpsc::channel();
         // The calling thread reads the first bytes, to detect the kind of text.
-        let text = Text(Cursor::new(line.repeat(1 << 14)), ends);
+        let text = NotifyingText(Cursor::new(line.repeat(1 << 14)), ends);
         let source = Source::from_reader("test", Box::new(text), None).unwrap();
         END.set(None);
         while ended.try_recv().is_ok() {}

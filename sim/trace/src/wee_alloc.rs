@@ -70,6 +70,6 @@ mod tests {
         {
             assert_eq!(call(wrong), None, "{wrong}");
         }
-        assert_eq!(call("Free(1),"), Some(Call::Free { block: 2 }), "what is wrong changes nothing");
+        assert_eq!(call("Free(1),"), Some(Call::Free { block: 2 }), "an invalid line changes no state");
     }
 }

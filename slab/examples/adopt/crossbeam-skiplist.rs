@@ -41,5 +41,5 @@ fn adopted_crate_allocates_objects_from_caches() {
         }
         thread::yield_now();
     }
-    panic!("nodes are left: {:?}", nodes());
+    panic!("nodes remain: {:?}", nodes());
 }

@@ -16,7 +16,7 @@ fn adopted_crate_allocates_objects_from_caches() {
     for id in 0..5000_u64 {
         users.put(id, format!("user {id}"));
     }
-    let [cache] = &nodes()[..] else { panic!("one cache for one list") };
+    let [cache] = &nodes()[..] else { panic!("each list must have one cache") };
     println!("\nOBJECTS lru | {} of {} B, in {} slabs of {}", cache.used, cache.object_size, cache.slabs, cache.objs_per_slab);
     assert_eq!(cache.used, 1000);
     for id in 4000..4100 {
@@ -28,5 +28,5 @@ fn adopted_crate_allocates_objects_from_caches() {
     let copy = users.clone();
     assert_eq!(nodes().iter().map(|cache| cache.used).collect::<Vec<_>>(), [449, 449]);
     drop((users, copy));
-    assert!(nodes().is_empty(), "the lists took their caches along");
+    assert!(nodes().is_empty(), "the caches must be dropped with their lists");
 }

@@ -26,7 +26,7 @@ async fn adopted_crate_allocates_objects_from_caches() {
     assert_eq!(used("buffer"), 2);
     assert_eq!(client.get("key 7").await.unwrap().unwrap(), vec![7; 100]);
     client.set("key 7", b"short"[..].into()).await.unwrap();
-    assert_eq!(used("malloc-"), 1000, "the old value went back");
+    assert_eq!(used("malloc-"), 1000, "the old value must be freed");
     drop(client);
     serving.abort();
     // The server's tasks exit after the server.
@@ -36,5 +36,5 @@ async fn adopted_crate_allocates_objects_from_caches() {
         }
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
-    panic!("{} values, {} buffers are left", used("malloc-"), used("buffer"));
+    panic!("{} values and {} buffers remain", used("malloc-"), used("buffer"));
 }

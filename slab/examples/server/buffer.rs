@@ -7,9 +7,9 @@ use std::io;
 use tokio::net::TcpStream;
 
 /// Minimum number of bytes of room for a read.
-const ROOM: usize = 16 << 10;
+const MIN_READ_ROOM: usize = 16 << 10;
 /// Maximum number of bytes that a freed buffer keeps.
-const KEPT: usize = 64 << 10;
+const MAX_KEPT_BYTES: usize = 64 << 10;
 
 /// Appends bytes to a vector that has room for them. `extend_from_slice` of allocator-api2 0.2 would copy byte by byte.
 ///
@@ -36,7 +36,7 @@ impl<A: Allocator> Buffer<A> {
     /// Prepares the buffer for its next user: empties it and frees excess memory.
     pub(crate) fn reset(&mut self) {
         self.consume(self.len());
-        if self.bytes.capacity() > KEPT {
+        if self.bytes.capacity() > MAX_KEPT_BYTES {
             self.bytes.shrink_to(0);
         }
     }
@@ -77,7 +77,7 @@ impl<A: Allocator> Buffer<A> {
         }
         self.bytes.drain(..self.start);
         self.start = 0;
-        self.bytes.try_reserve(n.max(ROOM))
+        self.bytes.try_reserve(n.max(MIN_READ_ROOM))
     }
 
     /// Appends the bytes that the client has sent, as far as there is room. Returns `Ok(0)` if the client will send
@@ -86,7 +86,7 @@ impl<A: Allocator> Buffer<A> {
     /// # Errors
     /// Returns `WouldBlock` if the client has sent nothing yet, `OutOfMemory` without room, and the socket's errors.
     pub(crate) fn receive(&mut self, stream: &TcpStream) -> io::Result<usize> {
-        self.reserve(ROOM).map_err(|_| io::ErrorKind::OutOfMemory)?;
+        self.reserve(MIN_READ_ROOM).map_err(|_| io::ErrorKind::OutOfMemory)?;
         let received = stream.try_read_buf(&mut self.bytes.spare_capacity_mut())?;
         // SAFETY: that many bytes behind the old bytes were just written.
         unsafe { self.bytes.set_len(self.bytes.len() + received) };

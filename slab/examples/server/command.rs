@@ -1,13 +1,13 @@
 //! The server's commands: a subset of Redis' commands on strings.
 
 use super::memory::Memory;
-use super::protocol::{Replied, Replies, Request};
+use super::protocol::{Replies, ReplyResult, Request};
 use super::store::{OutOfMemory, Store};
 use allocator_api2_02::alloc::Allocator;
 
 /// The server's next action for the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Then {
+pub(crate) enum NextAction {
     GoOn,
     Close,
 }
@@ -27,7 +27,7 @@ const OUT_OF_MEMORY: &str = "OOM command not allowed when used memory > 'maxmemo
 const NO_NUMBER: &str = "ERR value is not an integer or out of range";
 
 /// Replies `OK`, or an error if memory is short. The client's connection stays open.
-fn done<A: Allocator>(result: Result<(), OutOfMemory>, replies: &mut Replies<'_, A>) -> Replied {
+fn done<A: Allocator>(result: Result<(), OutOfMemory>, replies: &mut Replies<'_, A>) -> ReplyResult {
     match result {
         Ok(()) => replies.status("OK"),
         Err(OutOfMemory) => replies.error(OUT_OF_MEMORY),
@@ -42,9 +42,9 @@ pub(crate) fn execute<M: Memory>(
     store: &Store<M>,
     request: Request<'_>,
     replies: &mut Replies<'_, M::Bytes>,
-) -> Result<Then, OutOfMemory> {
+) -> Result<NextAction, OutOfMemory> {
     if request.len() == 0 {
-        return Ok(Then::GoOn);
+        return Ok(NextAction::GoOn);
     }
     // No command has a longer name.
     let mut name = [0; 8];
@@ -87,13 +87,13 @@ pub(crate) fn execute<M: Memory>(
             let value: &[u8] = match &request[2] {
                 b"save" => b"",
                 b"appendonly" => b"no",
-                _ => return replies.array(0).map(|()| Then::GoOn),
+                _ => return replies.array(0).map(|()| NextAction::GoOn),
             };
             replies.array(2)?;
             replies.string(Some(&request[2]))?;
             replies.string(Some(value))
         }
-        (b"QUIT", 1) => return replies.status("OK").map(|()| Then::Close),
+        (b"QUIT", 1) => return replies.status("OK").map(|()| NextAction::Close),
         (
             b"GET" | b"SET" | b"DEL" | b"EXISTS" | b"INCR" | b"MGET" | b"MSET" | b"DBSIZE" | b"FLUSHALL"
             | b"PING" | b"ECHO" | b"INFO" | b"CONFIG" | b"QUIT",
@@ -104,7 +104,7 @@ pub(crate) fn execute<M: Memory>(
             replies.error(format_args!("ERR unknown command '{}'", shown.escape_ascii()))
         }
     }?;
-    Ok(Then::GoOn)
+    Ok(NextAction::GoOn)
 }
 
 /// Number of keys for which `what` is true.
@@ -112,7 +112,7 @@ fn count(request: Request<'_>, mut what: impl FnMut(&[u8]) -> bool) -> i64 {
     request.from(1).filter(|key| what(key)).count() as i64
 }
 
-fn increase<M: Memory>(store: &Store<M>, key: &[u8], replies: &mut Replies<'_, M::Bytes>) -> Replied {
+fn increase<M: Memory>(store: &Store<M>, key: &[u8], replies: &mut Replies<'_, M::Bytes>) -> ReplyResult {
     let mut number = 0;
     let increased = store.update(key, |value| {
         let text = value.map_or(Some("0"), |value| std::str::from_utf8(value).ok());

@@ -1,7 +1,7 @@
 //! A client's connection: the client sends requests, possibly many at a time, and gets replies in order.
 
 use super::buffer::Buffer;
-use super::command::{Then, execute};
+use super::command::{NextAction, execute};
 use super::memory::Memory;
 use super::protocol::{Failure, Parser, Replies};
 use super::store::Store;
@@ -11,7 +11,7 @@ use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpListener, TcpStream};
 
 /// Number of reply bytes after which the replies are sent before the next request is executed.
-const ENOUGH: usize = 32 << 10;
+const SEND_THRESHOLD: usize = 32 << 10;
 
 /// State of a client. An idle connection has no buffers for requests and replies. A connection's buffers are allocated
 /// with its next request.
@@ -23,7 +23,7 @@ pub(crate) struct Connection<M: Memory> {
 
 /// Result of answering the available requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Answered {
+enum AnswerResult {
     /// All available requests are answered.
     All,
     /// More requests may be available, but the replies should be sent first.
@@ -43,43 +43,43 @@ impl<M: Memory> Connection<M> {
     }
 
     /// Answers the complete requests of `input`.
-    fn answer(&mut self, store: &Store<M>) -> io::Result<Answered> {
+    fn answer(&mut self, store: &Store<M>) -> io::Result<AnswerResult> {
         let (Some(input), Some(output)) = (&mut self.input, &mut self.output) else {
-            return Ok(Answered::All);
+            return Ok(AnswerResult::All);
         };
         let mut replies = Replies(output);
-        while replies.0.len() < ENOUGH {
+        while replies.0.len() < SEND_THRESHOLD {
             if input.is_empty() {
-                return Ok(Answered::All);
+                return Ok(AnswerResult::All);
             }
             let then = match self.parser.next(input.bytes()) {
-                Ok(None) => return Ok(Answered::All),
+                Ok(None) => return Ok(AnswerResult::All),
                 Ok(Some(request)) => execute(store, request, &mut replies),
                 Err(Failure::Malformed(why)) => {
-                    replies.error(format_args!("ERR Protocol error: {why}")).map(|()| Then::Close)
+                    replies.error(format_args!("ERR Protocol error: {why}")).map(|()| NextAction::Close)
                 }
                 Err(Failure::OutOfMemory) => Err(super::store::OutOfMemory),
             };
             match then {
-                Ok(Then::GoOn) => {}
-                Ok(Then::Close) => return Ok(Answered::Last),
+                Ok(NextAction::GoOn) => {}
+                Ok(NextAction::Close) => return Ok(AnswerResult::Last),
                 Err(_) => return Err(io::ErrorKind::OutOfMemory.into()),
             }
             input.consume(self.parser.len());
             self.parser.reset();
         }
-        Ok(Answered::Some)
+        Ok(AnswerResult::Some)
     }
 
     /// Answers the complete requests of `input`, and sends the replies.
-    async fn reply(&mut self, store: &Store<M>, stream: &mut TcpStream) -> io::Result<Answered> {
+    async fn reply(&mut self, store: &Store<M>, stream: &mut TcpStream) -> io::Result<AnswerResult> {
         loop {
             let answered = self.answer(store)?;
             if let Some(output) = &mut self.output {
                 stream.write_all(output.bytes()).await?;
                 output.reset();
             }
-            if answered != Answered::Some {
+            if answered != AnswerResult::Some {
                 return Ok(answered);
             }
         }
@@ -127,7 +127,7 @@ async fn serve<M: Memory>(store: &Store<M>, mut stream: TcpStream) -> io::Result
             Ok(0) => return Ok(()),
             Ok(_) => {
                 *output = Some(buffer()?);
-                if connection.reply(store, &mut stream).await? == Answered::Last {
+                if connection.reply(store, &mut stream).await? == AnswerResult::Last {
                     return Ok(());
                 }
                 connection.output = None;

@@ -69,7 +69,7 @@ impl Memory for Heap {
 
 /// Interval between two passes of the reaper. Idle memory moves from magazines to slabs and per-CPU pages, and is
 /// decommitted some intervals later.
-const REAP_EVERY: Duration = Duration::from_millis(500);
+const REAP_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Object caches on two subsystems. The limit only applies to the data, so clients at the limit can still connect, get
 /// the error, and delete a key. The server's caches live as long as the process.
@@ -106,7 +106,7 @@ impl Caches {
             .ctor(move || Connection::new_in(buffered))
             .reset(Connection::reset)
             .limit(Limit::Objects(max_clients.map_or(u64::MAX, u64::from)));
-        let reap = |subsystem| Reaper::builder(REAP_EVERY).start(subsystem);
+        let reap = |subsystem| Reaper::builder(REAP_INTERVAL).start(subsystem);
         Ok(Box::leak(Box::new(Self {
             entries: entries.build_in(&data)?,
             buffers: buffers.build_in(&clients)?,

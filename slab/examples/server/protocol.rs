@@ -19,7 +19,7 @@ const MAX_REQUEST: usize = 64 << 20;
 /// Maximum length of a line in bytes.
 const MAX_LINE: usize = 64 << 10;
 /// Capacity that is kept for the arguments of the next request.
-const KEPT: usize = 64;
+const KEPT_ARGUMENTS: usize = 64;
 
 /// A malformed request. A malformed request ends the connection, because the start of the next request is unknown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,9 +38,9 @@ impl fmt::Display for Malformed {
             Self::ArgumentCount => write!(f, "invalid multibulk length, expected 0 to {MAX_ARGUMENTS}"),
             Self::ArgumentLength => write!(f, "invalid bulk length, expected 0 to {MAX_ARGUMENT} bytes"),
             Self::NoArgument(byte) => write!(f, "expected '$', got '{}'", byte.escape_ascii()),
-            Self::NoLineEnd => f.write_str("expected a line end behind the argument"),
-            Self::LongLine => write!(f, "too big inline request, expected {MAX_LINE} bytes at most"),
-            Self::LongRequest => write!(f, "too big request, expected {MAX_REQUEST} bytes at most"),
+            Self::NoLineEnd => f.write_str("expected a line end after the argument"),
+            Self::LongLine => write!(f, "too big inline request, expected at most {MAX_LINE} bytes"),
+            Self::LongRequest => write!(f, "too big request, expected at most {MAX_REQUEST} bytes"),
         }
     }
 }
@@ -78,7 +78,7 @@ impl<A: Allocator> Parser<A> {
     /// Prepares the parser for the next request.
     pub(crate) fn reset(&mut self) {
         self.arguments.clear();
-        if self.arguments.capacity() > KEPT {
+        if self.arguments.capacity() > KEPT_ARGUMENTS {
             self.arguments.shrink_to(0);
         }
         (self.at, self.missing, self.length) = (0, None, None);
@@ -212,15 +212,15 @@ impl Index<usize> for Request<'_> {
 }
 
 /// Result of writing a reply. If memory is short, the reply is lost and the connection ends.
-pub(crate) type Replied = Result<(), OutOfMemory>;
+pub(crate) type ReplyResult = Result<(), OutOfMemory>;
 
 pub(crate) struct Replies<'o, A: Allocator>(pub(crate) &'o mut Buffer<A>);
 
 impl<A: Allocator> Replies<'_, A> {
-    fn push(&mut self, bytes: &[u8]) -> Replied {
+    fn push(&mut self, bytes: &[u8]) -> ReplyResult {
         self.0.push(bytes).map_err(|_| OutOfMemory)
     }
-    fn number(&mut self, kind: char, number: impl fmt::Display) -> Replied {
+    fn number(&mut self, kind: char, number: impl fmt::Display) -> ReplyResult {
         let mut line = [0; 24];
         let mut rest = &mut line[..];
         // The line has a kind, at most 20 digits, and the line end.
@@ -229,30 +229,30 @@ impl<A: Allocator> Replies<'_, A> {
         let length = 24 - rest.len();
         self.push(&line[..length])
     }
-    pub(crate) fn status(&mut self, word: &str) -> Replied {
+    pub(crate) fn status(&mut self, word: &str) -> ReplyResult {
         self.push(b"+")?;
         self.push(word.as_bytes())?;
         self.push(b"\r\n")
     }
     /// Writes an error: its kind in capitals, and a sentence. Characters that would break the reply's line are omitted.
-    pub(crate) fn error(&mut self, text: impl fmt::Display) -> Replied {
+    pub(crate) fn error(&mut self, text: impl fmt::Display) -> ReplyResult {
         let mut line = format!("-{text}");
         line.retain(|c| !c.is_control());
         self.push(line.as_bytes())?;
         self.push(b"\r\n")
     }
-    pub(crate) fn integer(&mut self, number: i64) -> Replied {
+    pub(crate) fn integer(&mut self, number: i64) -> ReplyResult {
         self.number(':', number)
     }
     /// Writes a byte string, or nil.
-    pub(crate) fn string(&mut self, bytes: Option<&[u8]>) -> Replied {
+    pub(crate) fn string(&mut self, bytes: Option<&[u8]>) -> ReplyResult {
         let Some(bytes) = bytes else { return self.push(b"$-1\r\n") };
         self.number('$', bytes.len())?;
         self.push(bytes)?;
         self.push(b"\r\n")
     }
     /// Starts an array: the next `length` replies are its elements.
-    pub(crate) fn array(&mut self, length: usize) -> Replied {
+    pub(crate) fn array(&mut self, length: usize) -> ReplyResult {
         self.number('*', length)
     }
 }

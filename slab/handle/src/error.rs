@@ -39,7 +39,7 @@ impl<E: fmt::Display> fmt::Display for HandleError<E> {
         match self {
             Self::Full { slots, retired } => write!(
                 f,
-                "no index is left of {slots}, of which {retired} are retired: a handle with more bits has more"
+                "all {slots} indices are in use or retired ({retired} retired); use handles with more index bits"
             ),
             Self::Memory => f.write_str("no memory for a larger table of handles"),
             Self::Object(error) => write!(f, "no object for a handle: {error}"),
@@ -60,11 +60,11 @@ mod tests {
 
     #[test]
     fn each_handle_error_names_the_missing_resource() {
-        let said = |error: HandleError<&str>| error.to_string();
-        let full = said(HandleError::Full { slots: 256, retired: 7 });
+        let message = |error: HandleError<&str>| error.to_string();
+        let full = message(HandleError::Full { slots: 256, retired: 7 });
         assert!(full.contains("no index is left of 256, of which 7 are retired"), "{full}");
-        assert!(said(HandleError::Memory).contains("larger table"));
-        let object = said("the cache is at its limit of 3 slabs".into());
+        assert!(message(HandleError::Memory).contains("larger table"));
+        let object = message("the cache is at its limit of 3 slabs".into());
         assert_eq!(object, "no object for a handle: the cache is at its limit of 3 slabs");
     }
 }

@@ -72,7 +72,7 @@ struct Readme;
 
 /// A copy of `uslab_sync::catch_panic`, which avoids a dependency.
 #[cfg(test)]
-#[expect(clippy::disallowed_methods, reason = "uslab-sync is no dependency")]
+#[expect(clippy::disallowed_methods, reason = "uslab-sync must not be a dependency")]
 pub(crate) fn catch_panic<R>(f: impl FnOnce() -> R) -> std::thread::Result<R> {
     std::panic::catch_unwind(core::panic::AssertUnwindSafe(f))
 }

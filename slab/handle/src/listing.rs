@@ -10,13 +10,13 @@ use super::{HandleTable, WrapPolicy};
 
 /// One slot of the tutorial's listing. All handles of the slot have index 0, and differ only in the generation.
 #[derive(Default)]
-struct Counted {
+struct GenerationSlot {
     generation: u32,
     alive: bool,
     bits: u32,
 }
 
-impl Counted {
+impl GenerationSlot {
     fn of_bits(bits: u32) -> Self {
         Self { bits, ..Self::default() }
     }
@@ -40,7 +40,7 @@ impl Counted {
 
 #[test]
 fn slot_with_32_bit_generation_dies_after_256_frees() {
-    let mut slot = Counted::of_bits(32);
+    let mut slot = GenerationSlot::of_bits(32);
     let first = slot.spawn();
     assert!(slot.free(first));
     for _ in 1..256 {
@@ -52,7 +52,7 @@ fn slot_with_32_bit_generation_dies_after_256_frees() {
     // The slot is in use, unreachable and thus lost. The old handle is *not* mistaken for the new handle of the slot.
     for _ in 0..1000 {
         let handle = slot.spawn();
-        assert_eq!(handle, first, "the same bits");
+        assert_eq!(handle, first, "the handles have equal bits");
         assert!(slot.alive && !slot.is_valid(handle) && !slot.is_valid(first));
         assert!(!slot.free(handle));
     }
@@ -60,7 +60,7 @@ fn slot_with_32_bit_generation_dies_after_256_frees() {
 
 #[test]
 fn eight_bit_generation_revives_a_handle_after_256_frees() {
-    let mut slot = Counted::of_bits(8);
+    let mut slot = GenerationSlot::of_bits(8);
     let first = slot.spawn();
     for _ in 0..256 {
         let handle = slot.spawn();
@@ -80,7 +80,7 @@ fn retiring_table_rejects_every_old_handle() {
         assert_eq!(
             (table.get(handle), table.get(first)),
             (Some(&life), None),
-            "fresh handles are valid, old ones never"
+            "new handles are valid, and old ones are not"
         );
         assert_eq!(table.free(handle), Some(life));
     }

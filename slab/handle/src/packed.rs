@@ -120,9 +120,9 @@ mod tests {
         let (special, place) = (5, &raw const particles.as_slice()[5]);
         assert_eq!(particles.get(special), Some(&5));
         assert_eq!((particles.free(5), map.free(handles[5])), (Some(5), Some(5)));
-        assert_eq!(particles.get(special), Some(&99), "the mark is on another particle");
-        assert_eq!(&raw const particles.as_slice()[5], place, "at the same address");
+        assert_eq!(particles.get(special), Some(&99), "the mark belongs to another particle");
+        assert_eq!(&raw const particles.as_slice()[5], place, "the value is at the same address");
         assert_eq!((map.get(handles[5]), map.get(handles[99])), (None, Some(&99)));
-        assert_eq!(map.as_slice()[5], 99, "moved as well, and its handle knows where");
+        assert_eq!(map.as_slice()[5], 99, "the value moved, and its handle finds it");
     }
 }

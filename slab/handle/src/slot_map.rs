@@ -244,13 +244,13 @@ mod tests {
         for (handle, value) in map.iter_mut() {
             *value += handle.index() * 10;
         }
-        let mut asked = vec![];
+        let mut visited = vec![];
         map.retain(|handle, value| {
-            asked.push(handle);
+            visited.push(handle);
             *value % 2 == 0
         });
-        asked.sort();
-        assert_eq!(asked, handles);
+        visited.sort();
+        assert_eq!(visited, handles);
         assert_eq!(map.len(), 5);
         for (n, handle) in (0..).zip(handles) {
             assert_eq!(map.get(handle).copied(), (n % 2 == 0).then_some(11 * n));
@@ -272,7 +272,7 @@ mod tests {
     #[test]
     fn panicking_insertion_changes_no_slot() {
         let mut map = Map::new();
-        let make = |_| -> u8 { panic!("not today") };
+        let make = |_| -> u8 { panic!("intended panic") };
         let caught = crate::catch_panic(|| map.alloc_with(make));
         assert!(caught.is_err() && map.is_empty() && map.handles().is_empty());
         let first = map.alloc(1).unwrap();

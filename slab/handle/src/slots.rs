@@ -85,7 +85,7 @@ impl Generations {
     /// Returns the generation after `generation`, out of `last` generations.
     #[doc(hidden)]
     #[inline(always)]
-    pub fn after(self, generation: u32, last: u32) -> Option<u32> {
+    pub fn next_generation(self, generation: u32, last: u32) -> Option<u32> {
         match self.policy {
             _ if generation < last => Some(generation + 1),
             WrapPolicy::Retire => None,
@@ -102,7 +102,7 @@ impl Generations {
     #[doc(hidden)]
     #[inline(always)]
     pub fn first(self, last: u32) -> Option<u32> {
-        self.after(self.first.max(1) - 1, last)
+        self.next_generation(self.first.max(1) - 1, last)
     }
 }
 
@@ -166,7 +166,7 @@ impl<W: Word, const G: u32> Slots<W, G> {
         let word = &mut self.words[index as usize];
         // The free slot's word never has the slot's own index: see the module.
         let elsewhere = index ^ 1;
-        match self.generations.after(handle.generation(), Handle::<W, G>::LAST_GENERATION) {
+        match self.generations.next_generation(handle.generation(), Handle::<W, G>::LAST_GENERATION) {
             Some(next) => {
                 let link = if self.free > 0 { self.head } else { elsewhere };
                 *word = pack::<W, G>(link, next);

@@ -272,7 +272,7 @@ mod tests {
         let mut table = Table::new();
         let a = table.alloc(1).unwrap();
         table.free(a);
-        let make = |_| -> i32 { panic!("not today") };
+        let make = |_| -> i32 { panic!("intended panic") };
         let caught = crate::catch_panic(|| table.alloc_with(make));
         assert!(caught.is_err() && table.is_empty());
         assert_eq!(table.alloc_with(|handle| handle.generation() as i32).map(Handle::generation), Ok(2));

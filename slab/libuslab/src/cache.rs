@@ -105,20 +105,22 @@ impl UslabCacheOptions {
     /// # Safety
     /// `options` must have as many bytes as its first word says.
     unsafe fn read(options: *const Self) -> Result<Self, Code> {
-        const KNOWN: usize = size_of::<UslabCacheOptions>();
+        const KNOWN_OPTIONS_BYTES: usize = size_of::<UslabCacheOptions>();
         // SAFETY: the first word is readable, and so are as many bytes as it says, by this function's contract.
         let bytes = unsafe {
             let size = options.cast::<usize>().read();
             core::slice::from_raw_parts(options.cast::<u8>(), size)
         };
-        let newer = bytes.get(KNOWN..).unwrap_or_default();
+        let newer = bytes.get(KNOWN_OPTIONS_BYTES..).unwrap_or_default();
         if bytes.len() < offset_of!(Self, align) || newer.iter().any(|byte| *byte != 0) {
             return Err(Code::BadOptions);
         }
         let mut read = MaybeUninit::<Self>::zeroed();
         // SAFETY: both sides have that many bytes. An older struct leaves zeros, which are valid.
         unsafe {
-            read.as_mut_ptr().cast::<u8>().copy_from_nonoverlapping(bytes.as_ptr(), bytes.len().min(KNOWN));
+            read.as_mut_ptr()
+                .cast::<u8>()
+                .copy_from_nonoverlapping(bytes.as_ptr(), bytes.len().min(KNOWN_OPTIONS_BYTES));
             Ok(read.assume_init())
         }
     }
@@ -191,7 +193,7 @@ unsafe fn create(options: *const UslabCacheOptions) -> Result<UslabCache, Code> 
         return Err(Code::BadOptions);
     }
     // A cache consists of several small allocations, none of which may fail after this check.
-    Vec::<u8>::new().try_reserve_exact(MADE_OF).map_err(|_| Code::NoMemory)?;
+    Vec::<u8>::new().try_reserve_exact(MAX_CACHE_BYTES).map_err(|_| Code::NoMemory)?;
     let callbacks = Callbacks::new(Functions {
         user: options.user,
         ctor: options.ctor,
@@ -215,7 +217,7 @@ unsafe fn create(options: *const UslabCacheOptions) -> Result<UslabCache, Code> 
 }
 
 /// Upper bound of the memory for a cache's own data, in bytes.
-const MADE_OF: usize = 16 << 10;
+const MAX_CACHE_BYTES: usize = 16 << 10;
 
 /// # Safety
 /// `options` must have as many bytes as its first word says, and its name must end in a NUL. The functions in `options`
@@ -262,7 +264,7 @@ unsafe fn allocate(cache: *const UslabCache, gfp: Gfp, error: *mut c_int) -> *mu
     match unsafe { &(*cache).cache }.alloc_inlined(gfp) {
         Some(object) => object.as_ptr().cast(),
         // SAFETY: the cache exists, and `error` is null or writable, by this function's contract.
-        None => unsafe { missed(cache, gfp, error) },
+        None => unsafe { alloc_slow(cache, gfp, error) },
     }
 }
 /// A tail call of this function, so that the caller keeps nothing across the call. The function is `extern "C"`,
@@ -272,8 +274,8 @@ unsafe fn allocate(cache: *const UslabCache, gfp: Gfp, error: *mut c_int) -> *mu
 /// The contract of [`allocate`] applies.
 #[cold]
 #[inline(never)]
-#[expect(improper_ctypes_definitions, reason = "called only here")]
-unsafe extern "C" fn missed(cache: *const UslabCache, gfp: Gfp, error: *mut c_int) -> *mut c_void {
+#[expect(improper_ctypes_definitions, reason = "the cache must have a fast path")]
+unsafe extern "C" fn alloc_slow(cache: *const UslabCache, gfp: Gfp, error: *mut c_int) -> *mut c_void {
     // SAFETY: the cache exists, by this function's contract.
     match unsafe { &(*cache).cache }.alloc_missed(gfp) {
         Ok(object) => object.as_ptr().cast(),

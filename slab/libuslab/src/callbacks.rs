@@ -43,7 +43,7 @@ struct Gate(AtomicU64);
 const CLOSED: u64 = 1 << 31;
 
 /// Returns the word for a process of `forks` forks, in which threads of an earlier process are not inside.
-fn here(word: u64, forks: u64) -> u64 {
+fn word_of_process(word: u64, forks: u64) -> u64 {
     if word >> 32 == forks & u64::from(u32::MAX) { word } else { forks << 32 | word & CLOSED }
 }
 
@@ -66,19 +66,19 @@ impl Gate {
     fn pass<R>(&self, call: impl FnOnce() -> R) -> Option<R> {
         let forks = FORKS.get();
         let entered = self.change(|word| {
-            let word = here(word, forks);
+            let word = word_of_process(word, forks);
             (word & CLOSED == 0).then_some(word + 1)
         });
         let result = entered.then(|| aborting(call))?;
         // In the child, a thread that forked inside a callback may have been reset.
-        self.change(|word| (here(word, forks) == word).then(|| word - 1));
+        self.change(|word| (word_of_process(word, forks) == word).then(|| word - 1));
         Some(result)
     }
     /// Prevents further calls, and returns when no thread is inside.
     fn close(&self) {
         // Acquire, Release: pairs with the orderings in `change`.
         let mut word = self.0.fetch_or(CLOSED, AcqRel);
-        while here(word, FORKS.get()) & (CLOSED - 1) > 0 {
+        while word_of_process(word, FORKS.get()) & (CLOSED - 1) > 0 {
             pause();
             word = self.0.load(Acquire);
         }

@@ -17,7 +17,7 @@ use uslab_magazine::sync::Ordering::Relaxed;
 use uslab_magazine::sync::{AtomicBool, AtomicPtr};
 
 /// The definition that the program finds for a replaceable name.
-struct Form {
+struct OperatorDefinition {
     name: &'static CStr,
     /// The pointer is null until the name was looked up.
     found: AtomicPtr<c_void>,
@@ -25,19 +25,19 @@ struct Form {
     ours: AtomicBool,
 }
 
-static NEW: Form = Form::new(c"_Znwm");
-static NEW_ALIGNED: Form = Form::new(c"_ZnwmSt11align_val_t");
-static DELETE: Form = Form::new(c"_ZdlPv");
-static DELETE_ARRAY: Form = Form::new(c"_ZdaPv");
-static DELETE_ALIGNED: Form = Form::new(c"_ZdlPvSt11align_val_t");
-static DELETE_ARRAY_ALIGNED: Form = Form::new(c"_ZdaPvSt11align_val_t");
+static NEW: OperatorDefinition = OperatorDefinition::new(c"_Znwm");
+static NEW_ALIGNED: OperatorDefinition = OperatorDefinition::new(c"_ZnwmSt11align_val_t");
+static DELETE: OperatorDefinition = OperatorDefinition::new(c"_ZdlPv");
+static DELETE_ARRAY: OperatorDefinition = OperatorDefinition::new(c"_ZdaPv");
+static DELETE_ALIGNED: OperatorDefinition = OperatorDefinition::new(c"_ZdlPvSt11align_val_t");
+static DELETE_ARRAY_ALIGNED: OperatorDefinition = OperatorDefinition::new(c"_ZdaPvSt11align_val_t");
 
 type New = extern "C-unwind" fn(usize) -> *mut c_void;
 type NewAligned = extern "C-unwind" fn(usize, usize) -> *mut c_void;
 type Delete = unsafe extern "C" fn(*mut c_void);
 type DeleteAligned = unsafe extern "C" fn(*mut c_void, usize);
 
-impl Form {
+impl OperatorDefinition {
     const fn new(name: &'static CStr) -> Self {
         Self { name, found: AtomicPtr::new(null_mut()), ours: AtomicBool::new(false) }
     }
@@ -47,7 +47,7 @@ impl Form {
         // Relaxed: every thread finds the same definition.
         self.ours.load(Relaxed)
     }
-    fn found(&self) -> NonNull<c_void> {
+    fn found_definition(&self) -> NonNull<c_void> {
         // Relaxed: every thread finds the same function, which exists from the start.
         if let Some(found) = NonNull::new(self.found.load(Relaxed)) {
             return found;
@@ -75,7 +75,7 @@ impl Form {
 /// in `dlopen`, where a constructor may wait for the caller.
 pub(crate) fn find() {
     let forms = [&NEW, &NEW_ALIGNED, &DELETE, &DELETE_ARRAY, &DELETE_ALIGNED, &DELETE_ARRAY_ALIGNED];
-    forms.into_iter().for_each(|form| _ = form.found());
+    forms.into_iter().for_each(|form| _ = form.found_definition());
 }
 
 /// Looks up a symbol. The lookup always succeeds: this library has all forms, and a caller that needs the next
@@ -129,7 +129,7 @@ pub extern "C-unwind" fn new_array(size: usize) -> *mut c_void {
 #[inline(never)]
 extern "C-unwind" fn new_array_slow(size: usize) -> *mut c_void {
     // SAFETY: the symbol's type follows from its name.
-    let found = unsafe { core::mem::transmute::<NonNull<c_void>, New>(NEW.found()) };
+    let found = unsafe { core::mem::transmute::<NonNull<c_void>, New>(NEW.found_definition()) };
     found(size)
 }
 
@@ -162,7 +162,8 @@ pub extern "C-unwind" fn new_array_aligned(size: usize, align: usize) -> *mut c_
 #[inline(never)]
 extern "C-unwind" fn new_array_aligned_slow(size: usize, align: usize) -> *mut c_void {
     // SAFETY: the symbol's type follows from its name.
-    let found = unsafe { core::mem::transmute::<NonNull<c_void>, NewAligned>(NEW_ALIGNED.found()) };
+    let found =
+        unsafe { core::mem::transmute::<NonNull<c_void>, NewAligned>(NEW_ALIGNED.found_definition()) };
     found(size, align)
 }
 
@@ -177,15 +178,15 @@ unsafe fn free_fast(memory: *mut c_void, size: usize, align: usize) -> bool {
 /// Calls the definition that the program finds for `form`.
 #[cold]
 #[inline(never)]
-unsafe extern "C" fn delete_slow(memory: *mut c_void, form: &Form) {
+unsafe extern "C" fn delete_slow(memory: *mut c_void, form: &OperatorDefinition) {
     // SAFETY: the symbol's type follows from its name, and the memory may be deleted, by the callers' contract.
-    unsafe { core::mem::transmute::<NonNull<c_void>, Delete>(form.found())(memory) };
+    unsafe { core::mem::transmute::<NonNull<c_void>, Delete>(form.found_definition())(memory) };
 }
 /// Calls the definition that the program finds for `form`, for a known size.
 #[cold]
 #[inline(never)]
-unsafe extern "C" fn delete_sized_slow(memory: *mut c_void, size: usize, form: &Form) {
-    form.found();
+unsafe extern "C" fn delete_sized_slow(memory: *mut c_void, size: usize, form: &OperatorDefinition) {
+    form.found_definition();
     if !form.is_ours() || has_size(memory, size, MAX_ALIGN) {
         // SAFETY: the memory may be deleted, by the callers' contract.
         unsafe { delete_slow(memory, form) };
@@ -193,15 +194,15 @@ unsafe extern "C" fn delete_sized_slow(memory: *mut c_void, size: usize, form: &
 }
 #[cold]
 #[inline(never)]
-unsafe extern "C" fn delete_aligned_slow(memory: *mut c_void, align: usize, form: &Form) {
+unsafe extern "C" fn delete_aligned_slow(memory: *mut c_void, align: usize, form: &OperatorDefinition) {
     // SAFETY: the symbol's type follows from its name, and the memory may be deleted, by the callers' contract.
-    unsafe { core::mem::transmute::<NonNull<c_void>, DeleteAligned>(form.found())(memory, align) };
+    unsafe { core::mem::transmute::<NonNull<c_void>, DeleteAligned>(form.found_definition())(memory, align) };
 }
 
 #[cold]
 #[inline(never)]
 unsafe extern "C" fn delete_aligned_sized_slow(memory: *mut c_void, size: usize, align: usize) {
-    DELETE_ALIGNED.found();
+    DELETE_ALIGNED.found_definition();
     if !DELETE_ALIGNED.is_ours() || has_size(memory, size, align.max(MAX_ALIGN)) {
         // SAFETY: the memory may be deleted, by the callers' contract.
         unsafe { delete_aligned_slow(memory, align, &DELETE_ALIGNED) };

@@ -40,14 +40,14 @@ use uslab::process::{OwnThread, are_alone};
 static LOADED: extern "C" fn() = loaded;
 
 /// Mean number of allocations per sample of the guard. `slab/book/src/harden.md` has the cost.
-const GUARD_EVERY: u32 = 500_000;
+const GUARD_PERIOD: u32 = 500_000;
 
 /// Semaphore that counts requested dumps. It is a semaphore, not an `eventfd` or a pipe, because programs close
 /// descriptors that they do not know.
-static mut WANTED: MaybeUninit<libc::sem_t> = MaybeUninit::uninit();
+static mut REQUESTED_DUMPS: MaybeUninit<libc::sem_t> = MaybeUninit::uninit();
 
-fn wanted() -> *mut libc::sem_t {
-    (&raw mut WANTED).cast()
+fn dump_semaphore() -> *mut libc::sem_t {
+    (&raw mut REQUESTED_DUMPS).cast()
 }
 
 /// The handler only calls async-signal-safe functions.
@@ -56,14 +56,14 @@ extern "C" fn wake(_signal: c_int) {
     unsafe {
         let errno = libc::__errno_location();
         let before = errno.read();
-        libc::sem_post(wanted());
+        libc::sem_post(dump_semaphore());
         errno.write(before);
     }
 }
 
 extern "C" fn loaded() {
     crate::cplusplus::find();
-    Uslab.guard_every(GUARD_EVERY);
+    Uslab.guard_every(GUARD_PERIOD);
     if let Some(dump) = Uslab.dump()
         && let Err(error) = start(dump)
     {
@@ -93,13 +93,13 @@ fn start(dump: Dump) -> Result<()> {
     // SAFETY: the call reads the current action of the signal, and the semaphore is not shared yet.
     unsafe {
         if libc::sigaction(signal as c_int, core::ptr::null(), before.as_mut_ptr()) != 0
-            || libc::sem_init(wanted(), 0, c_uint::default()) != 0
+            || libc::sem_init(dump_semaphore(), 0, c_uint::default()) != 0
         {
             return Err(Error::last_os_error());
         }
         if before.assume_init().sa_sigaction != libc::SIG_DFL {
             return Err(Error::other(format!(
-                "{signal} is ignored or handled by the program: it triggers no dump"
+                "{signal} is ignored or handled by the program, so it triggers no dump"
             )));
         }
     }
@@ -125,7 +125,7 @@ fn run(dump: Dump) {
             let mut until = core::mem::zeroed::<libc::timespec>();
             libc::clock_gettime(libc::CLOCK_REALTIME, &raw mut until);
             until.tv_sec += 1;
-            libc::sem_timedwait(wanted(), &raw const until)
+            libc::sem_timedwait(dump_semaphore(), &raw const until)
         };
         if woken == 0 {
             if let Err(error) = write(&file(dump.file, number)) {
@@ -143,20 +143,20 @@ fn file(name: &[u8], number: u64) -> PathBuf {
     let mut parts = name.split(|byte| *byte == b'%');
     let mut file = parts.next().unwrap_or_default().to_vec();
     for part in parts {
-        let said = match part.first() {
+        let reply = match part.first() {
             Some(b'p') => Some(std::process::id().into()),
             Some(b'n') => Some(number),
             _ => None,
         };
-        match said {
-            Some(said) => file.extend(said.to_string().bytes().chain(part[1..].iter().copied())),
+        match reply {
+            Some(reply) => file.extend(reply.to_string().bytes().chain(part[1..].iter().copied())),
             None => file.extend([b"%", part].concat()),
         }
     }
     OsString::from_vec(file).into()
 }
 
-type Numbers = Box<dyn FnOnce(&mut dyn Write) -> Result<()>>;
+type DumpWriter = Box<dyn FnOnce(&mut dyn Write) -> Result<()>>;
 
 fn write(file: &Path) -> Result<()> {
     let numbers = numbers(file)?;
@@ -186,7 +186,7 @@ fn begin(code: *const ()) -> Option<*mut core::ffi::c_void> {
 }
 
 /// Returns the writer of the format that the file name's extension selects.
-fn numbers(file: &Path) -> Result<Numbers> {
+fn numbers(file: &Path) -> Result<DumpWriter> {
     let profile = || match Uslab.profile() {
         mut profile if profile.rate > 0 => {
             let own = begin(numbers as *const ());
@@ -194,7 +194,7 @@ fn numbers(file: &Path) -> Result<Numbers> {
             profile.samples.iter_mut().for_each(|sample| sample.stack = sample.stack.skip(is_own));
             Ok(profile)
         }
-        _ => Err(Error::other("there is no profile: expected `profile=512k` or another number of bytes")),
+        _ => Err(Error::other("no profile is running; expected `profile=512k` or another number of bytes")),
     };
     let info = || Uslab.info().ok_or_else(|| Error::other("the malloc is not started"));
     Ok(match file.extension().and_then(|end| end.to_str()) {

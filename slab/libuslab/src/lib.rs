@@ -66,13 +66,13 @@ use uslab::{Gfp, Uslab};
 /// The library's own global allocator, out of line. An inlined [`Uslab`] would be in each of the thousand places that
 /// drop a box. The loader would then relocate the descriptors of all inlined restartable sequences: 44 KiB of each
 /// process, and a tenth of its start.
-struct OutOfLine;
+struct OutOfLineAllocator;
 
 #[global_allocator]
-static ALLOCATOR: OutOfLine = OutOfLine;
+static ALLOCATOR: OutOfLineAllocator = OutOfLineAllocator;
 
 // SAFETY: `Uslab` fulfils the contract.
-unsafe impl GlobalAlloc for OutOfLine {
+unsafe impl GlobalAlloc for OutOfLineAllocator {
     #[inline(never)]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         // SAFETY: the layout is not empty, by the contract of `alloc`.
@@ -323,11 +323,11 @@ pub unsafe extern "C" fn malloc_usable_size(memory: *mut c_void) -> usize {
 }
 
 /// Number of bytes that `malloc_trim` does not count: untouched pages that CPUs took in batches for a few small blocks.
-const FEW: usize = 1 << 20;
+const TRIM_SLACK: usize = 1 << 20;
 
-/// `malloc_trim(3)`, which decommits all unused memory. Returns 1 if more than [`FEW`] bytes were decommitted. The
+/// `malloc_trim(3)`, which decommits all unused memory. Returns 1 if more than [`TRIM_SLACK`] bytes were decommitted. The
 /// second of two consecutive calls of `malloc_trim` returns 0.
 #[unsafe(no_mangle)]
 pub extern "C" fn malloc_trim(_keep: usize) -> c_int {
-    c_int::from(Uslab.release() > FEW)
+    c_int::from(Uslab.release() > TRIM_SLACK)
 }

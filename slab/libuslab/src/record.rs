@@ -46,8 +46,8 @@ use uslab_magazine::sync::{AtomicPtr, AtomicU32, AtomicU64, Kept};
 
 /// Minimum and maximum number of records by which the file grows. The file doubles in size, between a minimum and a
 /// maximum growth.
-const LEAST: u64 = (64 << 10) / (RECORD * WORD) as u64;
-const MOST: u64 = (1 << 20) / (RECORD * WORD) as u64;
+const MIN_GROWTH: u64 = (64 << 10) / (RECORD * WORD) as u64;
+const MAX_GROWTH: u64 = (1 << 20) / (RECORD * WORD) as u64;
 
 /// The recorder is in a page that the system clears in the child of a fork. A child of any kind of fork starts a new
 /// recording.
@@ -61,7 +61,7 @@ struct Recorder {
 const NONE: *mut AtomicU64 = dangling_mut();
 
 /// The recorder of a process that has no file; the children of the process use it, too, and do not try again.
-static NOTHING: Recorder = Recorder { file: AtomicPtr::new(NONE), most: AtomicU64::new(0) };
+static RECORDER_WITHOUT_FILE: Recorder = Recorder { file: AtomicPtr::new(NONE), most: AtomicU64::new(0) };
 
 /// The process's recorder; null before the first call.
 static RECORDER: AtomicPtr<Recorder> = AtomicPtr::new(null_mut());
@@ -70,13 +70,13 @@ static RECORDER: AtomicPtr<Recorder> = AtomicPtr::new(null_mut());
 static PROCESS: AtomicU32 = AtomicU32::new(0);
 
 /// The file, to be opened when it grows.
-static FILE: Kept<Found> = Kept::new();
+static FILE: Kept<FormatFound> = Kept::new();
 
 /// A buffer for a file name. The buffer is shorter than the longest possible name, because it is on the stack of the
 /// first caller.
 type Name = [u8; 1024];
 
-struct Found {
+struct FormatFound {
     name: Name,
     /// Length of the requested name, with which derived names begin.
     length: usize,
@@ -85,7 +85,7 @@ struct Found {
 }
 
 /// A place in the file for one record, and the record's time.
-struct Place {
+struct RecordSlot {
     words: &'static [AtomicU64],
     cpu: u16,
     time_ns: u64,
@@ -133,8 +133,8 @@ pub(crate) unsafe fn reallocate(
 }
 
 #[inline]
-fn write(place: Option<Place>, kind: Kind, address: usize, size: usize, align: usize) {
-    if let Some(Place { words, cpu, time_ns }) = place {
+fn write(place: Option<RecordSlot>, kind: Kind, address: usize, size: usize, align: usize) {
+    if let Some(RecordSlot { words, cpu, time_ns }) = place {
         let [address, size, align] = [address, size, align].map(|number| number as u64);
         let record = Record { kind, address, cpu, time_ns, size, align };
         for (word, value) in words.iter().zip(record.words()) {
@@ -146,12 +146,12 @@ fn write(place: Option<Place>, kind: Kind, address: usize, size: usize, align: u
 
 /// Takes the next place. Returns `None` if recording is off, or the file is full.
 #[inline]
-fn take() -> Option<Place> {
+fn take() -> Option<RecordSlot> {
     Uslab.record()?;
     take_recorded()
 }
 #[cold]
-fn take_recorded() -> Option<Place> {
+fn take_recorded() -> Option<RecordSlot> {
     let (recorder, file) = file()?;
     // Relaxed: additions to one word are ordered, and a later addition gets a later place.
     let place = word(file, CALLS).fetch_add(1, Relaxed);
@@ -168,7 +168,7 @@ fn take_recorded() -> Option<Place> {
         (libc::sched_getcpu(), now.assume_init())
     };
     let time_ns = now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64;
-    Some(Place { words, cpu: u16::try_from(cpu).unwrap_or(0), time_ns })
+    Some(RecordSlot { words, cpu: u16::try_from(cpu).unwrap_or(0), time_ns })
 }
 
 fn word(file: *mut AtomicU64, at: usize) -> &'static AtomicU64 {
@@ -178,7 +178,7 @@ fn word(file: *mut AtomicU64, at: usize) -> &'static AtomicU64 {
 
 /// Returns the recorder and its file, and makes the file if it does not exist.
 fn file() -> Option<(&'static Recorder, *mut AtomicU64)> {
-    let (asked, limit) = Uslab.record()?;
+    let (requested_path, limit) = Uslab.record()?;
     let recorder = recorder()?;
     // Acquire, Release: publish the file's header.
     let mut file = recorder.file.load(Acquire);
@@ -189,17 +189,17 @@ fn file() -> Option<(&'static Recorder, *mut AtomicU64)> {
             return None;
         }
         let errno = Errno::last_raw();
-        match recorder.make(asked, limit) {
+        match recorder.make(requested_path, limit) {
             Ok(made) => {
                 recorder.file.store(made, Release);
                 file = made;
             }
             // An error of standard error cannot be reported.
             Err(error) => {
-                let name = asked.escape_ascii();
+                let name = requested_path.escape_ascii();
                 let _ = writeln!(std::io::stderr(), "uslab: record `{name}`: {error}; nothing is recorded");
                 // Relaxed: readers find a static value, which is initialised from the start.
-                RECORDER.store((&raw const NOTHING).cast_mut(), Relaxed);
+                RECORDER.store((&raw const RECORDER_WITHOUT_FILE).cast_mut(), Relaxed);
                 file = NONE;
             }
         }
@@ -230,7 +230,7 @@ fn recorder() -> Option<&'static Recorder> {
 }
 
 impl Recorder {
-    fn make(&self, asked: &[u8], limit: usize) -> Result<*mut AtomicU64> {
+    fn make(&self, requested_path: &[u8], limit: usize) -> Result<*mut AtomicU64> {
         let process = std::process::id();
         // Relaxed: a child finds its parent's value.
         let parent = Some(PROCESS.swap(process, Relaxed)).filter(|parent| ![0, process].contains(parent));
@@ -238,7 +238,7 @@ impl Recorder {
         // SAFETY: only this thread makes a file, and writes `FILE`. A child's file is next to its parent's file.
         let (mut name, length) = match unsafe { FILE.get() } {
             Some(found) => (found.name, found.length),
-            None => absolute(asked).map_err(too_long)?,
+            None => absolute(requested_path).map_err(too_long)?,
         };
         let mut taken = 0;
         let descriptor = loop {
@@ -265,7 +265,7 @@ impl Recorder {
         // Relaxed: the number is published with the file.
         self.most.store(most as u64, Relaxed);
         // SAFETY: only this thread makes a file, and no thread grows it yet.
-        unsafe { FILE.put(Found { name, length, device: status.st_dev, inode: status.st_ino }) };
+        unsafe { FILE.put(FormatFound { name, length, device: status.st_dev, inode: status.st_ino }) };
         Ok(file)
     }
 
@@ -297,12 +297,13 @@ impl Recorder {
         if place < has {
             return true;
         }
-        let room = most.min(place + place.clamp(LEAST, MOST));
+        let room = most.min(place + place.clamp(MIN_GROWTH, MAX_GROWTH));
         let [from, to] = [has, room].map(|records| (HEADER + records as usize * RECORD) * WORD);
         // SAFETY: `FILE` was written before the file was published, and is not written again in this process.
         let grown = unsafe { FILE.get() }.is_some_and(|found| {
             let again = open(&found.name, 0);
-            again.is_ok_and(|descriptor| descriptor.is(found) && descriptor.extend(from, to).is_ok())
+            again
+                .is_ok_and(|descriptor| descriptor.is_same_file(found) && descriptor.extend(from, to).is_ok())
         });
         if grown {
             // Release: pairs with the Acquire in `take_recorded`.
@@ -376,7 +377,7 @@ impl Descriptor {
             _ => Err(Error::last_os_error()),
         }
     }
-    fn is(&self, found: &Found) -> bool {
+    fn is_same_file(&self, found: &FormatFound) -> bool {
         self.status().is_ok_and(|status| (status.st_dev, status.st_ino) == (found.device, found.inode))
     }
     /// Allocates bytes of the file on the device. A write to a mapping would end the program if the device is full, and

@@ -79,10 +79,10 @@ impl<S: Subject> Shadow<S> {
         let address = block.addr().get();
         assert!(address.is_multiple_of(layout.align()), "{layout:?} at {address:#x}");
         if let Some((before, (_, other, _))) = self.out.range(..=address).next_back() {
-            assert!(before + other.size().max(1) <= address, "it overlaps the block before it");
+            assert!(before + other.size().max(1) <= address, "the block overlaps the previous block");
         }
         if let Some((behind, _)) = self.out.range(address..).next() {
-            assert!(address + layout.size() <= *behind, "it overlaps the block behind it");
+            assert!(address + layout.size() <= *behind, "the block overlaps the next block");
         }
         // SAFETY: the block has that many bytes.
         unsafe { block.write_bytes(stamp, layout.size()) };
@@ -116,7 +116,7 @@ impl<S: Subject> Shadow<S> {
         let new = Layout::from_size_align(size, old.align()).unwrap();
         // SAFETY: the block was allocated with this layout and is in use.
         let resized = unsafe { self.subject.resize(block, old, new, 0) };
-        assert!(resized || size > old.size(), "one that shrinks always can");
+        assert!(resized || size > old.size(), "a block can always shrink");
         assert_full_of(block, old.size().min(if resized { size } else { old.size() }), was);
         self.keep(block, if resized { new } else { old }, stamp);
     }
@@ -125,7 +125,7 @@ impl<S: Subject> Shadow<S> {
 fn assert_full_of(block: NonNull<u8>, bytes: usize, stamp: u8) {
     // SAFETY: the block has that many bytes, which were written.
     let bytes = unsafe { core::slice::from_raw_parts(block.as_ptr(), bytes) };
-    assert!(bytes.iter().all(|byte| *byte == stamp), "somebody wrote to it: {bytes:?}");
+    assert!(bytes.iter().all(|byte| *byte == stamp), "the memory was overwritten: {bytes:?}");
 }
 
 fn run(subject: impl Subject, steps: Vec<Step>) {
@@ -143,7 +143,7 @@ fn run(subject: impl Subject, steps: Vec<Step>) {
     while !shadow.out.is_empty() {
         shadow.free(0);
     }
-    assert_eq!(shadow.subject.look(), whole, "all is one block again");
+    assert_eq!(shadow.subject.look(), whole, "all memory is one block again");
 }
 
 proptest! {
@@ -215,7 +215,7 @@ proptest! {
                         None => {
                             let freed = stack.free_to(marker);
                             assert!(matches!(freed, Err(BadMarker::Freed { .. })), "{freed:?}");
-                            assert_eq!(stack.used(), before, "nothing was freed");
+                            assert_eq!(stack.used(), before, "no block was freed");
                         }
                     }
                 }
@@ -288,11 +288,15 @@ fn wrong_frees(heap: &mut impl Subject) {
         assert_eq!(heap.release(a, layout(24, 8), 0), Ok(()));
         assert_eq!(heap.release(a, layout(24, 8), 0), not_out(a));
         assert_eq!(heap.release(b, layout(24, 8), 0), Ok(()));
-        assert_eq!(heap.release(b, layout(24, 8), 0), not_out(b), "it is a part of the block before it");
+        assert_eq!(
+            heap.release(b, layout(24, 8), 0),
+            not_out(b),
+            "the block was merged into the previous block"
+        );
         assert_eq!(heap.release(c, layout(24, 8), 0), Ok(()));
         assert_eq!(heap.release(c, layout(24, 8), 0), not_out(c));
     }
-    assert_eq!(heap.look(), whole, "nothing was changed");
+    assert_eq!(heap.look(), whole, "the pool is unchanged");
 }
 
 #[test]
@@ -306,13 +310,13 @@ fn grows_in_place(heap: &mut impl Subject) {
     let [a, b] = [100, 100].map(|size| heap.allocate(layout(size, 16), 0).unwrap());
     // SAFETY: the blocks belong to the test and have these layouts.
     unsafe {
-        assert!(!heap.resize(a, layout(100, 16), layout(500, 16), 0), "the next one is out");
+        assert!(!heap.resize(a, layout(100, 16), layout(500, 16), 0), "the next block is in use");
         assert!(heap.resize(b, layout(100, 16), layout(1000, 16), 0));
         assert!(heap.resize(b, layout(1000, 16), layout(10, 16), 0));
         assert!(!heap.resize(b, layout(10, 16), layout(100_000, 16), 0));
         heap.release(b, layout(10, 16), 0).unwrap();
         let whole = heap.look()[0];
-        assert!(heap.resize(a, layout(100, 16), layout(100 + whole, 16), 0), "all that is there");
+        assert!(heap.resize(a, layout(100, 16), layout(100 + whole, 16), 0), "all memory is allocated");
         heap.release(a, layout(100 + whole, 16), 0).unwrap();
     }
     assert_eq!(heap.look().len(), 1);
@@ -488,7 +492,7 @@ fn arena_never_drops_its_objects() {
     // SAFETY: the arena had this reference, and has leaked it.
     unsafe { Rc::decrement_strong_count(Rc::as_ptr(&count)) };
     let (a, b) = (&mut *arena.alloc(()).unwrap(), arena.alloc_slice_fill_with(3, |_| ()).unwrap());
-    assert_eq!((*a, b.len(), arena.used()), ((), 3, 0), "what is empty takes nothing");
+    assert_eq!((*a, b.len(), arena.used()), ((), 3, 0), "an empty list uses no memory");
 }
 
 #[test]

@@ -255,7 +255,7 @@ mod tests {
     use super::*;
     use std::alloc::System;
 
-    type Guarded = MemoryArena<FixedPool<HeapArea>, SimpleBounds>;
+    type GuardedArena = MemoryArena<FixedPool<HeapArea>, SimpleBounds>;
     const OBJECT: Layout = Layout::new::<[u64; 4]>();
 
     fn fixed(slots: SlotLayout) -> Result<FixedPool<HeapArea>, PoolError> {
@@ -264,14 +264,15 @@ mod tests {
 
     #[test]
     fn guarded_memory_requirement_equals_the_slot_layout() {
-        assert_eq!((Guarded::memory_requirement(32), Guarded::offset_requirement()), (40, 4));
-        assert_eq!(Guarded::alignment_requirement(16), 16);
-        assert_eq!(Guarded::memory_requirement(usize::MAX - 3), usize::MAX);
+        assert_eq!((GuardedArena::memory_requirement(32), GuardedArena::offset_requirement()), (40, 4));
+        assert_eq!(GuardedArena::alignment_requirement(16), 16);
+        assert_eq!(GuardedArena::memory_requirement(usize::MAX - 3), usize::MAX);
         let slots =
-            SlotLayout::new(Guarded::memory_requirement(32), Guarded::alignment_requirement(8)).unwrap();
-        let slots = slots.with_offset(Guarded::offset_requirement());
+            SlotLayout::new(GuardedArena::memory_requirement(32), GuardedArena::alignment_requirement(8))
+                .unwrap();
+        let slots = slots.with_offset(GuardedArena::offset_requirement());
         assert_eq!(slots.stride(), 40);
-        let mut arena = Guarded::new(fixed(slots).unwrap());
+        let mut arena = GuardedArena::new(fixed(slots).unwrap());
         let (a, b) = (arena.alloc(OBJECT).unwrap(), arena.alloc(OBJECT).unwrap());
         assert_eq!((a.addr().get() % 8, b.addr().get() - a.addr().get()), (0, 40));
         assert!(MemoryArena::<FixedPool<HeapArea>, SimpleBounds>::slots(usize::MAX, 8).is_err());
@@ -280,16 +281,16 @@ mod tests {
     #[test]
     fn pool_without_room_for_guards_refuses_guarded_objects() {
         let pool = fixed(SlotLayout::new(32, 8).unwrap()).unwrap();
-        assert_eq!(Guarded::new(pool).alloc(OBJECT), Err(Refused::Size { asked: 40, most: 32 }));
+        assert_eq!(GuardedArena::new(pool).alloc(OBJECT), Err(Refused::Size { asked: 40, most: 32 }));
         let pool = fixed(SlotLayout::new(40, 8).unwrap()).unwrap();
-        assert_eq!(Guarded::new(pool).alloc(OBJECT), Err(Refused::Offset { asked: 4, aligned: 0 }));
-        assert!(Guarded::of_pool(32, 8, fixed).unwrap().alloc(OBJECT).is_ok());
+        assert_eq!(GuardedArena::new(pool).alloc(OBJECT), Err(Refused::Offset { asked: 4, aligned: 0 }));
+        assert!(GuardedArena::of_pool(32, 8, fixed).unwrap().alloc(OBJECT).is_ok());
     }
 
     #[test]
     fn overrun_on_either_side_is_detected() {
         for (offset, side) in [(-1, Side::Before), (-4, Side::Before), (32, Side::After), (35, Side::After)] {
-            let mut arena = Guarded::of_pool(32, 8, fixed).unwrap();
+            let mut arena = GuardedArena::of_pool(32, 8, fixed).unwrap();
             let (object, other) = (arena.alloc(OBJECT).unwrap(), arena.alloc(OBJECT).unwrap());
             // SAFETY: the addresses are within the pool's memory, and the objects belong to the test.
             unsafe {

@@ -122,7 +122,7 @@ pub struct Blocks<M> {
 
 /// A place for a request: a free block, and the gap in front of the payload for its alignment.
 #[derive(Clone, Copy)]
-struct Found {
+struct Placement {
     at: usize,
     gap: usize,
 }
@@ -175,11 +175,11 @@ impl<M: Words> Blocks<M> {
             prev => self.memory.store(prev as usize + TAG, at as u32),
         }
     }
-    fn around(&mut self, at: usize) -> (u32, u32) {
+    fn neighbours(&mut self, at: usize) -> (u32, u32) {
         (self.memory.load(at + TAG + 4), self.memory.load(at + TAG))
     }
     fn unlink(&mut self, at: usize) {
-        let (prev, next) = self.around(at);
+        let (prev, next) = self.neighbours(at);
         if next != NONE {
             self.memory.store(next as usize + TAG + 4, prev);
         }
@@ -192,7 +192,7 @@ impl<M: Words> Blocks<M> {
         }
     }
     fn replace(&mut self, old: usize, new: usize) {
-        let (prev, next) = self.around(old);
+        let (prev, next) = self.neighbours(old);
         self.link(new, prev, next);
         if self.rover == old as u32 {
             self.rover = new as u32;
@@ -200,12 +200,12 @@ impl<M: Words> Blocks<M> {
     }
 
     /// Returns the place of a block of `need` bytes in the free block `at`. Returns `None` if the block is too small.
-    fn place(&self, at: usize, size: usize, need: usize, align: usize) -> Option<Found> {
+    fn place(&self, at: usize, size: usize, need: usize, align: usize) -> Option<Placement> {
         let gap = gap(&self.memory, at + TAG, align);
-        (gap <= size && need <= size - gap).then_some(Found { at, gap })
+        (gap <= size && need <= size - gap).then_some(Placement { at, gap })
     }
 
-    fn search(&mut self, need: usize, align: usize) -> Option<Found> {
+    fn search(&mut self, need: usize, align: usize) -> Option<Placement> {
         let first = match self.fit {
             Fit::Next if self.rover != NONE => self.rover,
             _ => self.head,
@@ -245,7 +245,7 @@ impl<M: Words> Blocks<M> {
     }
 
     /// Cuts `need` bytes out of the free block. The parts of the block before and behind these bytes stay free.
-    fn cut(&mut self, Found { at, gap }: Found, need: usize) -> usize {
+    fn cut(&mut self, Placement { at, gap }: Placement, need: usize) -> usize {
         let size = self.memory.load(at) as usize;
         let (used, behind, left) = (at + gap, at + gap + need, size - gap - need);
         if left > 0 {
@@ -416,7 +416,7 @@ impl<M: Words> Blocks<M> {
                 return Err(format!("the tags of the block at {at} differ"));
             }
             if !used && was_free {
-                return Err(format!("the free block at {at} was not merged with the one before"));
+                return Err(format!("the free block at {at} was not merged with the previous block"));
             }
             if !used {
                 free.push(at as u32);
@@ -429,7 +429,7 @@ impl<M: Words> Blocks<M> {
         let (mut listed, mut at, mut prev) = (vec![], self.head, NONE);
         while at != NONE && listed.len() <= free.len() {
             if self.memory.peek(at as usize + TAG + 4) != prev {
-                return Err(format!("the free block at {at} has another one before it in the list"));
+                return Err(format!("the list's links at the free block {at} disagree"));
             }
             listed.push(at);
             (prev, at) = (at, self.memory.peek(at as usize + TAG));
@@ -438,7 +438,7 @@ impl<M: Words> Blocks<M> {
             listed.sort_unstable();
         }
         if listed != free {
-            return Err(format!("the list has {listed:?}, free are {free:?}"));
+            return Err(format!("the list has {listed:?}, but {free:?} are free"));
         }
         if self.rover != NONE && !free.contains(&self.rover) {
             return Err(format!("the search would start at {}, which is not free", self.rover));

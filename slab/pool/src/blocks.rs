@@ -8,7 +8,7 @@ pub(crate) const UNIT: usize = 16;
 /// The position that marks the end of a list.
 pub(crate) const NONE: u32 = u32::MAX;
 /// Maximum size of the memory in bytes. Positions have 32 bits, of which sizes and flags leave 31.
-pub(crate) const MOST: usize = 1 << 31;
+pub(crate) const MAX_BYTES: usize = 1 << 31;
 
 /// Returns the positions of the first and the last multiple of [`UNIT`] in a memory.
 pub(crate) fn ends(memory: &impl Span) -> Result<(usize, usize), PoolError> {
@@ -18,15 +18,15 @@ pub(crate) fn ends(memory: &impl Span) -> Result<(usize, usize), PoolError> {
     if bytes < pad + 2 * UNIT {
         return Err(PoolError::NoRoom { bytes, needed: pad + 2 * UNIT });
     }
-    if bytes > MOST {
-        return Err(PoolError::Positions { bytes, most: MOST });
+    if bytes > MAX_BYTES {
+        return Err(PoolError::Positions { bytes, most: MAX_BYTES });
     }
     Ok((pad, pad + (bytes - pad) / UNIT * UNIT))
 }
 
 /// Size of a block for `size` bytes and `books` bytes of metadata. Returns `None` if no memory is that large.
 pub(crate) fn need(size: usize, books: usize) -> Option<usize> {
-    size.checked_add(books)?.checked_next_multiple_of(UNIT).filter(|need| *need <= MOST)
+    size.checked_add(books)?.checked_next_multiple_of(UNIT).filter(|need| *need <= MAX_BYTES)
 }
 
 /// Number of bytes from position `at` to the next multiple of `align`.

@@ -78,14 +78,14 @@ impl fmt::Display for PoolError {
             Self::Align { align } => write!(f, "an alignment of {align} bytes is not a power of two"),
             Self::Start { align } => write!(f, "the memory does not begin at a multiple of {align} bytes"),
             Self::Class { size } => {
-                write!(f, "a size class has {0} bytes or a multiple of that, not {size}", super::slot::LINK)
+                write!(f, "the size class {size} is not a multiple of {0} bytes", super::slot::LINK)
             }
             Self::Small { slot, least } => {
-                write!(f, "a slot of {slot} bytes cannot hold a link of {least}: make it {least} or more")
+                write!(f, "a slot of {slot} bytes is too small for a link; expected at least {least} bytes")
             }
             Self::Large { size } => write!(f, "slots for {size} bytes at that alignment are too large"),
             Self::NoRoom { bytes, needed } => {
-                write!(f, "{bytes} bytes of memory do not hold the {needed} bytes that it takes")
+                write!(f, "{bytes} bytes of memory are too few: {needed} are needed")
             }
             Self::Many { blocks, most } => write!(f, "{blocks} blocks or sizes are too many: at most {most}"),
             Self::Busy { live } => write!(f, "{live} objects are in use; free them, or reset the pool"),
@@ -154,7 +154,7 @@ pub enum Refused {
 impl fmt::Display for Refused {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Full => f.write_str("each slot of the pool is in use"),
+            Self::Full => f.write_str("all slots of the pool are in use"),
             Self::NoRoom { bytes, align } => {
                 write!(f, "no free block holds {bytes} bytes aligned to {align}")
             }
@@ -270,17 +270,14 @@ mod tests {
             pool(PoolError::Start { align: 64 }),
             "the memory does not begin at a multiple of 64 bytes"
         );
-        assert_eq!(
-            pool(PoolError::Class { size: 12 }),
-            "a size class has 8 bytes or a multiple of that, not 12"
-        );
+        assert_eq!(pool(PoolError::Class { size: 12 }), "the size class 12 is not a multiple of 8 bytes");
         assert_eq!(
             pool(PoolError::Small { slot: 4, least: 8 }),
-            "a slot of 4 bytes cannot hold a link of 8: make it 8 or more"
+            "a slot of 4 bytes is too small for a link; expected at least 8 bytes"
         );
         assert_eq!(
             pool(PoolError::NoRoom { bytes: 31, needed: 32 }),
-            "31 bytes of memory do not hold the 32 bytes that it takes"
+            "31 bytes of memory are too few: 32 are needed"
         );
         assert_eq!(pool(PoolError::Busy { live: 2 }), "2 objects are in use; free them, or reset the pool");
         assert_eq!(

@@ -262,7 +262,7 @@ mod tests {
         let slots: Vec<_> = std::iter::from_fn(|| pool.alloc(layout(32, 8)).ok()).collect();
         assert_eq!((slots.len(), pool.alloc(layout(32, 8))), (256, Err(Refused::Full)));
         let offsets = slots.iter().map(|slot| slot.addr().get() - slots[0].addr().get());
-        assert!(offsets.eq((0..256).map(|slot| slot * 32)), "nothing between them");
+        assert!(offsets.eq((0..256).map(|slot| slot * 32)), "the slots are adjacent");
     }
 
     #[test]
@@ -353,13 +353,17 @@ mod tests {
             assert_eq!(pool.free(stranger), Err(BadFree::Foreign { address }));
             let address = inside.addr().get();
             assert_eq!(pool.free(inside), Err(BadFree::Interior { address, slot: 0 }));
-            assert_eq!(pool.free(pool.slot(1)), Err(BadFree::Double { slot: 1 }), "never out");
+            assert_eq!(
+                pool.free(pool.slot(1)),
+                Err(BadFree::Double { slot: 1 }),
+                "the slot was never allocated"
+            );
             // Behind the last slot are unused bytes and the bitmap.
             let behind = pool.slot(84).add(48);
             assert_eq!(pool.free(behind), Err(BadFree::Foreign { address: behind.addr().get() }));
             let below = pool.slot(0).map_addr(|address| (address.get() - 48).try_into().unwrap());
             assert_eq!(pool.free(below), Err(BadFree::Foreign { address: below.addr().get() }));
-            assert_eq!(pool.usage().live(), 1, "nothing was changed");
+            assert_eq!(pool.usage().live(), 1, "the pool is unchanged");
             assert_eq!(pool.free(object), Ok(()));
             assert_eq!(pool.free(object), Err(BadFree::Double { slot: 0 }));
         }
@@ -379,7 +383,7 @@ mod tests {
             (pool.is_live(0), pool.is_live(1), pool.is_live(84)),
             (Some(false), Some(true), Some(false))
         );
-        assert_eq!(pool.is_live(85), Some(false), "no such slot");
+        assert_eq!(pool.is_live(85), Some(false), "the slot does not exist");
         assert!(self::pool(4096, 48, 8).live().is_none());
     }
 }

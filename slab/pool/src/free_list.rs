@@ -245,11 +245,19 @@ mod tests {
     fn only_whole_slots_of_a_range_are_used() {
         assert_eq!(list(&mut Memory::<127>::new(), 0, (32, 8, 0)).0, [0, 32, 64]);
         assert_eq!(list(&mut Memory::<129>::new(), 0, (32, 8, 0)).0, [0, 32, 64, 96]);
-        assert_eq!(list(&mut Memory::<128>::new(), 1, (32, 8, 0)).0, [8, 40, 72], "padding in front");
+        assert_eq!(
+            list(&mut Memory::<128>::new(), 1, (32, 8, 0)).0,
+            [8, 40, 72],
+            "the list has padding in front"
+        );
         assert_eq!(list(&mut Memory::<31>::new(), 0, (32, 8, 0)).0, [0; 0]);
         assert_eq!(list(&mut Memory::<0>::new(), 0, (32, 8, 0)).0, [0; 0]);
-        assert_eq!(list(&mut Memory::<20>::new(), 13, (8, 64, 0)).0, [0; 0], "padding beyond the end");
-        assert_eq!(list(&mut Memory::<32>::new(), 3, (9, 1, 0)).0, [3, 12, 21], "links at odd addresses");
+        assert_eq!(
+            list(&mut Memory::<20>::new(), 13, (8, 64, 0)).0,
+            [0; 0],
+            "the list has padding at the end"
+        );
+        assert_eq!(list(&mut Memory::<32>::new(), 3, (9, 1, 0)).0, [3, 12, 21], "the links are unaligned");
     }
 
     #[test]

@@ -32,7 +32,7 @@ use core::ptr::NonNull;
 /// The byte that fills free objects.
 pub const POISON: u8 = 0xCD;
 /// Values of the marks, before the block's number is mixed in.
-const OUT: u32 = 0xA110_CA7E;
+const ALLOCATED_MARK: u32 = 0xA110_CA7E;
 const FREE: u32 = 0xF4EE_B10C;
 /// Size of a mark in bytes, and of the word before the first mark.
 const MARK: usize = size_of::<u32>();
@@ -238,7 +238,7 @@ impl<A: Area> GuardedPool<A> {
         self.pool.address(index)
     }
     fn mark(&self, index: u32, head: u32) -> u32 {
-        let state = if bits::get(&self.out, index as usize) { OUT } else { FREE };
+        let state = if bits::get(&self.out, index as usize) { ALLOCATED_MARK } else { FREE };
         state ^ index ^ head.rotate_left(16)
     }
     /// # Safety

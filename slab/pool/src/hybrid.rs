@@ -174,13 +174,13 @@ impl<T> HybridBox<'_, T> {
 impl<T> Drop for HybridBox<'_, T> {
     fn drop(&mut self) {
         /// Frees the memory even if the object's drop panics.
-        struct Give<'b, 'h, T>(&'b HybridBox<'h, T>);
-        impl<T> Drop for Give<'_, '_, T> {
+        struct FreeOnDrop<'b, 'h, T>(&'b HybridBox<'h, T>);
+        impl<T> Drop for FreeOnDrop<'_, '_, T> {
             fn drop(&mut self) {
                 self.0.give();
             }
         }
-        let give = Give(self);
+        let give = FreeOnDrop(self);
         // SAFETY: the box owns the object, and ends here.
         unsafe { give.0.object.drop_in_place() };
     }
@@ -260,14 +260,14 @@ mod tests {
     #[test]
     fn object_whose_drop_panics_frees_its_memory() {
         #[derive(Debug)]
-        struct Bomb(#[allow(dead_code)] [u64; 2]);
-        impl Drop for Bomb {
+        struct PanickingDrop(#[allow(dead_code)] [u64; 2]);
+        impl Drop for PanickingDrop {
             fn drop(&mut self) {
                 panic!("no");
             }
         }
         let hybrid = hybrid(4096, 256);
-        let object = hybrid.boxed(Bomb([0; 2])).unwrap();
+        let object = hybrid.boxed(PanickingDrop([0; 2])).unwrap();
         let dropped = crate::catch_panic(|| drop(object));
         assert!(dropped.is_err());
         assert_eq!((hybrid.routes().pool, hybrid.routes().pool_frees), (1, 1));

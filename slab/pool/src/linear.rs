@@ -407,14 +407,14 @@ impl<'s, A: Area, G: FnMut(usize) -> Result<A, PoolError>> Scope<'s, A, G> {
     }
     /// Runs `with` in a nested scope: see [`Arena::scope`].
     pub fn scope<R>(&mut self, with: impl for<'i> FnOnce(&mut Scope<'i, A, G>) -> R) -> R {
-        struct End<'a, A: Area, G>(&'a Arena<A, G>, Head);
-        impl<A: Area, G> Drop for End<'_, A, G> {
+        struct HeadRestorer<'a, A: Area, G>(&'a Arena<A, G>, Head);
+        impl<A: Area, G> Drop for HeadRestorer<'_, A, G> {
             fn drop(&mut self) {
                 self.0.0.borrow_mut().chain.rewind(self.1);
             }
         }
         let head = self.arena.0.borrow().chain.head();
-        let end = End(self.arena, head);
+        let end = HeadRestorer(self.arena, head);
         with(&mut Scope { arena: end.0 })
     }
     /// Returns [`Arena::used`] of the whole arena.

@@ -136,21 +136,21 @@ impl<T, A: Area> LivePool<T, A> {
 impl<T, A: Area> Drop for LivePool<T, A> {
     fn drop(&mut self) {
         if core::mem::needs_drop::<T>() {
-            Rest(self.objects().map(|(_, object)| object)).drop_all();
+            RemainingObjects(self.objects().map(|(_, object)| object)).drop_all();
         }
     }
 }
 
 /// Objects that are still to be dropped. If one drop panics, the remaining objects are still dropped.
-struct Rest<T, I: Iterator<Item = NonNull<T>>>(I);
+struct RemainingObjects<T, I: Iterator<Item = NonNull<T>>>(I);
 
-impl<T, I: Iterator<Item = NonNull<T>>> Rest<T, I> {
+impl<T, I: Iterator<Item = NonNull<T>>> RemainingObjects<T, I> {
     fn drop_all(&mut self) {
         // SAFETY: each object is dropped once, because the pool is being dropped.
         self.0.by_ref().for_each(|object| unsafe { object.drop_in_place() });
     }
 }
-impl<T, I: Iterator<Item = NonNull<T>>> Drop for Rest<T, I> {
+impl<T, I: Iterator<Item = NonNull<T>>> Drop for RemainingObjects<T, I> {
     fn drop(&mut self) {
         self.drop_all();
     }
@@ -174,7 +174,7 @@ mod tests {
         struct Panics(#[allow(dead_code, reason = "counted")] Rc<()>, bool);
         impl Drop for Panics {
             fn drop(&mut self) {
-                assert!(!self.1, "on purpose");
+                assert!(!self.1, "intended panic");
             }
         }
         let value = Rc::new(());

@@ -19,15 +19,15 @@ use core::alloc::Layout;
 use core::ptr::NonNull;
 
 /// The marks behind an object in use, and behind a free slot.
-const OUT: u32 = 0x0B1E_C700;
-const FREE: u32 = !OUT;
+const ALLOCATED_MARK: u32 = 0x0B1E_C700;
+const FREE: u32 = !ALLOCATED_MARK;
 /// Size of a mark in bytes.
 pub const MARK: usize = size_of::<u32>();
 
 /// A [`FixedPool`] of objects with a mark each. See the [module](self).
 ///
 /// # Invariants
-/// The word at byte `mark` of a slot is `OUT` or `FREE`. The mark follows the object, or the link of a free slot.
+/// The word at byte `mark` of a slot is `ALLOCATED_MARK` or `FREE`. The mark follows the object, or the link of a free slot.
 #[derive(Debug)]
 pub struct MarkedPool<A> {
     pool: FixedPool<A>,
@@ -56,7 +56,7 @@ impl<A: Area> MarkedPool<A> {
             return Err(Refused::Size { asked: layout.size(), most: self.size });
         }
         let slot = self.pool.alloc(layout)?;
-        self.set(slot, OUT);
+        self.set(slot, ALLOCATED_MARK);
         Ok(slot)
     }
     /// Frees a slot.
@@ -69,7 +69,7 @@ impl<A: Area> MarkedPool<A> {
     pub unsafe fn free(&mut self, slot: NonNull<u8>) -> Result<(), BadFree> {
         let index = self.pool.index(slot)?;
         let slot = self.pool.slot(index);
-        if self.mark(slot) != OUT {
+        if self.mark(slot) != ALLOCATED_MARK {
             return Err(BadFree::Double { slot: index });
         }
         self.set(slot, FREE);
@@ -78,7 +78,9 @@ impl<A: Area> MarkedPool<A> {
     }
     /// Returns the slots in use, ascending. Cost: a load from each slot.
     pub fn live(&self) -> impl Iterator<Item = NonNull<u8>> {
-        (0..self.pool.capacity()).map(|index| self.pool.slot(index)).filter(|&slot| self.mark(slot) == OUT)
+        (0..self.pool.capacity())
+            .map(|index| self.pool.slot(index))
+            .filter(|&slot| self.mark(slot) == ALLOCATED_MARK)
     }
     /// The underlying pool, for its counters.
     pub fn pool(&self) -> &FixedPool<A> {

@@ -39,16 +39,16 @@ fn odd() -> Odd {
     Odd(HeapArea::new(4096, 4096).unwrap())
 }
 
-const MOST: Layout = match Layout::from_size_align(48, 16) {
+const MAX_LAYOUT: Layout = match Layout::from_size_align(48, 16) {
     Ok(layout) => layout,
     Err(_) => panic!("a layout"),
 };
 
 fn slots() -> SlotLayout {
-    SlotLayout::new(MOST.size(), MOST.align()).unwrap()
+    SlotLayout::new(MAX_LAYOUT.size(), MAX_LAYOUT.align()).unwrap()
 }
 
-fn within(layout: Layout, most: Layout) -> bool {
+fn fits_in(layout: Layout, most: Layout) -> bool {
     layout.size() <= most.size() && layout.align() <= most.align()
 }
 
@@ -63,7 +63,7 @@ macro_rules! subjects {
                 unsafe { self.free(object) }
             }
             fn fits(&self, layout: Layout) -> bool {
-                within(layout, MOST)
+                fits_in(layout, MAX_LAYOUT)
             }
             fn capacity(&self) -> Option<usize> {
                 $capacity(self)
@@ -77,7 +77,7 @@ macro_rules! subjects {
 
 fn check_fixed<A: Area>(pool: &FixedPool<A>, live: usize) {
     assert_eq!(pool.usage().live(), live as u64);
-    assert_eq!(pool.chain().count(), pool.capacity() - live, "each slot is free or out");
+    assert_eq!(pool.chain().count(), pool.capacity() - live, "each slot is free or allocated");
     if let Some(out) = pool.live() {
         assert_eq!(out.count(), live);
     }
@@ -91,29 +91,29 @@ subjects! {
         let fill: Vec<_> = pool.fill().collect();
         assert_eq!((fill.iter().sum::<usize>(), fill.len()), (live, pool.chunks()));
         let full = fill.iter().position(|&live| live == pool.capacity()).unwrap_or(fill.len());
-        assert!(fill[full..].iter().all(|&live| live == pool.capacity()), "a full chunk in front: {fill:?}");
+        assert!(fill[full..].iter().all(|&live| live == pool.capacity()), "a full chunk is first: {fill:?}");
     };
     MarkedPool<Odd>: |pool: &Self| Some(pool.pool().capacity()),
         |pool: &Self, live| assert_eq!(pool.live().count(), live);
 }
 
 /// A free list, and its initial number of slots.
-struct Listed {
+struct ListOfSlots {
     list: FreeList,
     slots: usize,
     _area: HeapArea,
 }
 
-impl Listed {
+impl ListOfSlots {
     fn new() -> Self {
         let area = HeapArea::new(2000, 64).unwrap();
         // SAFETY: the area lives as long as the list, and no other code uses it.
-        let list = unsafe { FreeList::new(area.memory(), MOST.size(), MOST.align(), 0) }.unwrap();
+        let list = unsafe { FreeList::new(area.memory(), MAX_LAYOUT.size(), MAX_LAYOUT.align(), 0) }.unwrap();
         Self { slots: list.chain().count(), list, _area: area }
     }
 }
 
-impl Subject for Listed {
+impl Subject for ListOfSlots {
     fn alloc(&mut self, layout: Layout) -> Result<NonNull<u8>, Refused> {
         slots().admits(layout, 0)?;
         self.list.obtain().ok_or(Refused::Full)
@@ -124,7 +124,7 @@ impl Subject for Listed {
         Ok(())
     }
     fn fits(&self, layout: Layout) -> bool {
-        within(layout, MOST)
+        fits_in(layout, MAX_LAYOUT)
     }
     fn capacity(&self) -> Option<usize> {
         Some(self.slots)
@@ -144,7 +144,7 @@ impl Subject for IndexPool<HeapArea> {
         unsafe { self.free(object) }
     }
     fn fits(&self, layout: Layout) -> bool {
-        within(layout, MOST)
+        fits_in(layout, MAX_LAYOUT)
     }
     fn capacity(&self) -> Option<usize> {
         Some(self.blocks() as usize)
@@ -164,7 +164,7 @@ impl Subject for GuardedPool<HeapArea> {
         unsafe { self.free(object) }
     }
     fn fits(&self, layout: Layout) -> bool {
-        within(layout, MOST)
+        fits_in(layout, MAX_LAYOUT)
     }
     fn capacity(&self) -> Option<usize> {
         Some(self.pool().blocks() as usize)
@@ -186,7 +186,7 @@ impl<A: Allocator, B: Bounds> Subject for Arena<A, B> {
         unsafe { self.0.free(object, layout) }
     }
     fn fits(&self, layout: Layout) -> bool {
-        within(layout, self.1)
+        fits_in(layout, self.1)
     }
     fn capacity(&self) -> Option<usize> {
         self.2
@@ -242,7 +242,7 @@ enum Step {
 }
 
 /// Returns steps with more allocations than frees, so that pools fill up. Sizes and alignments slightly exceed
-/// [`MOST`], and some sizes are up to 4,096 bytes.
+/// [`MAX_LAYOUT`], and some sizes are up to 4,096 bytes.
 fn steps() -> impl Strategy<Value = Vec<Step>> {
     let layout = |(size, log): (usize, u32)| Step::Alloc(Layout::from_size_align(size, 1 << log).unwrap());
     let step = prop_oneof![
@@ -263,19 +263,23 @@ impl Shadow {
             Ok(object) => object,
             Err(refused) => {
                 let full = subject.capacity().is_some_and(|capacity| self.0.len() == capacity);
-                assert!(full || !subject.fits(layout), "{layout:?}: {refused}, with {} out", self.0.len());
+                assert!(
+                    full || !subject.fits(layout),
+                    "{layout:?}: {refused}, with {} allocated",
+                    self.0.len()
+                );
                 assert_eq!(refused == Refused::Full, subject.fits(layout), "{layout:?}: {refused}");
                 return;
             }
         };
         let address = object.addr().get();
-        assert!(subject.fits(layout), "{layout:?} is more than it can serve");
+        assert!(subject.fits(layout), "{layout:?} is too large for the pool");
         assert!(address.is_multiple_of(layout.align()), "{layout:?} at {address:#x}");
         if let Some((before, (_, other, _))) = self.0.range(..=address).next_back() {
-            assert!(before + other.size().max(1) <= address, "it overlaps the object before it");
+            assert!(before + other.size().max(1) <= address, "the object overlaps the previous object");
         }
         if let Some((after, _)) = self.0.range(address..).next() {
-            assert!(address + layout.size() <= *after, "it overlaps the object behind it");
+            assert!(address + layout.size() <= *after, "the object overlaps the next object");
         }
         // SAFETY: the object has that many bytes.
         unsafe { object.write_bytes(stamp, layout.size()) };
@@ -286,7 +290,7 @@ impl Shadow {
         let Some((object, layout, stamp)) = self.0.remove(&address) else { return };
         // SAFETY: the object belongs to the test, and is filled with the stamp.
         let bytes = unsafe { core::slice::from_raw_parts(object.as_ptr(), layout.size()) };
-        assert!(bytes.iter().all(|&byte| byte == stamp), "somebody wrote to it: {bytes:?}");
+        assert!(bytes.iter().all(|&byte| byte == stamp), "the memory was overwritten: {bytes:?}");
         // SAFETY: the subject allocated the object with this layout, and the object is freed once.
         assert_eq!(unsafe { subject.free(object, layout) }, Ok(()));
     }
@@ -312,15 +316,15 @@ fn run(mut subject: impl Subject, steps: Vec<Step>) {
     }
 }
 
-/// Makes an arena on a pool of slots for `MOST` with guards.
+/// Makes an arena on a pool of slots for `MAX_LAYOUT` with guards.
 fn arena<P: Pooled, B: Bounds>(make: impl FnOnce(SlotLayout) -> Result<P, PoolError>) -> MemoryArena<P, B> {
-    MemoryArena::of_pool(MOST.size(), MOST.align(), make).unwrap()
+    MemoryArena::of_pool(MAX_LAYOUT.size(), MAX_LAYOUT.align(), make).unwrap()
 }
 
 proptest! {
     #[test]
     fn a_free_list(steps in steps()) {
-        run(Listed::new(), steps);
+        run(ListOfSlots::new(), steps);
     }
     #[test]
     fn a_fixed_pool(steps in steps()) {
@@ -337,11 +341,11 @@ proptest! {
     }
     #[test]
     fn a_guarded_pool(steps in steps()) {
-        run(GuardedPool::new(HeapArea::new(4096, 16).unwrap(), MOST).unwrap(), steps);
+        run(GuardedPool::new(HeapArea::new(4096, 16).unwrap(), MAX_LAYOUT).unwrap(), steps);
     }
     #[test]
     fn a_marked_pool(steps in steps()) {
-        run(MarkedPool::new(odd(), MOST.size(), MOST.align()).unwrap(), steps);
+        run(MarkedPool::new(odd(), MAX_LAYOUT.size(), MAX_LAYOUT.align()).unwrap(), steps);
     }
     #[test]
     fn a_pool_of_chunks(steps in steps()) {
@@ -355,11 +359,11 @@ proptest! {
     fn an_arena_on_a_pool_with_guards(steps in steps()) {
         let pool = arena::<_, SimpleBounds>(|slots| FixedPool::checked(odd(), slots));
         let capacity = pool.allocator().capacity();
-        run(Arena(pool, MOST, Some(capacity)), steps);
+        run(Arena(pool, MAX_LAYOUT, Some(capacity)), steps);
     }
     #[test]
     fn an_arena_on_chunks_without_guards(steps in steps()) {
-        run(Arena(arena::<_, NoBounds>(|slots| ChunkedPool::new(slots, 4096)), MOST, None), steps);
+        run(Arena(arena::<_, NoBounds>(|slots| ChunkedPool::new(slots, 4096)), MAX_LAYOUT, None), steps);
     }
     #[test]
     fn an_arena_on_the_heap_with_guards(steps in steps()) {

@@ -232,7 +232,7 @@ mod tests {
         assert_eq!(
             again.each_ref().map(PoolGuard::address),
             [first, second],
-            "the one given back last comes first"
+            "the slot that was freed last is first"
         );
         drop((again, c));
         assert_eq!(pool.state().free, 3);
@@ -288,6 +288,6 @@ mod tests {
         assert!(matches!(pool.check_all()[..], [Overrun { side: Side::After, .. }]));
         assert!(matches!(bad.free(), Err(BadFree::Overrun(Overrun { side: Side::After, .. }))));
         assert_eq!(good.free(), Ok(()));
-        assert_eq!(pool.leaks().len(), 1, "the broken one stays out");
+        assert_eq!(pool.leaks().len(), 1, "the damaged slot stays allocated");
     }
 }

@@ -164,9 +164,9 @@ mod tests {
             assert_eq!(refused, Err(Refused::Strict { size, align, only: (24, 8) }));
         }
         assert_eq!(strict.admits(layout(32, 8), 0), Err(Refused::Size { asked: 32, most: 24 }));
-        let said = strict.admits(layout(20, 4), 0).unwrap_err().to_string();
+        let message = strict.admits(layout(20, 4), 0).unwrap_err().to_string();
         assert_eq!(
-            said,
+            message,
             "20 bytes aligned to 4 are not the 24 bytes aligned to 8 that this strict pool serves"
         );
         // Without `strict`, smaller objects get a whole slot.

@@ -74,7 +74,7 @@ unsafe impl Source for &Hybrid {
     unsafe fn put(self, memory: NonNull<u8>, layout: Layout) {
         // SAFETY: the memory has this layout and is no longer used, by this function's contract.
         let freed = unsafe { self.free(memory, layout) };
-        debug_assert_eq!(freed, Ok(()), "it came from here");
+        debug_assert_eq!(freed, Ok(()), "the block belongs to this allocator");
     }
 }
 

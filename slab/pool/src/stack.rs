@@ -25,7 +25,7 @@
 //! `FMemStack`, Frostbite's scope stack, and every call stack.
 
 use crate::area::Area;
-use crate::blocks::{MOST, NONE};
+use crate::blocks::{MAX_BYTES, NONE};
 use crate::error::{BadFree, PoolError, Refused};
 use crate::linear::place;
 use crate::words::{Raw, Span, Words};
@@ -130,8 +130,8 @@ impl<A: Area> StackAlloc<A> {
     pub fn new(area: A) -> Result<Self, PoolError> {
         let memory = Raw(area);
         let bytes = memory.size();
-        if bytes > MOST {
-            return Err(PoolError::Positions { bytes, most: MOST });
+        if bytes > MAX_BYTES {
+            return Err(PoolError::Positions { bytes, most: MAX_BYTES });
         }
         Ok(Self { memory, head: 0, newest: NONE, padded: NONE, marks: 0 })
     }

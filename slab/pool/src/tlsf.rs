@@ -48,8 +48,8 @@ const HEADER: usize = 4;
 /// Header flag: the block is free.
 const FREE: u32 = 1;
 /// Header flag: the previous block is free, and its last 4 bytes store its start.
-const FREE_BEFORE: u32 = 2;
-const FLAGS: u32 = FREE | FREE_BEFORE;
+const PREVIOUS_FREE: u32 = 2;
+const FLAGS: u32 = FREE | PREVIOUS_FREE;
 
 /// A TLSF heap in memory of the caller's choice. See the [module](self).
 ///
@@ -215,7 +215,7 @@ impl<M: Words> Blocks<M> {
         self.memory.store(at, size as u32 | FREE);
         self.memory.store(at + size - HEADER, at as u32);
         let behind = self.memory.load(at + size);
-        self.memory.store(at + size, behind | FREE_BEFORE);
+        self.memory.store(at + size, behind | PREVIOUS_FREE);
         let class = self.classes.of(size);
         let next = core::mem::replace(self.head(class), at as u32);
         self.memory.store(at + HEADER, next);
@@ -249,7 +249,7 @@ impl<M: Words> Blocks<M> {
     /// Clears the flag which says that a free block precedes the block at `at`.
     fn clear_previous_free(&mut self, at: usize) {
         let header = self.memory.load(at);
-        self.memory.store(at, header & !FREE_BEFORE);
+        self.memory.store(at, header & !PREVIOUS_FREE);
     }
 
     /// Returns the first class in which all blocks hold `need` bytes at `align`, whatever their start.
@@ -310,7 +310,7 @@ impl<M: Words> Blocks<M> {
             size += more;
             self.memory.tell(Event::Merged);
         }
-        if header & FREE_BEFORE != 0 {
+        if header & PREVIOUS_FREE != 0 {
             start = self.memory.load(at - HEADER) as usize;
             self.unlist(start, at - start);
             size += at - start;
@@ -339,7 +339,7 @@ impl<M: Words> Blocks<M> {
             && size > 0
             && size.is_multiple_of(UNIT)
             && size <= self.end - at
-            && self.header(at + size).1 & FREE_BEFORE == 0
+            && self.header(at + size).1 & PREVIOUS_FREE == 0
     }
     /// Size of a block in bytes, without its header.
     #[inline]
@@ -404,12 +404,12 @@ impl<M: Words> Blocks<M> {
     pub fn check(&self) -> Result<(), String> {
         let (mut end, mut was_free, mut free) = (self.first, false, 0);
         for (at, size, flags) in self.blocks() {
-            if (flags & FREE_BEFORE != 0) != was_free {
+            if (flags & PREVIOUS_FREE != 0) != was_free {
                 return Err(format!("the block at {at} contradicts its predecessor"));
             }
             let is_free = flags & FREE != 0;
             if is_free && was_free {
-                return Err(format!("the free block at {at} was not merged with the one before"));
+                return Err(format!("the free block at {at} was not merged with the previous block"));
             }
             if is_free && self.memory.peek(at + size - HEADER) as usize != at {
                 return Err(format!("the free block at {at} lacks its start address at its end"));
@@ -434,7 +434,7 @@ impl<M: Words> Blocks<M> {
                     return Err(format!("the block at {at} is in the list of {class:?}"));
                 }
                 if self.memory.peek(at as usize + HEADER + 4) != prev {
-                    return Err(format!("the free block at {at} has another one before it in the list"));
+                    return Err(format!("the list's links at the free block {at} disagree"));
                 }
                 listed += 1;
                 (prev, at) = (at, self.memory.peek(at as usize + HEADER));
@@ -453,7 +453,7 @@ impl<M: Words> Blocks<M> {
 mod tests {
     use super::*;
     use crate::area::{HeapArea, MappedArea, StackArea};
-    use crate::blocks::MOST;
+    use crate::blocks::MAX_BYTES;
 
     #[test]
     fn invalid_tlsf_heap_is_refused_with_the_reason() {
@@ -463,8 +463,8 @@ mod tests {
         let mut small = StackArea::<31>::new();
         assert_eq!(Tlsf::new(small.lend()).err(), Some(PoolError::NoRoom { bytes: 31, needed: 32 }));
         if !cfg!(miri) {
-            let large = Tlsf::new(MappedArea::new(MOST + 4096, 4096).unwrap());
-            assert_eq!(large.err(), Some(PoolError::Positions { bytes: MOST + 4096, most: MOST }));
+            let large = Tlsf::new(MappedArea::new(MAX_BYTES + 4096, 4096).unwrap());
+            assert_eq!(large.err(), Some(PoolError::Positions { bytes: MAX_BYTES + 4096, most: MAX_BYTES }));
         }
     }
 

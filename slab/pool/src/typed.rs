@@ -68,7 +68,7 @@ pub struct Pool<T, const N: usize> {
 impl<T, const N: usize> Pool<T, N> {
     const SLOT: () = assert!(
         size_of::<T>() >= size_of::<u32>() && N < u32::MAX as usize,
-        "a slot must hold the index of the next one"
+        "a slot must be large enough for an index"
     );
 
     /// Makes a pool of free slots. Cost: writes each slot.
@@ -146,14 +146,14 @@ impl<T> PoolBox<'_, T> {
 impl<T> Drop for PoolBox<'_, T> {
     fn drop(&mut self) {
         /// Frees the slot even if the object's drop panics.
-        struct Give<'b, 'p, T>(&'b PoolBox<'p, T>);
-        impl<T> Drop for Give<'_, '_, T> {
+        struct FreeOnDrop<'b, 'p, T>(&'b PoolBox<'p, T>);
+        impl<T> Drop for FreeOnDrop<'_, '_, T> {
             fn drop(&mut self) {
                 // SAFETY: the object was dropped, or its drop panicked.
                 unsafe { self.0.give() };
             }
         }
-        let give = Give(self);
+        let give = FreeOnDrop(self);
         // SAFETY: the box owns the object, and ends here.
         unsafe { ManuallyDrop::drop(&mut (*give.0.slot.as_ptr()).object) };
     }
@@ -211,7 +211,7 @@ mod tests {
         let apart = addresses.windows(2).map(|pair| pair[1] - pair[0]).min().unwrap();
         // SAFETY: the object was allocated above.
         objects.into_iter().for_each(|object| unsafe { System.dealloc(object, layout) });
-        assert!((8..=16).contains(&(apart - 96)), "objects of 96 bytes lie {apart} apart");
+        assert!((8..=16).contains(&(apart - 96)), "objects of 96 bytes have a distance of {apart} bytes");
     }
 
     #[test]
@@ -226,7 +226,7 @@ mod tests {
         let again = [pool.alloc(10).unwrap(), pool.alloc(11).unwrap()];
         assert_eq!([again[0].address(), again[1].address()], [first, last]);
         assert_eq!((*boxes[0], *again[0], *again[1]), (1, 10, 11));
-        assert!(Pool::<u64, 0>::new().alloc(1).is_err(), "a pool of nothing is full");
+        assert!(Pool::<u64, 0>::new().alloc(1).is_err(), "a pool without slots is full");
     }
 
     #[test]
@@ -241,7 +241,7 @@ mod tests {
         assert_eq!((Rc::strong_count(&count), pool.is_full()), (8, false));
         drop(inner);
         *boxes[0] = Rc::new(());
-        assert_eq!(Rc::strong_count(&count), 6, "an assignment drops what was there");
+        assert_eq!(Rc::strong_count(&count), 6, "an assignment drops the old value");
         drop(boxes);
         assert_eq!(Rc::strong_count(&count), 1);
         let again: Vec<_> = (0..9).map_while(|_| pool.alloc(count.clone()).ok()).collect();
@@ -250,14 +250,14 @@ mod tests {
 
     #[test]
     fn object_whose_drop_panics_frees_its_slot() {
-        struct Bomb(#[allow(dead_code)] u32);
-        impl Drop for Bomb {
+        struct PanickingDrop(#[allow(dead_code)] u32);
+        impl Drop for PanickingDrop {
             fn drop(&mut self) {
                 panic!("no");
             }
         }
-        let pool = Pool::<Bomb, 1>::new();
-        let object = pool.alloc(Bomb(1)).ok().unwrap();
+        let pool = Pool::<PanickingDrop, 1>::new();
+        let object = pool.alloc(PanickingDrop(1)).ok().unwrap();
         let dropped = crate::catch_panic(|| drop(object));
         assert!(dropped.is_err() && !pool.is_full());
     }

@@ -63,6 +63,6 @@ mod tests {
         usage.alloc(96, 96);
         assert_eq!((usage.live(), usage.peak, usage.mean(), usage.wasted()), (3, 3, 1.8, 16 + 96));
         usage.free();
-        assert_eq!((usage.live(), usage.peak), (2, 3), "a peak stays");
+        assert_eq!((usage.live(), usage.peak), (2, 3), "the peak does not decrease");
     }
 }

@@ -23,14 +23,14 @@ impl Core {
     }
 
     /// Releases addresses if all other parts of the process have less than a third of the addresses that pages have.
-    /// Calls `told` with the number of bytes that the pages still have, and then also releases addresses of the
+    /// Calls `report` with the number of bytes that the pages still have, and then also releases addresses of the
     /// metadata for pages that no longer exist.
     ///
     /// # Safety
     /// During the call no thread reads the descriptors of a page that was never handed out.
-    pub(crate) unsafe fn fit_addresses(&self, told: impl FnOnce(usize)) {
+    pub(crate) unsafe fn fit_addresses(&self, report: impl FnOnce(usize)) {
         self.give_up_addresses(|reserved| reserved / 3);
-        self.report_page_bytes(told);
+        self.report_page_bytes(report);
         let (pages, tags) = (&self.memory.pages, self.tags.lock().0.clone());
         // SAFETY: by contract, no thread reads the descriptors of pages that were never handed out. No slab is made on these
         // pages before its metadata has grown.
@@ -45,10 +45,10 @@ impl Core {
             pages.read_address_limit(has);
         }
     }
-    /// Calls `told` with the number of bytes that the pages have, which may have grown since the last call.
+    /// Calls `report` with the number of bytes that the pages have, which may have grown since the last call.
     #[cold]
-    pub(crate) fn report_page_bytes(&self, told: impl FnOnce(usize)) {
+    pub(crate) fn report_page_bytes(&self, report: impl FnOnce(usize)) {
         let _one = self.tags.lock();
-        told(self.memory.pages.frames().len() as usize * PAGE_SIZE);
+        report(self.memory.pages.frames().len() as usize * PAGE_SIZE);
     }
 }

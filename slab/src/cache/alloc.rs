@@ -32,20 +32,20 @@ use uslab_magazine::{Operation, Supplier};
 pub(crate) const BULK: usize = 256;
 
 /// Places that a bulk caller wants filled. After an error, or a panic of a constructor, all places are empty.
-struct Filling<'a> {
+struct BulkPlaces<'a> {
     cache: &'a Cache,
     out: &'a mut [Option<NonNull<u8>>],
     got: usize,
 }
 
-impl Filling<'_> {
+impl BulkPlaces<'_> {
     fn put(&mut self, object: NonNull<u8>) {
         self.out[self.got] = Some(object);
         self.got += 1;
     }
 }
 
-impl Drop for Filling<'_> {
+impl Drop for BulkPlaces<'_> {
     fn drop(&mut self) {
         for object in self.out.iter_mut().filter_map(Option::take) {
             if let Some(checked) = &self.cache.checked {
@@ -122,9 +122,9 @@ impl Supplier<Object> for SlabSupplier<'_> {
 }
 
 /// A supplier without objects; with it, the magazines allocate only objects that they already hold.
-pub(super) struct DrainOnly<'a>(pub(super) &'a Cache);
+pub(super) struct EmptySupplier<'a>(pub(super) &'a Cache);
 
-impl Supplier<Object> for DrainOnly<'_> {
+impl Supplier<Object> for EmptySupplier<'_> {
     fn fill(&self, _: &Operation, _node: u32, _max: usize, _put: impl FnMut(Object)) -> usize {
         0
     }
@@ -243,11 +243,11 @@ impl Cache {
     /// Fills every place of `out`, or returns an error and fills none. Objects come from this CPU's magazines and the depot,
     /// then directly from the slabs.
     pub(crate) fn alloc_bulk(&self, gfp: Gfp, out: &mut [Option<NonNull<u8>>]) -> Result<(), AllocError> {
-        let mut filling = Filling { cache: self, out, got: 0 };
+        let mut filling = BulkPlaces { cache: self, out, got: 0 };
         filling.out.fill(None);
         self.admits(filling.out.len())?;
         while filling.got < filling.out.len()
-            && let Some(object) = self.config.per_cpu.alloc_held(&DrainOnly(self))
+            && let Some(object) = self.config.per_cpu.alloc_held(&EmptySupplier(self))
         {
             filling.put(self.hand_out(object, gfp));
         }
@@ -446,7 +446,7 @@ impl Cache {
         let mut reserving = Reserving { cache: self, had: into.len(), objects: into };
         let end = reserving.had + n;
         while reserving.objects.len() < end
-            && let Some(object) = self.config.per_cpu.alloc_held(&DrainOnly(self))
+            && let Some(object) = self.config.per_cpu.alloc_held(&EmptySupplier(self))
         {
             self.profile(object);
             reserving.objects.push(object.0);
@@ -529,13 +529,13 @@ mod tests {
             count.add(1);
             match count.get() {
                 1 => false,
-                2 => std::panic::panic_any("on purpose"),
+                2 => std::panic::panic_any("intended panic"),
                 _ => true,
             }
         });
         let cache = builder.build_in(&subsystem).unwrap();
         let panic = catch_panic(|| cache.alloc(Gfp::KERNEL)).unwrap_err();
-        assert_eq!((panic.downcast_ref(), calls.get()), (Some(&"on purpose"), 2));
+        assert_eq!((panic.downcast_ref(), calls.get()), (Some(&"intended panic"), 2));
         assert_eq!(cache.info().used, 0);
     }
 }

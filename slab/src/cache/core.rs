@@ -10,7 +10,7 @@ use crate::debug::flags::DebugRules;
 use crate::debug::gdb;
 use crate::debug::guard::Guard;
 use crate::debug::harden::{Harden, Mappings, Secret};
-use crate::debug::profile::{NotStarted, OWN_MEMORY, Own, Profiler};
+use crate::debug::profile::{NotStarted, Profiler, SEPARATE_MEMORY_MIN_RATE, SampleMemory};
 use crate::debug::tags::Tags;
 use crate::error::{CacheError, StartError};
 use crate::geometry::OrderRule;
@@ -40,7 +40,7 @@ use uslab_magazine::{Cpus, Operation};
 /// Cache name in reports if no cache is known.
 pub(crate) const NO_CACHE: &str = "kmalloc";
 /// Minimum number of pages with which a subsystem may start after larger numbers were refused: 4 MiB.
-const LEAST_PAGES: usize = 1024;
+const MIN_PAGES: usize = 1024;
 
 /// The shared state of a subsystem's caches.
 pub(crate) struct Core {
@@ -79,7 +79,7 @@ pub(crate) struct Core {
     pub(crate) shrinkers: Arc<Shrinkers>,
     pub(crate) background: Background,
     pub(crate) profiler: Profiler,
-    seen: gdb::Listed,
+    seen: gdb::DebuggerEntry,
 }
 
 impl fmt::Debug for Core {
@@ -140,14 +140,14 @@ impl Core {
             shrinkers: Arc::new(Shrinkers::new()),
             background: Background::new(_this.clone() as Weak<_>, config.reap_every),
             profiler: Profiler::new(cpus.count() as usize),
-            seen: gdb::Listed::new(),
+            seen: gdb::DebuggerEntry::new(),
         });
-        core.seen.list(core.seen());
+        core.seen.list(core.describe_for_debuggers());
         core.read_limits();
         Ok(core)
     }
     /// Describes the subsystem for debuggers.
-    fn seen(&self) -> gdb::SubsystemSeen {
+    fn describe_for_debuggers(&self) -> gdb::SubsystemSeen {
         let (pages, frames) = (&self.memory.pages, self.memory.frames());
         let first = uslab_buddy::Pfn::new(0);
         gdb::SubsystemSeen {
@@ -175,7 +175,7 @@ impl Core {
             let pages = config.pages.nodes.iter().flatten().map(|(_, pages)| *pages as usize).sum::<usize>();
             match started {
                 // The pages took all available addresses, and left too few for the tables.
-                Err(StartError::SideTable | StartError::Kmalloc) if pages > LEAST_PAGES => {
+                Err(StartError::SideTable | StartError::Kmalloc) if pages > MIN_PAGES => {
                     let limited = config.pages.limited;
                     config.pages = PageConfig { limited, ..config.pages.limit(pages / 2 * PAGE_SIZE) };
                 }
@@ -225,7 +225,7 @@ impl Core {
             // Tags are made with no lock held.
             let pages = &self.memory.pages;
             let range = pages.address(uslab_buddy::Pfn::new(0));
-            let (most, apart) = (pages.most_pages(), pages.apart());
+            let (most, apart) = (pages.most_pages(), pages.required_spacing());
             made = Some(Arc::new(Tags::new(range, most, apart, self.backend, &self.faults)?));
         }
         let mut kept = self.tags.lock();
@@ -238,7 +238,7 @@ impl Core {
     }
 
     pub(crate) fn start_profile(&self, rate: usize, seed: Option<u64>) -> Result<(), NotStarted> {
-        self.start_profile_with(rate, seed, rate >= OWN_MEMORY)
+        self.start_profile_with(rate, seed, rate >= SEPARATE_MEMORY_MIN_RATE)
     }
     /// Starts a profile; `own` allows separate memory for samples of a malloc.
     pub(crate) fn start_profile_with(
@@ -249,7 +249,7 @@ impl Core {
     ) -> Result<(), NotStarted> {
         // If pages lack addresses, sized frees may take foreign addresses for pages.
         let own = own && !self.memory.pages.has_unmapped_pages();
-        let own = own.then_some(|| Own::new(self.backend, &self.faults));
+        let own = own.then_some(|| SampleMemory::new(self.backend, &self.faults));
         self.profiler
             .start(rate, seed, own, |with_frees| self.memory.pages.tables().close_inlined(with_frees))
     }
@@ -361,6 +361,6 @@ mod tests {
         assert_eq!(started.err(), Some(StartError::Kmalloc));
         let tried = tried.into_inner();
         assert!(tried.len() > 2 && tried.is_sorted_by(|more, fewer| *more > *fewer), "{tried:?}");
-        assert!(tried[tried.len() - 2] > LEAST_PAGES && tried[tried.len() - 1] <= LEAST_PAGES, "{tried:?}");
+        assert!(tried[tried.len() - 2] > MIN_PAGES && tried[tried.len() - 1] <= MIN_PAGES, "{tried:?}");
     }
 }

@@ -323,7 +323,7 @@ impl Cache {
     fn validate(&self) -> Validation {
         let mut found = Validation::default();
         let Some((checked, debugged)) = self.debugged() else { return found };
-        let _kept = Kept::new(self);
+        let _kept = SlabsKept::new(self);
         for (slab, order) in self.of_slabs(NodeCount::slabs, |slab, order, put| put((slab, order))) {
             found.damages += self.inspect_padding(debugged, slab, order);
             for index in 0..self.geometry().objects_at(order) {
@@ -380,7 +380,7 @@ impl Cache {
 }
 
 pub(super) fn with_bytes<'a>((bytes, report): &'a (Bytes, ObjectReport<'static>)) -> ObjectReport<'a> {
-    let (left, right, noticed) = (bytes.left(), bytes.right(), CallStack::save());
+    let (left, right, noticed) = (bytes.left_zone(), bytes.right_zone(), CallStack::save());
     ObjectReport { left, bytes: bytes.object(), right, noticed, ..*report }
 }
 
@@ -396,15 +396,15 @@ pub(crate) struct InUse {
 }
 
 /// Keeps all slabs of a cache listed while this value lives.
-struct Kept<'c>(&'c Cache);
+struct SlabsKept<'c>(&'c Cache);
 
-impl<'c> Kept<'c> {
+impl<'c> SlabsKept<'c> {
     fn new(cache: &'c Cache) -> Self {
         cache.nodes().iter().for_each(|node| node.keep(true));
         Self(cache)
     }
 }
-impl Drop for Kept<'_> {
+impl Drop for SlabsKept<'_> {
     fn drop(&mut self) {
         self.0.nodes().iter().for_each(|node| node.keep(false));
     }
@@ -448,20 +448,20 @@ mod tests {
     #[test]
     fn underestimated_listing_is_collected_again() {
         std::thread_local! {
-            static ASKED: Cell<usize> = const { Cell::new(0) };
+            static REQUESTED_BYTES: Cell<usize> = const { Cell::new(0) };
         }
         /// Number of slabs, of which the spare room holds only seven eighths.
         const SLABS: usize = 16 * BULK;
         /// An estimate that is too low in the first attempt.
         fn many(_: &NodeCount) -> u64 {
-            (ASKED.replace(ASKED.get() + 1) * SLABS) as u64
+            (REQUESTED_BYTES.replace(REQUESTED_BYTES.get() + 1) * SLABS) as u64
         }
         let subsystem = Subsystem::new(Config::default()).unwrap();
         let cache = KmemCache::builder("looked-at", 64).build_in(&subsystem).unwrap();
         drop(cache.alloc_block(Gfp::KERNEL).unwrap());
         let found = cache.cache().of_slabs(many, |_, _, put| (0..SLABS).for_each(put));
         assert!(found.into_iter().eq(0..SLABS));
-        assert_eq!(ASKED.get(), 2);
+        assert_eq!(REQUESTED_BYTES.get(), 2);
     }
 
     /// While a slab was freed, its records were not found, or were read although they were being freed.

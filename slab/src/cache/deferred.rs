@@ -57,7 +57,7 @@ impl Core {
         let free = move || {
             for object in batch.objects() {
                 // The cache is kept alive, because the free of its last object may destroy it.
-                let cache = core.cache_at(object).and_then(Cache::kept);
+                let cache = core.cache_at(object).and_then(Cache::keep_alive);
                 // The panic hook has reported a reset's panic already. Other objects of the batch belong to other users.
                 contain_panic(|| {
                     // SAFETY: the user freed the object, and all readers that might have found it have exited.

@@ -11,7 +11,7 @@
 //!  free_direct    a cache without magazines: to its slab                          a lock: node
 //! ```
 
-use super::alloc::DrainOnly;
+use super::alloc::EmptySupplier;
 use super::checked::Checked;
 use super::core::Core;
 use super::debugged::with_bytes;
@@ -86,7 +86,7 @@ impl Cache {
             return;
         }
         // SAFETY: the object is in use, so its cache lives.
-        let Some(cache) = unsafe { cache.as_ref() }.kept() else {
+        let Some(cache) = unsafe { cache.as_ref() }.keep_alive() else {
             unreachable!("an object in use keeps its cache")
         };
         let push = |object| CacheRef::new(cache.clone()).push_missed(object);
@@ -117,8 +117,9 @@ impl Cache {
     /// Returns `true` and reports a double free if the object is the last one that this CPU has freed; the second push
     /// of the object misses. Caches with a free hook detect more double frees, and models watch each object.
     fn is_freed_again(&self, object: NonNull<u8>) -> bool {
-        let again =
-            !MODEL && !self.has_free_hook && self.config.per_cpu.has_on_top(&DrainOnly(self), Object(object));
+        let again = !MODEL
+            && !self.has_free_hook
+            && self.config.per_cpu.has_on_top(&EmptySupplier(self), Object(object));
         if again {
             let index = self.place(Object(object)).ok().map(|place| place.index);
             self.refuse(CorruptionKind::DoubleFree, object, index);
@@ -200,7 +201,7 @@ impl Cache {
     fn push_missed(&self, object: NonNull<u8>) {
         self.config
             .per_cpu
-            .put_or_flush(&DrainOnly(self), Object(object), || self.free_direct(Object(object)));
+            .put_or_flush(&EmptySupplier(self), Object(object), || self.free_direct(Object(object)));
     }
 
     /// Frees an object that no user has had, without running hooks.
@@ -212,7 +213,7 @@ impl Cache {
     /// Puts an object on the CPU's stack, or frees it to the levels behind the stack.
     #[inline(never)]
     pub(super) fn push(&self, object: NonNull<u8>) {
-        self.config.per_cpu.free(&DrainOnly(self), Object(object), || self.free_direct(Object(object)));
+        self.config.per_cpu.free(&EmptySupplier(self), Object(object), || self.free_direct(Object(object)));
     }
 
     fn free_direct(&self, object: Object) {
@@ -300,7 +301,7 @@ impl Cache {
         let offset = object.addr().get() - memory.pages.address(slab).addr().get();
         let index = self.geometry().index(offset).ok_or(CorruptionKind::Interior)?;
         let order = memory.frames().frame(slab).state().order();
-        if !self.geometry().has(index, order) {
+        if !self.geometry().has_object(index, order) {
             return Err(CorruptionKind::Interior);
         }
         Ok(ObjectIndex { slab, index })
@@ -376,7 +377,7 @@ impl Cache {
             (memory.pages.offset_from(slab, address.as_ptr()) as usize).checked_sub(geometry.lead())?;
         let index = inside / geometry.stride();
         let order = memory.frames().frame(slab).state().order();
-        geometry.has(index, order).then_some(ObjectIndex { slab, index })
+        geometry.has_object(index, order).then_some(ObjectIndex { slab, index })
     }
 }
 

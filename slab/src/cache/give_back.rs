@@ -1,8 +1,8 @@
 //! Flush, shrink, reap and destruction of a cache.
 
-use super::alloc::DrainOnly;
+use super::alloc::EmptySupplier;
 use super::live::Live;
-use super::node::{Node, NodeCount, Unlisted};
+use super::node::{Node, NodeCount, UnlistedSlabs};
 use super::slabs::DESTRUCTING;
 use super::{Cache, Object};
 use crate::error::Busy;
@@ -38,7 +38,7 @@ impl Cache {
     }
     fn shrink_slabs(&self, op: &Operation) -> usize {
         let slabs = self.destruct_idle(op);
-        let mut unlisted = Unlisted::default();
+        let mut unlisted = UnlistedSlabs::default();
         self.nodes.iter().for_each(|node| node.shrink(&self.core.memory, &mut unlisted));
         self.discard_all_unused();
         slabs + self.release(op, unlisted)
@@ -46,7 +46,7 @@ impl Cache {
 
     /// Frees the cache's empty slabs. Returns the number of slabs freed.
     pub(crate) fn discard_empty(&self, op: &Operation) -> usize {
-        let mut unlisted = Unlisted::default();
+        let mut unlisted = UnlistedSlabs::default();
         self.nodes.iter().for_each(|node| node.discard_empty(&self.core.memory, &mut unlisted));
         self.release(op, unlisted)
     }
@@ -67,7 +67,7 @@ impl Cache {
     /// flushed.
     pub(crate) fn reap(&self) -> u64 {
         self.flush_deferred();
-        let objects = self.config.per_cpu.reap(&DrainOnly(self));
+        let objects = self.config.per_cpu.reap(&EmptySupplier(self));
         self.destruct_idle(&self.operation(OperationKind::Reclaim));
         self.discard_idle();
         objects
@@ -75,7 +75,7 @@ impl Cache {
 
     /// Reaps the cache as [`reap`](Self::reap) does, after a sweep has taken the idle stacks.
     pub(crate) fn reap_swept(&self) -> u64 {
-        let objects = self.config.per_cpu.reap_swept(&DrainOnly(self));
+        let objects = self.config.per_cpu.reap_swept(&EmptySupplier(self));
         self.destruct_idle(&self.operation(OperationKind::Reclaim));
         self.discard_idle();
         objects
@@ -83,16 +83,16 @@ impl Cache {
 
     /// Makes the magazines smaller from now on, because memory is short.
     pub(crate) fn shrink_magazines(&self) {
-        self.config.per_cpu.shrink(&self.operation(OperationKind::Reclaim), &DrainOnly(self));
+        self.config.per_cpu.shrink(&self.operation(OperationKind::Reclaim), &EmptySupplier(self));
     }
 
     /// Drains the stacks of `cpus` to the slabs.
     pub(crate) fn drain(&self, cpus: core::ops::Range<u32>) {
-        self.config.per_cpu.drain(&DrainOnly(self), cpus);
+        self.config.per_cpu.drain(&EmptySupplier(self), cpus);
     }
     /// Flushes the objects that a sweep has taken to their slabs.
     pub(crate) fn drain_swept(&self) {
-        self.config.per_cpu.drain_swept(&DrainOnly(self));
+        self.config.per_cpu.drain_swept(&EmptySupplier(self));
     }
 
     /// Frees all slabs for good, if no object is in use.
@@ -137,7 +137,7 @@ impl Cache {
     /// # Errors
     /// Fails as [`Node::close`] does.
     pub(crate) fn end(&self) -> Result<(), (u64, u64)> {
-        let mut unlisted = Unlisted::default();
+        let mut unlisted = UnlistedSlabs::default();
         let ended = Node::close(&self.nodes, &self.core.memory, &mut unlisted);
         self.release(&self.operation(OperationKind::Reclaim), unlisted);
         ended

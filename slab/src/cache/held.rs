@@ -4,7 +4,7 @@
 //!
 //! * Held memory is charged to limits in bytes and to accounts when an object is constructed, and uncharged when the object is
 //!   destructed.
-//! * Free objects in slabs hold at most [`HELD_SURPLUS`] bytes: a free that exceeds this bound destructs free objects. Declared
+//! * Free objects in slabs hold at most [`MAX_SURPLUS_BYTES`] bytes: a free that exceeds this bound destructs free objects. Declared
 //!   held memory also determines the size of magazines.
 //! * The weight of an object is the mean over objects weighed at their construction and at their free to the slab.
 //! * Destructions wake waiters at a limit: an object that is freed to its slab, or a slab that is freed.
@@ -17,7 +17,7 @@ use uslab_magazine::sync::Ordering::Relaxed;
 use uslab_magazine::sync::{assert_unlocked, contain_panic};
 
 /// Maximum bytes that free objects in the slabs of a cache hold.
-pub const HELD_SURPLUS: usize = 2 << 20;
+pub const MAX_SURPLUS_BYTES: usize = 2 << 20;
 
 impl Cache {
     fn is_weight_known(&self) -> bool {
@@ -105,13 +105,13 @@ impl Cache {
         _ = self.charge_held(self.counts.live.load(Relaxed));
     }
 
-    /// Destructs free objects in slabs if they hold more than [`HELD_SURPLUS`] bytes. Returns the number of slabs freed.
+    /// Destructs free objects in slabs if they hold more than [`MAX_SURPLUS_BYTES`] bytes. Returns the number of slabs freed.
     pub(super) fn destruct_surplus(&self, op: &Operation) -> usize {
         let weight = self.weight();
         if weight == 0 {
             return 0;
         }
         let idle = self.counts.live.load(Relaxed).saturating_sub(self.count().inuse);
-        if idle.saturating_mul(weight) > HELD_SURPLUS as u64 { self.destruct_idle(op) } else { 0 }
+        if idle.saturating_mul(weight) > MAX_SURPLUS_BYTES as u64 { self.destruct_idle(op) } else { 0 }
     }
 }

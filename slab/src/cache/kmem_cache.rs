@@ -186,7 +186,7 @@ impl KmemCacheBuilder {
     ///
     /// Held bytes are charged to a [limit](Limit::Bytes) in bytes and to the [account](Self::account), and
     /// [reported](crate::CacheInfo::held_bytes). CPUs and depots keep fewer objects that hold memory. Frees destruct free
-    /// objects in slabs that together hold more than [2 MiB](crate::cache::HELD_SURPLUS).
+    /// objects in slabs that together hold more than [2 MiB](crate::cache::MAX_SURPLUS_BYTES).
     ///
     /// ```
     /// use uslab::{AllocError, Limit, ObjectCache};
@@ -377,7 +377,7 @@ impl KmemCacheBuilder {
     }
 
     /// Checks the configuration and computes the cache's layout.
-    fn plan(&self, core: &Arc<Core>) -> Result<Planned, CacheError> {
+    fn plan(&self, core: &Arc<Core>) -> Result<CheckedConfig, CacheError> {
         if self.name.is_empty() || self.name.contains(char::is_whitespace) {
             return Err(CacheError::Name);
         }
@@ -417,7 +417,7 @@ impl KmemCacheBuilder {
             let slabs = objects.div_ceil(geometry.objects() as u64);
             geometry = geometry.at_most(objects.div_ceil(slabs) as usize);
         }
-        Ok(Planned {
+        Ok(CheckedConfig {
             magazines,
             debug,
             harden,
@@ -430,7 +430,7 @@ impl KmemCacheBuilder {
 }
 
 /// A checked configuration, from which a cache can be made.
-struct Planned {
+struct CheckedConfig {
     geometry: Geometry,
     magazines: Magazines,
     debug: SlabDebug,
@@ -439,7 +439,7 @@ struct Planned {
     merges: Option<Magazines>,
 }
 
-impl Planned {
+impl CheckedConfig {
     fn build(self, builder: KmemCacheBuilder, core: &Arc<Core>) -> Result<KmemCache, CacheError> {
         let Self { geometry, magazines, debug, harden, zero_on_free, merges } = self;
         let (key, stride) = (core.secret.next(), geometry.stride());

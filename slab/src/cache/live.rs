@@ -63,7 +63,7 @@ impl Live {
     /// Appends a slab whose objects start at `base`. Returns the words, to which the caller appends the slab's bitmap.
     pub(crate) fn slab(&mut self, base: NonNull<u8>) -> &mut Vec<u64> {
         debug_assert!(self.slabs.len() < self.slabs.capacity(), "an allocation under a node's lock");
-        self.slabs.push((behind(base, self.lead), self.words.len()));
+        self.slabs.push((address_above(base, self.lead), self.words.len()));
         &mut self.words
     }
 
@@ -77,7 +77,8 @@ impl Live {
     }
     /// Iterates the addresses of the objects, slab by slab.
     pub fn iter(&self) -> impl Iterator<Item = NonNull<u8>> + Clone {
-        self.runs().flat_map(move |(first, count)| (0..count).map(move |i| behind(first, i * self.stride)))
+        self.runs()
+            .flat_map(move |(first, count)| (0..count).map(move |i| address_above(first, i * self.stride)))
     }
     /// Iterates over runs of neighbouring objects, whose distance is the stride; a run is the address of its first
     /// object, and the number of objects. A run also ends at the 64th object. [`for_each`](Iterator::for_each) is
@@ -115,14 +116,14 @@ pub struct Runs<'l> {
 
 /// Adds `bytes` to an address; the result may be past the allocation.
 #[inline(always)]
-fn behind(first: NonNull<u8>, bytes: usize) -> NonNull<u8> {
+fn address_above(first: NonNull<u8>, bytes: usize) -> NonNull<u8> {
     first.map_addr(|address| address.saturating_add(bytes))
 }
 
 impl Runs<'_> {
     #[inline(always)]
     fn object(&self, base: NonNull<u8>, index: usize) -> NonNull<u8> {
-        behind(base, index * self.live.stride)
+        address_above(base, index * self.live.stride)
     }
 }
 
@@ -195,7 +196,7 @@ mod tests {
                 let live = cache.live();
                 let walked: Vec<_> = live.iter().collect();
                 assert_eq!((live.len(), live.is_empty()), (expected.len(), expected.is_empty()));
-                assert_eq!(walked.len(), expected.len(), "{size} bytes: each once");
+                assert_eq!(walked.len(), expected.len(), "{size} bytes: each object is visited once");
                 assert_eq!(walked.iter().copied().collect::<BTreeSet<_>>(), expected);
                 // `fold` continues where `next` stopped.
                 let runs: Vec<_> = live.runs().collect();
@@ -219,6 +220,6 @@ mod tests {
         let more: Vec<_> = live.iter().map(|_| cache.alloc_block(Gfp::KERNEL).unwrap()).collect();
         assert_eq!((live.len(), more.len(), cache.live().len()), (10, 10, 20));
         drop(blocks);
-        assert_eq!((live.len(), cache.live().len()), (10, 10), "as it was");
+        assert_eq!((live.len(), cache.live().len()), (10, 10), "the cache is unchanged");
     }
 }

@@ -35,7 +35,7 @@ pub struct Mempool {
     cache: KmemCache,
     reserve: Mutex<Vec<Reserve>>,
     /// Number of objects that the reserve should hold.
-    least: usize,
+    reserve_size: usize,
     /// Number of objects that the reserve lacks. The number is a hint, so that frees need no lock while the reserve is
     /// full.
     lacks: Counter,
@@ -48,22 +48,22 @@ struct Reserve(NonNull<u8>);
 unsafe impl Send for Reserve {}
 
 impl Mempool {
-    /// Makes a pool on `cache` with `least` objects in reserve.
+    /// Makes a pool on `cache` with `reserve_size` objects in reserve.
     ///
     /// # Errors
     /// Fails as [`KmemCache::alloc_blocks`] does if fewer objects are available, and then allocates nothing.
     #[doc(alias = "mempool_create_slab_pool")]
-    pub fn new(cache: KmemCache, least: usize) -> Result<Self, AllocError> {
-        cache.cache().admits(least)?;
+    pub fn new(cache: KmemCache, reserve_size: usize) -> Result<Self, AllocError> {
+        cache.cache().admits(reserve_size)?;
         // The vector has room for all objects, because nothing is allocated under the lock.
         let (mut objects, mut reserve) = (Vec::new(), Vec::new());
         reserve
-            .try_reserve_exact(least)
-            .map_err(|_| AllocError::Refused { bytes: least * size_of::<Reserve>() })?;
-        cache.cache().reserve(Gfp::KERNEL, least, &mut objects)?;
+            .try_reserve_exact(reserve_size)
+            .map_err(|_| AllocError::Refused { bytes: reserve_size * size_of::<Reserve>() })?;
+        cache.cache().reserve(Gfp::KERNEL, reserve_size, &mut objects)?;
         reserve.extend(objects.into_iter().map(Reserve));
         let reserve = Mutex::ranked(Rank::Reserve, reserve);
-        let pool = Self { cache, reserve, least, lacks: Counter::new(0) };
+        let pool = Self { cache, reserve, reserve_size, lacks: Counter::new(0) };
         Ok(pool)
     }
 
@@ -73,7 +73,7 @@ impl Mempool {
     }
     /// Number of objects in the reserve now, and number of objects in a full reserve.
     pub fn reserve(&self) -> (usize, usize) {
-        (self.reserve.lock().len(), self.least)
+        (self.reserve.lock().len(), self.reserve_size)
     }
 
     /// Allocates an object, from the reserve if the cache has none.
@@ -114,7 +114,7 @@ impl Mempool {
             let cache = self.cache.cache();
             return cache.free_reserved(object, || {
                 let mut reserve = self.reserve.lock();
-                if reserve.len() < self.least {
+                if reserve.len() < self.reserve_size {
                     reserve.push(Reserve(object));
                     return self.lacks.sub(1);
                 }

@@ -63,7 +63,7 @@ pub(crate) mod waiters;
 
 pub use account::{Account, AccountInfo};
 pub use debugged::Validation;
-pub use held::HELD_SURPLUS;
+pub use held::MAX_SURPLUS_BYTES;
 pub use live::{Live, Run, Runs};
 pub use mempool::Mempool;
 pub use prefill::Prefilled;
@@ -374,7 +374,7 @@ impl Cache {
     }
 
     /// Returns a reference to this cache, for a thread that owns an object. The cache lives as long as it has objects.
-    pub(crate) fn kept(&self) -> Option<Arc<Self>> {
+    pub(crate) fn keep_alive(&self) -> Option<Arc<Self>> {
         self.this.upgrade()
     }
     /// Number of objects that wait for a grace period before they are free.

@@ -134,7 +134,9 @@ impl<'a> NewSlab<'a> {
         if unsafe { node.add(op, memory, slab) }.is_err() {
             let taken = taken.iter().map(|index| usize::from(*index));
             // SAFETY: no other thread knows the slab, because the node's list has not taken it.
-            unsafe { memory.slab(slab).free_bits(taken, true, |index| unreachable!("{index} was taken")) };
+            unsafe {
+                memory.slab(slab).free_bits(taken, true, |index| unreachable!("{index} was allocated"))
+            };
             cache.release_one(op, slab);
             return Err(AllocError::Destroyed.into());
         }

@@ -26,7 +26,7 @@
 //!
 //! Free objects of partial and empty slabs occupy memory, which the node counts in pages (`unused`).
 //! [`Node::discard_unused`] returns pages of a slab that no object in use touches to the system; `unused` does not
-//! count these pages. A free requests a discard if `unused` exceeds [`Unused::bound`]; the reaper discards pages that
+//! count these pages. A free requests a discard if `unused` exceeds [`FreePageCounts::bound`]; the reaper discards pages that
 //! were unused during a whole interval; a shrink discards all unused pages. When an object is allocated from a slab,
 //! all pages of the slab count again.
 //!
@@ -109,9 +109,9 @@ impl core::ops::Add for NodeCount {
 
 /// Slabs that are on no list of a node, and that only the holder knows.
 #[derive(Debug, Default)]
-pub(crate) struct Unlisted(FrameList);
+pub(crate) struct UnlistedSlabs(FrameList);
 
-impl Unlisted {
+impl UnlistedSlabs {
     /// # Safety
     /// `pfn` is on no list and no other thread knows it.
     unsafe fn push(&mut self, memory: &SlabMemory, pfn: Pfn) {
@@ -138,17 +138,17 @@ pub(crate) struct Node {
 }
 
 /// Number of pages of free objects that a node's slabs may always keep, so that small caches never call the system.
-const LEAST_UNUSED: u64 = 32;
+const MIN_KEPT_PAGES: u64 = 32;
 
 /// Counts of the pages that free objects in slabs occupy. The lists' lock protects the counts.
 #[derive(Debug, Default)]
-struct Unused {
+struct FreePageCounts {
     /// Number of pages inside the listed slabs whose memory was returned to the system.
     discarded: u64,
     /// Smallest value of `unused` since the last reap.
     least: u64,
     /// Number of pages that the last pass left unused, times 5/4. Below this number, frees do not start another pass.
-    tried: u64,
+    next_pass_limit: u64,
 }
 
 /// A node's lists and counts, which the lock protects.
@@ -160,7 +160,7 @@ pub(crate) struct Lists {
     /// Number of objects in the slabs of all lists; `inuse` of them are in use.
     objects: u64,
     inuse: u64,
-    unused: Unused,
+    unused: FreePageCounts,
     /// True if the cache is destroyed, so that no slab may be listed any more.
     closed: bool,
     /// Number of callers that [keep](Node::keep) all slabs listed.
@@ -238,7 +238,7 @@ impl Lists {
     }
     /// Number of pages that frees may leave unused: a quarter of the number of pages in use.
     fn bound(&self, geometry: &Geometry) -> u64 {
-        LEAST_UNUSED.max(pages(self.inuse, geometry) / 4)
+        MIN_KEPT_PAGES.max(pages(self.inuse, geometry) / 4)
     }
     /// Updates the smallest number of unused pages, after an object was taken or a slab left.
     fn note_unused(&mut self, geometry: &Geometry) {
@@ -254,7 +254,7 @@ impl Lists {
         self.unused.discarded -= u64::from(unsafe { memory.slab(slab).discarded() });
     }
     /// Takes all empty slabs off the lists, unless they are kept.
-    fn take_empty(&mut self, memory: &SlabMemory, unlisted: &mut Unlisted) {
+    fn take_empty(&mut self, memory: &SlabMemory, unlisted: &mut UnlistedSlabs) {
         if self.kept.get() > 0 {
             return;
         }
@@ -273,7 +273,7 @@ impl Lists {
         self.inuse - self.lost.get()
     }
     /// Takes slabs off the lists if all their objects in use are lost.
-    fn take_lost(&mut self, memory: &SlabMemory, unlisted: &mut Unlisted) {
+    fn take_lost(&mut self, memory: &SlabMemory, unlisted: &mut UnlistedSlabs) {
         if self.lost.get() > 0 {
             for state in (0..BANDS).map(State::Partial).chain([State::Full]) {
                 // SAFETY: the caller holds the lock, and no other thread has an object of the slab.
@@ -301,15 +301,15 @@ impl Lists {
 
 /// Options of freeing objects to slabs: the slabs that stay, and the objects' state.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct KeptOnFree {
+pub(crate) struct FreeOptions {
     /// Number of slabs with free objects that stay; if there are more, a slab that becomes empty is released.
     pub(crate) slabs: usize,
-    pub(crate) objects: Back,
+    pub(crate) objects: FreedState,
 }
 
 /// State in which objects are freed to their slabs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Back {
+pub(crate) enum FreedState {
     /// The objects are constructed, and stay constructed.
     Constructed,
     /// The objects are not constructed, because their constructor failed.
@@ -432,9 +432,9 @@ impl Node {
         &self,
         op: &Operation,
         memory: &SlabMemory,
-        stays: KeptOnFree,
+        stays: FreeOptions,
         places: impl Iterator<Item = ObjectIndex>,
-        unlisted: &mut Unlisted,
+        unlisted: &mut UnlistedSlabs,
         mut refused: impl FnMut(ObjectIndex),
     ) -> u64 {
         let mut lists = self.lock(op);
@@ -454,11 +454,11 @@ impl Node {
                 let refused = |index| refused(ObjectIndex { slab: pfn, index });
                 let (given, fill) = slab.free_bits(
                     of_slab.map(|place| place.index),
-                    stays.objects == Back::Constructed,
+                    stays.objects == FreedState::Constructed,
                     refused,
                 );
                 lists.inuse -= u64::from(given);
-                if stays.objects == Back::Destructed {
+                if stays.objects == FreedState::Destructed {
                     lists.destructing.sub(u64::from(given));
                 }
                 tell!(op: lists => Step::ObjectsGiven { slab: pfn.get(), objects: given });
@@ -479,9 +479,9 @@ impl Node {
             }
         }
         let (unused, bound) = (lists.unused(&self.geometry), lists.bound(&self.geometry));
-        // Returns all pages above the bound, not only pages above `tried`, because a pass that discards few pages raises
-        // `tried` by a quarter.
-        if unused > lists.unused.tried { unused.saturating_sub(bound) } else { 0 }
+        // Returns all pages above the bound, not only pages above `next_pass_limit`, because a pass that discards few pages raises
+        // `next_pass_limit` by a quarter.
+        if unused > lists.unused.next_pass_limit { unused.saturating_sub(bound) } else { 0 }
     }
 
     /// Returns memory to the system: up to `most` pages that no object in use touches, beginning with the emptiest
@@ -538,7 +538,7 @@ impl Node {
         let mut lists = self.lists.lock();
         let unused = lists.unused(&self.geometry);
         // The next pass waits until a quarter more is unused, because a pass visits all slabs.
-        lists.unused.tried = unused + unused / 4;
+        lists.unused.next_pass_limit = unused + unused / 4;
         pages
     }
     /// Ends a reaping interval. Returns the number of pages that were unused during the whole interval.
@@ -585,7 +585,7 @@ impl Node {
     }
 
     /// Takes all empty slabs off the lists. In each band, sorts the slabs with few free objects, fewest first.
-    pub(crate) fn shrink(&self, memory: &SlabMemory, unlisted: &mut Unlisted) {
+    pub(crate) fn shrink(&self, memory: &SlabMemory, unlisted: &mut UnlistedSlabs) {
         let mut lists = self.lists.lock();
         lists.take_empty(memory, unlisted);
         for band in (0..BANDS).rev() {
@@ -608,7 +608,7 @@ impl Node {
         }
     }
 
-    pub(crate) fn discard_empty(&self, memory: &SlabMemory, unlisted: &mut Unlisted) {
+    pub(crate) fn discard_empty(&self, memory: &SlabMemory, unlisted: &mut UnlistedSlabs) {
         self.lists.lock().take_empty(memory, unlisted);
     }
 
@@ -653,7 +653,7 @@ impl Node {
     pub(crate) fn close(
         nodes: &[Self],
         memory: &SlabMemory,
-        unlisted: &mut Unlisted,
+        unlisted: &mut UnlistedSlabs,
     ) -> Result<(), (u64, u64)> {
         let mut all = Self::lock_all(nodes);
         let sum = |count: fn(&Lists) -> u64| all.iter().flatten().map(|lists| count(lists)).sum::<u64>();
@@ -745,7 +745,7 @@ mod tests {
         let cache =
             KmemCache::builder("bodies", 2560).magazines(Magazines::Off).build_in(&subsystem).unwrap();
         let (each, pages) = (cache.geometry().objects(), cache.geometry().order().pages() as usize);
-        assert!(pages > 1, "slabs with pages to discard");
+        assert!(pages > 1, "the slabs must have pages to discard");
         let objects: Vec<_> = (0..1000 * each).map(|_| cache.alloc(Gfp::KERNEL).unwrap()).collect();
         for (n, object) in objects.iter().enumerate() {
             if n % each > 0 {
@@ -754,7 +754,7 @@ mod tests {
             }
         }
         let info = cache.info();
-        assert_eq!((info.slabs, info.used), (1000, 1000), "an object in each slab");
+        assert_eq!((info.slabs, info.used), (1000, 1000), "each slab has one object");
         // An object is on at most two pages. A quarter of the pages in use may stay, and a quarter more between passes.
         assert!(info.discarded as usize > 1000 * (pages - 2) * 9 / 10, "{info:?}");
         for object in objects.iter().step_by(each) {

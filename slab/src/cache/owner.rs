@@ -23,7 +23,7 @@
 //! Before that store the object is in use; after the store, a drain takes the object from the stack.
 
 use super::core::Core;
-use super::refs::End;
+use super::refs::LastRelease;
 use super::{Cache, Owner};
 use core::ops::Deref;
 use std::sync::Arc;
@@ -39,7 +39,7 @@ impl Drop for Owner {
             self.0.core().mergeable.remove(self);
         }
         let mut refs = self.0.refs().0.lock();
-        refs.end = End::Ownerless;
+        refs.end = LastRelease::Ownerless;
         refs.now.add(1);
         planted!("two threads free one cache" => refs.now.sub(1));
         drop(refs);
@@ -55,7 +55,7 @@ impl CacheRef {
     pub(crate) fn new(cache: Arc<Cache>) -> Self {
         let mut refs = cache.refs().0.lock();
         refs.now.add(1);
-        refs.ever += 1;
+        refs.references_so_far += 1;
         drop(refs);
         Self(cache)
     }
@@ -76,7 +76,7 @@ impl Drop for CacheRef {
         let refs = self.0.refs().0.lock();
         let is_last = refs.now.get() <= 1;
         planted!("the last user of a cache does not check for its end" => let is_last = false);
-        if is_last && matches!(refs.end, End::Ownerless | End::Leaked(_)) {
+        if is_last && matches!(refs.end, LastRelease::Ownerless | LastRelease::Leaked(_)) {
             drop(refs);
             return end_if_unused(&self.0);
         }
@@ -96,7 +96,7 @@ impl Core {
 /// thread's objects as in use.
 fn end_if_unused(cache: &Arc<Cache>) {
     loop {
-        let (ever, is_leaked) = {
+        let (references_so_far, is_leaked) = {
             let refs = cache.refs().0.lock();
             let visited = refs.now.get() > 1;
             planted!("a cache is freed while a visitor uses its objects" => let visited = false);
@@ -105,23 +105,23 @@ fn end_if_unused(cache: &Arc<Cache>) {
                 refs.leave();
                 return;
             }
-            (refs.ever, matches!(refs.end, End::Leaked(_)))
+            (refs.references_so_far, matches!(refs.end, LastRelease::Leaked(_)))
         };
         if !is_leaked {
             cache.close_magazines();
         }
         if cache.end().is_ok() {
-            let kept = core::mem::replace(&mut cache.refs().0.lock().end, End::Over);
+            let kept = core::mem::replace(&mut cache.refs().0.lock().end, LastRelease::Over);
             cache.core().caches.remove(Arc::as_ptr(cache));
             return drop(kept);
         }
         // Without handles, no more allocations can happen.
         cache.discard_empty(&cache.operation(OperationKind::Reclaim));
         let mut refs = cache.refs().0.lock();
-        planted!("a visitor who came during the check is overlooked" => let ever = refs.ever);
-        if refs.ever == ever {
+        planted!("a visitor who came during the check is overlooked" => let references_so_far = refs.references_so_far);
+        if refs.references_so_far == references_so_far {
             refs.leave();
-            refs.end = End::Leaked(cache.clone());
+            refs.end = LastRelease::Leaked(cache.clone());
             return;
         }
     }
@@ -142,7 +142,7 @@ mod tests {
             drop(KmemCache::builder("merged", 64).merge().build_in(&subsystem).unwrap());
         }
         assert!(subsystem.core().mergeable.list().lock().entries().count() < 4);
-        assert_eq!(listed(), before, "nor is it on the list of all caches");
+        assert_eq!(listed(), before, "the cache is not on the list of all caches");
     }
 
     #[test]
@@ -150,11 +150,11 @@ mod tests {
         let subsystem = Subsystem::new(Config::default()).unwrap();
         let cache = KmemCache::builder("visited", 64).build_in(&subsystem).unwrap();
         drop(cache.alloc_block(Gfp::KERNEL).unwrap());
-        let visitors = [(); 2].map(|()| CacheRef::new(cache.cache().kept().unwrap()));
+        let visitors = [(); 2].map(|()| CacheRef::new(cache.cache().keep_alive().unwrap()));
         let is_listed = || subsystem.core().caches.iter().any(|cache| cache.name() == "visited");
         drop(cache);
         for visitor in visitors {
-            assert_eq!((is_listed(), visitor.charged()), (true, 1), "it may have objects in hand");
+            assert_eq!((is_listed(), visitor.charged()), (true, 1), "the visitor may hold objects");
             drop(visitor);
         }
         assert!(!is_listed());
@@ -166,7 +166,7 @@ mod tests {
         let subsystem = Subsystem::new(Config::default()).unwrap();
         let cache = KmemCache::builder("visited", 64).build_in(&subsystem).unwrap();
         // A reference of another thread, which does not exist in the child.
-        let held = core::mem::ManuallyDrop::new(CacheRef::new(cache.cache().kept().unwrap()));
+        let held = core::mem::ManuallyDrop::new(CacheRef::new(cache.cache().keep_alive().unwrap()));
         // SAFETY: the test continues as a forked child's only thread, and no other thread uses the subsystem.
         unsafe {
             subsystem.before_fork();

@@ -58,7 +58,10 @@ impl Window {
     unsafe fn offer(&self, made: NonNull<Owners>) -> Result<&'static Owners, &'static Owners> {
         // SAFETY: by contract, `made` is never freed.
         let made = unsafe { made.as_ref() };
-        self.0.set(made).map(|()| made).map_err(|_| self.get().expect("somebody was first"))
+        self.0
+            .set(made)
+            .map(|()| made)
+            .map_err(|_| self.get().expect("another thread must have published the window"))
     }
 }
 

@@ -133,15 +133,15 @@ impl FromStr for Magazines {
     /// Parses `auto`, `off`, or the number of objects in a magazine. With a number, a CPU keeps eight more magazines, and a
     /// depot is as large as a barn of Linux's.
     fn from_str(text: &str) -> Result<Self, String> {
-        const MOST: u16 = MAX_CAPACITY as u16;
+        const MAX_STACK: u16 = MAX_CAPACITY as u16;
         match text {
             "auto" => Ok(Self::BySize),
             "off" => Ok(Self::Off),
             _ => match text.parse() {
-                Ok(capacity @ 1..=MOST) => {
+                Ok(capacity @ 1..=MAX_STACK) => {
                     Ok(Self::Sized { capacity, stock: 8, depot_limit: MIN_DEPOT_MAGAZINES as u32 })
                 }
-                _ => Err(format!("expected `auto`, `off`, or a number from 1 to {MOST}")),
+                _ => Err(format!("expected `auto`, `off`, or a number from 1 to {MAX_STACK}")),
             },
         }
     }
@@ -150,12 +150,12 @@ impl FromStr for Magazines {
 /// The magazines and quarantine of a cache.
 #[derive(Debug)]
 pub(crate) struct PerCpu {
-    front: Front,
+    front: CpuLayer,
     quarantine: Option<Quarantine>,
 }
 
 #[derive(Debug)]
-enum Front {
+enum CpuLayer {
     Magazines(Layer<Object, StackMemory>),
     Nothing,
     /// The cache has no magazines, although they were requested: no number was left for the class, or memory was short.
@@ -175,10 +175,10 @@ impl PerCpu {
         let front = match wanted.config(stride, holds).map(|config| tables.layer(config, false)) {
             Some(Some(mut layer)) => {
                 layer.set_name(name);
-                Front::Magazines(layer)
+                CpuLayer::Magazines(layer)
             }
-            Some(None) => Front::Refused,
-            None => Front::Nothing,
+            Some(None) => CpuLayer::Refused,
+            None => CpuLayer::Nothing,
         };
         Self { front, quarantine }
     }
@@ -189,10 +189,10 @@ impl PerCpu {
     }
     /// For debuggers: the places of the quarantine.
     pub(super) fn quarantine_seen(&self) -> [usize; 2] {
-        self.quarantine.as_ref().map(Quarantine::seen).unwrap_or_default()
+        self.quarantine.as_ref().map(Quarantine::describe_for_debuggers).unwrap_or_default()
     }
     fn layer(&self) -> Option<&Layer<Object, StackMemory>> {
-        if let Front::Magazines(layer) = &self.front { Some(layer) } else { None }
+        if let CpuLayer::Magazines(layer) = &self.front { Some(layer) } else { None }
     }
     /// Returns `true` if magazines or quarantine may hold objects.
     pub(super) fn holds(&self) -> bool {
@@ -202,9 +202,9 @@ impl PerCpu {
     pub(super) fn capacity(&self) -> u64 {
         self.layer().map_or(1, |layer| layer.config().capacity.into())
     }
-    /// Returns `true` if magazines were requested but refused: see [`Front::Refused`].
+    /// Returns `true` if magazines were requested but refused: see [`CpuLayer::Refused`].
     pub(super) fn is_refused(&self) -> bool {
-        matches!(self.front, Front::Refused)
+        matches!(self.front, CpuLayer::Refused)
     }
     /// Passes a freed object through the quarantine, if any. `out` gets reusable objects.
     pub(super) fn delay(&self, object: NonNull<u8>, out: impl Fn(NonNull<u8>)) {
@@ -292,12 +292,12 @@ impl PerCpu {
 
     /// Flushes the objects of `cpus` to the slabs.
     pub(super) fn drain(&self, slabs: &impl Supplier<Object>, cpus: Range<u32>) {
-        self.each(|layer| layer.drain(slabs, cpus));
+        self.for_each_layer(|layer| layer.drain(slabs, cpus));
     }
     /// Flushes all objects to the slabs, including objects in depots.
     pub(super) fn flush_all(&self, op: &Operation, slabs: &impl Supplier<Object>) {
         self.release(op, slabs);
-        self.each(|layer| layer.flush_all_in(op, slabs));
+        self.for_each_layer(|layer| layer.flush_all_in(op, slabs));
     }
     /// Flushes all objects of the layer to the slabs. Returns the number of objects flushed to the slabs.
     pub(super) fn reap(&self, slabs: &impl Supplier<Object>) -> u64 {
@@ -307,14 +307,14 @@ impl PerCpu {
     /// Makes the cache take part in [sweeps](OBJECTS) of the table's stacks. The cache is already on the list of caches that
     /// collect.
     pub(crate) fn join_sweeps(&self) {
-        self.each(|layer| layer.join_sweeps(OBJECTS));
+        self.for_each_layer(|layer| layer.join_sweeps(OBJECTS));
     }
     pub(super) fn drain_swept(&self, slabs: &impl Supplier<Object>) {
-        self.each(|layer| _ = layer.drain_swept(&layer.operation(OperationKind::Reclaim), slabs));
+        self.for_each_layer(|layer| _ = layer.drain_swept(&layer.operation(OperationKind::Reclaim), slabs));
     }
     pub(super) fn flush_swept(&self, op: &Operation, slabs: &impl Supplier<Object>) {
         self.release(op, slabs);
-        self.each(|layer| layer.flush_swept(op, slabs));
+        self.for_each_layer(|layer| layer.flush_swept(op, slabs));
     }
     pub(super) fn reap_swept(&self, slabs: &impl Supplier<Object>) -> u64 {
         self.release_idle(slabs) + self.layer().map_or(0, |layer| layer.reap_swept(slabs))
@@ -323,16 +323,16 @@ impl PerCpu {
     /// Makes the magazines hold fewer objects from now on, because memory is short.
     pub(super) fn shrink(&self, op: &Operation, slabs: &impl Supplier<Object>) {
         self.release(op, slabs);
-        self.each(Layer::shrink);
+        self.for_each_layer(Layer::shrink);
     }
     /// Closes the magazines, so that later frees reach the slabs.
     pub(super) fn close(&self) {
         self.quarantine.iter().for_each(|quarantine| quarantine.close(true));
-        self.each(Layer::close);
+        self.for_each_layer(Layer::close);
     }
     pub(super) fn reopen(&self) {
         self.quarantine.iter().for_each(|quarantine| quarantine.close(false));
-        self.each(Layer::reopen);
+        self.for_each_layer(Layer::reopen);
     }
 
     /// The layer's counters; zeros without magazines.
@@ -347,7 +347,7 @@ impl PerCpu {
         // SAFETY: by contract, the conditions of `Layer::view` hold.
         self.layer().map(|layer| unsafe { layer.view(name) })
     }
-    fn each(&self, f: impl FnOnce(&Layer<Object, StackMemory>)) {
+    fn for_each_layer(&self, f: impl FnOnce(&Layer<Object, StackMemory>)) {
         self.layer().map(f).unwrap_or_default();
     }
 }
@@ -355,11 +355,11 @@ impl PerCpu {
 impl Fork for PerCpu {
     unsafe fn locks(&self, rank: Rank, visit: &mut dyn FnMut(&dyn ForkLock)) {
         // SAFETY: by contract, the conditions of `Fork::locks` hold.
-        self.each(|layer| unsafe { layer.locks(rank, visit) });
+        self.for_each_layer(|layer| unsafe { layer.locks(rank, visit) });
     }
     unsafe fn forget_other_threads(&self) {
         // SAFETY: by contract, the conditions of `Fork::forget_other_threads` hold.
-        self.each(|layer| unsafe { layer.forget_other_threads() });
+        self.for_each_layer(|layer| unsafe { layer.forget_other_threads() });
     }
 }
 

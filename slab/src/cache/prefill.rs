@@ -31,7 +31,7 @@ pub struct Prefilled<'c> {
     pub(crate) gfp: Gfp,
     objects: Vec<NonNull<u8>>,
     /// Maximum number of objects that the stock keeps.
-    most: usize,
+    max_stock: usize,
 }
 
 impl KmemCache {
@@ -51,7 +51,7 @@ unsafe impl Send for Prefilled<'_> {}
 
 impl<'c> Prefilled<'c> {
     pub(crate) fn new(cache: &'c KmemCache, gfp: Gfp, n: usize) -> Result<Self, AllocError> {
-        let mut new = Self { cache, gfp, objects: Vec::new(), most: 0 };
+        let mut new = Self { cache, gfp, objects: Vec::new(), max_stock: 0 };
         new.refill(n)?;
         Ok(new)
     }
@@ -69,7 +69,7 @@ impl<'c> Prefilled<'c> {
     /// The conditions of [`KmemCache::free`] hold; any object of the cache is accepted.
     #[inline(always)]
     pub unsafe fn free(&mut self, object: NonNull<u8>) {
-        if self.objects.len() < self.most {
+        if self.objects.len() < self.max_stock {
             return self.cache.cache().free_reserved(object, || self.objects.push(object));
         }
         // SAFETY: by contract, the object belongs to this cache and is no longer used.
@@ -93,7 +93,7 @@ impl<'c> Prefilled<'c> {
     pub fn refill(&mut self, n: usize) -> Result<(), AllocError> {
         let more = n.saturating_sub(self.len());
         self.cache.cache().reserve(self.gfp - Gfp::ZERO, more, &mut self.objects)?;
-        self.most = self.most.max(n);
+        self.max_stock = self.max_stock.max(n);
         Ok(())
     }
 }
@@ -133,7 +133,7 @@ mod tests {
             rest.push(object);
         }
         let taken: BTreeSet<_> = (0..150).map(|_| mine.alloc().unwrap()).collect();
-        assert_eq!(taken.len(), 150, "each once");
+        assert_eq!(taken.len(), 150, "each object is allocated once");
         assert!(rest.iter().all(|o| !taken.contains(o)));
         subsystem.check().unwrap();
         for object in rest {
@@ -164,7 +164,7 @@ mod tests {
         let plain = KmemCache::builder("plain", 64).magazines(Magazines::Off).build_in(&subsystem).unwrap();
         let mut three = plain.prefill(Gfp::KERNEL, 3).unwrap();
         let info = plain.info();
-        assert_eq!((three.len(), info.allocs), (3, 3), "from the slabs");
+        assert_eq!((three.len(), info.allocs), (3, 3), "the objects are from the slabs");
         assert_eq!((info.paths.operations(), info.paths.cpu), (3, 0));
         // The vector's room is allocated before any object, because nothing may be allocated under a lock.
         assert_eq!(three.objects.capacity(), 3);
@@ -176,11 +176,11 @@ mod tests {
     fn failed_refill_frees_its_objects() {
         let subsystem = subsystem(Magazines::BySize);
         let cache = KmemCache::builder("large", 4096).build_in(&subsystem).unwrap();
-        let most = cache.prefill(Gfp::KERNEL, 12_000).unwrap();
+        let max_stock = cache.prefill(Gfp::KERNEL, 12_000).unwrap();
         let mut some = cache.prefill(Gfp::KERNEL, 10).unwrap();
         assert!(matches!(some.refill(12_000), Err(AllocError::Memory(_))));
         assert_eq!(some.len(), 10);
-        drop((most, some));
+        drop((max_stock, some));
         assert_eq!((subsystem.check().unwrap().used, cache.info().used), (0, 0));
     }
 
@@ -199,7 +199,7 @@ mod tests {
             }
         }
         let after = cache.info();
-        assert_eq!(after, before, "to the cache they are in use");
+        assert_eq!(after, before, "the cache counts the objects as in use");
         subsystem.check().unwrap();
     }
 

@@ -282,7 +282,7 @@ mod tests {
         let before = held();
         drop(subsystem.pages().alloc_block(Order::MAX, Gfp::KERNEL, None));
         subsystem.core().free_unused();
-        assert_eq!(subsystem.pages().info().backed_bytes(), 0, "all that was free has gone");
+        assert_eq!(subsystem.pages().info().backed_bytes(), 0, "all free slabs were freed");
         assert_eq!(cache.info().in_magazines, 0);
         assert!(held() < before);
     }
@@ -380,11 +380,11 @@ mod tests {
         pairs(10_000);
         assert!(held() > 0);
         core.force_one_miss();
-        assert_eq!(held(), 0, "all allocations were its own");
+        assert_eq!(held(), 0, "the CPU served all its allocations");
         pairs(10);
         let before = held();
         assert!(before > 0);
         core.force_one_miss();
-        assert_eq!(held(), before, "too few for a sample");
+        assert_eq!(held(), before, "the operations are too few for a sample");
     }
 }

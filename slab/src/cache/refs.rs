@@ -6,7 +6,7 @@ use uslab_magazine::sync::fork::ForkMutex;
 use uslab_magazine::sync::{Counter, Rank, abandoned};
 
 #[derive(Default)]
-pub(super) enum End<C> {
+pub(super) enum LastRelease<C> {
     #[default]
     Owned,
     Ownerless,
@@ -20,8 +20,8 @@ pub(crate) struct RefCount<C> {
     /// the lock.
     pub(super) now: Counter,
     /// Number of all references so far.
-    pub(super) ever: u64,
-    pub(super) end: End<C>,
+    pub(super) references_so_far: u64,
+    pub(super) end: LastRelease<C>,
     /// Number of handles; 0 while a handle destroys the cache, and afterwards.
     handles: u64,
     is_destroyed: bool,
@@ -39,7 +39,7 @@ impl<C> fmt::Debug for RefCount<C> {
         // The cache itself is omitted, because this count is a part of it.
         f.debug_struct("RefCount")
             .field("now", &self.now.get())
-            .field("ever", &self.ever)
+            .field("ever", &self.references_so_far)
             .finish_non_exhaustive()
     }
 }
@@ -52,7 +52,13 @@ impl<C> CacheRefs<C> {
     pub(crate) fn new() -> Self {
         Self(ForkMutex::new(
             Rank::CacheRefs,
-            RefCount { now: Counter::new(0), ever: 0, end: End::Owned, handles: 1, is_destroyed: false },
+            RefCount {
+                now: Counter::new(0),
+                references_so_far: 0,
+                end: LastRelease::Owned,
+                handles: 1,
+                is_destroyed: false,
+            },
         ))
     }
     /// Counts one more handle; returns `false` if the cache is destroyed.
@@ -108,10 +114,14 @@ mod tests {
     fn cache_being_destroyed_is_not_shared() {
         let refs = CacheRefs::<()>::new();
         assert_eq!((refs.share(), refs.aliases()), (true, 1));
-        assert_eq!(refs.close(), Err(1), "another one shares it");
+        assert_eq!(refs.close(), Err(1), "another owner shares the cache");
         refs.leave();
         assert_eq!((refs.aliases(), refs.close()), (0, Ok(true)));
-        assert_eq!((refs.share(), refs.close()), (false, Ok(false)), "somebody destroys it already");
+        assert_eq!(
+            (refs.share(), refs.close()),
+            (false, Ok(false)),
+            "another thread already destroys the cache"
+        );
         refs.closed(false);
         assert_eq!((refs.share(), refs.aliases()), (true, 1));
         refs.leave();

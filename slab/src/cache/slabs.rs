@@ -1,7 +1,7 @@
 //! The slabs of a cache: making and charging slabs, constructing their objects, taking and freeing objects, releasing slabs.
 
 use super::{Cache, Object};
-use crate::cache::node::{BANDS, Back, KeptOnFree, Node, ObjectIndex, State, Unlisted};
+use crate::cache::node::{BANDS, FreeOptions, FreedState, Node, ObjectIndex, State, UnlistedSlabs};
 use crate::cache::page_owners;
 use crate::debug::corruption::CorruptionKind;
 use crate::debug::faults::{BITMAP, CONSTRUCTOR, CONSTRUCTOR_PANIC, Call, LIMIT};
@@ -13,7 +13,7 @@ use crate::memory::slab::{Constructed, ONE_BY_ONE};
 use core::any::Any;
 use core::cell::Cell;
 use core::mem::ManuallyDrop;
-use uslab_buddy::region::behind;
+use uslab_buddy::region::address_above;
 use uslab_buddy::{Gfp, Order, Pfn};
 use uslab_magazine::Operation;
 use uslab_magazine::sync::Ordering::{Acquire, Relaxed, Release};
@@ -26,7 +26,7 @@ use uslab_magazine::tracepoints::Step;
 const BATCH: usize = 32;
 
 /// Flags of an object's allocation that also apply to the slab's pages.
-const PASSED_ON: Gfp = Gfp::HIGH
+const INHERITED_GFP: Gfp = Gfp::HIGH
     .union(Gfp::NOWAIT)
     .union(Gfp::NORETRY)
     .union(Gfp::NOIO)
@@ -57,7 +57,7 @@ impl Cache {
     pub(super) fn object(&self, ObjectIndex { slab, index }: ObjectIndex) -> Object {
         let base = self.core.memory.pages.address(slab);
         // SAFETY: the object is inside the slab's block.
-        Object(unsafe { behind(base, self.geometry().offset(index)) })
+        Object(unsafe { address_above(base, self.geometry().offset(index)) })
     }
 
     /// Takes up to `max` objects from listed slabs of `node`. If an object is not constructed, it is taken alone, and
@@ -80,7 +80,7 @@ impl Cache {
         if let Some(place) = last {
             if is_new {
                 self.construct(self.object(place))
-                    .inspect_err(|_| _ = self.free_destructed(op, &[place], Back::Refused))?;
+                    .inspect_err(|_| _ = self.free_destructed(op, &[place], FreedState::Refused))?;
             }
             put(self.object(place));
         }
@@ -96,7 +96,7 @@ impl Cache {
             let mut start = 0;
             while let Some(&Some((node, _))) = batch[..len].get(start) {
                 let run = batch[start..len].iter().map_while(|entry| entry.filter(|(n, _)| *n == node));
-                let (mut unlisted, mut refused, mut count) = (Unlisted::default(), [None; BATCH], 0);
+                let (mut unlisted, mut refused, mut count) = (UnlistedSlabs::default(), [None; BATCH], 0);
                 let mut places = 0;
                 // SAFETY: `place` found each object in a slab of this cache. The object's bit is set, so the slab stays listed.
                 // By contract, the object is not already free.
@@ -104,7 +104,7 @@ impl Cache {
                     self.nodes[node as usize].free(
                         op,
                         memory,
-                        KeptOnFree { slabs: self.min_partial, objects: Back::Constructed },
+                        FreeOptions { slabs: self.min_partial, objects: FreedState::Constructed },
                         run.map(|(_, place)| place).inspect(|_| places += 1),
                         &mut unlisted,
                         |place| {
@@ -163,17 +163,17 @@ impl Cache {
     }
 
     /// Frees objects of one node that are not constructed. Returns the number of slabs released.
-    fn free_destructed(&self, op: &Operation, places: &[ObjectIndex], back: Back) -> usize {
+    fn free_destructed(&self, op: &Operation, places: &[ObjectIndex], back: FreedState) -> usize {
         let Some(ObjectIndex { slab, .. }) = places.first() else { return 0 };
-        let (memory, mut unlisted) = (&self.core.memory, Unlisted::default());
+        let (memory, mut unlisted) = (&self.core.memory, UnlistedSlabs::default());
         let node = &self.nodes[memory.pages.node_of(*slab) as usize];
         let refused = |place| {
             planted!("a shrink destructs objects that it has not taken" => return);
-            unreachable!("{place:?} was taken by the caller")
+            unreachable!("the caller must have taken {place:?}")
         };
         // SAFETY: the caller took the objects, so their bits are set and the slab is listed.
         unsafe {
-            let stays = KeptOnFree { slabs: self.min_partial, objects: back };
+            let stays = FreeOptions { slabs: self.min_partial, objects: back };
             node.free(op, memory, stays, places.iter().copied(), &mut unlisted, refused)
         };
         let slabs = self.release(op, unlisted);
@@ -210,7 +210,7 @@ impl Cache {
             planted!("a shrink destructs objects that it has not taken" => {
                 let places = indices[..taken].iter().map(|index| ObjectIndex { slab, index: usize::from(*index) });
                 // SAFETY: the objects were taken above, so their bits are set and the slab is listed.
-                unsafe { node.free(op, &self.core.memory, KeptOnFree { slabs: usize::MAX, objects: Back::Constructed }, places, &mut Unlisted::default(), |_| ()) };
+                unsafe { node.free(op, &self.core.memory, FreeOptions { slabs: usize::MAX, objects: FreedState::Constructed }, places, &mut UnlistedSlabs::default(), |_| ()) };
             });
             for batch in indices[..taken].chunks(BATCH) {
                 let mut places = [ObjectIndex { slab, index: 0 }; BATCH];
@@ -218,7 +218,7 @@ impl Cache {
                     place.index = usize::from(*index);
                     self.destruct_one(self.object(*place));
                 }
-                slabs += self.free_destructed(op, &places[..batch.len()], Back::Destructed);
+                slabs += self.free_destructed(op, &places[..batch.len()], FreedState::Destructed);
             }
         }
     }
@@ -256,7 +256,7 @@ impl Cache {
     /// holds an object.
     pub(super) fn pages(&self, op: &Operation, node: u32, gfp: Gfp) -> Result<(Pfn, Order), AllocError> {
         let (order, least) = (self.geometry().order(), self.geometry().min_order());
-        let mut flags = gfp & PASSED_ON | self.config.page_flags;
+        let mut flags = gfp & INHERITED_GFP | self.config.page_flags;
         if self.has_hooks() || self.config.zero_on_free && self.config.check_frees {
             // A constructor gets initialised bytes, so free objects must be zero.
             flags |= Gfp::ZERO;
@@ -391,14 +391,14 @@ impl Cache {
     }
 
     /// Frees slabs to the page allocator, immediately or after a grace period. Returns the number of slabs.
-    pub(super) fn release(&self, op: &Operation, mut slabs: Unlisted) -> usize {
+    pub(super) fn release(&self, op: &Operation, mut slabs: UnlistedSlabs) -> usize {
         core::iter::from_fn(|| slabs.pop(&self.core.memory)).map(|slab| self.release_one(op, slab)).count()
     }
 
     pub(super) fn release_one(&self, op: &Operation, slab: Pfn) {
         #[cfg(any(not(loom), crossbeam_loom))]
         if self.config.type_stable
-            && let Some(cache) = self.kept()
+            && let Some(cache) = self.keep_alive()
         {
             assert_unlocked();
             planted!("a slab is freed before its readers leave" => {

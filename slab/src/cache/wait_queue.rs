@@ -20,9 +20,9 @@ pub(crate) struct Waiters {
 /// State of the queue, under the lock.
 #[derive(Debug, Default)]
 pub(crate) struct Queue {
-    /// Waiters by ticket. The first `given` waiters have an object; all later waiters wait.
+    /// Waiters by ticket. The first `served_waiters` waiters have an object; all later waiters wait.
     pub(super) entries: VecDeque<Waiter>,
-    pub(super) given: usize,
+    pub(super) served_waiters: usize,
     pub(super) next_ticket: u64,
     /// Number of times that a waiter joined an empty queue. `called_in` is the value of `closings` for which the CPUs
     /// were last drained.
@@ -66,12 +66,13 @@ impl Queue {
         self.entries.binary_search_by_key(&ticket, |waiter| waiter.ticket).ok()
     }
     pub(super) fn is_waiting(&self) -> bool {
-        self.entries.len() > self.given
+        self.entries.len() > self.served_waiters
     }
     /// Takes the waker of the first waiting thread with one of `tickets` that has not been woken, and removes the tickets up to
     /// that thread's.
     pub(super) fn next_thread(&mut self, tickets: &mut Range<u64>) -> Option<Waker> {
-        let from = self.entries.partition_point(|waiter| waiter.ticket < tickets.start).max(self.given);
+        let from =
+            self.entries.partition_point(|waiter| waiter.ticket < tickets.start).max(self.served_waiters);
         let mut rest = self.entries.iter_mut().skip(from).take_while(|waiter| waiter.ticket < tickets.end);
         let next = rest.find(|waiter| waiter.is_thread && waiter.waker.is_some())?;
         tickets.start = next.ticket + 1;

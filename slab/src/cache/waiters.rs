@@ -73,9 +73,9 @@ use uslab_magazine::sync::{
 use uslab_magazine::tracepoints::OperationKind;
 
 /// Interval at which a sleeping thread calls the shrinkers again, if any, and advances the RCU collector.
-const ASK_AGAIN: Duration = Duration::from_millis(10);
+const SHRINKER_INTERVAL: Duration = Duration::from_millis(10);
 /// A repeated call of a shrinker requests `1 / ASKED` of the shrinker's count.
-const ASKED: usize = 8;
+const REPEAT_DIVISOR: usize = 8;
 
 /// Runs a waker, which is user code. The panic hook has reported a panic already; the remaining wakers still run.
 fn quietly(run: impl FnOnce()) {
@@ -96,7 +96,7 @@ impl Cache {
     /// Number of waiters that have not been given an object.
     pub(super) fn waiting(&self) -> usize {
         let queue = self.queue();
-        queue.entries.len() - queue.given
+        queue.entries.len() - queue.served_waiters
     }
 
     /// Resets the queue in the child of a fork. Other waiting threads do not exist in the child, and this thread finds that its
@@ -123,7 +123,7 @@ impl Cache {
             queue.forked.set(0);
             // The entries' objects and wakers belong to the parent, and wakers of other threads are not run in the child.
             queue.entries.drain(..).for_each(core::mem::forget);
-            (queue.given, queue.at_account) = (0, false);
+            (queue.served_waiters, queue.at_account) = (0, false);
             _ = self.settle(&mut queue);
         }
         queue
@@ -153,7 +153,7 @@ impl Cache {
                 false => self.config.per_cpu.reopen(),
             }
         }
-        let given = queue.given;
+        let given = queue.served_waiters;
         queue.entries.get_mut(given).filter(|_| queue.grow)?.waker.take()
     }
     fn update_queue(&self, change: impl FnOnce(&mut Queue)) {
@@ -205,7 +205,7 @@ impl Cache {
                 larger.append(&mut queue.entries);
                 core::mem::swap(&mut queue.entries, &mut larger);
             }
-            debug_assert!(len < queue.entries.capacity(), "nothing is allocated under the lock");
+            debug_assert!(len < queue.entries.capacity(), "no memory is allocated under the lock");
             let (ticket, is_first) = (queue.next_ticket, !queue.is_waiting());
             queue.next_ticket += 1;
             queue.entries.push_back(Waiter::new(ticket, waker.take(), is_thread));
@@ -267,7 +267,7 @@ impl Cache {
     #[inline(never)]
     fn serve_one(&self, op: &Operation) -> Option<[Option<Waker>; 2]> {
         let mut queue = self.queue();
-        let place = queue.given;
+        let place = queue.served_waiters;
         planted!("the newest waiter is served first" => let place = queue.entries.len().saturating_sub(1));
         queue.entries.get(place)?;
         let mut object = None;
@@ -282,7 +282,7 @@ impl Cache {
         let waiter = &mut queue.entries[place];
         waiter.object = object;
         let waker = waiter.waker.take();
-        queue.given += 1;
+        queue.served_waiters += 1;
         Some([waker, self.settle(&mut queue)])
     }
 
@@ -301,7 +301,7 @@ impl Cache {
         if !self.has_waiters() || !gfp.may_reclaim() {
             return;
         }
-        let ask = |cache: &Self| _ = self.core.shrinkers.run(ASKED, gfp, cache.number);
+        let ask = |cache: &Self| _ = self.core.shrinkers.run(REPEAT_DIVISOR, gfp, cache.number);
         let at_account = self.queue().at_account;
         match self.config.account.as_ref().filter(|_| at_account) {
             Some(account) => self.core.of_account(account).for_each(|cache| ask(&cache)),
@@ -341,7 +341,7 @@ impl Cache {
     fn sleep(&self, parker: &Parker, deadline: Option<Instant>, _gfp: Gfp) -> bool {
         #[cfg(not(loom))]
         while self.must_look() {
-            let soon = Instant::now() + ASK_AGAIN;
+            let soon = Instant::now() + SHRINKER_INTERVAL;
             if deadline.is_some_and(|deadline| deadline <= soon) {
                 break;
             }
@@ -366,7 +366,7 @@ impl Cache {
         let mut queue = self.queue();
         queue.is_left = true;
         let forgotten = core::mem::take(&mut queue.entries);
-        queue.given = 0;
+        queue.served_waiters = 0;
         if !forgotten.is_empty() {
             _ = self.settle(&mut queue);
         }
@@ -435,14 +435,14 @@ impl Cache {
             };
             if let Some(object) = queue.entries[at].object {
                 let left = queue.entries.remove(at);
-                queue.given -= 1;
+                queue.served_waiters -= 1;
                 drop(queue);
                 *place = None;
                 left.iter().for_each(|left| self.has_waited(left));
                 quietly(|| drop((mine, left)));
                 return Poll::Ready(Ok(self.hand_out(object, gfp)));
             }
-            if at > queue.given || !core::mem::take(&mut queue.grow) {
+            if at > queue.served_waiters || !core::mem::take(&mut queue.grow) {
                 core::mem::swap(&mut queue.entries[at].waker, &mut mine);
                 drop(queue);
                 quietly(|| drop(mine));
@@ -474,7 +474,7 @@ impl Cache {
         queue.grow |= grow;
         let left = queue.entries.remove(at);
         let object = left.as_ref().and_then(|waiter| waiter.object);
-        queue.given -= usize::from(object.is_some());
+        queue.served_waiters -= usize::from(object.is_some());
         let waker = self.settle(&mut queue);
         drop(queue);
         planted!("the first waiter leaves without waking the next" => let waker = None);
@@ -571,8 +571,8 @@ mod tests {
     use uslab_magazine::{Cpus, on_cpu};
 
     /// A waker that counts its calls.
-    struct Woken(Counter);
-    impl Wake for Woken {
+    struct CountingWaker(Counter);
+    impl Wake for CountingWaker {
         fn wake(self: Arc<Self>) {
             self.0.add(1);
         }
@@ -583,7 +583,7 @@ mod tests {
     fn wakers_run_without_locks_held() {
         let subsystem = Subsystem::new(Config::default()).unwrap();
         let cache = KmemCache::builder("full", 64).build_in(&subsystem).unwrap();
-        let woken = Arc::new(Woken(Counter::new(0)));
+        let woken = Arc::new(CountingWaker(Counter::new(0)));
         let wakes = || wake(Some(Waker::from(woken.clone())));
         {
             let _held = cache.cache().queue();
@@ -623,20 +623,20 @@ mod tests {
         let mut held = cache.alloc_blocks(Gfp::KERNEL, cache.geometry().objects()).unwrap();
         drop(held.pop());
         on_cpu(0);
-        assert_eq!(cache.info().in_magazines, 1, "of the other CPU");
+        assert_eq!(cache.info().in_magazines, 1, "the object is from the other CPU");
         // The drain continues only after the second waiter has joined.
         let mut place = None;
         cache.cache().join(Waker::noop(), false, &mut place).unwrap();
         let mut second = cache.acquire(Gfp::KERNEL);
         assert!(Pin::new(&mut second).poll(&mut Context::from_waker(Waker::noop())).is_pending());
         on_cpu(1);
-        assert!(cache.alloc(Gfp::KERNEL).is_err(), "it came last");
+        assert!(cache.alloc(Gfp::KERNEL).is_err(), "the waiter joined last");
         let first = cache.cache().queue().entries[0].object;
         assert!(first.is_some());
         cache.cache().leave(place.unwrap(), false);
         let Poll::Ready(Ok(object)) = Pin::new(&mut second).poll(&mut Context::from_waker(Waker::noop()))
         else {
-            panic!("it is the next one")
+            panic!("the waiter is the next one")
         };
         // SAFETY: the object was allocated above, and is freed once.
         unsafe { cache.free(object) };
@@ -653,7 +653,7 @@ mod tests {
         let (objects, bytes) = (cache.geometry().objects(), cache.geometry().order().bytes());
         account.set_limit(bytes);
         let held = cache.alloc_blocks(Gfp::KERNEL, objects).unwrap();
-        let woken = Arc::new(Woken(Counter::new(0)));
+        let woken = Arc::new(CountingWaker(Counter::new(0)));
         let (waker, mut waiting) = (Waker::from(woken.clone()), vec![]);
         for i in 0..=objects {
             let waker = if i < objects { Waker::noop() } else { &waker };
@@ -663,9 +663,11 @@ mod tests {
         }
         account.set_limit(3 * bytes);
         let mut poll = |i: usize| Pin::new(&mut waiting[i]).poll(&mut Context::from_waker(Waker::noop()));
-        let Poll::Ready(Ok(first)) = poll(0) else { panic!("there is room for a slab") };
-        assert_eq!(woken.0.get(), 1, "there is room for one more");
-        let Poll::Ready(Ok(last)) = poll(objects) else { panic!("it was told, and there is room") };
+        let Poll::Ready(Ok(first)) = poll(0) else { panic!("the limit allows a slab") };
+        assert_eq!(woken.0.get(), 1, "the limit allows one more slab");
+        let Poll::Ready(Ok(last)) = poll(objects) else {
+            panic!("the waiter was woken, and the limit allows a slab")
+        };
         for object in [first, last] {
             // SAFETY: the object was allocated above, and is freed once.
             unsafe { cache.free(object) };
@@ -730,7 +732,7 @@ mod tests {
         let subsystem = Subsystem::new(Config::default()).unwrap();
         let account = Account::new_in(&subsystem, usize::MAX);
         let cache = KmemCache::builder("waits", 1000).account(&account).build_in(&subsystem).unwrap();
-        let woken = [(); 3].map(|()| Arc::new(Woken(Counter::new(0))));
+        let woken = [(); 3].map(|()| Arc::new(CountingWaker(Counter::new(0))));
         // The queue has a future, and two threads behind it.
         let tickets = [0, 1, 2].map(|i| {
             let mut place = None;
@@ -755,8 +757,8 @@ mod tests {
 
     #[test]
     fn account_waiters_retry_the_shrinkers_of_every_cache() {
-        struct Asked(Arc<Counter>);
-        impl Shrinker for Asked {
+        struct CountingShrinker(Arc<Counter>);
+        impl Shrinker for CountingShrinker {
             fn count(&self) -> usize {
                 self.0.add(1);
                 0
@@ -771,23 +773,23 @@ mod tests {
         let build = |name| KmemCache::builder(name, 1000).magazines(Magazines::Off).account(&account);
         let full = build("full").limit(Limit::Slabs(1)).build_in(&subsystem).unwrap();
         let other = build("other").build_in(&subsystem).unwrap();
-        let asked = [(); 2].map(|()| Arc::new(Counter::new(0)));
-        let own = |i: usize| Asked(asked[i].clone());
+        let calls = [(); 2].map(|()| Arc::new(Counter::new(0)));
+        let own = |i: usize| CountingShrinker(calls[i].clone());
         let _registered = [full.register_shrinker(own(0)), other.register_shrinker(own(1))];
         let asks = |cache: &KmemCache, gfp| {
-            asked.iter().for_each(|asked| asked.set(0));
+            calls.iter().for_each(|calls| calls.set(0));
             cache.cache().rerun_shrinkers(gfp);
-            asked.each_ref().map(|asked| asked.get())
+            calls.each_ref().map(|calls| calls.get())
         };
         let is_pending = |acquire: &mut Acquiring<'_>| {
             Pin::new(acquire).poll(&mut Context::from_waker(Waker::noop())).is_pending()
         };
         let held = full.alloc_blocks(Gfp::KERNEL, full.geometry().objects()).unwrap();
-        assert_eq!(asks(&full, Gfp::KERNEL), [0, 0], "nobody waits");
+        assert_eq!(asks(&full, Gfp::KERNEL), [0, 0], "there are no waiters");
         let mut first = full.acquire(Gfp::KERNEL);
         assert!(is_pending(&mut first));
         assert_eq!(asks(&full, Gfp::NOWAIT), [0, 0]);
-        assert_eq!(asks(&full, Gfp::KERNEL), [1, 0], "the limit is its own");
+        assert_eq!(asks(&full, Gfp::KERNEL), [1, 0], "the cache has its own limit");
         account.set_limit(account.charged());
         let mut second = other.acquire(Gfp::KERNEL);
         assert!(is_pending(&mut second));
@@ -817,7 +819,7 @@ mod tests {
         drop(cache);
         assert_eq!(waited_for(), (0, false));
         held.truncate(held.len() - 2);
-        assert!(full.info().in_magazines > 0, "its magazines are open again");
+        assert!(full.info().in_magazines > 0, "the cache's magazines are open again");
     }
 
     #[test]
@@ -834,7 +836,7 @@ mod tests {
         assert_eq!((core.waited_for.load(Relaxed), cache.info().waiting), (1, 2));
         drop(cache);
         let is_listed = || core.caches.iter().any(|cache| cache.name() == "full");
-        assert_eq!((core.waited_for.load(Relaxed), is_listed()), (0, true), "objects are in use");
+        assert_eq!((core.waited_for.load(Relaxed), is_listed()), (0, true), "the cache has objects in use");
         assert!(subsystem.info().caches.iter().all(|cache| cache.waiting == 0));
         for object in held {
             // SAFETY: the object was allocated above, and is freed once.

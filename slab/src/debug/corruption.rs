@@ -99,8 +99,8 @@ impl fmt::Display for CorruptionKind {
             Self::Poison => "use after free of object",
             Self::Padding => "padding overwritten of slab",
             Self::WrongSize => "free with a wrong size",
-            Self::Overflow => "write behind the end of an object",
-            Self::WriteAfterFree => "write to an object that was free",
+            Self::Overflow => "write past the end of an object",
+            Self::WriteAfterFree => "write to a free object",
         })
     }
 }

@@ -74,9 +74,9 @@ pub(crate) struct SubsystemSeen {
 
 /// A subsystem's entry in the description, from [`list`](Self::list) until the drop.
 #[derive(Debug)]
-pub(crate) struct Listed(AtomicPtr<SubsystemSeen>);
+pub(crate) struct DebuggerEntry(AtomicPtr<SubsystemSeen>);
 
-impl Listed {
+impl DebuggerEntry {
     pub(crate) const fn new() -> Self {
         Self(AtomicPtr::new(null_mut()))
     }
@@ -91,7 +91,7 @@ impl Listed {
     }
 }
 
-impl Drop for Listed {
+impl Drop for DebuggerEntry {
     fn drop(&mut self) {
         // Relaxed: the drop of the subsystem comes after all its uses.
         let seen = self.0.load(Relaxed);
@@ -191,7 +191,7 @@ mod tests {
             bands: 9,
         };
         // Other tests may have listed their subsystems.
-        let all: Vec<_> = (0..=SUBSYSTEMS).map(|_| Listed::new()).collect();
+        let all: Vec<_> = (0..=SUBSYSTEMS).map(|_| DebuggerEntry::new()).collect();
         all.iter().for_each(|one| one.list(seen()));
         // Relaxed: this thread wrote the pointers.
         let ours: Vec<_> = all.iter().map(|one| one.0.load(Relaxed)).collect();
@@ -201,7 +201,7 @@ mod tests {
             places.filter(|seen| ours.contains(seen)).count()
         };
         let count = listed();
-        assert!((1..=SUBSYSTEMS).contains(&count), "{count}: one is always beyond the places");
+        assert!((1..=SUBSYSTEMS).contains(&count), "{count}: one entry is always beyond the places");
         drop(all);
         assert_eq!(listed(), 0);
     }

@@ -57,7 +57,7 @@ const USED: u32 = 2;
 const FREED: u32 = 3;
 
 /// Number of slots that are tried for one sample.
-const TRIED: usize = 8;
+const MAX_TRIED_SLOTS: usize = 8;
 /// Byte that fills the page outside of the object.
 const FILL: u8 = 0xA7;
 
@@ -168,7 +168,7 @@ type Slots = Box<[Slot]>;
 pub(crate) struct Pool {
     region: Region,
     slots: Slots,
-    turn: AtomicUsize,
+    next_slot: AtomicUsize,
     key: Key,
 }
 
@@ -177,12 +177,12 @@ pub(crate) struct Pool {
 pub(crate) struct InvalidAccess {
     what: &'static str,
     address: usize,
-    object: Option<Known>,
+    object: Option<SlotRecord>,
 }
 
 /// Copied record of a slot's object. A copy is needed because a report may allocate, and thereby reuse the slot.
 #[derive(Clone, Copy, Debug)]
-struct Known {
+struct SlotRecord {
     begin: usize,
     size: usize,
     /// Thread and stack of the object's allocation, and of its free.
@@ -199,7 +199,7 @@ impl Pool {
         let slots = Slots::new(slots)?;
         #[cfg(any(loom, shuttle))]
         let slots = (0..slots).map(|_| Slot::new()).collect();
-        Some(Self { region, slots, turn: AtomicUsize::new(0), key })
+        Some(Self { region, slots, next_slot: AtomicUsize::new(0), key })
     }
     fn base(&self) -> usize {
         self.region.base().addr().get()
@@ -223,21 +223,21 @@ impl Pool {
         if size == 0 || size > PAGE_SIZE || align > PAGE_SIZE {
             return None;
         }
-        let taken = (0..TRIED.min(self.slots.len())).find_map(|_| {
+        let taken = (0..MAX_TRIED_SLOTS.min(self.slots.len())).find_map(|_| {
             // Relaxed: the counter only spreads the tries over the slots.
-            let turn = self.turn.fetch_add(1, Relaxed);
-            let slot = turn % self.slots.len();
+            let next_slot = self.next_slot.fetch_add(1, Relaxed);
+            let slot = next_slot % self.slots.len();
             let was = [FREED, FREE].into_iter().find(|state| self.slots[slot].take(*state));
-            was.map(|was| (turn, slot, was))
+            was.map(|was| (next_slot, slot, was))
         });
-        let (turn, at, was) = taken?;
+        let (next_slot, at, was) = taken?;
         let (slot, page) = (&self.slots[at], Self::page(at));
         if !self.region.commit(page.clone()) {
             slot.give(was);
             return None;
         }
         let last = (PAGE_SIZE - size) & !(align - 1);
-        let offset = if Draws::of(self.key, turn as u64).below(2) == 0 { last } else { 0 };
+        let offset = if Draws::of(self.key, next_slot as u64).below(2) == 0 { last } else { 0 };
         // SAFETY: this thread has taken the slot, whose page is accessible.
         unsafe {
             let start = self.region.base().add(page.start);
@@ -273,14 +273,14 @@ impl Pool {
     /// Returns the kind of the error and a description. With [`CorruptionKind::Overflow`] the object is freed nevertheless.
     pub(crate) fn free(&self, address: usize) -> Result<(), (CorruptionKind, InvalidAccess)> {
         let at = self.slot_at(address);
-        let mistake = |what| InvalidAccess { what, address, object: at.map(|slot| self.known(slot)) };
+        let mistake = |what| InvalidAccess { what, address, object: at.map(|slot| self.slot_record(slot)) };
         let wrong = |kind: CorruptionKind| {
             (
                 kind,
                 mistake(if kind == CorruptionKind::DoubleFree {
                     "double free"
                 } else {
-                    "free of no object's beginning"
+                    "free of an address inside an object"
                 }),
             )
         };
@@ -299,7 +299,7 @@ impl Pool {
         let is_fill = |bytes: &[u8]| bytes.iter().all(|byte| *byte == FILL);
         let what = match (is_fill(&bytes[..offset]), is_fill(&bytes[offset + size..])) {
             (true, true) => None,
-            (true, false) => Some("write behind the end"),
+            (true, false) => Some("write past the end"),
             (false, _) => Some("write before the beginning"),
         };
         slot.freed.take();
@@ -311,14 +311,14 @@ impl Pool {
         what.map_or(Ok(()), |what| Err((CorruptionKind::Overflow, InvalidAccess { what, address, object })))
     }
 
-    fn known(&self, slot: usize) -> Known {
+    fn slot_record(&self, slot: usize) -> SlotRecord {
         let slot = &self.slots[slot];
         // Relaxed: a report may describe an object on which another thread works.
         self.known_of(slot, slot.state.load(Relaxed) == FREED)
     }
-    fn known_of(&self, slot: &Slot, freed: bool) -> Known {
+    fn known_of(&self, slot: &Slot, freed: bool) -> SlotRecord {
         let of = |trace: &Trace| (trace.thread.get(), trace.stack.get());
-        Known {
+        SlotRecord {
             begin: self.base() + slot.at.get() as usize,
             size: slot.size.get() as usize,
             traces: [Some(of(&slot.allocated)), freed.then(|| of(&slot.freed))],
@@ -334,7 +334,7 @@ impl Pool {
             } else {
                 "access to memory that was never allocated"
             };
-            return InvalidAccess { what, address, object: Some(self.known(slot)) };
+            return InvalidAccess { what, address, object: Some(self.slot_record(slot)) };
         }
         // A guard page has an object on both sides, and the report names the nearer one.
         let page = (address - self.base()) / PAGE_SIZE / 2;
@@ -351,7 +351,7 @@ impl Pool {
             Some(_) if slot == below => "overflow",
             Some(_) => "underflow",
         };
-        InvalidAccess { what, address, object: slot.map(|slot| self.known(slot)) }
+        InvalidAccess { what, address, object: slot.map(|slot| self.slot_record(slot)) }
     }
 
     /// Frees the slots on which other threads were working.
@@ -376,10 +376,12 @@ impl fmt::Display for InvalidAccess {
     /// Writes a first line with error, object and threads, then the stacks with a function per line.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { what, address, object } = *self;
-        let Some(Known { begin, size, traces }) = object else { return writeln!(f, "{what}: {address:#x}") };
+        let Some(SlotRecord { begin, size, traces }) = object else {
+            return writeln!(f, "{what}: {address:#x}");
+        };
         let (distance, side) = match address {
             at if at < begin => (begin - at, "before the beginning"),
-            at if at >= begin + size => (at - begin - size, "behind the end"),
+            at if at >= begin + size => (at - begin - size, "past the end"),
             at => (at - begin, "behind the beginning"),
         };
         writeln!(
@@ -406,7 +408,7 @@ mod sampled {
     use uslab_magazine::sync::{AtomicU32, Counter};
 
     const NONE: u32 = 0;
-    const MADE: u32 = 1;
+    const STARTED: u32 = 1;
     const NEVER: u32 = 2;
 
     /// The sampling decision, and the pool, which the first sample makes.
@@ -420,11 +422,11 @@ mod sampled {
         left: Counter,
         samples: Counter,
         /// Numbers of allocations and samples at the end of the last interval.
-        seen: [Counter; 2],
+        last_counts: [Counter; 2],
         key: Key,
         backend: Backend,
         /// State of the pool: not made, made (or being made), or never to be made.
-        made: AtomicU32,
+        pool_state: AtomicU32,
         pool: Published<Pool>,
     }
 
@@ -435,10 +437,10 @@ mod sampled {
                 slots: Counter::new(0),
                 left: Counter::new(0),
                 samples: Counter::new(0),
-                seen: [const { Counter::new(0) }; 2],
+                last_counts: [const { Counter::new(0) }; 2],
                 key,
                 backend,
-                made: AtomicU32::new(NONE),
+                pool_state: AtomicU32::new(NONE),
                 pool: Published::new(),
             };
             guard.set(every, slots);
@@ -477,13 +479,15 @@ mod sampled {
                 // Making the pool allocates. Allocations while the pool is made are not sampled, in this thread or others. A
                 // pool that the system refused is not tried again. Relaxed: the state only selects the thread that makes the
                 // pool.
-                None if self.made.compare_exchange(NONE, MADE, Relaxed, Relaxed).is_err() => return None,
+                None if self.pool_state.compare_exchange(NONE, STARTED, Relaxed, Relaxed).is_err() => {
+                    return None;
+                }
                 None => {
                     let slots = self.slots.get() as usize;
                     let pool = boxed(Pool::new(slots, self.backend, self.key)?)?;
-                    // The pool's addresses may be in a range that was unmapped earlier. Relaxed: `made` was set before the
+                    // The pool's addresses may be in a range that was unmapped earlier. Relaxed: `pool_state` was set before the
                     // system could map the range for the pool.
-                    if self.made.load(Relaxed) == NEVER {
+                    if self.pool_state.load(Relaxed) == NEVER {
                         return None;
                     }
                     self.pool.publish(pool)
@@ -496,7 +500,7 @@ mod sampled {
         }
         /// Prevents a pool from being made; an existing pool stays in use.
         pub(crate) fn make_no_pool(&self) {
-            self.made.store(NEVER, Relaxed);
+            self.pool_state.store(NEVER, Relaxed);
         }
         pub(crate) fn pool(&self) -> Option<&Pool> {
             self.pool.get()
@@ -514,18 +518,18 @@ mod sampled {
         /// Ends an interval at a total of `allocations`. Returns `true` if there were fewer than half of the expected
         /// samples; the next miss is then sampled.
         pub(crate) fn end_interval(&self, allocations: u64) -> bool {
-            let ([allocated, sampled], samples) = (&self.seen, self.samples.get());
+            let ([allocated, sampled], samples) = (&self.last_counts, self.samples.get());
             // The counts of a destroyed cache are no longer in the sum.
             allocated.set(allocated.get().min(allocations));
-            let asked = match self.every.get() {
+            let requested = match self.every.get() {
                 0 => 0,
                 every => allocations.saturating_sub(allocated.get()) / every,
             };
             // A remainder is carried over to the next interval.
-            if asked == 0 {
+            if requested == 0 {
                 return false;
             }
-            let few = samples.wrapping_sub(sampled.get()) * 2 < asked;
+            let few = samples.wrapping_sub(sampled.get()) * 2 < requested;
             allocated.set(allocations);
             sampled.set(samples);
             if few {
@@ -535,7 +539,7 @@ mod sampled {
         }
         /// Random number in `0..n`.
         pub(crate) fn draw(&self, n: usize) -> usize {
-            Draws::of(self.key, self.seen[0].get()).below(n)
+            Draws::of(self.key, self.last_counts[0].get()).below(n)
         }
     }
 
@@ -642,7 +646,7 @@ mod tests {
         let off = Guard::new(0, 4, Backend::Os, key);
         assert!((0..9).all(|_| !off.is_due(1)));
         let far = Guard::new(1 << 20, 4, Backend::Os, key);
-        assert!((0..9).all(|_| !far.is_due(1)), "the first one comes as late as any other");
+        assert!((0..9).all(|_| !far.is_due(1)), "the first sample is as late as any other");
         let guard = Guard::new(1, 4, Backend::Os, key);
         let drawn = (0..200).map(|n| {
             guard.end_interval(n * 8);
@@ -684,7 +688,10 @@ mod tests {
         for object in objects {
             let mistake = pool.fault(object);
             assert_eq!(mistake.what, "use after free");
-            assert!(mistake.object.unwrap().traces.iter().all(Option::is_some), "who freed it, too");
+            assert!(
+                mistake.object.unwrap().traces.iter().all(Option::is_some),
+                "the report names the thread that freed the object"
+            );
         }
     }
 
@@ -707,7 +714,7 @@ mod tests {
     #[test]
     fn freeing_a_sample_detects_overruns_within_its_page() {
         let pool = pool(4);
-        let mut seen = [false; 2];
+        let mut last_counts = [false; 2];
         for _ in 0..32 {
             let object = pool.alloc(40, 16).unwrap();
             let at = object.addr().get();
@@ -715,11 +722,11 @@ mod tests {
             // SAFETY: the address is in the object's page.
             unsafe { if left { object.add(40).write(1) } else { object.sub(1).write(1) } };
             let (kind, mistake) = pool.free(at).unwrap_err();
-            let side = if left { "write behind the end" } else { "write before the beginning" };
+            let side = if left { "write past the end" } else { "write before the beginning" };
             assert!(kind == CorruptionKind::Overflow && mistake.to_string().starts_with(side), "{mistake}");
-            seen[usize::from(left)] = true;
+            last_counts[usize::from(left)] = true;
         }
-        assert_eq!(seen, [true; 2]);
+        assert_eq!(last_counts, [true; 2]);
     }
 
     #[test]
@@ -733,7 +740,10 @@ mod tests {
         }
         let slots = |object: &NonNull<u8>| pool.slot_at(object.addr().get()).unwrap();
         let again: Vec<_> = (0..4).map(|_| slots(&pool.alloc(8, 8).unwrap())).collect();
-        assert!(again.iter().zip(&objects).all(|(again, first)| *again == slots(first)), "in turn");
+        assert!(
+            again.iter().zip(&objects).all(|(again, first)| *again == slots(first)),
+            "the slots are used in order"
+        );
         assert!(pool.alloc(0, 8).is_none() && pool.alloc(PAGE_SIZE + 1, 8).is_none());
     }
 
@@ -744,7 +754,7 @@ mod tests {
         let (low, high) = (*objects.iter().min().unwrap(), *objects.iter().max().unwrap());
         let text = |at| pool.fault(at).to_string();
         assert!(text(low + PAGE_SIZE).starts_with("overflow: "), "{}", text(low + PAGE_SIZE));
-        assert!(text(low + PAGE_SIZE).contains(", 0 bytes behind the end of an object of 4096 bytes"));
+        assert!(text(low + PAGE_SIZE).contains(", 0 bytes past the end of an object of 4096 bytes"));
         assert!(text(high - 1).starts_with("underflow: ") && text(high - 1).contains(", 1 bytes before"));
         assert!(text(low - 8).starts_with("underflow: "));
         assert!(text(high + PAGE_SIZE + 7).starts_with("overflow: "));
@@ -764,28 +774,31 @@ mod tests {
         let allocate = || (pool.alloc(8, 8).unwrap().addr().get(), thread());
         let (at, other) = std::thread::scope(|scope| scope.spawn(allocate).join().unwrap());
         assert!(pool.free(at).is_ok());
-        let (told, here) = (pool.fault(at).to_string(), thread());
-        assert!(other != here && told.contains(&format!("\nallocated by thread {other}:\n")), "{told}");
-        assert!(told.contains(&format!("\nfreed by thread {here}:\n")), "{told}");
+        let (report_text, here) = (pool.fault(at).to_string(), thread());
+        assert!(
+            other != here && report_text.contains(&format!("\nallocated by thread {other}:\n")),
+            "{report_text}"
+        );
+        assert!(report_text.contains(&format!("\nfreed by thread {here}:\n")), "{report_text}");
     }
 
     #[test]
     fn guard_requests_a_sample_only_after_too_few_samples() {
         let key = Secret::new(&Harden { seed: Some(7), ..Harden::OFF }).next();
-        assert!(!Guard::new(0, 4, Backend::Os, key).end_interval(1000), "none are asked for");
+        assert!(!Guard::new(0, 4, Backend::Os, key).end_interval(1000), "no sample is requested");
         let guard = Guard::new(100, 4, Backend::Os, key);
-        assert!(!guard.end_interval(60), "they ask for none");
-        assert!(guard.end_interval(120), "what was not enough is kept for the next interval");
+        assert!(!guard.end_interval(60), "the caches request no sample");
+        assert!(guard.end_interval(120), "the remainder counts in the next interval");
         assert!(guard.is_due(0) && guard.alloc(8, 8).is_some());
-        assert!(!guard.end_interval(220) && !guard.is_due(0), "there was one");
-        assert!(guard.alloc(8, 8).is_some() && !guard.end_interval(420), "there was half of them");
-        assert!(guard.end_interval(620), "there was none");
-        assert!(!guard.end_interval(10), "a cache has gone");
-        assert!(guard.end_interval(120), "the others allocate");
-        let told = core::ptr::from_ref(guard.pool().unwrap());
-        assert!(faults::reports_faults(told));
+        assert!(!guard.end_interval(220) && !guard.is_due(0), "one sample was taken");
+        assert!(guard.alloc(8, 8).is_some() && !guard.end_interval(420), "half of the samples were taken");
+        assert!(guard.end_interval(620), "no sample was taken");
+        assert!(!guard.end_interval(10), "a cache was destroyed");
+        assert!(guard.end_interval(120), "the other caches allocate");
+        let report_text = core::ptr::from_ref(guard.pool().unwrap());
+        assert!(faults::reports_faults(report_text));
         drop(guard);
-        assert!(!faults::reports_faults(told), "its place is free");
+        assert!(!faults::reports_faults(report_text), "the slot is free");
     }
 
     #[test]
@@ -793,8 +806,8 @@ mod tests {
         let pool = pool(2);
         let used = pool.alloc(8, 8).unwrap().addr().get();
         let other = if pool.slot_at(used) == Some(0) { used + 2 * PAGE_SIZE } else { used - 2 * PAGE_SIZE };
-        let told = pool.fault(other).to_string();
-        assert!(told.starts_with("access to memory that was never allocated: "), "{told}");
+        let report_text = pool.fault(other).to_string();
+        assert!(report_text.starts_with("access to memory that was never allocated: "), "{report_text}");
         // An access to a guard page next to an unused slot does not name the slot either.
         let ends = [pool.base(), pool.base() + pool.region.bytes() - 1];
         let far = ends[usize::from(other > used)];
@@ -840,10 +853,10 @@ mod tests {
             assert!(guard.pool_of(object).unwrap().free(object.addr().get()).is_ok());
             distance
         };
-        let seen: std::collections::BTreeSet<_> = (0..100).map(next).collect();
-        assert!(seen.into_iter().eq([Some(1), Some(2), Some(3)]));
+        let last_counts: std::collections::BTreeSet<_> = (0..100).map(next).collect();
+        assert!(last_counts.into_iter().eq([Some(1), Some(2), Some(3)]));
         guard.set(1, 1);
-        assert!((0..100).map(next).all(|distance| distance == Some(1)), "each of them");
+        assert!((0..100).map(next).all(|distance| distance == Some(1)), "each free is reported");
     }
 
     /// Runs in a child process with one thread, where no other thread can map memory at the addresses.
@@ -864,7 +877,7 @@ mod tests {
         let mut status = -1;
         // SAFETY: the process is the test's child.
         assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
-        assert_eq!(status, 0, "its pool is still there");
+        assert_eq!(status, 0, "the guard's pool still exists");
     }
 
     #[test]
@@ -877,7 +890,10 @@ mod tests {
         // SAFETY: the process has one thread.
         unsafe { pool.forget_other_threads() };
         assert_eq!([0, 3].map(|slot: usize| pool.slots[slot].state.load(Relaxed)), [FREE; 2]);
-        assert_eq!(pool.size_of(used).ok(), Some(8), "what was in use is so still");
-        assert!(pool.fault(freed).to_string().starts_with("use after free: "), "and what was freed is freed");
+        assert_eq!(pool.size_of(used).ok(), Some(8), "the sample is still in use");
+        assert!(
+            pool.fault(freed).to_string().starts_with("use after free: "),
+            "the freed sample is still free"
+        );
     }
 }

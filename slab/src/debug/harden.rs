@@ -451,9 +451,9 @@ mod tests {
         let words: std::collections::BTreeSet<_> = (4..47).map(|bit| canary.word(at(bit), 0) >> 16).collect();
         assert_eq!(words.len(), 43);
         let secret = Secret::new(&Harden { seed: Some(7), ..Harden::ALL });
-        assert_ne!(secret.next().hash(0), secret.next().hash(0), "a key of its own for each");
+        assert_ne!(secret.next().hash(0), secret.next().hash(0), "each cache has a separate key");
         let key = secret.next();
-        assert!(Hardened::new(key, &Harden::OFF, 64, 8, false).is_none(), "nothing is hardened");
+        assert!(Hardened::new(key, &Harden::OFF, 64, 8, false).is_none(), "no hardening is enabled");
     }
 
     #[test]

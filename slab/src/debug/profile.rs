@@ -84,9 +84,9 @@ use core::fmt;
 use core::ptr::NonNull;
 #[cfg(feature = "stacks")]
 use libm::{expm1, log};
-use noted::{Live, Noted, Site};
+use noted::{LiveObjects, Records, Site};
 use own::LIVE;
-pub(crate) use own::{Own, PLACE};
+pub(crate) use own::{MAX_SAMPLE_BYTES, SampleMemory};
 use std::io::{self, Write};
 use std::time::SystemTime;
 use uslab_magazine::sync::fork::{ForkLock, ForkMutex};
@@ -111,7 +111,7 @@ const SITES: usize = if cfg!(shuttle) { 1 << 4 } else { 1 << 14 };
 const COUNTS: usize = 64;
 /// Lowest rate at which a malloc's samples have separate memory, at least a page each. At this rate the samples take at most a
 /// sixteenth more memory.
-pub(crate) const OWN_MEMORY: usize = 64 << 10;
+pub(crate) const SEPARATE_MEMORY_MIN_RATE: usize = 64 << 10;
 /// Number of bytes of a cache's name that are kept.
 const NAME: usize = 39;
 /// Number of fractions of an object in which estimates are counted.
@@ -376,7 +376,7 @@ pub(crate) struct Profiler {
     own: Counter,
     base: Counter,
     countdowns: Box<[Countdown]>,
-    noted: ForkMutex<Noted>,
+    noted: ForkMutex<Records>,
 }
 
 impl Profiler {
@@ -387,7 +387,7 @@ impl Profiler {
             own: Counter::new(0),
             base: Counter::new(0),
             countdowns: (0..cpus.clamp(1, COUNTS)).map(countdown).collect(),
-            noted: ForkMutex::new(Rank::Profile, Noted::nothing()),
+            noted: ForkMutex::new(Rank::Profile, Records::nothing()),
         }
     }
     pub(crate) fn lock(&self) -> &dyn ForkLock {
@@ -401,12 +401,12 @@ impl Profiler {
         &self,
         rate: usize,
         seed: Option<u64>,
-        own: Option<impl FnOnce() -> Option<Own>>,
+        own: Option<impl FnOnce() -> Option<SampleMemory>>,
         close: impl FnOnce(bool) -> bool,
     ) -> Result<(), NotStarted> {
         let rate = rate.max(1) as u64;
         // The previous records are dropped after the lock is released.
-        let mut fresh = Noted::with_room(rate).ok_or(NotStarted::Memory)?;
+        let mut fresh = Records::with_room(rate).ok_or(NotStarted::Memory)?;
         let wants = own.is_some();
         fresh.own = own.filter(|_| self.base.get() == 0).and_then(|make| make());
         let seed = seed.unwrap_or_else(|| {
@@ -433,10 +433,10 @@ impl Profiler {
             noted.own = fresh.own.take();
             return Err(NotStarted::Fence);
         }
-        self.base.set(fresh.own.as_ref().map_or(0, Own::base) as u64);
+        self.base.set(fresh.own.as_ref().map_or(0, SampleMemory::base) as u64);
         fresh.run = noted.run.wrapping_add(1).max(1);
         core::mem::swap(&mut *noted, &mut fresh);
-        let is_marked = |live: &&Live| live.address > 0 && !self.is_own(!live.address);
+        let is_marked = |live: &&LiveObjects| live.address > 0 && !self.is_own(!live.address);
         fresh.live.iter().filter(is_marked).for_each(|live| mark(!live.address, false));
         // Relaxed: a thread that has a sample has seen the store to `run`, and a freeing thread gets the sample from such a
         // thread.
@@ -537,7 +537,7 @@ impl Profiler {
     }
     fn is_own(&self, address: usize) -> bool {
         let base = self.base.get() as usize;
-        base > 0 && address.wrapping_sub(base) < LIVE * PLACE
+        base > 0 && address.wrapping_sub(base) < LIVE * MAX_SAMPLE_BYTES
     }
     /// Size in bytes of a sample with separate memory, or the error of any other address.
     pub(crate) fn size_of(&self, memory: NonNull<u8>) -> Result<usize, CorruptionKind> {

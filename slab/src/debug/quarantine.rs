@@ -49,7 +49,7 @@ impl Quarantine {
         }
     }
     /// For debuggers: address of the places, and their number.
-    pub(crate) fn seen(&self) -> [usize; 2] {
+    pub(crate) fn describe_for_debuggers(&self) -> [usize; 2] {
         [self.places.as_ptr().addr(), self.places.len()]
     }
     fn exchange(&self, place: usize, object: *mut u8) -> Option<NonNull<u8>> {
@@ -128,7 +128,7 @@ mod tests {
             quarantine.push(object, |object| out.borrow_mut().push(object));
             let out = out.borrow();
             assert!(out.len() - had <= 1);
-            assert!(!out.contains(&object), "a ring of 32 frees lies behind it");
+            assert!(!out.contains(&object), "32 later frees have passed the ring");
         }
         assert_eq!(quarantine.len() as usize + out.borrow().len(), 4096);
         assert_eq!(quarantine.len(), 64);
@@ -147,7 +147,7 @@ mod tests {
         let object =
             |at| NonNull::from(&mut memory).cast::<u8>().map_addr(|addr| addr.checked_add(at).unwrap());
         let mut object = object;
-        let none = |_| panic!("there is room");
+        let none = |_| panic!("the quarantine has room");
         quarantine.push(object(0), none);
         assert_eq!(quarantine.reap().count(), 0);
         assert_eq!(quarantine.reap().count(), 1);

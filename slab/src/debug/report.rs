@@ -9,26 +9,30 @@ use core::ptr::NonNull;
 
 /// Number of bytes of an object that are copied for the report. Looking up symbols allocates, and the allocation may
 /// get the object that the report describes.
-const KEPT: usize = 256;
-const KEPT_ZONE: usize = 64;
+const COPIED_BYTES: usize = 256;
+const COPIED_ZONE_BYTES: usize = 64;
 
 /// Copied bytes of an object and its red zones, at the time of the detection.
 #[derive(Debug)]
 pub(crate) struct Bytes {
-    left: ([u8; KEPT_ZONE], usize),
-    object: ([u8; KEPT], usize),
-    right: ([u8; KEPT_ZONE], usize),
+    left: ([u8; COPIED_ZONE_BYTES], usize),
+    object: ([u8; COPIED_BYTES], usize),
+    right: ([u8; COPIED_ZONE_BYTES], usize),
 }
 
 impl Bytes {
-    pub(crate) const NONE: Self =
-        Self { left: ([0; KEPT_ZONE], 0), object: ([0; KEPT], 0), right: ([0; KEPT_ZONE], 0) };
+    pub(crate) const NONE: Self = Self {
+        left: ([0; COPIED_ZONE_BYTES], 0),
+        object: ([0; COPIED_BYTES], 0),
+        right: ([0; COPIED_ZONE_BYTES], 0),
+    };
 
     /// # Safety
     /// The object has `size` bytes, with `left` bytes before it and `right` bytes behind it.
     pub(crate) unsafe fn of(object: NonNull<u8>, left: usize, size: usize, right: usize) -> Self {
         let mut bytes = Self::NONE;
-        let (left, kept, right) = (left.min(KEPT_ZONE), size.min(KEPT), right.min(KEPT_ZONE));
+        let (left, kept, right) =
+            (left.min(COPIED_ZONE_BYTES), size.min(COPIED_BYTES), right.min(COPIED_ZONE_BYTES));
         (bytes.left.1, bytes.object.1, bytes.right.1) = (left, kept, right);
         // SAFETY: by contract, the ranges are readable; they fit into the arrays.
         unsafe {
@@ -38,13 +42,13 @@ impl Bytes {
         }
         bytes
     }
-    pub(crate) fn left(&self) -> &[u8] {
+    pub(crate) fn left_zone(&self) -> &[u8] {
         &self.left.0[..self.left.1]
     }
     pub(crate) fn object(&self) -> &[u8] {
         &self.object.0[..self.object.1]
     }
-    pub(crate) fn right(&self) -> &[u8] {
+    pub(crate) fn right_zone(&self) -> &[u8] {
         &self.right.0[..self.right.1]
     }
 }
@@ -156,8 +160,8 @@ mod tests {
     use crate::debug::corruption::CorruptionKind;
     use crate::debug::watch::Part;
 
-    struct Shown<'a>(ObjectReport<'a>, Corruption<'a>);
-    impl fmt::Display for Shown<'_> {
+    struct ReportText<'a>(ObjectReport<'a>, Corruption<'a>);
+    impl fmt::Display for ReportText<'_> {
         fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
             self.0.write(f, &self.1)
         }
@@ -171,8 +175,8 @@ mod tests {
         let bytes = unsafe { Bytes::of(NonNull::from(&mut memory).cast().add(40), 8, 300, 16) };
         memory.fill(9);
         assert_eq!(
-            (bytes.left(), bytes.object(), bytes.right()),
-            (&[7; 8][..], &[7; KEPT][..], &[7; 16][..])
+            (bytes.left_zone(), bytes.object(), bytes.right_zone()),
+            (&[7; 8][..], &[7; COPIED_BYTES][..], &[7; 16][..])
         );
     }
 
@@ -201,7 +205,7 @@ mod tests {
             index: Some(1),
             report: None,
         };
-        let text = Shown(report, double).to_string();
+        let text = ReportText(report, double).to_string();
         let lines: Vec<_> = text.lines().collect();
         let rule = ["=".repeat(78), "-".repeat(78)];
         assert_eq!(lines[0], rule[0]);
@@ -220,11 +224,11 @@ mod tests {
         assert!(lines[10].starts_with("Noticed by thread="), "{text}");
         assert_eq!(lines[11..], ["  (no stack)", "FIX inode: Restoring Right Redzone 0x1058-0x1059=0xcc"]);
         let report = ObjectReport { damage: None, ..report };
-        let text = Shown(report, double).to_string();
+        let text = ReportText(report, double).to_string();
         assert!(text.contains("BUG inode: double free\n") && !text.contains("FIX"), "{text}");
         let kind = CorruptionKind::WrongCache;
-        let text =
-            Shown(report, Corruption { kind, address: 0x1048, owner: Some("dentry"), ..double }).to_string();
+        let text = ReportText(report, Corruption { kind, address: 0x1048, owner: Some("dentry"), ..double })
+            .to_string();
         let line = "BUG inode: free to the wrong cache 0x1048, which belongs to cache dentry\n";
         assert!(text.contains(line), "{text}");
     }

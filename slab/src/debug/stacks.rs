@@ -20,7 +20,7 @@ use uslab_magazine::sync::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use uslab_magazine::sync::unseen::{AtomicPtr, AtomicU32};
 
 /// Maximum number of frames of a stack; the outermost frames are cut.
-const MOST: usize = 40;
+const MAX_FRAMES: usize = 40;
 /// Maximum number of frames shown, not counting the allocator's innermost frames, which vary.
 #[cfg(feature = "stacks")]
 const OUTER: usize = 24;
@@ -65,9 +65,9 @@ std::thread_local! {
 }
 
 /// Runs `f`; returns `None` if the thread already runs such a function.
-fn alone<R>(f: impl FnOnce() -> R) -> Option<R> {
-    struct Done;
-    impl Drop for Done {
+fn run_once<R>(f: impl FnOnce() -> R) -> Option<R> {
+    struct WalkGuard;
+    impl Drop for WalkGuard {
         fn drop(&mut self) {
             BUSY.set(false);
         }
@@ -76,7 +76,7 @@ fn alone<R>(f: impl FnOnce() -> R) -> Option<R> {
     if BUSY.try_with(|busy| busy.replace(true)).unwrap_or(true) {
         return None;
     }
-    let _done = Done;
+    let _done = WalkGuard;
     Some(f())
 }
 
@@ -192,13 +192,13 @@ impl CallStack {
     #[inline(never)]
     pub(crate) fn save() -> Self {
         #[cfg_attr(not(feature = "stacks"), allow(unused_mut, reason = "nothing is found"))]
-        let (mut frames, mut len) = ([0; MOST], 0);
+        let (mut frames, mut len) = ([0; MAX_FRAMES], 0);
         let _here = core::hint::black_box(&frames);
         #[cfg(feature = "stacks")]
         {
             // Frames of functions called from here are at lower addresses.
             let here = core::ptr::from_ref(_here).addr();
-            alone(|| {
+            run_once(|| {
                 // SAFETY: `backtrace`'s lock protects only the symbol lookup, and this code only unwinds frames.
                 unsafe {
                     backtrace::trace_unsynchronized(|frame| {
@@ -207,7 +207,7 @@ impl CallStack {
                             frames[len] = frame.ip().addr();
                             len += 1;
                         }
-                        len < MOST
+                        len < MAX_FRAMES
                     });
                 }
             });
@@ -237,17 +237,17 @@ impl CallStack {
     /// The call allocates.
     pub(crate) fn outer(self) -> Self {
         #[cfg(feature = "stacks")]
-        if let Some(outer) = alone(|| outer(self.frames())) {
+        if let Some(outer) = run_once(|| outer(self.frames())) {
             return DEPOT.save(outer).map_or(self, Self);
         }
         self
     }
 
-    /// The stack without the leading frames for which `own` is true; unchanged if `own` is true for all frames, or the table is
+    /// The stack without the leading frames for which `is_own` is true; unchanged if `is_own` is true for all frames, or the table is
     /// full. The library `libuslab` uses this function.
     #[doc(hidden)]
-    pub fn skip(self, own: impl Fn(usize) -> bool) -> Self {
-        let first = self.frames().iter().position(|&at| !own(at));
+    pub fn skip(self, is_own: impl Fn(usize) -> bool) -> Self {
+        let first = self.frames().iter().position(|&at| !is_own(at));
         first.and_then(|first| DEPOT.save(&self.frames()[first..])).map_or(self, Self)
     }
 
@@ -257,7 +257,7 @@ impl CallStack {
     /// The call reads the program's debug information, which takes tens of megabytes; `uslab flame` and `pprof` do so outside
     /// the program.
     pub fn each_function(self, mut see: impl FnMut(Function<'_>)) {
-        let named = cfg!(feature = "stacks") && alone(|| self.each_named(&mut see)).is_some();
+        let named = cfg!(feature = "stacks") && run_once(|| self.each_named(&mut see)).is_some();
         if !named {
             self.frames().iter().for_each(|&at| see(Function { at, name: None, file: None }));
         }
@@ -275,9 +275,9 @@ impl CallStack {
             });
             // The first frame may have functions of the allocator inlined.
             let whose = |(name, _): &(Option<String>, _)| {
-                name.as_deref().map_or(FunctionOwner::Others, FunctionOwner::named)
+                name.as_deref().map_or(FunctionOwner::Others, FunctionOwner::owner_of)
             };
-            let own = if nth == 0 { own(functions.iter().map(whose)) } else { 0 };
+            let own = if nth == 0 { allocator_frames(functions.iter().map(whose)) } else { 0 };
             for (name, file) in &functions[if own < functions.len() { own } else { 0 }..] {
                 let file = file.as_ref().map(|(file, line)| (&**file, *line));
                 see(Function { at, name: name.as_deref(), file });
@@ -292,7 +292,7 @@ impl CallStack {
 /// Frames of the stack without the allocator's frames, at most [`OUTER`]; all frames if no others exist.
 #[cfg(feature = "stacks")]
 fn outer(frames: &'static [usize]) -> &'static [usize] {
-    match own(frames.iter().map(|&at| FunctionOwner::at(at))) {
+    match allocator_frames(frames.iter().map(|&at| FunctionOwner::at(at))) {
         own if own < frames.len() => &frames[own..frames.len().min(own + OUTER)],
         _ => frames,
     }
@@ -300,7 +300,7 @@ fn outer(frames: &'static [usize]) -> &'static [usize] {
 
 /// Number of leading frames that belong to the allocator, including Rust library frames between them.
 #[cfg(feature = "stacks")]
-fn own(frames: impl Iterator<Item = FunctionOwner>) -> usize {
+fn allocator_frames(frames: impl Iterator<Item = FunctionOwner>) -> usize {
     let inner = frames.take_while(|whose| *whose != FunctionOwner::Others);
     inner.enumerate().filter(|(_, whose)| *whose == FunctionOwner::Own).last().map_or(0, |(at, _)| at + 1)
 }
@@ -321,11 +321,11 @@ impl FunctionOwner {
     fn at(at: usize) -> Self {
         let mut whose = Self::Others;
         backtrace::resolve(core::ptr::with_exposed_provenance_mut(at), |symbol| {
-            whose = symbol.name().map_or(Self::Others, |name| Self::named(&format!("{name:#}")));
+            whose = symbol.name().map_or(Self::Others, |name| Self::owner_of(&format!("{name:#}")));
         });
         whose
     }
-    fn named(name: &str) -> Self {
+    fn owner_of(name: &str) -> Self {
         let path = name.trim_start_matches(['<', '&']);
         let is_of = |crates: &[&str]| {
             crates.iter().any(|of| path.strip_prefix(of).is_some_and(|rest| rest.starts_with("::")))
@@ -447,7 +447,7 @@ mod tests {
             ("server::main", Others),
             ("malloc", Others),
         ] {
-            assert_eq!(FunctionOwner::named(name), whose, "{name}");
+            assert_eq!(FunctionOwner::owner_of(name), whose, "{name}");
         }
         for (frames, cut) in [
             (&[Own, Library, Own, Others][..], 3),
@@ -457,13 +457,13 @@ mod tests {
             (&[Own, Own], 2),
             (&[], 0),
         ] {
-            assert_eq!(own(frames.iter().copied()), cut, "{frames:?}");
+            assert_eq!(allocator_frames(frames.iter().copied()), cut, "{frames:?}");
         }
         let inside = |f: *const ()| f.addr() + 1;
         let ours = inside(CallStack::save as *const ());
         let frames: &'static [usize] = Vec::leak(vec![ours, ours, inside(libc::getpid as *const ())]);
         assert_eq!(outer(frames), &frames[2..]);
-        assert_eq!(outer(&frames[..2]), &frames[..2], "of nothing else all is kept");
+        assert_eq!(outer(&frames[..2]), &frames[..2], "a stack without allocator frames is kept completely");
         assert_eq!(CallStack::of_frames(frames).outer().frames(), &frames[2..]);
     }
 
@@ -500,7 +500,7 @@ mod tests {
             // A tail call would remove the frame of a level.
             core::hint::black_box(stack)
         }
-        assert_eq!(deep(core::hint::black_box(2 * MOST)).frames().len(), MOST);
+        assert_eq!(deep(core::hint::black_box(2 * MAX_FRAMES)).frames().len(), MAX_FRAMES);
     }
 
     /// Regression test: if stacks were deep, and the allocator had more frames in one of them, a single call site was
@@ -514,9 +514,9 @@ mod tests {
             frames.extend((0..others).map(|nth| inside(libc::getpid as *const ()) + nth));
             CallStack::of_frames(&frames).outer()
         };
-        assert_eq!(told(2, MOST - 2), told(9, MOST - 9));
-        assert_eq!(told(2, MOST - 2).frames().len(), OUTER);
-        assert_eq!(told(2, OUTER - 1).frames().len(), OUTER - 1, "what is not as deep is told as a whole");
+        assert_eq!(told(2, MAX_FRAMES - 2), told(9, MAX_FRAMES - 9));
+        assert_eq!(told(2, MAX_FRAMES - 2).frames().len(), OUTER);
+        assert_eq!(told(2, OUTER - 1).frames().len(), OUTER - 1, "a shallow stack is recorded completely");
     }
 
     #[cfg(feature = "stacks")]
@@ -536,13 +536,13 @@ mod tests {
     #[test]
     fn equal_call_stacks_share_a_record() {
         let frames: Vec<Vec<usize>> =
-            (0..5000).map(|n| (0..1 + n % MOST).map(|i| 4096 * n + i).collect()).collect();
+            (0..5000).map(|n| (0..1 + n % MAX_FRAMES).map(|i| 4096 * n + i).collect()).collect();
         let save = || frames.iter().map(|frames| DEPOT.save(frames).unwrap()).collect::<Vec<_>>();
         let threads: Vec<Vec<u32>> = std::thread::scope(|scope| {
             let threads: Vec<_> = (0..4).map(|_| scope.spawn(save)).collect();
             threads.into_iter().map(|thread| thread.join().unwrap()).collect()
         });
-        assert!(threads.iter().all(|saved| *saved == threads[0]), "one number for all threads");
+        assert!(threads.iter().all(|saved| *saved == threads[0]), "all threads must get the same number");
         for (record, frames) in threads[0].iter().zip(&frames) {
             assert_eq!(DEPOT.frames(*record), frames);
         }
@@ -606,7 +606,7 @@ mod tests {
         );
         assert_eq!(CallStack::of_number(stacks[0].number()), stacks[0]);
         // A malloc may have called this code, so neither a stack nor symbols are taken.
-        let (inner, places) = alone(|| (CallStack::save(), stacks[0].to_string())).unwrap();
+        let (inner, places) = run_once(|| (CallStack::save(), stacks[0].to_string())).unwrap();
         assert_eq!(inner, CallStack::NONE);
         // A static program has no loader that knows the code's offset.
         let place = if cfg!(target_feature = "crt-static") { "  0x" } else { "+0x" };

@@ -25,7 +25,7 @@ use uslab_magazine::sync::Counter;
 use uslab_magazine::sync::{AtomicU8, Ordering::Relaxed, planted};
 
 /// Number of bytes of the pages per tag: the size of the smallest object.
-const GRAIN: usize = crate::geometry::WORD;
+const BYTES_PER_TAG: usize = crate::geometry::WORD;
 
 #[derive(Debug)]
 pub(crate) struct Tags {
@@ -49,7 +49,7 @@ impl Tags {
         backend: Backend,
         faults: &Faults,
     ) -> Option<Self> {
-        let bytes = pages.checked_mul(PAGE_SIZE / GRAIN)?;
+        let bytes = pages.checked_mul(PAGE_SIZE / BYTES_PER_TAG)?;
         Some(Self {
             memory: Reserved::growing(bytes, apart, &mut Reservation::none(backend, faults), BITMAP)?,
             bytes: Bytes::new(bytes),
@@ -60,13 +60,13 @@ impl Tags {
     }
     /// Reserves address space for the tags of the first `pages` pages.
     pub(crate) fn grow(&self, of: &PageAllocator, pages: usize) -> bool {
-        of.grow_table(&self.memory, pages * (PAGE_SIZE / GRAIN))
+        of.grow_table(&self.memory, pages * (PAGE_SIZE / BYTES_PER_TAG))
     }
 
     /// Commits the tags of a slab; returns `false` if memory is short.
     pub(crate) fn cover(&self, op: &Operation, slab: Pfn, order: Order) -> bool {
         let end = slab.get() as usize + order.pages() as usize;
-        self.memory.commit(op, end * (PAGE_SIZE / GRAIN))
+        self.memory.commit(op, end * (PAGE_SIZE / BYTES_PER_TAG))
     }
 
     /// Decommits the tags of decommitted pages. Returns the number of bytes.
@@ -81,7 +81,7 @@ impl Tags {
         self.seen.set(decommits);
         let mut bytes = 0;
         of.each_decommitted(|pages| {
-            let tags = pages.start * (PAGE_SIZE / GRAIN)..pages.end * (PAGE_SIZE / GRAIN);
+            let tags = pages.start * (PAGE_SIZE / BYTES_PER_TAG)..pages.end * (PAGE_SIZE / BYTES_PER_TAG);
             // SAFETY: these tags are all 0, and no slab is made at these pages while the zone is locked.
             if tags.end <= self.memory.committed() && unsafe { self.memory.discard(tags.clone()) } {
                 bytes += tags.len();
@@ -96,7 +96,7 @@ impl Tags {
     pub(crate) unsafe fn cut(&self, of: &PageAllocator, pages: usize) {
         // SAFETY: the region has no other user. By contract, no slab needs the unmapped tags.
         unsafe {
-            of.cut_table(&self.memory, pages * (PAGE_SIZE / GRAIN));
+            of.cut_table(&self.memory, pages * (PAGE_SIZE / BYTES_PER_TAG));
             self.tracks.cut(of);
         }
     }
@@ -105,7 +105,7 @@ impl Tags {
     #[inline(always)]
     fn at(&self, object: NonNull<u8>) -> Option<&AtomicU8> {
         let offset = object.addr().get().wrapping_sub(self.range);
-        if !offset.is_multiple_of(GRAIN) || offset / GRAIN >= self.memory.committed() {
+        if !offset.is_multiple_of(BYTES_PER_TAG) || offset / BYTES_PER_TAG >= self.memory.committed() {
             return None;
         }
         // SAFETY: the offset is within the committed bytes.

@@ -306,6 +306,9 @@ mod tests {
             // SAFETY: the records are no longer used.
             unsafe { tracks.uncover(slab) };
         }
-        assert!(!tracks.cover(&op, Pfn::new(PAGE_SIZE as u32), 1, &Faults::default()), "behind the range");
+        assert!(
+            !tracks.cover(&op, Pfn::new(PAGE_SIZE as u32), 1, &Faults::default()),
+            "the address is above the range"
+        );
     }
 }

@@ -20,7 +20,7 @@
 //! The objects belong to an [`ObjectCache`]: they never move, stay constructed, and keep their index in the magazines of CPUs.
 //! An allocation or free therefore takes no lock. See [`numbers`](super::numbers) for the word that threads share.
 
-use super::numbers::{Entry, LastReference, Numbers};
+use super::numbers::{Entry, LastReference, NumberTable};
 use crate::cache::core::Core;
 use crate::error::{AllocError, CacheError};
 use crate::objects::typed::{CacheBox, ObjectCache, ObjectCacheBuilder};
@@ -34,14 +34,14 @@ use uslab_handle::{Generations, Handle, HandleError, Word};
 use uslab_magazine::sync::{MODEL, abandoned, planted};
 
 /// An object, with the number that it keeps while it is constructed.
-struct Numbered<T> {
+struct NumberedObject<T> {
     value: T,
     /// Number of the object, set at its first allocation.
     number: Option<u32>,
-    numbers: Arc<Numbers>,
+    numbers: Arc<NumberTable>,
 }
 
-impl<T> Drop for Numbered<T> {
+impl<T> Drop for NumberedObject<T> {
     fn drop(&mut self) {
         if let (Some(number), false) = (self.number, abandoned()) {
             self.numbers.give(number);
@@ -74,8 +74,8 @@ impl<T> Drop for Numbered<T> {
 /// fork, the lock stays locked in the child for ever. In the child, use only handle caches that no other thread was using at
 /// the fork.
 pub struct HandleCache<T, W: Word = u64, const GENERATION_BITS: u32 = 32> {
-    objects: ObjectCache<Numbered<T>>,
-    numbers: Arc<Numbers>,
+    objects: ObjectCache<NumberedObject<T>>,
+    numbers: Arc<NumberTable>,
     handles: PhantomData<fn() -> W>,
 }
 
@@ -109,7 +109,7 @@ impl<T, W: Word, const GENERATION_BITS: u32> HandleCache<T, W, GENERATION_BITS> 
             let entry = self.entry(handle).ok_or(HandleError::Memory)?;
             entry.begin(object.into_raw().as_ptr().cast(), generation);
             // SAFETY: this call allocated the object. With the planted bug, another thread may already hold the object.
-            prepare(unsafe { &mut (*entry.object().cast::<Numbered<T>>()).value });
+            prepare(unsafe { &mut (*entry.object().cast::<NumberedObject<T>>()).value });
             return Ok(handle);
         });
         prepare(&mut object.value);
@@ -123,7 +123,7 @@ impl<T, W: Word, const GENERATION_BITS: u32> HandleCache<T, W, GENERATION_BITS> 
     }
 
     /// The object's number, and its next generation.
-    fn number(&self, object: &mut Numbered<T>) -> Result<(u32, u32), HandleError<AllocError>> {
+    fn number(&self, object: &mut NumberedObject<T>) -> Result<(u32, u32), HandleError<AllocError>> {
         if let Some(number) = object.number {
             if let Some(generation) = self.numbers.next(number) {
                 return Ok((number, generation));
@@ -263,7 +263,7 @@ impl<T, W: Word, const GENERATION_BITS: u32> Deref for Held<'_, T, W, GENERATION
     #[inline]
     fn deref(&self) -> &T {
         // SAFETY: a held object is a constructed object of the cache, to which users have only `&`.
-        let object: &Numbered<T> = unsafe { &*self.entry.object().cast() };
+        let object: &NumberedObject<T> = unsafe { &*self.entry.object().cast() };
         &object.value
     }
 }
@@ -317,10 +317,11 @@ impl<T: Send + Sync + 'static, C: Fn() -> T + Send + Sync + 'static> ObjectCache
     ) -> Result<HandleCache<T, W, GENERATION_BITS>, CacheError> {
         type H<W, const G: u32> = Handle<W, G>;
         let (slots, last) = (H::<W, GENERATION_BITS>::SLOTS, H::<W, GENERATION_BITS>::LAST_GENERATION);
-        let numbers = Arc::new(Numbers::new(slots, last, generations));
+        let numbers = Arc::new(NumberTable::new(slots, last, generations));
         let made = numbers.clone();
-        let numbered =
-            move |construct: C| move || Numbered { value: construct(), number: None, numbers: made.clone() };
+        let numbered = move |construct: C| {
+            move || NumberedObject { value: construct(), number: None, numbers: made.clone() }
+        };
         Ok(HandleCache {
             objects: self.map_constructor(numbered).build_on(core)?,
             numbers,
@@ -337,7 +338,7 @@ const _: () = {
 
 /// Checks the sizes that the table of costs of [`handle`](super) states.
 const _: () = {
-    assert!(MODEL || size_of::<Numbered<u64>>() == 8 + 16 && size_of::<Entry>() == 16);
+    assert!(MODEL || size_of::<NumberedObject<u64>>() == 8 + 16 && size_of::<Entry>() == 16);
 };
 
 /// Types that threads must not share are rejected:

@@ -36,7 +36,7 @@ fn stale_handle_is_detected_after_the_object_is_reused() {
     assert!(cache.free(first) && !cache.free(first));
     let second = cache.alloc_with(|number| *number = 2).unwrap();
     let found = cache.get(second).unwrap();
-    assert_eq!((core::ptr::from_ref(&*found), *found), (pointer, 2), "whoever kept the pointer sees 2");
+    assert_eq!((core::ptr::from_ref(&*found), *found), (pointer, 2), "a reader that kept the pointer sees 2");
     assert_eq!((second.index(), second.generation()), (first.index(), 2));
     assert!(cache.get(first).is_none() && !cache.is_valid(first) && !cache.free(first));
 }
@@ -51,7 +51,7 @@ fn last_holder_of_a_freed_handle_frees_the_object() {
     assert!(!cache.is_valid(handle) && cache.get(handle).is_none() && !cache.free(handle));
     drop(one);
     let other = cache.alloc_with(|number| *number = 8).unwrap();
-    assert_ne!(other.index(), handle.index(), "still in somebody's hands");
+    assert_ne!(other.index(), handle.index(), "the object is still held");
     assert_eq!((*two, cache.info().used), (7, 2));
     drop(two);
     assert_eq!(cache.info().used, 1);
@@ -71,7 +71,7 @@ fn object_keeps_its_handle_index_until_destruction() {
     let stale = Handle::new(0, 100).unwrap();
     assert!(cache.shrink() > 0);
     let handle = cache.alloc().unwrap();
-    assert!(made.get() > constructed, "new objects");
+    assert!(made.get() > constructed, "the objects are new");
     assert_eq!((handle.index(), handle.generation(), cache.is_valid(stale)), (0, 101, false));
     // The next generation of a free number was once not counted.
     let other = self::cache::<u64, 32>(&subsystem, WrapPolicy::Retire).0;
@@ -124,7 +124,7 @@ fn handle_index_retires_after_its_last_generation() {
         assert!(cache.free(handle));
         stale.push(handle);
     }
-    assert_eq!(cache.retired(), 2, "the third is found used up when it is asked for");
+    assert_eq!(cache.retired(), 2, "the allocation detects that the third generation was the last");
     cache.shrink();
     assert_eq!(cache.retired(), 3);
     assert_eq!(cache.alloc().map(Handle::index), Ok(3));
@@ -163,12 +163,12 @@ fn old_handle_is_valid_again_after_generations_wrap() {
 fn panic_in_the_prepare_closure_frees_the_object() {
     let subsystem = subsystem(Magazines::BySize);
     let (cache, _) = cache::<u64, 32>(&subsystem, WrapPolicy::Retire);
-    let prepare = || cache.alloc_with(|_| panic!("not today"));
+    let prepare = || cache.alloc_with(|_| panic!("intended panic"));
     assert!(uslab_magazine::sync::catch_panic(prepare).is_err());
     assert_eq!(cache.info().used, 0);
-    assert_eq!(cache.fresh_generation(), Some(1), "no life has begun");
+    assert_eq!(cache.fresh_generation(), Some(1), "no generation has begun");
     let handle = cache.alloc().unwrap();
-    assert_eq!((handle.index(), handle.generation()), (0, 1), "the life that did not begin");
+    assert_eq!((handle.index(), handle.generation()), (0, 1), "the generation that did not begin");
 }
 
 #[test]
@@ -198,8 +198,8 @@ fn object_with_a_holder_is_not_reused() {
     const STEPS: u64 = 20_000;
     let builder = ObjectCache::builder("shared").ctor(|| 0_u64);
     let cache: HandleCache<u64, u32, 16> = builder.build_handles(WrapPolicy::Retire).unwrap();
-    type Place = Mutex<Option<(Handle<u32, 16>, u64)>>;
-    let board: [Place; 16] = core::array::from_fn(|_| Mutex::new(None));
+    type SharedHandle = Mutex<Option<(Handle<u32, 16>, u64)>>;
+    let board: [SharedHandle; 16] = core::array::from_fn(|_| Mutex::new(None));
     let (found, freed, allocated) = (Counter::new(0), Counter::new(0), Counter::new(0));
     std::thread::scope(|scope| {
         for thread in 0..THREADS {

@@ -64,7 +64,7 @@ impl Entry {
         self.object.store(object, Relaxed);
         // Release: pairs with the Acquire in `hold` and `end`, so that a holder or freer finds the object prepared.
         self.word.store(u64::from(generation) << 32 | IN_USE, Release);
-        tell!("begins life {generation} of the object at {object:?}");
+        tell!("begins generation {generation} of the object at {object:?}");
     }
 
     /// Current word of the entry, as a hint.
@@ -90,11 +90,11 @@ impl Entry {
             if Self::generation(word) != generation || word & IN_USE == 0 {
                 return false;
             }
-            assert!(word & HOLDERS != HOLDERS, "an object has {HOLDERS} holders: no more can be counted");
+            assert!(word & HOLDERS != HOLDERS, "an object has {HOLDERS} holders, the maximum");
             // Acquire: pairs with the Release in `begin`; other holders continue the release sequence of `begin`.
             match self.word.compare_exchange(word, word + 1, Acquire, Relaxed) {
                 Ok(_) => {
-                    tell!("holds the object in life {generation}");
+                    tell!("holds the object in generation {generation}");
                     return true;
                 }
                 Err(now) => {
@@ -114,7 +114,7 @@ impl Entry {
         // thread that ended the life, come before the last holder frees the object. The Acquire pairs with the Release in
         // `let_go` and in `end`.
         let before = self.word.fetch_sub(1, AcqRel);
-        tell!("lets go: there were {} holders", before & HOLDERS);
+        tell!("releases the object: there were {} holders", before & HOLDERS);
         (before & (IN_USE | HOLDERS) == 1).then_some(LastReference)
     }
 
@@ -132,7 +132,7 @@ impl Entry {
             match self.word.compare_exchange(word, ended, AcqRel, Relaxed) {
                 Ok(_) => {
                     planted!("a free does not wait for holders" => return Some(Some(LastReference)));
-                    tell!("ends life {generation}: {} holders", ended & HOLDERS);
+                    tell!("ends generation {generation}: {} holders", ended & HOLDERS);
                     return Some((ended & HOLDERS == 0).then_some(LastReference));
                 }
                 Err(now) => {
@@ -162,7 +162,7 @@ struct Free {
 }
 
 #[derive(Debug)]
-pub(super) struct Numbers {
+pub(super) struct NumberTable {
     /// Entries of each segment, never freed; null before the segment is made.
     segments: [AtomicPtr<Entry>; SEGMENTS],
     free: Mutex<Free>,
@@ -172,7 +172,7 @@ pub(super) struct Numbers {
     generations: Generations,
 }
 
-impl Numbers {
+impl NumberTable {
     pub(super) fn new(limit: u64, last: u32, generations: Generations) -> Self {
         let segments = core::array::from_fn(|_| AtomicPtr::new(null_mut()));
         let limit = limit.min((FIRST << SEGMENTS) - FIRST);
@@ -255,7 +255,7 @@ impl Numbers {
         // Relaxed: the caller got the object from the thread that last changed the word.
         match Entry::generation(self.entry(number)?.word.load(Relaxed)) {
             0 => self.generations.first(self.last),
-            generation => self.generations.after(generation, self.last),
+            generation => self.generations.next_generation(generation, self.last),
         }
     }
 
@@ -286,7 +286,9 @@ impl Numbers {
         let entries = (0..used).filter_map(|number| self.entry(number as u32));
         // The next life of a free number has the next generation.
         let used = entries.map(|entry| match Entry::generation(entry.now()) {
-            next if next > 0 && !entry.is_in(next) => self.generations.after(next, self.last).unwrap_or(next),
+            next if next > 0 && !entry.is_in(next) => {
+                self.generations.next_generation(next, self.last).unwrap_or(next)
+            }
             now => now,
         });
         self.generations.fresh(used, self.last)
@@ -296,7 +298,7 @@ impl Numbers {
     }
 }
 
-impl Drop for Numbers {
+impl Drop for NumberTable {
     fn drop(&mut self) {
         if abandoned() {
             return;
@@ -317,16 +319,16 @@ impl Drop for Numbers {
 mod tests {
     use super::*;
 
-    fn numbers(limit: u64) -> Numbers {
-        Numbers::new(limit, 255, Generations::default())
+    fn numbers(limit: u64) -> NumberTable {
+        NumberTable::new(limit, 255, Generations::default())
     }
 
     #[test]
     fn number_table_segments_cover_all_32_bit_numbers() {
         for (number, at) in [(0, (0, 0)), (63, (0, 63)), (64, (1, 0)), (191, (1, 127)), (192, (2, 0))] {
-            assert_eq!(Numbers::at(number), at);
+            assert_eq!(NumberTable::at(number), at);
         }
-        let (segment, place) = Numbers::at(u32::MAX);
+        let (segment, place) = NumberTable::at(u32::MAX);
         assert!(segment < SEGMENTS && (place as u64) < FIRST << segment);
         assert!((FIRST << SEGMENTS) - FIRST > u64::from(u32::MAX));
     }
@@ -358,7 +360,7 @@ mod tests {
         numbers.give(0);
         assert_eq!((numbers.take(), numbers.retired()), (Ok((1, 1)), 1));
         // The first generation already exceeds the last one.
-        let none = Numbers::new(64, 255, Generations { first: 256, ..Generations::default() });
+        let none = NumberTable::new(64, 255, Generations { first: 256, ..Generations::default() });
         assert_eq!(none.take(), Err(HandleError::Full { slots: 64, retired: 0 }));
     }
 

@@ -19,7 +19,11 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 fn setup() -> impl Strategy<Value = Setup> {
-    any::<[bool; 3]>().prop_map(|[few, wrap, worn]| Setup { few, wrap, worn })
+    any::<[bool; 3]>().prop_map(|[few_slots, wrap, near_last_generation]| Setup {
+        few_slots,
+        wrap,
+        near_last_generation,
+    })
 }
 
 proptest! {

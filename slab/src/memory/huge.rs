@@ -66,7 +66,7 @@ use uslab_magazine::sync::{AtomicBool, Counter, Rank, planted};
 use uslab_magazine::{Operation, Paths};
 
 /// Maximum number of pieces: about as many mappings as Linux grants a process (`vm.max_map_count`).
-const MOST: usize = if cfg!(loom) { 1 } else { 1 << 16 };
+const MAX_PIECES: usize = if cfg!(loom) { 1 } else { 1 << 16 };
 
 /// Number of bytes of freed mappings that are kept by default.
 ///
@@ -76,8 +76,8 @@ const MOST: usize = if cfg!(loom) { 1 } else { 1 << 16 };
 /// 0.8 s (502).
 pub const HUGE_CACHE: usize = 256 << 20;
 
-/// One part in `LEAST` of the limit is kept however few bytes are in use.
-const LEAST: usize = 4;
+/// One part in `MIN_KEPT_DIVISOR` of the limit is kept however few bytes are in use.
+const MIN_KEPT_DIVISOR: usize = 4;
 
 /// Upper bound of a process's address space in bytes, which saves a query of the system.
 pub(crate) const ADDRESSES: usize = (1_u64 << if usize::BITS == 64 { 47 } else { 30 }) as usize;
@@ -131,13 +131,13 @@ pub(crate) struct Huge {
     guards: usize,
     faults: Faults,
     /// Maximum number of bytes of freed mappings that are kept.
-    keep: usize,
+    max_kept_bytes: usize,
     /// True if addresses were limited (`RLIMIT_AS`) at the last check. Frees do not check the limit, because a sandbox may kill
     /// the program for the system call.
     limited: AtomicBool,
     pieces: ForkMutex<HugeState>,
     /// Number of operations that called the system.
-    asked: Counter,
+    system_calls: Counter,
 }
 
 /// Pieces and counts, under the lock.
@@ -186,12 +186,12 @@ struct QuarantinedRanges {
 }
 
 /// Maximum number of resting pieces.
-const RESTING: usize = 64;
+const MAX_RESTING_PIECES: usize = 64;
 
 impl QuarantinedRanges {
     /// Adds a freed piece; returns the oldest piece if the ring is full.
     fn put(&mut self, region: Region) -> Option<Region> {
-        self.next = (self.next + 1) % RESTING;
+        self.next = (self.next + 1) % MAX_RESTING_PIECES;
         self.regions[self.next].replace(region)
     }
     fn pop(&mut self) -> Option<Region> {
@@ -278,14 +278,14 @@ impl Drop for Table {
 
 impl Huge {
     /// Number of bytes of address space of a table.
-    pub(crate) const TABLE_BYTES: usize = (MOST * size_of::<Region>()).next_multiple_of(PAGE_SIZE);
+    pub(crate) const TABLE_BYTES: usize = (MAX_PIECES * size_of::<Region>()).next_multiple_of(PAGE_SIZE);
 
-    /// Makes the allocator, which keeps up to `keep` bytes of freed mappings; `None` if address space for the table is refused.
+    /// Makes the allocator, which keeps up to `max_kept_bytes` bytes of freed mappings; `None` if address space for the table is refused.
     /// With `guards`, up to that number of pieces are followed by an inaccessible page, and freed addresses rest for a while.
     pub(crate) fn new(
         addresses: &mut Reservation,
         huge_pages: HugePages,
-        keep: usize,
+        max_kept_bytes: usize,
         guards: usize,
     ) -> Option<Self> {
         // An address limit does not matter within a large reservation.
@@ -301,7 +301,7 @@ impl Huge {
             reused: 0,
             unmapped: 0,
             resting: QuarantinedRanges {
-                regions: (0..if guards > 0 { RESTING } else { 0 }).map(|_| None).collect(),
+                regions: (0..if guards > 0 { MAX_RESTING_PIECES } else { 0 }).map(|_| None).collect(),
                 next: 0,
             },
         };
@@ -311,10 +311,10 @@ impl Huge {
             guard: if guards > 0 { PAGE_SIZE } else { 0 },
             guards,
             faults: addresses.faults.clone(),
-            keep,
+            max_kept_bytes,
             limited: AtomicBool::new(limited),
             pieces: ForkMutex::new(Rank::Huge, pieces),
-            asked: Counter::new(0),
+            system_calls: Counter::new(0),
         })
     }
 
@@ -324,7 +324,7 @@ impl Huge {
         let cached_pages = (pieces.freed.bytes() / PAGE_SIZE) as u64;
         drop(pieces);
         // A system call after the lock was released may be counted beyond the operations.
-        let commit = self.asked.get().min(allocs + frees);
+        let commit = self.system_calls.get().min(allocs + frees);
         let paths = Paths { pages: allocs + frees - commit, commit, ..Paths::default() };
         HugeInfo { allocs, frees, pages, cached_pages, reused, unmapped, paths }
     }
@@ -401,7 +401,7 @@ impl Huge {
             mappings.refuse();
         }
         let memory = self.hand_out(piece, false)?;
-        self.asked.add(1);
+        self.system_calls.add(1);
         Some(memory)
     }
 
@@ -450,16 +450,19 @@ impl Huge {
             pieces.unmapped += u64::from(gone.is_some());
             drop(pieces);
             gone.into_iter().for_each(|gone| _ = self.unmap(gone));
-            self.asked.add(1);
+            self.system_calls.add(1);
             return Ok(bytes);
         }
-        let keep = self.keep.min((pieces.pages as usize * PAGE_SIZE).max(self.keep / LEAST));
+        let max_kept_bytes = self
+            .max_kept_bytes
+            .min((pieces.pages as usize * PAGE_SIZE).max(self.max_kept_bytes / MIN_KEPT_DIVISOR));
         // Address space that would be left if no freed mapping were kept.
         let left = |(limit, has): (usize, usize)| {
             limit.saturating_sub(has).saturating_add(pieces.freed.bytes() + piece.bytes())
         };
-        let keep = limit.map_or(keep, |limit| keep.min(left(limit) / 4)) / PAGE_SIZE * PAGE_SIZE;
-        let fits = piece.is_divisible() && piece.bytes() <= keep;
+        let max_kept_bytes =
+            limit.map_or(max_kept_bytes, |limit| max_kept_bytes.min(left(limit) / 4)) / PAGE_SIZE * PAGE_SIZE;
+        let fits = piece.is_divisible() && piece.bytes() <= max_kept_bytes;
         let back = if fits && self.guard == 0 { pieces.freed.put(piece) } else { Some(piece) };
         pieces.unmapped += u64::from(back.is_some());
         drop(pieces);
@@ -468,9 +471,9 @@ impl Huge {
             let unmapped = self.unmap(back).unwrap_or_else(|instead| instead);
             if self.guard > 0 { all } else { unmapped }
         });
-        let bytes = self.unmap_each(|freed| freed.pop_above(keep)) + back;
+        let bytes = self.unmap_each(|freed| freed.pop_above(max_kept_bytes)) + back;
         if bytes > 0 {
-            self.asked.add(1);
+            self.system_calls.add(1);
         }
         Ok(bytes)
     }

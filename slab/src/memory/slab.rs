@@ -176,11 +176,11 @@ fn free_bit(bits: &mut [u64], index: usize) -> Result<(), AlreadyFree> {
 
 /// Table of bitmaps that do not fit into a frame: 64 bytes for each page, committed as far as used.
 #[derive(Debug)]
-pub(crate) struct Side {
+pub(crate) struct BitmapTable {
     memory: Reserved,
 }
 
-impl Side {
+impl BitmapTable {
     /// Makes a table for `pages` pages, of uncommitted address space. With `apart`, most of the address space is missing until
     /// the table [grows](Reserved::grow).
     pub(crate) fn new(pages: usize, apart: Option<usize>, addresses: &mut Reservation) -> Option<Self> {
@@ -210,20 +210,20 @@ impl Side {
 
 /// Iterator over the runs of unused pages of a slab: the first page and the number of pages of each run.
 #[derive(Debug)]
-pub(crate) struct Unused {
+pub(crate) struct UnusedPageRuns {
     slab: Pfn,
     part: u32,
     found: u16,
 }
 
-impl Unused {
+impl UnusedPageRuns {
     /// Number of pages of all remaining runs.
     pub(crate) fn pages(&self) -> u32 {
         self.found.count_ones() * self.part
     }
 }
 
-impl Iterator for Unused {
+impl Iterator for UnusedPageRuns {
     type Item = (Pfn, u32);
     fn next(&mut self) -> Option<(Pfn, u32)> {
         let first = self.found.trailing_zeros();
@@ -237,12 +237,12 @@ impl Iterator for Unused {
 pub(crate) struct Slab<'a> {
     pub(crate) pfn: Pfn,
     frame: &'a Frame,
-    side: &'a Side,
+    side: &'a BitmapTable,
 }
 
 impl<'a> Slab<'a> {
     /// The slab whose first page is `pfn`.
-    pub(crate) fn at(frames: &'a FrameTable, side: &'a Side, pfn: Pfn) -> Self {
+    pub(crate) fn at(frames: &'a FrameTable, side: &'a BitmapTable, pfn: Pfn) -> Self {
         Self { pfn, frame: frames.frame(pfn), side }
     }
 
@@ -254,7 +254,8 @@ impl<'a> Slab<'a> {
     unsafe fn with<R>(&self, f: impl FnOnce(&mut Fill, &mut [u64], &mut [u64]) -> R) -> R {
         self.frame.data().with_mut(|data| {
             // SAFETY: by contract, no other thread accesses the words now.
-            let (word, own) = unsafe { &mut *data }.split_first_mut().expect("five words");
+            let (word, own) =
+                unsafe { &mut *data }.split_first_mut().expect("the bitmap must have five words");
             let mut head = Head::unpack(*word);
             let objects = usize::from(head.fill.objects);
             let all = head.constructed.words(objects);
@@ -414,7 +415,7 @@ impl<'a> Slab<'a> {
     /// # Safety
     /// The conditions of [`Slab::alloc_bits`] hold, and `geometry` belongs to the slab. The caller discards the pages before an
     /// object on them is taken.
-    pub(crate) unsafe fn discard_unused(&self, geometry: &Geometry) -> Unused {
+    pub(crate) unsafe fn discard_unused(&self, geometry: &Geometry) -> UnusedPageRuns {
         let pages = self.frame.state().order().pages();
         let part = part(pages);
         let mut found = 0_u16;
@@ -439,7 +440,7 @@ impl<'a> Slab<'a> {
             head.discarded |= found;
             *word = head.pack();
         });
-        Unused { slab: self.pfn, part, found }
+        UnusedPageRuns { slab: self.pfn, part, found }
     }
 
     /// Indices of the free objects that are constructed; of all free objects if the slab has no second bitmap.
@@ -537,22 +538,23 @@ mod tests {
     }
 
     /// Makes a page of side table, for 64 pages.
-    fn side() -> Side {
-        Side::new(64, None, &mut Reservation::none(Backend::Heap, &Faults::default())).unwrap()
+    fn side() -> BitmapTable {
+        BitmapTable::new(64, None, &mut Reservation::none(Backend::Heap, &Faults::default())).unwrap()
     }
 
     #[test]
     fn side_table_refuses_bitmap_words_beyond_its_end() {
         assert_eq!(side().memory.reserved(), 64 * SIDE_BYTES);
         assert!(side().commit_words(&Operation::new(), Pfn::new(63), 8));
-        assert!(!side().commit_words(&Operation::new(), Pfn::new(63), 9), "a word beyond the end");
+        assert!(!side().commit_words(&Operation::new(), Pfn::new(63), 9), "a word past the end was written");
     }
 
     /// A commit may run ahead by more than the bitmaps in use.
     #[cfg(all(target_os = "linux", not(uslab_heap)))]
     #[test]
     fn truncated_side_table_still_covers_the_remaining_pages() {
-        let side = Side::new(1 << 20, None, &mut Reservation::none(Backend::Os, &Faults::default())).unwrap();
+        let side =
+            BitmapTable::new(1 << 20, None, &mut Reservation::none(Backend::Os, &Faults::default())).unwrap();
         assert_eq!(side.memory.reserved(), SIDE_BYTES << 20);
         let pages = PageAllocator::new(crate::shadow::pages(1, 1, 8 << 20)).unwrap();
         // SAFETY: the table has no slabs.
@@ -596,8 +598,8 @@ mod tests {
     fn slab_consistency_check_detects_a_wrong_object_count() {
         let pages = uslab_buddy::PageAllocator::new(crate::shadow::pages(1, 1, 8 << 20)).unwrap();
         let block = pages.alloc(uslab_buddy::Order::MAX, crate::Gfp::empty(), None).unwrap();
-        let side =
-            Side::new(1 << 12, None, &mut Reservation::none(Backend::Heap, &Faults::default())).unwrap();
+        let side = BitmapTable::new(1 << 12, None, &mut Reservation::none(Backend::Heap, &Faults::default()))
+            .unwrap();
         let slab = Slab::at(pages.frames(), &side, Pfn::new(block.get() + 64));
         for objects in [1, 63, 64, 70, 128, FRAME_BITS, 300, 512] {
             let (mut taken, mut shown, mut expected) = (vec![], vec![], vec![0; words(objects)]);
@@ -606,15 +608,15 @@ mod tests {
                 assert!(slab.set_up(&Operation::new(), objects, Constructed::Together));
                 slab.alloc_bits(objects, false, None, |index| taken.push(index));
                 let thirds = taken.iter().copied().filter(|index| index % 3 == 0);
-                slab.free_bits(thirds, true, |index| panic!("{index} was out"));
+                slab.free_bits(thirds, true, |index| panic!("{index} was already allocated"));
                 slab.allocated(|word| shown.push(word));
                 assert!(slab.agrees(), "{objects}");
                 slab.with(|fill, _, _| fill.inuse += 1);
-                assert!(!slab.agrees(), "{objects}: one more than are out");
+                assert!(!slab.agrees(), "{objects}: no more objects are allocated");
                 slab.with(|fill, _, _| fill.inuse -= 1);
                 assert!(slab.agrees(), "{objects}");
                 slab.with(|_, bits, _| bits[0] |= 1);
-                assert!(!slab.agrees(), "{objects}: one is out that was not counted");
+                assert!(!slab.agrees(), "{objects}: an allocated object was not counted");
             }
             for index in (0..objects).filter(|index| index % 3 != 0) {
                 expected[index / 64] |= 1_u64 << (index % 64);

@@ -8,7 +8,7 @@
 mod owners;
 
 use crate::memory::page_classes::PageClasses;
-use crate::memory::slab::{SIDE_BYTES, Side, Slab};
+use crate::memory::slab::{BitmapTable, SIDE_BYTES, Slab};
 use core::ptr::NonNull;
 use owners::Owners;
 use uslab_buddy::Reservation;
@@ -22,7 +22,7 @@ use uslab_magazine::tracepoints::Step;
 #[derive(Debug)]
 pub(crate) struct SlabMemory {
     pub(crate) pages: PageAllocator,
-    side: Side,
+    side: BitmapTable,
     pub(crate) classes: PageClasses,
     owners: Owners,
 }
@@ -33,10 +33,10 @@ impl SlabMemory {
 
     /// Makes the metadata tables; `None` if address space for them is refused.
     pub(crate) fn new(pages: PageAllocator, addresses: &mut Reservation) -> Option<Self> {
-        let (most, apart) = (pages.most_pages(), pages.apart());
+        let (most, apart) = (pages.most_pages(), pages.required_spacing());
         Some(Self {
             pages,
-            side: Side::new(most, apart, addresses)?,
+            side: BitmapTable::new(most, apart, addresses)?,
             // Page classes are mapped as a whole, because a free may read the class of any page.
             classes: PageClasses::new(most, addresses)?,
             owners: Owners::new(most as u32),

@@ -12,7 +12,7 @@ use uslab_buddy::Gfp;
 use uslab_magazine::sync::{FirstPanic, abandoned, planted, relax, unique};
 
 /// Maximum number of retries, some seconds, before an iteration panics.
-const PATIENCE: u32 = 1 << 20;
+const MAX_RETRIES: u32 = 1 << 20;
 
 /// A container of values that never move, stored in slabs. Iterations skip free places.
 ///
@@ -138,7 +138,7 @@ impl<T> Hive<T> {
     /// # Panics
     /// Panics if the key belongs to another hive.
     pub fn remove(&mut self, key: Key<T>) -> T {
-        self.own(&key);
+        self.check_owner(&key);
         // SAFETY: the place was allocated from this cache, its value was moved out, and the key is consumed.
         let free = || unsafe { self.cache.free(key.value.cast()) };
         planted!("a hive reads the value of a free place" => free());
@@ -156,7 +156,7 @@ impl<T> Hive<T> {
     /// # Panics
     /// Panics if the key belongs to another hive.
     pub fn get(&self, key: &Key<T>) -> &T {
-        self.own(key);
+        self.check_owner(key);
         // SAFETY: the key belongs to this hive, so its place holds a value, which stays while the hive is borrowed.
         unsafe { key.value.as_ref() }
     }
@@ -165,7 +165,7 @@ impl<T> Hive<T> {
     /// # Panics
     /// Panics if the key belongs to another hive.
     pub fn get_mut(&mut self, key: &Key<T>) -> &mut T {
-        self.own(key);
+        self.check_owner(key);
         let mut value = key.value;
         // SAFETY: the key belongs to this hive, so its place holds a value, and the hive is borrowed exclusively.
         unsafe { value.as_mut() }
@@ -207,7 +207,7 @@ impl<T> Hive<T> {
                 places.iter_mut().map(|place| &mut place.0)
             })
         };
-        assert!(self.look(), "nobody can tell which places of {} are in use", self.cache.name());
+        assert!(self.look(), "the places of {} that are in use are unknown", self.cache.name());
         self.live.runs().flat_map(values)
     }
     /// Snapshot of the cache's numbers.
@@ -222,7 +222,7 @@ impl<T> Hive<T> {
     /// places with set bits only become fewer. Once the number of set bits equals the number of values, each set bit is a
     /// value.
     fn look(&mut self) -> bool {
-        for _ in 0..PATIENCE {
+        for _ in 0..MAX_RETRIES {
             if !self.stale {
                 return true;
             }
@@ -236,8 +236,8 @@ impl<T> Hive<T> {
         !self.stale
     }
     #[track_caller]
-    fn own(&self, key: &Key<T>) {
-        assert!(key.hive == self.number, "the key of another hive was used on {}", self.cache.name());
+    fn check_owner(&self, key: &Key<T>) {
+        assert!(key.hive == self.number, "the key belongs to another hive than {}", self.cache.name());
     }
 }
 
@@ -381,22 +381,22 @@ mod tests {
     /// Regression test: a hive of zero-sized values was refused, although a cache of zero-sized objects was not.
     #[test]
     fn zero_sized_hive_values_are_counted_and_dropped() {
-        thread_local!(static DROPS: core::cell::Cell<usize> = const { core::cell::Cell::new(0) });
+        thread_local!(static DROP_COUNT: core::cell::Cell<usize> = const { core::cell::Cell::new(0) });
         struct Token;
         impl Drop for Token {
             fn drop(&mut self) {
-                DROPS.set(DROPS.get() + 1);
+                DROP_COUNT.set(DROP_COUNT.get() + 1);
             }
         }
         let mut hive = hive::<Token>();
         let mut keys: Vec<_> = (0..1000).map(|_| hive.insert(Token).ok().unwrap()).collect();
         keys.drain(..400).for_each(|key| drop(hive.remove(key)));
         assert_eq!(
-            (DROPS.get(), hive.len(), hive.iter().count(), hive.iter_mut().count()),
+            (DROP_COUNT.get(), hive.len(), hive.iter().count(), hive.iter_mut().count()),
             (400, 600, 600, 600)
         );
         drop(hive);
-        assert_eq!(DROPS.get(), 1000);
+        assert_eq!(DROP_COUNT.get(), 1000);
         assert_eq!(Hive::<()>::new("unit").unwrap().iter().count(), 0);
     }
 
@@ -434,7 +434,7 @@ mod tests {
         struct Panics(#[allow(dead_code, reason = "counted")] Rc<()>, bool);
         impl Drop for Panics {
             fn drop(&mut self) {
-                assert!(!self.1, "on purpose");
+                assert!(!self.1, "intended panic");
             }
         }
         let (subsystem, value) = (subsystem(), Rc::new(()));

@@ -31,7 +31,7 @@ use uslab_magazine::sync::{catch_panic, thread_local};
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct StaticCache<T: Send + 'static> {
-    made: Published<ObjectCache<T>>,
+    cache: Published<ObjectCache<T>>,
     make: fn() -> Result<ObjectCache<T>, CacheError>,
 }
 
@@ -39,12 +39,12 @@ impl<T: Send + 'static> StaticCache<T> {
     /// Declares a static cache, which the function `make` will make.
     #[cfg(not(any(loom, shuttle)))]
     pub const fn new(make: fn() -> Result<ObjectCache<T>, CacheError>) -> Self {
-        Self { made: Published::new(), make }
+        Self { cache: Published::new(), make }
     }
     /// Declares a static cache, which the function `make` will make.
     #[cfg(any(loom, shuttle))]
     pub fn new(make: fn() -> Result<ObjectCache<T>, CacheError>) -> Self {
-        Self { made: Published::new(), make }
+        Self { cache: Published::new(), make }
     }
 
     /// The static's cache, which the first call makes. Cost of later calls: one load.
@@ -54,7 +54,7 @@ impl<T: Send + 'static> StaticCache<T> {
     /// if `make` calls `get` on the same thread.
     #[inline]
     pub fn get(&self) -> Result<&'static ObjectCache<T>, CacheError> {
-        self.made.get().map_or_else(|| self.start(), Ok)
+        self.cache.get().map_or_else(|| self.start(), Ok)
     }
 
     #[cold]
@@ -65,13 +65,13 @@ impl<T: Send + 'static> StaticCache<T> {
         self.make()
     }
     fn make(&self) -> Result<&'static ObjectCache<T>, CacheError> {
-        Ok(self.made.publish(Box::new((self.make)()?)))
+        Ok(self.cache.publish(Box::new((self.make)()?)))
     }
 }
 
 impl<T: Send + 'static> fmt::Debug for StaticCache<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("StaticCache").field(&self.made.get()).finish()
+        f.debug_tuple("StaticCache").field(&self.cache.get()).finish()
     }
 }
 
@@ -103,9 +103,9 @@ impl Starting {
             return Err(StartError::Starting);
         }
         STARTING.set(&raw const this);
-        let made = catch_panic(make);
+        let cache = catch_panic(make);
         STARTING.set(this.outer);
-        made.map_or_else(|panic| resume_unwind(panic), Ok)
+        cache.map_or_else(|panic| resume_unwind(panic), Ok)
     }
 }
 

@@ -602,7 +602,10 @@ impl<'c, T> CacheBox<'c, T> {
     /// `object` came from [`into_raw`](Self::into_raw) of a box of `cache`, is constructed, and has no other user.
     pub unsafe fn from_raw(cache: &'c ObjectCache<T>, object: NonNull<T>) -> Self {
         let made = Self::new(object);
-        debug_assert!(core::ptr::eq(made.cache(), cache.cache.cache()), "an object of another cache");
+        debug_assert!(
+            core::ptr::eq(made.cache(), cache.cache.cache()),
+            "the object must belong to the cache"
+        );
         made
     }
 

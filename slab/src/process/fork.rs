@@ -152,7 +152,7 @@ mod tests {
         let held = counting.1.take();
         // SAFETY: `before_fork` was called, and the process did not fork.
         unsafe { counting.after_fork_in_parent() };
-        assert_eq!(counting.1.take(), held, "all of them are given back");
+        assert_eq!(counting.1.take(), held, "all locks are released");
         held
     }
 

@@ -109,15 +109,15 @@ static STARTING: AtomicU32 = AtomicU32::new(0);
 const NEVER: u32 = u32::MAX;
 
 /// Milliseconds between two reaping intervals, as set by the program; 0 if unset.
-static REAP_WANTED: Fixed = Fixed::new(0);
+static REQUESTED_REAP_MS: Fixed = Fixed::new(0);
 /// Number of allocations per sample if memory is hardened by guard pages. Sampling at this rate costs some 20 ns per
 /// allocation.
 const HARDENED_GUARD: u32 = 1000;
-/// Number of allocations per sample, as set by the program; [`UNSAID`] if unset.
-static GUARD_WANTED: Fixed = Fixed::new(UNSAID);
-const UNSAID: u32 = u32::MAX;
+/// Number of allocations per sample, as set by the program; [`UNSET`] if unset.
+static REQUESTED_GUARD_PERIOD: Fixed = Fixed::new(UNSET);
+const UNSET: u32 = u32::MAX;
 fn guard_wanted() -> Option<u32> {
-    Some(GUARD_WANTED.get()).filter(|wanted| *wanted != UNSAID)
+    Some(REQUESTED_GUARD_PERIOD.get()).filter(|wanted| *wanted != UNSET)
 }
 
 impl Process {
@@ -126,7 +126,7 @@ impl Process {
     }
     /// Applies the program's reaping interval, unless the environment sets one.
     fn reap_as_wanted(&self) {
-        if let wanted @ 1.. = REAP_WANTED.get()
+        if let wanted @ 1.. = REQUESTED_REAP_MS.get()
             && !self.reap_is_said
         {
             self.malloc.core().background.reap_every(Duration::from_millis(wanted.into()));
@@ -155,7 +155,7 @@ fn process() -> Option<&'static Process> {
 thread_local! {
     /// True if this thread is starting the allocator. A start allocates some hundred times, and each test of the pid
     /// would be a system call.
-    static HERE: Cell<bool> = const { Cell::new(false) };
+    static STARTING_THREAD: Cell<bool> = const { Cell::new(false) };
 }
 
 #[cold]
@@ -163,16 +163,16 @@ thread_local! {
 fn start() -> Option<&'static Process> {
     // Relaxed: the pid publishes no other data; `PROCESS` publishes the allocator.
     let who = STARTING.load(Relaxed);
-    if who == NEVER || HERE.get() {
+    if who == NEVER || STARTING_THREAD.get() {
         return PROCESS.get();
     }
     let own = std::process::id();
     if who == own || STARTING.compare_exchange(who, own, Relaxed, Relaxed).is_err() {
         return PROCESS.get();
     }
-    HERE.set(true);
+    STARTING_THREAD.set(true);
     let started = start_here();
-    HERE.set(false);
+    STARTING_THREAD.set(false);
     started
 }
 
@@ -627,7 +627,7 @@ impl Uslab {
         #[cfg(unix)]
         at_fork::register();
         match PROCESS.get() {
-            None if !Options::given() => None,
+            None if !Options::are_options_given() => None,
             _ => process()?.dump,
         }
     }
@@ -740,7 +740,7 @@ impl Uslab {
     ///
     /// Cost: nothing on the inlined paths; some 20 us per sample, mostly for two call stacks and four system calls.
     pub fn guard_every(&self, allocations: u32) {
-        GUARD_WANTED.set(allocations.min(UNSAID - 1));
+        REQUESTED_GUARD_PERIOD.set(allocations.min(UNSET - 1));
         // AcqRel: pairs with the AcqRel at the end of a start: the later operation sees the stores before the earlier one.
         STARTING.fetch_add(0, AcqRel);
         if let Some(process) = PROCESS.get() {
@@ -776,7 +776,7 @@ impl Uslab {
     /// `USLAB_OPTIONS`, or `reap=0` for no thread, takes precedence. The function may be called before the first
     /// allocation, and does not start the allocator.
     pub fn reap_every(&self, interval: Duration) {
-        REAP_WANTED.set(u32::try_from(interval.as_millis()).unwrap_or(u32::MAX).max(1));
+        REQUESTED_REAP_MS.set(u32::try_from(interval.as_millis()).unwrap_or(u32::MAX).max(1));
         // AcqRel: pairs with the AcqRel at the end of a start: the later operation sees the stores before the earlier one.
         STARTING.fetch_add(0, AcqRel);
         if let Some(process) = PROCESS.get() {

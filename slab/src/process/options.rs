@@ -138,13 +138,15 @@ fn environment() -> Option<&'static CStr> {
 
 impl Options {
     /// Returns `true` if `USLAB_OPTIONS` is set.
-    pub(crate) fn given() -> bool {
+    pub(crate) fn are_options_given() -> bool {
         environment().is_some()
     }
 
     /// Parses `USLAB_OPTIONS`.
     pub(crate) fn of_environment() -> Self {
-        let Some(text) = environment().and_then(|text| kept(text.to_bytes())) else { return Self::default() };
+        let Some(text) = environment().and_then(|text| permanent_copy(text.to_bytes())) else {
+            return Self::default();
+        };
         Self::parse(text, |bad| {
             say(format_args!("uslab: USLAB_OPTIONS: `{}`: expected {EXPECTED}; ignored", bad.escape_ascii()));
         })
@@ -232,7 +234,7 @@ impl Options {
 
 /// Makes a permanent copy of the environment's text, because programs may overwrite the text to change their displayed
 /// name.
-fn kept(text: &[u8]) -> Option<&'static [u8]> {
+fn permanent_copy(text: &[u8]) -> Option<&'static [u8]> {
     let copy = bootstrap::alloc(Layout::for_value(text))?;
     // SAFETY: the copy has that many bytes, and is never unmapped or shared.
     unsafe {

@@ -204,7 +204,7 @@ mod tests {
             std::fs::create_dir_all(file.parent().unwrap()).unwrap();
             std::fs::write(file, text).unwrap();
         }
-        fn least(&self, groups: &str) -> Option<u64> {
+        fn smallest_limit(&self, groups: &str) -> Option<u64> {
             of_groups(groups, self.0.to_str().unwrap())
         }
     }
@@ -225,7 +225,7 @@ mod tests {
                 ("a/memory.high", "max\n"),
             ],
         );
-        let least = |group: &str| root.least(&format!("0::{group}\n"));
+        let least = |group: &str| root.smallest_limit(&format!("0::{group}\n"));
         assert_eq!(["/a/b", "/a", "/", "/c"].map(least), [Some(2000), Some(2000), None, None]);
         root.put("a/b/memory.max", "1000\n");
         assert_eq!(["/a/b", "/a/b/c/d", "/a"].map(least), [Some(1000), Some(1000), Some(2000)]);
@@ -247,13 +247,14 @@ mod tests {
                 ("cpu/a/b/memory.limit_in_bytes", "1\n"),
             ],
         );
-        let least = |group: &str| root.least(&format!("9:name=systemd:/\n5:cpu,memory:{group}\n0::/\n"));
+        let least =
+            |group: &str| root.smallest_limit(&format!("9:name=systemd:/\n5:cpu,memory:{group}\n0::/\n"));
         assert_eq!(["/a/b", "/a"].map(least), [Some(4000), Some(5000)]);
         assert_eq!(least("/docker/0123"), Some(9_223_372_036_854_771_712));
-        assert_eq!(root.least("4:cpu:/a/b\n"), None);
+        assert_eq!(root.smallest_limit("4:cpu:/a/b\n"), None);
         // With a version-1 controller, version 2 does not control memory.
         root.put("memory.max", "3000\n");
-        assert_eq!([least("/a/b"), root.least("0::/a/b\n")], [Some(4000), Some(3000)]);
+        assert_eq!([least("/a/b"), root.smallest_limit("0::/a/b\n")], [Some(4000), Some(3000)]);
     }
 
     #[test]
@@ -261,15 +262,15 @@ mod tests {
         let numbers = ["", "\n", "lots\n", "-1\n", "1e3\n", "99999999999999999999999999\n", "\u{fffd}\n"];
         for text in numbers {
             let root = Root::new("numbers", &[("a/memory.max", text), ("memory.max", "700\n")]);
-            assert_eq!(root.least("0::/a\n"), Some(700), "{text:?}");
+            assert_eq!(root.smallest_limit("0::/a\n"), Some(700), "{text:?}");
         }
         let root = Root::new("lists", &[("memory.max", "700\n"), ("a/memory.max/folder", "1\n")]);
-        assert_eq!(root.least("0::/a\n"), Some(700), "a folder of this name");
+        assert_eq!(root.smallest_limit("0::/a\n"), Some(700), "a folder of this name");
         for groups in ["", "\n\n", "rubbish\n", "4:memory\n", ":\n", "4:memoryless:/a\n"] {
-            assert_eq!(root.least(groups), None, "{groups:?}");
+            assert_eq!(root.smallest_limit(groups), None, "{groups:?}");
         }
         let long = format!("0::/{}\n", "x/".repeat(5000));
-        assert_eq!(root.least(&long), Some(700), "a name that is too long for a path");
+        assert_eq!(root.smallest_limit(&long), Some(700), "a name that is too long for a path");
         assert_eq!(number(&["/nowhere/", "memory.max"]), None);
         assert_eq!(read(&["/proc/self/cgroup"], &mut []), Some(""));
     }
@@ -288,12 +289,12 @@ mod tests {
         put("memory.current", "1500\n");
         assert!(group.is_short());
         put("memory.high", "max\n");
-        assert!(!group.is_short(), "there is no mark");
+        assert!(!group.is_short(), "the file must not exist");
         put("memory.high", "lots\n");
         let wrong = MemoryGroup::at(&directory).unwrap_err().to_string();
         assert!(wrong.contains("memory.high: expected bytes or `max`, not \"lots\""), "{wrong}");
         std::fs::remove_dir_all(&directory).unwrap();
-        assert!(!group.is_short(), "it has gone");
+        assert!(!group.is_short(), "the group was removed");
     }
 
     #[test]

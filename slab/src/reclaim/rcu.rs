@@ -51,9 +51,9 @@ mod collector {
     use core::mem::ManuallyDrop;
     use crossbeam_epoch::{Collector, Guard, LocalHandle};
 
-    struct Explored<T>(ManuallyDrop<T>);
+    struct CheckedDrop<T>(ManuallyDrop<T>);
 
-    impl<T> Drop for Explored<T> {
+    impl<T> Drop for CheckedDrop<T> {
         fn drop(&mut self) {
             if !std::thread::panicking() {
                 // SAFETY: the collector is not used after this drop.
@@ -62,10 +62,10 @@ mod collector {
         }
     }
     uslab_sync::lazy_static! {
-        static ref COLLECTOR: Explored<Collector> = Explored(ManuallyDrop::new(Collector::new()));
+        static ref COLLECTOR: CheckedDrop<Collector> = CheckedDrop(ManuallyDrop::new(Collector::new()));
     }
     uslab_sync::thread_local! {
-        static HANDLE: Explored<LocalHandle> = Explored(ManuallyDrop::new(COLLECTOR.0.register()));
+        static HANDLE: CheckedDrop<LocalHandle> = CheckedDrop(ManuallyDrop::new(COLLECTOR.0.register()));
     }
     pub(super) fn pin() -> Guard {
         // A thread may pin once more while it exits.

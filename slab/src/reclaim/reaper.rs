@@ -46,7 +46,7 @@ struct State {
 }
 
 #[derive(Debug, Default)]
-struct Shared {
+struct ReaperState {
     state: Mutex<State>,
     changed: Condvar,
 }
@@ -66,7 +66,7 @@ struct Shared {
 #[derive(Debug)]
 #[must_use = "dropping it stops it"]
 pub struct Reaper {
-    shared: Arc<Shared>,
+    shared: Arc<ReaperState>,
     threads: Vec<JoinHandle<()>>,
     /// Pipe that is closed to stop the watcher of pressure.
     watching: Option<io::PipeWriter>,
@@ -151,7 +151,7 @@ impl Reaper {
     }
 }
 
-fn run(core: &dyn Reap, shared: &Shared, interval: Duration, group: Option<&MemoryGroup>) {
+fn run(core: &dyn Reap, shared: &ReaperState, interval: Duration, group: Option<&MemoryGroup>) {
     loop {
         let mut short = {
             let mut state = shared.state.lock();
@@ -223,7 +223,7 @@ mod tests {
     fn wait(until: impl Fn() -> bool) {
         let begun = Instant::now();
         while !until() {
-            assert!(begun.elapsed() < Duration::from_secs(60), "it does not come to that");
+            assert!(begun.elapsed() < Duration::from_secs(60), "this allocation must not run");
             std::thread::yield_now();
         }
     }
@@ -269,7 +269,7 @@ mod tests {
         }
         wait(|| reaper.pressures() > 0);
         assert_eq!(cache.info().slabs, 0);
-        assert!(dropped.get() >= 3, "a quarter of ten");
+        assert!(dropped.get() >= 3, "a quarter of ten objects");
         // The watcher exits although the socket stays ready.
         drop(reaper);
     }

@@ -215,7 +215,7 @@ mod tests {
     }
     impl Drop for Unregisters {
         fn drop(&mut self) {
-            panic!("on purpose");
+            panic!("intended panic");
         }
     }
 

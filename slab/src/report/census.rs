@@ -171,7 +171,7 @@ impl Census {
     }
 
     fn add(&mut self, core: &Core, cache: &Cache) -> Result<(), Violation> {
-        let Listed { slabs, pages, objects, inuse, count } = Listed::by(core, cache)?;
+        let ListTotals { slabs, pages, objects, inuse, count } = ListTotals::count_lists(core, cache)?;
         // Reads no name, which may be in a slab that is being made for this very cache.
         let info = cache.numbers();
         let cached = info.in_magazines + info.in_depot + info.quarantined;
@@ -221,7 +221,7 @@ impl Census {
 
 /// Totals over the slabs on the lists of a cache's nodes, and the nodes' own counts.
 #[derive(Default)]
-struct Listed {
+struct ListTotals {
     slabs: u64,
     pages: u64,
     objects: u64,
@@ -229,8 +229,8 @@ struct Listed {
     count: NodeCount,
 }
 
-impl Listed {
-    fn by(core: &Core, cache: &Cache) -> Result<Self, Violation> {
+impl ListTotals {
+    fn count_lists(core: &Core, cache: &Cache) -> Result<Self, Violation> {
         let (mut listed, mut count, mut wrong) = (Self::default(), NodeCount::default(), None);
         for node in cache.nodes() {
             count = count
@@ -271,11 +271,11 @@ impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
             Self::List { on, fill } => {
-                write!(f, "it is on list {on:?} and belongs on {:?} ({fill:?})", State::from(fill))
+                write!(f, "the slab is on list {on:?}, but belongs on {:?} ({fill:?})", State::from(fill))
             }
-            Self::Bitmap(fill) => write!(f, "its bitmap does not agree with {fill:?}"),
-            Self::Objects { has, fit } => write!(f, "it has {has} objects, {fit} fit"),
-            Self::Owner => f.write_str("its frames name another owner"),
+            Self::Bitmap(fill) => write!(f, "the slab's bitmap does not agree with {fill:?}"),
+            Self::Objects { has, fit } => write!(f, "the slab has {has} objects, but {fit} fit"),
+            Self::Owner => f.write_str("the slab's frames name another owner"),
         }
     }
 }

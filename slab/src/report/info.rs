@@ -362,7 +362,7 @@ impl fmt::Display for Statistics<'_> {
         if refused > 0 {
             writeln!(
                 f,
-                "# drains: {refused} of {passes} were refused (membarrier): what CPUs hold stays there"
+                "# drains: {refused} of {passes} were refused (membarrier): objects stay on the CPUs"
             )?;
         }
         let paths = self.0.paths();
@@ -413,7 +413,7 @@ impl FromStr for SlabInfo {
 }
 
 /// Upper bound of a row's numbers, below which sums over the rows of a table do not overflow. Physical addresses have 52 bits.
-const MOST: u64 = 1 << 40;
+const MAX_ROW_NUMBER: u64 = 1 << 40;
 
 /// Parses one line of the table, which may end with statistics. A name may have blanks.
 impl FromStr for Row {
@@ -422,7 +422,7 @@ impl FromStr for Row {
     fn from_str(text: &str) -> Result<Self, ParseError> {
         const NUMBERS: &str = "five numbers after the name, up to 2^40";
         let expected = |expected| ParseError { line: 1, expected };
-        let number = |digits: &str| digits.parse().ok().filter(|n| *n <= MOST);
+        let number = |digits: &str| digits.parse().ok().filter(|n| *n <= MAX_ROW_NUMBER);
         let (left, right) = text
             .rsplit_once(": tunables")
             .ok_or_else(|| expected("` : tunables` after a name and five numbers"))?;
@@ -512,8 +512,8 @@ mod tests {
             format!("{HEADER}\ninode {objects} 2 3 4 5 : tunables 0 0 0 : slabdata 1 {slabs} 0\n")
                 .parse::<SlabInfo>()
         };
-        assert!(parse(MOST, MOST).is_ok());
-        for text in [parse(MOST + 1, 0), parse(0, MOST + 1), parse(u64::MAX, 0)] {
+        assert!(parse(MAX_ROW_NUMBER, MAX_ROW_NUMBER).is_ok());
+        for text in [parse(MAX_ROW_NUMBER + 1, 0), parse(0, MAX_ROW_NUMBER + 1), parse(u64::MAX, 0)] {
             assert_eq!(text.unwrap_err().line, 2);
         }
     }

@@ -353,7 +353,7 @@ mod tests {
         }
         let mut walk = walk(&objects);
         walk.search_range(first..first + bytes - size_of::<usize>());
-        assert_eq!(reached(&walk), [true, true, true, false], "its end");
+        assert_eq!(reached(&walk), [true, true, true, false], "the end of the object");
         // SAFETY: the test made this mapping.
         unsafe { libc::munmap(base, bytes) };
     }
@@ -390,9 +390,9 @@ mod tests {
         }
         let mut searched = 0;
         map.each_written(range.start..range.start + bytes / 4, |part| searched += part.len());
-        assert_eq!(searched, 0, "never written, and not by a search either");
+        assert_eq!(searched, 0, "a search must not write to unwritten pages");
         PageMap(None).each_written(range.clone(), |part| searched += part.len());
-        assert_eq!(searched, bytes, "without a table everything is searched");
+        assert_eq!(searched, bytes, "without a table the search reads all pages");
         // SAFETY: the test made this mapping.
         unsafe { libc::munmap(base, bytes) };
     }

@@ -177,11 +177,11 @@ const CACHES: &[Metric<CacheInfo>] = &[
     },
     single("uslab_cache_bytes", "Bytes of the pages of all slabs.", &[("", |c| c.pages * PAGE)]),
     single("uslab_cache_used_bytes", "Bytes of objects in use.", &[("", |c| c.used * c.object_size)]),
-    single("uslab_cache_allocs_total", "Objects handed out.", &[("", |c| c.allocs)]),
-    single("uslab_cache_frees_total", "Objects taken back.", &[("", |c| c.frees)]),
+    single("uslab_cache_allocs_total", "Objects allocated.", &[("", |c| c.allocs)]),
+    single("uslab_cache_frees_total", "Objects freed.", &[("", |c| c.frees)]),
     Metric {
         name: "uslab_cache_operations_total",
-        help: "Allocations and frees, by the dearest thing that each did.",
+        help: "Allocations and frees, by where they were served.",
         label: "path",
         series: &[
             ("cpu", |c| c.paths.cpu),
@@ -198,19 +198,19 @@ const CACHES: &[Metric<CacheInfo>] = &[
     ),
     single(
         "uslab_cache_depot_waits_total",
-        "Visits to the depots that waited for another one.",
+        "Visits to the depots that waited for the lock.",
         &[("", |c| c.depot_contention)],
     ),
     single("uslab_cache_magazine_fills_total", "Magazines filled from slabs.", &[("", |c| c.fills)]),
     single(
         "uslab_cache_magazines_refused",
-        "1 for a cache that was to have magazines and works without: no number or no memory was left.",
+        "1 for a cache that should have magazines but has none, because no class number or memory was available.",
         &[("", |c| c.magazines_refused.into())],
     ),
-    single("uslab_cache_magazine_flushes_total", "Magazines given back to slabs.", &[("", |c| c.flushes)]),
+    single("uslab_cache_magazine_flushes_total", "Magazines flushed to slabs.", &[("", |c| c.flushes)]),
     single(
         "uslab_cache_other_node_allocs_total",
-        "Allocations that got an object of another memory node than wanted.",
+        "Allocations that got an object of another memory node than requested.",
         &[("", |c| c.other_node_allocs)],
     ),
     single(
@@ -220,29 +220,33 @@ const CACHES: &[Metric<CacheInfo>] = &[
     ),
     single(
         "uslab_cache_held_bytes",
-        "Bytes that constructed objects hold beside their own, where that is known.",
+        "Bytes that constructed objects hold in addition to their size, if the cache measures them.",
         &[("", |c| c.held_bytes)],
     ),
-    single("uslab_cache_slabs_made_total", "Slabs made.", &[("", |c| c.slabs_made)]),
-    single("uslab_cache_slabs_released_total", "Slabs given back.", &[("", |c| c.slabs_released)]),
+    single("uslab_cache_slabs_made_total", "Slabs created.", &[("", |c| c.slabs_made)]),
+    single("uslab_cache_slabs_released_total", "Slabs freed.", &[("", |c| c.slabs_released)]),
     single(
         "uslab_cache_limit_bytes",
-        "The most bytes of all slabs; 0 is no limit.",
+        "Limit of the bytes of all slabs; 0 is no limit.",
         &[("", |c| (c.limit.unwrap_or(0) * PAGE) << c.order)],
     ),
-    single("uslab_cache_waiting", "Who waits for an object at the limit.", &[("", |c| c.waiting)]),
-    single("uslab_cache_waits_total", "Waits at the limit that are over.", &[("", |c| c.waits)]),
-    single("uslab_cache_waited_seconds_total", "Seconds that these took.", &[("", |c| c.waited_ns)]),
+    single("uslab_cache_waiting", "Callers that wait for an object at the limit.", &[("", |c| c.waiting)]),
+    single("uslab_cache_waits_total", "Finished waits at the limit.", &[("", |c| c.waits)]),
+    single("uslab_cache_waited_seconds_total", "Seconds of the finished waits.", &[("", |c| c.waited_ns)]),
     single("uslab_cache_failures_total", "Allocations that failed.", &[("", |c| c.failures)]),
-    single("uslab_cache_corruptions_total", "Frees refused, damage found.", &[("", |c| c.corruptions)]),
+    single(
+        "uslab_cache_corruptions_total",
+        "Refused frees and detected corruptions.",
+        &[("", |c| c.corruptions)],
+    ),
 ];
 
 const ACCOUNTS: &[Metric<AccountInfo>] = &[
     single("uslab_account_charged_bytes", "Bytes that are charged.", &[("", |a| a.charged)]),
-    single("uslab_account_peak_bytes", "The most charged at a time.", &[("", |a| a.peak)]),
-    single("uslab_account_limit_bytes", "The most that there may be.", &[("", |a| a.limit)]),
-    single("uslab_account_refusals_total", "Slabs that it had no room for.", &[("", |a| a.refusals)]),
-    single("uslab_account_waiting", "Who waits in its caches.", &[("", |a| a.waiting)]),
+    single("uslab_account_peak_bytes", "Maximum of the charged bytes.", &[("", |a| a.peak)]),
+    single("uslab_account_limit_bytes", "Limit of the charged bytes.", &[("", |a| a.limit)]),
+    single("uslab_account_refusals_total", "Slabs that the limit refused.", &[("", |a| a.refusals)]),
+    single("uslab_account_waiting", "Callers that wait in the account's caches.", &[("", |a| a.waiting)]),
 ];
 
 const ZONES: &[Metric<ZoneInfo>] = &[
@@ -260,12 +264,12 @@ const ZONES: &[Metric<ZoneInfo>] = &[
     },
     single(
         "uslab_zone_charged_bytes",
-        "Of the free bytes, those that mappings of their own have under a limit.",
+        "Free bytes of separate mappings under a limit.",
         &[("", |z| u64::from(z.charged) * PAGE)],
     ),
     Metric {
         name: "uslab_zone_operations_total",
-        help: "Blocks of pages that went through per-CPU magazines, either way, by the dearest thing that each did.",
+        help: "Page blocks allocated and freed through per-CPU magazines, by where they were served.",
         label: "path",
         series: &[
             ("cpu", |z| z.per_cpu_events.paths.cpu),
@@ -276,7 +280,7 @@ const ZONES: &[Metric<ZoneInfo>] = &[
     },
 ];
 
-const WHOLE: &[Metric<Info>] = &[
+const SUBSYSTEM_METRICS: &[Metric<Info>] = &[
     Metric {
         name: "uslab_beyond_caches_bytes",
         help: "Bytes of memory in use that no cache serves: blocks of pages, and mappings of their own.",
@@ -297,17 +301,17 @@ const WHOLE: &[Metric<Info>] = &[
     },
     single(
         "uslab_huge_reused_total",
-        "Pieces with a mapping of their own that got a freed one.",
+        "Large blocks that reused a freed mapping.",
         &[("", |i| i.huge.reused)],
     ),
     single(
         "uslab_huge_unmapped_total",
-        "Freed mappings, or parts of some, that went back to the system.",
+        "Freed mappings, or parts of them, that were returned to the system.",
         &[("", |i| i.huge.unmapped)],
     ),
     Metric {
         name: "uslab_large_operations_total",
-        help: "Blocks of pages that no cache serves, either way, by the dearest thing that each did.",
+        help: "Page blocks allocated and freed without a cache, by where they were served.",
         label: "path",
         series: &[
             ("cpu", |i| i.kmalloc_large.paths.cpu),
@@ -335,9 +339,9 @@ const WHOLE: &[Metric<Info>] = &[
 ];
 
 /// Value of a label, with backslash, quote and line feed escaped.
-struct Escaped<'s>(&'s str);
+struct EscapedLabel<'s>(&'s str);
 
-impl Display for Escaped<'_> {
+impl Display for EscapedLabel<'_> {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         self.0.split_inclusive(['\\', '"', '\n']).try_for_each(|part| match part.as_bytes() {
             [.., b'\n'] => write!(f, "{}\\n", &part[..part.len() - 1]),
@@ -350,13 +354,13 @@ impl Display for Escaped<'_> {
 /// A sample's labels, and its value.
 type Sample<'i> = (Vec<(&'static str, &'i str)>, u64);
 /// Labels, and all items that have these labels.
-type Measured<'i, T> = (Vec<(&'static str, &'i str)>, Vec<&'i T>);
+type LabelledItems<'i, T> = (Vec<(&'static str, &'i str)>, Vec<&'i T>);
 /// Function that gets each metric's name, help and samples.
 type Visitor<'v> = dyn FnMut(&'static str, &'static str, &[Sample<'_>]) -> fmt::Result + 'v;
 
 fn visit<T: 'static>(
     metrics: &[Metric<T>],
-    measured: &[Measured<'_, T>],
+    measured: &[LabelledItems<'_, T>],
     visitor: &mut Visitor<'_>,
 ) -> fmt::Result {
     metrics.iter().filter(|_| !measured.is_empty()).try_for_each(|Metric { name, help, label, series }| {
@@ -401,7 +405,7 @@ impl Exposition<'_> {
         });
         visit(ZONES, &zones.collect::<Vec<_>>(), visitor)?;
         let whole = self.heaps.iter().map(|(heap, info)| (labels(heap, []), vec![*info]));
-        visit(WHOLE, &whole.collect::<Vec<_>>(), visitor)
+        visit(SUBSYSTEM_METRICS, &whole.collect::<Vec<_>>(), visitor)
     }
 }
 
@@ -413,7 +417,7 @@ impl Display for Exposition<'_> {
             samples.iter().try_for_each(|(labels, value)| {
                 f.write_str(name)?;
                 for (i, (label, value)) in labels.iter().enumerate() {
-                    write!(f, "{}{label}=\"{}\"", if i == 0 { '{' } else { ',' }, Escaped(value))?;
+                    write!(f, "{}{label}=\"{}\"", if i == 0 { '{' } else { ',' }, EscapedLabel(value))?;
                 }
                 f.write_str(if labels.is_empty() { " " } else { "} " })?;
                 match seconds(name, *value) {

@@ -38,7 +38,7 @@ impl Watched {
     fn set(&self, value: u32) {
         // SAFETY: loom watches the access; shuttle runs all threads on one thread.
         self.value.with_mut(|at| unsafe { *at = value });
-        assert_eq!(self.holders.get(), 0, "somebody holds the object that is prepared");
+        assert_eq!(self.holders.get(), 0, "the object being prepared has a holder");
     }
     fn get(&self) -> u32 {
         // SAFETY: loom watches the access; shuttle runs all threads on one thread.
@@ -46,7 +46,7 @@ impl Watched {
     }
 }
 
-type Named = Handle<u32, 28>;
+type ObjectHandle = Handle<u32, 28>;
 
 /// Number of places through which threads pass handles.
 const PLACES: usize = if cfg!(loom) { 1 } else { 2 };
@@ -60,7 +60,7 @@ struct Objects {
     passed: [AtomicU64; PLACES],
     /// State that belongs to the owner of index 0.
     #[cfg(loom)]
-    beside: Watched,
+    index_0_state: Watched,
 }
 
 impl Objects {
@@ -75,21 +75,21 @@ impl Objects {
             core,
             passed,
             #[cfg(loom)]
-            beside: Watched::new(),
+            index_0_state: Watched::new(),
         })
     }
     #[cfg(loom)]
-    fn alloc(&self, value: u32) -> Named {
+    fn alloc(&self, value: u32) -> ObjectHandle {
         self.cache.alloc_with(|object| object.set(value)).unwrap()
     }
     #[cfg(shuttle)]
-    fn try_alloc(&self, value: u32) -> Option<Named> {
+    fn try_alloc(&self, value: u32) -> Option<ObjectHandle> {
         let handle = self.cache.alloc_with(|object| object.set(value));
         let refused = |error: &_| matches!(error, HandleError::Object(AllocError::Memory(_)));
         assert!(handle.as_ref().err().is_none_or(refused), "{handle:?}");
         handle.ok()
     }
-    fn hold(&self, handle: Named) -> Option<Held<'_, Watched, u32, 28>> {
+    fn hold(&self, handle: ObjectHandle) -> Option<Held<'_, Watched, u32, 28>> {
         let held = self.cache.get(handle)?;
         #[cfg(shuttle)]
         held.holders.add(1);
@@ -102,15 +102,15 @@ impl Objects {
         held.holders.sub(1);
     }
     /// Returns `true` if the handle finds an object, and checks that the object has `value` as long as it is held.
-    fn find(&self, handle: Named, value: u32) -> bool {
+    fn find(&self, handle: ObjectHandle, value: u32) -> bool {
         self.hold(handle).map(|held| Self::let_go(held, value)).is_some()
     }
-    fn pass(&self, place: usize, handle: Named, value: u32) {
+    fn pass(&self, place: usize, handle: ObjectHandle, value: u32) {
         self.passed[place].store(u64::from(value) << 32 | u64::from(handle.to_bits()), Relaxed);
     }
-    fn passed(&self, place: usize) -> Option<(Named, u32)> {
+    fn shared_handle(&self, place: usize) -> Option<(ObjectHandle, u32)> {
         let passed = self.passed[place].load(Relaxed);
-        Some((Named::from_bits(passed as u32)?, (passed >> 32) as u32))
+        Some((ObjectHandle::from_bits(passed as u32)?, (passed >> 32) as u32))
     }
     fn census(&self, used: u64) {
         let census = self.core.check().unwrap_or_else(|violation| panic!("census: {violation}"));
@@ -139,11 +139,11 @@ const STEPS: usize = 12;
 /// cache only once (H3), and is prepared again only after all holders have dropped it (H5).
 #[cfg(shuttle)]
 pub(super) fn four_use_and_free() {
-    struct Shared {
+    struct SharedCache {
         world: Arc<Objects>,
         used: Counter,
     }
-    fn side(Shared { world, used }: &Shared, thread: usize) {
+    fn side(SharedCache { world, used }: &SharedCache, thread: usize) {
         let free = |handle| used.sub(world.cache.free(handle).into());
         let (mut held, mut known) = (vec![], vec![]);
         for step in 0..STEPS {
@@ -154,14 +154,14 @@ pub(super) fn four_use_and_free() {
                     let value = (1 + thread * STEPS + step) as u32;
                     if let Some(handle) = world.try_alloc(value) {
                         used.add(1);
-                        let before = world.passed(place);
+                        let before = world.shared_handle(place);
                         world.pass(place, handle, value);
                         known.extend(before);
                     }
                 }
-                2 => known.extend(world.passed(place)),
+                2 => known.extend(world.shared_handle(place)),
                 3 => {
-                    let passed = world.passed(place);
+                    let passed = world.shared_handle(place);
                     held.extend(passed.and_then(|(handle, value)| Some((world.hold(handle)?, value))));
                 }
                 4 => held.pop().into_iter().for_each(|(held, value)| Objects::let_go(held, value)),
@@ -169,24 +169,24 @@ pub(super) fn four_use_and_free() {
                 6 => {
                     // Guesses the handle of the object's next life, which begins with another value.
                     let Some((handle, value)) = known.last() else { continue };
-                    let guess = Named::new(handle.index(), handle.generation() + 1);
+                    let guess = ObjectHandle::new(handle.index(), handle.generation() + 1);
                     if let Some(held) = guess.and_then(|guess| world.hold(guess)) {
                         let found = held.get();
-                        assert_ne!(found, *value, "an object is found before it is prepared");
+                        assert_ne!(found, *value, "an object is found only after it is prepared");
                         Objects::let_go(held, found);
                     }
                 }
                 7 => known.pop().into_iter().for_each(|(handle, _)| free(handle)),
-                _ => world.passed(place).into_iter().for_each(|(handle, _)| free(handle)),
+                _ => world.shared_handle(place).into_iter().for_each(|(handle, _)| free(handle)),
             }
         }
         held.into_iter().for_each(|(held, value)| Objects::let_go(held, value));
         known.into_iter().for_each(|(handle, _)| free(handle));
     }
     let world = Objects::new(SMALL);
-    let shared = Arc::new(Shared { world, used: Counter::new(0) });
+    let shared = Arc::new(SharedCache { world, used: Counter::new(0) });
     crowd(&shared, THREADS, side);
-    let Some(Shared { world, used }) = Arc::into_inner(shared) else { panic!("the threads have ended") };
+    let Some(SharedCache { world, used }) = Arc::into_inner(shared) else { panic!("the threads have ended") };
     Objects::end(world, used.get());
 }
 
@@ -194,12 +194,12 @@ pub(super) fn four_use_and_free() {
 /// stale handle finds no object, although its number is reused (H7).
 #[cfg(shuttle)]
 pub(super) fn four_get_numbers() {
-    struct Shared {
+    struct SharedCache {
         world: Arc<Objects>,
         /// Number of users of an object, by index.
         owners: [Counter; 4],
     }
-    fn side(Shared { world, owners }: &Shared, thread: usize) {
+    fn side(SharedCache { world, owners }: &SharedCache, thread: usize) {
         let (mut mine, mut stale) = (vec![], vec![]);
         for step in 0..STEPS {
             migrate_between_cpus(2);
@@ -209,7 +209,7 @@ pub(super) fn four_get_numbers() {
                     if let Some(handle) = world.try_alloc(value) {
                         let owners = &owners[handle.index() as usize];
                         owners.add(1);
-                        assert_eq!(owners.get(), 1, "two objects of one number");
+                        assert_eq!(owners.get(), 1, "two objects have the same number");
                         mine.push((handle, value));
                     }
                 }
@@ -227,8 +227,10 @@ pub(super) fn four_get_numbers() {
         assert!(mine.iter().all(|(handle, value)| world.find(*handle, *value)));
     }
     let world = Objects::new(SMALL);
-    let shared = Arc::new(Shared { world, owners: [(); 4].map(|()| Counter::new(0)) });
+    let shared = Arc::new(SharedCache { world, owners: [(); 4].map(|()| Counter::new(0)) });
     crowd(&shared, THREADS, side);
-    let Some(Shared { world, owners }) = Arc::into_inner(shared) else { panic!("the threads have ended") };
+    let Some(SharedCache { world, owners }) = Arc::into_inner(shared) else {
+        panic!("the threads have ended")
+    };
     Objects::end(world, owners.iter().map(Counter::get).sum());
 }

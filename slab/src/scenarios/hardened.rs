@@ -1,6 +1,6 @@
 //! Scenarios of hardening under several threads: quarantine, slots of samples, tags.
 
-use super::world::{SMALL, all_gone, beside};
+use super::world::{SMALL, all_gone, run_beside};
 use crate::cache::core::Core;
 use crate::debug::check::on_cpu;
 use crate::debug::guard::Pool;
@@ -19,7 +19,7 @@ pub(super) fn drop_during_delayed_frees(objects: u32, places: usize) {
     let core = Core::new(Config { magazines: SMALL, harden, ..Config::for_models(2) }).unwrap();
     let cache = ObjectCache::<u64>::builder("model").ctor(|| 7).build_on(&core).unwrap();
     let free = |object: OwnedBox<u64>| move || drop(object);
-    beside((0..objects).map(|_| free(cache.alloc_owned().unwrap())).collect(), || drop(cache));
+    run_beside((0..objects).map(|_| free(cache.alloc_owned().unwrap())).collect(), || drop(cache));
     all_gone(core);
 }
 
@@ -44,7 +44,7 @@ pub(super) fn two_free_a_sample() {
     let other = thread::spawn(free());
     free()();
     other.join().unwrap();
-    assert_eq!(right.get(), 1, "two frees of one sample were right");
+    assert_eq!(right.get(), 1, "at most one free of a sample succeeds");
     assert!(pool.alloc(8, 8).is_some());
 }
 
@@ -56,7 +56,7 @@ pub(super) fn a_slot_is_used_again(others: u32) {
         let pool = pool.clone();
         move || {
             if let Some(object) = pool.alloc(8, 8) {
-                assert!(pool.free(object.addr().get()).is_ok(), "a sample of two");
+                assert!(pool.free(object.addr().get()).is_ok(), "a sample has one owner");
             }
         }
     };
@@ -90,8 +90,8 @@ pub(super) fn three_free_a_checked_object() {
             unsafe { cache.free(object) };
         }
     };
-    beside(vec![free(0), free(1)], free(1));
-    assert_eq!(refused.get(), 2, "two frees of one object were right");
+    run_beside(vec![free(0), free(1)], free(1));
+    assert_eq!(refused.get(), 2, "at most one free of an object succeeds");
     drop(cache);
     all_gone(core);
 }

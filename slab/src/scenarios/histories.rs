@@ -36,27 +36,27 @@ fn any_value() -> u64 {
     choose(1 << 20) as u64
 }
 fn explained(outcome: Result<(), impl Debug>) {
-    assert!(outcome.is_ok(), "no order explains what was seen: {outcome:?}");
+    assert!(outcome.is_ok(), "no sequential order explains the results: {outcome:?}");
 }
 
 // ---- handles ----
 
 /// State of the object that a handle names.
 #[derive(Clone, PartialEq, Eq, Hash)]
-enum Life {
+enum HandleLife {
     NotYet,
     Live(u64),
     Over,
 }
 type Name = Handle<u32, 28>;
 #[derive(Clone, Copy, Debug)]
-enum Named {
+enum HandleOp {
     Alloc(Name, u64),
     IsValid(Name, bool),
     Get(Name, Option<u64>),
     Free(Name, bool),
 }
-impl Named {
+impl HandleOp {
     fn handle(&self) -> u32 {
         match self {
             Self::Alloc(handle, _)
@@ -66,15 +66,15 @@ impl Named {
         }
     }
 }
-impl Spec for Life {
-    type Op = Named;
-    fn allows(&mut self, op: &Named) -> bool {
+impl Spec for HandleLife {
+    type Op = HandleOp;
+    fn allows(&mut self, op: &HandleOp) -> bool {
         let value = if let Self::Live(value) = self { Some(*value) } else { None };
         match op {
-            Named::Alloc(_, value) => core::mem::replace(self, Self::Live(*value)) == Self::NotYet,
-            Named::IsValid(_, valid) => value.is_some() == *valid,
-            Named::Get(_, found) => value == *found,
-            Named::Free(_, freed) => {
+            HandleOp::Alloc(_, value) => core::mem::replace(self, Self::Live(*value)) == Self::NotYet,
+            HandleOp::IsValid(_, valid) => value.is_some() == *valid,
+            HandleOp::Get(_, found) => value == *found,
+            HandleOp::Free(_, freed) => {
                 if value.is_some() {
                     *self = Self::Over;
                 }
@@ -86,13 +86,13 @@ impl Spec for Life {
 
 /// Four threads use handles that any thread allocated, including stale handles.
 pub(super) fn handles() {
-    struct Seen {
+    struct HistoryState {
         core: std::sync::Arc<Core>,
         cache: HandleCache<u64, u32, 28>,
         known: Mutex<Vec<Name>>,
-        recorder: Recorder<Named>,
+        recorder: Recorder<HandleOp>,
     }
-    fn side(Seen { core, cache, known, recorder }: &Seen, _: usize) {
+    fn side(HistoryState { core, cache, known, recorder }: &HistoryState, _: usize) {
         for _ in 0..STEPS {
             migrate_between_cpus(2);
             let what = choose(10);
@@ -113,19 +113,19 @@ pub(super) fn handles() {
                         relax();
                         Some(*held)
                     };
-                    recorder.call(get, |found| Named::Get(handle, *found));
+                    recorder.call(get, |found| HandleOp::Get(handle, *found));
                 }
                 Some(handle) if what < 6 => {
-                    recorder.call(|| cache.is_valid(handle), |valid| Named::IsValid(handle, *valid));
+                    recorder.call(|| cache.is_valid(handle), |valid| HandleOp::IsValid(handle, *valid));
                 }
                 Some(handle) if what < 8 => {
-                    recorder.call(|| cache.free(handle), |freed| Named::Free(handle, *freed));
+                    recorder.call(|| cache.free(handle), |freed| HandleOp::Free(handle, *freed));
                 }
                 _ => {
                     let value = any_value();
                     let alloc = || cache.alloc_with(|object| *object = value).ok();
                     let handle =
-                        recorder.call(alloc, |handle| handle.map(|handle| Named::Alloc(handle, value)));
+                        recorder.call(alloc, |handle| handle.map(|handle| HandleOp::Alloc(handle, value)));
                     known.lock().extend(handle);
                 }
             }
@@ -134,10 +134,14 @@ pub(super) fn handles() {
     let core = core(1);
     let builder = ObjectCache::builder("named").ctor(|| 0_u64);
     let cache = builder.build_handles_on(&core, Generations::default()).unwrap();
-    let seen =
-        Arc::new(Seen { core: core.clone(), cache, known: Mutex::new(vec![]), recorder: Recorder::new() });
+    let seen = Arc::new(HistoryState {
+        core: core.clone(),
+        cache,
+        known: Mutex::new(vec![]),
+        recorder: Recorder::new(),
+    });
     crowd(&seen, THREADS, side);
-    explained(check_each(&Life::NotYet, &seen.recorder.history(), Named::handle));
+    explained(check_each(&HandleLife::NotYet, &seen.recorder.history(), HandleOp::handle));
     drop(seen);
     all_gone(core);
 }
@@ -149,20 +153,20 @@ pub(super) fn handles() {
 struct Places(BTreeMap<usize, (usize, u64)>);
 /// Operation on a hive; the hive's number comes first.
 #[derive(Clone, Debug)]
-enum Kept {
+enum HiveOp {
     Insert(usize, usize, u64),
     Get(usize, usize, u64),
     Remove(usize, usize, u64),
     Walk(usize, Vec<(usize, u64)>),
 }
 impl Spec for Places {
-    type Op = Kept;
-    fn allows(&mut self, op: &Kept) -> bool {
+    type Op = HiveOp;
+    fn allows(&mut self, op: &HiveOp) -> bool {
         match op {
-            Kept::Insert(hive, place, value) => self.0.insert(*place, (*hive, *value)).is_none(),
-            Kept::Get(hive, place, value) => self.0.get(place) == Some(&(*hive, *value)),
-            Kept::Remove(hive, place, value) => self.0.remove(place) == Some((*hive, *value)),
-            Kept::Walk(hive, walked) => {
+            HiveOp::Insert(hive, place, value) => self.0.insert(*place, (*hive, *value)).is_none(),
+            HiveOp::Get(hive, place, value) => self.0.get(place) == Some(&(*hive, *value)),
+            HiveOp::Remove(hive, place, value) => self.0.remove(place) == Some((*hive, *value)),
+            HiveOp::Walk(hive, walked) => {
                 let own = self.0.iter().filter(|(_, (of, _))| of == hive);
                 own.map(|(place, (_, value))| (*place, *value)).eq(walked.iter().copied())
             }
@@ -181,12 +185,12 @@ pub(super) fn hives() {
         hive: Hive<u64>,
         keys: Vec<(usize, Key<u64>)>,
     }
-    struct Seen {
+    struct HistoryState {
         core: std::sync::Arc<Core>,
         kits: Mutex<Vec<Kit>>,
-        recorder: Recorder<Kept>,
+        recorder: Recorder<HiveOp>,
     }
-    fn step(Kit { number, hive, keys }: &mut Kit, recorder: &Recorder<Kept>) {
+    fn step(Kit { number, hive, keys }: &mut Kit, recorder: &Recorder<HiveOp>) {
         let number = *number;
         let what = choose(6);
         if what == 0 {
@@ -196,7 +200,7 @@ pub(super) fn hives() {
                 walked.sort_unstable();
                 walked
             };
-            recorder.call(walk, |walked| Kept::Walk(number, walked.clone()));
+            recorder.call(walk, |walked| HiveOp::Walk(number, walked.clone()));
         } else if what < 3 && keys.len() < VALUES {
             let value = any_value();
             let insert = || {
@@ -204,19 +208,19 @@ pub(super) fn hives() {
                 Some((core::ptr::from_ref(hive.get(&key)).addr(), key))
             };
             let noted = |kept: &Option<(usize, _)>| {
-                kept.as_ref().map(|(place, _)| Kept::Insert(number, *place, value))
+                kept.as_ref().map(|(place, _)| HiveOp::Insert(number, *place, value))
             };
             keys.extend(recorder.call(insert, noted));
         } else if let Some((place, key)) = keys.pop() {
             if what == 3 {
-                recorder.call(|| *hive.get(&key), |value| Kept::Get(number, place, *value));
+                recorder.call(|| *hive.get(&key), |value| HiveOp::Get(number, place, *value));
                 keys.push((place, key));
             } else {
-                recorder.call(|| hive.remove(key), |value| Kept::Remove(number, place, *value));
+                recorder.call(|| hive.remove(key), |value| HiveOp::Remove(number, place, *value));
             }
         }
     }
-    fn side(Seen { core, kits, recorder }: &Seen, _: usize) {
+    fn side(HistoryState { core, kits, recorder }: &HistoryState, _: usize) {
         for _ in 0..STEPS {
             migrate_between_cpus(2);
             let mut mine = {
@@ -238,7 +242,7 @@ pub(super) fn hives() {
         keys: vec![],
     };
     let kits = Mutex::new((0..HIVES).map(kit).collect());
-    let seen = Arc::new(Seen { core: core.clone(), kits, recorder: Recorder::new() });
+    let seen = Arc::new(HistoryState { core: core.clone(), kits, recorder: Recorder::new() });
     crowd(&seen, THREADS, side);
     explained(check(&Places::default(), &seen.recorder.history()));
     drop(seen);
@@ -249,23 +253,23 @@ pub(super) fn hives() {
 
 /// State of a pool with a reserve.
 #[derive(Clone, Default, PartialEq, Eq, Hash)]
-struct Reserved {
+struct PoolState {
     out: BTreeSet<usize>,
 }
 #[derive(Clone, Copy, Debug)]
-enum Taken {
+enum PoolOp {
     /// Object that an allocation got; `None` if it was refused.
     Alloc(Option<usize>),
     Free(usize),
 }
-impl Spec for Reserved {
-    type Op = Taken;
-    fn allows(&mut self, op: &Taken) -> bool {
+impl Spec for PoolState {
+    type Op = PoolOp;
+    fn allows(&mut self, op: &PoolOp) -> bool {
         match op {
             // As long as fewer objects are out than the reserve holds, the next allocation succeeds.
-            Taken::Alloc(None) => self.out.len() >= RESERVE,
-            Taken::Alloc(Some(object)) => self.out.insert(*object),
-            Taken::Free(object) => self.out.remove(object),
+            PoolOp::Alloc(None) => self.out.len() >= RESERVE,
+            PoolOp::Alloc(Some(object)) => self.out.insert(*object),
+            PoolOp::Free(object) => self.out.remove(object),
         }
     }
 }
@@ -274,23 +278,24 @@ const RESERVE: usize = 2;
 
 /// Four threads allocate from a pool, and from its cache.
 pub(super) fn pools() {
-    struct Seen {
+    struct HistoryState {
         core: std::sync::Arc<Core>,
         pool: Mempool,
-        recorder: Recorder<Taken>,
+        recorder: Recorder<PoolOp>,
     }
-    fn side(Seen { core, pool, recorder }: &Seen, _: usize) {
+    fn side(HistoryState { core, pool, recorder }: &HistoryState, _: usize) {
         let (mut mine, mut others) = (vec![], vec![]);
         let free = |object: NonNull<u8>| {
             let at = object.addr().get();
             // SAFETY: the object was allocated from the pool, and is freed once.
-            recorder.call(|| unsafe { pool.free(object) }, |()| Taken::Free(at));
+            recorder.call(|| unsafe { pool.free(object) }, |()| PoolOp::Free(at));
         };
         for _ in 0..STEPS {
             migrate_between_cpus(2);
             match choose(10) {
                 0..4 => {
-                    let noted = |object: &Option<NonNull<u8>>| Taken::Alloc(object.map(|at| at.addr().get()));
+                    let noted =
+                        |object: &Option<NonNull<u8>>| PoolOp::Alloc(object.map(|at| at.addr().get()));
                     mine.extend(recorder.call(|| pool.alloc(Gfp::KERNEL).ok(), noted));
                 }
                 4..7 => mine.pop().into_iter().for_each(free),
@@ -304,9 +309,9 @@ pub(super) fn pools() {
     let core = core(2);
     let cache = KmemCache::builder("model", SPACING).limit(Limit::Slabs(2)).build_on(&core).unwrap();
     let pool = Mempool::new(cache, RESERVE).unwrap();
-    let seen = Arc::new(Seen { core: core.clone(), pool, recorder: Recorder::new() });
+    let seen = Arc::new(HistoryState { core: core.clone(), pool, recorder: Recorder::new() });
     crowd(&seen, THREADS, side);
-    explained(check(&Reserved::default(), &seen.recorder.history()));
+    explained(check(&PoolState::default(), &seen.recorder.history()));
     drop(seen);
     all_gone(core);
 }

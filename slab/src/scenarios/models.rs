@@ -146,7 +146,7 @@ pub(super) fn destroy_during_a_merge() {
     assert!(first.destroy().is_err(), "destroyed with an object in use");
     let second = t.join().unwrap();
     let shares = core::ptr::eq(first.cache(), second.cache());
-    assert_eq!(first.info().aliases, u64::from(shares), "who shares the cache is not counted");
+    assert_eq!(first.info().aliases, u64::from(shares), "every owner that shares the cache is counted");
     // SAFETY: the object was allocated above, and is freed once.
     unsafe { first.free(object) };
     drop((first, second));
@@ -219,8 +219,8 @@ pub(super) fn two_grow_at_the_limit() {
     let t = thread::spawn(move || other.alloc_of(0));
     let mine = world.alloc_of(0);
     let theirs = t.join().unwrap();
-    assert!(mine.is_ok() || theirs.is_ok(), "both of two who make the first slab are refused");
-    assert!(world.cache().info().slabs <= 1, "more slabs than the limit");
+    assert!(mine.is_ok() || theirs.is_ok(), "one of two threads must get the first slab");
+    assert!(world.cache().info().slabs <= 1, "the cache has no more slabs than its limit");
     mine.into_iter().chain(theirs).for_each(|object| world.free(object));
     World::end(world);
 }
@@ -231,7 +231,7 @@ pub(super) fn two_threads_publish() {
     let other = published.clone();
     let t = thread::spawn(move || publish(&other).addr());
     let mine = publish(&published).addr();
-    assert_eq!(mine, t.join().unwrap(), "two values");
+    assert_eq!(mine, t.join().unwrap(), "all threads see one published value");
 }
 
 /// U1: uses the public API on the execution's global subsystem. One CPU uses a typed object, a block and a private magazine,
@@ -243,7 +243,7 @@ pub(super) fn the_public_api(script: Script) {
         script.install();
         let mut number = other.alloc().unwrap();
         *number += 1;
-        planted!("a user's assertion" => panic!("number {number} is not theirs"));
+        planted!("a user's assertion" => panic!("number {number} belongs to another thread"));
     });
     let number = numbers.alloc().unwrap();
     let blocks = KmemCache::builder("block", 100).build().unwrap();

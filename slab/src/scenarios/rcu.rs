@@ -12,15 +12,15 @@ use uslab_magazine::sync::Ordering::{Acquire, Relaxed, Release};
 use uslab_magazine::sync::{Arc, AtomicPtr, AtomicU64, UnsafeCell, fence, planted, relax, thread};
 
 /// Number of turns that suffice for a grace period whose readers have exited: the epoch advances twice.
-const TURNS: usize = 3;
+const TURNS_PER_GRACE: usize = 3;
 
 /// A published object, and its contents.
-struct Shared {
+struct SharedObject {
     found: AtomicPtr<u8>,
     contents: UnsafeCell<u64>,
 }
 
-impl Shared {
+impl SharedObject {
     /// Acts as a reader: reads the object while pinned, if it is published.
     fn look(&self, world: &World) {
         let mut reader = Some(rcu::pin());
@@ -29,7 +29,9 @@ impl Shared {
         let reader = ManuallyDrop::new(reader);
         if let Some(object) = NonNull::new(self.found.load(Acquire)) {
             // SAFETY: only a thread that has reallocated the object writes; loom reports a race.
-            self.contents.with(|contents| assert_eq!(unsafe { *contents }, 7, "the object is another one"));
+            self.contents.with(|contents| {
+                assert_eq!(unsafe { *contents }, 7, "the object is the one that was published")
+            });
             world.touch(object);
         }
         drop(ManuallyDrop::into_inner(reader));
@@ -38,7 +40,7 @@ impl Shared {
 
 /// Advances the collector until no free waits.
 fn wait(world: &World) {
-    for _ in 0..2 * TURNS {
+    for _ in 0..2 * TURNS_PER_GRACE {
         let info = world.cache().info();
         if info.grace == 0 && info.deferred == 0 {
             return;
@@ -57,9 +59,10 @@ fn type_stable() -> Arc<World> {
 
 /// Another thread unpublishes the first object of `world` and calls `frees` with it, while this thread reads the object. The
 /// one allowed switch may therefore be in the midst of the read.
-fn read_during(world: Arc<World>, frees: fn(&World, &Shared, NonNull<u8>)) {
+fn read_during(world: Arc<World>, frees: fn(&World, &SharedObject, NonNull<u8>)) {
     let object = world.alloc();
-    let shared = Arc::new(Shared { found: AtomicPtr::new(object.as_ptr()), contents: UnsafeCell::new(7) });
+    let shared =
+        Arc::new(SharedObject { found: AtomicPtr::new(object.as_ptr()), contents: UnsafeCell::new(7) });
     let (other, hidden) = (world.clone(), shared.clone());
     let t = thread::spawn(move || {
         on_cpu(1);
@@ -78,7 +81,7 @@ pub(super) fn a_slab_is_freed_during_a_read() {
     read_during(type_stable(), |world, _, object| {
         world.free(object);
         assert_eq!(world.cache().shrink(), 1);
-        (0..TURNS).for_each(|_| rcu::advance());
+        (0..TURNS_PER_GRACE).for_each(|_| rcu::advance());
     });
 }
 
@@ -89,7 +92,7 @@ pub(super) fn a_deferred_free_during_a_read() {
         // SAFETY: `read_during` allocated the object, which is hidden from new readers.
         unsafe { world.cache().free_deferred(object) };
         world.core.flush_deferred();
-        (0..TURNS).for_each(|_| rcu::advance());
+        (0..TURNS_PER_GRACE).for_each(|_| rcu::advance());
         let next = world.alloc();
         if next == object {
             // SAFETY: the contents belong to the new owner; loom reports a concurrent reader.
@@ -126,7 +129,7 @@ pub(super) fn a_read_of_a_reallocated_object() {
             // Pairs with the fence of the freeing thread: a reader that has read a later value sees the cleared key.
             fence(Acquire);
             let same = readers.key.load(Relaxed) == 1;
-            planted!("a reader does not look at the key again" => let same = true);
+            planted!("a reader does not check the key again" => let same = true);
             assert!(!same || value == 10, "a value of another object");
         }
         drop(ManuallyDrop::into_inner(reader));

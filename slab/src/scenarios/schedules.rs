@@ -16,7 +16,7 @@ use uslab_magazine::threads::{crowd, migrate_between_cpus};
 const THREADS: usize = 4;
 const STEPS: usize = 12;
 /// Number of turns in which the reaper must finish.
-const PATIENCE: usize = 3000;
+const MAX_TURNS: usize = 3000;
 
 /// Two caches reclaim from each other for four pages; all threads allocate, free and shrink.
 pub(super) fn lists(magazines: Magazines) {
@@ -64,26 +64,26 @@ fn work(world: &World) -> Option<NonNull<u8>> {
 
 /// Profiles with a sample for each object, so that the live samples must be the objects that threads hold.
 pub(super) fn profiled() {
-    struct Held {
+    struct HeldObjects {
         world: Arc<World>,
         objects: Counter,
         bytes: Mutex<Vec<usize>>,
     }
     let world = World::new(4, SMALL, &[None]);
     world.core.start_profile(1, Some(1)).unwrap();
-    let held = Arc::new(Held { world, objects: Counter::new(0), bytes: Mutex::new(vec![]) });
+    let held = Arc::new(HeldObjects { world, objects: Counter::new(0), bytes: Mutex::new(vec![]) });
     crowd(&held, THREADS, |held, _| {
         if let Some(object) = work(&held.world) {
             held.objects.add(1);
             held.bytes.lock().push(object.as_ptr().expose_provenance());
         }
     });
-    let Some(Held { world, objects, bytes }) = Arc::into_inner(held) else {
+    let Some(HeldObjects { world, objects, bytes }) = Arc::into_inner(held) else {
         panic!("the threads have ended")
     };
     let live = |objects| {
         let live = world.core.profiler.profile().total().live;
-        assert_eq!((live.objects, live.samples), (objects, objects), "live by the profile");
+        assert_eq!((live.objects, live.samples), (objects, objects), "live objects in the profile");
     };
     live(objects.get());
     let addresses = core::mem::take(&mut *bytes.lock());
@@ -111,19 +111,23 @@ pub(super) fn profiled_anew() {
         work(world).into_iter().for_each(|object| world.free(object));
     });
     let Some((world, started)) = Arc::into_inner(both) else { panic!("the threads have ended") };
-    assert_eq!(started.get(), 1, "who starts it first");
+    assert_eq!(started.get(), 1, "the thread that starts the profile first");
     let total = world.core.profiler.profile().total();
-    assert_eq!((total.allocated.samples, total.live.samples), (0, 0), "in a profile that samples nothing");
+    assert_eq!(
+        (total.allocated.samples, total.live.samples),
+        (0, 0),
+        "a profile without sampling has no samples"
+    );
     World::end(world);
 }
 
 /// Three threads use a cache that a fourth thread destroys.
 pub(super) fn destroy(magazines: Magazines) {
-    struct Doomed {
+    struct DestroyedCache {
         world: Arc<World>,
         live: Counter,
     }
-    fn side(Doomed { world, live }: &Doomed, thread: usize) {
+    fn side(DestroyedCache { world, live }: &DestroyedCache, thread: usize) {
         let mut held = vec![];
         for _ in 0..STEPS {
             migrate_between_cpus(2);
@@ -145,10 +149,10 @@ pub(super) fn destroy(magazines: Magazines) {
         }
     }
     let world = World::new(4, magazines, &[None]);
-    let doomed = Arc::new(Doomed { world: world.clone(), live: Counter::new(0) });
+    let doomed = Arc::new(DestroyedCache { world: world.clone(), live: Counter::new(0) });
     crowd(&doomed, THREADS, side);
     drop(doomed);
-    assert_eq!(world.cache().destroy(), Ok(()), "nothing is in use");
+    assert_eq!(world.cache().destroy(), Ok(()), "no object is in use");
     World::end(world);
 }
 
@@ -190,7 +194,7 @@ pub(super) fn published() {
     });
     let mut found: Vec<_> = threads.into_iter().flat_map(|t| t.join().unwrap()).collect();
     found.dedup();
-    assert_eq!(found.len(), 1, "two values");
+    assert_eq!(found.len(), 1, "all threads see one published value");
 }
 
 /// Two threads allocate pages and free them. The reaper that they started decommits the pages, however soon it falls asleep.
@@ -212,11 +216,11 @@ pub(super) fn reaped() {
     side(&core);
     t.join().unwrap();
     let committed = || core.memory.pages.committed_bytes();
-    let gone = (0..PATIENCE).any(|_| {
+    let gone = (0..MAX_TURNS).any(|_| {
         relax();
         committed() == 0
     });
-    assert!(gone, "the reaper sleeps while there is memory to give back");
+    assert!(gone, "the reaper must not sleep while memory can be returned");
 }
 
 /// One thread waits at a limit for an object that a shrinker keeps, and frees only when it is not busy. No free announces the
@@ -224,13 +228,13 @@ pub(super) fn reaped() {
 pub(super) fn asked_again() {
     /// Number of shrinker calls in vain: a waiter calls the shrinkers before it joins the queue, and once more. Later a reaper
     /// that wakes up, even by chance, calls the shrinkers, too.
-    const IN_VAIN: u64 = 2;
-    struct Kept {
+    const USELESS_SHRINKER_CALLS: u64 = 2;
+    struct KeptObjects {
         object: Mutex<Option<usize>>,
         in_vain: Counter,
         core: std::sync::Weak<Core>,
     }
-    impl Shrinker for Arc<Kept> {
+    impl Shrinker for Arc<KeptObjects> {
         fn count(&self) -> usize {
             let kept = self.object.try_lock();
             self.in_vain.add(u64::from(kept.is_none()));
@@ -249,13 +253,13 @@ pub(super) fn asked_again() {
     let core = Core::new(Config { magazines: SMALL, reap_every, ..Config::for_models(2) }).unwrap();
     let cache = KmemCache::builder("model", SPACING).limit(Limit::Slabs(1)).build_on(&core).unwrap();
     let [first, second] = [(); 2].map(|()| cache.alloc(Gfp::KERNEL).unwrap());
-    let kept = Arc::new(Kept {
+    let kept = Arc::new(KeptObjects {
         object: Mutex::new(Some(first.as_ptr().expose_provenance())),
         in_vain: Counter::new(0),
         core: std::sync::Arc::downgrade(&core),
     });
     let _registration = cache.register_shrinker(kept.clone());
-    let until = |is_so: &dyn Fn() -> bool| (0..PATIENCE).take_while(|_| !is_so()).for_each(|_| relax());
+    let until = |is_so: &dyn Fn() -> bool| (0..MAX_TURNS).take_while(|_| !is_so()).for_each(|_| relax());
     if choose(2) == 0 {
         until(&|| core.background.info().thread == ReaperThread::Asleep);
     }
@@ -264,14 +268,14 @@ pub(super) fn asked_again() {
     let t = thread::spawn(move || {
         let _object = kept.object.lock();
         locks.store(true, Relaxed);
-        until(&|| kept.in_vain.get() >= IN_VAIN);
+        until(&|| kept.in_vain.get() >= USELESS_SHRINKER_CALLS);
     });
     until(&|| locked.load(Relaxed));
     // After a deadlock nothing may be dropped.
     let cache = ManuallyDrop::new(cache);
     let object = cache.acquire_timeout(Gfp::KERNEL, std::time::Duration::MAX).unwrap();
     t.join().unwrap();
-    // SAFETY: the objects were allocated above, and are freed once; `Kept` freed the other object.
+    // SAFETY: the objects were allocated above, and are freed once; `KeptObjects` freed the other object.
     unsafe { [object, second].into_iter().for_each(|object| cache.free(object)) };
     drop(ManuallyDrop::into_inner(cache));
 }
@@ -297,17 +301,14 @@ pub(super) fn public_api() {
                 }
             }
         }
-        assert!(
-            held.iter().all(|number| **number == 7),
-            "a number is constructed once, and nobody changed it"
-        );
+        assert!(held.iter().all(|number| **number == 7), "a number is constructed once and never changed");
     }
     let numbers = ObjectCache::builder("number").ctor(|| 7_u64).build().unwrap();
     let blocks = KmemCache::builder("block", 100).build().unwrap();
     let caches = Arc::new(Caches { numbers, blocks });
     crowd(&caches, THREADS, side);
-    assert_eq!((caches.numbers.info().used, caches.blocks.info().used), (0, 0), "something is left");
+    assert_eq!((caches.numbers.info().used, caches.blocks.info().used), (0, 0), "no object remains in use");
     drop(caches);
     let census = Subsystem::global().unwrap().check().unwrap();
-    assert_eq!((census.objects, census.slabs), (0, 0), "something is left");
+    assert_eq!((census.objects, census.slabs), (0, 0), "no object remains in use");
 }

@@ -39,7 +39,7 @@ use crate::{
     Config, Faults, Gfp, Hive, KmemCache, Limit, Magazines, Mempool, ObjectCache, Registration, Shrinker,
     SlabList, Subsystem, rcu,
 };
-use books::{Books, Hoard, Named, Object, Of, Queued, Shadow};
+use books::{Books, Hoard, NamedObject, Object, Origin, QueuedFree, Shadow};
 use core::cell::{Cell, RefCell};
 use core::mem::ManuallyDrop;
 use core::ops::Range;
@@ -62,11 +62,11 @@ use uslab_magazine::{Cpus, Mechanism, Script as Cpu, on_cpu};
 /// hundred thousand executions had more than 300,000.
 const STEPS: usize = 3_000_000;
 /// Value that a constructor writes to an object.
-const MADE: u64 = 0x6d61_6465_6d61_6465;
+const CONSTRUCTED_VALUE: u64 = 0x6d61_6465_6d61_6465;
 
 thread_local! {
     /// Number of the current thread.
-    static ME: Cell<usize> = Cell::new(0);
+    static THREAD_NUMBER: Cell<usize> = Cell::new(0);
     static EXPECTED: Cell<&'static [CorruptionKind]> = Cell::new(&[]);
     static REFUSED: Cell<u32> = Cell::new(0);
 }
@@ -94,8 +94,8 @@ impl Slot {
 
 /// Waker of a waiter, which counts wake-ups since the waiter's last poll.
 #[derive(Default)]
-struct Bell(Counter);
-impl Wake for Bell {
+struct WaiterWaker(Counter);
+impl Wake for WaiterWaker {
     fn wake(self: Arc<Self>) {
         self.0.set(1);
     }
@@ -107,12 +107,12 @@ struct Wait {
     slot: Arc<Slot>,
     number: usize,
     begun: u64,
-    bell: Arc<Bell>,
+    bell: Arc<WaiterWaker>,
 }
 
 /// State of a simulated thread.
 #[derive(Default)]
-struct Mine {
+struct ThreadState {
     held: Vec<Object>,
     reader: Option<(rcu::Guard, u64, Vec<Object>)>,
     hive: Option<(Hive<Value>, Vec<(Key<Value>, u64)>)>,
@@ -123,7 +123,7 @@ struct Mine {
 type Value = [u64; SPACING / 8];
 
 /// Parts of a world that are dropped if it ends well.
-struct Parts {
+struct WorldParts {
     slots: Vec<Option<Arc<Slot>>>,
     kmalloc: Option<Kmalloc>,
     pool: Option<Arc<Mempool>>,
@@ -135,8 +135,8 @@ struct World {
     script: Script,
     subsystem: ManuallyDrop<Subsystem>,
     shadow: Arc<Shadow>,
-    parts: ManuallyDrop<RefCell<Parts>>,
-    sides: ManuallyDrop<Vec<RefCell<Mine>>>,
+    world_parts: ManuallyDrop<RefCell<WorldParts>>,
+    thread_states: ManuallyDrop<Vec<RefCell<ThreadState>>>,
     faults: Faults,
     numbers: Cell<u64>,
 }
@@ -146,7 +146,7 @@ unsafe impl Sync for World {}
 unsafe impl Send for World {}
 
 /// A thread of the world, with its number.
-struct Side<'w> {
+struct SimThread<'w> {
     world: &'w World,
     me: usize,
 }
@@ -158,7 +158,7 @@ impl World {
         let cpus = 1 + setup.cpus.min(7) as u32;
         let nodes = 1 + (setup.nodes as u32).min(1).min(cpus - 1);
         let mechanism = if setup.rseq > 0 { Mechanism::Rseq } else { Mechanism::Claimed };
-        let cpus = Cpus::simulated(cpus, nodes).unwrap().by(mechanism);
+        let cpus = Cpus::simulated(cpus, nodes).unwrap().with_mechanism(mechanism);
         let order = Order::new(setup.order.min(4) as u8).unwrap();
         let zones = vec![vec![(ZoneKind::Normal, 1 + setup.pages as u32)]; nodes as usize];
         let shadow = Arc::<Shadow>::default();
@@ -186,7 +186,7 @@ impl World {
             Mempool::new(cache.build_in(&subsystem).unwrap(), setup.pool as usize).ok().map(Arc::new)
         });
         let handles = ObjectCache::builder("handles").ctor(|| Counter::new(0)).magazines(small);
-        let parts = Parts {
+        let world_parts = WorldParts {
             slots: script.caches.iter().map(|_| None).collect(),
             kmalloc: (setup.kmalloc > 0).then(|| Kmalloc::new(subsystem.core()).unwrap()),
             pool: pool.flatten(),
@@ -198,8 +198,8 @@ impl World {
             script: script.clone(),
             subsystem: ManuallyDrop::new(subsystem),
             shadow,
-            parts: ManuallyDrop::new(RefCell::new(parts)),
-            sides: ManuallyDrop::new((0..threads).map(|_| RefCell::default()).collect()),
+            world_parts: ManuallyDrop::new(RefCell::new(world_parts)),
+            thread_states: ManuallyDrop::new((0..threads).map(|_| RefCell::default()).collect()),
             faults,
             numbers: Cell::new(0),
         });
@@ -209,7 +209,7 @@ impl World {
             Some(slot) => slot.cache.register_shrinker(hoard),
             None => world.subsystem.register_shrinker(hoard),
         };
-        world.parts.borrow_mut().shrinker = Some(shrinker);
+        world.world_parts.borrow_mut().shrinker = Some(shrinker);
         let rule = |fault: &script::Fault| Rule {
             probability: fault.percent.min(100) as u8,
             ..Rule::every(POINTS.get(fault.point as usize).copied())
@@ -248,18 +248,18 @@ impl World {
                         "an object is constructed twice"
                     );
                     // SAFETY: a new object has no user.
-                    unsafe { word(object, 0).write(MADE) };
+                    unsafe { word(object, 0).write(CONSTRUCTED_VALUE) };
                     // SAFETY: a new object has no user.
                     unsafe { word(object, 1).write(0) };
                     true
                 })),
                 destruct: Some(Hook::new(Box::new(move |object| {
                     if !gone.made.borrow_mut().remove(&object.addr().get()) {
-                        gone.destructed.set(Some("what was not constructed is destructed"));
+                        gone.destructed.set(Some("an object that was not constructed is destructed"));
                     }
                     // SAFETY: the object no longer has a user.
-                    if unsafe { word(object, 0).replace(0) } != MADE {
-                        gone.destructed.set(Some("what is destructed was not constructed any more"));
+                    if unsafe { word(object, 0).replace(0) } != CONSTRUCTED_VALUE {
+                        gone.destructed.set(Some("a destructed object is destructed again"));
                     }
                 }))),
                 // SAFETY: the object's last user freed it.
@@ -278,11 +278,11 @@ impl World {
         let number = self.numbers.replace(self.numbers.get() + 1);
         let (destroying, destroyed) = (Cell::new(0), Cell::new(false));
         let made = Arc::new(Slot { cache: Arc::new(cache), number, setup, destroying, destroyed });
-        let place = self.parts.borrow_mut().slots[slot].replace(made);
+        let place = self.world_parts.borrow_mut().slots[slot].replace(made);
         drop(place);
     }
     fn slot(&self, slot: usize) -> Option<Arc<Slot>> {
-        self.parts.borrow().slots.get(slot)?.clone()
+        self.world_parts.borrow().slots.get(slot)?.clone()
     }
     fn slots(&self) -> impl Iterator<Item = Arc<Slot>> {
         (0..self.script.caches.len()).filter_map(|slot| self.slot(slot))
@@ -293,17 +293,17 @@ impl World {
         // SAFETY: the matching function allocated the memory, which is freed once.
         unsafe {
             match of {
-                Of::Cache(slot, number) => match self.slot(slot).filter(|slot| slot.number == number) {
+                Origin::Cache(slot, number) => match self.slot(slot).filter(|slot| slot.number == number) {
                     Some(slot) => slot.cache.free(at),
                     None => self.core().free(at),
                 },
-                Of::Any | Of::Large(_) | Of::Huge => self.core().free(at),
-                Of::Pool => {
-                    let pool = self.parts.borrow().pool.clone();
+                Origin::Any | Origin::Large(_) | Origin::Huge => self.core().free(at),
+                Origin::Pool => {
+                    let pool = self.world_parts.borrow().pool.clone();
                     pool.iter().for_each(|pool| pool.free(at));
                     self.shadow.books.borrow_mut().pool_out -= 1;
                 }
-                Of::Pages(pfn, order) => self.subsystem.pages().free(pfn, order),
+                Origin::Pages(pfn, order) => self.subsystem.pages().free(pfn, order),
             }
         }
     }
@@ -316,7 +316,7 @@ impl World {
     fn within_limits(&self) {
         for slot in self.slots().filter(|slot| slot.setup.limit > 0) {
             let charged = slot.cache.cache().charged();
-            assert!(charged <= slot.setup.limit, "{charged} slabs, where {} is the limit", slot.setup.limit);
+            assert!(charged <= slot.setup.limit, "{charged} slabs, but the limit is {}", slot.setup.limit);
         }
     }
 
@@ -338,9 +338,9 @@ impl World {
             Poll::Ready(Ok(_)) => books.served(cache, wait.begun),
             Poll::Ready(Err(_)) => _ = books.queued.remove(&wait.begun),
             Poll::Pending => {
-                assert!(!is_due, "who waits was passed");
+                assert!(!is_due, "a waiter was overtaken");
                 let joined = books.now();
-                books.queued.entry(wait.begun).or_insert(Queued { cache, joined, is_due: false });
+                books.queued.entry(wait.begun).or_insert(QueuedFree { cache, joined, is_due: false });
             }
         }
         polled
@@ -352,7 +352,7 @@ impl World {
     /// Records the owner of an allocated object of that slot's cache.
     #[track_caller]
     fn adopted(&self, number: usize, slot: &Slot, at: NonNull<u8>) -> Object {
-        let (of, made) = (Of::Cache(number, slot.number), 16 * slot.setup.ctor as usize);
+        let (of, made) = (Origin::Cache(number, slot.number), 16 * slot.setup.ctor as usize);
         let object = Object { at, len: slot.cache.geometry().object_size(), made, stamp: 0, of };
         // SAFETY: this thread owns the object; a reset or the constructor cleared the word.
         let clean = slot.setup.reset == 0 || unsafe { at.as_ptr().cast::<u64>().wrapping_add(1).read() } == 0;
@@ -385,18 +385,18 @@ fn expect(kinds: &'static [CorruptionKind], what: impl FnOnce()) {
     REFUSED.with(|refused| refused.set(0));
     what();
     EXPECTED.with(|expected| expected.set(&[]));
-    assert_eq!(REFUSED.with(Cell::get), 1, "what cannot be right is refused once");
+    assert_eq!(REFUSED.with(Cell::get), 1, "each invalid free is refused once");
 }
 
 fn run(script: &Script) {
     let world = World::new(script);
     let operate = |world: &World, me: usize, ops: &[Op]| {
-        ME.with(|number| number.set(me));
-        let side = Side { world, me };
+        THREAD_NUMBER.with(|number| number.set(me));
+        let side = SimThread { world, me };
         for op in ops {
-            let told = &op.told;
-            let (cpu, then) = (told.cpu as u32, told.then as u32);
-            Cpu { cpu, at: told.at as u32, then, aborted: told.abort > 0 }.install();
+            let arguments = &op.arguments;
+            let (cpu, then) = (arguments.cpu as u32, arguments.then as u32);
+            Cpu { cpu, at: arguments.at as u32, then, aborted: arguments.abort > 0 }.install();
             side.does(op);
         }
         on_cpu(0);

@@ -54,7 +54,7 @@ fn joins_and_leaves(world: &World) {
 }
 
 /// Runs `what` with these objects in another thread, on the other CPU.
-fn beside<const N: usize>(
+fn run_beside<const N: usize>(
     world: &ManuallyDrop<Arc<World>>,
     objects: [NonNull<u8>; N],
     what: impl FnOnce(&World, [NonNull<u8>; N]) + Send + 'static,
@@ -73,7 +73,7 @@ fn in_other_threads(
     threads: usize,
     what: impl Fn(&World) + Copy + Send + 'static,
 ) -> impl Iterator<Item = thread::JoinHandle<()>> {
-    let threads: Vec<_> = (0..threads).map(|_| beside(world, [], move |world, []| what(world))).collect();
+    let threads: Vec<_> = (0..threads).map(|_| run_beside(world, [], move |world, []| what(world))).collect();
     threads.into_iter()
 }
 fn join_all(threads: impl IntoIterator<Item = thread::JoinHandle<()>>) {
@@ -89,7 +89,7 @@ pub(super) fn waiters_are_woken(waiters: usize) {
     let (world, [a, b]) = at_the_limit();
     let wait_and_free = |world: &World| world.free(wait(world).unwrap());
     let others = in_other_threads(&world, waiters - 1, wait_and_free);
-    let t = beside(&world, [a], free_all);
+    let t = run_beside(&world, [a], free_all);
     wait_and_free(&world);
     t.join().unwrap();
     join_all(others);
@@ -103,13 +103,13 @@ pub(super) fn waiters_are_woken(waiters: usize) {
 pub(super) fn a_destructed_object_wakes_a_waiter() {
     let world = ManuallyDrop::new(World::of(2, SMALL, [constructed().limit(Limit::Slabs(1))]));
     let [a, b] = [(); 2].map(|()| alloc_constructed(&world));
-    let t = beside(&world, [a], |world, [a]| {
+    let t = run_beside(&world, [a], |world, [a]| {
         world.free(a);
         world.cache().shrink();
     });
     let mine = wait(&world).unwrap();
     // SAFETY: this thread owns the object.
-    assert_eq!(unsafe { mine.read() }, 7, "an object is handed out that is not constructed");
+    assert_eq!(unsafe { mine.read() }, 7, "each allocated object is constructed");
     t.join().unwrap();
     world.free(mine);
     world.free(b);
@@ -122,7 +122,7 @@ pub(super) fn a_destructed_object_wakes_a_waiter() {
 pub(super) fn a_deferred_free_wakes_a_waiter() {
     let (world, [a, b]) = at_the_limit();
     // SAFETY: the object was allocated above, and is freed once.
-    let t = beside(&world, [a], |world, [a]| unsafe { world.cache().free_deferred(a) });
+    let t = run_beside(&world, [a], |world, [a]| unsafe { world.cache().free_deferred(a) });
     let mine = wait(&world).unwrap();
     t.join().unwrap();
     world.free(mine);
@@ -135,16 +135,16 @@ pub(super) fn a_deferred_free_wakes_a_waiter() {
 pub(super) fn the_first_is_served_first(others: usize) {
     let (world, [a, b]) = at_the_limit();
     let [mut first, mut second] = [(); 2].map(|()| world.cache().acquire(Gfp::KERNEL));
-    assert_eq!([poll(&mut first), poll(&mut second)], [None, None], "both wait");
+    assert_eq!([poll(&mut first), poll(&mut second)], [None, None], "both threads wait");
     let allocates =
-        |world: &World| assert_eq!(world.alloc_of(0), Err(LIMIT), "an allocation has passed who waits");
+        |world: &World| assert_eq!(world.alloc_of(0), Err(LIMIT), "an allocation must not overtake a waiter");
     let others = in_other_threads(&world, others, allocates);
-    let t = beside(&world, [a], free_all);
+    let t = run_beside(&world, [a], free_all);
     allocates(&world);
     t.join().unwrap();
     join_all(others);
-    assert_eq!(poll(&mut second), None, "the second has passed the first");
-    let Some(Ok(object)) = poll(&mut first) else { panic!("the first got nothing") };
+    assert_eq!(poll(&mut second), None, "the second waiter must not overtake the first");
+    let Some(Ok(object)) = poll(&mut first) else { panic!("the first waiter must get an object") };
     drop((first, second));
     world.free(object);
     world.free(b);
@@ -160,12 +160,12 @@ pub(super) fn a_joining_waiter_is_not_overtaken(others: usize) {
     let mut second = world.cache().acquire(Gfp::KERNEL);
     let mut got = poll(&mut second);
     if got.is_none() {
-        assert_eq!(world.alloc_of(0), Err(LIMIT), "an allocation has passed who joined");
+        assert_eq!(world.alloc_of(0), Err(LIMIT), "an allocation must not overtake a waiter that joined");
     }
     join_all(others);
     got = got.or_else(|| poll(&mut second));
     drop(second);
-    let Some(Ok(object)) = got else { panic!("nobody else waits") };
+    let Some(Ok(object)) = got else { panic!("no other thread waits") };
     world.free(object);
     world.free(b);
     World::end(ManuallyDrop::into_inner(world));
@@ -175,13 +175,15 @@ pub(super) fn a_joining_waiter_is_not_overtaken(others: usize) {
 pub(super) fn a_cancelled_waiter_passes_its_place(others: usize) {
     let (world, [a, b]) = at_the_limit();
     let [mut first, mut second] = [(); 2].map(|()| world.cache().acquire(Gfp::KERNEL));
-    assert_eq!([poll(&mut first), poll(&mut second)], [None, None], "both wait");
+    assert_eq!([poll(&mut first), poll(&mut second)], [None, None], "both threads wait");
     let others = in_other_threads(&world, others, joins_and_leaves);
-    let t = beside(&world, [a], free_all);
+    let t = run_beside(&world, [a], free_all);
     drop(first);
     t.join().unwrap();
     join_all(others);
-    let Some(Ok(object)) = poll(&mut second) else { panic!("what the first gave up reached nobody") };
+    let Some(Ok(object)) = poll(&mut second) else {
+        panic!("the cancelled waiter's object reaches the next waiter")
+    };
     drop(second);
     world.free(object);
     world.free(b);
@@ -196,13 +198,13 @@ pub(super) fn a_timeout_during_a_free(others: usize) {
     let others = in_other_threads(&world, others, move |world| {
         ask(world).into_iter().for_each(|object| world.free(object));
     });
-    let t = beside(&world, [a], free_all);
+    let t = run_beside(&world, [a], free_all);
     let mine = ask(&world);
     t.join().unwrap();
     join_all(others);
     let object = mine.unwrap_or_else(|error| {
         assert_eq!(error, LIMIT);
-        world.alloc_of(0).expect("what came too late is lost")
+        world.alloc_of(0).expect("an object that arrives after the timeout is not lost")
     });
     world.census(2);
     world.free(object);
@@ -215,7 +217,7 @@ pub(super) fn waiters_grow_after_a_slab_is_freed(others: usize) {
     let (world, objects) = at_the_limit();
     let wait_and_free = |world: &World| world.free(wait(world).unwrap());
     let others = in_other_threads(&world, others, wait_and_free);
-    let t = beside(&world, objects, |world, objects| {
+    let t = run_beside(&world, objects, |world, objects| {
         free_all(world, objects);
         _ = world.cache().shrink();
     });
@@ -237,7 +239,7 @@ pub(super) fn waiters_get_memory_of_another_cache_of_the_account(
     let (world, account) = of_an_account(SMALL, 2);
     let objects = [world.alloc(), world.alloc()];
     let mut first = another.then(|| world.cache_at(1).acquire(Gfp::KERNEL));
-    assert!(first.iter_mut().all(|first| poll(first).is_none()), "it waits");
+    assert!(first.iter_mut().all(|first| poll(first).is_none()), "the thread waits");
     let waiters = in_other_threads(&world, waiters, |world| {
         let object = world.cache_at(1).acquire_timeout(Gfp::KERNEL, Duration::MAX).unwrap();
         world.free_of(1, object);
@@ -248,7 +250,7 @@ pub(super) fn waiters_get_memory_of_another_cache_of_the_account(
     }
     drop(first);
     join_all(waiters);
-    assert!(account.peak() <= PAGE_SIZE, "more than the account may have");
+    assert!(account.peak() <= PAGE_SIZE, "the account stays within its limit");
     drop(account);
     World::end(ManuallyDrop::into_inner(world));
 }
@@ -257,7 +259,7 @@ pub(super) fn waiters_get_memory_of_another_cache_of_the_account(
 pub(super) fn caches_grow_at_the_account_s_limit(caches: usize) {
     let (world, account) = of_an_account(Magazines::Off, caches);
     let grow = |cache| {
-        beside(&world, [], move |world, []| {
+        run_beside(&world, [], move |world, []| {
             world.alloc_of(cache).into_iter().for_each(|object| world.free_of(cache, object));
         })
     };
@@ -265,7 +267,7 @@ pub(super) fn caches_grow_at_the_account_s_limit(caches: usize) {
     let mine = world.alloc_of(0);
     join_all(threads);
     let slabs: u64 = (0..caches).map(|cache| world.cache_at(cache).info().slabs).sum();
-    assert!(slabs <= 1 && account.charged() <= PAGE_SIZE, "more than the account may have");
+    assert!(slabs <= 1 && account.charged() <= PAGE_SIZE, "the account stays within its limit");
     mine.into_iter().for_each(|object| world.free(object));
     drop(account);
     World::end(ManuallyDrop::into_inner(world));
@@ -298,7 +300,7 @@ pub(super) fn a_cache_is_destroyed_while_others_wait(waiters: usize) {
     world.free(b);
     let destroyed = world.cache().destroy();
     join_all(waiters);
-    assert!(destroyed.is_ok() || world.cache().destroy().is_ok(), "nothing is in use");
+    assert!(destroyed.is_ok() || world.cache().destroy().is_ok(), "no object is in use");
     World::end(ManuallyDrop::into_inner(world));
 }
 

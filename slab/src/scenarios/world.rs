@@ -128,7 +128,7 @@ pub(crate) fn walk_during_reaps(reapers: u32) {
     assert_eq!(hive.remove(gone), 8);
     during_reaps(core, reapers, cfg!(shuttle), || {
         let walked: Vec<u64> = hive.iter().copied().collect();
-        assert_eq!(walked, [7], "not the values of the hive");
+        assert_eq!(walked, [7], "the walk visits the values of the hive");
         drop(hive);
     });
 }
@@ -144,7 +144,7 @@ pub(crate) fn during_reaps(core: std::sync::Arc<Core>, reapers: u32, decommits: 
             }
         }
     };
-    beside((0..reapers).map(reap).collect(), what);
+    run_beside((0..reapers).map(reap).collect(), what);
     all_gone(core);
 }
 
@@ -154,7 +154,7 @@ pub(crate) fn drop_during_frees(objects: u32) {
     let core = Core::new(Config { magazines: SMALL, ..Config::for_models(2) }).unwrap();
     let cache = ObjectCache::<u64>::builder("model").ctor(|| 7).build_on(&core).unwrap();
     let free = |object: OwnedBox<u64>| move || drop(object);
-    beside((0..objects).map(|_| free(cache.alloc_owned().unwrap())).collect(), || drop(cache));
+    run_beside((0..objects).map(|_| free(cache.alloc_owned().unwrap())).collect(), || drop(cache));
     all_gone(core);
 }
 
@@ -168,11 +168,11 @@ pub(crate) fn reuse_during_late_frees(objects: u32) {
     let free = |object: OwnedBox<u64>| move || drop(object);
     let late = (0..objects).map(|_| free(old.alloc_owned().unwrap())).collect();
     drop(old);
-    beside(late, || {
+    run_beside(late, || {
         let new = build(8);
         drop(new.alloc().unwrap());
         let objects = [(); 2].map(|()| new.alloc().unwrap());
-        assert_eq!(objects.each_ref().map(|object| **object), [8; 2], "an object of a cache that is gone");
+        assert_eq!(objects.each_ref().map(|object| **object), [8; 2], "the object's cache exists");
         drop(objects);
         drop(new);
     });
@@ -196,7 +196,7 @@ pub(crate) fn live_during_allocations(others: u32, nodes: u32) {
     let live = world.cache().live().len();
     let object = |at| NonNull::new(core::ptr::with_exposed_provenance_mut(at)).unwrap();
     let theirs: Vec<_> = threads.into_iter().map(|t| object(t.join().unwrap())).collect();
-    assert!((8..=8 + others as usize).contains(&live), "{live} of eight objects, or of those that came");
+    assert!((8..=8 + others as usize).contains(&live), "{live} of eight objects, or of the new objects");
     objects.into_iter().chain(theirs).for_each(|object| world.free(object));
     World::end(world);
 }
@@ -210,14 +210,14 @@ pub(super) fn constructed() -> KmemCacheBuilder {
             object[0] = 7;
         })
         .dtor(|object| {
-            assert_eq!(object[0], 7, "an object is destructed that is not constructed");
+            assert_eq!(object[0], 7, "only constructed objects are destructed");
             object[0] = 8;
         })
 }
 pub(super) fn alloc_constructed(world: &World) -> NonNull<u8> {
     let object = world.alloc();
     // SAFETY: this thread owns the object.
-    assert_eq!(unsafe { object.read() }, 7, "an object is handed out that is not constructed");
+    assert_eq!(unsafe { object.read() }, 7, "each allocated object is constructed");
     object
 }
 
@@ -231,7 +231,7 @@ pub(crate) fn construct_during_shrinks(others: u32) {
         let other = world.clone();
         move || _ = other.cache().shrink()
     };
-    beside((0..others).map(shrink).collect(), || {
+    run_beside((0..others).map(shrink).collect(), || {
         let object = alloc_constructed(&world);
         world.free(object);
     });
@@ -266,7 +266,7 @@ pub(crate) fn remaining_entries_are_seen_during_removals(goes: &[usize], walkers
     let stay: Vec<_> = (0..3).filter(|entry| !goes.contains(entry)).collect();
     for mut walked in walking.into_iter().map(|t| t.join().unwrap()).chain([mine]) {
         walked.retain(|entry| !goes.contains(entry));
-        assert_eq!(walked, stay, "who stays is seen once");
+        assert_eq!(walked, stay, "each remaining entry is visited once");
     }
 }
 
@@ -288,7 +288,7 @@ pub(crate) fn some_leave_the_registry(others: usize) {
     let stay: Vec<_> = (1 + others..here).collect();
     let counted = format!("{:?}", &*registry.list().lock());
     let right = format!("List {{ entries: {}, .. }}", stay.len());
-    assert_eq!(counted, right, "the list does not know how many stay");
+    assert_eq!(counted, right, "the count of remaining entries is right");
     assert_eq!(registry.iter().map(|entry| *entry).collect::<Vec<_>>(), stay);
 }
 
@@ -304,20 +304,20 @@ pub(crate) fn some_free_a_mapping(others: usize) {
     };
     let threads: Vec<_> = (0..others).map(free).collect();
     let bytes = core.huge.bytes(piece());
-    assert!(matches!(bytes, Ok(_) | Err(CorruptionKind::Foreign)), "neither there nor gone: {bytes:?}");
-    assert!(core.huge.agrees(), "the table of mappings is not in order");
+    assert!(matches!(bytes, Ok(_) | Err(CorruptionKind::Foreign)), "the mapping is partly freed: {bytes:?}");
+    assert!(core.huge.agrees(), "the table of mappings is sorted");
     let mine = core.huge.free(piece()).is_ok();
     let theirs = threads.into_iter().map(|t| t.join().unwrap());
     assert_eq!(
         theirs.chain([mine]).filter(|freed| *freed).count(),
         1,
-        "of those who free a mapping one does"
+        "exactly one of the threads frees the mapping"
     );
-    assert_eq!(core.huge.info().pages, 0, "it is gone");
+    assert_eq!(core.huge.info().pages, 0, "the mapping is freed");
 }
 
 /// Runs `what` while each of `others` runs in a separate thread.
-pub(super) fn beside(others: Vec<impl FnOnce() + Send + 'static>, what: impl FnOnce()) {
+pub(super) fn run_beside(others: Vec<impl FnOnce() + Send + 'static>, what: impl FnOnce()) {
     let threads: Vec<_> = (0..)
         .zip(others)
         .map(|(cpu, other)| {
@@ -333,8 +333,8 @@ pub(super) fn beside(others: Vec<impl FnOnce() + Send + 'static>, what: impl FnO
 
 /// Checks that all caches are destroyed, and all their memory is freed.
 pub(super) fn all_gone(core: std::sync::Arc<Core>) {
-    assert_eq!(core.caches.iter().count(), 0, "a cache that nobody owns is left");
-    assert_eq!(std::sync::Arc::strong_count(&core), 1, "a cache that is gone was given up, too");
+    assert_eq!(core.caches.iter().count(), 0, "a cache without an owner is freed");
+    assert_eq!(std::sync::Arc::strong_count(&core), 1, "a reference to a freed cache was released");
     core.memory.pages.decommit();
     let census = core.check().unwrap_or_else(|violation| panic!("census: {violation}"));
     assert_eq!((census.slabs, census.free_pages), (0, census.pages), "census: {census:?}");

@@ -140,22 +140,25 @@ impl World {
         assert!(start.is_multiple_of(8));
         if let Some((below, (other, _))) = self.live.range(..=object).next_back() {
             let end = below.addr().get() + self.caches[*other].geometry().stride();
-            assert!(end <= start, "{object:?} lies in another object");
+            assert!(end <= start, "{object:?} overlaps another object");
         }
         if let Some((above, _)) = self.live.range(object..).next() {
-            assert!(start + size <= above.addr().get(), "{object:?} lies in another object");
+            assert!(start + size <= above.addr().get(), "{object:?} overlaps another object");
         }
         self.serial = self.serial.wrapping_add(1);
         let bytes = self.bytes(cache, object);
         let written = if cache == CACHES - 1 {
-            assert!(bytes.iter().all(|byte| *byte == CONSTRUCTED), "{object:?} is not as constructed");
+            assert!(
+                bytes.iter().all(|byte| *byte == CONSTRUCTED),
+                "{object:?} is not in its constructed state"
+            );
             CONSTRUCTED
         } else {
             assert!(!zeroed || bytes.iter().all(|byte| *byte == 0), "{object:?} is not zeroed");
             bytes.fill(self.serial);
             self.serial
         };
-        assert!(self.live.insert(object, (cache, written)).is_none(), "{object:?} handed out twice");
+        assert!(self.live.insert(object, (cache, written)).is_none(), "{object:?} was allocated twice");
     }
     fn failed(&self, cache: usize, error: AllocError, wanted: usize) {
         match error {
@@ -165,10 +168,10 @@ impl World {
             AllocError::CacheLimit { slabs } => {
                 let info = self.caches[cache].info();
                 // A failed bulk request may have freed whole slabs.
-                assert!(info.slabs <= u64::from(slabs), "beyond the limit");
-                assert!(wanted > 1 || info.slabs == u64::from(slabs), "at the limit");
+                assert!(info.slabs <= u64::from(slabs), "the cache exceeds its limit");
+                assert!(wanted > 1 || info.slabs == u64::from(slabs), "the cache is at its limit");
                 if wanted == 1 && self.core.cpus.nodes() == 1 {
-                    assert_eq!(info.used, info.objects, "no object was left");
+                    assert_eq!(info.used, info.objects, "no free object was available");
                 }
             }
             AllocError::Memory(_) => {}
@@ -181,43 +184,47 @@ impl World {
         let n = self.live.iter().filter(matching).count();
         let (&object, &(cache, written)) = self.live.iter().filter(matching).nth(pick % n.max(1))?;
         let bytes = self.bytes(cache, object);
-        assert!(bytes.iter().all(|byte| *byte == written), "somebody else wrote to {object:?}");
+        assert!(bytes.iter().all(|byte| *byte == written), "{object:?} was overwritten");
         self.live.remove(&object);
         Some((object, cache))
     }
     fn free(&mut self, pick: usize) {
         if let Some((object, cache)) = self.pick(pick, None) {
             // SAFETY: the object is in use, belongs to this cache, and was removed from `live`.
-            self.seen(cache, || unsafe { self.caches[cache].free(object) });
+            self.observed_counts(cache, || unsafe { self.caches[cache].free(object) });
         }
     }
 
     /// Does at most one operation, and checks that the operation counts at a level that explains all changed numbers. For
     /// magazines alone, the layer's shadow checks equality.
-    fn seen<T>(&self, cache: usize, operation: impl FnOnce() -> T) -> T {
+    fn observed_counts<T>(&self, cache: usize, operation: impl FnOnce() -> T) -> T {
         let look = || {
             let (info, pages) = (self.caches[cache].info(), self.core.memory.pages.info());
             let system = pages.zones.iter().map(|zone| {
                 let events = &zone.events;
                 events.commits + events.commits_refused + events.decommits
             });
-            let asked = pages.zones.iter().map(|zone| {
+            let requested = pages.zones.iter().map(|zone| {
                 let (blocks, events) = (&zone.per_cpu_events, &zone.events);
                 blocks.allocs + blocks.frees + events.pages_taken + events.pages_freed
             });
-            let asked = asked.sum::<u64>() + pages.failures + pages.below_low;
-            (info, asked, system.sum::<u64>())
+            let requested = requested.sum::<u64>() + pages.failures + pages.below_low;
+            (info, requested, system.sum::<u64>())
         };
         let (before, asked_before, system_before) = look();
         let done = operation();
-        let (after, asked, system) = look();
+        let (after, requested, system) = look();
         let counted = |path: &Path| after.paths.of(*path) - before.paths.of(*path);
         let path = Path::ALL.into_iter().find(|path| counted(path) > 0);
-        assert_eq!(Path::ALL.iter().map(counted).sum::<u64>(), u64::from(path.is_some()), "one class");
+        assert_eq!(
+            Path::ALL.iter().map(counted).sum::<u64>(),
+            u64::from(path.is_some()),
+            "the operation has one level"
+        );
         let Some(path) = path else { return done };
         let least = if system != system_before {
             Path::Commit
-        } else if asked != asked_before {
+        } else if requested != asked_before {
             Path::Pages
         } else if after.free_in_slabs != before.free_in_slabs || after.objects != before.objects {
             Path::Slab
@@ -226,8 +233,8 @@ impl World {
         } else {
             Path::Cpu
         };
-        assert!(path >= least, "counted as {path:?}, but it did {least:?}: {before:?} {after:?}");
-        assert!(path != Path::Pages || least == path, "no page was asked for: {before:?} {after:?}");
+        assert!(path >= least, "counted as {path:?}, but served by {least:?}: {before:?} {after:?}");
+        assert!(path != Path::Pages || least == path, "no page was requested: {before:?} {after:?}");
         done
     }
 
@@ -238,7 +245,7 @@ impl World {
             Step::Alloc { cpu, cache, zeroed } => {
                 on(cpu);
                 let (cache, gfp) = (of(cache), if zeroed { Gfp::ZERO } else { Gfp::KERNEL });
-                match self.seen(cache, || catch_injected(|| self.caches[cache].alloc(gfp))) {
+                match self.observed_counts(cache, || catch_injected(|| self.caches[cache].alloc(gfp))) {
                     Some(Ok(object)) => self.got(cache, object, zeroed),
                     Some(Err(error)) => self.failed(cache, error, 1),
                     None => {}
@@ -253,11 +260,11 @@ impl World {
                 let (cache, n) = (of(cache), usize::from(n % 32));
                 let mut out = vec![None; n];
                 match catch_injected(|| self.caches[cache].alloc_bulk(Gfp::KERNEL, &mut out)) {
-                    Some(Ok(())) => out
-                        .into_iter()
-                        .for_each(|object| self.got(cache, object.expect("all or nothing"), false)),
+                    Some(Ok(())) => out.into_iter().for_each(|object| {
+                        self.got(cache, object.expect("a bulk allocation is complete or fails"), false)
+                    }),
                     refused => {
-                        assert!(out.iter().all(Option::is_none), "all or nothing");
+                        assert!(out.iter().all(Option::is_none), "a bulk allocation is complete or fails");
                         if let Some(Err(error)) = refused {
                             self.failed(cache, error, n);
                         }
@@ -291,7 +298,7 @@ impl World {
                 let cache = &self.caches[of(cache)];
                 let (before, gone) = (cache.info().slabs, cache.shrink());
                 let info = cache.info();
-                assert_eq!(before - info.slabs, gone as u64, "all slabs that went are told");
+                assert_eq!(before - info.slabs, gone as u64, "all freed slabs are reported");
                 assert_eq!((info.empty, info.in_magazines, info.in_depot), (0, 0, 0));
             }
             Step::Destroy { cache } => self.destroy(of(cache)),
@@ -348,7 +355,11 @@ impl World {
         let census = self.core.check().unwrap();
         assert_eq!(census.used, self.live.len() as u64);
         for info in self.caches.iter().map(KmemCache::info) {
-            assert_eq!(info.paths.operations(), info.allocs + info.frees, "each of one class: {info:?}");
+            assert_eq!(
+                info.paths.operations(),
+                info.allocs + info.frees,
+                "each operation has one level: {info:?}"
+            );
         }
         let held = census.used + census.in_magazines + census.in_depot + census.free_in_slabs;
         assert_eq!(census.objects, held);

@@ -116,17 +116,17 @@ struct Shadow<N, const G: u32> {
     exact: bool,
     live: Vec<(Handle<u32, G>, u64)>,
     stale: Vec<Handle<u32, G>>,
-    lives: HashMap<u32, u32>,
+    generations_of_index: HashMap<u32, u32>,
 }
 
 impl<N: Names<G>, const G: u32> Shadow<N, G> {
     fn new(names: N, generations: Generations, exact: bool) -> Self {
-        Self { names, generations, exact, live: vec![], stale: vec![], lives: HashMap::new() }
+        Self { names, generations, exact, live: vec![], stale: vec![], generations_of_index: HashMap::new() }
     }
 
     fn expected(&self, index: u32) -> Option<u32> {
         let last = Handle::<u32, G>::LAST_GENERATION;
-        match (self.lives.get(&index), self.generations.policy) {
+        match (self.generations_of_index.get(&index), self.generations.policy) {
             (None, _) => Some(self.generations.first.max(1)),
             (Some(life), _) if *life < last => Some(life + 1),
             (_, WrapPolicy::Wrap) => Some(1),
@@ -145,7 +145,7 @@ impl<N: Names<G>, const G: u32> Shadow<N, G> {
                     "{handle:?} twice"
                 );
                 assert_eq!(Some(handle.generation()), self.expected(handle.index()), "{handle:?}");
-                self.lives.insert(handle.index(), handle.generation());
+                self.generations_of_index.insert(handle.index(), handle.generation());
                 // The generation wrapped, so a stale handle became live again.
                 self.stale.retain(|old| *old != handle);
                 self.live.push((handle, value));
@@ -160,7 +160,7 @@ impl<N: Names<G>, const G: u32> Shadow<N, G> {
     }
 
     fn panic(&mut self) {
-        let make = || -> u64 { std::panic::resume_unwind(Box::new("not today")) };
+        let make = || -> u64 { std::panic::resume_unwind(Box::new("intended panic")) };
         let caught = catch_panic(|| self.names.alloc_with(make));
         assert!(caught.is_err() || matches!(caught, Ok(Err(HandleError::Full { .. }))), "{caught:?}");
     }
@@ -206,14 +206,16 @@ impl<N: Names<G>, const G: u32> Shadow<N, G> {
             );
         }
         let valid = self.stale.iter().find(|handle| self.names.is_valid(**handle));
-        assert_eq!(valid, None, "stale, and valid");
+        assert_eq!(valid, None, "a handle is either stale or valid");
         if self.exact {
-            let worn = self.lives.values().filter(|life| **life == Handle::<u32, G>::LAST_GENERATION);
+            let near_last_generation =
+                self.generations_of_index.values().filter(|life| **life == Handle::<u32, G>::LAST_GENERATION);
             let in_use = |(handle, _): &&(Handle<u32, G>, u64)| {
                 handle.generation() == Handle::<u32, G>::LAST_GENERATION
             };
-            let worn = worn.count() - self.live.iter().filter(in_use).count();
-            let retired = if self.generations.policy == WrapPolicy::Retire { worn } else { 0 };
+            let near_last_generation = near_last_generation.count() - self.live.iter().filter(in_use).count();
+            let retired =
+                if self.generations.policy == WrapPolicy::Retire { near_last_generation } else { 0 };
             assert_eq!(self.names.retired(), retired as u64);
         }
     }
@@ -290,7 +292,7 @@ pub(crate) fn run<const G: u32>(generations: Generations, steps: &[Step]) {
                 on(cpu);
                 if let Some(pick) = usize::from(pick).checked_rem(held.len()) {
                     let (object, value) = held.swap_remove(pick);
-                    assert_eq!(*object, value, "held, and another one's");
+                    assert_eq!(*object, value, "a held object keeps its handle");
                 }
             }
             Step::Retain { divisor } => {
@@ -314,7 +316,7 @@ pub(crate) fn run<const G: u32>(generations: Generations, steps: &[Step]) {
         map.shows(map.names.iter());
         assert_eq!((map.names.as_slice(), map.names.len()), (packed.as_slice(), map.live.len()));
         cached.check();
-        assert!(held.iter().all(|(object, value)| **object == *value), "held, and another one's");
+        assert!(held.iter().all(|(object, value)| **object == *value), "a held object keeps its handle");
     }
     // Values that are live, or held and freed.
     let mut out: Vec<u64> = cached.live.iter().map(|(_, value)| *value).collect();
@@ -332,17 +334,18 @@ pub(crate) fn run<const G: u32>(generations: Generations, steps: &[Step]) {
 #[derive(Clone, Copy, Debug, Arbitrary)]
 pub(crate) struct Setup {
     /// True for few slots with many lives, false for many slots with few lives.
-    pub(crate) few: bool,
+    pub(crate) few_slots: bool,
     pub(crate) wrap: bool,
     /// True to start near the last generation.
-    pub(crate) worn: bool,
+    pub(crate) near_last_generation: bool,
 }
 
 /// Does all steps as [`run`] does, with the handles of `setup`.
 pub(crate) fn run_with(setup: Setup, steps: &[Step]) {
     let policy = if setup.wrap { WrapPolicy::Wrap } else { WrapPolicy::Retire };
-    let from = |last: u32| Generations { first: if setup.worn { last - 1 } else { 1 }, policy };
-    match setup.few {
+    let from =
+        |last: u32| Generations { first: if setup.near_last_generation { last - 1 } else { 1 }, policy };
+    match setup.few_slots {
         true => run::<29>(from(Handle::<u32, 29>::LAST_GENERATION), steps),
         false => run::<2>(from(Handle::<u32, 2>::LAST_GENERATION), steps),
     }

@@ -20,7 +20,7 @@ const COMPARED: usize = 256;
 
 /// Interface by which memory is allocated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Arbitrary)]
-pub(crate) enum Way {
+pub(crate) enum AllocApi {
     /// Kmalloc by size, with the alignment of the class.
     Kmalloc,
     /// Kmalloc of an array with this number of elements.
@@ -34,7 +34,7 @@ pub(crate) enum Way {
 pub(crate) enum Step {
     Alloc {
         cpu: u8,
-        way: Way,
+        api: AllocApi,
         #[arbitrary(with = layout)]
         layout: Layout,
         #[arbitrary(with = gfp)]
@@ -57,7 +57,7 @@ pub(crate) enum Step {
     Move {
         cpu: u8,
         pick: u16,
-        way: Way,
+        api: AllocApi,
         #[arbitrary(with = layout)]
         layout: Layout,
     },
@@ -85,8 +85,8 @@ fn gfp(u: &mut Unstructured<'_>) -> Result<Gfp> {
 
 /// Allocated memory, as the shadow knows it.
 #[derive(Clone, Copy, Debug)]
-struct Held {
-    way: Way,
+struct HeldMemory {
+    api: AllocApi,
     layout: Layout,
     /// Guaranteed size in bytes.
     size: usize,
@@ -95,30 +95,30 @@ struct Held {
     written: u8,
 }
 
-impl Held {
-    fn new(way: Way, layout: Layout, written: u8) -> Self {
-        let size = match way {
-            Way::Array(n) => layout.size().saturating_mul(n.into()),
+impl HeldMemory {
+    fn new(api: AllocApi, layout: Layout, written: u8) -> Self {
+        let size = match api {
+            AllocApi::Array(n) => layout.size().saturating_mul(n.into()),
             _ => layout.size(),
         };
-        let align = match way {
-            Way::Kmalloc | Way::Array(_) if size.is_power_of_two() => size.clamp(8, LARGEST),
-            Way::Kmalloc | Way::Array(_) => 8,
-            Way::KmallocLayout | Way::Malloc => layout.align(),
+        let align = match api {
+            AllocApi::Kmalloc | AllocApi::Array(_) if size.is_power_of_two() => size.clamp(8, LARGEST),
+            AllocApi::Kmalloc | AllocApi::Array(_) => 8,
+            AllocApi::KmallocLayout | AllocApi::Malloc => layout.align(),
         };
-        Self { way, layout, size, align, written }
+        Self { api, layout, size, align, written }
     }
     fn can_be(&self) -> bool {
-        self.way == Way::Malloc || self.size <= LARGEST && self.align <= LARGEST
+        self.api == AllocApi::Malloc || self.size <= LARGEST && self.align <= LARGEST
     }
 }
 
 struct World {
     subsystem: Subsystem,
     malloc: Malloc,
-    live: BTreeMap<NonNull<u8>, Held>,
+    live: BTreeMap<NonNull<u8>, HeldMemory>,
     /// Empty allocations, which all have one address.
-    empty: Vec<Held>,
+    empty: Vec<HeldMemory>,
     refusals: Refusals,
     serial: u8,
 }
@@ -129,7 +129,11 @@ impl World {
         let census = self.subsystem.check().unwrap();
         let (pages, huge) = (self.subsystem.pages().info(), self.subsystem.info().huge);
         let charged: u64 = pages.zones.iter().map(|zone| u64::from(zone.charged)).sum();
-        assert_eq!(charged, huge.pages + huge.cached_pages, "pages that are charged, and those of mappings");
+        assert_eq!(
+            charged,
+            huge.pages + huge.cached_pages,
+            "the charge equals the pages in use and in mappings"
+        );
         census
     }
 
@@ -161,23 +165,23 @@ impl World {
 
     fn ask(
         &self,
-        way: Way,
+        api: AllocApi,
         layout: Layout,
         gfp: Gfp,
     ) -> Option<core::result::Result<NonNull<u8>, AllocError>> {
         let kmalloc = self.subsystem.kmalloc();
-        catch_injected(|| match way {
-            Way::Kmalloc => kmalloc.alloc(layout.size(), gfp),
-            Way::Array(n) => kmalloc.alloc_array(n.into(), layout.size(), gfp),
-            Way::KmallocLayout => kmalloc.alloc_layout(layout, gfp),
-            Way::Malloc => self.malloc.alloc(layout, gfp),
+        catch_injected(|| match api {
+            AllocApi::Kmalloc => kmalloc.alloc(layout.size(), gfp),
+            AllocApi::Array(n) => kmalloc.alloc_array(n.into(), layout.size(), gfp),
+            AllocApi::KmallocLayout => kmalloc.alloc_layout(layout, gfp),
+            AllocApi::Malloc => self.malloc.alloc(layout, gfp),
         })
     }
 
-    fn alloc(&mut self, way: Way, layout: Layout, gfp: Gfp) -> Option<NonNull<u8>> {
+    fn alloc(&mut self, api: AllocApi, layout: Layout, gfp: Gfp) -> Option<NonNull<u8>> {
         self.serial = self.serial.wrapping_add(1);
-        let held = Held::new(way, layout, self.serial);
-        let at = match self.ask(way, layout, gfp)? {
+        let held = HeldMemory::new(api, layout, self.serial);
+        let at = match self.ask(api, layout, gfp)? {
             Ok(at) => at,
             Err(error) => {
                 match error {
@@ -200,10 +204,10 @@ impl World {
         let usable = unsafe { self.malloc.usable_size(at) };
         assert!(usable >= held.size.max(1), "{usable} bytes for {held:?}");
         if let Some((below, other)) = self.live.range(..=at).next_back() {
-            assert!(below.addr().get() + other.size.max(1) <= start, "{at:?} lies in other memory");
+            assert!(below.addr().get() + other.size.max(1) <= start, "{at:?} overlaps other memory");
         }
         if let Some((above, _)) = self.live.range(at..).next() {
-            assert!(start + usable <= above.addr().get(), "{at:?} lies in other memory");
+            assert!(start + usable <= above.addr().get(), "{at:?} overlaps other memory");
         }
         for end in Self::ends(at, held.size) {
             assert!(!gfp.contains(Gfp::ZERO) || end.iter().all(|byte| *byte == 0), "{at:?} is not zeroed");
@@ -214,56 +218,56 @@ impl World {
     }
 
     /// Takes memory from its owner.
-    fn pick(&mut self, pick: u16) -> Option<(NonNull<u8>, Held)> {
+    fn pick(&mut self, pick: u16) -> Option<(NonNull<u8>, HeldMemory)> {
         let n = self.live.len() + self.empty.len();
         let pick = usize::from(pick) % n.max(1);
         let Some((&at, &held)) = self.live.iter().nth(pick) else {
             return self.empty.pop().map(|held| (ZERO_SIZE, held));
         };
         for end in Self::ends(at, held.size) {
-            assert!(end.iter().all(|byte| *byte == held.written), "somebody else wrote to {at:?}");
+            assert!(end.iter().all(|byte| *byte == held.written), "{at:?} was overwritten");
         }
         self.live.remove(&at);
         Some((at, held))
     }
 
-    fn free(&self, at: NonNull<u8>, held: Held, sized: bool) {
+    fn free(&self, at: NonNull<u8>, held: HeldMemory, sized: bool) {
         // SAFETY: the memory was allocated with this layout and picked, so it no longer has a user.
         unsafe {
-            match held.way {
-                Way::Malloc if sized => self.malloc.free_sized(at, held.layout),
-                Way::Malloc => self.malloc.free(at),
+            match held.api {
+                AllocApi::Malloc if sized => self.malloc.free_sized(at, held.layout),
+                AllocApi::Malloc => self.malloc.free(at),
                 _ => self.subsystem.kmalloc().free(at),
             }
         }
     }
 
-    fn relocate(&mut self, from: NonNull<u8>, held: Held, way: Way, layout: Layout) {
+    fn relocate(&mut self, from: NonNull<u8>, held: HeldMemory, api: AllocApi, layout: Layout) {
         if from == ZERO_SIZE {
             return self.free(from, held, true);
         }
         // The memory stays allocated until its bytes are copied.
         self.live.insert(from, held);
-        let Some(to) = self.alloc(way, layout, Gfp::KERNEL) else { return };
-        let new = Held::new(way, layout, self.serial);
+        let Some(to) = self.alloc(api, layout, Gfp::KERNEL) else { return };
+        let new = HeldMemory::new(api, layout, self.serial);
         // SAFETY: `from` and `to` are both allocated, so they do not overlap, and have at least that many bytes.
         unsafe { to.copy_from_nonoverlapping(from, held.size.min(new.size)) };
         let [first, _] = Self::ends(to, held.size.min(new.size));
-        assert!(first.iter().all(|byte| *byte == held.written), "{to:?} is no copy of {from:?}");
+        assert!(first.iter().all(|byte| *byte == held.written), "{to:?} is not a copy of {from:?}");
         Self::ends(to, new.size).into_iter().for_each(|end| end.fill(new.written));
         self.live.remove(&from);
         self.free(from, held, true);
     }
 
-    fn resize(&mut self, from: NonNull<u8>, held: Held, size: usize) {
+    fn resize(&mut self, from: NonNull<u8>, held: HeldMemory, size: usize) {
         let Ok(layout) = Layout::from_size_align(size, held.layout.align()) else {
-            return self.relocate(from, held, held.way, held.layout);
+            return self.relocate(from, held, held.api, held.layout);
         };
-        let way = if held.way == Way::Malloc { Way::Malloc } else { Way::Kmalloc };
+        let api = if held.api == AllocApi::Malloc { AllocApi::Malloc } else { AllocApi::Kmalloc };
         // SAFETY: the memory was allocated with this layout and picked, so after a success it no longer has a user.
         let to = catch_injected(|| unsafe {
-            match way {
-                Way::Malloc => self.malloc.realloc_sized(from, held.layout, size, Gfp::ZERO),
+            match api {
+                AllocApi::Malloc => self.malloc.realloc_sized(from, held.layout, size, Gfp::ZERO),
                 _ => self.subsystem.kmalloc().realloc(from, size, Gfp::KERNEL),
             }
         });
@@ -277,7 +281,7 @@ impl World {
             return;
         };
         self.serial = self.serial.wrapping_add(1);
-        let new = Held::new(way, layout, self.serial);
+        let new = HeldMemory::new(api, layout, self.serial);
         if to == ZERO_SIZE {
             assert_eq!(size, 0);
             return self.empty.push(new);
@@ -286,11 +290,11 @@ impl World {
         let [first, last] = Self::ends(to, kept);
         // If all of the memory was kept, its last byte is still the owner's.
         let written = first.iter().chain(last.iter().filter(|_| kept == held.size));
-        assert!(written.into_iter().all(|byte| *byte == held.written), "{to:?} is no copy of {from:?}");
+        assert!(written.into_iter().all(|byte| *byte == held.written), "{to:?} is not a copy of {from:?}");
         // SAFETY: the world owns `new.size` bytes at `to`.
         let [first, last] = Self::ends(unsafe { to.add(kept) }, new.size - kept);
         let zero = first.iter().chain(&*last).all(|byte| *byte == 0);
-        assert!(zero || way != Way::Malloc, "{to:?} is not zero behind {kept}");
+        assert!(zero || api != AllocApi::Malloc, "{to:?} is not zero after byte {kept}");
         Self::ends(to, new.size).into_iter().for_each(|end| end.fill(new.written));
         self.live.insert(to, new);
     }
@@ -298,9 +302,9 @@ impl World {
     fn step(&mut self, step: &Step) {
         let on = |cpu: u8| on_cpu(u32::from(cpu) % CPUS);
         match *step {
-            Step::Alloc { cpu, way, layout, gfp } => {
+            Step::Alloc { cpu, api, layout, gfp } => {
                 on(cpu);
-                self.alloc(way, layout, gfp);
+                self.alloc(api, layout, gfp);
             }
             Step::Free { cpu, pick, sized } => {
                 on(cpu);
@@ -308,10 +312,10 @@ impl World {
                     self.free(at, held, sized);
                 }
             }
-            Step::Move { cpu, pick, way, layout } => {
+            Step::Move { cpu, pick, api, layout } => {
                 on(cpu);
                 if let Some((from, held)) = self.pick(pick) {
-                    self.relocate(from, held, way, layout);
+                    self.relocate(from, held, api, layout);
                 }
             }
             Step::Resize { cpu, pick, layout } => {
@@ -323,7 +327,7 @@ impl World {
             Step::Shrink => {
                 let slabs = |world: &Self| world.census().slabs;
                 let (before, gone) = (slabs(self), self.subsystem.shrink());
-                assert_eq!(before - slabs(self), gone as u64, "all slabs that went are told");
+                assert_eq!(before - slabs(self), gone as u64, "all freed slabs are reported");
             }
             Step::Reap => _ = self.subsystem.reap(),
             Step::Interval => {

@@ -85,7 +85,9 @@ impl Malloc {
             cache.page_class(class).build_on(core)
         };
         let caches = (0..CLASSES).map(cache).collect::<Result<Vec<_>, _>>()?;
-        let Ok(caches) = <[KmemCache; CLASSES]>::try_from(caches) else { unreachable!("one for each class") };
+        let Ok(caches) = <[KmemCache; CLASSES]>::try_from(caches) else {
+            unreachable!("each class has one cache")
+        };
         let only_addresses = Harden {
             canaries: false,
             zero_on_free: false,

@@ -111,7 +111,7 @@ mod tests {
     fn layout_gets_a_class_with_its_alignment() {
         let class = |size, align| SizeClass::for_layout(size, align).map(SizeClass::size);
         assert_eq!(class(65, 8), Some(96));
-        assert_eq!(class(65, 64), Some(128), "96 promises 32 only");
+        assert_eq!(class(65, 64), Some(128), "class 96 guarantees an alignment of only 32");
         assert_eq!(class(8, 4096), Some(4096));
         assert_eq!(class(8, 16384), None);
         assert_eq!(class(0, 1), Some(8));

@@ -1,7 +1,7 @@
 //! The aarch64 instructions of which sections consist ([`FORMS`]), as the checks need them. If a section contains any
 //! other instruction, the check fails.
 
-use super::{Effect, Flow, Kind, Operands, Place, Section};
+use super::{Effect, Flow, Kind, Operand, Operands, Section};
 use serde_json::{Value, json};
 use std::fmt;
 use std::fmt::Write as _;
@@ -12,7 +12,7 @@ pub(crate) const SIGNATURE: u32 = 0xd428_bc00;
 
 /// The unit of code that a breakpoint replaces; the breakpoint instruction is `brk #0`.
 pub(crate) type Code = u32;
-pub(crate) const TRAP: Code = 0xd420_0000;
+pub(crate) const TRAP_CODE: Code = 0xd420_0000;
 
 /// Makes the processor fetch the code at the address `at` again; called after the code was written.
 pub(crate) fn written(at: *mut Code) {
@@ -124,7 +124,7 @@ const NONE: Register = 31;
 /// The instruction `cmp` of two registers, which is a `subs` with register 31 for its result.
 const COMPARE: (u32, u32) = (0x7fe0_001f, 0x6b00_001f);
 /// All flags as a single place, because instructions write all flags together.
-const FLAGS: Place = Place::Flag(0);
+const FLAGS: Operand = Operand::Flag(0);
 
 impl Instruction {
     pub(super) fn at(ip: usize) -> Self {
@@ -140,7 +140,7 @@ impl Instruction {
     fn field(self, from: u32, bits: u32) -> u32 {
         self.word >> from & ((1 << bits) - 1)
     }
-    fn is(self, (mask, bits): (u32, u32)) -> bool {
+    fn matches_bits(self, (mask, bits): (u32, u32)) -> bool {
         self.word & mask == bits
     }
     /// Returns the target of a jump: a signed number of `bits` bits, beginning at bit `from`, times four, relative to
@@ -150,9 +150,11 @@ impl Instruction {
         self.ip.wrapping_add_signed(4 * words as isize)
     }
     pub(super) fn flow(self) -> Flow {
-        if self.is((0xfc00_0000, 0x1400_0000)) {
+        if self.matches_bits((0xfc00_0000, 0x1400_0000)) {
             Flow::Jump(self.target(0, 26))
-        } else if self.is((0xff00_0010, 0x5400_0000)) || self.is((0x7e00_0000, 0x3400_0000)) {
+        } else if self.matches_bits((0xff00_0010, 0x5400_0000))
+            || self.matches_bits((0x7e00_0000, 0x3400_0000))
+        {
             Flow::Branch(self.target(5, 19))
         } else {
             Flow::Next
@@ -160,25 +162,25 @@ impl Instruction {
     }
     /// Returns `true` if the instruction compares two registers.
     pub(super) fn compares(self) -> bool {
-        self.is(COMPARE)
+        self.matches_bits(COMPARE)
     }
     /// Returns `true` if the instruction belongs to the code that counts aborts. The address of this counter would look
     /// like an operand of a section.
     pub(super) fn is_of_a_counter(self) -> bool {
-        self.is(STXR)
+        self.matches_bits(STXR)
     }
 
     /// Returns the instruction's operands; `None` if no section contains an instruction of this kind.
     fn parts(self) -> Option<&'static [Part]> {
-        FORMS.iter().find(|(mask, bits, _)| self.is((*mask, *bits))).map(|(_, _, parts)| *parts)
+        FORMS.iter().find(|(mask, bits, _)| self.matches_bits((*mask, *bits))).map(|(_, _, parts)| *parts)
     }
     /// Returns the instruction's effect; `None` if no section contains an instruction of this kind.
     pub(super) fn effect(self) -> Option<Effect> {
         let mut effect = Effect::default();
         let [low, base, index] = [0, 5, 16].map(|from| self.field(from, 5));
-        if self.is(STXR) {
-            effect.reads.extend([Place::Register(low), Place::Register(base)]);
-            effect.writes.extend([Place::Register(index), Place::Memory(Memory(base, 32, 0, 8))]);
+        if self.matches_bits(STXR) {
+            effect.reads.extend([Operand::Register(low), Operand::Register(base)]);
+            effect.writes.extend([Operand::Register(index), Operand::Memory(Memory(base, 32, 0, 8))]);
             effect.may_write.clone_from(&effect.writes);
             return Some(effect);
         }
@@ -186,7 +188,7 @@ impl Instruction {
         for part in parts {
             let memory = match part {
                 Part::D => {
-                    effect.writes.insert(Place::Register(low));
+                    effect.writes.insert(Operand::Register(low));
                     continue;
                 }
                 Part::T | Part::N | Part::M => {
@@ -195,7 +197,7 @@ impl Instruction {
                         Part::N => base,
                         _ => index,
                     };
-                    effect.reads.insert(Place::Register(register));
+                    effect.reads.insert(Operand::Register(register));
                     continue;
                 }
                 Part::SetFlags => {
@@ -213,10 +215,10 @@ impl Instruction {
                 Part::At => Memory(base, 32, 0, size),
             };
             let stores = parts.contains(&Part::Store);
-            if stores { &mut effect.writes } else { &mut effect.reads }.insert(Place::Memory(memory));
+            if stores { &mut effect.writes } else { &mut effect.reads }.insert(Operand::Memory(memory));
         }
-        effect.reads.remove(&Place::Register(NONE));
-        effect.writes.remove(&Place::Register(NONE));
+        effect.reads.remove(&Operand::Register(NONE));
+        effect.writes.remove(&Operand::Register(NONE));
         effect.may_write.clone_from(&effect.writes);
         Some(effect)
     }
@@ -231,10 +233,10 @@ impl Instruction {
 impl Section {
     /// Reads the operands of the section. If a part is missing, the error names the part.
     pub(super) fn read_operands(&self) -> Result<Operands, &'static str> {
-        let ([low, base, index], whole) = ([0, 5, 16], self.whole());
+        let ([low, base, index], whole) = ([0, 5, 16], self.instructions());
         // Finds the first such instruction from `at` on, and moves `at` behind it.
         let find = |at: &mut usize, what, form: (u32, u32)| -> Result<Instruction, &'static str> {
-            *at += whole[*at..].iter().position(|one| one.is(form)).ok_or(what)? + 1;
+            *at += whole[*at..].iter().position(|one| one.matches_bits(form)).ok_or(what)? + 1;
             Ok(whole[*at - 1])
         };
         const ADD: (u32, u32) = (0xffe0_fc00, 0x8b00_0000);
@@ -248,20 +250,22 @@ impl Section {
         let stack = find(&mut at, "address of the stack", ADD)?.field(index, 5);
         find(&mut at, "load of the head", LOAD)?;
         let body = &whole[at..];
-        let first = |form| body.iter().find(|one| one.is(form));
-        let stores = body.iter().filter(|one| one.is(STORE)).count();
+        let first = |form| body.iter().find(|one| one.matches_bits(form));
+        let stores = body.iter().filter(|one| one.matches_bits(STORE)).count();
         let count = self.loop_end().map(|one| one.field(index, 5));
         let (kind, rounds) = match (count, first(LOAD_INDEXED), first(STORE_INDEXED)) {
             (None, None, None) if stores == 1 => {
-                (Kind::Pop, first(LOAD).ok_or("load of the round")?.field(low, 5))
+                (Kind::Pop, first(LOAD).ok_or("expected the load of the round")?.field(low, 5))
             }
-            (None, None, None) => (Kind::Push, first(STORE).ok_or("store of the round")?.field(low, 5)),
+            (None, None, None) => {
+                (Kind::Push, first(STORE).ok_or("expected the store of the round")?.field(low, 5))
+            }
             // One address of the pair is the stack's; its register x17 is written.
             (Some(_), Some(load), Some(store)) if store.field(base, 5) == 17 => {
                 (Kind::PushBatch, load.field(base, 5))
             }
             (Some(_), Some(_), Some(store)) => (Kind::PopBatch, store.field(base, 5)),
-            _ => return Err("moves of one of the four"),
+            _ => return Err("expected a move of one of the four registers"),
         };
         Ok(Operands { kind, area, words, stack, rounds, count })
     }
@@ -270,7 +274,7 @@ impl Section {
     /// registers have equal forms.
     pub(crate) fn form(&self) -> String {
         let (mut names, mut text) = (vec![], String::new());
-        for one in self.whole() {
+        for one in self.instructions() {
             let mut rest = one.word;
             for part in one.parts().unwrap_or_default() {
                 let from = match part {
@@ -291,8 +295,10 @@ impl Section {
             let outside = |target: usize| !(self.code.start..=self.code.end).contains(&target);
             _ = match one.flow() {
                 Flow::Branch(target) if outside(target) => writeln!(text, "{:08x} out", rest & 0xff00_001f),
-                _ if one.is((0x9f00_0000, 0x9000_0000)) => writeln!(text, "adrp"),
-                _ if one.ip < self.code.start && one.is((0x7f80_0000, 0x1100_0000)) => writeln!(text, "lo12"),
+                _ if one.matches_bits((0x9f00_0000, 0x9000_0000)) => writeln!(text, "adrp"),
+                _ if one.ip < self.code.start && one.matches_bits((0x7f80_0000, 0x1100_0000)) => {
+                    writeln!(text, "lo12")
+                }
                 _ => writeln!(text, "{rest:08x}"),
             };
         }
@@ -347,7 +353,7 @@ mod samples {
             (&flag, "+0x4 `f100045f`: writes Flag("),
             (&memory, "+0x8 `f9000409`: writes Memory(Memory(0, 32, 8, 8))"),
             (&widening_another, "+0x4 `f81f0002`: writes Memory(Memory(0, 32, -16, 8))"),
-            (&no_commit, "the last instruction is the commit"),
+            (&no_commit, "the committing store"),
             (&a_call, "+0x0 `d63f0120`: not known here"),
             (&the_kernel, "+0x0 `d4000001`: not known here"),
         ] {

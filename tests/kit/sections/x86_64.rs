@@ -1,6 +1,6 @@
 //! The x86-64 instructions as the checks need them; `iced-x86` decodes all of them.
 
-use super::{Effect, Flow, Kind, Operands, Place, Section};
+use super::{Effect, Flow, Kind, Operand, Operands, Section};
 pub(crate) use iced_x86::Register;
 use iced_x86::{Decoder, DecoderOptions, FlowControl, InstructionInfoFactory, OpAccess, OpKind, UsedMemory};
 use serde_json::{Value, json};
@@ -12,7 +12,7 @@ pub(crate) const SIGNATURE: u32 = 0x5305_3053;
 
 /// The unit of code that a breakpoint replaces; the breakpoint instruction is `int3`.
 pub(crate) type Code = u8;
-pub(crate) const TRAP: Code = 0xcc;
+pub(crate) const TRAP_CODE: Code = 0xcc;
 
 /// Called after code was written at the address `_at`; does nothing. The processor itself notices writes to code.
 pub(crate) fn written(_at: *mut Code) {}
@@ -55,12 +55,12 @@ impl fmt::Display for Instruction {
 impl Instruction {
     pub(super) fn at(ip: usize) -> Self {
         /// The largest number of bytes in an instruction.
-        const MOST: usize = 15;
-        // SAFETY: `ip` is the address of an instruction of this program. The linker puts `.fini` after all other code, so `MOST`
+        const MAX_INSTRUCTION_BYTES: usize = 15;
+        // SAFETY: `ip` is the address of an instruction of this program. The linker puts `.fini` after all other code, so `MAX_INSTRUCTION_BYTES`
         // bytes can be read.
-        let bytes = unsafe { core::slice::from_raw_parts(ip as *const u8, MOST) };
+        let bytes = unsafe { core::slice::from_raw_parts(ip as *const u8, MAX_INSTRUCTION_BYTES) };
         let instruction = Decoder::with_ip(64, bytes, ip as u64, DecoderOptions::NONE).decode();
-        assert!(!instruction.is_invalid(), "no instruction at {ip:#x}");
+        assert!(!instruction.is_invalid(), "{ip:#x} is not the start of an instruction");
         Self(instruction)
     }
     pub(crate) fn ip(&self) -> usize {
@@ -95,17 +95,17 @@ impl Instruction {
             let register = used.register();
             // A write to a part of a register keeps the rest, except that a 32-bit write clears it.
             let whole = register.is_gpr32() || register.is_gpr64() || !register.is_gpr();
-            add(&mut effect, Place::Register(register.full_register()), used.access(), whole);
+            add(&mut effect, Operand::Register(register.full_register()), used.access(), whole);
         }
         for used in info.used_memory() {
-            add(&mut effect, Place::Memory(Memory::of(used)), used.access(), true);
+            add(&mut effect, Operand::Memory(Memory::of(used)), used.access(), true);
         }
         let bits = |flags: u32| (0..u32::BITS).map(|bit| 1 << bit).filter(move |bit| flags & bit != 0);
         for bit in bits(instruction.rflags_read()) {
-            add(&mut effect, Place::Flag(bit), OpAccess::Read, true);
+            add(&mut effect, Operand::Flag(bit), OpAccess::Read, true);
         }
         for bit in bits(instruction.rflags_modified()) {
-            add(&mut effect, Place::Flag(bit), OpAccess::Write, true);
+            add(&mut effect, Operand::Flag(bit), OpAccess::Write, true);
         }
         Some(effect)
     }
@@ -123,7 +123,7 @@ impl Instruction {
     }
 }
 
-fn add(effect: &mut Effect, place: Place, access: OpAccess, whole: bool) {
+fn add(effect: &mut Effect, place: Operand, access: OpAccess, whole: bool) {
     use OpAccess::{CondRead, CondWrite, Read, ReadCondWrite, ReadWrite, Write};
     if matches!(access, Read | CondRead | ReadWrite | ReadCondWrite) {
         effect.reads.insert(place);
@@ -194,7 +194,7 @@ impl Section {
                 (Kind::PushBatch, load.memory_base())
             }
             (Some(_), Some(_), Some(store)) => (Kind::PopBatch, store.memory_base()),
-            _ => return Err("moves of one of the four"),
+            _ => return Err("expected a move of one of the four registers"),
         };
         Ok(Operands { kind, area, words, stack, rounds, count })
     }
@@ -204,7 +204,7 @@ impl Section {
     pub(crate) fn form(&self) -> String {
         let mut names: Vec<String> = vec![];
         let mut text = String::new();
-        for Instruction(one) in self.whole() {
+        for Instruction(one) in self.instructions() {
             for i in 0..one.op_count() {
                 text += &match operand(&one, i) {
                     Value::Object(mut parts) => {
@@ -286,8 +286,8 @@ mod samples {
             (&memory, "`inc qword ptr [rdi+8]`: writes Memory("),
             (&widening_by, "`add [rdi-8],edx`: writes Memory("),
             (&widening_another, "`mov [rdi-10h],edx`: writes Memory("),
-            (&no_commit, "the last instruction is the commit"),
-            (&a_call, "a section calls nothing"),
+            (&no_commit, "the committing store"),
+            (&a_call, "a section must not contain a call"),
         ] {
             let said = verdict(sample);
             assert!(said.contains(expected), "{said:?}, expected {expected:?}");

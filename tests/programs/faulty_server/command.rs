@@ -9,18 +9,18 @@ use super::store::{OutOfMemory, Store};
 // The server's own source expects these modules here.
 use super::{memory, protocol, store};
 
-pub(crate) use redis::Then;
+pub(crate) use redis::NextAction;
 
 #[inline(never)]
 pub(crate) fn execute<M: Memory>(
     store: &Store<M>,
     request: Request<'_>,
     replies: &mut Replies<'_, M::Bytes>,
-) -> Result<Then, OutOfMemory> {
+) -> Result<NextAction, OutOfMemory> {
     if request.len() == 2 && request[0] == *b"MISTAKE" {
         let known = super::mistakes::make(store, &request[1], replies.0);
         return if known { replies.status("OK") } else { replies.error("ERR unknown mistake") }
-            .map(|()| Then::GoOn);
+            .map(|()| NextAction::GoOn);
     }
     redis::execute(store, request, replies)
 }

@@ -35,18 +35,18 @@ pub(crate) fn make<M: Memory>(store: &Store<M>, name: &[u8], buffer: &mut Buffer
         }
         b"double_free_later" => the_first_free(memory, value()),
         b"double_free_by_another_thread" => {
-            let value = Shared(value());
+            let value = SharedMemory(value());
             the_first_free(memory, value.0);
             std::thread::scope(|scope| {
                 scope.spawn(|| the_second_free(memory, value.get(), value.get().len()));
             });
         }
         b"double_free_at_one_moment" => {
-            let (value, barrier) = (Shared(value()), Barrier::new(2));
+            let (value, barrier) = (SharedMemory(value()), Barrier::new(2));
             std::thread::scope(|scope| {
                 for _ in 0..2 {
                     scope.spawn(|| {
-                        super::run_on(0..CpuSet::count()).expect("any CPU");
+                        super::run_on(0..CpuSet::count()).expect("the thread must be able to run on any CPU");
                         barrier.wait();
                         the_first_free(memory, value.get());
                     });
@@ -109,11 +109,11 @@ pub(crate) fn make<M: Memory>(store: &Store<M>, name: &[u8], buffer: &mut Buffer
 }
 
 /// Memory that two threads share; the sharing is the mistake.
-struct Shared(NonNull<[u8]>);
+struct SharedMemory(NonNull<[u8]>);
 // SAFETY: the memory is never read.
-unsafe impl Sync for Shared {}
+unsafe impl Sync for SharedMemory {}
 
-impl Shared {
+impl SharedMemory {
     fn get(&self) -> NonNull<[u8]> {
         self.0
     }

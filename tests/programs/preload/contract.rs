@@ -115,13 +115,13 @@ fn program_with_a_system_call_filter_continues() {
         let mut program = Command::new(&sandbox);
         let alone = text(&program.args([&filter, &what]).output().unwrap().stdout);
         if alone.starts_with("no filter may be closed") {
-            return say("preload: skipped filters of system calls: none may be closed here");
+            return say("preload: skipped the filters of system calls: the system allows none");
         }
         for options in ["check=0", "check=1"] {
             let output = preloaded(&mut program, options);
             let (out, err) = (text(&output.stdout), text(&output.stderr));
             say(&format!(
-                "preload: behind {filter} {what} with {options}: {out}, without the library {alone}"
+                "preload: under filter {filter} {what} with {options}: {out}; without the library: {alone}"
             ));
             let is_as_expected =
                 if expected == "-" { out == alone && out != "well" } else { out == expected };
@@ -336,7 +336,10 @@ fn installed_files_have_consistent_names_and_versions() {
         assert_eq!(std::fs::canonicalize(file(&format!("lib/{links}.0"))).unwrap(), real);
         let named = std::fs::read(&real).unwrap();
         let name = [b"\0", links.as_bytes(), b".0\0"].concat();
-        assert!(named.windows(name.len()).any(|bytes| bytes == name), "{links}: its own name");
+        assert!(
+            named.windows(name.len()).any(|bytes| bytes == name),
+            "{links}: the page must have its own name"
+        );
         let page = std::fs::read_to_string(file("share/man/man3/uslab.3")).unwrap();
         assert!(page.starts_with(&format!(".TH USLAB 3 \"\" \"uslab {version}\"")), "{page}");
     }
@@ -637,7 +640,7 @@ fn hardened_heap_creates_few_mappings() {
 fn hardened_program_at_the_mapping_limit_continues() {
     let most = most_mappings();
     if most > 1 << 20 {
-        return say(&format!("preload: skipped the crowd: {most} mappings are too many to make"));
+        return say(&format!("preload: skipped the crowd: the test cannot create {most} mappings"));
     }
     let dir = tempfile::tempdir().unwrap();
     let program = compiled("mappings.c", dir.path());
@@ -645,9 +648,7 @@ fn hardened_program_at_the_mapping_limit_continues() {
         let output = preloaded(Command::new(&program).args(["crowded", &most.to_string()]), options);
         let (out, err) = (text(&output.stdout), text(&output.stderr));
         assert!(output.status.success(), "{options}: {:?} {out}{err}", output.status);
-        say(&format!(
-            "preload: {options}: blocks that a crowd of mappings leaves, and whether all work without it: {out}"
-        ));
+        say(&format!("preload: {options}: blocks next to a crowd of mappings, and blocks without it: {out}"));
         let numbers: Vec<usize> = out.split_whitespace().map(|number| number.parse().unwrap()).collect();
         let enough =
             numbers[..6].iter().zip([20_000, 12_000, 40].iter().cycle()).all(|(got, of)| got * 10 >= of * 9);

@@ -28,7 +28,7 @@ fn dump(how: &str, ending: &str) -> (Option<String>, Output) {
 fn file_extension_determines_the_signal_dump_format() {
     for ending in ["json", "prom", "txt"] {
         let (file, output) = dump("asked", ending);
-        assert_eq!(text(&output.stdout), "2\n", "a thread of its own");
+        assert_eq!(text(&output.stdout), "2\n", "the dump has a separate thread");
         let dump = file.unwrap();
         let used = match ending {
             "json" => {
@@ -87,7 +87,7 @@ fn profile_dump_of_many_stacks_uses_little_memory() {
         let of_branch = flame.stacks.iter().filter(|stack| stack.frames.last().unwrap() == "branch");
         assert_eq!(of_branch.map(|stack| stack.bytes).sum::<u64>(), 512 * 112, "{flame:?}");
         let left = std::fs::read_dir(dir.path()).unwrap().count();
-        assert_eq!(left, 2, "the program, and one file without another of a temporary name");
+        assert_eq!(left, 2, "the folder has the program and one dump, and no temporary file");
     }
 }
 
@@ -95,7 +95,10 @@ fn profile_dump_of_many_stacks_uses_little_memory() {
 #[test]
 fn failed_profile_write_prints_a_single_line() {
     for (options, error) in [
-        ("dump=DIR/out.%p.pb.gz", "there is no profile: expected `profile=512k` or another number of bytes"),
+        (
+            "dump=DIR/out.%p.pb.gz",
+            "no profile is running; expected `profile=512k` or another number of bytes",
+        ),
         ("profile=1,dump=DIR/none/out.pb.gz", "No such file or directory (os error 2)"),
         ("profile=1,dump=/dev/full", "No space left on device (os error 28)"),
     ] {
@@ -139,7 +142,7 @@ fn signal_dump_preserves_signals_and_threads_of_the_program() {
     let err = text(&output.stderr);
     assert_eq!(
         err,
-        "uslab: dump `/tmp/none`: SIGUSR2 is ignored or handled by the program: it triggers no dump\n"
+        "uslab: dump `/tmp/none`: SIGUSR2 is ignored or handled by the program, so it triggers no dump\n"
     );
     assert_eq!((output.status.success(), text(&output.stdout).as_str()), (true, "1\n"));
 }

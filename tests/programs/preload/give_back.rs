@@ -9,18 +9,18 @@ use std::time::Duration;
 use uslab_tests::{ControlGroup, libuslab, server};
 
 /// The longest time to wait, in tenths of a second.
-const PATIENCE: u32 = 600;
+const TIMEOUT: u32 = 600;
 const KEYS: usize = 30_000;
 
-struct Ended(Child);
-impl Drop for Ended {
+struct KilledChild(Child);
+impl Drop for KilledChild {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
 
-impl Ended {
+impl KilledChild {
     /// Returns the resident memory in KiB.
     fn resident(&self) -> u64 {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.0.id())).unwrap();
@@ -40,10 +40,11 @@ impl Ended {
 fn server_decommits_the_memory_of_deleted_keys() {
     let mut command = Command::new(server());
     command.args(["--listen", "127.0.0.1:0", "--memory", "box"]).env("LD_PRELOAD", libuslab());
-    let mut process = Ended(command.env("USLAB_OPTIONS", "reap=500").stdout(Stdio::piped()).spawn().unwrap());
+    let mut process =
+        KilledChild(command.env("USLAB_OPTIONS", "reap=500").stdout(Stdio::piped()).spawn().unwrap());
     let mut line = String::new();
     BufReader::new(process.0.stdout.take().unwrap()).read_line(&mut line).unwrap();
-    assert!(!process.has_a_reaper(), "it is too small yet");
+    assert!(!process.has_a_reaper(), "the memory is still too small");
     let stream = TcpStream::connect(line.trim().strip_prefix("listening on ").expect(&line)).unwrap();
     stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
     let (mut to, mut from) = (stream.try_clone().unwrap(), BufReader::new(stream));
@@ -74,7 +75,7 @@ fn server_decommits_the_memory_of_deleted_keys() {
     ask("FLUSHALL\r\n", 1);
     let freed = process.resident();
     let mut now = freed;
-    for _ in 0..PATIENCE {
+    for _ in 0..TIMEOUT {
         if now <= peak / 4 {
             break;
         }
@@ -82,7 +83,7 @@ fn server_decommits_the_memory_of_deleted_keys() {
         now = process.resident();
     }
     say(&format!("preload: server: {peak} KiB with all keys, {freed} KiB without, {now} KiB then"));
-    assert!(now <= peak / 4, "{now} KiB of {peak} are left");
+    assert!(now <= peak / 4, "{now} KiB of {peak} remain");
 }
 
 /// If a process has no other thread, the thread of the library does not keep it alive.
@@ -113,7 +114,7 @@ fn freed_memory_is_decommitted_in_a_small_cgroup() {
     let program = compiled("group.c", dir.path());
     for mib in [32, 64, 100, 256] {
         let Some(group) = ControlGroup::new(mib << 20) else {
-            return say("preload: skipped the control group: this process may make none");
+            return say("preload: skipped the control group: this process may not create one");
         };
         // The program allocates three fifths of the limit, twice.
         let mut command = group.command(&program, Some(&libuslab()));

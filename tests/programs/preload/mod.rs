@@ -21,14 +21,18 @@ use std::process::{Command, Output};
 use uslab_tests::{compiled_from, libuslab, workspace};
 
 pub(crate) fn preloaded(command: &mut Command, options: &str) -> Output {
-    command.env("LD_PRELOAD", libuslab()).env("USLAB_OPTIONS", options).output().expect("it starts")
+    command
+        .env("LD_PRELOAD", libuslab())
+        .env("USLAB_OPTIONS", options)
+        .output()
+        .expect("the program must start")
 }
 
 /// Runs the command; `with` decides if the library is preloaded.
 fn run(command: &mut Command, with: bool) -> Output {
     match with {
         true => preloaded(command, "check=1"),
-        false => command.output().expect("it starts"),
+        false => command.output().expect("the program must start"),
     }
 }
 
@@ -52,22 +56,22 @@ fn program(name: &str) -> Option<PathBuf> {
     let dirs = std::env::split_paths(&path).chain(["/usr/sbin".into()]);
     let found = dirs.map(|dir| dir.join(name)).find(|file| file.is_file());
     if found.is_none() {
-        say(&format!("preload: skipped {name}: not on this machine"));
+        say(&format!("preload: skipped {name}: not installed"));
     }
     found
 }
 
 /// Checks that the output with the library equals the output without it, and is not empty.
 #[track_caller]
-fn same(name: &str, command: impl Fn() -> Command) {
+fn check_same_output(name: &str, command: impl Fn() -> Command) {
     let without = run(&mut command(), false);
     assert!(without.status.success(), "{name} alone: {}", text(&without.stderr));
     let with = run(&mut command(), true);
     assert!(with.status.success(), "{name}: {:?} {}", with.status, text(&with.stderr));
     assert_eq!(text(&with.stdout), text(&without.stdout), "{name}");
     assert_eq!(text(&with.stderr), text(&without.stderr), "{name}");
-    assert!(!with.stdout.is_empty(), "{name} says nothing");
-    say(&format!("preload: {name}: the same {} bytes with it and without", with.stdout.len()));
+    assert!(!with.stdout.is_empty(), "{name} prints nothing");
+    say(&format!("preload: {name}: the same {} bytes with and without the library", with.stdout.len()));
 }
 
 fn command(program: &Path, args: &[&str]) -> Command {

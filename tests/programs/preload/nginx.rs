@@ -76,7 +76,7 @@ fn answers(nginx: &Path, wrk: &Path, with: bool) -> Vec<Vec<u8>> {
     let large = std::fs::read(dir.join("files/large")).unwrap();
     assert!(bodies.iter().all(|answer| answer.starts_with(b"HTTP/1.1 200 OK\r\n\r\n")));
     assert!(bodies[4].ends_with(&large) && bodies[4].len() == large.len() + 19);
-    assert!(bodies[5].len() * 2 < bodies[4].len(), "not packed");
+    assert!(bodies[5].len() * 2 < bodies[4].len(), "the body must be compressed");
 
     let script = format!(
         "local paths, i = {{'{}'}}, 0
@@ -103,7 +103,7 @@ fn answers(nginx: &Path, wrk: &Path, with: bool) -> Vec<Vec<u8>> {
         assert!(requests > 100, "{report}");
         say(&format!("preload: nginx: {requests} requests of wrk, none failed"));
     }
-    assert!(all() == bodies, "other answers after the load");
+    assert!(all() == bodies, "the answers must not change after the load");
     // New workers are forked from a process that has freed a whole configuration.
     assert!(nginx(&["-s", "reload"]).status().unwrap().success());
     let log = || std::fs::read_to_string(dir.join("error.log")).unwrap();
@@ -114,9 +114,9 @@ fn answers(nginx: &Path, wrk: &Path, with: bool) -> Vec<Vec<u8>> {
             .count();
         ended == WORKERS && log().matches("start worker process ").count() == 2 * WORKERS
     });
-    assert!(all() == bodies, "other answers after a reload");
+    assert!(all() == bodies, "the answers must not change after a reload");
     let tables = server.end();
-    assert!(!with || tables > 2 * WORKERS, "{tables} processes were on it");
+    assert!(!with || tables > 2 * WORKERS, "{tables} processes used the library");
     bodies
 }
 
@@ -124,7 +124,7 @@ fn answers(nginx: &Path, wrk: &Path, with: bool) -> Vec<Vec<u8>> {
 fn nginx_output_is_unchanged_by_the_preloaded_library() {
     let (Some(nginx), Some(wrk)) = (program("nginx"), program("wrk")) else { return };
     let [without, with] = [false, true].map(|with| answers(&nginx, &wrk, with));
-    assert!(with == without, "other bodies");
+    assert!(with == without, "the bodies must be equal");
     let bytes: usize = with.iter().map(Vec::len).sum();
-    say(&format!("preload: nginx: the same {bytes} bytes with it and without"));
+    say(&format!("preload: nginx: the same {bytes} bytes with and without the library"));
 }

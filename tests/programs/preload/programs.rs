@@ -1,6 +1,6 @@
 //! Programs that print a result and then exit.
 
-use super::{command, full, preloaded, program, run, same, say, text};
+use super::{check_same_output, command, full, preloaded, program, run, say, text};
 use uslab_tests::workspace;
 
 #[test]
@@ -15,7 +15,7 @@ fn sqlite_output_is_unchanged_by_the_preloaded_library() {
         select substr(b, 1, 2) as k, count(*), group_concat(a % 10, '') from t where a < 3000 group by k order by k;
         delete from t where a % 3 = 0; vacuum;
         select x.b, y.b from t x join t y on x.a + 1 = y.a where x.a % 9973 = 1;";
-    same("sqlite3", || command(&sqlite, &[":memory:", queries]));
+    check_same_output("sqlite3", || command(&sqlite, &[":memory:", queries]));
 }
 
 #[test]
@@ -41,8 +41,8 @@ fn git_output_is_unchanged_by_the_preloaded_library() {
     }
     quietly(&["gc", "--quiet", "--aggressive"]);
     quietly(&["fsck", "--full"]);
-    same("git log", || in_dir(&["log", "--stat", "--patch", "--format=%s %T"]));
-    same("git blame", || in_dir(&["blame", "-s", "file3"]));
+    check_same_output("git log", || in_dir(&["log", "--stat", "--patch", "--format=%s %T"]));
+    check_same_output("git blame", || in_dir(&["blame", "-s", "file3"]));
     // The clone uses packs, as over a network: the default copies the files of a directory.
     let clone = |to: &str| in_dir(&["clone", "--quiet", "--no-local", ".", to]);
     for (to, with) in [("with", true), ("without", false)] {
@@ -51,8 +51,8 @@ fn git_output_is_unchanged_by_the_preloaded_library() {
     }
     let log = |of| run(&mut in_dir(&["-C", of, "log", "--stat", "--patch", "--format=%H %T"]), false).stdout;
     let [own, with, without] = [".", "with", "without"].map(log);
-    assert!(own.len() > 10_000 && with == own && without == own, "a clone has another history");
-    say("preload: git clone: the same history with it and without");
+    assert!(own.len() > 10_000 && with == own && without == own, "the clone must have the same history");
+    say("preload: git clone: the same history with and without the library");
     quietly(&["-C", "with", "fsck", "--full"]);
 }
 
@@ -60,7 +60,7 @@ fn git_output_is_unchanged_by_the_preloaded_library() {
 fn gcc_output_is_unchanged_by_the_preloaded_library() {
     let Some(gcc) = program("gcc") else { return };
     let source = workspace().join("tests/programs/preload/api.c");
-    same("gcc", || command(&gcc, &["-O2", "-S", "-o", "-", &source.display().to_string()]));
+    check_same_output("gcc", || command(&gcc, &["-O2", "-S", "-o", "-", &source.display().to_string()]));
 }
 
 #[test]
@@ -69,12 +69,12 @@ fn perl_and_shell_output_is_unchanged_by_preloading() {
         let script = "my %h; $h{$_ % 997} .= \"$_,\" for 1..80000; \
                       print join(\"\\n\", map { \"$_ \" . length $h{$_} } sort { $a <=> $b } keys %h), \"\\n\"; \
                       my $s = join ' ', 1..20000; $s =~ s/(\\d+) (\\d+)/$2-$1/g; print substr($s, -100), \"\\n\";";
-        same("perl", || command(&perl, &["-e", script]));
+        check_same_output("perl", || command(&perl, &["-e", script]));
     }
     if let Some(bash) = program("bash") {
         let script =
             "for i in {1..3000}; do a[i]=$((i * i)); done; echo ${a[@]} | tr ' ' '\\n' | sort -rn | md5sum";
-        same("bash", || command(&bash, &["-c", script]));
+        check_same_output("bash", || command(&bash, &["-c", script]));
     }
 }
 
@@ -83,11 +83,11 @@ fn perl_and_shell_output_is_unchanged_by_preloading() {
 #[test]
 fn php_output_is_unchanged_by_the_preloaded_library() {
     let Some(php) = program("php") else { return };
-    same("php -v", || command(&php, &["-v"]));
+    check_same_output("php -v", || command(&php, &["-v"]));
     let script = "$a = []; for ($i = 0; $i < 30000; $i++) $a[$i % 997][] = str_repeat(dechex($i), $i % 7); \
                   echo md5(json_encode($a)), strlen(serialize($a)), ' ', preg_replace('/(\\d)\\1/', '-', '112233'), \"\\n\"; \
                   foreach (get_loaded_extensions() as $e) echo $e, ' ';";
-    same("php", || command(&php, &["-r", script]));
+    check_same_output("php", || command(&php, &["-r", script]));
 }
 
 /// The output of stress-ng contains times, so it differs between runs; but stress-ng verifies the memory that it

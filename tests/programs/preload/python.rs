@@ -1,6 +1,6 @@
 //! Runs python with threads and forks, and runs python's own tests.
 
-use super::{command, full, preloaded, program, same, say, text};
+use super::{check_same_output, command, full, preloaded, program, say, text};
 use std::path::PathBuf;
 use std::process::Command;
 
@@ -46,8 +46,8 @@ except MemoryError: print('no memory')
         python.env("PYTHONMALLOC", "malloc");
         python
     };
-    same("python3", || command(&python, &["-c", script]));
-    same("python3, all by malloc", own_malloc);
+    check_same_output("python3", || command(&python, &["-c", script]));
+    check_same_output("python3, all by malloc", own_malloc);
 }
 
 /// Python's own tests that allocate much memory, in many sizes, from several threads and across forks.
@@ -113,7 +113,7 @@ fn test_suite_of_python_passes_with_the_library() {
             continue;
         }
         // Some tests fail on some machines with any malloc.
-        let without = run().output().expect("it starts");
+        let without = run().output().expect("the program must start");
         let tail: String =
             text(&with.stdout).lines().rev().take(15).map(|line| format!("    {line}\n")).collect();
         match without.status.success() {
@@ -123,5 +123,5 @@ fn test_suite_of_python_passes_with_the_library() {
     }
     say(&format!("preload: {same} of python's own tests passed"));
     assert!(other.is_empty(), "{}", other.join("\n"));
-    assert!(same >= 15, "only {same} passed at all");
+    assert!(same >= 15, "only {same} tests passed");
 }

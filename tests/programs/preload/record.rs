@@ -35,7 +35,7 @@ impl Recorder {
         file
     }
     /// Returns all recordings in the folder except the first.
-    fn others(&self) -> Vec<PathBuf> {
+    fn later_recordings(&self) -> Vec<PathBuf> {
         let entries = std::fs::read_dir(self.dir.path()).unwrap().map(|entry| entry.unwrap().path());
         let mut others: Vec<_> =
             entries.filter(|path| path.file_name().unwrap().to_str().unwrap().starts_with("rec.")).collect();
@@ -139,7 +139,7 @@ fn replayed_recording_equals_the_counts_of_the_program() {
     // Without the option no file is created.
     let recorder = Recorder::new();
     preloaded(Command::new(&recorder.program).arg("counts"), "check=1");
-    assert_eq!(std::fs::read_dir(recorder.dir.path()).unwrap().count(), 1, "the program alone");
+    assert_eq!(std::fs::read_dir(recorder.dir.path()).unwrap().count(), 1, "only the program allocates");
 }
 
 #[test]
@@ -158,7 +158,7 @@ fn recording_shows_a_free_before_the_address_is_reused() {
         .filter(|cache| cache.name == "kmalloc-64" || cache.name == "kmalloc-32")
         .map(|cache| cache.tally.allocs)
         .sum();
-    assert_eq!(first, 400_000, "by sizes of 17 to 56 bytes");
+    assert_eq!(first, 400_000, "the sizes are 17 to 56 bytes");
     assert_eq!((recorded.lost, recorded.unwritten), (0, 0));
     assert!(facts.by_cpu.len() <= 2048 && facts.by_cpu.values().sum::<u64>() == facts.total);
 }
@@ -175,7 +175,7 @@ fn forked_child_writes_a_separate_recording() {
         let (parent, own) = facts(&recorder.file());
         in_order(&parent);
         assert_eq!((parent.objects.allocs, parent.objects.frees, own.parent), (10, 10, None), "{how}");
-        let others = recorder.others();
+        let others = recorder.later_recordings();
         assert_eq!(others.len(), 1, "{how}: {others:?}");
         let (child, recorded) = facts(&others[0]);
         assert!(others[0].ends_with(format!("rec.{}", recorded.process)), "{others:?}");
@@ -194,7 +194,7 @@ fn forked_child_writes_a_separate_recording() {
 fn existing_recording_is_not_overwritten() {
     let recorder = Recorder::new();
     let first = facts(&recorder.run(&["exec"], ""));
-    let others = recorder.others();
+    let others = recorder.later_recordings();
     assert_eq!((first.0.total, others.len()), (6, 1), "{others:?}");
     let second = facts(&others[0]);
     assert_eq!((second.0.total, second.1.process, second.1.parent), (10, first.1.process, None));
@@ -204,7 +204,7 @@ fn existing_recording_is_not_overwritten() {
     let output = preloaded(moved.args(["chdir", "100000"]).current_dir(recorder.dir.path()), "record=rec");
     assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
     assert_eq!(std::fs::read(recorder.file()).unwrap(), b"mine");
-    let last = recorder.others().into_iter().find(|path| *path != others[0]).unwrap();
+    let last = recorder.later_recordings().into_iter().find(|path| *path != others[0]).unwrap();
     assert_eq!((facts(&last).0.total, facts(&last).1.lost), (200_006, 0));
 }
 
@@ -343,7 +343,7 @@ fn truncated_compressed_recording_is_refused() {
     for (bytes, what) in [
         (whole[..used - 1].to_vec(), "recorded by libuslab.so: truncated: 1999 of 2000 records are present"),
         (whole[..HEADER].to_vec(), "recorded by libuslab.so: truncated: 0 of 2000 records are present"),
-        (whole[..HEADER - 1].to_vec(), "recorded by libuslab.so: cut within its header"),
+        (whole[..HEADER - 1].to_vec(), "recorded by libuslab.so: truncated within its header"),
         (with(8, 2), "recorded by libuslab.so: has format version 2; expected 1; record it again"),
         (with(record + RECORD - 1, 77), "recorded by libuslab.so: damaged: record 8 has an unknown kind"),
         (with(record + 7, 0xff), "impossible cpu="),

@@ -11,13 +11,13 @@ struct Redis {
     socket: PathBuf,
     cli: PathBuf,
     dir: PathBuf,
-    with: bool,
+    with_library: bool,
 }
 
 impl Redis {
     /// Starts a server with the data that a previous server saved in `dir`. The server uses `threads` threads to read
     /// and answer requests.
-    fn start(redis: &Path, cli: &Path, dir: &Path, threads: usize, with: bool) -> Self {
+    fn start(redis: &Path, cli: &Path, dir: &Path, threads: usize, with_library: bool) -> Self {
         let socket = dir.join("socket");
         let settings = "--port 0 --save  --appendonly no --io-threads-do-reads yes --enable-debug-command yes \
                         --loglevel warning --rdb-key-save-delay 200 --io-threads";
@@ -25,8 +25,8 @@ impl Redis {
         server.arg(threads.to_string()).arg("--unixsocket").arg(&socket).arg("--dir").arg(dir);
         let mut stop = Command::new(cli);
         stop.arg("-s").arg(&socket).args(["shutdown", "nosave"]);
-        let server = Server::start(server, stop, dir, with);
-        let mut redis = Redis { server, socket, cli: cli.into(), dir: dir.into(), with };
+        let server = Server::start(server, stop, dir, with_library);
+        let mut redis = Redis { server, socket, cli: cli.into(), dir: dir.into(), with_library };
         let ready = redis.command_sender("ping");
         redis.server.wait_until("redis answers", || ready() == "PONG\n");
         redis
@@ -37,10 +37,10 @@ impl Redis {
     fn command_sender(&self, commands: &str) -> impl Fn() -> String + use<> {
         let file = tempfile::NamedTempFile::new_in(&self.dir).unwrap();
         std::fs::write(&file, commands).unwrap();
-        let (cli, socket, with) = (self.cli.clone(), self.socket.clone(), self.with);
+        let (cli, socket, with_library) = (self.cli.clone(), self.socket.clone(), self.with_library);
         move || {
             let stdin = File::open(&file).unwrap();
-            text(&run(Command::new(&cli).arg("-s").arg(&socket).stdin(stdin), with).stdout)
+            text(&run(Command::new(&cli).arg("-s").arg(&socket).stdin(stdin), with_library).stdout)
         }
     }
 
@@ -63,14 +63,14 @@ pfadd seen:FEW I
 geoadd places FEW SOME place:I
 ";
 /// Commands that are sent for some keys; they remove the values of these keys.
-const SOME: &str = "
+const REMOVING_COMMANDS: &str = "
 lpop list:SOME
 unlink key:HALF
 zpopmin sorted:FEW
 hdel hash:FEW field:HALF
 ";
 /// Queries whose answers do not depend on a clock, a seed or the memory.
-const FEW: &str = "
+const QUERIES: &str = "
 sort set:FEW alpha
 zrange sorted:FEW 0 -1 withscores
 xrange stream:FEW - + count 50
@@ -111,8 +111,9 @@ fn commands(of: &str, i: usize) -> String {
 }
 
 fn script(keys: usize) -> String {
-    let each = (1..keys).map(|i| commands(EACH, i) + &commands(if i % 3 == 0 { SOME } else { "" }, i));
-    let few = (0..7).map(|i| commands(FEW, i));
+    let each =
+        (1..keys).map(|i| commands(EACH, i) + &commands(if i % 3 == 0 { REMOVING_COMMANDS } else { "" }, i));
+    let few = (0..7).map(|i| commands(QUERIES, i));
     each.chain(few).chain([LAST.into()]).collect()
 }
 
@@ -123,10 +124,10 @@ struct Load {
 }
 
 /// Returns the answers to all commands, when all programs use one malloc.
-fn answers(programs: [&Path; 3], load: &Load, with: bool) -> String {
+fn answers(programs: [&Path; 3], load: &Load, with_library: bool) -> String {
     let [redis, cli, benchmark] = programs;
     let dir = tempfile::tempdir().unwrap();
-    let mut server = Redis::start(redis, cli, dir.path(), load.threads, with);
+    let mut server = Redis::start(redis, cli, dir.path(), load.threads, with_library);
     let mut said = server.ask(&script(load.keys));
     let before = server.ask("debug digest");
     assert!(said.len() > 50_000 && before.len() == 41 && said.contains(&before), "{said}");
@@ -146,13 +147,13 @@ fn answers(programs: [&Path; 3], load: &Load, with: bool) -> String {
     said += &after;
     server.server.end();
 
-    let server = Redis::start(redis, cli, dir.path(), load.threads, with);
-    assert_eq!(server.ask("debug digest"), before, "what was saved is not what was there");
+    let server = Redis::start(redis, cli, dir.path(), load.threads, with_library);
+    assert_eq!(server.ask("debug digest"), before, "the saved keys must equal the keys in memory");
     // Another thread of the server frees the values.
     said += &server.ask("flushall async");
     let mut clients =
         command(benchmark, &["--csv", "--threads", "2", "-n", &load.requests.to_string(), "-s"]);
-    let output = run(clients.arg(&server.socket), with);
+    let output = run(clients.arg(&server.socket), with_library);
     assert!(output.status.success(), "{}", text(&output.stderr));
     // The other columns are times.
     let rows = text(&output.stdout);
@@ -178,12 +179,13 @@ fn redis_output_is_unchanged_by_the_preloaded_library() {
         loads.push(Load { keys: 600, requests: 2000, threads: 2 });
     }
     for load in loads {
-        let [without, with] = [false, true].map(|with| answers([&redis, &cli, &benchmark], &load, with));
-        for (with, without) in with.lines().zip(without.lines()) {
-            assert_eq!(with, without);
+        let [without, with_library] =
+            [false, true].map(|with_library| answers([&redis, &cli, &benchmark], &load, with_library));
+        for (with_library, without) in with_library.lines().zip(without.lines()) {
+            assert_eq!(with_library, without);
         }
-        assert_eq!(with.len(), without.len());
-        let (bytes, what) = (with.len(), "a save, a load and redis-benchmark");
-        say(&format!("preload: redis, {what}: the same {bytes} bytes with it and without"));
+        assert_eq!(with_library.len(), without.len());
+        let (bytes, what) = (with_library.len(), "a save, a load and redis-benchmark");
+        say(&format!("preload: redis, {what}: the same {bytes} bytes with and without the library"));
     }
 }

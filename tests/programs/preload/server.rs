@@ -10,31 +10,31 @@ use uslab_tests::libuslab;
 
 /// The longest time to wait, in tenths of a second, for something that should happen immediately: a server that hangs
 /// fails its test.
-const PATIENCE: u32 = 600;
+const TIMEOUT: u32 = 600;
 
 pub(crate) struct Server {
     child: Child,
     stop: Command,
     errors: PathBuf,
-    with: bool,
+    with_library: bool,
 }
 
 impl Server {
-    /// Starts the server in the foreground; `with` decides if the library is preloaded. `stop` is the command that ends
+    /// Starts the server in the foreground; `with_library` decides if the library is preloaded. `stop` is the command that ends
     /// the server.
-    pub(crate) fn start(mut command: Command, stop: Command, dir: &Path, with: bool) -> Self {
+    pub(crate) fn start(mut command: Command, stop: Command, dir: &Path, with_library: bool) -> Self {
         let errors = dir.join("stderr");
         command.stdout(File::create(dir.join("stdout")).unwrap()).stderr(File::create(&errors).unwrap());
-        if with {
+        if with_library {
             command.env("LD_PRELOAD", libuslab()).env("USLAB_OPTIONS", "check=1,stats=1");
         }
-        Server { child: command.spawn().expect("it starts"), stop, errors, with }
+        Server { child: command.spawn().expect("the program must start"), stop, errors, with_library }
     }
 
     /// Waits until the function `so` returns `true`.
     #[track_caller]
     pub(crate) fn wait_until(&mut self, what: &str, so: impl Fn() -> bool) {
-        for _ in 0..PATIENCE {
+        for _ in 0..TIMEOUT {
             if so() {
                 return;
             }
@@ -43,16 +43,16 @@ impl Server {
             }
             sleep(Duration::from_millis(100));
         }
-        panic!("{what}: not within {} s\n{}", PATIENCE / 10, self.errors());
+        panic!("{what}: the condition did not hold within {} s\n{}", TIMEOUT / 10, self.errors());
     }
 
     /// Stops the server in the regular way. Returns the number of the server's processes that printed a table of
     /// caches.
     #[track_caller]
     pub(crate) fn end(mut self) -> usize {
-        let stopped = self.stop.output().expect("it starts");
+        let stopped = self.stop.output().expect("the program must start");
         assert!(stopped.status.success(), "{}", text(&stopped.stderr));
-        let status = (0..PATIENCE).find_map(|_| {
+        let status = (0..TIMEOUT).find_map(|_| {
             sleep(Duration::from_millis(100));
             self.child.try_wait().unwrap()
         });
@@ -60,7 +60,7 @@ impl Server {
         assert!(status.is_some_and(|status| status.success()), "{status:?}\n{errors}");
         assert!(!errors.contains("uslab: "), "{errors}");
         let tables = errors.matches("\nmalloc-64 ").count();
-        assert_eq!(tables > 0, self.with, "{errors}");
+        assert_eq!(tables > 0, self.with_library, "{errors}");
         tables
     }
 

@@ -42,7 +42,10 @@ fn memory_bug_report_has_allocation_and_free_stacks() {
                 let at = named("the_allocation");
                 assert!(at.iter().any(|at| *at > allocated && *at < freed_at), "{mistake} {options}: {err}");
             }
-            assert!(mistake != "double" || err.contains(": 6b 6b 6b 6b 6b 6b 6b 6b "), "as it was: {err}");
+            assert!(
+                mistake != "double" || err.contains(": 6b 6b 6b 6b 6b 6b 6b 6b "),
+                "the object must be unchanged: {err}"
+            );
             if freed {
                 assert!(named("the_free").iter().any(|at| *at > freed_at), "{mistake} {options}: {err}");
             }

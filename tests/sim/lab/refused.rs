@@ -22,11 +22,11 @@ fn impossible_workload_error_lists_accepted_values() {
     // The limit applies to all blocks in use at a time, and to each single block.
     refused(
         &["race", "--sizes", "fixed:1073741824", "--lifetimes", "forever"],
-        &["fixed:1073741824", "at a time", "expected 1073741824 at most"],
+        &["fixed:1073741824", "at a time", "expected at most 1073741824"],
     );
     refused(
         &["race", "--memory", "64K", "--sizes", "fixed:1048576", "--exact"],
-        &["--memory 65536", "fixed:1048576", "expected a memory of 1048576 or more"],
+        &["--memory 65536", "fixed:1048576", "expected a memory of at least 1048576"],
     );
 }
 
@@ -37,7 +37,7 @@ fn demo_with_an_unknown_command_does_not_start() {
         &["demo buddy", "`frob` is no command", "alloc BYTES [ALIGN]"],
     );
     refused(&["demo", "heap"], &["heap", "first-fit"]);
-    refused(&["demo", "buddy", "--csv", "-"], &["--csv and --html show an experiment"]);
+    refused(&["demo", "buddy", "--csv", "-"], &["--csv and --html: expected an experiment"]);
 }
 
 #[test]
@@ -65,10 +65,10 @@ fn error_about_a_wrong_trace_names_the_line() {
     let binary = folder.file("binary.csv", "alloc,1,8\0");
     race(&binary, &[&binary, "not text; expected `alloc,ID,SIZE"]);
     let vast = folder.file("vast.csv", "a,1,1099511627776\n");
-    race(&vast, &[&vast, "asks for 1099511627776 bytes at a time", "expected 1073741824 at most"]);
+    race(&vast, &[&vast, "requests 1099511627776 bytes at a time", "expected at most 1073741824"]);
     // A valid file is not refused.
     let right = folder.file("right.rep", "4096\n1\n2\n1\na 0 16\nf 0\n");
-    assert!(told(&["race", "--exact", "--trace", &right]).contains("right.rep"));
+    assert!(lab_output(&["race", "--exact", "--trace", &right]).contains("right.rep"));
 }
 
 #[test]
@@ -87,15 +87,15 @@ fn contradictory_lab_options_are_refused() {
         &["robson", "--live", "4096", "--doublings", "12"],
         &["--doublings 12", "4096", "expected 1 to 7"],
     );
-    let out = told(&["robson", "--live", "4096", "--doublings", "7"]);
-    assert!(!out.lines().any(|line| line.contains(" -")), "no bound below nothing: {out}");
+    let out = lab_output(&["robson", "--live", "4096", "--doublings", "7"]);
+    assert!(!out.lines().any(|line| line.contains(" -")), "a bound must not be negative: {out}");
     // The objects that stay take a sixteenth of the memory.
     refused(&["pinning", "--one-in", "2"], &["--one-in", "32..="]);
     let sizes = ["kenwright", "--sizes", "16,1048576", "--counts", "100,1000000"];
     refused(&sizes, &["1000000 blocks of 1048576 bytes", "--sizes and --counts"]);
     refused(&["fifty-percent", "--blocks", "1000000"], &["--blocks", "500000"]);
     // Bursts of two were not tried, so the cell is empty.
-    let out = told(&["why-magazines", "--burst", "1", "--csv", "-"]);
+    let out = lab_output(&["why-magazines", "--burst", "1", "--csv", "-"]);
     assert!(out.lines().any(|line| line.ends_with(",\"at the edge, bursts of 2\",")), "{out}");
 }
 
@@ -104,7 +104,7 @@ fn impossible_output_is_refused_before_any_write() {
     refused(&["race", "--csv", "-", "--json", "-"], &["only one of --json, --csv and --html"]);
     refused(&["race", "--csv", "--html", "-"], &["only one of --json, --csv and --html"]);
     refused(&["race", "--html", "/no/such/folder/page.html"], &["--html", "/no/such/folder"]);
-    refused(&["--csv", "-"], &["--csv and --html show an experiment"]);
+    refused(&["--csv", "-"], &["--csv and --html: expected an experiment"]);
     let folder = Folder::new();
     let mine = folder.file("mine.html", "a letter");
     refused(&["race", "--html", &mine], &[&mine, "not overwritten"]);
@@ -112,8 +112,11 @@ fn impossible_output_is_refused_before_any_write() {
     refused(&["race", "--html", folder.0.path().to_str().unwrap()], &["--html"]);
     // Two reports to one file are refused.
     let (a, b) = (folder.path("a.out"), folder.path("./a.out"));
-    refused(&["race", "--exact", "--csv", &a, "--html", &b], &["--csv", "--html", "a.out", "are one file"]);
-    refused(&["race", "--exact", "--json", &b, "--csv", &a], &["--json", "--csv", "are one file"]);
+    refused(
+        &["race", "--exact", "--csv", &a, "--html", &b],
+        &["--csv", "--html", "a.out", "are the same file"],
+    );
+    refused(&["race", "--exact", "--json", &b, "--csv", &a], &["--json", "--csv", "are the same file"]);
     assert!(!Path::new(&a).exists());
     // If one report cannot be written, none is.
     refused(&["race", "--exact", "--quick", "--csv", &a, "--html", "/dev/full"], &["--html /dev/full"]);
@@ -125,7 +128,7 @@ fn impossible_output_is_refused_before_any_write() {
 fn lab_refuses_options_that_need_too_much_memory() {
     refused(
         &["colouring", "--sets", "65536", "--ways", "64", "--sizes", "64,8192", "--quick"],
-        &["--sets 65536 --ways 64 --sizes 8192: 25769803776 bytes", "1073741824 at most"],
+        &["--sets 65536 --ways 64 --sizes 8192: 25769803776 bytes", "at most 1073741824"],
     );
     refused(&["why-magazines", "--capacity", "512", "--quick"], &["--capacity 512", "at most"]);
     refused(&["why-magazines", "--burst", "4096"], &["--burst 4096", "at most"]);
@@ -138,8 +141,8 @@ fn lab_refuses_options_that_need_too_much_memory() {
     refused(&["constructors", "--bursts", "4294967295"], &["--burst 100 --bursts 4294967295"]);
     refused(&["race", "--operations", "100000000"], &["--operations", "1..=1000000"]);
     // Regression test: these commands did not end.
-    told(&["race", "--exact", "--quick", "--arrivals", "burst:1,4294967296"]);
-    assert!(told(&["layout", "--exact", "--structs", "1000000"]).contains("1000000 structs"));
+    lab_output(&["race", "--exact", "--quick", "--arrivals", "burst:1,4294967296"]);
+    assert!(lab_output(&["layout", "--exact", "--structs", "1000000"]).contains("1000000 structs"));
 }
 
 /// Regression test: a word after an unknown experiment was taken for the experiment, and the message listed no

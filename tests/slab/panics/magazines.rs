@@ -26,11 +26,11 @@ fn table<M: Memory>(memory: impl FnOnce(Heap) -> M) -> Arc<Table<M>> {
 }
 
 /// A supplier that runs a closure when rounds are requested or flushed.
-struct Runs<F> {
+struct ClosureRunner<F> {
     free: Mutex<Vec<Number>>,
     run: F,
 }
-impl<F: Fn(bool)> Runs<F> {
+impl<F: Fn(bool)> ClosureRunner<F> {
     fn new(rounds: usize, run: F) -> Self {
         Self { free: Mutex::new((1..=rounds).map(Number).collect()), run }
     }
@@ -43,7 +43,7 @@ impl<F: Fn(bool)> Runs<F> {
         free.len()
     }
 }
-impl<F: Fn(bool)> Supplier<Number> for Runs<F> {
+impl<F: Fn(bool)> Supplier<Number> for ClosureRunner<F> {
     fn fill(&self, _: &Operation, _: u32, max: usize, mut put: impl FnMut(Number)) -> usize {
         (self.run)(true);
         let mut given = 0;
@@ -69,7 +69,7 @@ pub(super) mod supplier {
         let table = table(|heap| heap);
         let layer = Layer::new(&table, Config::new(4, 0, 1)).unwrap();
         let armed = AtomicBool::new(true);
-        let supplier = Runs::new(100, |_| {
+        let supplier = ClosureRunner::new(100, |_| {
             if armed.swap(false, Relaxed) {
                 explode()
             }
@@ -84,7 +84,7 @@ pub(super) mod supplier {
         let round = layer.alloc(&supplier).unwrap();
         layer.free(&supplier, round);
         assert!(layer.stats().in_magazines > 0, "the class is open again");
-        assert_eq!(supplier.census(&layer), 100 - held, "what it was handed is lost, and nothing else");
+        assert_eq!(supplier.census(&layer), 100 - held, "only the rounds of the panicking call are lost");
     }
     pub(crate) fn comes_back() {
         on_cpu(0);
@@ -98,9 +98,9 @@ pub(super) mod supplier {
             }
         };
         // The supplier cannot name itself, so the call uses another supplier of the same layer.
-        let other = Runs::new(0, |_| ());
+        let other = ClosureRunner::new(0, |_| ());
         other.free.lock().extend((101..=200).map(Number));
-        let supplier = Runs::new(100, |_| {
+        let supplier = ClosureRunner::new(100, |_| {
             once(&|| {
                 *calls.lock() += 1;
                 let rounds = [(); 5].map(|()| layer.alloc(&other).unwrap());
@@ -120,7 +120,7 @@ pub(super) mod supplier {
         on_cpu(0);
         let table = table(|heap| heap);
         let layer: Layer<Number> = Layer::new(&table, Config::new(4, 0, 1)).unwrap();
-        let supplier = Runs::new(100, |fills| {
+        let supplier = ClosureRunner::new(100, |fills| {
             if fills {
                 layer.close()
             }
@@ -165,7 +165,7 @@ pub(super) mod memory {
         let armed = Arc::new(AtomicBool::new(false));
         let table = table(|heap| Panics(heap, armed.clone()));
         let layer: Layer<Number, Panics> = Layer::new(&table, Config::new(4, 0, 1)).unwrap();
-        let supplier = Runs::new(100, |_| ());
+        let supplier = ClosureRunner::new(100, |_| ());
         let use_all = || {
             let rounds = [(); 100].map(|()| layer.alloc(&supplier).unwrap());
             assert!(layer.alloc(&supplier).is_none());

@@ -17,8 +17,8 @@ use uslab::{Gfp, KmemCache, ObjectCache, Subsystem};
 use uslab_magazine::sync::{AtomicBool, Mutex, Ordering::Relaxed, catch_panic};
 
 /// A payload whose `Drop` panics.
-struct Bomb;
-impl Drop for Bomb {
+struct PanickingDrop;
+impl Drop for PanickingDrop {
     fn drop(&mut self) {
         if !std::thread::panicking() {
             panic!("a payload");
@@ -27,20 +27,20 @@ impl Drop for Bomb {
 }
 
 fn explode() -> ! {
-    panic_any(Bomb)
+    panic_any(PanickingDrop)
 }
 
 /// Checks that the panic of a callback reaches the caller, with its payload.
 #[track_caller]
 fn passes_on<R>(f: impl FnOnce() -> R) {
-    let Err(panic) = catch_panic(f) else { panic!("no panic") };
-    core::mem::forget(panic.downcast::<Bomb>().expect("the callback's own panic"));
+    let Err(panic) = catch_panic(f) else { panic!("the callback must panic") };
+    core::mem::forget(panic.downcast::<PanickingDrop>().expect("the panic must be the callback's"));
 }
 
 /// A guard that runs its closure once: a nested call does nothing.
 #[derive(Clone, Default)]
-struct Once(Arc<AtomicBool>);
-impl Once {
+struct RunsOnce(Arc<AtomicBool>);
+impl RunsOnce {
     fn run(&self, f: impl FnOnce()) {
         if !self.0.swap(true, Relaxed) {
             f();
@@ -54,13 +54,13 @@ impl Once {
 
 /// A weak reference to what a callback uses: its own cache, or its registration. A strong reference would keep the
 /// cache alive for ever.
-struct Found<T>(Arc<Mutex<Weak<T>>>);
-impl<T> Clone for Found<T> {
+struct WeakTarget<T>(Arc<Mutex<Weak<T>>>);
+impl<T> Clone for WeakTarget<T> {
     fn clone(&self) -> Self {
         Self(self.0.clone())
     }
 }
-impl<T> Found<T> {
+impl<T> WeakTarget<T> {
     fn nothing() -> Self {
         Self(Arc::new(Mutex::new(Weak::new())))
     }
@@ -75,13 +75,13 @@ impl<T> Found<T> {
 }
 
 /// A value that a callback drops during its call.
-struct Dropped<T>(Arc<Mutex<Option<T>>>);
-impl<T> Clone for Dropped<T> {
+struct DroppedInCallback<T>(Arc<Mutex<Option<T>>>);
+impl<T> Clone for DroppedInCallback<T> {
     fn clone(&self) -> Self {
         Self(self.0.clone())
     }
 }
-impl<T> Dropped<T> {
+impl<T> DroppedInCallback<T> {
     fn later() -> Self {
         Self(Arc::new(Mutex::new(None)))
     }
@@ -124,7 +124,7 @@ fn watched(case: fn()) {
             core::mem::forget(thread.join());
             panic!("the case panicked");
         }
-        Err(RecvTimeoutError::Timeout) => panic!("it hangs"),
+        Err(RecvTimeoutError::Timeout) => panic!("the case does not end"),
     }
 }
 
@@ -160,7 +160,7 @@ callbacks! {
     "memory of a table" => magazines::memory: bomb;
 }
 /// Rows whose tests are elsewhere, next to the tested code.
-const ELSEWHERE: &[(&str, &str)] = &[
+const ROWS_TESTED_ELSEWHERE: &[(&str, &str)] = &[
     ("closures of handles and pools", "slab/handle/src/slot_map.rs"),
     ("functions of C", "tests/programs/preload/contract.rs"),
 ];
@@ -233,17 +233,18 @@ fn panic_tests_cover_each_user_callback() {
 fn panic_contract_lists_each_callback() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
     let page = std::fs::read_to_string(root.join("slab/src/error.rs")).unwrap();
-    let table = page.split("//! # Panics").nth(1).expect("a section on panics");
+    let table = page.split("//! # Panics").nth(1).expect("the documentation must have a section on panics");
     let rows = table.lines().skip_while(|line| !line.starts_with("//! |---")).skip(1);
     let rows: BTreeSet<&str> = rows
         .map_while(|row| row.strip_prefix("//! | "))
         .map(|row| row.split(" (").next().unwrap())
         .map(|row| row.split(" | ").next().unwrap())
         .collect();
-    let tested = CALLBACKS.iter().copied().chain(ELSEWHERE.iter().map(|(name, _)| *name)).collect();
+    let tested =
+        CALLBACKS.iter().copied().chain(ROWS_TESTED_ELSEWHERE.iter().map(|(name, _)| *name)).collect();
     assert_eq!(rows, tested);
-    for (name, file) in ELSEWHERE {
+    for (name, file) in ROWS_TESTED_ELSEWHERE {
         let source = std::fs::read_to_string(root.join(file)).unwrap();
-        assert!(source.contains("panic") || source.contains("exception"), "{name}: no test in {file}");
+        assert!(source.contains("panic") || source.contains("exception"), "{name}: {file} must have a test");
     }
 }

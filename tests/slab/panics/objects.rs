@@ -7,16 +7,16 @@ use uslab::{AllocError, Busy};
 /// A large object, so that a slab has few objects and they are constructed one by one.
 type Words = [u64; 64];
 /// The objects' cache, for use in a callback.
-type Own = Found<ObjectCache<Words>>;
+type OwnCache = WeakTarget<ObjectCache<Words>>;
 
 /// Allocates and frees an object, and shrinks.
-fn uses(cache: &Own) {
+fn uses(cache: &OwnCache) {
     let cache = cache.get().unwrap();
     drop([(); 5].map(|()| cache.alloc().unwrap()));
     cache.shrink();
 }
 /// Checks that destroying the cache is refused, because the callback's object is in use.
-fn destroy_is_refused(cache: &Own) {
+fn destroy_is_refused(cache: &OwnCache) {
     let busy = cache.get().unwrap().destroy().unwrap_err();
     assert!(busy.live > 0, "{busy:?}");
 }
@@ -57,7 +57,7 @@ pub(super) mod constructor {
         }
     }
     pub(crate) fn comes_back() {
-        let (own, once) = (Found::<KmemCache>::nothing(), Once::default());
+        let (own, once) = (WeakTarget::<KmemCache>::nothing(), RunsOnce::default());
         let (found, first) = (own.clone(), once.clone());
         for builder in builders(move |_| {
             first.run(|| {
@@ -78,7 +78,7 @@ pub(super) mod constructor {
     /// of its objects, are being constructed, the slab does not belong to the cache yet.
     pub(crate) fn removes_itself() {
         for (new, whole) in [(true, false), (true, true), (false, false)] {
-            let (own, once) = (Found::<KmemCache>::nothing(), Once::default());
+            let (own, once) = (WeakTarget::<KmemCache>::nothing(), RunsOnce::default());
             let outcome = Arc::new(Mutex::new(None));
             let (found, first, said) = (own.clone(), once.clone(), outcome.clone());
             let builders = builders(move |_| {
@@ -113,7 +113,7 @@ pub(super) mod try_constructor {
     }
 
     pub(crate) fn bomb() {
-        let (subsystem, once) = (subsystem(1), Once::default());
+        let (subsystem, once) = (subsystem(1), RunsOnce::default());
         let first = once.clone();
         let cache = ObjectCache::builder("bomb").try_ctor(move || {
             first.run(|| explode());
@@ -124,7 +124,7 @@ pub(super) mod try_constructor {
         ends(&subsystem, cache);
         // Other nodes are tried after a refusal.
         let subsystem = Subsystem::new(crate::common::config(2, 2, 64 << 20)).unwrap();
-        let refused = Once::default();
+        let refused = RunsOnce::default();
         let cache = ObjectCache::builder("bomb").try_ctor(move || {
             let (again, mut text) = (refused.ran(), "7");
             refused.run(|| text = "none");
@@ -137,7 +137,7 @@ pub(super) mod try_constructor {
     }
     /// A constructor that fails is afterwards served with an object that it has freed itself.
     pub(crate) fn comes_back() {
-        let (subsystem, own, once) = (subsystem(1), Own::nothing(), Once::default());
+        let (subsystem, own, once) = (subsystem(1), OwnCache::nothing(), RunsOnce::default());
         let (found, first) = (own.clone(), once.clone());
         let cache = ObjectCache::builder("bomb").try_ctor(move || {
             let mut text = "7";
@@ -153,7 +153,7 @@ pub(super) mod try_constructor {
         ends(&subsystem, cache);
     }
     pub(crate) fn removes_itself() {
-        let (subsystem, own, once) = (subsystem(1), Own::nothing(), Once::default());
+        let (subsystem, own, once) = (subsystem(1), OwnCache::nothing(), RunsOnce::default());
         let (found, first) = (own.clone(), once.clone());
         once.0.store(true, Relaxed);
         let cache = ObjectCache::builder("bomb").try_ctor(move || {
@@ -191,7 +191,8 @@ pub(super) mod destructor {
     }
     pub(crate) fn comes_back() {
         for whole in [false, true] {
-            let (subsystem, own, once) = (subsystem(1), Found::<KmemCache>::nothing(), Once::default());
+            let (subsystem, own, once) =
+                (subsystem(1), WeakTarget::<KmemCache>::nothing(), RunsOnce::default());
             let (found, first) = (own.clone(), once.clone());
             let builder = KmemCache::builder("bomb", 512).dtor(move |_| {
                 first.run(|| {
@@ -210,7 +211,7 @@ pub(super) mod destructor {
     }
     /// The cache cannot be destroyed while other free objects are being destructed together with this object.
     pub(crate) fn removes_itself() {
-        let (subsystem, own, once) = (subsystem(1), Found::<KmemCache>::nothing(), Once::default());
+        let (subsystem, own, once) = (subsystem(1), WeakTarget::<KmemCache>::nothing(), RunsOnce::default());
         let (found, first, outcome) = (own.clone(), once.clone(), Arc::new(Mutex::new(None)));
         let said = outcome.clone();
         let builder = KmemCache::builder("bomb", 512).dtor(move |_| {
@@ -226,7 +227,7 @@ pub(super) mod destructor {
         ends_untyped(&subsystem, cache);
 
         // The cache has no object of a returned slab.
-        let (own, once) = (Found::<KmemCache>::nothing(), Once::default());
+        let (own, once) = (WeakTarget::<KmemCache>::nothing(), RunsOnce::default());
         let (found, said) = (own.clone(), outcome.clone());
         let builder = KmemCache::builder("bomb", 512).construct_slabs().dtor(move |_| {
             once.run(|| {
@@ -249,23 +250,23 @@ pub(super) mod reset {
 
     fn cache(
         subsystem: &Subsystem,
-        own: &Own,
+        own: &OwnCache,
         reset: impl Fn(&mut Words) + Send + Sync + 'static,
     ) -> Arc<ObjectCache<Words>> {
         own.keep(ObjectCache::builder("bomb").ctor(|| [0; 64]).reset(reset).build_in(subsystem).unwrap())
     }
 
     pub(crate) fn bomb() {
-        let (subsystem, own, once) = (subsystem(1), Own::nothing(), Once::default());
+        let (subsystem, own, once) = (subsystem(1), OwnCache::nothing(), RunsOnce::default());
         let first = once.clone();
         let cache = cache(&subsystem, &own, move |_| first.run(|| explode()));
         let object = cache.alloc().unwrap();
         passes_on(|| drop(object));
-        assert_eq!(cache.info().used, 0, "the object is back");
+        assert_eq!(cache.info().used, 0, "the object is free");
         ends(&subsystem, cache);
     }
     pub(crate) fn comes_back() {
-        let (subsystem, own, once) = (subsystem(1), Own::nothing(), Once::default());
+        let (subsystem, own, once) = (subsystem(1), OwnCache::nothing(), RunsOnce::default());
         let (found, first) = (own.clone(), once.clone());
         let cache = cache(&subsystem, &own, move |_| first.run(|| uses(&found)));
         drop(cache.alloc().unwrap());
@@ -273,7 +274,7 @@ pub(super) mod reset {
         ends(&subsystem, cache);
     }
     pub(crate) fn removes_itself() {
-        let (subsystem, own, once) = (subsystem(1), Own::nothing(), Once::default());
+        let (subsystem, own, once) = (subsystem(1), OwnCache::nothing(), RunsOnce::default());
         let (found, first) = (own.clone(), once.clone());
         let cache = cache(&subsystem, &own, move |_| first.run(|| destroy_is_refused(&found)));
         drop(cache.alloc().unwrap());
@@ -287,14 +288,14 @@ pub(super) mod weight {
 
     fn cache(
         subsystem: &Subsystem,
-        own: &Own,
+        own: &OwnCache,
         weigh: impl Fn(&Words) -> usize + Send + Sync + 'static,
     ) -> Arc<ObjectCache<Words>> {
         own.keep(ObjectCache::builder("bomb").ctor(|| [0; 64]).weigh(weigh).build_in(subsystem).unwrap())
     }
 
     pub(crate) fn bomb() {
-        let (subsystem, own) = (subsystem(1), Own::nothing());
+        let (subsystem, own) = (subsystem(1), OwnCache::nothing());
         let cache = cache(&subsystem, &own, |_| explode());
         drop([(); 100].map(|()| cache.alloc().unwrap()));
         cache.shrink();
@@ -302,7 +303,7 @@ pub(super) mod weight {
         ends(&subsystem, cache);
     }
     pub(crate) fn comes_back() {
-        let (subsystem, own, once) = (subsystem(1), Own::nothing(), Once::default());
+        let (subsystem, own, once) = (subsystem(1), OwnCache::nothing(), RunsOnce::default());
         let (found, first) = (own.clone(), once.clone());
         let cache = cache(&subsystem, &own, move |_| {
             first.run(|| uses(&found));
@@ -313,9 +314,9 @@ pub(super) mod weight {
         ends(&subsystem, cache);
     }
     pub(crate) fn removes_itself() {
-        let (subsystem, own) = (subsystem(1), Own::nothing());
+        let (subsystem, own) = (subsystem(1), OwnCache::nothing());
         let (found, outcomes) = (own.clone(), Arc::new(Mutex::new(Vec::new())));
-        let (said, armed) = (outcomes.clone(), Once::default());
+        let (said, armed) = (outcomes.clone(), RunsOnce::default());
         let once = armed.clone();
         let cache = cache(&subsystem, &own, move |_| {
             if once.ran() {
@@ -378,13 +379,13 @@ pub(super) mod waker {
     use uslab::cache::Acquiring;
 
     /// A waker that runs a closure.
-    struct Runs<F>(F);
-    impl<F: Fn() + Send + Sync> Wake for Runs<F> {
+    struct ClosureRunner<F>(F);
+    impl<F: Fn() + Send + Sync> Wake for ClosureRunner<F> {
         fn wake(self: Arc<Self>) {
             (self.0)();
         }
     }
-    impl<F> Drop for Runs<F> {
+    impl<F> Drop for ClosureRunner<F> {
         fn drop(&mut self) {
             if !std::thread::panicking() {
                 explode();
@@ -409,14 +410,14 @@ pub(super) mod waker {
     }
 
     fn case(
-        run: impl Fn(&'static KmemCache, &Dropped<Acquiring<'static>>) + Send + Sync + 'static,
+        run: impl Fn(&'static KmemCache, &DroppedInCallback<Acquiring<'static>>) + Send + Sync + 'static,
         drops: bool,
     ) {
         let subsystem = subsystem(1);
         let (cache, mut held) = full(&subsystem);
-        let (first, ran) = (Dropped::later(), Once::default());
+        let (first, ran) = (DroppedInCallback::later(), RunsOnce::default());
         let (own, once) = (first.clone(), ran.clone());
-        let waker = Waker::from(Arc::new(Runs(move || once.run(|| run(cache, &own)))));
+        let waker = Waker::from(Arc::new(ClosureRunner(move || once.run(|| run(cache, &own)))));
         let mut acquire = cache.acquire(Gfp::KERNEL);
         assert!(!poll(cache, &mut acquire, &waker));
         first.fill(acquire);
@@ -507,7 +508,7 @@ pub(super) mod static_cache {
 
     static PANICS: AtomicBool = AtomicBool::new(true);
     object_cache! {
-        static MADE: ObjectCache<u64> = {
+        static CREATED_TWICE: ObjectCache<u64> = {
             if PANICS.swap(false, Relaxed) {
                 explode();
             }
@@ -515,18 +516,18 @@ pub(super) mod static_cache {
         };
     }
     object_cache! {
-        static COMES_BACK: ObjectCache<u64> = {
-            assert!(COMES_BACK.get().is_err());
+        static RECURSIVE: ObjectCache<u64> = {
+            assert!(RECURSIVE.get().is_err());
             ObjectCache::builder("made").ctor(|| 7).build()
         };
     }
 
     pub(crate) fn bomb() {
-        passes_on(|| MADE.get().map(drop));
-        assert_eq!(*MADE.get().unwrap().alloc().unwrap(), 7);
+        passes_on(|| CREATED_TWICE.get().map(drop));
+        assert_eq!(*CREATED_TWICE.get().unwrap().alloc().unwrap(), 7);
     }
     pub(crate) fn comes_back() {
-        assert_eq!(*COMES_BACK.get().unwrap().alloc().unwrap(), 7);
+        assert_eq!(*RECURSIVE.get().unwrap().alloc().unwrap(), 7);
     }
 }
 
@@ -536,7 +537,7 @@ pub(super) mod captured {
     use crate::common::config;
     use uslab::{Corruption, Shrinker};
 
-    struct Captured(Once, Box<dyn Fn() + Send + Sync>);
+    struct Captured(RunsOnce, Box<dyn Fn() + Send + Sync>);
     impl Drop for Captured {
         fn drop(&mut self) {
             self.0.run(|| (self.1)());
@@ -552,7 +553,7 @@ pub(super) mod captured {
     }
 
     fn case(run: impl Fn() + Clone + Send + Sync + 'static) {
-        let dropped: [Once; 6] = Default::default();
+        let dropped: [RunsOnce; 6] = Default::default();
         let captured = |n: usize| Captured(dropped[n].clone(), Box::new(run.clone()));
         let [construct, reset, weigh, handler, destruct, shrinker] = [0, 1, 2, 3, 4, 5].map(captured);
         let mut config = config(1, 1, 64 << 20);
@@ -577,7 +578,7 @@ pub(super) mod captured {
         drop(last);
         assert_all_given_back(&subsystem);
         drop(subsystem);
-        assert!(dropped.iter().all(Once::ran));
+        assert!(dropped.iter().all(RunsOnce::ran));
     }
 
     pub(crate) fn bomb() {

@@ -25,21 +25,21 @@ pub(super) mod observer {
         let subsystem = subsystem(1);
         let observer = subsystem.observe(|_| explode()).unwrap();
         works(&subsystem, Arc::new(blocks(&subsystem)));
-        assert_eq!(observer.counts().panics, 1, "it is not called again");
+        assert_eq!(observer.counts().panics, 1, "the callback is not called again");
         drop(observer);
         works(&subsystem, Arc::new(blocks(&subsystem)));
     }
     /// An observer is not notified of its own operations.
     pub(crate) fn comes_back() {
         let subsystem = Arc::new(subsystem(1));
-        let (own, weak) = (Found::<KmemCache>::nothing(), Arc::downgrade(&subsystem));
+        let (own, weak) = (WeakTarget::<KmemCache>::nothing(), Arc::downgrade(&subsystem));
         let (found, calls) = (own.clone(), Arc::new(Mutex::new(0)));
         let count = calls.clone();
         let observer = subsystem.observe(move |_| {
             let (cache, subsystem) = (found.get().unwrap(), weak.upgrade().unwrap());
             drop([(); 5].map(|()| cache.alloc_block(Gfp::KERNEL).unwrap()));
             subsystem.shrink();
-            drop(subsystem.observe(|_| unreachable!("within a call of an observer")).unwrap());
+            drop(subsystem.observe(|_| unreachable!("the observer must not be called recursively")).unwrap());
             *count.lock() += 1;
         });
         let observer = observer.unwrap();
@@ -51,7 +51,7 @@ pub(super) mod observer {
     }
     pub(crate) fn removes_itself() {
         let subsystem = subsystem(1);
-        let (own, calls) = (Dropped::<Observer>::later(), Arc::new(Mutex::new(0)));
+        let (own, calls) = (DroppedInCallback::<Observer>::later(), Arc::new(Mutex::new(0)));
         let (observer, count) = (own.clone(), calls.clone());
         let observer = subsystem.observe(move |_| {
             *count.lock() += 1;
@@ -59,15 +59,15 @@ pub(super) mod observer {
         });
         own.fill(observer.unwrap());
         works(&subsystem, Arc::new(blocks(&subsystem)));
-        assert_eq!((*calls.lock(), Arc::strong_count(&calls)), (1, 1), "and it was dropped");
+        assert_eq!((*calls.lock(), Arc::strong_count(&calls)), (1, 1), "the callback was dropped");
     }
 }
 
 pub(super) mod shrinker {
     use super::*;
 
-    struct Runs<F>(F);
-    impl<F: Fn() -> usize + Send + Sync> Shrinker for Runs<F> {
+    struct ClosureRunner<F>(F);
+    impl<F: Fn() -> usize + Send + Sync> Shrinker for ClosureRunner<F> {
         fn count(&self) -> usize {
             1
         }
@@ -75,7 +75,7 @@ pub(super) mod shrinker {
             (self.0)()
         }
     }
-    impl<F> Drop for Runs<F> {
+    impl<F> Drop for ClosureRunner<F> {
         fn drop(&mut self) {
             explode();
         }
@@ -103,7 +103,7 @@ pub(super) mod shrinker {
                 explode()
             }
             fn scan(&self, _: usize, _: Gfp) -> usize {
-                unreachable!("it has not counted")
+                unreachable!("the shrinker must not scan, because its count panicked")
             }
         }
         let subsystem = subsystem(1);
@@ -111,16 +111,16 @@ pub(super) mod shrinker {
         let (calls, after) = (Arc::new(Mutex::new(0)), Arc::new(Mutex::new(0)));
         let [first, last] = [calls.clone(), after.clone()];
         let counts = cache.register_shrinker(Counts);
-        let panics = cache.register_shrinker(Runs(move || {
+        let panics = cache.register_shrinker(ClosureRunner(move || {
             *first.lock() += 1;
             explode()
         }));
-        let other = cache.register_shrinker(Runs(move || {
+        let other = cache.register_shrinker(ClosureRunner(move || {
             *last.lock() += 1;
             0
         }));
         fill(&cache);
-        assert!(*calls.lock() > 0 && *after.lock() == *calls.lock(), "the others are asked all the same");
+        assert!(*calls.lock() > 0 && *after.lock() == *calls.lock(), "the other shrinkers are still called");
         drop((counts, panics, other));
         ends_untyped(&subsystem, cache);
     }
@@ -128,15 +128,17 @@ pub(super) mod shrinker {
     pub(crate) fn comes_back() {
         let subsystem = Arc::new(subsystem(1));
         let (own, weak, calls) =
-            (Found::<KmemCache>::nothing(), Arc::downgrade(&subsystem), Arc::new(Mutex::new(0)));
+            (WeakTarget::<KmemCache>::nothing(), Arc::downgrade(&subsystem), Arc::new(Mutex::new(0)));
         let (found, count) = (own.clone(), calls.clone());
         let cache = own.keep(limited(&subsystem));
-        let registered = cache.register_shrinker(Runs(move || {
+        let registered = cache.register_shrinker(ClosureRunner(move || {
             *count.lock() += 1;
             let (cache, subsystem) = (found.get().unwrap(), weak.upgrade().unwrap());
             assert!(cache.alloc_block(Gfp::KERNEL).is_err());
             subsystem.shrink();
-            drop(cache.register_shrinker(Runs(|| unreachable!("it is gone"))));
+            drop(cache.register_shrinker(ClosureRunner(|| {
+                unreachable!("the removed shrinker must not be called")
+            })));
             0
         }));
         fill(&cache);
@@ -147,16 +149,16 @@ pub(super) mod shrinker {
     /// Regression test: a panic of the shrinker's `Drop` reached the allocating caller.
     pub(crate) fn removes_itself() {
         let subsystem = subsystem(1);
-        let (own, calls) = (Dropped::<Registration>::later(), Arc::new(Mutex::new(0)));
+        let (own, calls) = (DroppedInCallback::<Registration>::later(), Arc::new(Mutex::new(0)));
         let (registered, count) = (own.clone(), calls.clone());
         let cache = Arc::new(limited(&subsystem));
-        own.fill(cache.register_shrinker(Runs(move || {
+        own.fill(cache.register_shrinker(ClosureRunner(move || {
             *count.lock() += 1;
             assert!(registered.now());
             0
         })));
         fill(&cache);
-        assert_eq!((*calls.lock(), Arc::strong_count(&calls)), (1, 1), "and it was dropped");
+        assert_eq!((*calls.lock(), Arc::strong_count(&calls)), (1, 1), "the callback was dropped");
         ends_untyped(&subsystem, cache);
     }
 }
@@ -211,7 +213,7 @@ pub(super) mod corruption {
         ends_untyped(&subsystem, other);
     }
     pub(crate) fn comes_back() {
-        let (own, once) = (Found::<KmemCache>::nothing(), Once::default());
+        let (own, once) = (WeakTarget::<KmemCache>::nothing(), RunsOnce::default());
         let (found, first) = (own.clone(), once.clone());
         let subsystem = subsystem(true, move |_| {
             first.run(|| {
@@ -228,7 +230,7 @@ pub(super) mod corruption {
     }
     /// The free that was refused ends after its cache was destroyed.
     pub(crate) fn removes_itself() {
-        let own = Found::<KmemCache>::nothing();
+        let own = WeakTarget::<KmemCache>::nothing();
         let found = own.clone();
         let subsystem = subsystem(true, move |_| found.get().unwrap().destroy().unwrap());
         let cache = own.keep(blocks(&subsystem));
@@ -295,11 +297,11 @@ pub(super) mod deferred {
             unsafe { cache.free_deferred(object) };
             drop(rcu::pin());
         }
-        gone(&cache);
+        wait_until_freed(&cache);
         ends_untyped(&subsystem, Arc::new(cache));
     }
     /// Waits until no object waits for readers.
-    fn gone(cache: &KmemCache) {
+    fn wait_until_freed(cache: &KmemCache) {
         while cache.info().used > 0 {
             cache.reap();
             rcu::advance();
@@ -309,7 +311,7 @@ pub(super) mod deferred {
         let _no_others = READERS.lock();
         let subsystem = subsystem(1);
         let cache = Arc::new(blocks(&subsystem));
-        let (own, once) = (Arc::downgrade(&cache), Once::default());
+        let (own, once) = (Arc::downgrade(&cache), RunsOnce::default());
         let first = once.clone();
         rcu::pin().defer(move || {
             let cache = own.upgrade().unwrap();
@@ -323,7 +325,7 @@ pub(super) mod deferred {
         while !once.ran() {
             rcu::advance();
         }
-        gone(&cache);
+        wait_until_freed(&cache);
         ends_untyped(&subsystem, cache);
     }
 }

@@ -3,7 +3,7 @@
 use clap::Parser;
 use std::path::Path;
 use std::process::ExitCode;
-use uslab_tests::claims::{Claims, WEAKER, floor};
+use uslab_tests::claims::{Claims, WEAKER_PREFIX, floor};
 use uslab_tests::models::Subject;
 use uslab_tests::source::{Build, Ordering, Site, Sources};
 use uslab_tests::waiver::Waiver;
@@ -47,7 +47,7 @@ fn run(args: &Args) -> anyhow::Result<String> {
     let kept = std::fs::read_to_string(&path).unwrap_or_default();
     let shown = |text: &str| -> Vec<(usize, String)> {
         let lines = (1..).zip(text.lines().map(str::to_owned));
-        lines.filter(|(_, line)| !args.quick || !line.starts_with(WEAKER)).collect()
+        lines.filter(|(_, line)| !args.quick || !line.starts_with(WEAKER_PREFIX)).collect()
     };
     let (says, ran) = (shown(&kept), shown(&table));
     let end = (kept.lines().count() + 1, String::new());
@@ -56,7 +56,7 @@ fn run(args: &Args) -> anyhow::Result<String> {
         let ran = ran.get(at).map_or("", |(_, ran)| ran);
         anyhow::ensure!(
             says == ran,
-            "tests/CLAIMS.md:{line}: it says {says:?}, what ran says {ran:?}; `cargo check-claims --write` writes the table anew"
+            "tests/CLAIMS.md:{line}: the file has {says:?}, but the runs have {ran:?}; `cargo check-claims --write` updates the file"
         );
     }
     let but = if args.quick { known_orderings(&kept)? } else { String::new() };
@@ -85,9 +85,9 @@ fn known_orderings(table: &str) -> anyhow::Result<String> {
         };
         anyhow::ensure!(
             table.contains(&row) || waivers.iter().any(|waiver| waiver.fits(site)),
-            "{site}: tests/CLAIMS.md does not have it: `cargo check-orderings`, then `cargo check-claims --write`"
+            "{site}: missing in tests/CLAIMS.md; run `cargo check-orderings`, then `cargo check-claims --write`"
         );
         count += 1;
     }
-    Ok(format!("; the {count} orderings stronger than Relaxed are in it or waived"))
+    Ok(format!("; the {count} orderings stronger than Relaxed are listed or waived"))
 }

@@ -60,7 +60,7 @@ struct Args {
 }
 
 /// The name under which the runner's shards are kept.
-const WHAT: &str = "check-orderings";
+const RUNNER_NAME: &str = "check-orderings";
 
 /// A test of models, with its executions and the sites that it reaches at one pre-emption.
 struct Model {
@@ -187,14 +187,14 @@ impl fmt::Display for Report {
 
 fn main() -> ExitCode {
     let args = Args::parse();
-    let (subjects, waivers) = match asked(&args) {
+    let (subjects, waivers) = match requested(&args) {
         Ok(asked) => asked,
         Err(error) => {
             eprintln!("check-orderings: {error:#}");
             return ExitCode::from(2);
         }
     };
-    let shard = match args.share.asked() {
+    let shard = match args.share.requested() {
         Ok(shard) => shard,
         Err(error) => {
             eprintln!("check-orderings: {error:#}");
@@ -234,13 +234,14 @@ fn of_all(args: &Args) -> bool {
 }
 
 /// Returns the selected packages, which all belong to one workspace, and the waivers for these packages.
-fn asked(args: &Args) -> anyhow::Result<(Vec<Subject>, Vec<Waiver>)> {
+fn requested(args: &Args) -> anyhow::Result<(Vec<Subject>, Vec<Waiver>)> {
     let subjects = if of_all(args) {
         Subject::all_modelled()
     } else {
         Subject::find(args.manifest_path.as_deref(), &args.packages, &args.profile)?
     };
-    let root = subjects.first().map(|subject| &subject.root).context("no package there has a library")?;
+    let root =
+        subjects.first().map(|subject| &subject.root).context("no package of the workspace has a library")?;
     let usual = root.join("tests/orderings.toml");
     let waivers = match &args.waivers {
         Some(path) => Waiver::read(path)?,
@@ -260,7 +261,7 @@ fn leave(args: &Args, shard: Shard, mut report: Report) -> anyhow::Result<Report
     let seconds = std::mem::take(&mut report.seconds);
     let ours = std::mem::take(&mut report.mutants);
     let rows = [serde_json::to_string(&report)?].into_iter().chain(mutants).collect();
-    let path = args.share.leave(WHAT, shard, &asked_of(args), rows)?;
+    let path = args.share.leave(RUNNER_NAME, shard, &asked_of(args), rows)?;
     eprintln!("check-orderings: share {shard}: {}", path.display());
     Ok(Report { mutants: ours, seconds, ..report })
 }
@@ -275,17 +276,17 @@ fn asked_of(args: &Args) -> String {
 /// Returns the joined results of all shards.
 fn merge(args: &Args) -> anyhow::Result<Report> {
     let (mut whole, mut first) = (Report::default(), None);
-    for Share { shard, rows, .. } in args.share.joined(WHAT)? {
-        let (common, mutants) = rows.split_first().with_context(|| format!("share {shard}: no rows"))?;
+    for Share { shard, rows, .. } in args.share.joined(RUNNER_NAME)? {
+        let (common, mutants) = rows.split_first().with_context(|| format!("share {shard} has no rows"))?;
         if *first.get_or_insert_with(|| common.clone()) != *common {
-            bail!("share {shard} found other sites than the first one");
+            bail!("the sites of share {shard} differ from the first share's");
         }
         let mutants = mutants.iter().map(|row| serde_json::from_str(row)).collect::<Result<Vec<_>, _>>()?;
         whole.mutants.extend::<Vec<Mutant>>(mutants);
     }
     let common: Report = serde_json::from_str(&first.unwrap_or_default())?;
     if whole.mutants.len() != common.of {
-        bail!("the shares have {} mutants, and there are {}", whole.mutants.len(), common.of);
+        bail!("the shares have {} mutants; expected {}", whole.mutants.len(), common.of);
     }
     Ok(Report { mutants: whole.mutants, ..common })
 }
@@ -303,7 +304,7 @@ fn check(args: &Args, shard: Shard, subjects: &[Subject], waivers: &[Waiver]) ->
     // Sites of other crates are ignored.
     let ours = |id: &&String| subjects.iter().any(|subject| Path::new(id).starts_with(subject.sources()));
     for id in models.reached.iter().filter(ours).filter(|id| !scanned.contains(*id)) {
-        report.wrong.push(format!("a model reaches {id}, which the scan of the sources does not know"));
+        report.wrong.push(format!("a model reaches {id}, which is not in the scan of the sources"));
     }
     let mut used = vec![0; waivers.len()];
     let mut todo = vec![];
@@ -330,7 +331,7 @@ fn check(args: &Args, shard: Shard, subjects: &[Subject], waivers: &[Waiver]) ->
         }
     }
     for (used, waiver) in used.iter().zip(waivers).filter(|(used, _)| **used != 1) {
-        report.wrong.push(format!("stale waiver: it fits {used} sites, not one: {}", waiver.place()));
+        report.wrong.push(format!("stale waiver: it matches {used} sites; expected one: {}", waiver.place()));
     }
 
     report.of = todo.len();
@@ -363,7 +364,7 @@ fn judge(args: &Args, waivers: &[Waiver], mut report: Report) -> anyhow::Result<
     }
     if report.waived() * 20 > report.mutants.len() {
         report.wrong.push(format!(
-            "{} of {} mutants are waived, at most one in twenty may be",
+            "{} of {} mutants are waived; expected at most one in twenty",
             report.waived(),
             report.mutants.len()
         ));
@@ -401,11 +402,11 @@ fn models(subjects: &[Subject], limit: Duration) -> anyhow::Result<Models> {
                 }
             }
             Outcome::Failed(message) => {
-                broken.push(format!("{} fails with no ordering changed: {message}", test.name));
+                broken.push(format!("{} fails without a changed ordering: {message}", test.name));
             }
             Outcome::TimedOut => {
                 bail!(
-                    "{} does not end in time ({limit:?}, or ten minutes of its own) with no ordering changed",
+                    "{} times out ({limit:?}, or ten minutes of its own) without a changed ordering",
                     test.name
                 )
             }

@@ -15,9 +15,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
 use uslab_tests::claims::unreached;
-use uslab_tests::jobs::{Ended, errors, run_within, side_by_side};
+use uslab_tests::jobs::{CommandResult, errors, run_within, side_by_side};
 use uslab_tests::models::rows;
-use uslab_tests::reach::{CRATES, MOST, Probed, SWITCH, TOOLS, Table, probed};
+use uslab_tests::reach::{CRATES, MAX_FILE_LINES, Probed, SWITCH, TOOLS, Table, probed};
 use uslab_tests::share::{build, counts, tracked};
 use uslab_tests::{cargo_in, workspace};
 
@@ -39,18 +39,18 @@ struct Args {
 }
 
 /// A build, and the [`TOOLS`] that use it.
-struct Part {
+struct BuildWithTools {
     name: &'static str,
     tools: &'static [&'static str],
     run: fn(&mut Tree) -> anyhow::Result<Vec<Job>>,
 }
 
-const PARTS: [Part; 5] = [
-    Part { name: "units", tools: &["stepper", "protocol", "fuzz", "units"], run: units },
-    Part { name: "stress", tools: &["stress"], run: stress },
-    Part { name: "whole", tools: &["histories", "whole"], run: whole },
-    Part { name: "models", tools: &["models"], run: models },
-    Part { name: "schedules", tools: &["schedules", "simulation"], run: schedules },
+const PARTS: [BuildWithTools; 5] = [
+    BuildWithTools { name: "units", tools: &["stepper", "protocol", "fuzz", "units"], run: units },
+    BuildWithTools { name: "stress", tools: &["stress"], run: stress },
+    BuildWithTools { name: "whole", tools: &["histories", "whole"], run: integration_jobs },
+    BuildWithTools { name: "models", tools: &["models"], run: models },
+    BuildWithTools { name: "schedules", tools: &["schedules", "simulation"], run: schedules },
 ];
 
 const MODELLED: [&str; 7] = ["-p", "uslab-magazine", "-p", "uslab-buddy", "-p", "uslab", "--lib"];
@@ -96,9 +96,9 @@ fn stress(tree: &mut Tree) -> anyhow::Result<Vec<Job>> {
     }
     Ok(jobs)
 }
-fn whole(tree: &mut Tree) -> anyhow::Result<Vec<Job>> {
+fn integration_jobs(tree: &mut Tree) -> anyhow::Result<Vec<Job>> {
     let tests: Vec<&str> =
-        WHOLE.iter().flat_map(|test| ["--test", test]).chain(["-p", "uslab-tests"]).collect();
+        INTEGRATION_TESTS.iter().flat_map(|test| ["--test", test]).chain(["-p", "uslab-tests"]).collect();
     let programs = tree.build("units", "test", "", &tests)?;
     let jobs = programs.iter().flat_map(|program| {
         let histories =
@@ -155,7 +155,7 @@ fn run(args: &Args) -> anyhow::Result<Vec<String>> {
         .map(|(tool, _)| tool.name)
         .collect();
     if !missing.is_empty() {
-        eprintln!("check-reach: {missing:?} have not passed on these sources: ? in the table");
+        eprintln!("check-reach: {missing:?} have not passed on these sources; the table shows ?");
     }
     let table = Table::new(&tree.files, &reached);
     if missing.is_empty() {
@@ -169,8 +169,8 @@ fn run(args: &Args) -> anyhow::Result<Vec<String>> {
 /// again. Returns the failures.
 fn keep<'j>(
     kept: &Path,
-    part: &Part,
-    ran: impl Iterator<Item = (&'j Job, Ran)>,
+    part: &BuildWithTools,
+    ran: impl Iterator<Item = (&'j Job, ToolResult)>,
 ) -> anyhow::Result<Vec<String>> {
     let mut failed = vec![];
     let mut reached: BTreeMap<&str, Option<BTreeSet<u32>>> =
@@ -178,8 +178,8 @@ fn keep<'j>(
     for (job, ran) in ran {
         let reached = reached.entry(job.tool).or_default();
         match (ran, &mut *reached) {
-            (Ran::Reached(lines), Some(reached)) => reached.extend(lines),
-            (Ran::Failed(said), _) => {
+            (ToolResult::Reached(lines), Some(reached)) => reached.extend(lines),
+            (ToolResult::Failed(said), _) => {
                 failed.push(format!("{}: {said}", job.name()));
                 *reached = None;
             }
@@ -189,7 +189,7 @@ fn keep<'j>(
     for (tool, lines) in reached {
         let path = kept.join(tool);
         if lines.as_ref().is_some_and(BTreeSet::is_empty) {
-            failed.push(format!("{tool}: it reached nothing: did it run?"));
+            failed.push(format!("{tool}: the tool reached no line; check that it ran"));
         }
         let lines = lines.filter(|lines| !lines.is_empty());
         match lines {
@@ -206,7 +206,7 @@ fn keep<'j>(
 
 // The preload library has no unit tests; programs run it.
 const LIBRARIES: [&str; 5] = ["uslab-magazine", "uslab-buddy", "uslab", "uslab-pool", "uslab-handle"];
-const WHOLE: [&str; 6] = ["fork", "slab", "heap", "faults", "no_heap", "programs"];
+const INTEGRATION_TESTS: [&str; 6] = ["fork", "slab", "heap", "faults", "no_heap", "programs"];
 
 /// The copy of the workspace, with probes.
 struct Tree {
@@ -259,7 +259,7 @@ impl Tree {
             if let Some((line, file)) = line.split_once(' ')
                 && let (Ok(line), Some(probed)) = (line.parse::<usize>(), tree.files.get_mut(file))
             {
-                probed.without(&(line..line + 1));
+                probed.remove_probes(&(line..line + 1));
             }
         }
         Ok(tree)
@@ -309,7 +309,7 @@ impl Tree {
             for message in errors(&said) {
                 for (file, lines) in spans(&message) {
                     if let Some(probed) = self.files.get_mut(&file) {
-                        let lines = probed.without(&lines);
+                        let lines = probed.remove_probes(&lines);
                         left_out.extend(lines.iter().map(|line| format!("{line} {file}\n")));
                     }
                 }
@@ -358,8 +358,8 @@ impl Program {
         let listed = Command::new(&self.path)
             .args(["--list", "--format=terse"])
             .output()
-            .context("a list of tests")?;
-        ensure!(listed.status.success(), "{}: {} in place of a list of tests", self.name, listed.status);
+            .context("cannot list the tests")?;
+        ensure!(listed.status.success(), "{}: {} instead of a list of tests", self.name, listed.status);
         let listed = String::from_utf8_lossy(&listed.stdout).into_owned();
         let tests = listed.lines().filter_map(|line| line.strip_suffix(": test").map(str::to_owned));
         Ok(tests.filter(|name| !name.contains("planted")).collect())
@@ -376,7 +376,7 @@ struct Job {
     row: Option<&'static str>,
 }
 
-enum Ran {
+enum ToolResult {
     Reached(HashSet<u32>),
     Failed(String),
     /// The test ran, but it did not run the tool.
@@ -396,9 +396,9 @@ impl Job {
     fn name(&self) -> String {
         format!("{} {} {}", self.tool, self.program.name, self.arguments.join(" "))
     }
-    fn run(&self) -> anyhow::Result<Ran> {
-        let file = tempfile::NamedTempFile::new().context("a temporary file")?;
-        file.as_file().set_len(MOST as u64)?;
+    fn run(&self) -> anyhow::Result<ToolResult> {
+        let file = tempfile::NamedTempFile::new().context("cannot create a temporary file")?;
+        file.as_file().set_len(MAX_FILE_LINES as u64)?;
         let mut command = Command::new(&self.program.path);
         command
             .args(&self.arguments)
@@ -409,20 +409,20 @@ impl Job {
             .envs([("PROPTEST_CASES", "64"), ("PROPTEST_FAILURE_PERSISTENCE", "off")])
             .env("CARGO_TARGET_DIR", workspace().join("target/reach/units"))
             .envs(self.variables.iter().copied());
-        let Ended { status, said, .. } = run_within(&mut command, Duration::from_secs(900))?;
+        let CommandResult { status, said, .. } = run_within(&mut command, Duration::from_secs(900))?;
         let reached = fs::read(file.path())?;
         let reached = (0..).zip(reached).filter(|(_, byte)| *byte > 0).map(|(line, _)| line).collect();
         let bad: BTreeSet<&str> = said.lines().filter(|line| line.ends_with(" ... FAILED")).collect();
         Ok(match status {
             Some(status) if status.success() => match self.row {
-                Some(row) if rows(&said, row).next().is_none() => Ran::Nothing,
-                _ => Ran::Reached(reached),
+                Some(row) if rows(&said, row).next().is_none() => ToolResult::Nothing,
+                _ => ToolResult::Reached(reached),
             },
             Some(status) => {
                 let all: Vec<_> = bad.into_iter().collect();
-                Ran::Failed(format!("{status}, {}", all.join(", ")))
+                ToolResult::Failed(format!("{status}, {}", all.join(", ")))
             }
-            None => Ran::Failed("it does not end".to_owned()),
+            None => ToolResult::Failed("it does not end".to_owned()),
         })
     }
 }
@@ -436,26 +436,26 @@ mod tests {
     fn test_program_without_listed_tests_is_an_error() {
         let program = Program { path: "false".into(), folder: "b".into(), name: "c".to_owned() };
         let error = program.tests().unwrap_err().to_string();
-        assert_eq!(error, "c: exit status: 1 in place of a list of tests");
+        assert_eq!(error, "c: exit status: 1 instead of a list of tests");
     }
 
     /// Regression test: the result of a failed tool was kept, and the next run passed.
     #[test]
     fn reach_results_of_a_failed_tool_are_discarded() {
         let folder = tempfile::tempdir().unwrap();
-        let part = Part { name: "a", tools: &["stress", "units"], run: units };
+        let part = BuildWithTools { name: "a", tools: &["stress", "units"], run: units };
         let program = Program { path: "a".into(), folder: "b".into(), name: "c".to_owned() };
         let jobs = ["units", "stress", "units"].map(|tool| Job::of(tool, &program, &[]));
-        let reached = || Ran::Reached([3].into());
-        let keep = |ran: [Ran; 3]| keep(folder.path(), &part, jobs.iter().zip(ran)).unwrap();
+        let reached = || ToolResult::Reached([3].into());
+        let keep = |ran: [ToolResult; 3]| keep(folder.path(), &part, jobs.iter().zip(ran)).unwrap();
         let there = || part.tools.iter().filter(|tool| folder.path().join(tool).exists()).count();
-        assert!(keep([reached(), reached(), Ran::Nothing]).is_empty());
+        assert!(keep([reached(), reached(), ToolResult::Nothing]).is_empty());
         assert_eq!(there(), 2);
-        let failed = keep([Ran::Failed("it does not end".to_owned()), reached(), reached()]);
+        let failed = keep([ToolResult::Failed("it does not end".to_owned()), reached(), reached()]);
         assert_eq!((failed.len(), there()), (1, 1));
         assert_eq!(fs::read_to_string(folder.path().join("stress")).unwrap(), "[3]");
         // No test matched, or no test used the tool.
-        for nothing in [|| Ran::Reached(HashSet::new()), || Ran::Nothing] {
+        for nothing in [|| ToolResult::Reached(HashSet::new()), || ToolResult::Nothing] {
             let failed = keep([reached(), nothing(), reached()]);
             assert_eq!((failed.len(), there()), (1, 1), "{failed:?}");
             assert!(!folder.path().join("stress").exists());

@@ -19,7 +19,7 @@ fn owners_differ() {
         })
     });
     let (first, second) = (slots.take(), slots.take());
-    let ours = [&first, &second].map(|slot| slot.as_ref().map(crate::Taken::number));
+    let ours = [&first, &second].map(|slot| slot.as_ref().map(crate::TakenSlot::number));
     let owned: Vec<usize> = ours.into_iter().chain([thread.join().unwrap()]).flatten().collect();
     for (i, number) in owned.iter().enumerate() {
         assert!(!owned[..i].contains(number), "a slot has two owners: {owned:?}");
@@ -45,7 +45,7 @@ fn values_are_handed_over(threads: usize, slots: usize) {
     counted += theirs.into_iter().map(|thread| thread.join().unwrap()).sum::<u32>();
     let mut all: Vec<_> = core::iter::from_fn(|| slots.take()).collect();
     let found: u32 = all.iter_mut().map(|slot| slot.with(|value| *value)).sum();
-    assert_eq!(found, counted, "a count was lost");
+    assert_eq!(found, counted, "every count must be kept");
 }
 
 #[cfg(not(any(loom, shuttle)))]
@@ -95,11 +95,11 @@ mod stories {
             let set = ["BOUND", "OM", "OM_LIST", "MODEL_ROWS", "STORY_JSON"];
             set.iter().for_each(|name| _ = command.env_remove(name));
             let output = command.envs([("RUST_BACKTRACE", "0"), ("STORY", "1")]).output().unwrap();
-            assert!(!output.status.success(), "it fails");
+            assert!(!output.status.success(), "the model must fail");
             String::from_utf8(output.stdout).unwrap()
         };
         let steps = |said: &str| {
-            let (_, story) = said.split_once("STORY ").unwrap_or_else(|| panic!("no story: {said}"));
+            let (_, story) = said.split_once("STORY ").unwrap_or_else(|| panic!("no counterexample trace in the output: {said}"));
             let (_, steps) = story.split_once('\n').unwrap();
             steps.split_once("       fails: ").unwrap().0.to_owned()
         };
@@ -120,6 +120,6 @@ mod stories {
         let again = first.lines().find(|line| line.starts_with("REPLAY=")).unwrap();
         let again = said(Command::new("sh").args(["-c", again]));
         assert_eq!(steps(&again), story);
-        assert!(again.contains(" | execution 1\n"), "no other ran before: {again}");
+        assert!(again.contains(" | execution 1\n"), "no other execution ran before: {again}");
     }
 }

@@ -43,7 +43,7 @@ unsafe impl<T: Send> Sync for Slots<T> {}
 
 /// A slot that is taken. When this value is dropped, the slot is returned.
 #[derive(Debug)]
-pub struct Taken<'a, T> {
+pub struct TakenSlot<'a, T> {
     slots: &'a Slots<T>,
     number: u32,
 }
@@ -62,7 +62,7 @@ impl<T> Slots<T> {
     }
 
     /// Takes a free slot; returns `None` if none is free.
-    pub fn take(&self) -> Option<Taken<'_, T>> {
+    pub fn take(&self) -> Option<TakenSlot<'_, T>> {
         // Acquire: pairs with the Release in `give`, so that `next` and the value are those that were written there.
         let mut head = self.head.load(Acquire);
         loop {
@@ -75,7 +75,7 @@ impl<T> Slots<T> {
             let new = tagged & !u64::from(NONE) | u64::from(next);
             // Relaxed: the head was read with Acquire. Acquire on failure: pairs with the Release in `give`, for the head found.
             match self.head.compare_exchange_weak(head, new, Relaxed, Acquire) {
-                Ok(_) => return Some(Taken { slots: self, number }),
+                Ok(_) => return Some(TakenSlot { slots: self, number }),
                 Err(found) => head = found,
             }
         }
@@ -96,7 +96,7 @@ impl<T> Slots<T> {
     }
 }
 
-impl<T> Taken<'_, T> {
+impl<T> TakenSlot<'_, T> {
     /// The number of the slot.
     pub fn number(&self) -> usize {
         self.number as usize
@@ -108,7 +108,7 @@ impl<T> Taken<'_, T> {
     }
 }
 
-impl<T> Drop for Taken<'_, T> {
+impl<T> Drop for TakenSlot<'_, T> {
     fn drop(&mut self) {
         self.slots.give(self.number);
     }

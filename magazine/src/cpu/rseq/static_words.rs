@@ -5,14 +5,14 @@
 //! the empty region. Only a [`StaticPath`](crate::StaticPath) of that table's layers reads the static words.
 
 use super::super::MAX_CPUS;
-use super::super::regions::{SPARE, Words};
+use super::super::regions::{SPARE_POINTERS, Words};
 use super::{PcpuPtr, area};
 use crate::sync::Ordering::{Acquire, Relaxed, Release};
 use crate::sync::{AtomicBool, AtomicIsize, AtomicPtr};
 use core::ptr::{NonNull, null_mut};
 
 /// Number of words in each copied set of per-CPU pointers.
-const SLOTS: usize = SPARE + MAX_CPUS as usize;
+const SLOTS: usize = SPARE_POINTERS + MAX_CPUS as usize;
 
 /// Room for a table's per-CPU pointers in a static: see [`Layer::take_static_words`](crate::Layer::take_static_words).
 #[derive(Debug)]
@@ -27,7 +27,7 @@ pub struct StaticWords {
 
 impl StaticWords {
     /// Creates static words that no table has taken.
-    #[expect(clippy::new_without_default, reason = "for statics")]
+    #[expect(clippy::new_without_default, reason = "the alignment must suit a static")]
     pub const fn new() -> Self {
         Self {
             area: AtomicIsize::new(0),
@@ -63,7 +63,7 @@ impl PcpuPtr {
     pub(crate) fn of_static(words: &'static StaticWords, set: Words) -> Self {
         // Relaxed: the area was stored before the first static path existed.
         Self {
-            words: NonNull::from(&words.sets[set as usize - 1][SPARE]).cast(),
+            words: NonNull::from(&words.sets[set as usize - 1][SPARE_POINTERS]).cast(),
             area: words.area.load(Relaxed),
         }
     }

@@ -45,7 +45,7 @@ impl Registers {
         self.pc as usize
     }
     /// Returns the registers with the program counter after the trap.
-    pub(super) fn behind(mut self) -> Self {
+    pub(super) fn after_trap(mut self) -> Self {
         self.pc += size_of::<Code>() as u64;
         self
     }

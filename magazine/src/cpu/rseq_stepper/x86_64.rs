@@ -41,7 +41,7 @@ impl Registers {
         self.0[RIP] as usize - 1
     }
     /// Returns the registers; their program counter already points behind the trap.
-    pub(super) fn behind(self) -> Self {
+    pub(super) fn after_trap(self) -> Self {
         self
     }
 }
@@ -67,5 +67,5 @@ fn greg(register: Register) -> usize {
         (R15, libc::REG_R15),
     ];
     let found = known.iter().find(|(known, _)| *known == register);
-    found.unwrap_or_else(|| panic!("{register:?}: an operand lies there")).1 as usize
+    found.unwrap_or_else(|| panic!("{register:?} must hold no operand")).1 as usize
 }

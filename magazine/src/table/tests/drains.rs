@@ -10,7 +10,7 @@ fn stack_operations_respect_capacity_and_limit() {
     let look = || (region.head(class) / OP, region.head(class) & LEN, region.cap(class));
     assert_eq!((region.pop(class, Commit::Done), region.push(class, round(1), Commit::Done)), (None, false));
     let batch = |numbers: Range<usize>| region.push_batch(class, &rounds(numbers), Commit::Done);
-    assert!(!batch(1..2), "nothing is committed");
+    assert!(!batch(1..2), "no region is committed");
     assert!(table.open(&Operation::new(), 0, class, 8));
     assert!(batch(1..2));
     assert_eq!(look(), (0, 1, 1));
@@ -81,8 +81,8 @@ fn drain_takes_only_the_requested_classes() {
     });
     assert_eq!(given, [13, 12, 11, 23, 22, 21]);
     assert_eq!([0, 1, 2].map(|cpu| (table.len(cpu, one), table.len(cpu, two))), [(3, 4), (0, 4), (0, 4)]);
-    assert_eq!([0, 1].map(|cpu| table.region(cpu).unwrap().cap(one)), [3, 0], "and closes it");
-    assert!(table.put(1, one, &rounds(1..9)), "until somebody comes back");
+    assert_eq!([0, 1].map(|cpu| table.region(cpu).unwrap().cap(one)), [3, 0], "the drain closes the stack");
+    assert!(table.put(1, one, &rounds(1..9)), "the stack is closed until an operation opens it");
 }
 
 /// Regression: retiring a class took every CPU's region away, twice.
@@ -103,7 +103,7 @@ fn retiring_a_class_leaves_unused_cpus_alone() {
             assert_eq!(table.drain_all(DrainScope::All, &[two]), [(two, vec![6, 5, 4])]);
             assert!(
                 !table.put(1, two, &rounds(4..7)) && !table.put(1, two, &[round(4)]),
-                "it is closed for good"
+                "the class stays closed"
             );
             table.retire(two);
             done.store(true, Relaxed);
@@ -114,12 +114,12 @@ fn retiring_a_class_leaves_unused_cpus_alone() {
         }
         let waited = !done.load(Relaxed);
         claims(0);
-        assert!(!waited, "it waits for a CPU that never used the class");
+        assert!(!waited, "the drain waits for a CPU that never used the class");
     });
     assert_eq!(
         table.drains().passes - passes,
         1,
-        "and where all is closed a number goes without another one"
+        "a number of a closed class is freed without another drain"
     );
     assert_eq!(table.class(8), Some(two));
 }
@@ -136,7 +136,7 @@ fn drain_skips_rounds_being_flushed_by_a_concurrent_drain() {
         for which in [DrainScope::All, DrainScope::Idle] {
             assert_eq!(table.drain_all(which, &[class]), []);
         }
-        assert!(!table.put(0, class, &[round(9)]), "and nobody may write there");
+        assert!(!table.put(0, class, &[round(9)]), "no operation may write to the region");
         while taken.pop().is_some() {}
     });
     assert_eq!(given, 8);
@@ -178,7 +178,7 @@ fn reap_takes_only_idle_stacks() {
         assert!(table.put(cpu, one, &rounds(1..4)) && table.put(cpu, two, &rounds(4..7)));
     }
     let reap = || table.drain_all(DrainScope::Idle, &[one, two]);
-    assert_eq!(reap(), [], "nothing was seen before");
+    assert_eq!(reap(), [], "the head was not recorded before");
     let serve = |cpu, class| {
         let region = table.region(cpu).unwrap();
         let round = region.pop(class, Commit::Done).unwrap();
@@ -211,13 +211,13 @@ fn stacks_of_a_freed_class_number_are_empty() {
     for cpu in 0..3 {
         let region = table.region(cpu).unwrap();
         assert_eq!(
-            (region.head(class), region.cap(class), region.seen(class), region.taken(class)),
+            (region.head(class), region.cap(class), region.head_at_see(class), region.taken_rounds(class)),
             (0, 0, 0, 0)
         );
         // The free in this test comes after the class number was returned.
         assert!(!region.push(class, round(1), Commit::Done) && !table.put(cpu, class, &[round(1)]));
     }
-    assert_eq!(table.len(2, other), 2, "and another one is as it was");
+    assert_eq!(table.len(2, other), 2, "another class is unchanged");
 }
 
 /// One stack is open and empty, and must not accept a late free. Another stack is closed with rounds on it, as after a
@@ -311,7 +311,7 @@ fn forked_child_inherits_no_claim_or_drain() {
                 table.before_fork();
                 table.after_fork_in_child();
             }
-            assert_eq!([0, 1].map(|cpu| table.region(cpu).unwrap().taken(class)), [0, 0]);
+            assert_eq!([0, 1].map(|cpu| table.region(cpu).unwrap().taken_rounds(class)), [0, 0]);
             assert_eq!(table.limit(class).load(Relaxed), 8);
             assert!(table.put(0, class, &rounds(1..9)), "the stack serves the child");
             assert_eq!([0, 1].map(|cpu| table.len(cpu, class)), [8, 4]);
@@ -364,7 +364,7 @@ fn longest_drain_time_covers_each_drain() {
     let longest = table.drains().longest_away;
     assert!(longest >= Duration::from_millis(20), "{longest:?}");
     own(Duration::ZERO);
-    assert!(table.drains().longest_away >= longest, "the longest, and not the last");
+    assert!(table.drains().longest_away >= longest, "the longest drain counts, not the last");
 }
 
 /// If no region was used, no thread has to wait for the drain.
@@ -412,7 +412,7 @@ fn joined_drain_returns_rounds_to_their_class() {
     }
     table.sweep(0..3, DrainScope::All, |_| true);
     assert_eq!([one, two, silent].map(|class| table.limit(class).load(Relaxed)), [0, 0, 8]);
-    assert!(!table.put(0, one, &rounds(90..91)), "closed until it is collected");
+    assert!(!table.put(0, one, &rounds(90..91)), "the stack is closed until its rounds are flushed");
     assert_eq!((collected(&table, one), collected(&table, silent)), (vec![3, 2, 1, 6, 5, 4], vec![]));
     assert!(collected(&table, one).is_empty(), "once");
     assert_eq!([one, two].map(|class| table.limit(class).load(Relaxed)), [8, 0]);
@@ -439,7 +439,7 @@ fn joined_drain_returns_rounds_to_their_class() {
     assert_eq!(
         (collected(&table, silent), table.len(1, silent)),
         (vec![23, 22, 21], 3),
-        "of those CPUs only"
+        "only the stacks of those CPUs are drained"
     );
 }
 
@@ -452,7 +452,7 @@ fn idle_drain_keeps_busy_classes_for_a_full_drain() {
     table.join_sweeps(class, SweepGroup::new(3));
     table.sweep(0..1, DrainScope::Idle, |_| true);
     table.sweep(0..1, DrainScope::All, |group| group != SweepGroup::new(3));
-    assert!(collected(&table, class).is_empty(), "another group's");
+    assert!(collected(&table, class).is_empty(), "the class of another group is open");
     table.sweep(0..1, DrainScope::All, |group| group == SweepGroup::new(3));
     assert_eq!(collected(&table, class), [3, 2, 1]);
 }
@@ -470,7 +470,7 @@ fn drained_rounds_of_a_retired_class_are_dropped() {
     assert_eq!(table.limit(class).load(Relaxed), 8);
     assert!(table.put(1, class, &rounds(1..4)));
     table.sweep(0..2, DrainScope::All, |_| true);
-    assert_eq!(table.len(1, class), 3, "its predecessor took part");
+    assert_eq!(table.len(1, class), 3, "the earlier layer took part");
 }
 
 /// Regression: the stacks stayed closed in the child, and their rounds were lost.
@@ -488,7 +488,7 @@ fn forked_child_finds_drained_rounds_on_its_stacks() {
             let look = || (table.drains.try_lock().is_some(), table.making.try_lock().is_some());
             scope.spawn(look).join().unwrap()
         });
-        assert_eq!(free, (false, false), "a fork holds both");
+        assert_eq!(free, (false, false), "the fork holds both locks");
         table.after_fork_in_child();
     }
     assert_eq!([0, 1].map(|cpu| table.len(cpu, class)), [3, 3]);
@@ -573,7 +573,7 @@ fn region_taken_by_a_drain_is_not_written() {
             (looks, used, written)
         });
         assert_eq!(written, 0, "a region that was taken away was written");
-        assert!(used > 0, "{looks} looks at regions, none of which was used");
+        assert!(used > 0, "{looks} accesses to regions, none of which was used");
         let drains = table.drains();
         assert!(drains.passes > 0 && drains.refused == 0, "{drains:?}");
         // The empty region must be unchanged.

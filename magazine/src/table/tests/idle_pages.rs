@@ -6,7 +6,7 @@ use super::*;
 struct Noting {
     heap: Heap,
     granted: crate::sync::Mutex<Vec<Range<usize>>>,
-    gone: crate::sync::Mutex<Vec<Range<usize>>>,
+    decommitted: crate::sync::Mutex<Vec<Range<usize>>>,
 }
 // SAFETY: all methods are the heap's, and decommitted memory becomes zero.
 unsafe impl Memory for Noting {
@@ -23,7 +23,7 @@ unsafe impl Memory for Noting {
     unsafe fn decommit(&self, range: Range<usize>) -> bool {
         // SAFETY: the range is in the heap's memory, and no other thread uses it, by the method's contract.
         unsafe { self.base().add(range.start).write_bytes(0, range.len()) };
-        self.gone.lock().push(range);
+        self.decommitted.lock().push(range);
         true
     }
 }
@@ -34,8 +34,11 @@ impl Drop for Noting {
         let is_granted = |at: usize| granted.iter().any(|granted| granted.contains(&at));
         let is_right =
             |range: &Range<usize>| range.clone().step_by(PAGE).all(is_granted) && !range.is_empty();
-        let gone = self.gone.lock();
-        assert!(std::thread::panicking() || gone.iter().all(is_right), "{gone:?} of {granted:?}");
+        let decommitted = self.decommitted.lock();
+        assert!(
+            std::thread::panicking() || decommitted.iter().all(is_right),
+            "{decommitted:?} of {granted:?}"
+        );
     }
 }
 
@@ -45,8 +48,8 @@ fn noting(cpus: u32) -> Table<Noting> {
 fn noting_in(cpus: u32, region: usize) -> Table<Noting> {
     let cpus = Cpus::simulated(cpus, 1).unwrap();
     let heap = Heap::new(Table::<Noting>::footprint(&cpus, region)).unwrap();
-    let [granted, gone] = [(); 2].map(|()| crate::sync::Mutex::ranked(Rank::Faults, vec![]));
-    Table::new(cpus, region, Noting { heap, granted, gone }).unwrap()
+    let [granted, decommitted] = [(); 2].map(|()| crate::sync::Mutex::ranked(Rank::Faults, vec![]));
+    Table::new(cpus, region, Noting { heap, granted, decommitted }).unwrap()
 }
 
 /// Regression: the uncommitted rest of a class's room was decommitted, too.
@@ -56,7 +59,7 @@ fn decommit_skips_memory_that_was_never_committed() {
     let class = table.class(20_000).unwrap();
     assert!(table.put(0, class, &rounds(1..9)));
     let (region, pages) = (table.region(0).unwrap(), table.numbers[class.index as usize].pages());
-    assert!(region.committed() < pages.end * PAGE, "the room ends behind what it needs");
+    assert!(region.committed() < pages.end * PAGE, "the room is larger than the stack");
     assert_eq!(table.drain_all(DrainScope::All, &[class]).len(), 1);
     assert_eq!(table.decommit_idle(), region.committed() - pages.start * PAGE);
     assert!(region.backed().is_empty());
@@ -75,23 +78,23 @@ fn decommit_of_idle_stacks_keeps_neighbouring_stacks() {
     let reap = || {
         table.sweep(0..2, DrainScope::Idle, |_| true);
         classes.iter().for_each(|class| _ = collected(&table, *class));
-        (table.decommit_idle(), core::mem::take(&mut *table.memory.gone.lock()).len())
+        (table.decommit_idle(), core::mem::take(&mut *table.memory.decommitted.lock()).len())
     };
     for class in classes {
         assert!(table.put(1, class, &rounds(1..9)));
     }
-    assert_eq!(reap(), (0, 0), "seen for the first time");
-    assert!(table.put(1, b, &rounds(9..10)), "in use");
+    assert_eq!(reap(), (0, 0), "the stack is recorded for the first time");
+    assert!(table.put(1, b, &rounds(9..10)), "the pages are in use");
     let pages = table.numbers[large.index as usize].pages().len();
     assert!(pages > 1);
-    assert_eq!(reap().0, (pages + 1) * PAGE, "but not the page that one in use lies on");
+    assert_eq!(reap().0, (pages + 1) * PAGE, "the page of a stack in use stays");
     assert_eq!((table.len(1, b), table.len(1, a)), (9, 0));
-    assert_eq!(reap(), (PAGE, 1), "now it is idle, too");
+    assert_eq!(reap(), (PAGE, 1), "the last stack is idle now");
     assert_eq!(reap(), (0, 0), "once");
     for class in classes {
         let region = table.region(1).unwrap();
         assert_eq!(region.round(class, 0), None);
-        assert!(table.put(1, class, &rounds(1..9)), "it serves again");
+        assert!(table.put(1, class, &rounds(1..9)), "the stack serves again");
         assert_eq!(table.limit(class).load(Relaxed), [100, 100, 700, 30][class.index as usize - 1]);
     }
     // Returned classes leave no committed pages, either.
@@ -108,12 +111,12 @@ fn unused_stack_has_no_page_to_decommit() {
     assert_eq!(table.drain_all(DrainScope::All, &[used, unused]).len(), 1);
     let (region, pages) =
         (table.region(0).unwrap(), |class: Class| table.numbers[class.index as usize].pages());
-    assert!(pages(used).all(|page| region.backed().has(page)));
-    assert!(!pages(unused).any(|page| region.backed().has(page)));
+    assert!(pages(used).all(|page| region.backed().has_page(page)));
+    assert!(!pages(unused).any(|page| region.backed().has_page(page)));
     assert_eq!(table.decommit_idle(), pages(used).len() * PAGE);
     let start = table.home(0).addr().get() - table.memory.base().addr().get();
-    let gone = start + pages(used).start * PAGE..start + pages(used).end * PAGE;
-    assert_eq!(*table.memory.gone.lock(), [gone]);
+    let decommitted = start + pages(used).start * PAGE..start + pages(used).end * PAGE;
+    assert_eq!(*table.memory.decommitted.lock(), [decommitted]);
 }
 
 /// Regression: the rounds were overwritten with zeros before the supplier received them.
@@ -146,7 +149,11 @@ fn operation_count_survives_the_decommit_of_its_stack() {
         assert_eq!((region.head(class), region.served(class)), (0, (6 * round, 0)));
     }
     table.retire(class);
-    assert_eq!(table.class(700).map(|class| region.served(class)), Some((0, 0)), "another owner begins anew");
+    assert_eq!(
+        table.class(700).map(|class| region.served(class)),
+        Some((0, 0)),
+        "a new owner begins without a recorded head"
+    );
 }
 
 /// Regression: decommitting a class's page on another CPU closed a stack that held rounds and that no drain had seen.
@@ -180,9 +187,9 @@ fn failed_decommit_is_not_reported_as_decommitted() {
         assert!(table.put(0, class, &rounds(1..9)));
         assert!(region.pop(class, Commit::Done).is_some());
         assert_eq!(table.drain_all(DrainScope::All, &[class]).len(), 1);
-        assert_ne!(region.seen(class), 0);
+        assert_ne!(region.head_at_see(class), 0);
         assert_eq!(table.decommit_idle(), 0);
-        assert_eq!((region.head(class), region.seen(class)), (0, 0));
+        assert_eq!((region.head(class), region.head_at_see(class)), (0, 0));
         assert_eq!((region.served(class), region.backed().is_empty()), ((turn, 0), true));
     }
 }

@@ -130,7 +130,7 @@ fn closed_inlined_paths_always_miss() {
             assert!(!unsafe { inlined.free_fast(TestRound(1000)) });
         }
         layer.flush_all(&supplier);
-        assert_eq!(supplier.free.borrow().len(), 100, "each round went one way");
+        assert_eq!(supplier.free.borrow().len(), 100, "each round was flushed once");
     }
     table.open_inlined();
     // The paths stay open after a drain, which takes each CPU's words away and restores them.
@@ -155,14 +155,15 @@ fn closed_cpu_words_point_to_the_empty_region() {
         let (table, count) = (table(cpus), cpus.count());
         let class = table.class(8).unwrap();
         assert!((0..count).all(|cpu| table.put(cpu, class, &rounds(1..2))));
-        let set = SPARE + cpus.slots() as usize;
+        let set = SPARE_POINTERS + cpus.slots() as usize;
         // `closed` applies to the words of inlined paths, and to the words of inlined frees by address.
         let check = |closed: [bool; 2]| {
             for slot in 0..3 * set {
                 // SAFETY: `new` has written three sets of words at the start of the memory.
                 let word = unsafe { table.memory.base().cast::<AtomicPtr<u8>>().add(slot).as_ref() };
                 let open = slot < set || !closed[slot / set - 1];
-                let cpu = (slot % set).checked_sub(SPARE).filter(|cpu| open && *cpu < count as usize);
+                let cpu =
+                    (slot % set).checked_sub(SPARE_POINTERS).filter(|cpu| open && *cpu < count as usize);
                 let region = table.home(cpu.map_or(count, |cpu| cpu as u32));
                 assert_eq!(word.load(Relaxed), region.as_ptr(), "word {slot} of three times {set}");
             }

@@ -8,11 +8,15 @@ fn class_numbers_are_allocated_freed_and_reused() {
     assert_eq!(table.all().count(), 0);
     let [one, two, large] = [10, 10, 1000].map(|reach| table.class(reach).unwrap());
     assert!(table.all().map(|(class, _)| class).eq([one, two, large]));
-    assert_eq!([one, two, large].map(|class| class.index), [1, 2, 3], "0 is no class");
+    assert_eq!([one, two, large].map(|class| class.index), [1, 2, 3], "0 is not a class number");
     table.retire(one);
     table.retire(large);
-    assert_eq!(table.class(10), Some(one), "the number of a room of that size");
-    assert_ne!(table.class(10).unwrap().index, large.index, "a room that is too large is kept for its like");
+    assert_eq!(table.class(10), Some(one), "the number has a room of this size");
+    assert_ne!(
+        table.class(10).unwrap().index,
+        large.index,
+        "a room that is too large is kept for a large class"
+    );
     assert_eq!(table.class(1000), Some(large));
     assert_eq!(table.limit(large).load(Relaxed), 1000);
 }
@@ -24,20 +28,20 @@ fn class_count_is_limited_by_numbers_and_region_size() {
         core::iter::from_fn(|| table.class(reach)).count()
     };
     assert_eq!(numbers(1 << 20, 1), CLASSES as usize - 1);
-    assert_eq!(numbers(STACKS + 5 * LINE, 7) * LINE / PAGE, 0, "the region ends on a page");
+    assert_eq!(numbers(STACKS + 5 * LINE, 7) * LINE / PAGE, 0, "the region ends at a page boundary");
     assert_eq!(numbers(64 << 10, u16::MAX), 0);
 }
 
 /// Number of test cases, and of steps in each case. Under Miri, the test runs few cases.
-const ROOMS: (u32, usize) = if cfg!(miri) { (4, 20) } else { (200, 200) };
+const CASES_AND_STEPS: (u32, usize) = if cfg!(miri) { (4, 20) } else { (200, 200) };
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: ROOMS.0, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: CASES_AND_STEPS.0, failure_persistence: None, ..ProptestConfig::default() })]
 
     /// Class numbers are allocated and returned in any order. No two stacks share a word, and no stack extends past the
     /// end of its region.
     #[test]
-    fn rooms_never_overlap(steps in prop::collection::vec((0..3_u8, any::<u16>(), 0..16_u8), 1..ROOMS.1)) {
+    fn rooms_never_overlap(steps in prop::collection::vec((0..3_u8, any::<u16>(), 0..16_u8), 1..CASES_AND_STEPS.1)) {
         let (table, mut classes) = (simulated(1, 2 << 20), Vec::<(Class, usize)>::new());
         for (step, number, bits) in steps {
             if step == 0 && !classes.is_empty() {
@@ -46,7 +50,7 @@ proptest! {
             } else if let Some(class) = table.class((number >> bits).max(1)) {
                 classes.push((class, class.end((number >> bits).max(1).into())));
             }
-            let mut stacks: Vec<_> = classes.iter().map(|(class, end)| (class.stack as usize - SEEN, *end)).collect();
+            let mut stacks: Vec<_> = classes.iter().map(|(class, end)| (class.stack as usize - SEEN_OFFSET, *end)).collect();
             stacks.sort_unstable();
             prop_assert!(stacks.windows(2).all(|two| two[0].1 <= two[1].0), "{stacks:?}");
             prop_assert!(stacks.iter().all(|(start, end)| *start >= STACKS && *end <= 2 << 20));
@@ -125,7 +129,7 @@ fn word_below_a_stack_stays_null() {
 struct Refusing {
     heap: Heap,
     granted: Counter,
-    has: crate::sync::Mutex<Vec<Range<usize>>>,
+    committed_ranges: crate::sync::Mutex<Vec<Range<usize>>>,
 }
 // SAFETY: all methods are the heap's, and some commits are refused.
 unsafe impl Memory for Refusing {
@@ -139,18 +143,19 @@ unsafe impl Memory for Refusing {
         if range.end as u64 > self.granted.get() || !self.heap.commit(op, range.clone()) {
             return false;
         }
-        self.has.lock().push(range);
+        self.committed_ranges.lock().push(range);
         true
     }
 }
 /// `drop` has the check, because a table treats a panic in a method as a refusal.
 impl Drop for Refusing {
     fn drop(&mut self) {
-        let mut has = self.has.lock().clone();
-        has.sort_unstable_by_key(|range| range.start);
-        let apart = has.windows(2).all(|two| two[0].end <= two[1].start);
-        let within = has.iter().all(|range| range.start < range.end && range.end <= self.bytes());
-        assert!(std::thread::panicking() || apart && within, "{has:?}");
+        let mut committed_ranges = self.committed_ranges.lock().clone();
+        committed_ranges.sort_unstable_by_key(|range| range.start);
+        let apart = committed_ranges.windows(2).all(|two| two[0].end <= two[1].start);
+        let within =
+            committed_ranges.iter().all(|range| range.start < range.end && range.end <= self.bytes());
+        assert!(std::thread::panicking() || apart && within, "{committed_ranges:?}");
     }
 }
 
@@ -158,8 +163,8 @@ fn refusing(cpus: u32, region: usize) -> Table<Refusing> {
     let cpus = Cpus::simulated(cpus, 1).unwrap();
     let heap = Heap::new(Table::<Heap>::footprint(&cpus, region)).unwrap();
     let granted = Counter::new(PAGE as u64);
-    let has = crate::sync::Mutex::ranked(Rank::Faults, vec![]);
-    Table::new(cpus, region, Refusing { heap, granted, has }).unwrap()
+    let committed_ranges = crate::sync::Mutex::ranked(Rank::Faults, vec![]);
+    Table::new(cpus, region, Refusing { heap, granted, committed_ranges }).unwrap()
 }
 
 /// Regression: the panic reached the caller of the allocation.
@@ -175,11 +180,11 @@ fn panicking_commit_counts_as_refused() {
             self.0.bytes()
         }
         fn commit(&self, op: &Operation, range: Range<usize>) -> bool {
-            assert!(range.start == 0, "on purpose");
+            assert!(range.start == 0, "intended panic");
             self.0.commit(op, range)
         }
         unsafe fn decommit(&self, _: Range<usize>) -> bool {
-            panic!("on purpose")
+            panic!("intended panic")
         }
     }
     let cpus = Cpus::simulated(1, 1).unwrap();
@@ -198,12 +203,12 @@ fn refused_commit_grows_no_stack() {
     assert!(!table.put(0, small, &rounds(1..3)));
     assert_eq!((region.committed(), region.cap(small), region.pop(small, Commit::Done)), (0, 0, None));
     // The memory grants one commit step.
-    table.memory.granted.set((PAGE + STEP) as u64);
+    table.memory.granted.set((PAGE + COMMIT_STEP) as u64);
     assert!(table.put(0, small, &rounds(1..3)));
-    assert_eq!((region.committed(), region.cap(small)), (STEP, 2));
+    assert_eq!((region.committed(), region.cap(small)), (COMMIT_STEP, 2));
     // Only places within the granted step can be used.
     assert!(table.put(0, large, &rounds(1..3)) && !table.put(0, large, &rounds(3..15_000)));
-    assert_eq!((region.committed(), region.cap(large), region.cap(small)), (STEP, 2, 2));
+    assert_eq!((region.committed(), region.cap(large), region.cap(small)), (COMMIT_STEP, 2, 2));
     assert_eq!((table.len(0, large), table.len(0, small)), (2, 2));
     table.memory.granted.set(u64::MAX);
     assert!(table.put(0, large, &rounds(3..15_000)));
@@ -216,41 +221,44 @@ fn commit_doubles_the_committed_part_of_a_region() {
     let [one, two, three] = [16000; 3].map(|reach| table.class(reach).unwrap());
     let region = table.region(1).unwrap();
     let before = PAGE + (1 << 20);
-    for (granted, committed) in [(2 * STEP - 1, 0), (2 * STEP, 2 * STEP)] {
+    for (granted, committed) in [(2 * COMMIT_STEP - 1, 0), (2 * COMMIT_STEP, 2 * COMMIT_STEP)] {
         table.memory.granted.set((before + granted) as u64);
         assert_eq!(table.put(1, one, &rounds(1..2)), committed > 0);
         assert_eq!(region.committed(), committed);
     }
     table.memory.granted.set(u64::MAX);
-    assert!(two.end(16000) < 4 * STEP && table.put(1, two, &rounds(1..2)));
-    assert_eq!(region.committed(), 4 * STEP);
+    assert!(two.end(16000) < 4 * COMMIT_STEP && table.put(1, two, &rounds(1..2)));
+    assert_eq!(region.committed(), 4 * COMMIT_STEP);
     table.set_limit(three, || 1);
-    assert!((4 * STEP..5 * STEP).contains(&three.end(1)) && table.put(1, three, &rounds(1..2)));
-    assert_eq!((region.committed(), table.region(0).unwrap().committed()), (8 * STEP, 0));
+    assert!((4 * COMMIT_STEP..5 * COMMIT_STEP).contains(&three.end(1)) && table.put(1, three, &rounds(1..2)));
+    assert_eq!((region.committed(), table.region(0).unwrap().committed()), (8 * COMMIT_STEP, 0));
 }
 
 #[test]
 fn stack_may_end_at_the_committed_region_end() {
     let table = refusing(1, 512 << 10);
     let class = table.class(16000).unwrap();
-    table.memory.granted.set((PAGE + STEP) as u64);
-    let places = (STEP - class.end(0)) / ROUND;
+    table.memory.granted.set((PAGE + COMMIT_STEP) as u64);
+    let places = (COMMIT_STEP - class.end(0)) / ROUND;
     table.set_limit(class, || places as u16);
     assert!(table.put(0, class, &rounds(1..2)) && table.put(0, class, &rounds(2..places + 1)));
     let region = table.region(0).unwrap();
-    assert_eq!((region.committed(), class.end(region.cap(class))), (STEP, STEP));
-    assert!(!table.commit_places(&Operation::new(), 0, class, places as u32), "nothing is different");
-    assert!(!table.commit_places(&Operation::new(), 0, class, places as u32 + 1), "and no more is to be had");
+    assert_eq!((region.committed(), class.end(region.cap(class))), (COMMIT_STEP, COMMIT_STEP));
+    assert!(!table.commit_places(&Operation::new(), 0, class, places as u32), "the table is unchanged");
+    assert!(
+        !table.commit_places(&Operation::new(), 0, class, places as u32 + 1),
+        "no more room is available"
+    );
 }
 
 /// A heap in which the commit of a region does not end until another thread requests the region's memory.
-struct Slow {
+struct SlowCommitHeap {
     heap: Heap,
-    asked: AtomicBool,
+    requested: AtomicBool,
     asked_again: AtomicBool,
 }
 // SAFETY: all methods are the heap's.
-unsafe impl Memory for Slow {
+unsafe impl Memory for SlowCommitHeap {
     fn base(&self) -> NonNull<u8> {
         self.heap.base()
     }
@@ -260,7 +268,7 @@ unsafe impl Memory for Slow {
     fn commit(&self, op: &Operation, range: Range<usize>) -> bool {
         // The words at the start are committed first, without waiting.
         if range.start > 0 {
-            self.asked.store(true, Relaxed);
+            self.requested.store(true, Relaxed);
             while !self.asked_again.load(Relaxed) {
                 crate::sync::thread::yield_now();
             }
@@ -274,21 +282,22 @@ unsafe impl Memory for Slow {
 #[test]
 fn commit_by_a_concurrent_thread_is_used() {
     let (cpus, region) = (Cpus::simulated(1, 1).unwrap(), 1 << 20);
-    let heap = Heap::new(Table::<Slow>::footprint(&cpus, region)).unwrap();
-    let memory = Slow { heap, asked: AtomicBool::new(false), asked_again: AtomicBool::new(false) };
+    let heap = Heap::new(Table::<SlowCommitHeap>::footprint(&cpus, region)).unwrap();
+    let memory =
+        SlowCommitHeap { heap, requested: AtomicBool::new(false), asked_again: AtomicBool::new(false) };
     let table = Table::new(cpus, region, memory).unwrap();
     let class = table.class(8).unwrap();
     let commit = || table.commit_places(&Operation::new(), 0, class, 8);
     std::thread::scope(|scope| {
         let first = scope.spawn(commit);
-        while !table.memory.asked.load(Relaxed) {
+        while !table.memory.requested.load(Relaxed) {
             crate::sync::thread::yield_now();
         }
         table.memory.asked_again.store(true, Relaxed);
         commit();
         assert!(first.join().unwrap());
     });
-    assert_eq!(table.region(0).unwrap().committed(), STEP);
+    assert_eq!(table.region(0).unwrap().committed(), COMMIT_STEP);
 }
 
 /// System memory that is readable everywhere and writable only after a commit. A write to an uncommitted part ends the
@@ -355,7 +364,7 @@ fn unused_regions_are_never_written() {
     let used = || {
         assert!(table.put(0, near, &rounds(1..4)));
         let committed = table.region(0).unwrap().committed();
-        assert!(committed > 0 && committed <= far.stack as usize - SEEN, "{committed}");
+        assert!(committed > 0 && committed <= far.stack as usize - SEEN_OFFSET, "{committed}");
     };
     let given = [(near, vec![3, 2, 1])];
     used();
@@ -376,7 +385,7 @@ fn unused_regions_are_never_written() {
     assert_eq!(table.decommit_idle(), 0);
     table.set_limit(far, || 5);
     both.iter().for_each(|class| table.retire(*class));
-    assert_eq!([0, 1].map(|cpu| table.region(cpu).unwrap().committed()), [STEP, 0]);
+    assert_eq!([0, 1].map(|cpu| table.region(cpu).unwrap().committed()), [COMMIT_STEP, 0]);
 }
 
 /// The room for depot magazines follows the empty region. The depots' room has the size of a region, and is committed
@@ -385,7 +394,7 @@ fn unused_regions_are_never_written() {
 fn room_for_depot_magazines_is_reused() {
     let magazine = size_of::<crate::depot::Slot>();
     let region = 512 * magazine;
-    assert!(region > STEP && region.is_multiple_of(ALIGN));
+    assert!(region > COMMIT_STEP && region.is_multiple_of(ALIGN));
     let table = refusing(1, region);
     let all = || {
         let (op, mut blocks) = (&Operation::new(), Blocks::default());
@@ -393,11 +402,11 @@ fn room_for_depot_magazines_is_reused() {
         (count, blocks)
     };
     let before = PAGE + 2 * region;
-    table.memory.granted.set((before + STEP - 1) as u64);
+    table.memory.granted.set((before + COMMIT_STEP - 1) as u64);
     assert_eq!(all().0, 0);
-    table.memory.granted.set((before + STEP) as u64);
+    table.memory.granted.set((before + COMMIT_STEP) as u64);
     let (few, mut blocks) = all();
-    assert_eq!(few, STEP / magazine, "one step");
+    assert_eq!(few, COMMIT_STEP / magazine, "one commit step");
     table.memory.granted.set(u64::MAX);
     let (others, more) = all();
     assert_eq!((few + others, all().0), (512, 0));
@@ -429,9 +438,9 @@ fn regions_are_committed_for_used_cpus_and_existing_classes() {
     let committed = || [0, 1, 2, 3].map(|cpu| table.region(cpu).unwrap().committed());
     assert_eq!(committed(), [0; 4]);
     assert!(table.put(2, near, &rounds(1..2)));
-    assert_eq!(committed(), [0, 0, STEP, 0]);
+    assert_eq!(committed(), [0, 0, COMMIT_STEP, 0]);
     assert!(table.put(1, far, &rounds(1..2)) && table.put(2, near, &rounds(1..50)));
-    assert_eq!(committed(), [0, far.end(16000).next_multiple_of(STEP), STEP, 0]);
+    assert_eq!(committed(), [0, far.end(16000).next_multiple_of(COMMIT_STEP), COMMIT_STEP, 0]);
     assert_eq!(table.used(0..9).count(), 2);
     assert!(!table.open(&Operation::new(), 4, near, 1), "a CPU without a region");
 }
@@ -463,7 +472,7 @@ fn too_little_memory_for_the_table_is_an_error() {
         [new(region, bytes), new(region, bytes - 1), new(region, 256)],
         [Ok(()), Err(TooSmall), Err(TooSmall)]
     );
-    assert_eq!(new(8 << 10, bytes), Err(TooSmall), "not even the words of all classes");
+    assert_eq!(new(8 << 10, bytes), Err(TooSmall), "the memory is too small for the words of all classes");
     assert_eq!(
         TooSmall.to_string(),
         "the memory for the magazines is too small, unaligned or could not be committed"

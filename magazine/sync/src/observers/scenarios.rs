@@ -4,17 +4,17 @@ use super::{Observers, Place};
 use crate::{Arc, Mutex, UnsafeCell, thread};
 use std::sync::Arc as Shared;
 
-type All = Shared<Observers<dyn Fn() + Send + Sync>>;
+type SharedObservers = Shared<Observers<dyn Fn() + Send + Sync>>;
 
 /// A cell that observers read, and that the test writes when no observer can run.
-struct Seen(UnsafeCell<u32>);
+struct ObservedCell(UnsafeCell<u32>);
 // SAFETY: the checker reports a racing write of the cell.
-unsafe impl Sync for Seen {}
+unsafe impl Sync for ObservedCell {}
 // SAFETY: the checker reports a racing write of the cell.
-unsafe impl Send for Seen {}
+unsafe impl Send for ObservedCell {}
 
 /// An observer's reference to the cell. Dropping the observer writes the cell.
-struct Watch(Arc<Seen>);
+struct Watch(Arc<ObservedCell>);
 impl Drop for Watch {
     fn drop(&mut self) {
         // SAFETY: the checker reports any racing access of the cell.
@@ -22,8 +22,8 @@ impl Drop for Watch {
     }
 }
 
-fn observe(all: &All) -> Option<(Arc<Seen>, Place)> {
-    let seen = Arc::new(Seen(UnsafeCell::new(0)));
+fn observe(all: &SharedObservers) -> Option<(Arc<ObservedCell>, Place)> {
+    let seen = Arc::new(ObservedCell(UnsafeCell::new(0)));
     // SAFETY: no other thread can access the cell yet.
     seen.0.with_mut(|p| unsafe { *p = 1 });
     let watch = Watch(seen.clone());
@@ -31,19 +31,19 @@ fn observe(all: &All) -> Option<(Arc<Seen>, Place)> {
     let observer = all.add(Box::new(move || watch.0.0.with(|p| assert_eq!(unsafe { *p }, 1))));
     Some((seen, observer.ok()?))
 }
-fn end(all: &All, (seen, place): (Arc<Seen>, Place)) {
+fn end(all: &SharedObservers, (seen, place): (Arc<ObservedCell>, Place)) {
     all.remove(place);
     // SAFETY: the checker reports any racing access of the cell.
     seen.0.with_mut(|p| unsafe { *p = 2 });
 }
-fn call(all: &All) {
+fn call(all: &SharedObservers) {
     all.each(|observer| observer());
 }
 
 /// An observer's data is initialised before the observer's first call. No call of the observer runs after `remove`
 /// returns.
 fn observer() {
-    let here = All::default();
+    let here = SharedObservers::default();
     let there = here.clone();
     let t = thread::spawn(move || call(&there));
     observe(&here).into_iter().for_each(|observer| end(&here, observer));
@@ -52,7 +52,7 @@ fn observer() {
 
 /// A reused observer slot is empty for its new owner.
 fn two_observers() {
-    let here = All::default();
+    let here = SharedObservers::default();
     let there = here.clone();
     let t = thread::spawn(move || observe(&there).into_iter().for_each(|observer| end(&there, observer)));
     if let Some(observer) = observe(&here) {
@@ -67,7 +67,7 @@ fn two_observers() {
 
 /// The second observer gets the slot of the first observer, whose last call may still be running.
 fn one_after_the_other() {
-    let here = All::default();
+    let here = SharedObservers::default();
     let there = here.clone();
     let t = thread::spawn(move || call(&there));
     for _ in 0..2 {
@@ -78,7 +78,7 @@ fn one_after_the_other() {
 
 /// An observer removes itself: the end of its last call frees the slot, and `remove` does not wait.
 fn observer_drops_itself() {
-    let here = All::default();
+    let here = SharedObservers::default();
     let own: Arc<Mutex<Option<Place>>> = Arc::new(Mutex::new(None));
     let (all, own_too) = (Shared::downgrade(&here), own.clone());
     let observer = here.add(Box::new(move || {
@@ -91,7 +91,7 @@ fn observer_drops_itself() {
     call(&here);
     t.join().unwrap();
     assert!(own.lock().is_none());
-    let last = observe(&here).expect("the place is free");
+    let last = observe(&here).expect("a slot must be free");
     end(&here, last);
 }
 

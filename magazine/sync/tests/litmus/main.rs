@@ -69,7 +69,7 @@ fn dropping_any_litmus_axiom_contradicts_published_outcomes() {
         Model { sc: false, ..RC11 },
         Model { no_thin_air: false, ..RC11 },
     ] {
-        assert!(!disagreements(&shapes, model).is_empty(), "{model:?} agrees with all that is published");
+        assert!(!disagreements(&shapes, model).is_empty(), "{model:?} agrees with all published outcomes");
     }
 }
 
@@ -98,7 +98,7 @@ fn each_known_loom_limit_belongs_to_a_litmus_shape() {
 #[cfg(loom)]
 mod compared {
     use super::*;
-    use run::{Explored, Facade, Stock, explore};
+    use run::{ExploredOutcomes, Facade, Stock, explore};
     use std::fmt::Write as _;
     use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
     use uslab_sync::check::record;
@@ -113,7 +113,7 @@ mod compared {
     }
 
     /// Runs `f` for each litmus test, on two threads.
-    fn each<T: Send>(shapes: &[Shape], f: impl Fn(&Shape) -> T + Sync) -> Vec<T> {
+    fn on_two_threads<T: Send>(shapes: &[Shape], f: impl Fn(&Shape) -> T + Sync) -> Vec<T> {
         let next = AtomicUsize::new(0);
         let mut done: Vec<(usize, T)> = std::thread::scope(|scope| {
             let work = || {
@@ -122,14 +122,17 @@ mod compared {
                 ours.filter_map(|at| Some((at, f(shapes.get(at)?)))).collect::<Vec<_>>()
             };
             let workers = [scope.spawn(work), scope.spawn(work)];
-            workers.into_iter().flat_map(|worker| worker.join().expect("it has no assertion")).collect()
+            workers
+                .into_iter()
+                .flat_map(|worker| worker.join().expect("the shape must have an assertion"))
+                .collect()
         });
         done.sort_by_key(|(at, _)| *at);
         done.into_iter().map(|(_, result)| result).collect()
     }
 
     /// The difference between loom's outcomes and the outcomes that RC11 allows.
-    fn difference(allowed: &BTreeSet<String>, explored: &Explored) -> String {
+    fn difference(allowed: &BTreeSet<String>, explored: &ExploredOutcomes) -> String {
         if let Some(failure) = &explored.failure {
             return format!("fails: {failure}");
         }
@@ -158,7 +161,7 @@ mod compared {
         let hook = std::panic::take_hook();
         std::panic::set_hook(Box::new(|_| ()));
         let shapes = shapes();
-        let results = each(&shapes, |shape| {
+        let results = on_two_threads(&shapes, |shape| {
             (allowed(shape, RC11).outcomes, explore::<Facade>(shape), explore::<Stock>(shape))
         });
         std::panic::set_hook(hook);
@@ -211,7 +214,7 @@ mod compared {
             format!("{misses} miss outcomes"),
             format!("By itself loom misses outcomes of {misses_of_stock}"),
         ] {
-            assert!(words.contains(&said), "README.md does not say {said:?}");
+            assert!(words.contains(&said), "README.md must contain {said:?}");
         }
         let name = "K1: litmus shapes beside RC11";
         record(name, 4, "2 and 3 and none", shapes.len(), executions, start.elapsed());
@@ -231,7 +234,7 @@ mod compared {
             };
             names.iter().all(lost)
         });
-        assert!(noticed.join().unwrap(), "{bug}: one of {names:?} misses nothing");
+        assert!(noticed.join().unwrap(), "{bug}: one of {names:?} misses no outcome");
         println!("CAUGHT {bug} | property K1 | execution 1 | misses outcomes");
     }
 
@@ -242,7 +245,7 @@ mod compared {
         let hook = std::panic::take_hook();
         std::panic::set_hook(Box::new(|_| ()));
         let shapes = shapes();
-        let results = each(&shapes, |shape| {
+        let results = on_two_threads(&shapes, |shape| {
             let explored = explore::<Stock>(shape);
             (difference(&allowed(shape, RC11).outcomes, &explored), explored.executions)
         });

@@ -112,13 +112,13 @@ pub struct Statement {
 
 /// Final value of a register.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Found {
+pub struct FinalRegister {
     pub value: u64,
     /// True if a weak exchange failed although it found the expected value.
     pub spurious: bool,
 }
 
-pub type Registers = Vec<Option<Found>>;
+pub type Registers = Vec<Option<FinalRegister>>;
 
 impl Statement {
     pub fn runs(&self, registers: &Registers) -> bool {
@@ -163,14 +163,14 @@ impl Shape {
                 shapes.push(Self { name: line.trim().to_owned(), ..Self::default() });
                 continue;
             }
-            let shape = shapes.last_mut().expect("a name comes first");
+            let shape = shapes.last_mut().expect("a name must come first");
             let line = line.trim();
             match line.split_once(' ').unwrap_or((line, "")) {
                 ("final", places) => {
                     shape.finals = places.split(' ').map(|place| shape.place(place)).collect();
                 }
                 (word @ ("allows" | "forbids"), rest) => {
-                    let (outcome, source) = rest.split_once(" -- ").expect("a source, behind ` -- `");
+                    let (outcome, source) = rest.split_once(" -- ").expect("a source must follow ` -- `");
                     let outcome = outcome.split(' ').map(str::to_owned).collect();
                     let source = source.to_owned();
                     shape.published.push(Published { allowed: word == "allows", outcome, source });

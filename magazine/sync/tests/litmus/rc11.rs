@@ -10,7 +10,7 @@
 //! - SC: the relation `psc` is acyclic,
 //! - no thin air: the union of `sb` and `rf` is acyclic.
 
-use crate::program::{Change, Found, Op, Order, RACE, Registers, Shape, Value};
+use crate::program::{Change, FinalRegister, Op, Order, RACE, Registers, Shape, Value};
 use std::collections::BTreeSet;
 
 /// RC11, or a variant with a changed axiom that explains a difference.
@@ -38,19 +38,19 @@ pub const RC11: Model = Model {
     no_thin_air: true,
 };
 
-const MOST: usize = 32;
+const MAX_EVENTS: usize = 32;
 
 /// A binary relation of events, as one row of successors per event.
 #[derive(Clone, Copy, PartialEq, Eq)]
-struct Rel([u32; MOST]);
+struct Rel([u32; MAX_EVENTS]);
 
 impl Rel {
-    const NONE: Self = Self([0; MOST]);
+    const NONE: Self = Self([0; MAX_EVENTS]);
 
     fn add(&mut self, a: usize, b: usize) {
         self.0[a] |= 1 << b;
     }
-    fn has(&self, a: usize, b: usize) -> bool {
+    fn has_edge(&self, a: usize, b: usize) -> bool {
         self.0[a] >> b & 1 == 1
     }
     fn or(&self, other: &Self) -> Self {
@@ -62,7 +62,7 @@ impl Rel {
     fn minus(&self, other: &Self) -> Self {
         Self(std::array::from_fn(|a| self.0[a] & !other.0[a]))
     }
-    fn then(&self, other: &Self) -> Self {
+    fn compose(&self, other: &Self) -> Self {
         let mut joined = Self::NONE;
         for (row, into) in self.0.iter().zip(&mut joined.0) {
             let mut left = *row;
@@ -75,16 +75,16 @@ impl Rel {
     }
     fn inverse(&self) -> Self {
         let mut inverse = Self::NONE;
-        for a in 0..MOST {
-            (0..MOST).filter(|&b| self.has(a, b)).for_each(|b| inverse.add(b, a));
+        for a in 0..MAX_EVENTS {
+            (0..MAX_EVENTS).filter(|&b| self.has_edge(a, b)).for_each(|b| inverse.add(b, a));
         }
         inverse
     }
     /// The transitive closure: one or more steps.
     fn closed(mut self) -> Self {
-        for middle in 0..MOST {
-            for a in 0..MOST {
-                if self.has(a, middle) {
+        for middle in 0..MAX_EVENTS {
+            for a in 0..MAX_EVENTS {
+                if self.has_edge(a, middle) {
                     self.0[a] |= self.0[middle];
                 }
             }
@@ -96,7 +96,7 @@ impl Rel {
         Self(std::array::from_fn(|a| self.0[a] | 1 << a))
     }
     fn irreflexive(&self) -> bool {
-        (0..MOST).all(|a| !self.has(a, a))
+        (0..MAX_EVENTS).all(|a| !self.has_edge(a, a))
     }
     fn acyclic(&self) -> bool {
         self.closed().irreflexive()
@@ -150,7 +150,7 @@ fn runs(shape: &Shape, thread: usize, values: &BTreeSet<u64>) -> Vec<Run> {
                 order,
                 changes: false,
             };
-            let mut extended = |events: &[Event], found: Option<(usize, Found)>| {
+            let mut extended = |events: &[Event], found: Option<(usize, FinalRegister)>| {
                 let mut run = run.clone();
                 run.events.extend_from_slice(events);
                 if let Some((register, found)) = found {
@@ -158,7 +158,7 @@ fn runs(shape: &Shape, thread: usize, values: &BTreeSet<u64>) -> Vec<Run> {
                 }
                 longer.push(run);
             };
-            let found = |register, value| Some((register, Found { value, spurious: false }));
+            let found = |register, value| Some((register, FinalRegister { value, spurious: false }));
             let mut changed = |register, place, before, after, order| {
                 let write = Event { changes: true, ..event(Kind::Write, place, after, order) };
                 extended(&[event(Kind::Read, place, before, order), write], found(register, before));
@@ -190,7 +190,7 @@ fn runs(shape: &Shape, thread: usize, values: &BTreeSet<u64>) -> Vec<Run> {
                     }
                     for &value in values {
                         if value != expected || weak {
-                            let found = Found { value, spurious: value == expected };
+                            let found = FinalRegister { value, spurious: value == expected };
                             extended(&[event(Kind::Read, place, value, failure)], Some((register, found)));
                         }
                     }
@@ -278,7 +278,7 @@ impl<'s> Candidate<'s> {
                 *into = into.or(*found);
             }
         }
-        assert!(events.len() <= MOST, "{}: at most {MOST} events", shape.name);
+        assert!(events.len() <= MAX_EVENTS, "{}: at most {MAX_EVENTS} events", shape.name);
         if !model.sc_accesses {
             for event in &mut events {
                 if event.order == Order::Sc && event.kind != Kind::Fence {
@@ -321,7 +321,7 @@ impl<'s> Candidate<'s> {
                     from.kind == Kind::Write
                         && from.place == event.place
                         && from.value == event.value
-                        && !self.sb.has(read, write)
+                        && !self.sb.has_edge(read, write)
                 };
                 (0..self.events.len()).filter(fits).collect()
             })
@@ -359,7 +359,7 @@ impl<'s> Candidate<'s> {
         }
         let mut orders = Vec::new();
         for &next in writes.iter().filter(|write| !before.contains(write)).collect::<Vec<_>>() {
-            if writes.iter().all(|&other| before.contains(&other) || !self.sb.has(other, next)) {
+            if writes.iter().all(|&other| before.contains(&other) || !self.sb.has_edge(other, next)) {
                 before.push(next);
                 orders.extend(self.linear(before, writes));
                 before.pop();
@@ -377,10 +377,11 @@ impl<'s> Candidate<'s> {
         let releases = identity(self.set(|e| e.order.releases()));
         let acquires = identity(self.set(|e| e.order.acquires()));
         let own_later = if self.model.own_stores_continue { sb.and(&self.same_place) } else { Rel::NONE };
-        let changed = rf.then(&self.rmw).closed().maybe();
-        let rs = writes.then(&own_later.maybe()).then(&atomic_writes).then(&changed);
-        let to = releases.then(&fences.then(sb).maybe()).then(&rs);
-        let sw = to.then(rf).then(&atomic_reads).then(&sb.then(&fences).maybe()).then(&acquires);
+        let changed = rf.compose(&self.rmw).closed().maybe();
+        let rs = writes.compose(&own_later.maybe()).compose(&atomic_writes).compose(&changed);
+        let to = releases.compose(&fences.compose(sb).maybe()).compose(&rs);
+        let sw =
+            to.compose(rf).compose(&atomic_reads).compose(&sb.compose(&fences).maybe()).compose(&acquires);
         sb.or(&sw).closed()
     }
 
@@ -392,21 +393,27 @@ impl<'s> Candidate<'s> {
             }
         }
         let every = Rel::identity(u32::MAX);
-        let rb = rf.inverse().then(&mo).minus(&every);
+        let rb = rf.inverse().compose(&mo).minus(&every);
         let eco = rf.or(&mo).or(&rb).closed();
-        let coherent = hb.then(&eco.maybe()).irreflexive();
-        let atomic = self.rmw.and(&rb.then(&mo)) == Rel::NONE;
+        let coherent = hb.compose(&eco.maybe()).irreflexive();
+        let atomic = self.rmw.and(&rb.compose(&mo)) == Rel::NONE;
         if (self.model.coherence && !coherent) || (self.model.atomicity && !atomic) {
             return;
         }
         let sc = Rel::identity(self.set(|e| e.order == Order::Sc));
         let sc_fences = Rel::identity(self.set(|e| e.order == Order::Sc && e.kind == Kind::Fence));
         let elsewhere = self.sb.minus(&self.same_place);
-        let scb =
-            self.sb.or(&elsewhere.then(hb).then(&elsewhere)).or(&hb.and(&self.same_place)).or(&mo).or(&rb);
-        let psc_base =
-            sc.or(&sc_fences.then(&hb.maybe())).then(&scb).then(&sc.or(&hb.maybe().then(&sc_fences)));
-        let psc_fences = sc_fences.then(&hb.or(&hb.then(&eco).then(hb))).then(&sc_fences);
+        let scb = self
+            .sb
+            .or(&elsewhere.compose(hb).compose(&elsewhere))
+            .or(&hb.and(&self.same_place))
+            .or(&mo)
+            .or(&rb);
+        let psc_base = sc
+            .or(&sc_fences.compose(&hb.maybe()))
+            .compose(&scb)
+            .compose(&sc.or(&hb.maybe().compose(&sc_fences)));
+        let psc_fences = sc_fences.compose(&hb.or(&hb.compose(&eco).compose(hb))).compose(&sc_fences);
         if self.model.sc && !psc_base.or(&psc_fences).acyclic() {
             return;
         }
@@ -414,7 +421,9 @@ impl<'s> Candidate<'s> {
         allowed.outcomes.insert(if self.races(hb) {
             RACE.to_owned()
         } else {
-            let last = |place: usize| self.events[*orders[place].last().expect("the one that made it")].value;
+            let last = |place: usize| {
+                self.events[*orders[place].last().expect("the register's write must exist")].value
+            };
             self.shape.outcome(&self.registers, last)
         });
     }
@@ -423,11 +432,11 @@ impl<'s> Candidate<'s> {
         let pairs = (0..self.events.len()).flat_map(|a| (0..a).map(move |b| (a, b)));
         let mut conflicts = pairs.filter(|&(a, b)| {
             let (first, second) = (&self.events[a], &self.events[b]);
-            self.same_place.has(a, b)
+            self.same_place.has_edge(a, b)
                 && [first, second].iter().any(|e| e.kind == Kind::Write)
                 && [first, second].iter().any(|e| e.order == Order::Plain)
         });
-        conflicts.any(|(a, b)| !hb.has(a, b) && !hb.has(b, a))
+        conflicts.any(|(a, b)| !hb.has_edge(a, b) && !hb.has_edge(b, a))
     }
 }
 

@@ -1,6 +1,6 @@
 //! Runs litmus tests under loom, with and without the facade's repairs.
 
-use crate::program::{Found, Op, Order, RACE, Registers, Shape, Statement, Value};
+use crate::program::{FinalRegister, Op, Order, RACE, Registers, Shape, Statement, Value};
 use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -90,7 +90,7 @@ macro_rules! memory {
                 $thread::thread::spawn(f)
             }
             fn join(thread: Self::Thread) -> Registers {
-                thread.join().expect("it does not panic")
+                thread.join().expect("the thread must not panic")
             }
             fn arm(k: u32) {
                 let arm: fn(u32) = $arm;
@@ -106,7 +106,7 @@ memory! {
     Facade, uslab_sync, uslab_sync::AtomicU64, uslab_sync::UnsafeCell<u64>, uslab_sync, uslab_sync::fence, uslab_sync::weak_arm
 }
 
-enum Place<M: Memory> {
+enum MemoryCell<M: Memory> {
     Atomic(M::Atomic),
     Plain(M::Plain),
 }
@@ -121,17 +121,17 @@ fn ordering(order: Order) -> Ordering {
     }
 }
 
-fn run<M: Memory>(statements: &[Statement], places: &[Place<M>], count: usize) -> Registers {
+fn run<M: Memory>(statements: &[Statement], places: &[MemoryCell<M>], count: usize) -> Registers {
     let mut registers: Registers = vec![None; count];
     let atomic = |place: usize| match &places[place] {
-        Place::Atomic(atomic) => atomic,
-        Place::Plain(_) => panic!("a plain place is accessed plainly only"),
+        MemoryCell::Atomic(atomic) => atomic,
+        MemoryCell::Plain(_) => panic!("a plain place is accessed plainly only"),
     };
     for statement in statements {
         if !statement.runs(&registers) {
             continue;
         }
-        let found = |value| Some(Found { value, spurious: false });
+        let found = |value| Some(FinalRegister { value, spurious: false });
         match statement.op {
             Op::Fence(order) => M::fence(ordering(order)),
             Op::Store { place, value, order } => {
@@ -140,14 +140,14 @@ fn run<M: Memory>(statements: &[Statement], places: &[Place<M>], count: usize) -
                     Value::Register(register) => registers[register].map_or(0, |found| found.value),
                 };
                 match &places[place] {
-                    Place::Plain(plain) => M::set(plain, value),
-                    Place::Atomic(atomic) => M::store(atomic, value, ordering(order)),
+                    MemoryCell::Plain(plain) => M::set(plain, value),
+                    MemoryCell::Atomic(atomic) => M::store(atomic, value, ordering(order)),
                 }
             }
             Op::Load { register, place, order } => {
                 registers[register] = found(match &places[place] {
-                    Place::Plain(plain) => M::get(plain),
-                    Place::Atomic(atomic) => M::load(atomic, ordering(order)),
+                    MemoryCell::Plain(plain) => M::get(plain),
+                    MemoryCell::Atomic(atomic) => M::load(atomic, ordering(order)),
                 });
             }
             Op::Change { register, place, change, value, order } => {
@@ -157,7 +157,7 @@ fn run<M: Memory>(statements: &[Statement], places: &[Place<M>], count: usize) -
                 let result = M::exchange(atomic(place), [expected, new], orders.map(ordering), weak);
                 registers[register] = match result {
                     Ok(value) => found(value),
-                    Err(value) => Some(Found { value, spurious: value == expected }),
+                    Err(value) => Some(FinalRegister { value, spurious: value == expected }),
                 };
             }
         }
@@ -167,14 +167,14 @@ fn run<M: Memory>(statements: &[Statement], places: &[Place<M>], count: usize) -
 
 /// The outcomes that a checker explored.
 #[derive(Debug)]
-pub(crate) struct Explored {
+pub(crate) struct ExploredOutcomes {
     pub outcomes: BTreeSet<String>,
     pub executions: u64,
     pub failure: Option<String>,
 }
 
 /// Explores all outcomes of a litmus test, without a bound on pre-emptions.
-pub(crate) fn explore<M: Memory>(shape: &Shape) -> Explored {
+pub(crate) fn explore<M: Memory>(shape: &Shape) -> ExploredOutcomes {
     let shape = Arc::new(shape.clone());
     let outcomes = Arc::new(Mutex::new(BTreeSet::new()));
     let executions = Arc::new(AtomicU64::new(0));
@@ -188,12 +188,12 @@ pub(crate) fn explore<M: Memory>(shape: &Shape) -> Explored {
             M::arm(armed);
             let places = (0..shape.places.len()).map(|place| {
                 if shape.plain.contains(&place) {
-                    Place::Plain(M::plain())
+                    MemoryCell::Plain(M::plain())
                 } else {
-                    Place::<M>::Atomic(M::atomic())
+                    MemoryCell::<M>::Atomic(M::atomic())
                 }
             });
-            let places: Arc<Vec<Place<M>>> = Arc::new(places.collect());
+            let places: Arc<Vec<MemoryCell<M>>> = Arc::new(places.collect());
             let threads: Vec<M::Thread> = (1..shape.threads.len())
                 .map(|thread| {
                     let (shape, places) = (shape.clone(), places.clone());
@@ -207,8 +207,8 @@ pub(crate) fn explore<M: Memory>(shape: &Shape) -> Explored {
                 }
             }
             let last = |place: usize| match &places[place] {
-                Place::Plain(plain) => M::get(plain),
-                Place::Atomic(atomic) => M::load(atomic, Ordering::Relaxed),
+                MemoryCell::Plain(plain) => M::get(plain),
+                MemoryCell::Atomic(atomic) => M::load(atomic, Ordering::Relaxed),
             };
             let outcome = shape.outcome(&registers, last);
             sink.lock().unwrap().insert(outcome);
@@ -233,7 +233,7 @@ pub(crate) fn explore<M: Memory>(shape: &Shape) -> Explored {
         }
     }
     let outcomes = outcomes.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone();
-    Explored { outcomes, executions: executions.load(Ordering::Relaxed), failure }
+    ExploredOutcomes { outcomes, executions: executions.load(Ordering::Relaxed), failure }
 }
 
 /// The bound on pre-emptions for a litmus test. Larger litmus tests need no more pre-emptions for any outcome.

@@ -124,7 +124,7 @@ pub struct Outcome {
 }
 
 /// The effects of one operation; its cost follows from them.
-struct Did<'a> {
+struct OperationEffects<'a> {
     /// The cache's number in the stream.
     cache: u32,
     cost_events: &'a [CostEvent],
@@ -141,7 +141,7 @@ struct Did<'a> {
     lines: Lines,
 }
 
-impl Did<'_> {
+impl OperationEffects<'_> {
     /// Returns how many real cache lines one line of the model represents.
     fn size(&self, line: Line) -> u32 {
         match line {
@@ -203,7 +203,7 @@ impl<'p> Clock<'p> {
     }
 
     /// Returns the nanoseconds until the CPU holds the line; if the CPU writes, until no other CPU holds it.
-    fn fetch(&mut self, cpu: u32, line: Line, access: Access, did: &Did<'_>) -> f64 {
+    fn fetch(&mut self, cpu: u32, line: Line, access: Access, did: &OperationEffects<'_>) -> f64 {
         let copies = self.lines.entry(line).or_default();
         let here = copies.contains(&cpu);
         let other = copies.iter().copied().find(|other| *other != cpu);
@@ -224,7 +224,7 @@ impl<'p> Clock<'p> {
     }
 
     /// Returns the end time of an operation that began at `now`, and `true` if the operation waited for a shared lock.
-    fn charge(&mut self, cpu: u32, now: f64, did: &Did<'_>) -> (f64, bool) {
+    fn charge(&mut self, cpu: u32, now: f64, did: &OperationEffects<'_>) -> (f64, bool) {
         let profile = self.profile;
         let mut t = now + profile.own.ns + if did.locked { profile.lock.ns } else { 0.0 };
         let mut contended = false;
@@ -356,10 +356,10 @@ fn drive<'p, P: Policy, S: Source<ModelObject<'p>>>(
     let mut model = Model::<P>::new(pages, knobs)?;
     caches.iter().try_for_each(|info| model.learn(info))?;
     let mut clock = Clock::new(profile);
-    let mut next: BinaryHeap<_> = (0..cpus).map(|cpu| Reverse((Moment(0.0), cpu))).collect();
+    let mut next: BinaryHeap<_> = (0..cpus).map(|cpu| Reverse((VirtualTime(0.0), cpu))).collect();
     let (mut done, mut end, mut busy) = (0, 0.0_f64, 0.0);
     let mut ticked = 1;
-    while let Some(Reverse((Moment(now), cpu))) = next.pop() {
+    while let Some(Reverse((VirtualTime(now), cpu))) = next.pop() {
         let at = At::new(cpu, now as u64);
         let (cache, came) = match source.next(cpu, now) {
             Next::Alloc { cache, bytes } => {
@@ -370,7 +370,7 @@ fn drive<'p, P: Policy, S: Source<ModelObject<'p>>>(
                 (cache, None)
             }
             Next::Until(then) => {
-                next.push(Reverse((Moment(then), cpu)));
+                next.push(Reverse((VirtualTime(then), cpu)));
                 continue;
             }
             Next::Sleep => continue,
@@ -384,7 +384,7 @@ fn drive<'p, P: Policy, S: Source<ModelObject<'p>>>(
         let of_pages = if came.is_some() { &[CostEvent::Made] } else { &[CostEvent::Released] };
         let own = model.cache(cache);
         let (container, shared) = own.map_or((0, 0), |(_, policy)| (policy.container(), policy.shared()));
-        let did = Did {
+        let did = OperationEffects {
             cache,
             cost_events: if own.is_some() { model.cost_events() } else { of_pages },
             frames: model.touched(cache),
@@ -399,13 +399,13 @@ fn drive<'p, P: Policy, S: Source<ModelObject<'p>>>(
             model.contended(cache);
         }
         let woken = came.and_then(|object| source.got(cpu, then, object));
-        next.extend(woken.map(|sleeper| Reverse((Moment(then), sleeper))));
+        next.extend(woken.map(|sleeper| Reverse((VirtualTime(then), sleeper))));
         busy += then - now;
         if done >= ticked * total / INTERVALS {
             ticked += 1;
             model.tick(at);
         }
-        next.push(Reverse((Moment(then + think), cpu)));
+        next.push(Reverse((VirtualTime(then + think), cpu)));
     }
     model.check(source.held(), 0).map_err(ClockError::Violated)?;
     Ok(Outcome {
@@ -426,15 +426,15 @@ fn drive<'p, P: Policy, S: Source<ModelObject<'p>>>(
 
 /// A point in virtual time; points can be sorted.
 #[derive(Clone, Copy, Debug, PartialEq)]
-struct Moment(f64);
+struct VirtualTime(f64);
 
-impl Eq for Moment {}
-impl Ord for Moment {
+impl Eq for VirtualTime {}
+impl Ord for VirtualTime {
     fn cmp(&self, other: &Self) -> std::cmp::Ordering {
         self.0.total_cmp(&other.0)
     }
 }
-impl PartialOrd for Moment {
+impl PartialOrd for VirtualTime {
     fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
         Some(self.cmp(other))
     }

@@ -61,12 +61,13 @@ pub struct Profile {
 pub struct BadProfile(String);
 
 /// The built-in profiles, in JSON.
-const OWN: [&str; 2] = [include_str!("profiles/vm2.json"), include_str!("profiles/milan2s.json")];
+const BUILT_IN_PROFILES: [&str; 2] =
+    [include_str!("profiles/vm2.json"), include_str!("profiles/milan2s.json")];
 
 impl Profile {
     /// Returns the built-in profiles.
-    pub fn own() -> impl Iterator<Item = Self> {
-        OWN.iter().filter_map(|text| Self::parse(text).ok())
+    pub fn built_in() -> impl Iterator<Item = Self> {
+        BUILT_IN_PROFILES.iter().filter_map(|text| Self::parse(text).ok())
     }
     /// Returns a machine on which every price is 0.
     pub fn free() -> Self {

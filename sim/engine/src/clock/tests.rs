@@ -25,9 +25,18 @@ fn profile() -> Profile {
     }
 }
 /// The effects of a free in a design with two locks that CPUs share.
-fn did<'a>(cost_events: &'a [CostEvent], frames: &'a [u32]) -> Did<'a> {
+fn did<'a>(cost_events: &'a [CostEvent], frames: &'a [u32]) -> OperationEffects<'a> {
     let lines = Lines { depot: 1, lists: 1, counts: 0, slabs: 0 };
-    Did { cache: 0, cost_events, frames, locked: false, container: 16, place: 0, taken: false, lines }
+    OperationEffects {
+        cache: 0,
+        cost_events,
+        frames,
+        locked: false,
+        container: 16,
+        place: 0,
+        taken: false,
+        lines,
+    }
 }
 
 #[test]
@@ -35,7 +44,7 @@ fn simulated_hit_costs_its_work_and_cpu_lock() {
     let profile = profile();
     let mut clock = Clock::new(&profile);
     assert_eq!(clock.charge(0, 7.0, &did(&[], &[0])), (8.0, false));
-    let locked = Did { locked: true, ..did(&[], &[0]) };
+    let locked = OperationEffects { locked: true, ..did(&[], &[0]) };
     assert_eq!(clock.charge(1, 7.0, &locked), (10.0, false));
     assert_eq!((clock.travelled, clock.waited), (0, 0.0));
 }
@@ -61,8 +70,10 @@ fn second_cpu_waits_for_the_contended_lock() {
 fn simulated_caches_share_no_lock_or_cache_line() {
     let profile = profile();
     let mut clock = Clock::new(&profile);
-    let of =
-        |cache: u32, deed: &'static [CostEvent]| Did { cache, ..did(deed, [&[0], &[1]][cache as usize]) };
+    let of = |cache: u32, deed: &'static [CostEvent]| OperationEffects {
+        cache,
+        ..did(deed, [&[0], &[1]][cache as usize])
+    };
     for deed in [&[CostEvent::Refill(1)][..], &[CostEvent::Exchange], &[CostEvent::Relist]] {
         let alone = clock.charge(0, 0.0, &of(0, deed));
         assert_eq!(clock.charge(1, 0.0, &of(1, deed)), alone, "{deed:?}");
@@ -88,7 +99,7 @@ fn written_cache_lines_become_exclusive() {
     let profile = profile();
     let mut clock = Clock::new(&profile);
     let put = did(&[CostEvent::Exchange], &[]);
-    let take = Did { taken: true, ..did(&[CostEvent::Exchange], &[]) };
+    let take = OperationEffects { taken: true, ..did(&[CostEvent::Exchange], &[]) };
     for (cpu, visit, lines, what) in [
         (0, &put, 0, "nobody had them"),
         (1, &take, 4, "the lock's and the magazine's three"),
@@ -96,7 +107,7 @@ fn written_cache_lines_become_exclusive() {
         (0, &take, 0, "all is here"),
         (
             2,
-            &Did { place: 1, ..did(&[CostEvent::Exchange], &[]) },
+            &OperationEffects { place: 1, ..did(&[CostEvent::Exchange], &[]) },
             1,
             "another magazine's place, the same lock",
         ),
@@ -116,7 +127,7 @@ fn counter_cache_lines_travel_with_their_objects() {
     let mut clock = Clock::new(&profile);
     let lines = Lines { depot: 1, lists: 2, counts: 3, slabs: 1 };
     let grows = &[CostEvent::Refill(0), CostEvent::Made, CostEvent::Refill(2)][..];
-    let of = |cost_events, frames| Did { lines, taken: true, ..did(cost_events, frames) };
+    let of = |cost_events, frames| OperationEffects { lines, taken: true, ..did(cost_events, frames) };
     for (cpu, operation, lines, what) in [
         (0, of(grows, &[7, 8]), 0, "nobody had them"),
         (
@@ -146,10 +157,16 @@ fn first_object_of_a_batch_includes_the_visit_cost() {
 }
 
 fn point<P: Policy>(knobs: P::Knobs, workload: &str, cpus: u32, seed: u64) -> Outcome {
-    after::<P>(2000, knobs, workload, cpus, seed)
+    outcome_after::<P>(2000, knobs, workload, cpus, seed)
 }
-fn after<P: Policy>(operations: u64, knobs: P::Knobs, workload: &str, cpus: u32, seed: u64) -> Outcome {
-    let profile = Profile::own().next().expect("one at least");
+fn outcome_after<P: Policy>(
+    operations: u64,
+    knobs: P::Knobs,
+    workload: &str,
+    cpus: u32,
+    seed: u64,
+) -> Outcome {
+    let profile = Profile::built_in().next().expect("the list must not be empty");
     let pages = Pages::new(cpus).unwrap();
     run::<P>(&pages, knobs, &workload.parse().unwrap(), &profile, 64, operations, seed).unwrap()
 }
@@ -160,10 +177,12 @@ fn after<P: Policy>(operations: u64, knobs: P::Knobs, workload: &str, cpus: u32,
 fn magazines_scale_better_than_a_single_lock() {
     // The run is long enough that the first slabs do not matter.
     const LONG: u64 = 20_000;
-    let one =
-        |cpus| after::<Bonwick94>(LONG, bonwick94::Knobs::default(), "pairs", cpus, 1).operations_per_us;
-    let magazines =
-        |cpus| after::<Magazines01>(LONG, magazines01::Knobs::default(), "pairs", cpus, 1).operations_per_us;
+    let one = |cpus| {
+        outcome_after::<Bonwick94>(LONG, bonwick94::Knobs::default(), "pairs", cpus, 1).operations_per_us
+    };
+    let magazines = |cpus| {
+        outcome_after::<Magazines01>(LONG, magazines01::Knobs::default(), "pairs", cpus, 1).operations_per_us
+    };
     let (lock, layer) = ([1, 2, 4, 8, 16].map(one), [1, 2, 4, 8, 16].map(magazines));
     assert!(lock[1..].iter().all(|more| *more < lock[0] / 2.0), "{lock:?}");
     for (at, speed) in layer.into_iter().enumerate() {
@@ -231,9 +250,9 @@ fn workload_is_parsed_from_its_name_and_parameters() {
 
 #[test]
 fn clock_profile_has_a_source_for_each_price() {
-    let names: Vec<_> = Profile::own().map(|profile| profile.name).collect();
-    assert_eq!(names, ["vm2", "milan2s"], "all that are there parse");
-    for profile in Profile::own() {
+    let names: Vec<_> = Profile::built_in().map(|profile| profile.name).collect();
+    assert_eq!(names, ["vm2", "milan2s"], "all profiles parse");
+    for profile in Profile::built_in() {
         for (name, price) in profile.prices() {
             assert!(price.source.len() > 20, "{} of {}: {}", name, profile.name, price.source);
         }

@@ -16,7 +16,7 @@ pub(super) struct Trace<O> {
 }
 
 /// The birth number that all objects from before the stream share.
-const FROM_BEFORE: u32 = u32::MAX;
+const BORN_BEFORE_STREAM: u32 = u32::MAX;
 
 #[derive(Clone, Copy, Debug)]
 enum Step {
@@ -59,12 +59,12 @@ impl<O> Trace<O> {
                     Action::Free { age } => {
                         let number = (born.len() as u64).checked_sub(age.checked_add(1)?)?;
                         let (object, cache) = born[number as usize].take()?;
-                        if object != FROM_BEFORE {
+                        if object != BORN_BEFORE_STREAM {
                             steps.push(Step::Free { cache, object });
                         }
                     }
                     Action::Start { cache, used, .. } => {
-                        born.extend((0..used).map(|_| Some((FROM_BEFORE, cache))));
+                        born.extend((0..used).map(|_| Some((BORN_BEFORE_STREAM, cache))));
                     }
                     _ => {}
                 }
@@ -113,7 +113,7 @@ impl<O> Source<O> for Trace<O> {
     }
     fn got(&mut self, cpu: u32, then: f64, object: O) -> Option<u32> {
         let last = self.at[cpu as usize].checked_sub(1).map(|at| self.cpus[cpu as usize][at]);
-        let Some(Step::Alloc { object: number, .. }) = last else { unreachable!("it has allocated") };
+        let Some(Step::Alloc { object: number, .. }) = last else { unreachable!("the object was allocated") };
         match core::mem::replace(&mut self.objects[number as usize], Slot::Since(then, object)) {
             Slot::Awaited(sleeper) => Some(sleeper),
             _ => None,
@@ -138,7 +138,7 @@ mod tests {
     use rand::{RngExt, SeedableRng};
 
     fn outcome<P: Policy>(stream: &Stream) -> Result<Outcome, ClockError> {
-        let profile = Profile::own().next().expect("one at least");
+        let profile = Profile::built_in().next().expect("the list must not be empty");
         run_stream::<P>(&Pages::of(stream).unwrap(), P::Knobs::default(), stream, &profile)
     }
 
@@ -201,7 +201,7 @@ mod tests {
             let (stream, operations) = random(7);
             let first = outcome::<P>(&stream).unwrap();
             assert_eq!((first.operations, first.cpus), (operations, 4), "{}", P::NAME);
-            assert!(first.paths.operations() < operations, "large ones are of no class");
+            assert!(first.paths.operations() < operations, "large blocks have no class");
             assert_eq!(first, outcome::<P>(&stream).unwrap());
             assert_ne!(first, outcome::<P>(&random(8).0).unwrap());
         }
@@ -241,7 +241,7 @@ mod tests {
         let mut bytes = stream.write();
         let knobs = bonwick94::Knobs::default;
         let pages = Pages::new(4).unwrap();
-        let profile = Profile::own().next().expect("one at least");
+        let profile = Profile::built_in().next().expect("the list must not be empty");
         // A changed byte gives an error or a runnable stream, never a panic.
         let mut damaged = 0;
         for at in (20..bytes.len()).step_by(97) {

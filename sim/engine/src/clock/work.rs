@@ -79,15 +79,15 @@ impl FromStr for Workload {
             Some(Ok(n)) if (1..=most).contains(&n) => Ok(n),
             _ => Err(BadWorkload(format!("`{text}`: expected {name}=N with N from 1 to {most}"))),
         };
-        const MANY: u64 = 1 << 20;
+        const MAX_WITHOUT_TIME: u64 = 1 << 20;
         let kind = match name {
             "pairs" if number.is_none() => Kind::Pairs,
-            "bursts" => Kind::Bursts(n(256, MANY)?),
-            "handoff" => Kind::Handoff(n(64, MANY)?),
+            "bursts" => Kind::Bursts(n(256, MAX_WITHOUT_TIME)?),
+            "handoff" => Kind::Handoff(n(64, MAX_WITHOUT_TIME)?),
             "remote" => Kind::Remote(n(10, 100)?),
-            "fork-join" => Kind::ForkJoin(n(32, MANY)?),
-            "server" => Kind::Server(n(1000, MANY)?),
-            "migrate" => Kind::Migrate(n(100, MANY)?),
+            "fork-join" => Kind::ForkJoin(n(32, MAX_WITHOUT_TIME)?),
+            "server" => Kind::Server(n(1000, MAX_WITHOUT_TIME)?),
+            "migrate" => Kind::Migrate(n(100, MAX_WITHOUT_TIME)?),
             _ => {
                 let known = Self::ALL.map(|(known, _)| known).join(", ");
                 return Err(BadWorkload(format!("unknown workload `{text}`; expected one of {known}")));

@@ -29,4 +29,4 @@ pub(crate) use code::Failure;
 pub use code::*;
 pub use find::{answer, labs};
 pub use lab::{Answer, Code, Expects, Lab, Question, Strip, Work};
-pub use sheet::{Graded, Marks, Sheet, SheetError};
+pub use sheet::{MarkedSheet, Marks, Sheet, SheetError};

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 #[cfg_attr(test, derive(ts_rs::TS))]
 #[serde(deny_unknown_fields)]
 pub struct Sheet {
-    /// The version of the course that the sheet belongs to. [`Sheet::COURSE`].
+    /// The version of the course that the sheet belongs to. [`Sheet::COURSE_VERSION`].
     pub course: u32,
     /// The name of the student.
     pub name: String,
@@ -24,13 +24,13 @@ pub struct Sheet {
 #[derive(Debug, thiserror::Error)]
 pub enum SheetError {
     /// The text is not valid JSON.
-    #[error("no answer sheet: {0}")]
+    #[error("not an answer sheet: {0}")]
     Json(#[from] serde_json::Error),
     /// The sheet belongs to another version of the course.
-    #[error("a sheet of version {0} of the course; expected {expected}", expected = Sheet::COURSE)]
+    #[error("a sheet of version {0} of the course; expected {expected}", expected = Sheet::COURSE_VERSION)]
     Version(u32),
     /// The sheet names an unknown lab.
-    #[error("no lab `{0}` with questions; expected one of {1}")]
+    #[error("unknown lab `{0}`; expected one of the labs with questions: {1}")]
     Lab(String, String),
     /// The sheet has more answers than the lab has questions.
     #[error("lab {lab}: {found} answers; expected at most {expected}")]
@@ -46,7 +46,7 @@ pub enum SheetError {
 
 /// A sheet compared with the right answers.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Graded {
+pub struct MarkedSheet {
     /// The student's name.
     pub name: String,
     /// The seed of the numbers in the questions.
@@ -83,7 +83,7 @@ impl Marks {
 
 impl Sheet {
     /// The current version of the course.
-    pub const COURSE: u32 = 1;
+    pub const COURSE_VERSION: u32 = 1;
 
     /// Parses an answer sheet from JSON.
     ///
@@ -91,7 +91,7 @@ impl Sheet {
     /// Returns a [`SheetError`].
     pub fn read(text: &str) -> Result<Self, SheetError> {
         let sheet: Self = serde_json::from_str(text)?;
-        if sheet.course != Self::COURSE {
+        if sheet.course != Self::COURSE_VERSION {
             return Err(SheetError::Version(sheet.course));
         }
         let labs = labs(sheet.seed);
@@ -113,7 +113,7 @@ impl Sheet {
     }
 
     /// Compares the answers with the answers that the engine computes.
-    pub fn grade(&self) -> Graded {
+    pub fn grade(&self) -> MarkedSheet {
         let mut marks = Vec::new();
         for lab in labs(self.seed) {
             let given = self.answers.get(lab.name).map_or(&[][..], Vec::as_slice);
@@ -127,6 +127,6 @@ impl Sheet {
             }));
         }
         let right = marks.iter().filter(|mark| mark.is_right()).count();
-        Graded { name: self.name.clone(), seed: self.seed, right, of: marks.len(), marks }
+        MarkedSheet { name: self.name.clone(), seed: self.seed, right, of: marks.len(), marks }
     }
 }

@@ -39,7 +39,8 @@ pub struct Bonwick94;
 
 impl Policy for Bonwick94 {
     const NAME: &'static str = "bonwick94";
-    const ABOUT: &'static str = "a model of the slab allocator of 1994: one list of slabs, nothing for CPUs";
+    const DESCRIPTION: &'static str =
+        "a model of the slab allocator of 1994: one list of slabs, nothing for CPUs";
     type Knobs = Knobs;
     const LISTS: &'static [&'static str] = &["partial", "empty", "full"];
 

@@ -78,7 +78,7 @@ fn sizes(object: usize) -> Sizes {
 
 impl Policy for Magazines01 {
     const NAME: &'static str = "magazines01";
-    const ABOUT: &'static str = "the magazine layer of 2001 over a model of the slabs of 1994";
+    const DESCRIPTION: &'static str = "the magazine layer of 2001 over a model of the slabs of 1994";
     type Knobs = Knobs;
     const KNOBS: &'static [Knob] = &[Knob {
         name: "magsize",

@@ -79,7 +79,7 @@ pub trait SlabLayer: std::fmt::Debug + Sized {
     /// The name of the design that has this layer.
     const NAME: &'static str;
     /// A one-line description of the design that has this layer.
-    const ABOUT: &'static str;
+    const DESCRIPTION: &'static str;
     /// The options of the design that has this layer: see [`Policy::KNOBS`].
     const KNOBS: &'static [Knob];
 
@@ -93,7 +93,7 @@ pub trait SlabLayer: std::fmt::Debug + Sized {
     ///
     /// # Errors
     /// Fails if memory is exhausted.
-    fn one(&mut self, op: &mut Op<'_>) -> Result<Object, NoMemory>;
+    fn alloc_without_sheaf(&mut self, op: &mut Op<'_>) -> Result<Object, NoMemory>;
     /// Fills a sheaf to `room` objects, or to fewer objects if memory is short.
     fn refill(&mut self, op: &mut Op<'_>, sheaf: &mut Vec<Object>, room: usize);
     /// Accepts flushed objects that belong to one slab.
@@ -151,11 +151,11 @@ fn capacity_by_size(stride: usize) -> usize {
 
 impl<B: SlabLayer> Policy for Sheaves<B> {
     const NAME: &'static str = B::NAME;
-    const ABOUT: &'static str = B::ABOUT;
+    const DESCRIPTION: &'static str = B::DESCRIPTION;
     type Knobs = Knobs;
     const KNOBS: &'static [Knob] = B::KNOBS;
     const LISTS: &'static [&'static str] = Slub::LISTS;
-    const FALLS_BACK: bool = true;
+    const HAS_ORDER_FALLBACK: bool = true;
     const SHARED_LISTS: Option<(u8, u8)> = Slub::SHARED_LISTS;
 
     fn geometry(size: usize, cpus: u32, knobs: &Knobs) -> Result<Geometry, GeometryError> {
@@ -176,7 +176,7 @@ impl<B: SlabLayer> Policy for Sheaves<B> {
 
     fn alloc(&mut self, op: &mut Op<'_>) -> Result<Object, NoMemory> {
         if self.capacity == 0 {
-            return self.below.one(op);
+            return self.below.alloc_without_sheaf(op);
         }
         self.end_grace(op);
         if self.cpus[op.cpu as usize].main.is_empty() {
@@ -184,7 +184,7 @@ impl<B: SlabLayer> Policy for Sheaves<B> {
         }
         match self.cpus[op.cpu as usize].main.pop() {
             Some(object) => Ok(object),
-            None => self.below.one(op),
+            None => self.below.alloc_without_sheaf(op),
         }
     }
     fn free(&mut self, op: &mut Op<'_>, object: Object) {
@@ -334,12 +334,12 @@ impl<B: SlabLayer> Sheaves<B> {
     }
     /// Flushes the objects of one slab together if at most two objects of other slabs are between them.
     fn flush(&mut self, op: &mut Op<'_>, mut objects: Vec<Object>) {
-        const LOOK_AHEAD: usize = 3;
+        const MAX_LOOKAHEAD: usize = 3;
         let mut batch = Vec::new();
         while let Some(last) = objects.pop() {
             batch.push(last);
             let (mut at, mut others) = (objects.len(), 0);
-            while at > 0 && others < LOOK_AHEAD {
+            while at > 0 && others < MAX_LOOKAHEAD {
                 at -= 1;
                 if objects[at].slab == last.slab {
                     batch.push(objects.swap_remove(at));
@@ -356,7 +356,7 @@ impl<B: SlabLayer> Sheaves<B> {
 /// The layer below the sheaves of 6.18 and 6.19: current and partial slabs of each CPU.
 impl SlabLayer for Slub {
     const NAME: &'static str = "sheaves-6.18";
-    const ABOUT: &'static str =
+    const DESCRIPTION: &'static str =
         "a model of SLUB in Linux 6.18 and 6.19: as slub, with sheaves for two caches";
     const KNOBS: &'static [Knob] = &[
         Knob {
@@ -380,7 +380,7 @@ impl SlabLayer for Slub {
     fn refills(manner: CallMode) -> bool {
         manner != CallMode::NonBlocking
     }
-    fn one(&mut self, op: &mut Op<'_>) -> Result<Object, NoMemory> {
+    fn alloc_without_sheaf(&mut self, op: &mut Op<'_>) -> Result<Object, NoMemory> {
         <Self as Policy>::alloc(self, op)
     }
     fn refill(&mut self, op: &mut Op<'_>, sheaf: &mut Vec<Object>, room: usize) {
@@ -409,7 +409,7 @@ pub struct Node {
 
 impl SlabLayer for Node {
     const NAME: &'static str = "sheaves";
-    const ABOUT: &'static str =
+    const DESCRIPTION: &'static str =
         "a model of SLUB in Linux 7.x: sheaves for each CPU and a barn, for every cache";
     const KNOBS: &'static [Knob] = &[
         SHEAF_CAPACITY,
@@ -437,7 +437,7 @@ impl SlabLayer for Node {
     fn refills(_: CallMode) -> bool {
         true
     }
-    fn one(&mut self, op: &mut Op<'_>) -> Result<Object, NoMemory> {
+    fn alloc_without_sheaf(&mut self, op: &mut Op<'_>) -> Result<Object, NoMemory> {
         let slab = match op.slabs.first(PARTIAL) {
             Some(slab) => slab,
             None => op.make(PARTIAL)?,

@@ -101,7 +101,8 @@ impl Array {
 
 impl Policy for Slab {
     const NAME: &'static str = "slab";
-    const ABOUT: &'static str = "a model of SLAB in Linux until 6.7: an array for each CPU, and a shared one";
+    const DESCRIPTION: &'static str =
+        "a model of SLAB in Linux until 6.7: an array for each CPU, and a shared one";
     type Knobs = Knobs;
     const KNOBS: &'static [Knob] = &[
         Knob {

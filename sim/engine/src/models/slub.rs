@@ -106,13 +106,13 @@ pub(crate) const SLAB_MIN_OBJECTS_KNOB: Knob = Knob {
 pub(crate) const SLAB_MIN_ORDER_KNOB: Knob = Knob {
     name: "slab_min_order",
     means: "smallest order of a slab",
-    range: 0..=MOST_ORDER as u64,
+    range: 0..=MAX_LINUX_ORDER as u64,
     default: |_, cpus| OrderRule::for_cpus(cpus).min_order.into(),
 };
 pub(crate) const SLAB_MAX_ORDER_KNOB: Knob = Knob {
     name: "slab_max_order",
     means: "largest order of a slab that holds more than one object",
-    range: 0..=MOST_ORDER as u64,
+    range: 0..=MAX_LINUX_ORDER as u64,
     default: |_, cpus| OrderRule::for_cpus(cpus).max_order.into(),
 };
 
@@ -147,7 +147,7 @@ struct Cpu {
 
 impl Policy for Slub {
     const NAME: &'static str = "slub";
-    const ABOUT: &'static str =
+    const DESCRIPTION: &'static str =
         "a model of SLUB in Linux 6.1 to 6.17: a current slab and partial slabs for each CPU";
     type Knobs = Knobs;
     const KNOBS: &'static [Knob] = &[
@@ -158,13 +158,13 @@ impl Policy for Slub {
         SLAB_MAX_ORDER_KNOB,
         Knob {
             name: "cpus",
-            means: "CPUs that the policy has",
+            means: "number of CPUs of the policy",
             range: 1..=u32::MAX as u64,
             default: |_, cpus| cpus.into(),
         },
     ];
     const LISTS: &'static [&'static str] = &["current", "CPU partial", "partial", "full"];
-    const FALLS_BACK: bool = true;
+    const HAS_ORDER_FALLBACK: bool = true;
     const SHARED_LISTS: Option<(u8, u8)> = Some((PARTIAL, FULL));
 
     fn geometry(size: usize, cpus: u32, knobs: &Knobs) -> Result<Geometry, GeometryError> {
@@ -265,7 +265,7 @@ pub(super) fn sort_partial(op: &mut Op<'_>) {
 }
 
 /// The largest order that Linux has.
-const MOST_ORDER: u8 = 10;
+const MAX_LINUX_ORDER: u8 = 10;
 
 impl Slub {
     fn cpu(&self, op: &Op<'_>) -> usize {

@@ -153,7 +153,7 @@ impl World<Object> for Supplier<'_, '_> {
 
 impl Policy for Uslab {
     const NAME: &'static str = "uslab-model";
-    const ABOUT: &'static str = "a model of the shipping allocator, for virtual time";
+    const DESCRIPTION: &'static str = "a model of the shipping allocator, for virtual time";
     type Knobs = Knobs;
     const KNOBS: &'static [Knob] = &[
         Knob {

@@ -45,7 +45,7 @@ pub trait Allocator {
     fn work(&self) -> Work;
 
     /// Returns the bytes of metadata outside the managed memory, such as list heads, bitmaps and tables.
-    fn beside(&self) -> usize {
+    fn metadata_bytes(&self) -> usize {
         0
     }
     /// Releases memory that the allocator keeps to reuse it quickly, as `malloc_trim` does.

@@ -86,7 +86,7 @@ impl Buddy {
     /// largest blocks, each at a multiple of its size.
     ///
     /// # Errors
-    /// Fails if `bytes` is 0, more than [`Memory::MOST`], or not a multiple of 16.
+    /// Fails if `bytes` is 0, more than [`Memory::MAX_BYTES`], or not a multiple of 16.
     pub fn new(bytes: usize) -> Result<Self, ConfigError> {
         let memory = Memory::new(bytes, UNIT, UNIT)?;
         let orders = (bytes / UNIT).ilog2() as usize + 1;
@@ -206,7 +206,7 @@ impl Allocator for Buddy {
         self.work.served(block)
     }
     fn free(&mut self, block: Piece) {
-        let at = self.memory.own(&block);
+        let at = self.memory.checked_offset(&block);
         self.work.frees += 1;
         self.release(at);
     }
@@ -227,7 +227,7 @@ impl Allocator for Buddy {
     fn work(&self) -> Work {
         self.memory.work(self.work)
     }
-    fn beside(&self) -> usize {
+    fn metadata_bytes(&self) -> usize {
         self.table.len() + size_of_val(self.heads.as_slice())
     }
     fn room(&self, layout: Layout) -> Option<bool> {
@@ -240,7 +240,7 @@ impl Allocator for Buddy {
         for (at, byte) in self.blocks() {
             let order = usize::from(byte & ORDER);
             if byte & (FREE | USED) == 0 || order >= self.heads.len() {
-                return Err(format!("the byte at {at} is {byte:#x}, and the block before ends there"));
+                return Err(format!("the byte at {at} is {byte:#x}, but the previous block ends there"));
             }
             let size = UNIT << order;
             if at & (size - 1) != 0 {
@@ -249,7 +249,7 @@ impl Allocator for Buddy {
             end = at + size;
             let inside = self.table.get(at / UNIT + 1..end / UNIT).unwrap_or_default();
             if inside.iter().any(|byte| *byte != 0) {
-                return Err(format!("another block begins in the one of {size} bytes at {at}"));
+                return Err(format!("another block begins inside the block of {size} bytes at {at}"));
             }
             if byte & FREE != 0 {
                 if order + 1 < self.heads.len() && self.table.get(buddy_of(at, size) / UNIT) == Some(&byte) {
@@ -271,7 +271,7 @@ impl Allocator for Buddy {
             }
             listed.sort_unstable();
             if listed != *free {
-                return Err(format!("the list of order {order} has {listed:?}, free are {free:?}"));
+                return Err(format!("the list of order {order} has {listed:?}, but {free:?} are free"));
             }
         }
         Ok(())

@@ -337,7 +337,7 @@ mod tests {
     fn each_lab_allocator_has_one_cheat_sheet_page() {
         for name in Name::ALL {
             let pages: Vec<_> = CHEAT_SHEETS.iter().filter(|sheet| sheet.in_lab == Some(name)).collect();
-            assert!(matches!(pages[..], [page] if page.name == name.shown()), "{name:?}: {pages:?}");
+            assert!(matches!(pages[..], [page] if page.name == name.display_name()), "{name:?}: {pages:?}");
         }
         let mut names: Vec<_> = CHEAT_SHEETS.iter().map(|sheet| sheet.name).collect();
         names.sort_unstable();

@@ -80,9 +80,9 @@ pub struct Sample {
 }
 
 /// The largest number of errors about overwritten bytes that are kept.
-const KEPT: usize = 10;
+const MAX_ERRORS: usize = 10;
 
-struct Held<B> {
+struct HeldBlock<B> {
     block: B,
     layout: Layout,
     taken: u64,
@@ -90,7 +90,7 @@ struct Held<B> {
 
 struct Driver<'a, A: Allocator> {
     allocator: &'a mut A,
-    held: FxHashMap<u64, Held<A::Block>>,
+    held: FxHashMap<u64, HeldBlock<A::Block>>,
     options: Options,
     asked: u64,
     taken: u64,
@@ -105,7 +105,7 @@ fn pattern(id: u64, i: usize) -> u8 {
 }
 
 impl<A: Allocator> Driver<'_, A> {
-    fn alloc(&mut self, id: u64, layout: Layout) -> Option<Held<A::Block>> {
+    fn alloc(&mut self, id: u64, layout: Layout) -> Option<HeldBlock<A::Block>> {
         let Some(mut block) = self.allocator.alloc(layout) else {
             self.outcome.refused += 1;
             // Computing the free bytes walks all memory, so it is done only for refusals, and once for consecutive
@@ -120,10 +120,10 @@ impl<A: Allocator> Driver<'_, A> {
             let bytes = self.allocator.bytes(&mut block);
             bytes.iter_mut().enumerate().for_each(|(i, byte)| *byte = pattern(id, i));
         }
-        Some(Held { block, layout, taken })
+        Some(HeldBlock { block, layout, taken })
     }
 
-    fn keep(&mut self, id: u64, held: Held<A::Block>) {
+    fn keep(&mut self, id: u64, held: HeldBlock<A::Block>) {
         self.asked += held.layout.size() as u64;
         self.taken += held.taken;
         self.outcome.peak_asked = self.outcome.peak_asked.max(self.asked);
@@ -131,14 +131,14 @@ impl<A: Allocator> Driver<'_, A> {
         self.held.insert(id, held);
     }
 
-    fn take(&mut self, id: u64) -> Option<Held<A::Block>> {
+    fn take(&mut self, id: u64) -> Option<HeldBlock<A::Block>> {
         let mut held = self.held.remove(&id)?;
         self.asked -= held.layout.size() as u64;
         self.taken -= held.taken;
         if self.options.verify {
             let bytes = self.allocator.bytes(&mut held.block);
             let wrong = bytes.iter().enumerate().position(|(i, byte)| *byte != pattern(id, i));
-            if let Some(i) = wrong.filter(|_| self.outcome.violations.len() < KEPT) {
+            if let Some(i) = wrong.filter(|_| self.outcome.violations.len() < MAX_ERRORS) {
                 let (operation, size) = (self.outcome.operations, held.layout.size());
                 self.outcome.violations.push(format!(
                     "operation {operation}: byte {i} of the {size} of block {id} was overwritten"
@@ -262,7 +262,7 @@ pub fn drive<A: Allocator, E>(
         driver.sample();
     }
     driver.outcome.work = driver.allocator.work();
-    driver.outcome.beside = driver.allocator.beside() as u64;
+    driver.outcome.beside = driver.allocator.metadata_bytes() as u64;
     driver.free_all();
     match failed {
         Some(error) => Err(error),
@@ -315,7 +315,7 @@ mod tests {
         // Steps are counted from the creation of the caches.
         let holes =
             |outcome: &Outcome| outcome.samples.iter().map(|s| (s.taken, s.holes)).collect::<Vec<_>>();
-        assert_eq!(holes(&again), holes(&outcomes[5]), "the same uses, the same holes");
+        assert_eq!(holes(&again), holes(&outcomes[5]), "equal operations leave equal holes");
         assert_eq!(
             drive(&mut Tlsf::new(1 << 20, 4, Search::Bitmaps).unwrap(), workload.ops().unwrap(), &options)
                 .unwrap(),
@@ -345,7 +345,7 @@ mod tests {
         let outcome = drive(&mut heap, all(&ops), &Options::default()).unwrap();
         assert_eq!((outcome.refused, outcome.refused_for_pieces, outcome.missed), (3, 1, 2));
         assert_eq!((outcome.peak_asked, outcome.samples[0].blocks), (32, 2));
-        assert_eq!(heap.holes().count, 1, "all was freed");
+        assert_eq!(heap.holes().count, 1, "all blocks were freed");
     }
 
     #[test]
@@ -362,9 +362,9 @@ mod tests {
     }
 
     /// A broken allocator that allocates one slot again and again.
-    struct Broken(Vec<u8>);
+    struct BrokenAllocator(Vec<u8>);
 
-    impl Allocator for Broken {
+    impl Allocator for BrokenAllocator {
         type Block = usize;
         const NAME: &'static str = "broken";
         fn alloc(&mut self, layout: Layout) -> Option<usize> {
@@ -396,7 +396,7 @@ mod tests {
             Op::Free { id: 0 },
             Op::Free { id: 1 },
         ];
-        let outcome = drive(&mut Broken(vec![0; 8]), all(&ops), &Options::default()).unwrap();
+        let outcome = drive(&mut BrokenAllocator(vec![0; 8]), all(&ops), &Options::default()).unwrap();
         assert_eq!(outcome.violations, ["operation 2: byte 0 of the 8 of block 0 was overwritten"]);
     }
 

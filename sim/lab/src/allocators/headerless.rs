@@ -168,7 +168,7 @@ mod tests {
                 let (mut held, mut rng) = (Vec::new(), Rng::new(7));
                 for _ in 0..20_000 {
                     if held.len() < 60 || rng.below(2) == 0 {
-                        let size = rng.within(1, 1500) as usize;
+                        let size = rng.in_range(1, 1500) as usize;
                         let block = heap.alloc(Layout::from_size_align(size, 1).unwrap());
                         // The heap's tags take 8 bytes.
                         let place = list.alloc(size + 8);

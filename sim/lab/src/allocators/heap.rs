@@ -34,7 +34,7 @@ impl Heap {
     /// Creates a heap of `bytes` bytes; the end markers take 16 of these bytes.
     ///
     /// # Errors
-    /// Fails if `bytes` is less than 32, more than [`Memory::MOST`], or not a multiple of 16.
+    /// Fails if `bytes` is less than 32, more than [`Memory::MAX_BYTES`], or not a multiple of 16.
     pub fn new(bytes: usize, fit: Fit, order: Order) -> Result<Self, ConfigError> {
         let blocks = Blocks::new(Memory::new(bytes, 32, 16)?, fit, order)?;
         Ok(Self { blocks, work: Work::default() })

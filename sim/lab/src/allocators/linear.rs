@@ -84,7 +84,7 @@ pub struct LinearBlock {
 
 /// The error of a stale mark: since the mark was taken, the head has been below it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the mark at byte {mark} is stale: the head has been below it, and is at byte {head} now")]
+#[error("the mark at byte {mark} is stale: the head was below it, and is now at byte {head}")]
 pub struct StaleMark {
     /// The position of the mark, in bytes.
     pub mark: usize,
@@ -96,7 +96,7 @@ impl Linear {
     /// Creates an allocator with a single region of `bytes` bytes.
     ///
     /// # Errors
-    /// Fails if `bytes` is 0, or more than [`Memory::MOST`].
+    /// Fails if `bytes` is 0, or more than [`Memory::MAX_BYTES`].
     pub fn fixed(bytes: usize) -> Result<Self, ConfigError> {
         Self::growing(bytes, bytes)
     }
@@ -111,7 +111,7 @@ impl Linear {
     /// requested size. A rewind frees the pages after the mark.
     ///
     /// # Errors
-    /// Fails if `page` is 0, more than [`Memory::MOST`], or more than `most`.
+    /// Fails if `page` is 0, more than [`Memory::MAX_BYTES`], or more than `most`.
     pub fn growing(page: usize, most: usize) -> Result<Self, ConfigError> {
         if most < page {
             return Err(ConfigError::new(
@@ -230,7 +230,7 @@ impl Allocator for Linear {
         self.work.frees += 1;
         if block.epoch == self.epoch {
             if let Some(page) = self.pages.get(block.page) {
-                page.memory.own(&block.piece);
+                page.memory.checked_offset(&block.piece);
             }
             self.live -= 1;
             if self.live == 0 {
@@ -262,7 +262,7 @@ impl Allocator for Linear {
         self.work
     }
     /// The lab's own counters are not included in this number.
-    fn beside(&self) -> usize {
+    fn metadata_bytes(&self) -> usize {
         self.pages() * (size_of::<Page>() - size_of::<Work>())
     }
     fn room(&self, layout: Layout) -> Option<bool> {
@@ -291,7 +291,7 @@ mod tests {
         }
         assert_eq!(heads, [32, 64, 96, 128, 160, 192, 224, 256]);
         assert_eq!(linear.holes(), Holes::default());
-        assert!(linear.allocate(layout(1, 1)).is_none(), "out of memory is a value");
+        assert!(linear.allocate(layout(1, 1)).is_none(), "an allocation without memory returns an error");
         linear.reset();
         assert_eq!((linear.used(), linear.holes().largest), (0, 256));
         assert!(linear.allocate(layout(256, 16)).is_some());
@@ -315,16 +315,16 @@ mod tests {
     #[test]
     fn linear_allocator_keeps_free_memory_in_one_piece() {
         let mut linear = Linear::fixed(10_000).unwrap();
-        let (mut asked, mut rng) = (0, crate::workload::rng::Rng::new(1));
+        let (mut requested, mut rng) = (0, crate::workload::rng::Rng::new(1));
         loop {
-            let size = rng.within(1, 300) as usize;
+            let size = rng.in_range(1, 300) as usize;
             let Some(block) = linear.allocate(layout(size, 1)) else {
-                assert!(asked + size > 10_000, "refused with room for it");
+                assert!(requested + size > 10_000, "a request is refused although memory is free");
                 break;
             };
-            asked += size;
+            requested += size;
             assert_eq!(linear.range(&block).len(), size);
-            let rest = 10_000 - asked;
+            let rest = 10_000 - requested;
             let one_piece = Holes { count: usize::from(rest > 0), largest: rest, total: rest };
             assert_eq!(linear.holes(), one_piece);
         }
@@ -341,10 +341,14 @@ mod tests {
         let (head, end) = (0x7fff_0000_0010, 0x7fff_0000_0100);
         assert_eq!(listing(head, end, 241), None);
         let huge = usize::MAX - 15;
-        assert_eq!(listing(head, end, huge), Some(head - 16), "given, and the head moved back");
+        assert_eq!(
+            listing(head, end, huge),
+            Some(head - 16),
+            "the block was allocated, and the head moved back"
+        );
         let mut linear = Linear::fixed(256).unwrap();
         linear.allocate(layout(16, 1)).unwrap();
-        assert!(Layout::from_size_align(huge, 1).is_err(), "such a size cannot even be asked for");
+        assert!(Layout::from_size_align(huge, 1).is_err(), "a request cannot have this size");
         assert!(linear.allocate(layout(isize::MAX as usize, 1)).is_none());
         assert_eq!(linear.used(), 16);
     }
@@ -359,9 +363,9 @@ mod tests {
         let mut fresh = linear.allocate(layout(8, 1)).unwrap();
         linear.bytes(&mut fresh).fill(1);
         linear.free(stale);
-        assert_eq!(linear.used(), 8, "the free of a block that died in the reset does not count");
+        assert_eq!(linear.used(), 8, "the free of a block from before the reset does not count");
         linear.free(fresh);
-        assert_eq!(linear.used(), 0, "the last one frees all");
+        assert_eq!(linear.used(), 0, "the last free frees all memory");
     }
 
     #[test]
@@ -377,7 +381,7 @@ mod tests {
         let stale = linear.rewind(above).unwrap_err();
         assert_eq!(
             stale.to_string(),
-            "the mark at byte 32 is stale: the head has been below it, and is at byte 16 now"
+            "the mark at byte 32 is stale: the head was below it, and is now at byte 16"
         );
         let again = linear.allocate(layout(16, 1)).unwrap();
         linear.free(lost);
@@ -414,7 +418,7 @@ mod tests {
         assert_eq!((linear.range(&first), linear.range(&second)), (0..40, 4096..4136));
         let large = linear.allocate(layout(100, 8)).unwrap();
         assert_eq!((linear.pages(), linear.range(&large)), (3, 8192..8292));
-        assert!(linear.allocate(layout(64, 1)).is_none(), "28 bytes are left, and a page is 64");
+        assert!(linear.allocate(layout(64, 1)).is_none(), "28 bytes remain, but a page has 64");
         linear.rewind(mark).unwrap();
         assert_eq!((linear.pages(), linear.capacity(), linear.used()), (1, 64, 0));
         assert!(Linear::growing(64, 63).is_err());

@@ -82,16 +82,16 @@ impl Memory {
     /// The alignment of the memory's start in bytes, which is also the largest alignment of a block.
     pub const ALIGN: usize = 4096;
     /// The size of the largest memory in bytes, because offsets are 32-bit numbers.
-    pub const MOST: usize = 1 << 31;
+    pub const MAX_BYTES: usize = 1 << 31;
 
     /// Creates a memory of `len` bytes, which are all zero.
     ///
     /// # Errors
-    /// Fails if `len` is more than [`MOST`](Self::MOST), less than `least`, or not a multiple of `unit`.
+    /// Fails if `len` is more than [`MAX_BYTES`](Self::MAX_BYTES), less than `least`, or not a multiple of `unit`.
     pub(super) fn new(len: usize, least: usize, unit: usize) -> Result<Self, ConfigError> {
-        if !(least..=Self::MOST).contains(&len) || !len.is_multiple_of(unit) {
+        if !(least..=Self::MAX_BYTES).contains(&len) || !len.is_multiple_of(unit) {
             let multiple = if unit > 1 { format!(", a multiple of {unit}") } else { String::new() };
-            let expected = format!("{least} to {} bytes{multiple}", Self::MOST);
+            let expected = format!("{least} to {} bytes{multiple}", Self::MAX_BYTES);
             return Err(ConfigError::new("a memory of", len, expected));
         }
         let bytes = vec![0; len + Self::ALIGN - 1];
@@ -121,16 +121,16 @@ impl Memory {
     ///
     /// # Panics
     /// Panics if `piece` is a block of another memory, so that mixing up two allocators of one type fails immediately.
-    pub fn own(&self, piece: &Piece) -> usize {
+    pub fn checked_offset(&self, piece: &Piece) -> usize {
         assert!(self.owns(piece), "a block of another allocator was given to this one");
         piece.at
     }
     /// Returns the bytes of `piece`.
     ///
     /// # Panics
-    /// Panics as [`own`](Self::own) does.
+    /// Panics as [`checked_offset`](Self::checked_offset) does.
     pub(super) fn bytes(&mut self, piece: &Piece) -> &mut [u8] {
-        let at = self.own(piece);
+        let at = self.checked_offset(piece);
         self.slice_mut(at..at + piece.bytes)
     }
     pub(super) fn slice(&self, range: Range<usize>) -> &[u8] {
@@ -204,7 +204,7 @@ macro_rules! of_the_library {
                 self.work.served(block)
             }
             fn free(&mut self, block: Piece) {
-                let at = self.blocks.memory().own(&block);
+                let at = self.blocks.memory().checked_offset(&block);
                 self.work.frees += 1;
                 self.blocks.give(at);
             }
@@ -226,7 +226,7 @@ macro_rules! of_the_library {
             fn work(&self) -> Work {
                 self.blocks.memory().work(self.work)
             }
-            fn beside(&self) -> usize {
+            fn metadata_bytes(&self) -> usize {
                 self.blocks.control_bytes()
             }
             fn room(&self, layout: Layout) -> Option<bool> {
@@ -251,14 +251,14 @@ mod tests {
         let wrong = |len, least, unit| Memory::new(len, least, unit).unwrap_err().to_string();
         assert_eq!(wrong(8, 16, 1), "a memory of 8: expected 16 to 2147483648 bytes");
         assert_eq!(wrong(24, 16, 16), "a memory of 24: expected 16 to 2147483648 bytes, a multiple of 16");
-        assert!(wrong(Memory::MOST + 1, 0, 1).starts_with("a memory of 2147483649"));
+        assert!(wrong(Memory::MAX_BYTES + 1, 0, 1).starts_with("a memory of 2147483649"));
     }
 
     #[test]
     #[should_panic(expected = "a block of another allocator was given to this one")]
     fn foreign_block_is_detected() {
         let (one, other) = (Memory::new(64, 1, 1).unwrap(), Memory::new(64, 1, 1).unwrap());
-        other.own(&one.piece(0, 8));
+        other.checked_offset(&one.piece(0, 8));
     }
 
     #[test]

@@ -173,7 +173,7 @@ mod tests {
             scans.free(block);
         }
         assert_eq!((never.dead(), never.holes().count, never.slots()), (10, 0, 10));
-        assert!(never.alloc(particle()).is_none(), "nothing lives, and there is no room");
+        assert!(never.alloc(particle()).is_none(), "no block is in use, but the request is refused");
         assert_eq!((scans.dead(), scans.holes().count), (1, 10));
         assert!(scans.alloc(particle()).is_some());
     }
@@ -199,7 +199,7 @@ mod tests {
     fn scan_steps_equal_the_slots_before_the_free_slot() {
         let mut scans = ScansForFree::new(arena(100), particle()).unwrap();
         let mut blocks: Vec<_> = (0..100).map(|_| scans.alloc(particle()).unwrap()).collect();
-        assert_eq!(scans.work().steps, 100 * 99 / 2, "n allocations, n(n-1)/2 looks");
+        assert_eq!(scans.work().steps, 100 * 99 / 2, "n allocations inspect n(n-1)/2 slots");
         scans.free(blocks.remove(70));
         let before = scans.work().steps;
         scans.alloc(particle()).unwrap();
@@ -243,10 +243,7 @@ mod tests {
         let second = shared.allocate(slot).unwrap();
         assert_eq!((shared.range(&stranger).start, shared.range(&second).start), (24, 32));
         let refused = NeverReuses::new(shared, particle()).unwrap_err();
-        assert_eq!(
-            refused.to_string(),
-            "an arena used up to byte 56: expected one that nothing else lies in"
-        );
+        assert_eq!(refused.to_string(), "an arena used up to byte 56: expected an empty arena");
     }
 
     #[test]
@@ -258,8 +255,8 @@ mod tests {
         assert_eq!(pool(8, 8192), "slots aligned to 8192: expected 4096 or less");
         assert_eq!(pool(24, 8), "an arena of 24: expected room for a slot of 24 bytes");
         let mut scans = ScansForFree::new(arena(1), particle()).unwrap();
-        assert!(scans.alloc(Layout::new::<[u8; 21]>()).is_none(), "too large");
-        assert!(scans.alloc(Layout::new::<u64>()).is_none(), "too aligned");
+        assert!(scans.alloc(Layout::new::<[u8; 21]>()).is_none(), "the request is too large");
+        assert!(scans.alloc(Layout::new::<u64>()).is_none(), "the alignment is too large");
         assert!(scans.alloc(Layout::new::<u32>()).is_some());
     }
 }

@@ -48,7 +48,7 @@ pub struct External {
 
 impl Pool {
     /// The size in bytes of the smallest slot, which can hold a link.
-    pub const LEAST: usize = size_of::<u32>();
+    pub const MIN_SLOT: usize = size_of::<u32>();
 
     /// Creates a pool in an arena, which the pool then owns; each slot has the layout `slot`.
     ///
@@ -56,7 +56,7 @@ impl Pool {
     /// Fails if a slot is smaller than a link of 4 bytes or has an alignment above 4096, or if the arena is not empty
     /// or has no room for a slot.
     pub fn new(arena: Linear, slot: Layout) -> Result<Self, ConfigError> {
-        let slots = Slots::new(arena, slot, Self::LEAST, 0)?;
+        let slots = Slots::new(arena, slot, Self::MIN_SLOT, 0)?;
         Ok(Self { slots, head: NONE, live: 0, work: Work::default() })
     }
     /// Returns the number of slots that fit into the arena.
@@ -130,7 +130,7 @@ impl Allocator for Pool {
     fn work(&self) -> Work {
         self.slots.memory().work(self.work)
     }
-    fn beside(&self) -> usize {
+    fn metadata_bytes(&self) -> usize {
         size_of_val(&self.head)
     }
     fn room(&self, layout: Layout) -> Option<bool> {
@@ -186,7 +186,7 @@ impl Allocator for External {
     fn work(&self) -> Work {
         self.slots.memory().work(self.work)
     }
-    fn beside(&self) -> usize {
+    fn metadata_bytes(&self) -> usize {
         self.free.capacity() * size_of::<usize>()
     }
     fn room(&self, layout: Layout) -> Option<bool> {
@@ -208,7 +208,7 @@ mod tests {
     #[test]
     fn freed_slot_is_reused_first() {
         let mut pool = pool(24, 96);
-        assert_eq!((pool.capacity(), pool.slots(), pool.beside()), (2304, 24, 4));
+        assert_eq!((pool.capacity(), pool.slots(), pool.metadata_bytes()), (2304, 24, 4));
         let [a, b, c] = [96; 3].map(|size| pool.alloc(slot(size)).unwrap());
         let middle = pool.range(&b);
         pool.free(b);
@@ -266,9 +266,13 @@ mod tests {
     fn external_free_list_takes_separate_memory() {
         let mut outside = External::new(Linear::fixed(96 * 1000).unwrap(), slot(96)).unwrap();
         let blocks: Vec<_> = (0..1000).map(|_| outside.alloc(slot(96)).unwrap()).collect();
-        assert_eq!(outside.beside(), 0);
+        assert_eq!(outside.metadata_bytes(), 0);
         blocks.into_iter().for_each(|block| outside.free(block));
-        assert!(outside.beside() >= 8 * 1000, "8 bytes for each free slot, and {}", outside.beside());
+        assert!(
+            outside.metadata_bytes() >= 8 * 1000,
+            "8 bytes for each free slot, and {}",
+            outside.metadata_bytes()
+        );
         assert_eq!(outside.holes(), Holes { count: 1000, largest: 96, total: 96_000 });
     }
 

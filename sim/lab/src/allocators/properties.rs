@@ -37,7 +37,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 }
 
 /// An allocated block, and what the shadow knows about the block.
-struct Held<B> {
+struct HeldBlock<B> {
     block: B,
     range: Range<usize>,
     layout: Layout,
@@ -52,7 +52,7 @@ fn pattern(seed: u8, i: usize) -> u8 {
 
 struct Shadow<A: Allocator> {
     allocator: A,
-    held: Vec<Held<A::Block>>,
+    held: Vec<HeldBlock<A::Block>>,
     seed: u8,
 }
 
@@ -67,7 +67,7 @@ impl<A: Allocator> Shadow<A> {
         let range = self.allocator.range(&block);
         prop_assert!(range.len() >= layout.size(), "{range:?} for {layout:?}");
         prop_assert!(range.start.is_multiple_of(layout.align()), "{range:?} for {layout:?}");
-        let overlaps = |held: &&Held<_>| held.range.start < range.end && range.start < held.range.end;
+        let overlaps = |held: &&HeldBlock<_>| held.range.start < range.end && range.start < held.range.end;
         if let Some(other) = self.held.iter().filter(|held| !held.range.is_empty()).find(overlaps) {
             prop_assert!(range.is_empty(), "{range:?} overlaps {:?}", other.range);
         }
@@ -78,7 +78,7 @@ impl<A: Allocator> Shadow<A> {
             prop_assert!(bytes.as_ptr().addr().is_multiple_of(layout.align()), "the address for {layout:?}");
         }
         bytes.iter_mut().enumerate().for_each(|(i, byte)| *byte = pattern(self.seed, i));
-        self.held.push(Held { block, range, layout, seed: self.seed });
+        self.held.push(HeldBlock { block, range, layout, seed: self.seed });
         Ok(())
     }
 
@@ -86,7 +86,7 @@ impl<A: Allocator> Shadow<A> {
         if self.held.is_empty() {
             return Ok(());
         }
-        let Held { mut block, range, layout, seed } = self.held.swap_remove(pick % self.held.len());
+        let HeldBlock { mut block, range, layout, seed } = self.held.swap_remove(pick % self.held.len());
         let bytes = self.allocator.bytes(&mut block);
         let wrong = bytes.iter().enumerate().position(|(i, byte)| *byte != pattern(seed, i));
         prop_assert_eq!(wrong, None, "the first wrong byte of {:?} at {:?}", layout, range);
@@ -264,17 +264,17 @@ fn system() {
 }
 
 /// The number of steps is small, because a check of a subsystem walks over a hundred caches with all their slabs.
-const STEPS_OF_SLABS: usize = 12;
+const SLAB_STEPS: usize = 12;
 
 #[test]
 fn slab_malloc_keeps_the_allocator_properties() {
     let shipping = super::Shipping::new(BYTES * 64).unwrap();
-    hold_looking(STEPS_OF_SLABS, || shipping.malloc());
+    hold_looking(SLAB_STEPS, || shipping.malloc());
 }
 
 #[test]
 fn slab_cache_keeps_the_allocator_properties() {
     let shipping = super::Shipping::new(BYTES * 64).unwrap();
     let cache = shipping.make_cache(slot()).unwrap();
-    hold_looking(STEPS_OF_SLABS, || shipping.cache(&cache));
+    hold_looking(SLAB_STEPS, || shipping.cache(&cache));
 }

@@ -51,7 +51,7 @@ impl Name {
     ];
 
     /// Returns the name for the command line and tables.
-    pub fn shown(self) -> String {
+    pub fn display_name(self) -> String {
         self.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
     }
 }
@@ -75,17 +75,22 @@ pub trait Trial {
 /// Fails, naming the allocator, if it cannot be created with the size or for the request
 /// ([`ConfigError`](super::memory::ConfigError)), or if the trial fails.
 pub fn run<T: Trial>(name: Name, bytes: usize, largest: Layout, trial: &mut T) -> anyhow::Result<T::Outcome> {
-    made(name, bytes, largest, trial).with_context(|| name.shown())
+    run_trial(name, bytes, largest, trial).with_context(|| name.display_name())
 }
 
-fn made<T: Trial>(name: Name, bytes: usize, largest: Layout, trial: &mut T) -> anyhow::Result<T::Outcome> {
+fn run_trial<T: Trial>(
+    name: Name,
+    bytes: usize,
+    largest: Layout,
+    trial: &mut T,
+) -> anyhow::Result<T::Outcome> {
     let list = |fit| Heap::new(bytes, fit, Order::Address);
     match name {
         Name::Linear => trial.with(&mut Linear::fixed(bytes)?),
         Name::Stack => trial.with(&mut Stack::new(bytes)?),
         Name::Pool => {
             // A smaller block also takes a whole slot.
-            let slot = Layout::from_size_align(largest.size().max(Pool::LEAST), largest.align())?;
+            let slot = Layout::from_size_align(largest.size().max(Pool::MIN_SLOT), largest.align())?;
             trial.with(&mut Pool::new(Linear::fixed(bytes)?, slot)?)
         }
         Name::Segregated => trial.with(&mut Segregated::new(bytes)?),

@@ -53,7 +53,7 @@ impl Segregated {
     /// Creates an allocator of `bytes` bytes.
     ///
     /// # Errors
-    /// Fails if `bytes` is 0, more than [`Memory::MOST`], or not a multiple of 4096.
+    /// Fails if `bytes` is 0, more than [`Memory::MAX_BYTES`], or not a multiple of 4096.
     pub fn new(bytes: usize) -> Result<Self, ConfigError> {
         let memory = Memory::new(bytes, PAGE, PAGE)?;
         let pages = bytes / PAGE;
@@ -126,7 +126,7 @@ impl Allocator for Segregated {
         self.work.served(block)
     }
     fn free(&mut self, block: Piece) {
-        let at = self.memory.own(&block);
+        let at = self.memory.checked_offset(&block);
         self.work.frees += 1;
         if let Some(class) = self.class_at(at) {
             self.put(class, at);
@@ -150,7 +150,7 @@ impl Allocator for Segregated {
     fn work(&self) -> Work {
         self.memory.work(self.work)
     }
-    fn beside(&self) -> usize {
+    fn metadata_bytes(&self) -> usize {
         size_of_val(self.pages.as_slice())
             + size_of_val(self.free_pages.as_slice())
             + size_of_val(&self.heads)
@@ -214,7 +214,7 @@ mod tests {
         let mut pools = Segregated::new(PAGE).unwrap();
         let block = pools.alloc(layout(2048)).unwrap();
         pools.free(block);
-        assert!(pools.alloc(layout(16)).is_none(), "all is free, and of another class");
+        assert!(pools.alloc(layout(16)).is_none(), "all pages are free, but of another class");
         pools.trim();
         let small = pools.alloc(layout(16)).unwrap();
         pools.trim();

@@ -51,11 +51,7 @@ impl Slots {
             ));
         }
         if arena.used() > 0 {
-            return Err(ConfigError::new(
-                "an arena used up to byte",
-                arena.used(),
-                "one that nothing else lies in",
-            ));
+            return Err(ConfigError::new("an arena used up to byte", arena.used(), "an empty arena"));
         }
         let most = arena.memory().len();
         let stride = (slot.size().saturating_add(behind)).checked_next_multiple_of(slot.align());
@@ -99,11 +95,7 @@ impl Slots {
         let stride = Layout::from_size_align(self.stride, self.align).ok()?;
         let block = self.arena.allocate(stride)?;
         let slot = self.opened;
-        assert_eq!(
-            self.arena.range(&block).start,
-            self.at(slot),
-            "somebody else allocates from the pool's arena"
-        );
+        assert_eq!(self.arena.range(&block).start, self.at(slot), "another allocator uses the pool's arena");
         self.opened += 1;
         Some(slot)
     }
@@ -113,14 +105,14 @@ impl Slots {
         slot * self.stride
     }
     /// Returns the offset of the bytes that follow a slot.
-    pub(super) fn behind(&self, slot: usize) -> usize {
+    pub(super) fn end_of_slot(&self, slot: usize) -> usize {
         self.at(slot) + self.size
     }
     pub(super) fn piece(&self, slot: usize, layout: Layout) -> Piece {
         self.memory().piece(self.at(slot), layout.size())
     }
     pub(super) fn slot_of(&self, piece: &Piece) -> usize {
-        self.memory().own(piece) / self.stride
+        self.memory().checked_offset(piece) / self.stride
     }
     pub(super) fn range(&self, piece: &Piece) -> Range<usize> {
         piece.at()..piece.at() + self.size
@@ -135,11 +127,11 @@ impl Slots {
     // ---- pools with a flag after each slot ----
 
     pub(super) fn is_active(&self, slot: usize) -> bool {
-        let at = self.behind(slot);
+        let at = self.end_of_slot(slot);
         self.memory().slice(at..at + 1) == [1]
     }
     pub(super) fn set_active(&mut self, slot: usize, active: bool) {
-        let at = self.behind(slot);
+        let at = self.end_of_slot(slot);
         self.memory_mut().touch(1);
         self.memory_mut().slice_mut(at..at + 1).fill(u8::from(active));
     }

@@ -85,7 +85,7 @@ impl Stack {
     /// Creates a stack of `bytes` bytes.
     ///
     /// # Errors
-    /// Fails if `bytes` is 0, or more than [`Memory::MOST`].
+    /// Fails if `bytes` is 0, or more than [`Memory::MAX_BYTES`].
     pub fn new(bytes: usize) -> Result<Self, ConfigError> {
         let memory = Memory::new(bytes, 1, 1)?;
         Ok(Self { memory, head: 0, frames: vec![], births: 0, work: Work::default() })
@@ -117,31 +117,31 @@ impl Stack {
 
     /// Continues to pop blocks even if a destructor panics.
     fn pop_while(&mut self, more: impl Fn(&Self) -> bool) {
-        struct Rest<'s, F: Fn(&Stack) -> bool>(&'s mut Stack, F);
-        impl<F: Fn(&Stack) -> bool> Rest<'_, F> {
+        struct RestOfStack<'s, F: Fn(&Stack) -> bool>(&'s mut Stack, F);
+        impl<F: Fn(&Stack) -> bool> RestOfStack<'_, F> {
             fn pop(&mut self) {
                 while (self.1)(self.0) {
                     self.0.pop_one();
                 }
             }
         }
-        impl<F: Fn(&Stack) -> bool> Drop for Rest<'_, F> {
+        impl<F: Fn(&Stack) -> bool> Drop for RestOfStack<'_, F> {
             fn drop(&mut self) {
                 self.pop();
             }
         }
-        Rest(self, more).pop();
+        RestOfStack(self, more).pop();
     }
     fn pop_one(&mut self) {
         /// Moves the head back even if a destructor panics.
-        struct Popped<'s>(&'s mut Stack, usize);
-        impl Drop for Popped<'_> {
+        struct HeadRestorer<'s>(&'s mut Stack, usize);
+        impl Drop for HeadRestorer<'_> {
             fn drop(&mut self) {
                 self.0.retreat(self.1);
             }
         }
         if let Some(frame) = self.frames.pop() {
-            let popped = Popped(self, frame.before);
+            let popped = HeadRestorer(self, frame.before);
             if let Some(destructor) = frame.destructor {
                 popped.0.work.took(1);
                 destructor(popped.0.memory.slice_mut(frame.range));
@@ -255,7 +255,7 @@ impl Allocator for Stack {
         self.work.served(block)
     }
     fn free(&mut self, block: StackBlock) {
-        self.memory.own(&block.piece);
+        self.memory.checked_offset(&block.piece);
         self.work.frees += 1;
         // A popped block is already free.
         if let Some(frame) = self.frame(&block) {
@@ -280,7 +280,7 @@ impl Allocator for Stack {
     fn work(&self) -> Work {
         self.work
     }
-    fn beside(&self) -> usize {
+    fn metadata_bytes(&self) -> usize {
         self.frames.len() * size_of::<Frame>()
     }
     fn room(&self, layout: Layout) -> Option<bool> {
@@ -295,7 +295,7 @@ impl Allocator for Stack {
             end = frame.range.end;
         }
         if end > self.head {
-            Err(format!("the head is {}, the last block ends at {end}", self.head))
+            Err(format!("the head is at {}, but the last block ends at {end}", self.head))
         } else {
             Ok(())
         }
@@ -326,7 +326,7 @@ mod tests {
         assert_eq!((stack.bytes(&mut before)[31], stack.bytes(&mut after[0])[0]), (1, FREED));
         assert_eq!(stack.pop(above), Err(StaleMark { mark: 128, head: 64 }));
         stack.pop(marker).unwrap();
-        assert_eq!(stack.used(), 64, "a second time there is nothing to free");
+        assert_eq!(stack.used(), 64, "a second reset frees no block");
     }
 
     /// Regression test: because only the marker's position was compared, a marker in the middle of a block was accepted
@@ -384,7 +384,10 @@ mod tests {
         drop(scope);
         assert_eq!(heard.try_iter().collect::<Vec<_>>(), [(3, 3), (2, 2), (1, 1)]);
         let popped = stack.scope().alloc(layout(8)).unwrap();
-        assert!(stack.on_pop(&popped, |_| {}).is_err(), "it is gone, and so nothing would run");
+        assert!(
+            stack.on_pop(&popped, |_| {}).is_err(),
+            "the value was forgotten, so its destructor does not run"
+        );
     }
 
     #[test]
@@ -413,16 +416,16 @@ mod tests {
             let below = scope.alloc(layout(8)).unwrap();
             assert!(scope.on_pop(&below, move |_| say.send(()).unwrap()).is_ok());
             let panics = scope.alloc(layout(8)).unwrap();
-            assert!(scope.on_pop(&panics, |_| panic!("not today")).is_ok());
+            assert!(scope.on_pop(&panics, |_| panic!("intended panic of a destructor")).is_ok());
         });
         assert!(ended.is_err());
         assert_eq!((heard.try_iter().count(), stack.used(), stack.check()), (1, 8, Ok(())));
-        assert!(stack.on_pop(&kept, |_| panic!("not today")).is_ok());
+        assert!(stack.on_pop(&kept, |_| panic!("intended panic of a destructor")).is_ok());
         assert!(catch_panic(|| stack.free(kept)).is_err());
         assert_eq!((stack.used(), stack.check()), (0, Ok(())));
         // Blocks that waited for this pop are freed.
         let [waits, panics] = [8, 8].map(|size| stack.alloc(layout(size)).unwrap());
-        assert!(stack.on_pop(&panics, |_| panic!("not today")).is_ok());
+        assert!(stack.on_pop(&panics, |_| panic!("intended panic of a destructor")).is_ok());
         stack.free(waits);
         assert!(catch_panic(|| stack.free(panics)).is_err());
         assert_eq!((stack.used(), stack.check()), (0, Ok(())));
@@ -433,7 +436,7 @@ mod tests {
         let mut stack = Stack::new(64).unwrap();
         let [a, b, c] = [8, 8, 8].map(|size| stack.alloc(layout(size)).unwrap());
         stack.free(b);
-        assert_eq!(stack.used(), 24, "it waits for the one above");
+        assert_eq!(stack.used(), 24, "the block waits for the block above");
         stack.free(c);
         assert_eq!(stack.used(), 8);
         let fresh = stack.alloc(layout(0)).unwrap();

@@ -34,7 +34,7 @@ pub struct Args {
 
 /// A command, and the scene after the command.
 #[derive(Debug, Serialize)]
-struct Done {
+struct CommandResult {
     command: String,
     #[serde(flatten)]
     scene: Scene,
@@ -47,7 +47,7 @@ impl Args {
         let mut done = vec![];
         for command in self.commands(seed)? {
             let scene = demo.act(&command);
-            done.push(Done { command: command.to_string(), scene });
+            done.push(CommandResult { command: command.to_string(), scene });
         }
         tell(&done, &done.iter().map(text).collect::<String>(), json)?;
         Ok(Outcome::Done)
@@ -73,7 +73,7 @@ impl Args {
     }
 }
 
-fn text(Done { command, scene }: &Done) -> String {
+fn text(CommandResult { command, scene }: &CommandResult) -> String {
     let mut text = format!("> {command}\n{}\n{}\n", scene.said, scene.strip());
     let _ = write!(text, "free: {}", free(scene.holes));
     for (name, value) in &scene.facts {

@@ -2,14 +2,14 @@
 
 use super::command::Command;
 use super::demo::{Demo, capital, free};
-use super::kinds::Shown;
+use super::kinds::DemoAllocator;
 use super::scene::{Is, Part, Scene};
 use crate::allocators::Work;
 use core::alloc::Layout;
 
 /// An allocator, with its live blocks and markers by name.
 #[derive(Debug)]
-pub(super) struct Blocks<A: Shown> {
+pub(super) struct Blocks<A: DemoAllocator> {
     allocator: A,
     /// The live blocks by number, each with its requested bytes.
     live: Vec<(usize, A::Block, usize)>,
@@ -19,14 +19,14 @@ pub(super) struct Blocks<A: Shown> {
     last: Option<Layout>,
 }
 
-impl<A: Shown> Blocks<A> {
+impl<A: DemoAllocator> Blocks<A> {
     pub(super) fn new(allocator: A) -> Self {
         Self { allocator, live: vec![], markers: vec![], births: 0, last: None }
     }
 
     fn alloc(&mut self, bytes: usize, align: usize) -> Result<String, String> {
         let layout = Layout::from_size_align(bytes, align)
-            .map_err(|_| format!("{align} is no alignment: expected a power of two"))?;
+            .map_err(|_| format!("{align} is not an alignment: expected a power of two"))?;
         self.last = Some(layout);
         let birth = self.births;
         self.births += 1;
@@ -37,18 +37,18 @@ impl<A: Shown> Blocks<A> {
         let range = self.allocator.range(&block);
         let more = match range.len() - bytes {
             0 => String::new(),
-            more => format!(", {more} more than asked for"),
+            more => format!(", {more} more than requested"),
         };
         let name = name(birth);
-        let said = format!("{name} is at byte {} and has {}{more}.", range.start, range.len());
+        let sentence = format!("{name} is at byte {} and has {}{more}.", range.start, range.len());
         self.live.push((birth, block, bytes));
-        Ok(said + &steps_taken(before, self.allocator.work()))
+        Ok(sentence + &steps_taken(before, self.allocator.work()))
     }
 
     fn free(&mut self, wanted: &str) -> Result<String, String> {
         let Some(at) = self.live.iter().position(|(birth, ..)| name(*birth) == wanted) else {
             let live: Vec<_> = self.live.iter().map(|(birth, ..)| name(*birth)).collect();
-            return Err(format!("There is no block {wanted}; in use: {}.", some(&live)));
+            return Err(format!("Unknown block {wanted}; in use: {}.", first_names(&live)));
         };
         let (before, head) = (self.allocator.work(), self.allocator.head());
         let (birth, block, _) = self.live.remove(at);
@@ -57,7 +57,7 @@ impl<A: Shown> Blocks<A> {
         let took = steps_taken(before, self.allocator.work());
         Ok(match (head, self.allocator.head()) {
             (Some(head), Some(now)) if now < head => {
-                format!("{name} is free, and the head goes back to byte {now}.{took}")
+                format!("{name} is free, and the head moves back to byte {now}.{took}")
             }
             (Some(head), _) => {
                 format!("{name} is free, but the head stays at byte {head}: later blocks are in use.{took}")
@@ -77,20 +77,20 @@ impl<A: Shown> Blocks<A> {
         let end = self.allocator.capacity() + if front > 0 { 16 } else { 0 };
         let (mut parts, mut at) = (vec![], 0);
         for (range, name, bytes) in live {
-            self.allocator.between(at..range.start - front, &mut parts);
+            self.allocator.free_parts(at..range.start - front, &mut parts);
             parts.push(Part::of(range.start - front..range.start, Is::Tag));
             parts.push(Part::of(range.start..range.start + bytes, Is::Used(name.clone())));
             parts.push(Part::of(range.start + bytes..range.end, Is::Rounding(name.clone())));
             parts.push(Part::of(range.end..range.end + behind, Is::Tag));
             at = range.end + behind;
         }
-        self.allocator.between(at..end, &mut parts);
+        self.allocator.free_parts(at..end, &mut parts);
         parts.retain(|part| part.bytes > 0);
         parts
     }
 }
 
-impl<A: Shown> Demo for Blocks<A> {
+impl<A: DemoAllocator> Demo for Blocks<A> {
     fn tell(&mut self, command: &Command) -> Result<String, String> {
         match command {
             Command::Alloc { bytes: Some(bytes), align } => self.alloc(*bytes, *align),
@@ -117,7 +117,7 @@ impl<A: Shown> Demo for Blocks<A> {
                         }
                         Err(stale) => Err(format!("{}.", capital(&stale.to_string()))),
                     },
-                    None => Err(format!("There is no marker {marker}; `mark` makes one.")),
+                    None => Err(format!("Unknown marker {marker}; `mark` creates one.")),
                 }
             }
             Command::Reset if self.allocator.reset() => {
@@ -125,7 +125,7 @@ impl<A: Shown> Demo for Blocks<A> {
                 Ok(format!("The head is back at byte 0: {died} blocks are freed."))
             }
             Command::Get { .. } => Err("Only demos of handles have `get`.".to_owned()),
-            Command::Walk { .. } => Err("There are no structs here to walk over.".to_owned()),
+            Command::Walk { .. } => Err("This demo has no structs to walk over.".to_owned()),
             Command::Reset => Err("Only a linear allocator frees all at once.".to_owned()),
         }
     }
@@ -144,7 +144,7 @@ pub(super) fn name(number: usize) -> String {
     if number < 26 { letter.to_string() } else { format!("{letter}{}", number / 26 + 1) }
 }
 
-pub(super) fn some(names: &[String]) -> String {
+pub(super) fn first_names(names: &[String]) -> String {
     if names.is_empty() { "none".to_owned() } else { names.join(", ") }
 }
 

@@ -44,7 +44,7 @@ pub enum Command {
 /// The error of a text that is not a command.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "`{0}` is no command: expected `alloc BYTES [ALIGN]`, `alloc`, `free BLOCK`, `get HANDLE`, `mark`, `pop MARKER`, `reset` or `walk FIELD LAYOUT`"
+    "unknown command `{0}`; expected `alloc BYTES [ALIGN]`, `alloc`, `free BLOCK`, `get HANDLE`, `mark`, `pop MARKER`, `reset` or `walk FIELD LAYOUT`"
 )]
 pub struct NoCommand(String);
 

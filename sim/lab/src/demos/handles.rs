@@ -1,6 +1,6 @@
 //! The demo of a handle table: handles detect that their object was freed.
 
-use super::blocks::{name, some};
+use super::blocks::{first_names, name};
 use super::command::Command;
 use super::demo::{Demo, capital};
 use super::scene::{Is, Part, Scene};
@@ -29,7 +29,7 @@ impl Handles {
         let all: Vec<_> = (0..self.given.len()).map(name).collect();
         let at = all.iter().position(|own| own == wanted);
         at.map(|at| self.given[at])
-            .ok_or_else(|| format!("There is no handle {wanted}; there are: {}.", some(&all)))
+            .ok_or_else(|| format!("Unknown handle {wanted}; expected one of: {}.", first_names(&all)))
     }
 }
 
@@ -43,7 +43,7 @@ impl Demo for Handles {
             Command::Alloc { bytes: None, .. } => {
                 let full = self.given.iter().map(|handle| handle.index() as usize + 1).max() == Some(SLOTS);
                 if full && self.table.len() + self.table.retired() as usize == SLOTS {
-                    return Err(format!("All {SLOTS} slots that are drawn here are in use or retired."));
+                    return Err(format!("All {SLOTS} slots of the picture are in use or retired."));
                 }
                 let new = name(self.given.len());
                 let handle = self.table.alloc(new.clone()).map_err(|error| capital(&error.to_string()))?;
@@ -55,19 +55,22 @@ impl Demo for Handles {
                     bits(handle)
                 ))
             }
-            Command::Alloc { .. } => Err("Objects in this table have no size: `alloc`.".to_owned()),
+            Command::Alloc { .. } => {
+                Err("Expected `alloc` without a size: all objects in this table have the same size."
+                    .to_owned())
+            }
             Command::Free { block } => {
                 let handle = self.handle(block)?;
                 let retired = self.table.retired();
                 match self.table.free(handle) {
                     Some(object) if self.table.retired() > retired => Ok(format!(
-                        "{object} is gone. Its slot has used up its generations and is retired: it is never used again."
+                        "{object} is freed. Its slot has no unused generation and is retired: it is never used again."
                     )),
                     Some(object) if object != *block => Ok(format!(
-                        "{block} freed {object}: the generation had wrapped, and the stale handle was taken for the object's own."
+                        "{block} freed {object}: the generation had wrapped, so the stale handle matched another object."
                     )),
                     Some(object) => Ok(format!(
-                        "{object} is gone, and its slot has the next generation: {block} is stale from now on."
+                        "{object} is freed, and its slot has the next generation: {block} is stale from now on."
                     )),
                     None => Err(format!("{block} is stale: nothing is freed.")),
                 }
@@ -77,7 +80,7 @@ impl Demo for Handles {
                 match self.table.get(handle) {
                     Some(object) if object == block => Ok(format!("{block} finds its object.")),
                     Some(object) => Ok(format!(
-                        "{block} finds {object}, which is not its object: the generation has wrapped, and nothing notices."
+                        "{block} finds {object}, which is not its object: the generation has wrapped, and the check cannot detect it."
                     )),
                     None => Ok(format!("{block} is stale: its generation differs from the slot's.")),
                 }

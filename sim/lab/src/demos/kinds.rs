@@ -8,7 +8,7 @@ use core::fmt::Debug;
 use core::ops::Range;
 
 /// An allocator whose memory a demo can show.
-pub(super) trait Shown: Allocator<Block: Debug> + Debug {
+pub(super) trait DemoAllocator: Allocator<Block: Debug> + Debug {
     /// A saved position of the head, if the allocator can be rewound.
     type Marker: Debug;
 
@@ -16,7 +16,7 @@ pub(super) trait Shown: Allocator<Block: Debug> + Debug {
     const TAGS: (usize, usize) = (0, 0);
 
     /// Adds the parts of a range in which no block is in use.
-    fn between(&self, range: Range<usize>, parts: &mut Vec<Part>);
+    fn free_parts(&self, range: Range<usize>, parts: &mut Vec<Part>);
     /// Returns figures that are of interest for this allocator. `_last` is the layout of the last request.
     fn facts(&self, _last: Option<Layout>) -> Vec<(String, String)> {
         vec![]
@@ -50,10 +50,10 @@ fn below_a_head(head: usize, range: Range<usize>, parts: &mut Vec<Part>) {
     parts.push(Part::of(head..range.end, Is::Free));
 }
 
-impl Shown for Linear {
+impl DemoAllocator for Linear {
     type Marker = uslab::pool::linear::Head;
 
-    fn between(&self, range: Range<usize>, parts: &mut Vec<Part>) {
+    fn free_parts(&self, range: Range<usize>, parts: &mut Vec<Part>) {
         below_a_head(self.used(), range, parts);
     }
     fn mark(&self) -> Option<Self::Marker> {
@@ -71,10 +71,10 @@ impl Shown for Linear {
     }
 }
 
-impl Shown for Stack {
+impl DemoAllocator for Stack {
     type Marker = crate::allocators::stack::Marker;
 
-    fn between(&self, range: Range<usize>, parts: &mut Vec<Part>) {
+    fn free_parts(&self, range: Range<usize>, parts: &mut Vec<Part>) {
         below_a_head(self.used(), range, parts);
     }
     fn mark(&self) -> Option<Self::Marker> {
@@ -88,10 +88,10 @@ impl Shown for Stack {
     }
 }
 
-impl Shown for Pool {
+impl DemoAllocator for Pool {
     type Marker = ();
 
-    fn between(&self, range: Range<usize>, parts: &mut Vec<Part>) {
+    fn free_parts(&self, range: Range<usize>, parts: &mut Vec<Part>) {
         let slot = self.capacity() / self.slots();
         let slots = range.clone().step_by(slot).filter(|at| at + slot <= range.end);
         parts.extend(slots.map(|at| Part::of(at..at + slot, Is::Free)));
@@ -104,10 +104,10 @@ impl Shown for Pool {
     }
 }
 
-impl Shown for Buddy {
+impl DemoAllocator for Buddy {
     type Marker = ();
 
-    fn between(&self, range: Range<usize>, parts: &mut Vec<Part>) {
+    fn free_parts(&self, range: Range<usize>, parts: &mut Vec<Part>) {
         parts.extend(
             self.free_ranges()
                 .filter(|free| range.contains(&free.start))
@@ -132,20 +132,20 @@ fn one_free_block(range: Range<usize>, end: usize, parts: &mut Vec<Part>) {
     parts.push(Part::of(free.end..range.end, Is::Tag));
 }
 
-impl Shown for Heap {
+impl DemoAllocator for Heap {
     type Marker = ();
     const TAGS: (usize, usize) = (4, 4);
 
-    fn between(&self, range: Range<usize>, parts: &mut Vec<Part>) {
+    fn free_parts(&self, range: Range<usize>, parts: &mut Vec<Part>) {
         one_free_block(range, self.capacity() + 16, parts);
     }
 }
 
-impl Shown for Tlsf {
+impl DemoAllocator for Tlsf {
     type Marker = ();
     const TAGS: (usize, usize) = (4, 0);
 
-    fn between(&self, range: Range<usize>, parts: &mut Vec<Part>) {
+    fn free_parts(&self, range: Range<usize>, parts: &mut Vec<Part>) {
         one_free_block(range, self.capacity() + 16, parts);
     }
     fn facts(&self, last: Option<Layout>) -> Vec<(String, String)> {

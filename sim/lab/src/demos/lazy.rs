@@ -1,7 +1,7 @@
 //! The demo of Kenwright's pool ("Fast Efficient Fixed-Size Memory Pool", 2012); a block of this pool joins the free
 //! list when the block is first needed.
 
-use super::blocks::{name, some};
+use super::blocks::{first_names, name};
 use super::command::Command;
 use super::demo::{Demo, capital};
 use super::scene::{Is, Part, Scene};
@@ -51,28 +51,30 @@ impl Demo for Lazy {
                 let joined = match now.initialised - before.initialised {
                     0 => "All blocks are in the chain already.".to_owned(),
                     _ => format!(
-                        "Block {} joins the chain now: it is written for the first time.",
+                        "Block {} joins the chain of free blocks: it is written for the first time.",
                         before.initialised
                     ),
                 };
                 let next = if now.free > 0 {
-                    format!("The next is block {}.", now.next)
+                    format!("The next free block is block {}.", now.next)
                 } else {
-                    "There is no next.".to_owned()
+                    "No block is free.".to_owned()
                 };
                 Ok(format!("{name} is block {index}. {joined} {next}"))
             }
-            Command::Alloc { .. } => Err(format!("All blocks have {BLOCK} bytes: `alloc`.")),
+            Command::Alloc { .. } => {
+                Err(format!("Expected `alloc` without a size: all blocks have {BLOCK} bytes."))
+            }
             Command::Free { block } => {
                 let Some(at) = self.live.iter().position(|(birth, _)| name(*birth) == *block) else {
                     let live: Vec<_> = self.live.iter().map(|(birth, _)| name(*birth)).collect();
-                    return Err(format!("There is no block {block}; in use: {}.", some(&live)));
+                    return Err(format!("Unknown block {block}; in use: {}.", first_names(&live)));
                 };
                 let (_, guard) = self.live.remove(at);
                 let index = self.index(&guard);
                 guard.free().map_err(|error| capital(&error.to_string()))?;
                 Ok(format!(
-                    "{block} is free: block {index} has the number {} written into it, and is the next.",
+                    "{block} is free: block {index} holds the number {}, and is the next free block.",
                     before.next
                 ))
             }

@@ -152,8 +152,7 @@ impl Name {
             ),
             Self::Stack => (
                 "Stack with markers",
-                "A marker remembers the head. Popping to it frees all that came after it, and nothing else. A marker that was popped \
-                 is stale.",
+                "A marker remembers the head. Popping to the marker frees the blocks that were allocated after it, and no others. A popped marker is stale.",
                 &["alloc BYTES [ALIGN]", "mark", "pop MARKER", "free BLOCK"],
                 &["alloc 32", "alloc 48", "mark", "alloc 64", "alloc 16", "pop m1", "pop m1", "alloc 8"],
             ),
@@ -166,28 +165,25 @@ impl Name {
             ),
             Self::LazyPool => (
                 "Kenwright's lazy pool",
-                "16 blocks of 16 bytes. Making the pool writes nothing; each allocation lets one more block join the chain of free \
-                 ones, until all have. Three numbers are all it keeps.",
+                "16 blocks of 16 bytes. Creating the pool writes nothing; each allocation adds one more block to the chain of free blocks, until all are in it. The pool's state is three numbers.",
                 &["alloc", "free BLOCK"],
                 &["alloc", "alloc", "alloc", "free b", "free a", "alloc", "alloc"],
             ),
             Self::FirstFit => (
                 "First fit with boundary tags",
-                "Each block lies between two tags of 4 bytes with its size. After two frees there are two holes; the first that is \
-                 large enough is taken. A freed block is merged with free neighbours, which the tags tell.",
+                "Each block is between two tags of 4 bytes with its size. Two frees leave two holes; the first hole that is large enough is used. A freed block is merged with free neighbours, which the tags tell.",
                 &["alloc BYTES [ALIGN]", "free BLOCK"],
                 HOLES,
             ),
             Self::BestFit => (
                 "Best fit",
-                "Two holes, and the smallest that is large enough is taken: the large hole stays whole, and a sliver remains of the other.",
+                "Of two holes, the smallest that is large enough is used: the large hole stays unchanged, and a small rest of the other remains.",
                 &["alloc BYTES [ALIGN]", "free BLOCK"],
                 HOLES,
             ),
             Self::Buddy => (
                 "Buddy",
-                "1,024 bytes. For 65 bytes the memory is halved three times; the block has 128, and 63 are lost. Two free \
-                 buddies become one block again, and so on up.",
+                "1,024 bytes. For 65 bytes the memory is halved three times; the block has 128, and 63 are lost. Two free buddies merge into one block, repeatedly up to the largest.",
                 &["alloc BYTES [ALIGN]", "free BLOCK"],
                 &["alloc 65", "alloc 60", "alloc 200", "free a", "free b", "free c"],
             ),
@@ -200,8 +196,7 @@ impl Name {
             ),
             Self::Handles => (
                 "Handles with generations",
-                "A handle is a slot and a generation. When an object goes, its slot's generation goes on, and old handles are stale. \
-                 Two bits are three generations: after the third the slot is retired, so that no stale handle is ever right again.",
+                "A handle is a slot and a generation. When an object is freed, its slot's generation increases, and old handles are stale. Two bits allow three generations: after the third the slot is retired, so that a stale handle never becomes valid.",
                 &["alloc", "get HANDLE", "free HANDLE"],
                 &[
                     "alloc", "alloc", "get a", "free a", "get a", "alloc", "get a", "free c", "alloc",
@@ -210,8 +205,7 @@ impl Name {
             ),
             Self::HandlesWrap => (
                 "Handles that wrap",
-                "After a slot's last generation comes the first again. A handle that is three lives old finds another object, and \
-                 nothing notices: the ABA problem.",
+                "A slot's last generation is followed by the first. A handle that is three generations old finds another object, and the check cannot detect it: the ABA problem.",
                 &["alloc", "get HANDLE", "free HANDLE"],
                 &[
                     "alloc", "free a", "alloc", "free b", "alloc", "free c", "alloc", "get a", "free a",

@@ -90,27 +90,28 @@ proptest! {
 
 #[test]
 fn linear_demo_reset_frees_all_eight_blocks() {
-    let (said, last) = run(Name::Linear, Name::Linear.about().script);
-    assert_eq!(said[7], "h is at byte 224 and has 32. It took 1 look.");
-    assert_eq!(said[8], "No room for 32 bytes. Free: nothing.");
-    assert_eq!(said[9], "The head is back at byte 0: 8 blocks are freed.");
+    let (sentences, last) = run(Name::Linear, Name::Linear.about().script);
+    assert_eq!(sentences[7], "h is at byte 224 and has 32. It took 1 look.");
+    assert_eq!(sentences[8], "No room for 32 bytes. Free: nothing.");
+    assert_eq!(sentences[9], "The head is back at byte 0: 8 blocks are freed.");
     // The memory has 5 bytes in use, 11 bytes of padding, and 16 bytes in use.
     assert_eq!(&last.strip()[..10], "j---kkkk..");
 }
 
 #[test]
 fn demo_pop_frees_only_blocks_after_the_marker() {
-    let (said, last) = run(Name::Stack, &["alloc 32", "alloc 48", "mark", "alloc 64", "alloc 16", "pop m1"]);
-    assert_eq!(said[2], "m1 is the head, byte 80.");
-    assert_eq!(said[5], "The head is back at byte 80: 2 blocks are freed.");
+    let (sentences, last) =
+        run(Name::Stack, &["alloc 32", "alloc 48", "mark", "alloc 64", "alloc 16", "pop m1"]);
+    assert_eq!(sentences[2], "m1 is the head, byte 80.");
+    assert_eq!(sentences[5], "The head is back at byte 80: 2 blocks are freed.");
     assert_eq!(last.strip().replace('.', ""), "a".repeat(8) + &"b".repeat(12));
 }
 
 #[test]
 fn pool_reuses_its_hole_without_a_search() {
-    let (said, last) = run(Name::Pool, Name::Pool.about().script);
-    assert_eq!(said[4], "d is at byte 96 and has 96. It took 1 look.", "b's slot");
-    assert_eq!(said[5], "No room for 97 bytes. Free: 2016 bytes in 21 pieces, the largest 96.");
+    let (sentences, last) = run(Name::Pool, Name::Pool.about().script);
+    assert_eq!(sentences[4], "d is at byte 96 and has 96. It took 1 look.", "b's slot");
+    assert_eq!(sentences[5], "No room for 97 bytes. Free: 2016 bytes in 21 pieces, the largest 96.");
     // A block of 80 bytes in a slot of 96 wastes 16.
     assert!(last.parts.contains(&Part { at: 272, bytes: 16, is: Is::Rounding("c".to_owned()) }), "{last:?}");
 }
@@ -121,14 +122,17 @@ fn first_fit_and_best_fit_select_their_holes() {
     assert!(place(Name::FirstFit).starts_with("e is at byte 16 "), "{}", place(Name::FirstFit));
     assert!(!place(Name::BestFit).starts_with("e is at byte 16 "), "{}", place(Name::BestFit));
     let (_, last) = run(Name::BestFit, Name::BestFit.about().script);
-    assert_eq!(last.holes.count, 2, "e lies between the merged rest");
+    assert_eq!(last.holes.count, 2, "e is between the merged blocks");
 }
 
 #[test]
 fn demo_splits_and_merges_buddies() {
-    let (said, last) = run(Name::Buddy, Name::Buddy.about().script);
-    assert_eq!(said[0], "a is at byte 0 and has 128, 63 more than asked for. It took 4 looks, 3 splits.");
-    assert_eq!(said[5], "c is free. It took 2 looks, 2 merges.");
+    let (sentences, last) = run(Name::Buddy, Name::Buddy.about().script);
+    assert_eq!(
+        sentences[0],
+        "a is at byte 0 and has 128, 63 more than requested. It took 4 looks, 3 splits."
+    );
+    assert_eq!(sentences[5], "c is free. It took 2 looks, 2 merges.");
     assert_eq!(last.facts, [("free blocks".to_owned(), "1 of 1024 bytes".to_owned())]);
 }
 
@@ -144,16 +148,16 @@ fn tlsf_search_starts_at_a_sufficient_class() {
 
 #[test]
 fn refused_demo_command_leaves_the_state_unchanged() {
-    for (name, text, said) in [
+    for (name, text, sentences) in [
         (Name::Buddy, "free a", "There is no block a; in use: none."),
         (Name::Buddy, "mark", "Only linear allocators and stacks have a head to mark."),
         (Name::Stack, "reset", "Only a linear allocator frees all at once."),
         (Name::Stack, "pop m1", "There is no marker m1; `mark` makes one."),
-        (Name::Linear, "alloc 8 3", "3 is no alignment: expected a power of two"),
+        (Name::Linear, "alloc 8 3", "3 is not an alignment: expected a power of two"),
     ] {
         let mut demo = name.make().unwrap();
         let scene = demo.act(&command(text));
-        assert_eq!((scene.said.as_str(), scene.refused), (said, true));
+        assert_eq!((scene.said.as_str(), scene.refused), (sentences, true));
         check(name, &scene);
     }
     for text in ["", "alloc x", "alloc 1 2 3", "free", "frob a"] {
@@ -164,57 +168,57 @@ fn refused_demo_command_leaves_the_state_unchanged() {
 
 #[test]
 fn lazily_initialized_pool_links_one_block_per_allocation() {
-    let (said, last) = run(Name::LazyPool, Name::LazyPool.about().script);
+    let (sentences, last) = run(Name::LazyPool, Name::LazyPool.about().script);
     assert_eq!(
-        said[0],
-        "a is block 0. Block 0 joins the chain now: it is written for the first time. The next is block 1."
+        sentences[0],
+        "a is block 0. Block 0 joins the chain of free blocks: it is written for the first time. The next free block is block 1."
     );
-    assert_eq!(said[3], "b is free: block 1 has the number 3 written into it, and is the next.");
+    assert_eq!(sentences[3], "b is free: block 1 holds the number 3, and is the next free block.");
     // The freed blocks are allocated again, last freed first; each allocation also adds one more block to the list.
-    assert!(said[5].starts_with("d is block 0. Block 3 joins"), "{}", said[5]);
-    assert!(said[6].starts_with("e is block 1. Block 4 joins"), "{}", said[6]);
+    assert!(sentences[5].starts_with("d is block 0. Block 3 joins"), "{}", sentences[5]);
+    assert!(sentences[6].starts_with("e is block 1. Block 4 joins"), "{}", sentences[6]);
     assert_eq!(last.strip(), format!("ddddeeeecccc....|...{}", "_".repeat(44)));
     let all = vec!["alloc"; 17];
-    let (said, _) = run(Name::LazyPool, &all);
-    assert!(said[15].ends_with("There is no next."), "{}", said[15]);
-    assert_eq!(said[16], "All 16 blocks are in use.");
+    let (sentences, _) = run(Name::LazyPool, &all);
+    assert!(sentences[15].ends_with("No block is free."), "{}", sentences[15]);
+    assert_eq!(sentences[16], "All 16 blocks are in use.");
 }
 
 #[test]
 fn demo_slot_retires_after_its_last_generation() {
-    let (said, last) = run(Name::Handles, Name::Handles.about().script);
-    assert_eq!(said[4], "a is stale: its generation differs from the slot's.");
-    assert!(said[9].ends_with("is retired: it is never used again."), "{}", said[9]);
-    assert_eq!(said[11], "a is stale: its generation differs from the slot's.");
+    let (sentences, last) = run(Name::Handles, Name::Handles.about().script);
+    assert_eq!(sentences[4], "a is stale: its generation differs from the slot's.");
+    assert!(sentences[9].ends_with("is retired: it is never used again."), "{}", sentences[9]);
+    assert_eq!(sentences[11], "a is stale: its generation differs from the slot's.");
     assert_eq!(&last.strip()[..24], format!("{}bbbbbbbbeeeeeeee", "#".repeat(8)));
-    let (said, last) = run(Name::HandlesWrap, Name::HandlesWrap.about().script);
+    let (sentences, last) = run(Name::HandlesWrap, Name::HandlesWrap.about().script);
     assert_eq!(
-        said[7],
-        "a finds d, which is not its object: the generation has wrapped, and nothing notices."
+        sentences[7],
+        "a finds d, which is not its object: the generation has wrapped, and the check cannot detect it."
     );
     assert_eq!(
-        said[8],
-        "a freed d: the generation had wrapped, and the stale handle was taken for the object's own."
+        sentences[8],
+        "a freed d: the generation had wrapped, so the stale handle matched another object."
     );
     assert_eq!(last.facts[4], ("retired slots".to_owned(), "0".to_owned()));
 }
 
 #[test]
 fn demo_walk_loads_whole_cache_lines() {
-    let (said, last) = run(Name::Layout, &["walk position.x structs"]);
+    let (sentences, last) = run(Name::Layout, &["walk position.x structs"]);
     assert_eq!(
-        said[0],
+        sentences[0],
         "16 structs as structs, position.x: 8 lines of 64 bytes are loaded, and 12 % of the bytes are used."
     );
     let used: usize =
         last.parts.iter().filter(|part| matches!(part.is, Is::Used(_))).map(|part| part.bytes).sum();
     assert_eq!(used, 16 * 4);
-    let (said, _) = run(Name::Layout, &["walk position.x numbers", "walk x structs"]);
+    let (sentences, _) = run(Name::Layout, &["walk position.x numbers", "walk x structs"]);
     assert_eq!(
-        said[0],
+        sentences[0],
         "16 structs as numbers, position.x: 1 line of 64 bytes is loaded, and 100 % of the bytes are used."
     );
-    assert!(said[1].starts_with("Expected `walk position.x`"), "{}", said[1]);
+    assert!(sentences[1].starts_with("Expected `walk position.x`"), "{}", sentences[1]);
 }
 
 #[test]
@@ -225,7 +229,7 @@ fn race_sends_identical_requests_to_each_allocator() {
         assert_eq!(scenes.len(), 61);
         let mut demo = name.allocator_for_race().unwrap();
         let typed = race.commands.iter().map(|text| demo.act(&command(text)));
-        assert_eq!(typed.collect::<Vec<_>>(), scenes[1..], "as when they are typed");
+        assert_eq!(typed.collect::<Vec<_>>(), scenes[1..], "the same output as for typed commands");
         assert!(scenes.iter().all(|scene| scene.bytes() == 1024), "{name:?}");
     }
     assert_eq!(

@@ -31,22 +31,22 @@ fn largest(text: &str) -> Result<usize, String> {
 #[derive(Default)]
 struct Mean {
     weight: f64,
-    asked: f64,
+    requested: f64,
     taken: f64,
     ratio: f64,
 }
 
 impl Mean {
-    fn add(&mut self, asked: usize, taken: f64, weight: f64) {
-        let asked = asked as f64;
+    fn add(&mut self, requested: usize, taken: f64, weight: f64) {
+        let requested = requested as f64;
         self.weight += weight;
-        self.asked += asked * weight;
+        self.requested += requested * weight;
         self.taken += taken * weight;
-        self.ratio += taken / asked * weight;
+        self.ratio += taken / requested * weight;
     }
     /// Returns two ratios of taken to requested bytes: the ratio of the sums, and the mean over the sizes.
     fn ratios(&self) -> [f64; 2] {
-        [self.taken / self.asked, self.ratio / self.weight]
+        [self.taken / self.requested, self.ratio / self.weight]
     }
 }
 
@@ -55,7 +55,7 @@ fn layout(size: usize) -> anyhow::Result<Layout> {
 }
 
 /// Returns the bytes that a block of `size` takes up.
-fn taken(buddy: &mut Buddy, size: usize) -> anyhow::Result<usize> {
+fn block_bytes(buddy: &mut Buddy, size: usize) -> anyhow::Result<usize> {
     let block =
         buddy.alloc(layout(size)?).with_context(|| format!("no room for {size} bytes in an empty heap"))?;
     let taken = buddy.range(&block).len();
@@ -90,7 +90,7 @@ impl Buddies {
         let mut curve = Vec::new();
         // Sizes below the smallest block reveal nothing about powers of two.
         for size in 16..=self.largest {
-            let bytes = taken(&mut buddy, size)?;
+            let bytes = block_bytes(&mut buddy, size)?;
             even.add(size, bytes as f64, 1.0);
             octaves.add(size, bytes as f64, 1.0 / size as f64);
             if size <= slabs_to {
@@ -102,16 +102,16 @@ impl Buddies {
             }
         }
         let mut table = Table::new(
-            "Memory taken, times what was asked for",
+            "Memory used, divided by the requested bytes",
             &["sizes", "all taken of all asked", "mean of each size's own", "wasted, % of what is taken"],
         );
         let range = format!("16 to {}", self.largest);
         let page = format!("16 to {slabs_to}");
         let rows = [
-            (format!("{range}, each as often"), even.ratios()),
-            (format!("{range}, each doubling as often"), octaves.ratios()),
-            (format!("{page}, each as often"), small.ratios()),
-            (format!("{page}, each in slabs of its own"), slabs.ratios()),
+            (format!("{range}, uniform"), even.ratios()),
+            (format!("{range}, uniform in each doubling"), octaves.ratios()),
+            (format!("{page}, uniform"), small.ratios()),
+            (format!("{page}, with slabs for each size"), slabs.ratios()),
         ];
         for (name, [all, own]) in &rows {
             let wasted = Value::Number((1.0 - 1.0 / all) * 100.0, 1);
@@ -120,11 +120,10 @@ impl Buddies {
         findings.table(table);
         let ([even_all, _], [_, octaves_own]) = (rows[0].1, rows[1].1);
         findings.claim(Claim {
-            says: "a buddy allocator takes about 1.44 times what is asked for".into(),
+            says: "a buddy allocator takes about 1.44 times the requested bytes".into(),
             source: "Russell 1977, as the tutorial Memory Allocators from Scratch cites it".into(),
             found: format!(
-                "{octaves_own:.3} is the mean of each size's ratio where each doubling is as often; where each size is as \
-                 often, {even_all:.3} times the bytes asked for are taken"
+                "{octaves_own:.3} is the mean ratio if doublings are equally frequent; if sizes are equally frequent, {even_all:.3} times the requested bytes are used"
             ),
             holds: if (octaves_own - 1.44).abs() < 0.01 { Holds::Partly } else { Holds::No },
             measured: false,
@@ -133,14 +132,14 @@ impl Buddies {
         findings.claim(Claim {
             says: "a buddy allocator wastes a quarter of its memory".into(),
             source: "folklore".into(),
-            found: format!("{wasted:.1} % of what is taken where each size is as often: for that case the folklore is exact"),
+            found: format!("{wasted:.1} % of the used memory if sizes are equally frequent: for that case the folklore is exact"),
             holds: if (wasted - 25.0).abs() < 1.0 { Holds::Partly } else { Holds::No },
             measured: false,
         });
-        let odd = taken(&mut buddy, 65)?;
+        let odd = block_bytes(&mut buddy, 65)?;
         let half = (odd - 65) as f64 * 100.0 / odd as f64;
         findings.claim(Claim {
-            says: "65 bytes take 128, of which 49 % are waste".into(),
+            says: "65 bytes use a block of 128, of which 49 % are waste".into(),
             source: "Memory Allocators from Scratch".into(),
             found: format!(
                 "{odd} bytes, {half:.1} % of them waste, and none of it can be used while the block lives"
@@ -152,7 +151,7 @@ impl Buddies {
             says: "put slabs over the buddy rather than hand it raw sizes".into(),
             source: "Memory Allocators from Scratch".into(),
             found: format!(
-                "{:.3} times what was asked for in slabs, {:.3} without",
+                "{:.3} times the requested bytes with slabs, {:.3} without",
                 rows[3].1[0], rows[2].1[0]
             ),
             holds: if rows[3].1[0] < rows[2].1[0] { Holds::Yes } else { Holds::No },
@@ -160,8 +159,8 @@ impl Buddies {
         });
         findings.chart(Chart {
             title: "Memory taken by a size".into(),
-            x: Axis::linear("bytes asked for"),
-            y: Axis::linear("times what was asked for"),
+            x: Axis::linear("requested bytes"),
+            y: Axis::linear("times the requested bytes"),
             series: vec![Series { name: "buddy".into(), points: curve }],
             measured: false,
         });
@@ -172,7 +171,7 @@ impl Buddies {
 /// Counts the splits and merges when one small block is allocated in an empty heap and freed.
 fn steps(findings: &mut Findings) -> anyhow::Result<()> {
     let mut table = Table::new(
-        "The smallest block from an empty heap, and back",
+        "Allocating the smallest block from an empty heap, and freeing it",
         &["heap, bytes", "splits", "merges", "log2 of the heap's smallest blocks"],
     );
     let mut logarithmic = true;

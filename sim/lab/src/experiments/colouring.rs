@@ -39,13 +39,13 @@ fn sets(text: &str) -> Result<u32, String> {
 }
 
 /// A common cache geometry, which is used for counts that are equal on any machine.
-const USUAL: Cache = Cache { sets: 64, ways: 8, line: 64 };
+const COMMON_CACHE: Cache = Cache { sets: 64, ways: 8, line: 64 };
 /// The smallest difference that counts, in misses per thousand accesses.
 const MISSES: f64 = 50.0;
 /// The smallest difference in time that counts, as a fraction.
 const TIME: f64 = 0.1;
 /// The largest number of bytes that all objects together may have.
-const MOST: u64 = 1 << 30;
+const MAX_BYTES: u64 = 1 << 30;
 
 /// A set-associative cache that evicts the least recently used line.
 struct Lines {
@@ -107,7 +107,7 @@ impl Slabs {
 }
 
 /// Returns the misses per thousand accesses of a repeated walk, and the number of cache sets that the walk uses.
-fn missed(addresses: &[usize], cache: Cache) -> (f64, usize) {
+fn model_misses(addresses: &[usize], cache: Cache) -> (f64, usize) {
     let mut cache = Lines::new(cache);
     addresses.iter().for_each(|a| cache.touch(*a));
     let cold = cache.misses;
@@ -140,7 +140,7 @@ impl Effect {
         match ratio {
             r if yes(r.at_most(1.0 - TIME)) => Some(Self::Better),
             r if yes(r.at_least(1.0 + TIME)) => Some(Self::Worse),
-            r if yes(r.between(1.0 - TIME, 1.0 + TIME)) => Some(Self::None),
+            r if yes(r.is_between(1.0 - TIME, 1.0 + TIME)) => Some(Self::None),
             _ => None,
         }
     }
@@ -152,7 +152,7 @@ impl Effect {
 
 /// The source of the cache geometry that the model uses.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Whose {
+enum GeometrySource {
     Given,
     Usual,
     Machines,
@@ -160,16 +160,16 @@ enum Whose {
 
 impl Colouring {
     /// Returns the cache geometry that the model uses.
-    fn cache(&self, context: &Context<'_>) -> (Cache, Whose) {
+    fn cache(&self, context: &Context<'_>) -> (Cache, GeometrySource) {
         match (self.sets, self.ways, context.exact) {
-            (None, None, true) => (USUAL, Whose::Usual),
+            (None, None, true) => (COMMON_CACHE, GeometrySource::Usual),
             (None, None, false) => match Cache::nearest() {
-                Some(cache) => (cache, Whose::Machines),
-                None => (USUAL, Whose::Usual),
+                Some(cache) => (cache, GeometrySource::Machines),
+                None => (COMMON_CACHE, GeometrySource::Usual),
             },
             (sets, ways, _) => {
-                let (sets, ways) = (sets.unwrap_or(USUAL.sets), ways.unwrap_or(USUAL.ways));
-                (Cache { sets, ways, ..USUAL }, Whose::Given)
+                let (sets, ways) = (sets.unwrap_or(COMMON_CACHE.sets), ways.unwrap_or(COMMON_CACHE.ways));
+                (Cache { sets, ways, ..COMMON_CACHE }, GeometrySource::Given)
             }
         }
     }
@@ -186,22 +186,22 @@ impl Colouring {
         bounded(
             &options,
             objects as u64 * u64::from(largest),
-            MOST,
+            MAX_BYTES,
             "bytes of objects, three quarters of the lines",
         )?;
         // Figures that depend on this machine's cache are marked.
-        let mark = if whose == Whose::Machines { "~" } else { "" };
+        let mark = if whose == GeometrySource::Machines { "~" } else { "" };
         let counted = ["sets used", "sets, coloured", "misses in 1000", "misses, coloured"];
         let counted = counted.map(|name| format!("{mark}{name}"));
         let mut columns = vec!["object, bytes", "slab, bytes", "colours"];
         columns.extend(counted.iter().map(String::as_str));
         columns.extend(["~ns a touch", "~ns, coloured", "~coloured of plain", "~model and clock"]);
         let title = format!(
-            "First words of {objects} objects, walked again and again; {sets} sets of {ways} lines of {line} bytes, {}",
+            "Repeated walks over the first words of {objects} objects; {sets} sets of {ways} lines of {line} bytes, {}",
             match whose {
-                Whose::Given => "as given by --sets and --ways",
-                Whose::Usual => "a common geometry of processors",
-                Whose::Machines => "this machine's first-level cache, as its system reports",
+                GeometrySource::Given => "as given by --sets and --ways",
+                GeometrySource::Usual => "a common geometry of processors",
+                GeometrySource::Machines => "this machine's first-level cache, as its system reports",
             }
         );
         let mut table = Table::new(title, &columns);
@@ -219,7 +219,7 @@ impl Colouring {
                 let addresses = side.addresses(objects);
                 order.iter().map(|i| addresses[*i]).collect::<Vec<_>>()
             });
-            let counts = [0, 1].map(|side| missed(&addresses[side], cache));
+            let counts = [0, 1].map(|side| model_misses(&addresses[side], cache));
             let misses = counts.map(|(misses, _)| misses);
             slackless += usize::from(colours == 1);
             better += usize::from(misses[1] < misses[0]);
@@ -254,7 +254,7 @@ impl Colouring {
         drop(stage);
         findings.table(table);
         findings.bars(Bars {
-            measured: whose == Whose::Machines,
+            measured: whose == GeometrySource::Machines,
             ..Bars::exact(
                 "Misses of the model by the size of objects",
                 Axis::linear("misses in 1000 touches"),
@@ -273,7 +273,7 @@ impl Colouring {
                 (_, 0) if better == all => Holds::Yes,
                 _ => Holds::Partly,
             },
-            measured: whose == Whose::Machines,
+            measured: whose == GeometrySource::Machines,
         });
         if !context.exact {
             disagreements(&mut findings, whose, &agreement);
@@ -287,22 +287,22 @@ impl Colouring {
 }
 
 /// Reports if the model can be trusted on this machine.
-fn disagreements(findings: &mut Findings, whose: Whose, agreement: &[(&u32, Holds)]) {
+fn disagreements(findings: &mut Findings, whose: GeometrySource, agreement: &[(&u32, Holds)]) {
     let sizes = |wanted| {
         let sizes = agreement.iter().filter(|(_, holds)| *holds == wanted).map(|(size, _)| size.to_string());
         sizes.collect::<Vec<_>>()
     };
     let list = |sizes: Vec<String>| if sizes.is_empty() { "none".to_owned() } else { sizes.join(", ") };
     let other = match whose {
-        Whose::Machines => "",
+        GeometrySource::Machines => "",
         _ => "; the cache that is modelled is not known to be this machine's",
     };
     findings.claim(Claim {
-        says: "the model's misses tell which walk is faster".into(),
-        source: "this experiment's model: it forgets the line used longest ago, and knows nothing of what lies behind the cache"
+        says: "the model's misses predict which walk is faster".into(),
+        source: "this experiment's model: it evicts the least recently used line, and ignores the levels behind the cache"
             .into(),
         found: format!(
-            "against the clock of this machine they agree for {} of {} sizes, disagree for {}, undecided for {}; {MISSES} misses in \
+            "the misses agree with the times on this machine for {} of {} sizes, disagree for {}, and are undecided for {}; {MISSES} misses in \
              1,000 and {:.0} % of the time count as a difference{other}",
             sizes(Holds::Yes).len(),
             agreement.len(),
@@ -371,8 +371,8 @@ mod tests {
         let time =
             |ratio: f64| Effect::of_time(Spread::of(vec![ratio - 0.01, ratio, ratio, ratio, ratio + 0.01]));
         assert_eq!([0.8, 1.0, 1.3].map(time), [Effect::Better, Effect::None, Effect::Worse].map(Some));
-        assert_eq!(time(0.9), None, "the interval has the limit in it");
-        assert_eq!(Effect::of_time(Spread::of(vec![0.5])), None, "one round tells nothing");
+        assert_eq!(time(0.9), None, "the interval contains the limit");
+        assert_eq!(Effect::of_time(Spread::of(vec![0.5])), None, "one round gives no interval");
         let fewer = Effect::of_misses([300.0, 20.0]);
         assert_eq!((fewer, Effect::of_misses([300.0, 290.0])), (Effect::Better, Effect::None));
         let verdicts = [time(0.8), time(1.0), time(1.3), None].map(|clock| fewer.agrees(clock));

@@ -1,7 +1,7 @@
 //! The experiment on object caching: objects stay constructed while they are free (Bonwick, "The Slab Allocator",
 //! 1994).
 
-use super::{Context, bounded, counted};
+use super::{Context, bounded, counting_subsystem};
 use crate::findings::clock::{self, Spread};
 use crate::findings::{Axis, Chart, Claim, Findings, Holds, Series, Table};
 use clap::Args;
@@ -51,14 +51,14 @@ impl Object {
 }
 
 /// One of the two ways to get objects; it has its own subsystem.
-struct Side {
+struct ObjectSource {
     cache: ObjectCache<Object>,
     words: u16,
     kept: bool,
     constructed: Arc<Counter>,
 }
 
-impl Side {
+impl ObjectSource {
     fn new(subsystem: &Subsystem, words: u16, kept: bool) -> anyhow::Result<Self> {
         let constructed = Arc::new(Counter::new(0));
         let counter = constructed.clone();
@@ -93,7 +93,7 @@ impl Side {
 /// Returns the number of constructions for a burst size, once with objects that are kept constructed and once without.
 fn counts(words: u16, burst: u32, bursts: u32) -> anyhow::Result<[u64; 2]> {
     let count = |kept| {
-        let side = Side::new(&counted()?, words, kept)?;
+        let side = ObjectSource::new(&counting_subsystem()?, words, kept)?;
         side.bursts(burst, bursts)?;
         anyhow::Ok(side.constructed.get())
     };
@@ -104,7 +104,7 @@ fn counts(words: u16, burst: u32, bursts: u32) -> anyhow::Result<[u64; 2]> {
 /// anew, and the ratio.
 fn times(context: &Context<'_>, words: u16, burst: u32, bursts: u32) -> anyhow::Result<[Spread; 3]> {
     let subsystem = Subsystem::new(Config::default())?;
-    let sides = [Side::new(&subsystem, words, true)?, Side::new(&subsystem, words, false)?];
+    let sides = [ObjectSource::new(&subsystem, words, true)?, ObjectSource::new(&subsystem, words, false)?];
     let mut refused = Ok(());
     let samples = clock::rounds(context.rounds(), 2, |i| {
         let time = clock::nanoseconds(|| refused = sides[i].bursts(burst, bursts));
@@ -166,7 +166,7 @@ impl Constructors {
         if let Some((words, ratio)) = last {
             findings.claim(Claim {
                 says:
-                    "state that is kept constructed while an object is free saves the constructor at each use"
+                    "keeping free objects constructed saves the constructor at each use"
                         .into(),
                 source: "Bonwick 1994".into(),
                 found: format!(

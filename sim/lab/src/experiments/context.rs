@@ -40,13 +40,13 @@ impl Context<'_> {
 /// Checks options that are each in their range, but together may request too much time or memory.
 ///
 /// # Errors
-/// Fails if `asked`, a number of things `of`, exceeds `most`; the message names the options.
-pub(super) fn bounded(options: &str, asked: u64, most: u64, of: &str) -> anyhow::Result<()> {
-    ensure!(asked <= most, "{options}: {asked} {of}; expected {most} at most");
+/// Fails if `requested`, a number of things `of`, exceeds `most`; the message names the options.
+pub(super) fn bounded(options: &str, requested: u64, most: u64, of: &str) -> anyhow::Result<()> {
+    ensure!(requested <= most, "{options}: {requested} {of}; expected {most} at most");
     Ok(())
 }
 
 /// Returns a subsystem with four simulated CPUs, whose counts are equal on any machine.
-pub(super) fn counted() -> anyhow::Result<Subsystem> {
+pub(super) fn counting_subsystem() -> anyhow::Result<Subsystem> {
     Ok(Subsystem::new(Config::new(PageConfig::default_for(Cpus::simulated(4, 1)?)))?)
 }

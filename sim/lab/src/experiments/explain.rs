@@ -50,7 +50,7 @@ impl Explain {
         let mut findings = Findings::new("explain", &question, context.seed);
         match self.name {
             Some(sheet) => page(sheet, &mut findings),
-            None => all(&mut findings),
+            None => show_overview(&mut findings),
         }
         let names: Vec<Name> = sheets.iter().filter_map(|sheet| sheet.in_lab).collect();
         if !names.is_empty() {
@@ -64,7 +64,7 @@ impl Explain {
 }
 
 /// Shows the overview of all pages of the cheat sheet, and the advice.
-fn all(findings: &mut Findings) {
+fn show_overview(findings: &mut Findings) {
     let columns = ["name", "sizes", "lifetimes", "worst case of an allocation", "waste", "who ships it"];
     let mut table = Table::new("The cheat sheet; `uslab lab explain NAME` has a page of each", &columns);
     for sheet in &CHEAT_SHEETS {
@@ -73,7 +73,7 @@ fn all(findings: &mut Findings) {
     }
     findings.table(table);
     let mut table = Table::new(
-        "Which for what: ask for lifetimes first, then for sizes",
+        "Choosing an allocator: consider lifetimes first, then sizes",
         &["sizes", "lifetimes", "take"],
     )
     .named_by(2);
@@ -122,14 +122,14 @@ fn under_load(context: &Context<'_>, names: &[Name], findings: &mut Findings) ->
         &[&["allocator"], &MEASURED[..]].concat(),
     );
     for (name, run) in names.iter().zip(&runs) {
-        table.row([vec![name.shown().into()], measured(run)].concat());
+        table.row([vec![name.display_name().into()], measured(run)].concat());
     }
     findings.table(table);
     let looked_into = names.iter().zip(&runs).filter(|(_, run)| run.known);
-    let bars = looked_into.map(|(name, run)| (name.shown(), run.peak_ratio()));
+    let bars = looked_into.map(|(name, run)| (name.display_name(), run.peak_ratio()));
     findings.bars(Bars::exact(
         "Bytes taken, each at the peak",
-        Axis::linear("times what was asked for"),
+        Axis::linear("times the requested bytes"),
         bars,
     ));
     findings

@@ -28,7 +28,7 @@ pub struct FiftyPercent {
 }
 
 /// The largest number of inspected blocks, whose inspection takes about a minute.
-const MOST: u64 = 4_000_000_000;
+const MAX_INSPECTED: u64 = 4_000_000_000;
 
 /// The distribution of requested sizes.
 #[derive(Clone, Copy)]
@@ -67,7 +67,7 @@ const GRANULES: [usize; 2] = [1, 16];
 
 /// The results for the second half of the run: holes per block, the fraction of allocations that left a remainder, and
 /// steps per search.
-struct Found {
+struct SecondHalf {
     holes: f64,
     rest: f64,
     steps: f64,
@@ -82,13 +82,13 @@ impl FiftyPercent {
         (fit, order): (Fit, Order),
         granule: usize,
         sizes: Sizes,
-    ) -> anyhow::Result<Found> {
-        const ROOM: &str = "room: the heap is twice as large";
+    ) -> anyhow::Result<SecondHalf> {
+        const LARGER_HEAP: &str = "room: the heap is twice as large";
         // The heap has room for twice the used memory, so that nothing is refused.
         let mut heap = Headerless::new(blocks as usize * 4096, granule, fit, order);
         let mut held = Vec::new();
         for _ in 0..blocks {
-            held.push(heap.alloc(sizes.pick(&mut rng)).context(ROOM)?);
+            held.push(heap.alloc(sizes.pick(&mut rng)).context(LARGER_HEAP)?);
         }
         let (mut holes, mut samples, mut curve) = (0.0, 0.0, Vec::new());
         let mut before = (heap.splits(), heap.steps());
@@ -98,7 +98,7 @@ impl FiftyPercent {
             }
             for _ in 0..blocks {
                 heap.free(held.swap_remove(rng.random_range(0..held.len())));
-                held.push(heap.alloc(sizes.pick(&mut rng)).context(ROOM)?);
+                held.push(heap.alloc(sizes.pick(&mut rng)).context(LARGER_HEAP)?);
             }
             // The free memory after the last block is not one of the rule's holes.
             let ratio = heap.holes().saturating_sub(1) as f64 / held.len() as f64;
@@ -109,7 +109,7 @@ impl FiftyPercent {
             }
         }
         let allocs = f64::from(blocks) * samples;
-        Ok(Found {
+        Ok(SecondHalf {
             holes: holes / samples,
             rest: (heap.splits() - before.0) as f64 / allocs,
             steps: (heap.steps() - before.1) as f64 / allocs,
@@ -125,7 +125,12 @@ impl FiftyPercent {
         let blocks = if context.quick { (self.blocks / 4).max(10) } else { self.blocks };
         let options = format!("--blocks {} --turnovers {}", self.blocks, self.turnovers);
         let looks = u64::from(blocks).pow(2) * u64::from(self.turnovers);
-        bounded(&options, looks, MOST, "looks at blocks or so, blocks times blocks times turnovers")?;
+        bounded(
+            &options,
+            looks,
+            MAX_INSPECTED,
+            "looks at blocks or so, blocks times blocks times turnovers",
+        )?;
         let mut table = Table::new(
             format!("{blocks} blocks, turned over {} times", self.turnovers),
             &[
@@ -199,8 +204,7 @@ impl FiftyPercent {
             measured: false,
         });
         findings.note(format!(
-            "Half of the part of allocations that left a rest gives the holes to within {worst:.3} a block, whatever the policy and \
-             the granule."
+            "Half the fraction of allocations that left a rest predicts the holes per block to within {worst:.3}, for every policy and granule."
         ));
         findings.chart(Chart {
             title: "Holes a block, sizes 16 to 2048 to the byte".into(),

@@ -11,7 +11,7 @@ mod over_time;
 mod policy;
 
 use super::Context;
-use super::load::{Load, Loaded, memory};
+use super::load::{Load, LoadedWorkload, memory};
 use crate::allocators::drive::Sample;
 use crate::allocators::heap::{Fit, Order};
 use crate::allocators::registry::Name;
@@ -41,7 +41,7 @@ pub struct Fragmentation {
 
 /// Runs all policies with one seed. Each policy has the fraction of memory in use that the buddy allocator has in
 /// `bytes` bytes.
-fn at_equal_use(bytes: usize, loaded: &Loaded) -> anyhow::Result<Vec<Run>> {
+fn at_equal_use(bytes: usize, loaded: &LoadedWorkload) -> anyhow::Result<Vec<Run>> {
     let [buddy, others @ ..] = &Policy::ALL;
     let first = buddy.run(bytes, loaded)?;
     let share = first.in_use() / 100.0;
@@ -137,7 +137,7 @@ fn pools_keep_theirs(findings: &mut Findings, kept: &[f64]) {
         says: "a pool's largest free block stays as large as it was".into(),
         source: "Memory Allocators from Scratch".into(),
         found: format!(
-            "pools by class keep {least:.0} % of it, a page, in each of {} seeds; 95 % counts as all",
+            "pools by class keep {least:.0} % of this block, one page, in each of {} seeds; 95 % counts as all",
             kept.len()
         ),
         holds: Holds::then_some_text(least >= 95.0),
@@ -208,7 +208,7 @@ mod tests {
     use crate::allocators::drive::Outcome;
     use uslab_output::Progress;
 
-    fn loaded() -> Loaded {
+    fn loaded() -> LoadedWorkload {
         let progress = Progress::new();
         let context = Context { seed: 1, exact: true, quick: false, progress: &progress };
         Load::of(&context, "uniform:16..1024", "bimodal:20,2000,0.1", 10_000).unwrap()

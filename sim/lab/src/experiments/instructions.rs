@@ -18,7 +18,7 @@ use uslab::pool::{HeapArea, IndexPool, Initialise, SafePool};
 
 /// A case to count: an allocation and a free, with an allocator and the state of its heap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-#[expect(missing_docs, reason = "an allocator and the state of its heap")]
+#[expect(missing_docs, reason = "the name must have an allocator and the state of its heap")]
 pub enum Case {
     TlsfEmpty,
     TlsfFull,
@@ -110,8 +110,8 @@ impl Instructions {
 /// # Errors
 /// Fails if valgrind is installed but fails.
 fn of_a_pair(case: Case) -> anyhow::Result<Option<f64>> {
-    let program = std::env::current_exe().context("this program's own file")?;
-    let name = case.to_possible_value().context("a case has a name")?;
+    let program = std::env::current_exe().context("cannot find this program's file")?;
+    let name = case.to_possible_value().context("the case has no name")?;
     let count = |operations: u32| -> anyhow::Result<Option<u64>> {
         let mut valgrind = Command::new("valgrind");
         valgrind.args(["--tool=callgrind", "--callgrind-out-file=/dev/null"]).arg(&program);

@@ -46,7 +46,7 @@ struct Causes {
 }
 
 /// The durations of calls.
-struct Times {
+struct CallTimes {
     all: Histogram<u64>,
     /// The durations of all calls that no other program interrupted.
     own: Histogram<u64>,
@@ -54,18 +54,18 @@ struct Times {
 }
 
 /// The durations of the calls to one allocator.
-struct Measured {
-    allocs: Times,
-    frees: Times,
+struct AllocatorTimes {
+    allocs: CallTimes,
+    frees: CallTimes,
     /// The duration, in nanoseconds, of all allocations and frees in the worst frame: including calls that another
     /// program interrupted, and excluding them.
     worst_frame: [u64; 2],
 }
 
-impl Measured {
+impl AllocatorTimes {
     /// Sums the durations of all rounds.
     fn sum(rounds: Vec<Self>) -> anyhow::Result<Self> {
-        let mut sum = Self { allocs: Times::new()?, frees: Times::new()?, worst_frame: [0; 2] };
+        let mut sum = Self { allocs: CallTimes::new()?, frees: CallTimes::new()?, worst_frame: [0; 2] };
         for round in rounds {
             sum.allocs.add(&round.allocs)?;
             sum.frees.add(&round.frees)?;
@@ -81,7 +81,7 @@ const FRESH: usize = 0;
 const FRAGMENTED: usize = 1;
 const LINEAR: usize = 2;
 
-impl Times {
+impl CallTimes {
     fn new() -> anyhow::Result<Self> {
         Ok(Self { all: histogram()?, own: histogram()?, causes: Causes::default() })
     }
@@ -99,7 +99,7 @@ impl Times {
     fn record(&mut self, nanoseconds: u64, clock: &mut Clock) -> bool {
         self.all.saturating_record(nanoseconds);
         let descheduled = nanoseconds >= SLOW && {
-            let [faults, switches] = clock.since();
+            let [faults, switches] = clock.faults_and_switches();
             let cause = match (switches, faults) {
                 (true, _) => &mut self.causes.switches,
                 (_, true) => &mut self.causes.faults,
@@ -141,7 +141,7 @@ impl Clock {
     }
     /// Returns two values: `true` if page faults occurred since the last check, and `true` if context switches
     /// occurred.
-    fn since(&mut self) -> [bool; 2] {
+    fn faults_and_switches(&mut self) -> [bool; 2] {
         let now = usage();
         let since = [now.0 > self.before.0, now.1 > self.before.1];
         (self.before, self.last) = (now, Instant::now());
@@ -170,21 +170,21 @@ impl Latency {
         allocator: &mut A,
         alloc: impl Fn(&mut A, Layout) -> Option<B>,
         free: impl Fn(&mut A, B),
-    ) -> anyhow::Result<Measured> {
+    ) -> anyhow::Result<AllocatorTimes> {
         let mut rng = context.rng();
-        let (mut allocs, mut frees, mut worst_frame) = (Times::new()?, Times::new()?, [0; 2]);
+        let (mut allocs, mut frees, mut worst_frame) = (CallTimes::new()?, CallTimes::new()?, [0; 2]);
         let mut held = Vec::with_capacity(self.allocations as usize);
         let mut clock = Clock::new();
         for _ in 0..frames {
             let mut frame = [0; 2];
-            let mut add = |times: &mut Times, took: u64, clock: &mut Clock| {
+            let mut add = |times: &mut CallTimes, took: u64, clock: &mut Clock| {
                 frame[0] += took;
                 frame[1] += if times.record(took, clock) { took } else { 0 };
             };
             for _ in 0..self.allocations {
                 let layout = Layout::from_size_align(rng.random_range(16..=1024), 16)?;
                 let (took, block) = clock.time(|| alloc(allocator, layout));
-                held.push(block.context("no room for a frame")?);
+                held.push(block.context("the memory has no room for a frame")?);
                 add(&mut allocs, took, &mut clock);
             }
             for block in held.drain(..) {
@@ -193,7 +193,7 @@ impl Latency {
             }
             worst_frame = [0, 1].map(|i| worst_frame[i].max(frame[i]));
         }
-        Ok(Measured { allocs, frees, worst_frame })
+        Ok(AllocatorTimes { allocs, frees, worst_frame })
     }
 
     pub(super) fn run(&self, context: &Context<'_>) -> anyhow::Result<Findings> {
@@ -216,7 +216,7 @@ impl Latency {
         let rounds = context.rounds();
         let frames = (context.scale(self.frames as usize) / rounds).max(1);
         let stage = context.progress.stage("latency", (NAMES.len() * rounds) as u64);
-        let mut all: [Vec<Measured>; 4] = Default::default();
+        let mut all: [Vec<AllocatorTimes>; 4] = Default::default();
         for round in 0..rounds {
             for (done, i) in clock::turns(round, NAMES.len()).enumerate() {
                 all[i].push(match i {
@@ -248,7 +248,7 @@ impl Latency {
         claim(&mut findings, self, &all);
         let all = NAMES.into_iter().zip(all);
         let all = all
-            .map(|(name, rounds)| Ok((name, Measured::sum(rounds)?)))
+            .map(|(name, rounds)| Ok((name, AllocatorTimes::sum(rounds)?)))
             .collect::<anyhow::Result<Vec<_>>>()?;
         report(&mut findings, &all);
         Ok(findings)
@@ -268,7 +268,7 @@ fn fragment<A: Allocator>(context: &Context<'_>, allocator: &mut A) -> anyhow::R
     let mut all = Vec::new();
     for _ in 0..100_000 {
         let layout = Layout::from_size_align(rng.random_range(16..=2048), 16)?;
-        all.push(allocator.alloc(layout).context("no room to fragment a heap")?);
+        all.push(allocator.alloc(layout).context("the memory is too small to fragment a heap")?);
     }
     let mut kept = Vec::new();
     for block in all {
@@ -278,7 +278,7 @@ fn fragment<A: Allocator>(context: &Context<'_>, allocator: &mut A) -> anyhow::R
 }
 
 /// The quantiles to show: a value `n` means that one call in `n` is as slow as the quantile or slower.
-const ONE_IN: [u64; 7] = [2, 10, 100, 1000, 10_000, 100_000, 1_000_000];
+const QUANTILES_ONE_IN: [u64; 7] = [2, 10, 100, 1000, 10_000, 100_000, 1_000_000];
 
 /// Returns the shortest duration among the slowest samples; one sample in `one_in` is among the slowest. `None` if the
 /// number of samples is too small.
@@ -287,7 +287,11 @@ fn slowest(times: &Histogram<u64>, one_in: u64) -> Option<u64> {
 }
 
 /// Builds a table of durations by quantile: for all calls, or only for calls that no other program interrupted.
-fn quantiles(title: String, all: &[(&str, Measured)], which: fn(&Times) -> &Histogram<u64>) -> Table {
+fn quantiles(
+    title: String,
+    all: &[(&str, AllocatorTimes)],
+    which: fn(&CallTimes) -> &Histogram<u64>,
+) -> Table {
     let columns = [
         "allocator",
         "~samples",
@@ -319,7 +323,7 @@ fn quantiles(title: String, all: &[(&str, Measured)], which: fn(&Times) -> &Hist
     table
 }
 
-fn report(findings: &mut Findings, all: &[(&str, Measured)]) {
+fn report(findings: &mut Findings, all: &[(&str, AllocatorTimes)]) {
     findings.table(quantiles(
         "An allocation of 16 to 1,024 bytes with its first write, ns; the clock's own cost is in each"
             .to_owned(),
@@ -332,7 +336,7 @@ fn report(findings: &mut Findings, all: &[(&str, Measured)]) {
         |times| &times.own,
     ));
     let mut causes = Table::new(
-        format!("Why allocations took {SLOW} ns or more; and what the worst frame cost, frees included"),
+        format!("Why allocations took {SLOW} ns or more, and the cost of the worst frame with its frees"),
         &[
             "allocator",
             "~descheduled",
@@ -361,9 +365,9 @@ fn report(findings: &mut Findings, all: &[(&str, Measured)]) {
         "The system says when it ran something else on this CPU. What a machine below it took away, and interrupts, it does not say: \
          that is in the column of the allocator itself.",
     );
-    let own = |measured: &Measured| {
+    let own = |measured: &AllocatorTimes| {
         let times = &measured.allocs.own;
-        ONE_IN.into_iter().filter_map(|n| Some((n as f64, slowest(times, n)? as f64))).collect()
+        QUANTILES_ONE_IN.into_iter().filter_map(|n| Some((n as f64, slowest(times, n)? as f64))).collect()
     };
     findings.chart(Chart {
         title: "One allocation in so many is as slow as this or slower, without descheduled ones".into(),
@@ -401,7 +405,7 @@ fn bins(times: &Histogram<u64>) -> Vec<(f64, f64)> {
 
 /// The tail of the durations is judged at a quantile that at least ten samples of a round exceed. Calls during which
 /// the thread lost its CPU do not count. The allocators are compared separately in each round.
-fn claim(findings: &mut Findings, latency: &Latency, all: &[Vec<Measured>]) {
+fn claim(findings: &mut Findings, latency: &Latency, all: &[Vec<AllocatorTimes>]) {
     let samples = all.iter().flatten().map(|measured| measured.allocs.own.len()).min().unwrap_or(0);
     let Some(one_in) = [10_000, 1000, 100].into_iter().find(|one_in| samples >= 10 * one_in) else {
         return findings.note(
@@ -409,7 +413,7 @@ fn claim(findings: &mut Findings, latency: &Latency, all: &[Vec<Measured>]) {
         );
     };
     let ratio = |malloc: usize, one_in: u64| {
-        let of = |measured: &Measured| slowest(&measured.allocs.own, one_in).unwrap_or(1) as f64;
+        let of = |measured: &AllocatorTimes| slowest(&measured.allocs.own, one_in).unwrap_or(1) as f64;
         let rounds = all[malloc].iter().zip(&all[LINEAR]);
         Spread::of(rounds.map(|(malloc, linear)| of(malloc) / of(linear)).collect())
     };
@@ -456,14 +460,14 @@ mod tests {
 
     #[test]
     fn only_a_context_switch_excludes_a_slow_call() {
-        let mut times = Times::new().unwrap();
+        let mut times = CallTimes::new().unwrap();
         let mut clock = Clock::new();
         // The test pretends that the last check preceded a context switch; the next check finds none.
         clock.before.1 = -1;
-        assert!(!times.record(SLOW, &mut clock), "something else ran");
+        assert!(!times.record(SLOW, &mut clock), "the thread must have been descheduled");
         clock.before.1 = i64::MAX;
         assert!(times.record(SLOW, &mut clock));
-        assert!(times.record(SLOW - 1, &mut clock), "a fast one is not asked for");
+        assert!(times.record(SLOW - 1, &mut clock), "a fast call is not examined");
         assert_eq!((times.all.len(), times.own.len(), times.causes.switches), (3, 2, 1));
     }
 }

@@ -64,7 +64,7 @@ struct Node {
     world: Matrix,
     _name: [u8; 48],
     dirty: bool,
-    #[expect(clippy::vec_box, reason = "this is measured")]
+    #[expect(clippy::vec_box, reason = "the layout must be measured")]
     children: Vec<Box<Node>>,
 }
 
@@ -110,7 +110,7 @@ impl Node {
 
 /// A node in an array whose order is the order of the walk: after a node come its first child and all descendants of
 /// that child, then the next child.
-struct Placed {
+struct PlacedNode {
     local: Matrix,
     world: Matrix,
     _name: [u8; 48],
@@ -119,14 +119,19 @@ struct Placed {
     apart: usize,
 }
 
-impl Placed {
+impl PlacedNode {
     /// Returns a tree with `levels` levels below the root. `local` returns the transform of a node, given the node's
     /// path from the root.
     fn tree(levels: usize, local: impl Fn(usize) -> Matrix) -> Vec<Self> {
-        fn place(nodes: &mut Vec<Placed>, number: usize, levels: usize, local: &impl Fn(usize) -> Matrix) {
+        fn place(
+            nodes: &mut Vec<PlacedNode>,
+            number: usize,
+            levels: usize,
+            local: &impl Fn(usize) -> Matrix,
+        ) {
             let apart = if levels > 0 { (0..levels as u32).map(|level| FAN_OUT.pow(level)).sum() } else { 0 };
             let world = [[0.0; 4]; 4];
-            nodes.push(Placed { local: local(number), world, _name: [0; 48], dirty: true, apart });
+            nodes.push(PlacedNode { local: local(number), world, _name: [0; 48], dirty: true, apart });
             for child in (0..FAN_OUT).take_while(|_| levels > 0) {
                 place(nodes, FAN_OUT * number + 1 + child, levels - 1, local);
             }
@@ -137,7 +142,7 @@ impl Placed {
     }
 }
 
-fn update_placed(nodes: &mut [Placed], at: usize, parent: &Matrix) {
+fn update_placed(nodes: &mut [PlacedNode], at: usize, parent: &Matrix) {
     if nodes[at].dirty {
         nodes[at].world = product(parent, &nodes[at].local);
     }
@@ -155,11 +160,11 @@ struct Flat {
 
 impl Flat {
     /// The children of node `i` are the nodes `10 i + 1 ..= 10 i + 10`, so the children of a level form the next level.
-    fn update<const AHEAD: usize>(&mut self) {
+    fn update<const DISTANCE: usize>(&mut self) {
         self.world[0] = self.local[0];
         for i in 1..self.local.len() {
-            if AHEAD > 0
-                && let Some(next) = self.local.get(i + AHEAD)
+            if DISTANCE > 0
+                && let Some(next) = self.local.get(i + DISTANCE)
             {
                 black_box(next[0][0]);
             }
@@ -184,7 +189,7 @@ fn scene(context: &Context<'_>) -> Vec<Samples<1>> {
     let mut tree = Node::tree(&mut rng);
     let nodes = (0..=LEVELS as u32).map(|level| FAN_OUT.pow(level)).sum::<usize>();
     let local = |i: usize| local(&mut Pcg64::seed_from_u64(i as u64));
-    let mut array = Placed::tree(LEVELS, local);
+    let mut array = PlacedNode::tree(LEVELS, local);
     let mut flat = Flat { local: (0..nodes).map(local).collect(), world: vec![identity; nodes] };
     // Other work between two frames evicts the tree from the nearest caches.
     let mut other = vec![0u8; 4 << 20];
@@ -247,8 +252,7 @@ impl Layout {
             says: "walking positions uses 25 % of what structs load, and arrays of fields make it 4 times as good".into(),
             source: "Memory Allocators from Scratch".into(),
             found: format!(
-                "positions are 12 of a struct's 32 bytes: {useful:.1} % of what the loaded lines hold, and {gain:.2} times fewer lines in \
-                 arrays of fields"
+                "positions are 12 of a struct's 32 bytes: {useful:.1} % of the loaded bytes, and arrays of fields load {gain:.2} times fewer lines"
             ),
             // The claim holds within rounding of the stated numbers.
             holds: match ((24.5..25.5).contains(&useful), (3.5..4.5).contains(&gain)) {
@@ -282,7 +286,7 @@ impl Layout {
                     .into(),
                 source: "Albrecht 2009".into(),
                 found: format!("{} times; 4 to 9 count as about 6", all.shown(1)),
-                holds: match (all.between(4.0, 9.0), all.between(1.5, 20.0)) {
+                holds: match (all.is_between(4.0, 9.0), all.is_between(1.5, 20.0)) {
                     // The result is not 20 times as fast, but it is faster.
                     (Holds::No, Holds::Yes) => Holds::Partly,
                     (holds, _) => holds,
@@ -329,7 +333,7 @@ mod tests {
         let identity: Matrix =
             core::array::from_fn(|i| core::array::from_fn(|j| f32::from(u8::from(i == j))));
         let locals: Vec<Matrix> = (0..111).map(|i| local(&mut Pcg64::seed_from_u64(i))).collect();
-        let mut placed = Placed::tree(2, |i| locals[i]);
+        let mut placed = PlacedNode::tree(2, |i| locals[i]);
         update_placed(&mut placed, 0, &identity);
         let mut flat = Flat { world: vec![identity; locals.len()], local: locals };
         flat.update::<0>();

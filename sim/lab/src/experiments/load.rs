@@ -30,7 +30,7 @@ pub(super) struct Load {
 
 /// The operations of a workload, and the memory that they require.
 #[derive(Debug)]
-pub(super) struct Loaded {
+pub(super) struct LoadedWorkload {
     pub(super) ops: Vec<Op>,
     /// The size of the largest request, and the strictest alignment of any request.
     pub(super) largest: Layout,
@@ -49,7 +49,7 @@ impl Load {
         sizes: &str,
         lifetimes: &str,
         operations: u64,
-    ) -> anyhow::Result<Loaded> {
+    ) -> anyhow::Result<LoadedWorkload> {
         let load = Self {
             sizes: sizes.parse()?,
             lifetimes: lifetimes.parse()?,
@@ -65,7 +65,7 @@ impl Load {
         self.trace.is_some()
     }
 
-    pub(super) fn open(&self, context: &Context<'_>) -> anyhow::Result<Loaded> {
+    pub(super) fn open(&self, context: &Context<'_>) -> anyhow::Result<LoadedWorkload> {
         let (ops, name) = match &self.trace {
             Some(path) => (Ops::open(path)?, path.display().to_string()),
             None => {
@@ -81,11 +81,11 @@ impl Load {
                 (workload.ops()?, name)
             }
         };
-        Loaded::of(ops.collect::<Result<Vec<_>, _>>()?, name)
+        LoadedWorkload::of(ops.collect::<Result<Vec<_>, _>>()?, name)
     }
 }
 
-impl Loaded {
+impl LoadedWorkload {
     /// Computes the requirements of these operations.
     fn of(ops: Vec<Op>, name: String) -> anyhow::Result<Self> {
         let (mut size, mut align, mut live, mut peak) = (1, 1, 0_usize, 0);
@@ -114,18 +114,18 @@ impl Loaded {
     }
     /// Returns the given size. By default, the size is twice the peak of the requested bytes, rounded up to a power of
     /// two of at least 64 KiB, which all allocators accept.
-    pub(super) fn memory(&self, said: Option<u64>) -> anyhow::Result<usize> {
-        const MOST: usize = crate::allocators::memory::Memory::MOST;
-        let bytes = match said {
+    pub(super) fn memory(&self, requested: Option<u64>) -> anyhow::Result<usize> {
+        const MAX_BYTES: usize = crate::allocators::memory::Memory::MAX_BYTES;
+        let bytes = match requested {
             Some(bytes) => bytes as usize,
             None => {
                 let twice = self.peak.checked_mul(2).and_then(usize::checked_next_power_of_two);
-                let bytes = twice.filter(|bytes| *bytes <= MOST).with_context(|| {
+                let bytes = twice.filter(|bytes| *bytes <= MAX_BYTES).with_context(|| {
                     format!(
-                        "{}: asks for {} bytes at a time; expected {} at most, half of the largest memory",
+                        "{}: requests {} bytes at a time; expected at most {}, half of the largest memory",
                         self.name,
                         self.peak,
-                        MOST / 2
+                        MAX_BYTES / 2
                     )
                 })?;
                 bytes.max(1 << 16)
@@ -133,7 +133,7 @@ impl Loaded {
         };
         ensure!(
             bytes >= self.smallest,
-            "--memory {bytes}: {}: asks for {} bytes and more; expected a memory of {} or more",
+            "--memory {bytes}: {}: requests at least {} bytes; expected a memory of at least {}",
             self.name,
             self.smallest,
             self.smallest.next_power_of_two()
@@ -144,7 +144,7 @@ impl Loaded {
 
 /// Parses the argument of the option `--memory`.
 pub(super) fn memory(text: &str) -> Result<u64, String> {
-    let range = 1 << 16..=crate::allocators::memory::Memory::MOST as u64;
+    let range = 1 << 16..=crate::allocators::memory::Memory::MAX_BYTES as u64;
     let bytes =
         uslab_output::bytes(text).ok().filter(|bytes| range.contains(bytes) && bytes.is_power_of_two());
     bytes.ok_or_else(|| "expected a power of two from 64K to 2G".to_owned())
@@ -160,25 +160,26 @@ mod tests {
     fn sum_of_requested_bytes_does_not_overflow() {
         let block = |id, bytes| Op::Alloc { id, layout: Layout::from_size_align(bytes, 1).unwrap() };
         let half = 1 << 62;
-        let loaded = Loaded::of(vec![block(0, half), block(1, half)], "two".to_owned()).unwrap();
+        let loaded = LoadedWorkload::of(vec![block(0, half), block(1, half)], "two".to_owned()).unwrap();
         assert_eq!(
             loaded.memory(None).unwrap_err().to_string(),
-            "two: asks for 9223372036854775808 bytes at a time; expected 1073741824 at most, half of the largest memory"
+            "two: requests 9223372036854775808 bytes at a time; expected at most 1073741824, half of the largest memory"
         );
-        let error = Loaded::of((0..4).map(|id| block(id, half)).collect(), "four".to_owned()).unwrap_err();
+        let error =
+            LoadedWorkload::of((0..4).map(|id| block(id, half)).collect(), "four".to_owned()).unwrap_err();
         assert_eq!(error.to_string(), "four: requests 18446744073709551615 bytes or more at a time");
         let resize = Op::Resize { id: 1, layout: Layout::from_size_align(half, 1).unwrap() };
         let again = vec![block(0, half), Op::Free { id: 0 }, block(1, half), resize];
-        assert_eq!(Loaded::of(again, String::new()).unwrap().peak, half);
+        assert_eq!(LoadedWorkload::of(again, String::new()).unwrap().peak, half);
     }
 
     #[test]
     fn memory_below_the_smallest_request_is_refused() {
         let layout = Layout::from_size_align(1 << 20, 16).unwrap();
-        let loaded = Loaded::of(vec![Op::Alloc { id: 0, layout }], "one".to_owned()).unwrap();
+        let loaded = LoadedWorkload::of(vec![Op::Alloc { id: 0, layout }], "one".to_owned()).unwrap();
         assert_eq!(
             loaded.memory(Some(1 << 16)).unwrap_err().to_string(),
-            "--memory 65536: one: asks for 1048576 bytes and more; expected a memory of 1048576 or more"
+            "--memory 65536: one: requests at least 1048576 bytes; expected a memory of at least 1048576"
         );
         assert_eq!(loaded.memory(None).unwrap(), 1 << 21);
     }

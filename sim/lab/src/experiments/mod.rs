@@ -23,12 +23,12 @@ mod why_magazines;
 use crate::findings::Findings;
 use clap::Subcommand;
 pub use context::Context;
-use context::{bounded, counted};
+use context::{bounded, counting_subsystem};
 
 /// The verb of an experiment, with its options.
 #[derive(Debug, Subcommand)]
 #[command(disable_help_subcommand = true)]
-#[expect(missing_docs, reason = "each experiment describes itself, here and in --help")]
+#[expect(missing_docs, reason = "each experiment must have a description")]
 pub enum Experiment {
     Constructors(constructors::Constructors),
     Layout(layout::Layout),

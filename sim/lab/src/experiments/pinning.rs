@@ -25,7 +25,7 @@ pub struct Pinning {
 
 /// The memory of the heap in bytes; a separate heap for long-lived blocks gets a sixteenth of this memory.
 const MEMORY: usize = 8 << 20;
-const APART: usize = MEMORY / 16;
+const SPACING: usize = MEMORY / 16;
 
 /// Fills the heap, and then frees each block for which `stays` returns `false`. Fills a heap and frees blocks; returns
 /// the number of remaining blocks, and the holes.
@@ -76,17 +76,17 @@ impl Pinning {
             let stays = |i: usize| i.is_multiple_of(every);
             let (blocks, together) = registry::run(name, MEMORY, layout, &mut Fill { layout, stays })?;
             let (_, apart) =
-                registry::run(name, MEMORY - APART, layout, &mut Fill { layout, stays: |_| false })?;
-            let (room, _) = registry::run(name, APART, layout, &mut Fill { layout, stays: |_| false })?;
+                registry::run(name, MEMORY - SPACING, layout, &mut Fill { layout, stays: |_| false })?;
+            let (room, _) = registry::run(name, SPACING, layout, &mut Fill { layout, stays: |_| false })?;
             let long = blocks.div_ceil(every);
             ensure!(
                 long <= room,
-                "{}: {long} blocks stay, and {APART} bytes hold {room}: expected a larger --one-in",
-                name.shown()
+                "{}: {long} blocks stay, but {SPACING} bytes hold only {room}; expected a larger --one-in",
+                name.display_name()
             );
             let gain = apart.largest as f64 / together.largest.max(1) as f64;
             table.row(vec![
-                name.shown().into(),
+                name.display_name().into(),
                 blocks.into(),
                 together.count.into(),
                 together.largest.into(),
@@ -95,18 +95,17 @@ impl Pinning {
                 Value::Number(gain, 1),
             ]);
             gains.push(gain);
-            bars.push((format!("{}, together", name.shown()), together.largest as f64));
-            bars.push((format!("{}, apart", name.shown()), apart.largest as f64));
+            bars.push((format!("{}, together", name.display_name()), together.largest as f64));
+            bars.push((format!("{}, apart", name.display_name()), apart.largest as f64));
         }
         findings.table(table);
         findings.bars(Bars::exact("The largest free piece", Axis::logarithmic("bytes"), bars));
         let most = gains.iter().copied().fold(0.0, f64::max);
         findings.claim(Claim {
-            says: "blocks that live long, among others, keep free memory from becoming one piece; apart from them they do not".into(),
+            says: "long-lived blocks among others keep free memory from becoming one piece; in a separate range they do not".into(),
             source: "Memory Allocators from Scratch, after MacDougall 2016".into(),
             found: format!(
-                "the largest free piece is up to {most:.0} times as large with the long-lived ones apart, in {} of {} allocators \
-                 more than 1.5 times",
+                "the largest free piece is up to {most:.0} times as large if the long-lived blocks have a separate range, and more than 1.5 times in {} of {} allocators",
                 gains.iter().filter(|gain| **gain > 1.5).count(),
                 gains.len()
             ),

@@ -1,7 +1,7 @@
 //! The experiment that runs one workload on every allocator, and reports the remaining holes and the time.
 
 use super::Context;
-use super::load::{Load, Loaded, memory};
+use super::load::{Load, LoadedWorkload, memory};
 use crate::allocators::Allocator;
 use crate::allocators::drive::{Options, Outcome, drive};
 use crate::allocators::memory::ConfigError;
@@ -32,7 +32,7 @@ pub struct Race {
 }
 
 /// A trial that drives an allocator and counts its work.
-struct Counting<'l>(&'l Loaded);
+struct Counting<'l>(&'l LoadedWorkload);
 
 impl Trial for Counting<'_> {
     type Outcome = (Outcome, usize);
@@ -132,7 +132,7 @@ impl Run {
 pub(super) fn measure(
     context: &Context<'_>,
     stage: &'static str,
-    loaded: &Loaded,
+    loaded: &LoadedWorkload,
     bytes: usize,
     names: &[Name],
 ) -> anyhow::Result<Vec<Result<Run, ConfigError>>> {
@@ -141,7 +141,12 @@ pub(super) fn measure(
     for (i, name) in names.iter().enumerate() {
         runs.push(match registry::run(*name, bytes, loaded.largest, &mut Counting(loaded)) {
             Ok((outcome, capacity)) => {
-                ensure!(outcome.violations.is_empty(), "{}: {}", name.shown(), outcome.violations.join("; "));
+                ensure!(
+                    outcome.violations.is_empty(),
+                    "{}: {}",
+                    name.display_name(),
+                    outcome.violations.join("; ")
+                );
                 Ok(Run { outcome, known: capacity > 0, nanoseconds: Spread::default() })
             }
             Err(error) => Err(error.downcast::<ConfigError>()?),
@@ -150,7 +155,7 @@ pub(super) fn measure(
     }
     let fit: Vec<usize> = (0..runs.len()).filter(|i| runs[*i].is_ok()).collect();
     if let ([], Some(Err(unfit))) = (&fit[..], runs.first()) {
-        bail!("{}: {}: {unfit}", loaded.name, names[0].shown());
+        bail!("{}: {}: {unfit}", loaded.name, names[0].display_name());
     }
     if !context.exact {
         let (ops, blocks) = dense(&loaded.ops);
@@ -194,7 +199,7 @@ impl Race {
         );
         for (name, run) in names.iter().zip(&runs) {
             let Ok(run) = run else {
-                table.row([vec![name.shown().into()], vec![Value::Nothing; 9]].concat());
+                table.row([vec![name.display_name().into()], vec![Value::Nothing; 9]].concat());
                 continue;
             };
             let outcome = &run.outcome;
@@ -202,12 +207,12 @@ impl Race {
             let known = |value| if run.known { value } else { Value::Nothing };
             let part = holes.largest as f64 * 100.0 / holes.total.max(1) as f64;
             if run.known {
-                pieces.push((name.shown(), part));
+                pieces.push((name.display_name(), part));
             }
             let work = &outcome.work;
             let done = (work.allocs + work.refused + work.frees).max(1) as f64;
             table.row(vec![
-                name.shown().into(),
+                name.display_name().into(),
                 outcome.refused.into(),
                 outcome.refused_for_pieces.into(),
                 known(holes.count.into()),
@@ -228,11 +233,12 @@ impl Race {
         let times = names
             .iter()
             .zip(&runs)
-            .filter_map(|(name, run)| Some((name.shown(), run.as_ref().ok()?.nanoseconds.median)));
+            .filter_map(|(name, run)| Some((name.display_name(), run.as_ref().ok()?.nanoseconds.median)));
         findings.bars(Bars::measured("Time of an operation", Axis::logarithmic("ns"), times));
         for (name, run) in names.iter().zip(&runs) {
             if let Err(unfit) = run {
-                findings.note(format!("No {} can be created for this workload: {unfit}.", name.shown()));
+                findings
+                    .note(format!("No {} can be created for this workload: {unfit}.", name.display_name()));
             }
         }
         findings.note(
@@ -245,7 +251,7 @@ impl Race {
         };
         if let (Some(first), Some(tlsf)) = (steps(Name::FirstFit), steps(Name::Tlsf)) {
             findings.claim(Claim {
-                says: "a list is searched as long as it is, two levels of bitmaps in three steps".into(),
+                says: "the search of a list takes its whole length, and that of two levels of bitmaps three steps".into(),
                 source: "Memory Allocators from Scratch".into(),
                 found: format!("the longest operation took {first} steps under first fit, {tlsf} under TLSF"),
                 holds: Holds::then_some_text(tlsf <= 3 && first > tlsf),

@@ -53,16 +53,16 @@ trait AttackedAllocator {
 }
 
 /// An allocator that does not move blocks, and the number of bytes that it adds to a request.
-struct Fixed<A> {
+struct NonMovingAllocator<A> {
     allocator: A,
     header: usize,
 }
 
-impl<A: Allocator> AttackedAllocator for Fixed<A> {
+impl<A: Allocator> AttackedAllocator for NonMovingAllocator<A> {
     type Block = A::Block;
     fn alloc(&mut self, size: usize) -> anyhow::Result<A::Block> {
         let layout = Layout::from_size_align(size - self.header, 1).context("a size")?;
-        self.allocator.alloc(layout).context("room: the heap is as large as the bound asks for")
+        self.allocator.alloc(layout).context("the heap of the bound's size has no room")
     }
     fn free(&mut self, block: A::Block) {
         self.allocator.free(block);
@@ -108,7 +108,7 @@ impl AttackedAllocator for CompactingHeap {
         if self.head + size > self.bytes {
             self.compact();
         }
-        ensure!(self.head + size <= self.bytes, "room: no more is in use than there is");
+        ensure!(self.head + size <= self.bytes, "the heap has no room for the bytes in use");
         let handle = self.places.alloc(self.head..self.head + size)?;
         self.head += size;
         self.order.push(handle);
@@ -167,7 +167,7 @@ impl Robson {
         let most = (live / UNIT).ilog2();
         ensure!(
             doublings <= most,
-            "--doublings {doublings}: blocks of {} bytes, with {live} in use at most; expected 1 to {most}, or a larger --live",
+            "--doublings {doublings}: blocks of {} bytes, with at most {live} in use; expected 1 to {most}, or a larger --live",
             UNIT << doublings
         );
         // The work grows with the square of the bytes in use.
@@ -188,12 +188,12 @@ impl Robson {
             ("next fit, by address", Fit::Next),
         ] {
             let allocator = Heap::new(heap, fit, Order::Address)?;
-            ran(name, attack(&mut Fixed { allocator, header: 8 }, live, doublings))?;
+            ran(name, attack(&mut NonMovingAllocator { allocator, header: 8 }, live, doublings))?;
         }
         let allocator = Tlsf::new(heap, 4, Search::Bitmaps)?;
-        ran("TLSF", attack(&mut Fixed { allocator, header: 4 }, live, doublings))?;
+        ran("TLSF", attack(&mut NonMovingAllocator { allocator, header: 4 }, live, doublings))?;
         let allocator = Buddy::new(heap.next_power_of_two())?;
-        ran("buddy", attack(&mut Fixed { allocator, header: 0 }, live, doublings))?;
+        ran("buddy", attack(&mut NonMovingAllocator { allocator, header: 0 }, live, doublings))?;
         // Robson's bound does not apply to an allocator that moves blocks, so such an allocator has a separate claim.
         let mut moving = CompactingHeap::new(live);
         let moved = attack(&mut moving, live, doublings);
@@ -202,7 +202,7 @@ impl Robson {
         let units = (live / UNIT) as f64;
         let bound = |i: usize| (units * (1.0 + i as f64 / 2.0) - (1_u64 << i) as f64 + 1.0) / units;
         let mut table = Table::new(
-            format!("Memory taken, times the {live} bytes in use; sizes from {UNIT} bytes on"),
+            format!("Memory used, divided by the {live} bytes in use; sizes from {UNIT} bytes on"),
             &[
                 "allocator",
                 "largest 1 unit",
@@ -268,12 +268,11 @@ impl Robson {
             source: "Memory Allocators from Scratch".into(),
             found: match &moved {
                 Ok(steps) => format!(
-                    "known by handles and moved together when the end is reached, the same adversary's blocks take {:.2} times what is in \
-                     use, for {:.1} times as many bytes copied as are in use",
+                    "if an allocator moves blocks together at the end of memory, the same adversary needs {:.2} times the bytes in use, and {:.1} times these bytes are copied",
                     at(steps, last),
                     moving.copied as f64 / live as f64
                 ),
-                Err(refused) => format!("not here: {refused}"),
+                Err(refused) => format!("not measured: {refused}"),
             },
             holds: Holds::then_some_text(moved.as_ref().is_ok_and(|steps| at(steps, last) <= 1.0)),
             measured: false,
@@ -289,7 +288,7 @@ impl Robson {
         findings.chart(Chart {
             title: "Memory taken by the time that blocks of a size are allocated".into(),
             x: Axis::logarithmic("bytes of the largest block"),
-            y: Axis::linear("times what is in use"),
+            y: Axis::linear("times the bytes in use"),
             series,
             measured: false,
         });

@@ -28,18 +28,18 @@ pub struct TwoLevels {
 }
 
 /// The largest size in the picture, in bytes, and the number of sizes that one point shows.
-const SHOWN: usize = 2048;
-const STEP: usize = 8;
+const MAX_SHOWN_SIZE: usize = 2048;
+const SIZES_PER_POINT: usize = 8;
 
-/// Returns, for each group of [`STEP`] sizes, the largest rounding in % of the size. Drawing one size of each [`STEP`]
+/// Returns, for each group of [`SIZES_PER_POINT`] sizes, the largest rounding in % of the size. Drawing one size of each [`SIZES_PER_POINT`]
 /// sizes would show no rounding: classes below 256 bytes begin at multiples of 8, which are not rounded.
 fn rounding(classes: Classes) -> anyhow::Result<Vec<(f64, f64)>> {
     let over = |size: usize| {
-        let up = classes.round_up(size).context("a class for each size")?;
+        let up = classes.round_up(size).context("each size must have a class")?;
         anyhow::Ok((up - size) as f64 * 100.0 / size as f64)
     };
-    let points = ((1 << SMALLEST)..SHOWN).step_by(STEP).map(|from| {
-        let all = (from..from + STEP).map(over).collect::<anyhow::Result<Vec<_>>>()?;
+    let points = ((1 << SMALLEST)..MAX_SHOWN_SIZE).step_by(SIZES_PER_POINT).map(|from| {
+        let all = (from..from + SIZES_PER_POINT).map(over).collect::<anyhow::Result<Vec<_>>>()?;
         Ok((from as f64, all.into_iter().fold(0.0, f64::max)))
     });
     points.collect()
@@ -82,7 +82,7 @@ impl TwoLevels {
             let classes = Classes::new(sli, SMALLEST);
             let (mut worst, mut at, mut sum) = (0.0, 0, 0.0);
             for size in 1 << SMALLEST..=self.largest as usize {
-                let class = classes.round_up(size).context("a class for each size")?;
+                let class = classes.round_up(size).context("each size must have a class")?;
                 let over = (class - size) as f64 / size as f64;
                 sum += over;
                 if over > worst {
@@ -110,16 +110,17 @@ impl TwoLevels {
             says: "with 16 classes in a doubling the waste is at most 6.25 %, with 32 at most 3.1 %".into(),
             source: "Memory Allocators from Scratch".into(),
             found: format!(
-                "the search begins above the size, by up to {}; the block itself is cut to the size, so that what is wasted is a \
-                 header and the rounding to 16",
+                "the search begins above the size by up to {}; the block is cut to the size, so only a header and the rounding to 16 are wasted",
                 found.join(", ")
             ),
             holds: if kept { Holds::Yes } else { Holds::No },
             measured: false,
         });
         findings.chart(Chart {
-            title: format!("16 classes in a doubling: where a search begins, the worst of {STEP} sizes"),
-            x: Axis::linear("bytes asked for"),
+            title: format!(
+                "16 classes in a doubling: where a search begins, the worst of {SIZES_PER_POINT} sizes"
+            ),
+            x: Axis::linear("requested bytes"),
             y: Axis::linear("% of the size above it"),
             series: vec![Series { name: "TLSF".into(), points: rounding(Classes::new(4, SMALLEST))? }],
             measured: false,
@@ -170,7 +171,9 @@ fn among_holes<A: Allocator>(mut allocator: A, holes: usize) -> anyhow::Result<[
         if i % 2 == 0 { kept.push(block) } else { allocator.free(block) }
     }
     let before = allocator.work();
-    let block = allocator.alloc(Layout::from_size_align(100, 1)?).context("room behind the holes")?;
+    let block = allocator
+        .alloc(Layout::from_size_align(100, 1)?)
+        .context("the memory must have room after the holes")?;
     let between = allocator.work();
     allocator.free(block);
     let after = allocator.work();
@@ -220,9 +223,9 @@ fn steps(findings: &mut Findings) -> anyhow::Result<()> {
         measured: false,
     });
     findings.claim(Claim {
-        says: "segregated lists without bitmaps look at up to 64 heads".into(),
+        says: "segregated lists without bitmaps inspect up to 64 heads".into(),
         source: "Memory Allocators from Scratch".into(),
-        found: format!("{scanned} here; as many as there are classes above, at worst"),
+        found: format!("{scanned} in this run; at worst, the number of larger classes"),
         holds: if scanned > bounded { Holds::Yes } else { Holds::No },
         measured: false,
     });
@@ -249,8 +252,7 @@ fn instructions(context: &Context<'_>, findings: &mut Findings) -> anyhow::Resul
         says: "an allocation takes less than 200 instructions".into(),
         source: "Masmano and others 2008, of their own in C, as the tutorial cites it".into(),
         found: format!(
-            "here an allocation and a free together take {empty:.0} in an empty heap and {full:.0} in a full one: less than 200 would \
-             be a yes, less than 400 one in part. This is a rewrite that checks each access against the bounds of the memory, and says \
+            "here an allocation and a free together take {empty:.0} in an empty heap and {full:.0} in a full one: less than 200 counts as yes, less than 400 as partly. This is a rewrite that checks each access against the bounds of the memory, and says \
              nothing of theirs"
         ),
         holds: match empty.max(full) {

@@ -1,7 +1,7 @@
 //! The experiment on the two magazines of a CPU (Bonwick and Adams, "Magazines and Vmem", 2001); it counts visits to
 //! shared structures.
 
-use super::{Context, bounded, counted};
+use super::{Context, bounded, counting_subsystem};
 use crate::findings::{Axis, Chart, Claim, Findings, Holds, Series, Table, Value};
 use clap::Args;
 use uslab::{Block, CacheInfo, Gfp, KmemCache, Magazines, Subsystem};
@@ -25,7 +25,7 @@ pub struct WhyMagazines {
 /// The number of bursts at each offset, not counting the warm-up.
 const BURSTS: u32 = 64;
 /// The largest number of allocations and frees in total, which take about a minute.
-const MOST: u64 = 2_000_000_000;
+const MAX_OPERATIONS: u64 = 2_000_000_000;
 
 /// A source of objects; it counts its visits to shared structures.
 trait Source<'c> {
@@ -54,7 +54,7 @@ impl<'c> Source<'c> for Shipping<'c> {
 }
 
 /// One magazine per CPU, and a depot that exchanges a full magazine for an empty one, or the reverse.
-struct Single<'c> {
+struct SingleMagazine<'c> {
     cache: &'c KmemCache,
     capacity: usize,
     loaded: Vec<Block<'c>>,
@@ -62,7 +62,7 @@ struct Single<'c> {
     visits: u64,
 }
 
-impl<'c> Source<'c> for Single<'c> {
+impl<'c> Source<'c> for SingleMagazine<'c> {
     fn alloc(&mut self) -> anyhow::Result<Block<'c>> {
         if self.loaded.is_empty() {
             // The exchange returns the empty magazine and takes a full one.
@@ -76,7 +76,7 @@ impl<'c> Source<'c> for Single<'c> {
         }
         match self.loaded.pop() {
             Some(object) => Ok(object),
-            None => anyhow::bail!("a magazine without rounds"),
+            None => anyhow::bail!("--capacity 0: expected at least one round"),
         }
     }
     fn free(&mut self, object: Block<'c>) {
@@ -135,11 +135,11 @@ impl WhyMagazines {
         bounded(
             &options,
             operations,
-            MOST,
+            MAX_OPERATIONS,
             "operations, which grow with the capacity and the square of the burst",
         )?;
         on_cpu(0);
-        let subsystem = counted()?;
+        let subsystem = counting_subsystem()?;
         let sized = |stock| Magazines::Sized { capacity, stock, depot_limit: 64 };
         let locked = cache(&subsystem, "locked", Magazines::Off)?;
         let two = cache(&subsystem, "two", sized(0))?;
@@ -149,7 +149,7 @@ impl WhyMagazines {
         let mut worst = names.map(|_| Vec::new());
         let stage = context.progress.stage("why-magazines", longest.into());
         for burst in 1..=longest {
-            let single = Single {
+            let single = SingleMagazine {
                 cache: &locked,
                 capacity: capacity.into(),
                 loaded: Vec::new(),
@@ -175,7 +175,7 @@ impl WhyMagazines {
         }
         drop(stage);
         let mut table = Table::new(
-            format!("Visits to what CPUs share, an operation; magazines of {capacity}"),
+            format!("Visits to shared data per operation; magazines of {capacity}"),
             &["magazines", "at the edge, bursts of 2", "mean of all bursts", "worst of all bursts"],
         );
         let most = |curve: &[(f64, f64)]| curve.iter().map(|p| p.1).fold(0.0, f64::max);

@@ -142,7 +142,7 @@ impl Spread {
         }
     }
     /// Decides if the value is at least `least` and at most `most`.
-    pub fn between(self, least: f64, most: f64) -> Holds {
+    pub fn is_between(self, least: f64, most: f64) -> Holds {
         match (self.at_least(least), self.at_most(most)) {
             (Holds::No, _) | (_, Holds::No) => Holds::No,
             (Holds::Yes, Holds::Yes) => Holds::Yes,
@@ -230,7 +230,7 @@ mod tests {
         let spread = Spread::of((1..=9).map(f64::from).collect());
         assert_eq!([1.0, 5.0, 8.0].map(|l| spread.at_most(l)), [Holds::No, Holds::Undecided, Holds::Yes]);
         assert_eq!([2.0, 5.0, 9.0].map(|l| spread.at_least(l)), [Holds::Yes, Holds::Undecided, Holds::No]);
-        let between = [(1.0, 9.0), (3.0, 9.0), (9.0, 12.0), (0.0, 1.0)].map(|(a, b)| spread.between(a, b));
+        let between = [(1.0, 9.0), (3.0, 9.0), (9.0, 12.0), (0.0, 1.0)].map(|(a, b)| spread.is_between(a, b));
         assert_eq!(between, [Holds::Yes, Holds::Undecided, Holds::No, Holds::No]);
         // One run has no spread, and decides nothing.
         let once = Spread::of(vec![1.0]);

@@ -235,7 +235,7 @@ impl Table {
     /// # Panics
     /// Panics if the number of values differs from the number of columns.
     pub fn row(&mut self, row: Vec<Value>) {
-        assert_eq!(row.len(), self.columns.len(), "{}: a value a column", self.title);
+        assert_eq!(row.len(), self.columns.len(), "{}: each column must have one value", self.title);
         self.rows.push(row);
     }
     /// Returns `true` if a column contains numbers, which are aligned to the right. The first column always names rows.
@@ -361,6 +361,10 @@ mod tests {
         assert_eq!(Holds::each([Yes, No]), Partly);
         assert_eq!(Holds::each([Yes, Undecided]), Undecided);
         assert_eq!(Holds::each([No, Undecided]), Undecided);
-        assert_eq!(Holds::each([Yes, No, Undecided]), Partly, "it is neither, whatever the third says");
+        assert_eq!(
+            Holds::each([Yes, No, Undecided]),
+            Partly,
+            "the verdict is neither, for any third verdict"
+        );
     }
 }

@@ -112,6 +112,6 @@ mod tests {
         for outside in ["src=", "href=", "@import", "url("] {
             assert!(!page.contains(outside), "{outside}");
         }
-        assert_eq!(page, example().page().unwrap(), "the same findings, the same bytes");
+        assert_eq!(page, example().page().unwrap(), "equal findings must give equal bytes");
     }
 }

@@ -10,7 +10,7 @@ const LINE: usize = 80;
 /// The characters that show the height of a column, in eighths of a line.
 const EIGHTHS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 /// The characters that show a column filled from the left, in eighths of the column's width.
-const LEFT_EIGHTHS: [char; 7] = ['▏', '▎', '▍', '▌', '▋', '▊', '▉'];
+const LEFT_FILLED_EIGHTHS: [char; 7] = ['▏', '▎', '▍', '▌', '▋', '▊', '▉'];
 
 impl Findings {
     /// Returns all findings as text.
@@ -105,7 +105,7 @@ impl Bars {
         for (bar, (name, length)) in self.bars.iter().zip(&lines) {
             let eighths = (scale.part(bar.length) * (8 * width) as f64).round() as usize;
             let whole = "█".repeat(eighths / 8);
-            let rest = (eighths % 8).checked_sub(1).map(|rest| LEFT_EIGHTHS[rest]).into_iter();
+            let rest = (eighths % 8).checked_sub(1).map(|rest| LEFT_FILLED_EIGHTHS[rest]).into_iter();
             let drawn: String = whole.chars().chain(rest).collect();
             let gap = if drawn.is_empty() { "" } else { " " };
             writeln!(out, "  {name:names$}  {drawn}{gap}{length}")?;

@@ -29,7 +29,7 @@ const LETTER: i32 = 8;
 /// The height of a line of the legend, which is also the height of a bar and its gap.
 const LINE: i32 = 22;
 
-type Drawn = Result<(), DrawingAreaErrorKind<std::io::Error>>;
+type DrawResult = Result<(), DrawingAreaErrorKind<std::io::Error>>;
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 
 impl Chart {
@@ -45,7 +45,7 @@ impl Chart {
         })
     }
 
-    fn draw(&self, area: &Area<'_>, x: Scale, y: Scale) -> Drawn {
+    fn draw(&self, area: &Area<'_>, x: Scale, y: Scale) -> DrawResult {
         // The title names a single curve.
         let names =
             if self.series.len() > 1 { longest(self.series.iter().map(|s| s.name.as_str())) } else { 0 };
@@ -58,7 +58,7 @@ impl Chart {
             .margin_left(8)
             .x_label_area_size(48)
             .y_label_area_size(84)
-            .build_cartesian_2d(Marked(x, &self.x), Marked(y, &self.y))?;
+            .build_cartesian_2d(MarkedAxis(x, &self.x), MarkedAxis(y, &self.y))?;
         chart
             .configure_mesh()
             .light_line_style(TRANSPARENT)
@@ -86,7 +86,7 @@ impl Bars {
         drawn(&self.title, height, |area| self.draw(area))
     }
 
-    fn draw(&self, area: &Area<'_>) -> Drawn {
+    fn draw(&self, area: &Area<'_>) -> DrawResult {
         let scale = self.scale();
         let left = longest(self.bars.iter().map(|bar| bar.name.as_str())) + 12;
         let numbers: Vec<_> = self.bars.iter().map(|bar| number(bar.length)).collect();
@@ -107,7 +107,7 @@ impl Bars {
 }
 
 /// Draws a picture with this height in pixels.
-fn drawn(title: &str, height: i32, draw: impl FnOnce(&Area<'_>) -> Drawn) -> anyhow::Result<String> {
+fn drawn(title: &str, height: i32, draw: impl FnOnce(&Area<'_>) -> DrawResult) -> anyhow::Result<String> {
     let mut svg = String::new();
     {
         let area = SVGBackend::with_string(&mut svg, (WIDTH as u32, height as u32)).into_drawing_area();
@@ -143,9 +143,9 @@ fn longest<'w>(words: impl Iterator<Item = &'w str>) -> i32 {
 }
 
 /// An axis with marks at round values.
-struct Marked<'a>(Scale, &'a Axis);
+struct MarkedAxis<'a>(Scale, &'a Axis);
 
-impl Marked<'_> {
+impl MarkedAxis<'_> {
     /// Returns marks for the axis: powers of two for sizes, otherwise powers of ten, with marks at 2 and 5 between them
     /// if they fit.
     fn ratios(&self, most: usize) -> Vec<f64> {
@@ -165,7 +165,7 @@ impl Marked<'_> {
     }
 }
 
-impl Ranged for Marked<'_> {
+impl Ranged for MarkedAxis<'_> {
     type FormatOption = NoDefaultFormatting;
     type ValueType = f64;
     fn map(&self, value: &f64, limit: (i32, i32)) -> i32 {
@@ -183,7 +183,7 @@ impl Ranged for Marked<'_> {
     }
 }
 
-impl ValueFormatter<f64> for Marked<'_> {
+impl ValueFormatter<f64> for MarkedAxis<'_> {
     fn format_ext(&self, value: &f64) -> String {
         number(*value)
     }
@@ -227,7 +227,7 @@ mod tests {
     fn small_axis_labels_are_not_rounded_to_zero() {
         let axis = Axis::logarithmic("ms");
         let marks = |scale: (f64, f64), axis: &Axis, most| {
-            let marks = Marked(Scale::of(axis, scale), axis).ratios(most);
+            let marks = MarkedAxis(Scale::of(axis, scale), axis).ratios(most);
             marks.into_iter().map(number).collect::<Vec<_>>()
         };
         assert_eq!(

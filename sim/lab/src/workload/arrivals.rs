@@ -64,7 +64,7 @@ impl Arriving {
         }
     }
     /// Returns the earliest tick after `tick` that can have arrivals; `tick` must be the last argument of `at`.
-    pub(super) fn after(&self, tick: u64) -> u64 {
+    pub(super) fn next_arrival(&self, tick: u64) -> u64 {
         match self.kind {
             Kind::Burst { every, .. } => (tick / every + 1) * every,
             Kind::Poisson { .. } => (self.next as u64).max(tick + 1),
@@ -131,7 +131,7 @@ mod tests {
             let (mut tick, mut jumped) = (0, vec![0; 2000]);
             while tick < 2000 {
                 jumped[tick as usize] = arriving.at(tick, &mut rng);
-                tick = arriving.after(tick);
+                tick = arriving.next_arrival(tick);
             }
             assert_eq!(jumped, all, "{text}");
         }

@@ -7,7 +7,7 @@ use core::fmt;
 use core::str::FromStr;
 
 /// The longest lifetime, in ticks.
-const MOST: u64 = 1 << 40;
+const MAX_LIFETIME: u64 = 1 << 40;
 
 const LIFETIMES: &str = "fixed:TICKS, uniform:MIN..MAX, exponential:MEAN, bimodal:SHORT,LONG,SHARE (means, LONG may be \
      `forever`; the share of long ones, 0 to 1) or forever";
@@ -39,7 +39,7 @@ impl Lifetimes {
     /// Draws a lifetime in ticks, which is at least 1. `None` if the block lives until the end of the workload.
     pub fn sample(&self, rng: &mut Rng) -> Option<u64> {
         let mean = match self.kind {
-            Lifetime::Uniform(least, most) => return Some(rng.within(least, most)),
+            Lifetime::Uniform(least, most) => return Some(rng.in_range(least, most)),
             Lifetime::Exponential(mean) => mean,
             Lifetime::Bimodal { short, long, share } => {
                 if rng.unit() < share {
@@ -50,7 +50,7 @@ impl Lifetimes {
             }
             Lifetime::Forever => return None,
         };
-        Some((libm::ceil(rng.exponential(mean)) as u64).clamp(1, MOST))
+        Some((libm::ceil(rng.exponential(mean)) as u64).clamp(1, MAX_LIFETIME))
     }
 }
 
@@ -62,14 +62,14 @@ impl FromStr for Lifetimes {
     fn from_str(text: &str) -> Result<Self, SpecError> {
         let spec = Spec::new("lifetimes", LIFETIMES, text);
         let (name, rest) = spec.parts();
-        let mean = |name: &str, text: &str| spec.number(name, text, 1.0, MOST as f64);
+        let mean = |name: &str, text: &str| spec.number(name, text, 1.0, MAX_LIFETIME as f64);
         let kind = match name {
             "fixed" => {
-                let ticks = spec.number("the lifetime", rest, 1, MOST)?;
+                let ticks = spec.number("the lifetime", rest, 1, MAX_LIFETIME)?;
                 Lifetime::Uniform(ticks, ticks)
             }
             "uniform" => {
-                let (least, most) = spec.range(rest, 1, MOST)?;
+                let (least, most) = spec.range(rest, 1, MAX_LIFETIME)?;
                 Lifetime::Uniform(least, most)
             }
             "exponential" => Lifetime::Exponential(mean("the mean", rest)?),

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use uslab_trace::{NO_TRACE, Source, TraceError};
 
 /// The largest number of characters of a line that an error shows.
-const SHOWN: usize = 80;
+const MAX_SHOWN_CHARACTERS: usize = 80;
 
 /// The lines of a file that are not blank.
 #[derive(Debug)]
@@ -91,7 +91,7 @@ impl Line<'_> {
         OpsError::Line {
             path: self.path.to_owned(),
             line: self.number,
-            text: self.text.chars().take(SHOWN).collect(),
+            text: self.text.chars().take(MAX_SHOWN_CHARACTERS).collect(),
             why: why.into(),
             expected,
         }

@@ -5,7 +5,7 @@ use super::arrivals::{Arrivals, Arriving};
 use super::error::SpecError;
 use super::lifetimes::Lifetimes;
 use super::op::Op;
-use super::recorded::MOST_ALIGN;
+use super::recorded::MAX_ALIGN;
 use super::rng::Rng;
 use super::sizes::Sizes;
 use core::alloc::Layout;
@@ -64,12 +64,12 @@ impl Workload {
     ///
     /// # Errors
     /// Fails if the alignment is invalid.
-    pub fn made(&self) -> Result<GeneratedOperations, SpecError> {
-        if !self.align.is_power_of_two() || self.align > MOST_ALIGN {
+    pub fn generate(&self) -> Result<GeneratedOperations, SpecError> {
+        if !self.align.is_power_of_two() || self.align > MAX_ALIGN {
             return Err(SpecError {
                 what: "alignment",
                 text: self.align.to_string(),
-                why: "no alignment".to_owned(),
+                why: "not an alignment".to_owned(),
                 expected: "a power of two up to 2^30",
             });
         }
@@ -89,9 +89,9 @@ impl Workload {
     /// Returns the operations as a general [`Ops`].
     ///
     /// # Errors
-    /// Fails for the reasons of [`made`](Self::made).
+    /// Fails for the reasons of [`generate`](Self::generate).
     pub fn ops(&self) -> Result<Ops, SpecError> {
-        Ok(Ops::GeneratedOperations(Box::new(self.made()?)))
+        Ok(Ops::GeneratedOperations(Box::new(self.generate()?)))
     }
 }
 
@@ -114,7 +114,7 @@ pub struct GeneratedOperations {
 }
 
 impl GeneratedOperations {
-    fn due(&mut self) -> Option<u64> {
+    fn due_object(&mut self) -> Option<u64> {
         let Reverse((tick, id)) = *self.deaths.peek()?;
         if tick > self.tick {
             return None;
@@ -130,7 +130,7 @@ impl Iterator for GeneratedOperations {
     fn next(&mut self) -> Option<Op> {
         self.left = self.left.checked_sub(1)?;
         loop {
-            if let Some(id) = self.due() {
+            if let Some(id) = self.due_object() {
                 return Some(Op::Free { id });
             }
             let coming = match self.coming {
@@ -150,7 +150,7 @@ impl Iterator for GeneratedOperations {
             }
             self.coming = None;
             // The generator skips to the next arrival or death, which may be far off.
-            let arrival = self.arriving.after(self.tick);
+            let arrival = self.arriving.next_arrival(self.tick);
             self.tick = self.deaths.peek().map_or(arrival, |Reverse((death, _))| arrival.min(*death));
         }
     }
@@ -161,8 +161,8 @@ mod tests {
     use super::*;
     use std::collections::BTreeSet;
 
-    fn made(workload: &Workload) -> Vec<Op> {
-        workload.made().unwrap().collect()
+    fn generate(workload: &Workload) -> Vec<Op> {
+        workload.generate().unwrap().collect()
     }
 
     #[test]
@@ -178,13 +178,13 @@ mod tests {
                 ..Workload::default()
             };
             let mut live = BTreeSet::new();
-            for op in made(&workload) {
+            for op in generate(&workload) {
                 match op {
                     Op::Alloc { id, layout } => {
                         assert!(live.insert(id) && layout.align() == 16 && layout.size() >= 16);
                     }
                     Op::Free { id } => assert!(live.remove(&id)),
-                    Op::Resize { .. } => unreachable!("none is made"),
+                    Op::Resize { .. } => unreachable!("no operation is generated"),
                 }
             }
             assert!(live.len() < 10_000);
@@ -199,7 +199,7 @@ mod tests {
             operations: 7,
             ..Workload::default()
         };
-        let ids: Vec<_> = made(&workload)
+        let ids: Vec<_> = generate(&workload)
             .into_iter()
             .map(|op| match op {
                 Op::Alloc { id, .. } => ('a', id),
@@ -217,7 +217,7 @@ mod tests {
             arrivals: "burst:1,4294967296".parse().unwrap(),
             ..Workload::default()
         };
-        let ops = made(&workload);
+        let ops = generate(&workload);
         let even = |(i, op): (usize, &Op)| matches!(op, Op::Alloc { .. }) == i.is_multiple_of(2);
         assert!(ops.len() == 10_000 && ops.iter().enumerate().all(even));
     }
@@ -232,7 +232,7 @@ mod tests {
                 ..Workload::default()
             };
             // The test hashes the text of all operations with FNV-1a.
-            made(&workload)
+            generate(&workload)
                 .iter()
                 .flat_map(|op| format!("{op:?}").into_bytes())
                 .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
@@ -246,8 +246,11 @@ mod tests {
 
     #[test]
     fn invalid_alignment_is_refused() {
-        let error = Workload { align: 24, ..Workload::default() }.made().unwrap_err();
-        assert_eq!(error.to_string(), "alignment \"24\": no alignment; expected a power of two up to 2^30");
-        assert!(Workload { operations: 0, ..Workload::default() }.made().unwrap().next().is_none());
+        let error = Workload { align: 24, ..Workload::default() }.generate().unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "alignment \"24\": not an alignment; expected a power of two up to 2^30"
+        );
+        assert!(Workload { operations: 0, ..Workload::default() }.generate().unwrap().next().is_none());
     }
 }

@@ -116,7 +116,7 @@ mod tests {
             let text = error(&put(name, b"a,0,8\n\0"));
             assert!(
                 text.contains(&format!("{name}: not text; expected `a")),
-                "no word of a kernel's trace: {text}"
+                "the error must not mention a kernel's trace: {text}"
             );
         }
         std::fs::create_dir(folder.path().join("folder.csv")).unwrap();

@@ -18,9 +18,9 @@ use rustc_hash::FxHashMap;
 /// The alignment that malloc guarantees, in bytes, which recorded traces assume.
 const MALLOC_ALIGN: usize = 16;
 /// The largest alignment, in bytes.
-pub(super) const MOST_ALIGN: usize = 1 << 30;
+pub(super) const MAX_ALIGN: usize = 1 << 30;
 /// The largest request, in bytes.
-const MOST: usize = 1 << 40;
+const MAX_REQUEST: usize = 1 << 40;
 
 pub(super) const REP: &str = "`a ID BYTES`, `r ID BYTES` or `f ID`";
 pub(super) const CSV: &str = "`alloc,ID,SIZE[,ALIGN]`, `resize,ID,SIZE[,ALIGN]` or `free,ID`; the first line may be \
@@ -46,11 +46,14 @@ impl BlockStates {
     ) -> Result<Op, OpsError> {
         let state = self.live.get(&id).copied();
         let layout = |align| {
-            let size = size.and_then(|size| size.parse().ok()).filter(|size| (1..=MOST).contains(size));
+            let size =
+                size.and_then(|size| size.parse().ok()).filter(|size| (1..=MAX_REQUEST).contains(size));
             let size = size.ok_or_else(|| line.wrong(format!("no size for block {id}"), SIZE))?;
             let layout =
-                Layout::from_size_align(size, align).ok().filter(|layout| layout.align() <= MOST_ALIGN);
-            layout.ok_or_else(|| line.wrong(format!("{align} is no alignment"), "a power of two up to 2^30"))
+                Layout::from_size_align(size, align).ok().filter(|layout| layout.align() <= MAX_ALIGN);
+            layout.ok_or_else(|| {
+                line.wrong(format!("{align} is not an alignment"), "a power of two up to 2^30")
+            })
         };
         let known = |expected| match state {
             Some(true) => Ok(()),
@@ -123,9 +126,7 @@ pub(super) fn rep(mut lines: Lines) -> Result<Vec<Op>, OpsError> {
             return Err(line.wrong("no operation", REP));
         };
         if id >= ids {
-            return Err(
-                line.wrong(format!("block {id} of {ids}"), "an id below the number that the header says")
-            );
+            return Err(line.wrong(format!("block {id} of {ids}"), "an id below the number in the header"));
         }
         ops.push(trail.op(&line, what, id, size, MALLOC_ALIGN)?);
     }
@@ -260,10 +261,7 @@ mod tests {
             ),
             ("f 0", "short.rep:5: block 0 was never allocated: \"f 0\"; expected a block that is in use"),
             ("r 0 8", "short.rep:5: block 0 was never allocated: \"r 0 8\"; expected a block that is in use"),
-            (
-                "a 1 8",
-                "short.rep:5: block 1 of 1: \"a 1 8\"; expected an id below the number that the header says",
-            ),
+            ("a 1 8", "short.rep:5: block 1 of 1: \"a 1 8\"; expected an id below the number in the header"),
             ("a 0", "short.rep:5: no operation: \"a 0\"; expected `a ID BYTES`, `r ID BYTES` or `f ID`"),
         ];
         for (ops, error) in cases {
@@ -271,7 +269,7 @@ mod tests {
         }
         assert_eq!(
             read_csv("alloc,1,8,3\n").unwrap_err(),
-            "ops.csv:1: 3 is no alignment: \"alloc,1,8,3\"; expected a power of two up to 2^30"
+            "ops.csv:1: 3 is not an alignment: \"alloc,1,8,3\"; expected a power of two up to 2^30"
         );
         assert_eq!(
             read_csv("a,1,8\nfree,1,8\n").unwrap_err(),

@@ -38,7 +38,7 @@ impl Rng {
         ((u128::from(self.generator.next_u64()) * u128::from(bound)) >> 64) as u64
     }
     /// Returns a number between `least` and `most`, both included.
-    pub fn within(&mut self, least: u64, most: u64) -> u64 {
+    pub fn in_range(&mut self, least: u64, most: u64) -> u64 {
         least + self.below((most - least).saturating_add(1))
     }
     /// Returns a number that is at least 0 and less than 1, in steps of `2^-53`.
@@ -105,15 +105,15 @@ mod tests {
         assert!((mean(&mut |rng| rng.exponential(100.0)) - 100.0).abs() < 2.0);
         assert!(mean(&mut |rng| rng.normal()).abs() < 0.02);
         assert!((mean(&mut |rng| rng.normal().powi(2)) - 1.0).abs() < 0.03);
-        assert!((mean(&mut |rng| rng.within(10, 20) as f64) - 15.0).abs() < 0.1);
+        assert!((mean(&mut |rng| rng.in_range(10, 20) as f64) - 15.0).abs() < 0.1);
     }
 
     #[test]
     fn random_values_include_their_bounds() {
         let mut rng = Rng::new(0);
-        assert_eq!((rng.below(0), rng.below(1), rng.within(5, 5)), (0, 0, 5));
-        rng.within(0, u64::MAX);
-        let seen: std::collections::BTreeSet<_> = (0..200).map(|_| rng.within(3, 6)).collect();
+        assert_eq!((rng.below(0), rng.below(1), rng.in_range(5, 5)), (0, 0, 5));
+        rng.in_range(0, u64::MAX);
+        let seen: std::collections::BTreeSet<_> = (0..200).map(|_| rng.in_range(3, 6)).collect();
         assert_eq!(seen.into_iter().collect::<Vec<_>>(), [3, 4, 5, 6]);
     }
 

@@ -9,9 +9,9 @@ use core::str::FromStr;
 use std::path::Path;
 
 /// The largest request, in bytes.
-pub const MOST: u64 = 1 << 30;
+pub const MAX_BYTES: u64 = 1 << 30;
 /// The default upper bound of a log-normal distribution, in bytes.
-const CUT: u64 = 1 << 20;
+const DEFAULT_UPPER_BOUND: u64 = 1 << 20;
 /// The largest number of sizes in a Zipf distribution.
 const RANKS: u64 = 1 << 20;
 
@@ -55,7 +55,7 @@ impl Sizes {
     pub fn sample(&self, rng: &mut Rng) -> usize {
         match &self.kind {
             Kind::Fixed(bytes) => *bytes as usize,
-            Kind::Uniform(least, most) => rng.within(*least, *most) as usize,
+            Kind::Uniform(least, most) => rng.in_range(*least, *most) as usize,
             Kind::LogNormal { median, sigma, most } => {
                 // The conversion saturates, and larger values are cut off below.
                 let bytes = (median * libm::exp(sigma * rng.normal())) as u64;
@@ -75,17 +75,18 @@ impl FromStr for Sizes {
         let spec = Spec::new("sizes", EXPECTED, text);
         let (name, rest) = spec.parts();
         let kind = match name {
-            "fixed" => Kind::Fixed(spec.number("the size", rest, 1, MOST)?),
+            "fixed" => Kind::Fixed(spec.number("the size", rest, 1, MAX_BYTES)?),
             "uniform" => {
-                let (least, most) = spec.range(rest, 1, MOST)?;
+                let (least, most) = spec.range(rest, 1, MAX_BYTES)?;
                 Kind::Uniform(least, most)
             }
             "lognormal" => {
                 let given = spec.arguments(rest, 2, 3)?;
-                let median = spec.number("the median", given[0], 1.0, MOST as f64)?;
+                let median = spec.number("the median", given[0], 1.0, MAX_BYTES as f64)?;
                 let sigma = spec.number("sigma", given[1], 0.0, 10.0)?;
-                let most =
-                    given.get(2).map_or(Ok(CUT), |most| spec.number("the largest size", most, 1, MOST))?;
+                let most = given.get(2).map_or(Ok(DEFAULT_UPPER_BOUND), |most| {
+                    spec.number("the largest size", most, 1, MAX_BYTES)
+                })?;
                 Kind::LogNormal { median, sigma, most }
             }
             "zipf" => Kind::Weighted(zipf(&spec, rest)?),
@@ -99,8 +100,8 @@ impl FromStr for Sizes {
 fn zipf(spec: &Spec<'_>, rest: &str) -> Result<Weighted, SpecError> {
     let given = spec.arguments(rest, 2, 3)?;
     let exponent = spec.number("the exponent", given[0], 0.0, 10.0)?;
-    let (least, most) = spec.range(given[1], 1, MOST)?;
-    let step = given.get(2).map_or(Ok(16), |step| spec.number("the step", step, 1, MOST))?;
+    let (least, most) = spec.range(given[1], 1, MAX_BYTES)?;
+    let step = given.get(2).map_or(Ok(16), |step| spec.number("the step", step, 1, MAX_BYTES))?;
     let ranks = (most - least) / step + 1;
     if ranks > RANKS {
         return spec.wrong(format!("{ranks} sizes; expected at most {RANKS}"));
@@ -126,7 +127,7 @@ fn histogram(spec: &Spec<'_>, path: &Path) -> Result<Weighted, SpecError> {
                 continue;
             }
             let pair = pair.and_then(|(size, count)| Some((size.parse().ok()?, count.parse().ok()?)));
-            match pair.filter(|(size, _)| (1..=MOST as usize).contains(size)) {
+            match pair.filter(|(size, _)| (1..=MAX_BYTES as usize).contains(size)) {
                 Some(pair) => pairs.push(pair),
                 None => return Err(line.wrong("no size and count", PAIR)),
             }
@@ -135,7 +136,7 @@ fn histogram(spec: &Spec<'_>, path: &Path) -> Result<Weighted, SpecError> {
     };
     match read() {
         Ok(pairs) => {
-            Weighted::new(pairs).map_or_else(|| spec.wrong("its counts come to nothing, or to too much"), Ok)
+            Weighted::new(pairs).map_or_else(|| spec.wrong("the sum of its counts is zero or too large"), Ok)
         }
         Err(error) => spec.wrong(error.to_string()),
     }
@@ -202,7 +203,7 @@ mod tests {
             wrong(&text)
         );
         std::fs::write(&path, "24,0\n").unwrap();
-        assert!(wrong(&text).contains("its counts come to nothing"));
+        assert!(wrong(&text).contains("the sum of its counts is zero"));
         std::fs::remove_file(&path).unwrap();
         assert!(wrong(&text).contains("cannot open"));
     }

@@ -54,13 +54,13 @@ impl<'t> Spec<'t> {
     {
         match text.parse() {
             Ok(number) if (least..=most).contains(&number) => Ok(number),
-            _ => self.wrong(format!("{name} {text:?} is no number from {least} to {most}")),
+            _ => self.wrong(format!("{name} {text:?} is not a number from {least} to {most}")),
         }
     }
     /// Parses `least..most`, both included.
     pub(super) fn range(&self, text: &str, least: u64, most: u64) -> Result<(u64, u64), SpecError> {
         let Some((from, to)) = text.split_once("..") else {
-            return self.wrong(format!("{text:?} is no range"));
+            return self.wrong(format!("{text:?} is not a range"));
         };
         let from = self.number("the lower end", from, least, most)?;
         Ok((from, self.number("the upper end", to, from, most)?))

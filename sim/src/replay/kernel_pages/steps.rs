@@ -107,21 +107,21 @@ fn fallback_takes(ops: &[Op], moves: &[PageMove]) -> bool {
 
 /// Returns, for each order, `true` if per-CPU lists hold blocks of the order, as the trace shows or by default.
 pub(super) fn percpu_orders(moves: &[PageMove]) -> [bool; ORDERS] {
-    let mut told = [None; ORDERS];
+    let mut has_event = [None; ORDERS];
     for page_move in moves {
-        let told = &mut told[usize::from(page_move.order)];
+        let has_event = &mut has_event[usize::from(page_move.order)];
         match page_move.kind {
-            PageMoveKind::Taken { percpu_refill: false } => _ = told.get_or_insert(false),
-            PageMoveKind::Taken { percpu_refill: true } | PageMoveKind::Drained => *told = Some(true),
+            PageMoveKind::Taken { percpu_refill: false } => _ = has_event.get_or_insert(false),
+            PageMoveKind::Taken { percpu_refill: true } | PageMoveKind::Drained => *has_event = Some(true),
             PageMoveKind::Fallback => {}
         }
     }
-    std::array::from_fn(|order| told[order].unwrap_or(order <= usize::from(LARGEST_PERCPU)))
+    std::array::from_fn(|order| has_event[order].unwrap_or(order <= usize::from(LARGEST_PERCPU)))
 }
 
 /// The destination of freed pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Freed {
+pub(super) enum FreeDestination {
     /// The pages moved to the free lists.
     ToLists,
     /// The pages moved to a per-CPU list.
@@ -136,7 +136,7 @@ pub(super) enum Freed {
 /// The facts inferred from the next event of each page.
 pub(super) struct Answers {
     /// For each event that frees pages, the destination of the pages.
-    pub(super) freed: Vec<Option<Freed>>,
+    pub(super) freed: Vec<Option<FreeDestination>>,
     /// The pages with events; `true` if the page was free when the trace began.
     pub(super) known: Vec<(u64, bool)>,
 }
@@ -170,10 +170,10 @@ pub(super) fn answers(steps: &[Step], percpu: &[bool; ORDERS]) -> Answers {
         }
         if step.kind == StepKind::Freed {
             freed[at] = match to_lists.cmp(&to_percpu) {
-                _ if taken_first => Some(Freed::TakenFirst),
-                _ if !held => Some(Freed::ToLists),
-                Ordering::Greater => Some(Freed::ToLists),
-                Ordering::Less => Some(Freed::ToPerCpu),
+                _ if taken_first => Some(FreeDestination::TakenFirst),
+                _ if !held => Some(FreeDestination::ToLists),
+                Ordering::Greater => Some(FreeDestination::ToLists),
+                Ordering::Less => Some(FreeDestination::ToPerCpu),
                 Ordering::Equal => None,
             };
         }
@@ -190,7 +190,7 @@ pub(super) fn answers(steps: &[Step], percpu: &[bool; ORDERS]) -> Answers {
         settle(run, steps, &mut freed);
         if step.kind == StepKind::Freed {
             // The pages had been allocated earlier, and small blocks move to a per-CPU list.
-            freed[at].get_or_insert(Freed::ToPerCpu);
+            freed[at].get_or_insert(FreeDestination::ToPerCpu);
         }
     }
     runs.values_mut().for_each(|run| settle(run, steps, &mut freed));
@@ -205,15 +205,15 @@ pub(super) fn answers(steps: &[Step], percpu: &[bool; ORDERS]) -> Answers {
 /// Decides the destination of pages for a run of frees. All memory of a handover has one destination, so frees with a
 /// known destination decide for the other frees of the run. Large blocks that were never allocated are the memory with
 /// which the kernel starts; they move to the free lists.
-fn settle(run: &mut Vec<usize>, steps: &[Step], freed: &mut [Option<Freed>]) {
+fn settle(run: &mut Vec<usize>, steps: &[Step], freed: &mut [Option<FreeDestination>]) {
     let count = |answer| run.iter().filter(|&&at| freed[at] == Some(answer)).count();
-    let (to_lists, to_percpu) = (count(Freed::ToLists), count(Freed::ToPerCpu));
+    let (to_lists, to_percpu) = (count(FreeDestination::ToLists), count(FreeDestination::ToPerCpu));
     for at in run.drain(..) {
         freed[at].get_or_insert(match to_lists.cmp(&to_percpu) {
-            _ if steps[at].order > LARGEST_PERCPU => Freed::ToLists,
-            _ if to_lists + to_percpu == 0 => Freed::HandedOver,
-            Ordering::Less => Freed::ToPerCpu,
-            Ordering::Equal | Ordering::Greater => Freed::ToLists,
+            _ if steps[at].order > LARGEST_PERCPU => FreeDestination::ToLists,
+            _ if to_lists + to_percpu == 0 => FreeDestination::HandedOver,
+            Ordering::Less => FreeDestination::ToPerCpu,
+            Ordering::Equal | Ordering::Greater => FreeDestination::ToLists,
         });
     }
 }

@@ -27,7 +27,7 @@ impl Script {
     fn now(&mut self, event: &str) -> &mut Self {
         self.line(0, self.next, event)
     }
-    fn taken(&mut self, pfn: u64, order: u8) -> &mut Self {
+    fn take_pages(&mut self, pfn: u64, order: u8) -> &mut Self {
         let percpu = u8::from(order <= 3);
         self.now(&format!(
             "mm_page_alloc_zone_locked: page=0 pfn={pfn:#x} order={order} migratetype=0 percpu_refill={percpu}"
@@ -70,7 +70,7 @@ impl Script {
             ("before.zoneinfo", zoneinfo),
         ])
         .remove("after")
-        .expect("a trace with tables")
+        .expect("the trace must have tables")
     }
 
     fn run_beside(&self, tables: &[(&str, String)]) -> FxHashMap<String, PagesAt> {
@@ -106,7 +106,7 @@ fn drained_pages_merge_up_to_order_three() {
     let script = |pages: &[u64]| {
         let mut script = Script::default();
         for pfn in 8..16 {
-            script.taken(pfn, 0);
+            script.take_pages(pfn, 0);
         }
         script.snap("before");
         for &pfn in pages {
@@ -131,18 +131,18 @@ fn block_is_split_for_a_smaller_allocation() {
     // From page 16 on, 16 pages are freed and merge. One page is taken from the front: 17/0, 18/1, 20/2 and 24/3
     // remain.
     let mut script = Script::default();
-    script.freed(16, 4).snap("before").taken(16, 0).snap("after");
+    script.freed(16, 4).snap("before").take_pages(16, 0).snap("after");
     script.assert_lists_become(&[0, 0, 0, 0, 1], &[1, 1, 1, 1]);
     // A block of order 1 is taken from the middle of the rest.
     let mut script = Script::default();
-    script.freed(16, 4).snap("before").taken(16, 0).taken(20, 1).snap("after");
+    script.freed(16, 4).snap("before").take_pages(16, 0).take_pages(20, 1).snap("after");
     script.assert_lists_become(&[0, 0, 0, 0, 1], &[1, 2, 0, 1]);
 }
 
 #[test]
 fn only_small_blocks_are_freed_to_per_cpu_lists() {
     let mut script = Script::default();
-    script.taken(16, 4).alloc(16, 4).taken(32, 3).alloc(32, 3).snap("before");
+    script.take_pages(16, 4).alloc(16, 4).take_pages(32, 3).alloc(32, 3).snap("before");
     script.freed(32, 3).freed(16, 4).snap("after");
     script.assert_lists_become(&[], &[0, 0, 0, 0, 1]);
     // The event of the drain shows that the block was on a per-CPU list, and puts it on the free list.
@@ -150,7 +150,7 @@ fn only_small_blocks_are_freed_to_per_cpu_lists() {
     script.assert_lists_become(&[], &[0, 0, 0, 1, 1]);
     // The next event, which takes the block from a free list, shows that the block never was on a per-CPU list.
     let mut script = Script::default();
-    script.taken(32, 3).alloc(32, 3).snap("before").freed(32, 3).snap("after").taken(32, 3);
+    script.take_pages(32, 3).alloc(32, 3).snap("before").freed(32, 3).snap("after").take_pages(32, 3);
     script.assert_lists_become(&[], &[0, 0, 0, 1]);
 }
 
@@ -175,11 +175,11 @@ fn per_cpu_list_orders_follow_kernel_events() {
 fn adjacent_pages_without_events_move_together() {
     // The event that takes the last page decides for the run of pages without earlier events.
     let mut script = Script::default();
-    script.freed(8, 0).freed(9, 0).freed(10, 0).freed(11, 0).snap("before").taken(11, 0).snap("after");
+    script.freed(8, 0).freed(9, 0).freed(10, 0).freed(11, 0).snap("before").take_pages(11, 0).snap("after");
     script.assert_lists_become(&[0, 0, 1], &[1, 1]);
     // The pages moved to a per-CPU list, as the next event of the first page shows.
     let mut script = Script::default();
-    script.taken(4, 0).freed(8, 0).freed(9, 0).alloc(8, 0).snap("before").snap("after");
+    script.take_pages(4, 0).freed(8, 0).freed(9, 0).alloc(8, 0).snap("before").snap("after");
     script.assert_lists_become(&[], &[]);
 }
 
@@ -188,11 +188,11 @@ fn fallback_events_of_both_kernel_kinds_are_replayed() {
     // One kernel writes the fallback's event first, and then takes a page of the block.
     let mut script = Script::default();
     script.freed(16, 4).freed(32, 4).snap("before");
-    script.fallback(16, 0).taken(16, 0).fallback(32, 0).taken(35, 0).snap("after");
+    script.fallback(16, 0).take_pages(16, 0).fallback(32, 0).take_pages(35, 0).snap("after");
     script.assert_lists_become(&[0, 0, 0, 0, 2], &[2, 2, 2, 2]);
     // The other kernel takes two pages and writes no other event.
     let mut script = Script::default();
-    script.freed(16, 4).snap("before").fallback(16, 1).taken(18, 0).snap("after").alloc(16, 1);
+    script.freed(16, 4).snap("before").fallback(16, 1).take_pages(18, 0).snap("after").alloc(16, 1);
     script.assert_lists_become(&[0, 0, 0, 0, 1], &[1, 0, 1, 1]);
 }
 
@@ -212,7 +212,7 @@ fn simultaneous_events_of_two_cpus_replay_in_any_order() {
     script.line(1, 9, &taken("0x8")).assert_lists_become(&[], &[1]);
     // CPU 0 drained page 9, then CPU 1 took it.
     let mut script = Script::default();
-    script.taken(9, 0).alloc(9, 0).snap("before").freed(9, 0).line(1, 9, &taken("0x9"));
+    script.take_pages(9, 0).alloc(9, 0).snap("before").freed(9, 0).line(1, 9, &taken("0x9"));
     script.line(0, 9, "mm_page_pcpu_drain: page=0 pfn=0x9 order=0 migratetype=0").snap("after");
     script.assert_lists_become(&[], &[]);
 }
@@ -221,26 +221,26 @@ fn simultaneous_events_of_two_cpus_replay_in_any_order() {
 fn eventless_page_state_follows_from_neighbouring_events() {
     // Before the trace, 8/3 was free, and so was one block of order 3 that has no event. A page of block 8/3 is taken.
     let mut script = Script::default();
-    script.snap("before").taken(8, 0).snap("after");
+    script.snap("before").take_pages(8, 0).snap("after");
     script.assert_lists_become(&[0, 0, 0, 2], &[1, 1, 1, 1]);
     // The free block is the second half of a larger one, whose first half was taken.
     let mut script = Script::default();
-    script.taken(8, 2).snap("before").drained(8, 2).snap("after");
+    script.take_pages(8, 2).snap("before").drained(8, 2).snap("after");
     script.assert_lists_become(&[0, 0, 1], &[0, 0, 0, 1]);
     // A block whose first taken page is in the middle was not free: only page 10 was.
     let mut script = Script::default();
-    script.snap("before").taken(10, 0).snap("after");
+    script.snap("before").take_pages(10, 0).snap("after");
     script.assert_lists_become(&[1, 0, 0, 1], &[0, 0, 0, 1]);
     // A page in use excludes every block around it.
     let mut script = Script::default();
-    script.snap("before").taken(8, 0).freed(12, 0).snap("after");
+    script.snap("before").take_pages(8, 0).freed(12, 0).snap("after");
     script.assert_lists_become(&[0, 0, 1, 1], &[1, 1, 0, 1]);
 }
 
 #[test]
 fn blocks_do_not_merge_across_a_zone_end() {
     let mut script = Script::default();
-    script.taken(1024, 9).taken(1536, 9).alloc(1024, 9).alloc(1536, 9).snap("before");
+    script.take_pages(1024, 9).take_pages(1536, 9).alloc(1024, 9).alloc(1536, 9).snap("before");
     script.freed(1024, 9).freed(1536, 9).snap("after");
     let zoneinfo = "Node 0, zone DMA\n spanned 1536\n start_pfn: 0\nNode 0, zone DMA32\n spanned 2560\n start_pfn: 1536\n";
     let rows = |free: u64| {
@@ -261,7 +261,7 @@ fn blocks_do_not_merge_across_a_zone_end() {
 #[test]
 fn blocks_merge_up_to_the_kernels_largest_order() {
     let mut script = Script::default();
-    script.taken(8, 3).alloc(8, 3).snap("before").drained(8, 3).snap("after");
+    script.take_pages(8, 3).alloc(8, 3).snap("before").drained(8, 3).snap("after");
     let table = |large: u64| format!("Node 0, zone DMA 0 0 {large}\n");
     let zoneinfo = "Node 0, zone DMA\n  spanned 4096\n  start_pfn: 0\n".to_owned();
     let beside =
@@ -276,28 +276,28 @@ fn missing_page_events_are_reported_by_cause() {
     // Compaction takes 16/4 from its list without an event. The kernel's table shows the change; the trace shows it
     // only when a page is freed.
     let mut script = Script::default();
-    script.freed(16, 4).taken(4, 0).snap("before").freed(17, 0).snap("after");
+    script.freed(16, 4).take_pages(4, 0).snap("before").freed(17, 0).snap("after");
     let at = script.run(&[0, 0, 0, 0, 1], &[]);
     assert_eq!((causes(&at), at.error.pages), (vec![(PageCauseKind::LeftWithoutEvent, 1)], 15));
     assert_eq!(at.rebuilt[..4], [1, 1, 1, 1]);
     // One of two blocks without events is taken. The other block could be the rest of the block of page 4.
     let mut script = Script::default();
-    script.taken(4, 0).snap("before").snap("after");
+    script.take_pages(4, 0).snap("before").snap("after");
     let at = script.run(&[0, 0, 0, 2], &[0, 0, 0, 1]);
     assert_eq!((causes(&at), at.error.pages, at.rebuilt[3]), (vec![(PageCauseKind::PlaceUnknown, 8)], 8, 2));
     // The cause is unknown. Contradictions earlier than `before` do not count, because the table includes their effect.
     let mut script = Script::default();
-    script.taken(4, 0).taken(4, 0).snap("before").snap("after");
+    script.take_pages(4, 0).take_pages(4, 0).snap("before").snap("after");
     assert_eq!(causes(&script.run(&[], &[1])), [(PageCauseKind::Unknown, 1)]);
     // A page enters the lists while the table is read.
     let mut script = Script::default();
-    script.taken(4, 0).snap("before").now("tracing_mark_write: SNAP after slabinfo done").drained(4, 0);
+    script.take_pages(4, 0).snap("before").now("tracing_mark_write: SNAP after slabinfo done").drained(4, 0);
     script.now("tracing_mark_write: SNAP after buddyinfo done");
     assert_eq!(causes(&script.run(&[], &[])), [(PageCauseKind::MovedWhileRead, 1)]);
     // The header counts more events than the trace has.
     let mut script = Script::default();
     script.text.push_str("# entries-in-buffer/entries-written: 7/20   #P:4\n");
-    script.taken(4, 0).snap("before").snap("after");
+    script.take_pages(4, 0).snap("before").snap("after");
     assert_eq!(causes(&script.run(&[], &[1])), [(PageCauseKind::LostEvents, 13)]);
 }
 
@@ -311,7 +311,7 @@ fn trace_without_page_events_rebuilds_no_free_list() {
             .run_beside(&[("before.buddyinfo", rows.clone()), ("after.buddyinfo", rows.clone())])
             .is_empty()
     );
-    script.taken(8, 0);
+    script.take_pages(8, 0);
     assert!(script.run_beside(&[("after.buddyinfo", rows)]).is_empty());
 }
 
@@ -360,7 +360,7 @@ proptest! {
             }
             match what {
                 0 => if let Some(pfn) = lists.take(order, which) {
-                    script.taken(pfn, order as u8).alloc(pfn, order as u8);
+                    script.take_pages(pfn, order as u8).alloc(pfn, order as u8);
                     out.push((pfn, order));
                 },
                 1 if !out.is_empty() => {
@@ -376,7 +376,7 @@ proptest! {
                 _ => {}
             }
         }
-        script.taken(0, 0).snap("after");
+        script.take_pages(0, 0).snap("after");
         let (before, after) = (before.expect("a moment"), lists.counts());
         let at = script.run(&before, &after);
         // The place of blocks without events is a guess, but their number is exact.
@@ -408,6 +408,6 @@ fn machine_zones_exclude_pages_allocated_before_the_trace() {
             .1
     };
     assert_eq!(zones(0), [(ZoneKind::Dma, 100), (ZoneKind::Dma32, 614)]);
-    assert_eq!(zones(1), [], "of the first node only");
+    assert_eq!(zones(1), [], "only the first node is rebuilt");
     assert_eq!(script.read(&[]).1, []);
 }

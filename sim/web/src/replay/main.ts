@@ -358,7 +358,7 @@ class Page {
     const chip = made('span', { className: `path ${path ?? 'none'}` }, path ?? (mark ? 'mark' : view.operation ? 'nothing' : 'begin'));
     const text = mark && !path ? `The trace is marked here: “${mark.text}”.`
       : view.operation ? view.steps.map(({ sentence }) => sentence).join(' ')
-        : 'Nothing has happened yet: every cache is empty, and no memory is committed. Press play, or step.';
+        : 'No operation has run yet: every cache is empty, and no memory is committed. Press play, or step.';
     return made('p', {}, ...(this.sides.length > 1 ? [made('b', {}, `${name} `)] : []), chip, text);
   }
 
@@ -500,7 +500,7 @@ class Page {
     else if (found) this.go(found.operation);
     else {
       this.go(this.at);
-      problem('That does not happen again before the end.');
+      problem('No later operation meets the condition.');
     }
   }
 

@@ -153,8 +153,8 @@ class Page {
         ...(beyond ? [made('td', {}, said(value(beyond.find(({ name }) => name === own.name)!)))] : []))))));
     if (!rows.length) $('values').append(made('p', { className: 'quiet' }, 'Every design is switched off.'));
     $('caption').textContent = (validated
-      ? `Shaded, with filled marks: up to ${validated} CPUs the profile was held against measurements; beyond them it is simulated only.`
-      : 'Everything is simulated: no machine was measured for this profile.') + (report.size === undefined ? '' : ` ${START}`) + (layer ? ` ${LINEAR}` : '');
+      ? `Shaded, with filled marks: up to ${validated} CPUs the profile was compared with measurements; beyond them all numbers are simulated.`
+      : 'All numbers are simulated: no machine was measured for this profile.') + (report.size === undefined ? '' : ` ${START}`) + (layer ? ` ${LINEAR}` : '');
     $('meaning').textContent = `Curves of ${noun(this.designs.length, 'design')}, each with a mark of its own; marks that are not filled are simulated only.${log.y ? ' On a logarithmic axis a value of 0 lies at the lower edge.' : ''}`;
     if ($<HTMLDetailsElement>('twin').open) this.tables();
   }

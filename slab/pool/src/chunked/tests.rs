@@ -41,8 +41,8 @@ fn full_chunks_move_to_the_list_end() {
     let third = take(&mut pool, 1);
     assert_eq!(fill(&pool), [1, n, n]);
     give(&mut pool, slots[0]);
-    assert_eq!(fill(&pool), [n - 1, 1, n], "the first chunk of all is in front again");
-    assert_eq!(take(&mut pool, 1), [slots[0]], "an old slot comes first");
+    assert_eq!(fill(&pool), [n - 1, 1, n], "the oldest chunk is first again");
+    assert_eq!(take(&mut pool, 1), [slots[0]], "an old slot is allocated first");
     assert_eq!(fill(&pool), [1, n, n]);
     give(&mut pool, third[0]);
     assert_eq!(fill(&pool), [0, n, n]);
@@ -64,7 +64,7 @@ fn purge_releases_only_empty_chunks() {
     assert_eq!(fill(&pool), [n - 1, n]);
     slots[n + 1..2 * n].iter().chain(&slots[3 * n..4 * n]).for_each(|slot| give(&mut pool, *slot));
     assert_eq!((pool.purge(), fill(&pool)), (2, vec![]));
-    assert_eq!(take(&mut pool, 1).len(), 1, "and it grows again");
+    assert_eq!(take(&mut pool, 1).len(), 1, "the pool grows again");
 }
 
 #[test]

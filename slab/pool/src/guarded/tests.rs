@@ -23,13 +23,15 @@ fn check_detects_broken_guards_on_both_sides() {
         let objects = [pool.alloc().unwrap(), pool.alloc().unwrap(), pool.alloc().unwrap()];
         assert_eq!(pool.check_all().count(), 0);
         write_outside(objects[1], offset);
-        let Err(BadFree::Overrun(found)) = pool.check(objects[1]) else { panic!("{offset} is not seen") };
+        let Err(BadFree::Overrun(found)) = pool.check(objects[1]) else {
+            panic!("the overwritten byte at {offset} must be detected")
+        };
         assert_eq!((found.address, found.side), (objects[1].addr().get(), side));
         assert_eq!(pool.check_all().collect::<Vec<_>>(), [found]);
         assert_eq!((pool.check(objects[0]), pool.check(objects[2])), (Ok(()), Ok(())));
         // SAFETY: the object is not used.
         assert_eq!(unsafe { pool.free(objects[1]) }, Err(BadFree::Overrun(found)));
-        assert_eq!(pool.pool().live(), 3, "it stays out");
+        assert_eq!(pool.pool().live(), 3, "the slot stays allocated");
     }
 }
 
@@ -58,7 +60,11 @@ fn wrong_frees_are_reported_by_kind() {
         assert_eq!(pool.free(outside), Err(BadFree::Foreign { address: address + 88 }));
         let low = NonNull::without_provenance(4.try_into().unwrap());
         assert_eq!(pool.free(low), Err(BadFree::Foreign { address: 4 }));
-        assert_eq!(pool.free(object.add(44)), Err(BadFree::Double { slot: 1 }), "never out");
+        assert_eq!(
+            pool.free(object.add(44)),
+            Err(BadFree::Double { slot: 1 }),
+            "the slot was never allocated"
+        );
         assert_eq!(pool.free(object), Ok(()));
         assert_eq!(pool.free(object), Err(BadFree::Double { slot: 0 }));
     }
@@ -82,7 +88,7 @@ fn write_to_a_free_object_is_detected_at_reuse() {
         assert_eq!((found.address, found.side), (a.addr().get(), side), "{offset}");
         // Offset -8 is the link, which the pool does not follow.
         assert_eq!(pool.alloc(), Err(Refused::Corrupt(found)));
-        assert_eq!(pool.alloc(), Err(Refused::Corrupt(found)), "and stays with that");
+        assert_eq!(pool.alloc(), Err(Refused::Corrupt(found)), "the slot stays damaged");
     }
 }
 

@@ -8,7 +8,7 @@ use uslab_buddy::region::{Backend, Region, Uncommitted};
 
 /// The paper's listing, on a table of links instead of memory. A link of `None` is the listing's `NULL`.
 #[derive(Clone, Debug)]
-struct Listing {
+struct PaperListing {
     blocks: u32,
     free: u32,
     initialised: u32,
@@ -16,7 +16,7 @@ struct Listing {
     next: Option<u32>,
 }
 
-impl Listing {
+impl PaperListing {
     fn new(blocks: u32) -> Self {
         Self { blocks, free: blocks, initialised: 0, links: vec![u32::MAX; blocks as usize], next: Some(0) }
     }
@@ -186,9 +186,13 @@ fn wrong_free_addresses_are_named_in_the_error() {
         assert_eq!(pool.free(at(address + 1)), Err(BadFree::Interior { address: address + 1, slot: 0 }));
         assert_eq!(pool.free(at(address + 128)), Err(BadFree::Foreign { address: address + 128 }));
         assert_eq!(pool.free(at(address - 32)), Err(BadFree::Foreign { address: address - 32 }));
-        assert_eq!(pool.free(at(address + 32)), Err(BadFree::Double { slot: 1 }), "never out");
+        assert_eq!(
+            pool.free(at(address + 32)),
+            Err(BadFree::Double { slot: 1 }),
+            "the slot was never allocated"
+        );
         assert_eq!(pool.free(block), Ok(()));
-        assert_eq!(pool.free(block), Err(BadFree::Double { slot: 0 }), "nothing is out");
+        assert_eq!(pool.free(block), Err(BadFree::Double { slot: 0 }), "no block is allocated");
         let block = pool.alloc().unwrap();
         pool.free_unchecked(block);
     }
@@ -198,7 +202,7 @@ fn wrong_free_addresses_are_named_in_the_error() {
 /// When the listing's pool is created again, it keeps its count of initialised blocks and hands out an unwritten link.
 #[test]
 fn recreated_pool_starts_empty() {
-    let mut listing = Listing::new(4);
+    let mut listing = PaperListing::new(4);
     assert_eq!((0..4).filter_map(|_| listing.allocate()).count(), 4);
     listing.create_again(8);
     assert_eq!(listing.allocate(), Some(0));
@@ -209,7 +213,7 @@ fn recreated_pool_starts_empty() {
     assert_eq!(pool.reconfigure(32, 8), Err(PoolError::Busy { live: 4 }));
     (0..4).for_each(|index| pool.give(index));
     assert_eq!(pool.reconfigure(32, 9), Err(PoolError::NoRoom { bytes: 256, needed: 288 }));
-    assert_eq!((pool.size(), pool.blocks()), (64, 4), "as it was");
+    assert_eq!((pool.size(), pool.blocks()), (64, 4), "the pool is unchanged");
     assert_eq!(pool.reconfigure(32, 8), Ok(()));
     assert_eq!(pool.state(), State { free: 8, initialised: 0, next: 0 });
     assert!((0..8).all(|index| pool.take() == Some(index)) && pool.take().is_none());
@@ -223,11 +227,11 @@ fn recreated_pool_starts_empty() {
 /// The listing sets `m_next` to null when the pool is full, and hands out the null after the pool has grown.
 #[test]
 fn grown_pool_allocates_its_new_blocks() {
-    let mut listing = Listing::new(2);
+    let mut listing = PaperListing::new(2);
     assert_eq!((listing.allocate(), listing.allocate()), (Some(0), Some(1)));
     (listing.blocks, listing.free) = (4, 2);
     listing.links.resize(4, u32::MAX);
-    assert_eq!(listing.allocate(), None, "the listing has two free blocks, and gives null");
+    assert_eq!(listing.allocate(), None, "the listing returns null although two blocks are free");
 
     for policy in [Initialise::WhenEmpty, Initialise::EachAllocation] {
         let mut pool = IndexPool::with_blocks(HeapArea::new(64, 8).unwrap(), 16, 2, policy).unwrap();
@@ -245,14 +249,14 @@ fn pool_shrinks_to_its_last_used_block() {
         let mut pool = pool(16, 10, policy);
         assert_eq!((0..7).filter_map(|_| pool.take()).count(), 7);
         [5, 1, 6, 2, 0].into_iter().for_each(|index| pool.give(index));
-        assert_eq!(pool.shrink_to_used(), Ok(5), "3 and 4 are out, and 5 to 9 go");
+        assert_eq!(pool.shrink_to_used(), Ok(5), "3 and 4 are allocated, and 5 to 9 are removed");
         assert_eq!((pool.blocks(), pool.live()), (5, 2));
-        assert_eq!([0, 2, 1].map(Some), [pool.take(), pool.take(), pool.take()], "the order stays");
+        assert_eq!([0, 2, 1].map(Some), [pool.take(), pool.take(), pool.take()], "the order is unchanged");
         assert_eq!((pool.take(), pool.shrink_to_used()), (None, Ok(0)));
         pool.extend(5).unwrap();
         assert_eq!([5, 6].map(Some), [pool.take(), pool.take()]);
         (0..7).for_each(|index| pool.give(index));
-        assert_eq!((pool.shrink_to_used(), pool.blocks()), (Ok(9), 1), "one stays");
+        assert_eq!((pool.shrink_to_used(), pool.blocks()), (Ok(9), 1), "one block stays");
         assert_eq!([pool.take(), pool.take()], [Some(0), None]);
     }
 }
@@ -306,7 +310,7 @@ fn index_pool_addresses_blocks_beyond_four_gibibytes() {
     assert_eq!(
         (distance, distance as u32 as usize / BLOCK),
         (BLOCK * (BLOCKS - 1), 2047),
-        "as the listing has it"
+        "the code agrees with the paper's listing"
     );
     // SAFETY: the block was allocated above and is freed once.
     unsafe {
@@ -321,7 +325,7 @@ proptest! {
     #[test]
     fn it_does_what_the_listing_does(blocks in 1..40_u32, size in 4..40_usize, steps in prop::collection::vec(any::<u16>(), 1..300)) {
         let mut pool = pool(size, blocks as usize, Initialise::EachAllocation);
-        let mut listing = Listing::new(blocks);
+        let mut listing = PaperListing::new(blocks);
         let mut out = Vec::new();
         for step in steps {
             if step % 2 == 0 {

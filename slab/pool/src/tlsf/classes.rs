@@ -116,8 +116,8 @@ mod tests {
             for size in 16..=1 << 20 {
                 let up = classes.round_up(size).unwrap();
                 let own = classes.of(size);
-                assert!(classes.start(own) <= size, "a block lies in its class");
-                assert_eq!(classes.start(classes.of(up)), up, "a search begins where a class does");
+                assert!(classes.start(own) <= size, "a block is in its class");
+                assert_eq!(classes.start(classes.of(up)), up, "a search begins at the start of a class");
                 assert!((up - size) << bits < size, "{size} bytes are searched as {up}");
                 worst = worst.max((up - size) as f64 / size as f64);
             }

@@ -98,20 +98,20 @@ pub(crate) mod handler {
         let pools = POOLS.iter().filter_map(|place| unsafe { place.get().as_ref() });
         { pools }.find(|pool| pool.holds(address))
     }
-    extern "C" fn told(address: usize) -> ! {
+    extern "C" fn report_fault(address: usize) -> ! {
         if let Some(pool) = pool_of(address) {
             let _ = write!(Stderr, "uslab: guard: {}", pool.fault(address));
         }
         std::process::abort();
     }
-    /// Makes the thread continue in [`told`] when the handler returns, on the thread's normal stack. Symbol lookup needs more
+    /// Makes the thread continue in [`report_fault`] when the handler returns, on the thread's normal stack. Symbol lookup needs more
     /// stack than an alternate signal stack may have.
     ///
     /// # Safety
     /// `context` belongs to this thread, whose stack has not overflowed.
     #[cfg_attr(not(any(target_arch = "x86_64", target_arch = "aarch64")), allow(unused_variables))]
     unsafe fn go_to(context: *mut libc::ucontext_t, address: usize) {
-        let told: extern "C" fn(usize) -> ! = told;
+        let entry: extern "C" fn(usize) -> ! = report_fault;
         #[cfg(target_arch = "x86_64")]
         // SAFETY: by contract, the context is valid.
         unsafe {
@@ -120,17 +120,17 @@ pub(crate) mod handler {
             let stack = &mut registers[libc::REG_RSP as usize];
             *stack = ((*stack - 128) & !15) - 8;
             registers[libc::REG_RDI as usize] = address as i64;
-            registers[libc::REG_RIP as usize] = told as usize as i64;
+            registers[libc::REG_RIP as usize] = entry as usize as i64;
         }
         #[cfg(target_arch = "aarch64")]
         // SAFETY: by contract, the context is valid. The stack pointer is aligned, unless the fault is the stack's own.
         unsafe {
             let registers = &mut (*context).uc_mcontext;
             registers.regs[0] = address as u64;
-            registers.pc = told as usize as u64;
+            registers.pc = entry as usize as u64;
         }
         #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
-        told(address);
+        report_fault(address);
     }
 
     extern "C" fn on_fault(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {

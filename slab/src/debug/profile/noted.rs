@@ -1,6 +1,6 @@
 //! Records of a profile: sites, and live samples.
 
-use super::own::{LIVE, Own};
+use super::own::{LIVE, SampleMemory};
 use super::{Amount, CallStack, NAME, PARTS, SITES};
 use core::hash::{Hash, Hasher};
 use std::hash::DefaultHasher;
@@ -57,7 +57,7 @@ impl Sum {
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Live {
+pub(super) struct LiveObjects {
     /// Inverted address of the sample, so that a search for leaks finds no pointer to it; 0 if unused.
     pub(super) address: usize,
     pub(super) bytes: u64,
@@ -68,20 +68,20 @@ pub(super) struct Live {
 
 /// Records of a profile. The records allocate only when they are made, because they are used inside a malloc.
 #[derive(Debug)]
-pub(super) struct Noted {
+pub(super) struct Records {
     /// Number of the profile, from 1.
     pub(super) run: u32,
     pub(super) rate: u64,
     pub(super) lost: u64,
     pub(super) sites: Vec<Site>,
     pub(super) site_lists: Vec<u32>,
-    pub(super) live: Vec<Live>,
+    pub(super) live: Vec<LiveObjects>,
     pub(super) live_lists: Vec<u32>,
     pub(super) free: u32,
-    pub(super) own: Option<Own>,
+    pub(super) own: Option<SampleMemory>,
 }
 
-impl Noted {
+impl Records {
     /// Records before the first profile, which are empty.
     pub(super) const fn nothing() -> Self {
         Self {
@@ -143,7 +143,7 @@ impl Noted {
         let place = match self.free {
             0 if self.live.len() == LIVE => return None,
             0 => {
-                self.live.push(Live { address: !address, bytes, site, next: 0 });
+                self.live.push(LiveObjects { address: !address, bytes, site, next: 0 });
                 self.live.len() as u32
             }
             place => {
@@ -152,7 +152,8 @@ impl Noted {
             }
         };
         let list = Self::list_of(address);
-        self.live[place as usize - 1] = Live { address: !address, bytes, site, next: self.live_lists[list] };
+        self.live[place as usize - 1] =
+            LiveObjects { address: !address, bytes, site, next: self.live_lists[list] };
         self.live_lists[list] = place;
         let sum = Sum::of(bytes, self.rate);
         let site = &mut self.sites[site as usize];
@@ -171,7 +172,7 @@ impl Noted {
                     0 => self.live_lists[list] = live.next,
                     _ => self.live[before as usize - 1].next = live.next,
                 }
-                self.live[place as usize - 1] = Live { address: 0, next: self.free, ..live };
+                self.live[place as usize - 1] = LiveObjects { address: 0, next: self.free, ..live };
                 self.free = place;
                 self.sites[live.site as usize].live.take(Sum::of(live.bytes, self.rate));
                 return true;

@@ -10,12 +10,12 @@ use uslab_magazine::Operation;
 /// Maximum number of live samples.
 pub(super) const LIVE: usize = if cfg!(shuttle) { 1 << 6 } else { 1 << 16 };
 /// Maximum size of a sample in bytes: the largest object of a size class, and its largest alignment.
-pub(crate) const PLACE: usize = 32 << 10;
+pub(crate) const MAX_SAMPLE_BYTES: usize = 32 << 10;
 
 /// Separate memory for samples, outside the subsystem's pages. If a sample is in separate memory, a free that finds its
 /// class by address misses; all other frees are unaffected.
 #[derive(Debug)]
-pub(crate) struct Own {
+pub(crate) struct SampleMemory {
     memory: Reserved,
     /// A word for each place: the size of its sample, or, with the highest bit set, the index plus one of the next free place.
     places: Vec<u32>,
@@ -24,7 +24,7 @@ pub(crate) struct Own {
 
 const FREE: u32 = 1 << 31;
 
-impl Own {
+impl SampleMemory {
     /// Makes the separate memory; `None` if addresses are refused or limited, or memory is short.
     pub(crate) fn new(backend: Backend, faults: &Faults) -> Option<Self> {
         let mapped = cfg!(all(target_os = "linux", not(any(uslab_heap, loom, shuttle))));
@@ -33,7 +33,7 @@ impl Own {
         }
         let mut places = vec![];
         places.try_reserve_exact(LIVE).ok()?;
-        let memory = Reserved::readable(LIVE * PLACE, PLACE, backend, faults, RESERVE)?;
+        let memory = Reserved::readable(LIVE * MAX_SAMPLE_BYTES, MAX_SAMPLE_BYTES, backend, faults, RESERVE)?;
         Some(Self { memory, places, free: 0 })
     }
     pub(super) fn base(&self) -> usize {
@@ -42,7 +42,9 @@ impl Own {
     pub(super) fn alloc(&mut self, bytes: usize) -> Option<NonNull<u8>> {
         let place = match self.free {
             // The next place cannot be committed.
-            0 if !self.memory.commit(&Operation::new(), (self.places.len() + 1) * PLACE) => return None,
+            0 if !self.memory.commit(&Operation::new(), (self.places.len() + 1) * MAX_SAMPLE_BYTES) => {
+                return None;
+            }
             0 => {
                 self.places.push(FREE);
                 self.places.len() - 1
@@ -52,23 +54,25 @@ impl Own {
         self.free = self.places[place] & !FREE;
         self.places[place] = bytes as u32;
         // SAFETY: the place was committed above, or when it was made.
-        Some(unsafe { self.memory.base().add(place * PLACE) })
+        Some(unsafe { self.memory.base().add(place * MAX_SAMPLE_BYTES) })
     }
     pub(super) fn size_of(&self, address: usize) -> Result<usize, CorruptionKind> {
         let offset = address - self.base();
-        match self.places.get(offset / PLACE) {
+        match self.places.get(offset / MAX_SAMPLE_BYTES) {
             None => Err(CorruptionKind::Foreign),
             Some(place) if place & FREE > 0 => Err(CorruptionKind::DoubleFree),
-            Some(_) if !offset.is_multiple_of(PLACE) => Err(CorruptionKind::Interior),
+            Some(_) if !offset.is_multiple_of(MAX_SAMPLE_BYTES) => Err(CorruptionKind::Interior),
             Some(place) => Ok(*place as usize),
         }
     }
     pub(super) fn free(&mut self, address: usize) -> Result<(), CorruptionKind> {
         let bytes = self.size_of(address)?;
-        let place = (address - self.base()) / PLACE;
+        let place = (address - self.base()) / MAX_SAMPLE_BYTES;
         if bytes > PAGE_SIZE {
             // SAFETY: the memory is committed, and no longer used.
-            unsafe { self.memory.discard(place * PLACE + PAGE_SIZE..(place + 1) * PLACE) };
+            unsafe {
+                self.memory.discard(place * MAX_SAMPLE_BYTES + PAGE_SIZE..(place + 1) * MAX_SAMPLE_BYTES)
+            };
         }
         self.places[place] = self.free | FREE;
         self.free = place as u32 + 1;
@@ -82,7 +86,7 @@ mod tests {
 
     #[test]
     fn profile_reserves_a_place_for_each_live_sample() {
-        let own = Own::new(Backend::Os, &Faults::default()).unwrap();
+        let own = SampleMemory::new(Backend::Os, &Faults::default()).unwrap();
         assert!(own.places.capacity() >= LIVE);
     }
 }

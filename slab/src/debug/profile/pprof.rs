@@ -39,13 +39,13 @@ fn bytes(field: u64, bytes: &[u8], into: &mut Vec<u8>) {
 }
 
 /// The pprof message that is being written.
-struct Writing<W: Write> {
+struct PprofWriter<W: Write> {
     into: GzEncoder<W>,
     /// Indices of strings in the message's table of strings.
     strings: BTreeMap<String, u64>,
 }
 
-impl<W: Write> Writing<W> {
+impl<W: Write> PprofWriter<W> {
     fn bytes(&mut self, field: u64, content: &[u8]) -> Result<()> {
         let mut made = vec![];
         bytes(field, content, &mut made);
@@ -93,7 +93,8 @@ impl Profile {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn pprof(&self, into: impl Write) -> Result<()> {
-        let mut out = Writing { into: GzEncoder::new(into, Compression::new(6)), strings: BTreeMap::new() };
+        let mut out =
+            PprofWriter { into: GzEncoder::new(into, Compression::new(6)), strings: BTreeMap::new() };
         // The numbers are fields of pprof's `profile.proto`. The format requires an empty first string.
         out.string("")?;
         VALUES.into_iter().try_for_each(|value| out.value_type(1, value))?;

@@ -14,7 +14,7 @@ fn subsystem(cpus: Cpus) -> Subsystem {
     Subsystem::new(Config { check_frees: false, ..Config::new(pages) }).unwrap()
 }
 /// True if samples can have separate memory in this build.
-const HAS_OWN: bool = cfg!(all(target_os = "linux", not(uslab_heap)));
+const SEPARATE_MEMORY: bool = cfg!(all(target_os = "linux", not(uslab_heap)));
 
 fn one_cpu() -> Subsystem {
     on_cpu(0);
@@ -24,13 +24,14 @@ fn one_cpu() -> Subsystem {
 /// Tests the lowest rate at which samples have separate memory.
 #[test]
 fn profile_with_rare_samples_uses_separate_memory() {
-    for (rate, own) in [(OWN_MEMORY - 1, false), (OWN_MEMORY, HAS_OWN)] {
+    for (rate, own) in [(SEPARATE_MEMORY_MIN_RATE - 1, false), (SEPARATE_MEMORY_MIN_RATE, SEPARATE_MEMORY)] {
         let subsystem = one_cpu();
         subsystem.core().start_profile(rate, Some(7)).unwrap();
         assert_eq!(subsystem.core().profiler.counts_only(), own, "{rate}");
         let profiler = &subsystem.core().profiler;
         let base = profiler.base.get() as usize;
-        let ends = [base, base + LIVE * PLACE - 1, base + LIVE * PLACE].map(|at| profiler.is_own(at));
+        let ends = [base, base + LIVE * MAX_SAMPLE_BYTES - 1, base + LIVE * MAX_SAMPLE_BYTES]
+            .map(|at| profiler.is_own(at));
         assert_eq!(ends, [own, own, false]);
         // The CPU's number is beyond the configured CPUs.
         _ = profiler.countdown(u32::MAX);
@@ -44,11 +45,11 @@ fn allocations_after_a_profile_stop_are_not_recorded() {
     let profiler = &subsystem.core().profiler;
     let run = profiler.run.load(Relaxed);
     let sample = |run| profiler.sample_own_object(run, profiler.countdown(0), 64, "late").is_some();
-    assert_eq!([sample(run), sample(0), sample(run + 1)], [HAS_OWN, false, false]);
+    assert_eq!([sample(run), sample(0), sample(run + 1)], [SEPARATE_MEMORY, false, false]);
     subsystem.core().stop_profile();
     assert!(!profiler.counts_only());
     assert!(!sample(run) && !sample(0));
-    assert_eq!(profiler.profile().samples.len(), usize::from(HAS_OWN));
+    assert_eq!(profiler.profile().samples.len(), usize::from(SEPARATE_MEMORY));
     // A sample of one profile is no sample of the next profile either.
     subsystem.core().start_profile_with(1 << 20, Some(7), true).unwrap();
     assert!(!sample(run));
@@ -60,7 +61,7 @@ fn allocations_after_a_profile_stop_are_not_recorded() {
 fn failed_profile_start_changes_nothing() {
     let subsystem = one_cpu();
     let profiler = &subsystem.core().profiler;
-    let own = || Own::new(uslab_buddy::Backend::Os, &crate::debug::faults::Faults::default());
+    let own = || SampleMemory::new(uslab_buddy::Backend::Os, &crate::debug::faults::Faults::default());
     let mut asked = vec![];
     for _ in 0..2 {
         let refused = |with_frees| {
@@ -70,16 +71,16 @@ fn failed_profile_start_changes_nothing() {
         assert_eq!(profiler.start(1 << 20, Some(7), Some(own), refused), Err(NotStarted::Fence));
         assert!(!profiler.runs() && !profiler.counts_only() && !profiler.stop(|| ()));
     }
-    assert_eq!(asked, [!HAS_OWN; 2]);
+    assert_eq!(asked, [!SEPARATE_MEMORY; 2]);
     subsystem.core().start_profile_with(1 << 20, Some(7), true).unwrap();
     let run = profiler.run.load(Relaxed);
     let memory = profiler.sample_own_object(run, profiler.countdown(0), 64, "held");
-    assert_eq!(memory.is_some(), HAS_OWN);
+    assert_eq!(memory.is_some(), SEPARATE_MEMORY);
     subsystem.core().stop_profile();
     let before = profiler.profile();
     assert_eq!(profiler.start(1 << 20, Some(7), Some(own), |_| false), Err(NotStarted::Fence));
     assert!(!profiler.runs() && !profiler.counts_only());
-    assert_eq!(profiler.profile(), before, "the last profile is still there");
+    assert_eq!(profiler.profile(), before, "the last profile still exists");
     if let Some(memory) = memory {
         assert_eq!((profiler.holds(memory), profiler.size_of(memory)), (true, Ok(64)));
         assert_eq!(profiler.free(memory), Ok(()));
@@ -91,7 +92,7 @@ fn failed_profile_start_changes_nothing() {
 fn profile_start_during_a_concurrent_start_is_refused() {
     let subsystem = one_cpu();
     let profiler = &subsystem.core().profiler;
-    let own = || Own::new(uslab_buddy::Backend::Os, &crate::debug::faults::Faults::default());
+    let own = || SampleMemory::new(uslab_buddy::Backend::Os, &crate::debug::faults::Faults::default());
     std::thread::scope(|scope| {
         let mut other = None;
         let close = |_| {
@@ -109,7 +110,7 @@ fn profile_start_during_a_concurrent_start_is_refused() {
 fn only_a_single_concurrent_profile_start_succeeds() {
     let (subsystem, rounds) = (one_cpu(), 300);
     let profiler = &subsystem.core().profiler;
-    let own = || Own::new(uslab_buddy::Backend::Os, &crate::debug::faults::Faults::default());
+    let own = || SampleMemory::new(uslab_buddy::Backend::Os, &crate::debug::faults::Faults::default());
     let at_once = std::sync::Barrier::new(2);
     let starts = || {
         let one = |_: &u32| {
@@ -134,7 +135,7 @@ fn only_a_single_concurrent_profile_start_succeeds() {
 fn profile_samples_the_object_at_the_sampling_distance() {
     let countdown = Countdown { left: Counter::new(10), random: Counter::new(0) };
     assert_eq!(countdown.spend(9, || None::<()>), None);
-    assert_eq!(countdown.spend(9, || Some(7)), Some(7), "what had nothing to give took nothing off");
+    assert_eq!(countdown.spend(9, || Some(7)), Some(7), "an empty sample subtracts nothing");
     assert_eq!((countdown.left.get(), countdown.spend(1, || Some(7))), (1, None));
     countdown.left.set(10);
     assert_eq!((countdown.spend(10, || Some(7)), countdown.left.get()), (None, 10));
@@ -142,10 +143,10 @@ fn profile_samples_the_object_at_the_sampling_distance() {
 
 #[test]
 fn samples_in_separate_memory_do_not_overlap() {
-    let own = Own::new(uslab_buddy::region::Backend::Os, &crate::debug::faults::Faults::default());
-    assert_eq!(own.is_some(), HAS_OWN);
+    let own = SampleMemory::new(uslab_buddy::region::Backend::Os, &crate::debug::faults::Faults::default());
+    assert_eq!(own.is_some(), SEPARATE_MEMORY);
     let Some(mut own) = own else { return };
-    let bytes = PLACE;
+    let bytes = MAX_SAMPLE_BYTES;
     let all: Vec<_> = (0..4).map(|_| own.alloc(bytes).unwrap()).collect();
     // SAFETY: each piece has `bytes` bytes, which the test owns.
     all.iter().for_each(|memory| unsafe { memory.write_bytes(1, bytes) });
@@ -167,15 +168,15 @@ fn samples_have_the_alignment_of_the_largest_class() {
     let (os, faults) = (uslab_buddy::Backend::Os, uslab_buddy::Faults::default());
     let point = crate::debug::faults::RESERVE;
     let pages = |n| uslab_buddy::Reserved::readable(n * PAGE_SIZE, PAGE_SIZE, os, &faults, point).unwrap();
-    let all = [1, 2, 4].map(|n| (pages(n), Own::new(os, &faults)));
+    let all = [1, 2, 4].map(|n| (pages(n), SampleMemory::new(os, &faults)));
     for own in all.iter().filter_map(|(_, own)| own.as_ref()) {
-        assert!(own.base().is_multiple_of(PLACE), "{:#x}", own.base());
+        assert!(own.base().is_multiple_of(MAX_SAMPLE_BYTES), "{:#x}", own.base());
     }
 }
 
 /// The true amounts of one site.
 #[derive(Clone, Copy, Debug, Default)]
-struct Truth {
+struct TrueAmounts {
     bytes: u64,
     allocated: u64,
     live: u64,
@@ -185,7 +186,7 @@ struct Truth {
 struct Program<'a> {
     malloc: &'a Malloc,
     held: Vec<NonNull<u8>>,
-    truth: BTreeMap<&'static str, Truth>,
+    truth: BTreeMap<&'static str, TrueAmounts>,
 }
 
 macro_rules! sites { ($($site:ident)*) => { $(
@@ -272,10 +273,10 @@ fn profile_estimates_of_call_sites_are_unbiased() {
         let malloc = Malloc::new(&subsystem).unwrap();
         let mut program = Program { malloc: &malloc, held: vec![], truth: BTreeMap::new() };
         subsystem.core().start_profile_with(RATE, Some(seed), seed % 2 == 0).unwrap();
-        assert_eq!(subsystem.core().profiler.counts_only(), HAS_OWN && seed % 2 == 0);
+        assert_eq!(subsystem.core().profiler.counts_only(), SEPARATE_MEMORY && seed % 2 == 0);
         program.run();
         let in_own = |memory: &NonNull<u8>| subsystem.core().profiler.holds(*memory);
-        assert_eq!(program.held.iter().any(in_own), HAS_OWN && seed % 2 == 0);
+        assert_eq!(program.held.iter().any(in_own), SEPARATE_MEMORY && seed % 2 == 0);
         let profile = subsystem.profile();
         assert_eq!((profile.rate, profile.lost), (RATE, 0));
         for (site, truth) in &program.truth {
@@ -467,7 +468,7 @@ fn profile_lists_the_cache_with_most_bytes_first() {
     let _held = (small.alloc_block(Gfp::KERNEL).unwrap(), large.alloc_block(Gfp::KERNEL).unwrap());
     let names: Vec<_> = subsystem.profile().samples.into_iter().map(|sample| sample.cache).collect();
     assert_eq!(names, ["of-1024", "of-64"]);
-    assert!(Own::new(uslab_buddy::Backend::Heap, &uslab_buddy::Faults::default()).is_none());
+    assert!(SampleMemory::new(uslab_buddy::Backend::Heap, &uslab_buddy::Faults::default()).is_none());
 }
 
 #[test]
@@ -484,14 +485,14 @@ fn failed_bulk_allocation_leaves_no_live_profile_sample() {
 
 #[test]
 fn profile_distinguishes_call_sites_with_equal_hashes() {
-    let mut noted = Noted::with_room(1).unwrap();
+    let mut noted = Records::with_room(1).unwrap();
     let names: Vec<_> = (0..1000).map(|n| format!("cache-{n}")).collect();
-    let sites = |noted: &mut Noted| -> Vec<_> {
+    let sites = |noted: &mut Records| -> Vec<_> {
         names.iter().map(|name| noted.site(name, CallStack::NONE).unwrap()).collect()
     };
     let first = sites(&mut noted);
     let used = noted.site_lists.iter().filter(|list| **list > 0).count();
-    assert!((900..names.len()).contains(&used), "some share a list: {used}");
+    assert!((900..names.len()).contains(&used), "some samples share a list: {used}");
     assert_eq!(first, (0..1000).collect::<Vec<_>>());
     assert_eq!(sites(&mut noted), first);
 }
@@ -556,7 +557,7 @@ fn samples_in_separate_memory_outlive_their_profile() {
     assert_eq!(profiler.size_of(inside(held[0])), Err(Interior));
     assert_eq!(profiler.free(inside(held[1])), Err(Interior));
     // SAFETY: the address is within the separate memory, where no piece starts yet.
-    assert_eq!(profiler.size_of(unsafe { held[2].add(PLACE) }), Err(Foreign));
+    assert_eq!(profiler.size_of(unsafe { held[2].add(MAX_SAMPLE_BYTES) }), Err(Foreign));
     subsystem.stop_profile();
     let before = subsystem.profile();
     assert_eq!(before.total().live.objects, 3);
@@ -624,7 +625,7 @@ fn profile_counts_cross_thread_frees_by_address_once() {
 
 #[test]
 fn profile_reserves_record_memory_before_locking() {
-    let noted = Noted::with_room(1).unwrap();
+    let noted = Records::with_room(1).unwrap();
     assert!(noted.sites.capacity() >= SITES && noted.live.capacity() >= LIVE);
     assert_eq!((noted.site_lists.len(), noted.live_lists.len()), (SITES, LIVE));
 }
@@ -646,7 +647,7 @@ fn second_profile_stop_does_not_reopen_the_inlined_paths() {
     let profiler = Profiler::new(1);
     let mut opened = 0;
     assert!(!profiler.stop(|| opened += 1));
-    profiler.start(1, Some(1), None::<fn() -> Option<Own>>, |_| true).unwrap();
+    profiler.start(1, Some(1), None::<fn() -> Option<SampleMemory>>, |_| true).unwrap();
     assert!(profiler.stop(|| opened += 1) && !profiler.stop(|| opened += 1));
     assert_eq!(opened, 1);
 }
@@ -657,7 +658,7 @@ fn freeing_a_sample_unmarks_its_page() {
     let address = 7 * uslab_buddy::PAGE_SIZE;
     let is_one = |other: usize| core::ptr::eq(mark_of(address), mark_of(other));
     assert!(is_one(address + PAGE_SIZE - 1) && !is_one(address + PAGE_SIZE));
-    assert!(is_one(address + MARKED.len() * PAGE_SIZE), "those that lie 256 MiB apart share one");
+    assert!(is_one(address + MARKED.len() * PAGE_SIZE), "samples 256 MiB apart share a list");
     let before = mark_of(address).load(Relaxed);
     mark(address, true);
     assert!(is_marked(address));
@@ -677,7 +678,7 @@ fn page_mark_counts_the_live_samples() {
     let at = |offset: usize| NonNull::<u8>::new(core::ptr::without_provenance_mut(page + offset)).unwrap();
     let before = mark_of(page).load(Relaxed);
     let profiler = Profiler::new(1);
-    let start = || profiler.start(1, Some(1), None::<fn() -> Option<Own>>, |_| true).unwrap();
+    let start = || profiler.start(1, Some(1), None::<fn() -> Option<SampleMemory>>, |_| true).unwrap();
     let seen = |marks: u8, allocated: u64, live: u64| {
         assert_eq!(mark_of(page).load(Relaxed), before + marks);
         let total = profiler.profile().total();
@@ -707,7 +708,7 @@ fn page_mark_counts_the_live_samples() {
 #[test]
 fn seed_determines_the_first_sampling_distance_of_each_cpu() {
     let (profiler, seed) = (Profiler::new(3), 9);
-    profiler.start(1 << 30, Some(seed), None::<fn() -> Option<Own>>, |_| true).unwrap();
+    profiler.start(1 << 30, Some(seed), None::<fn() -> Option<SampleMemory>>, |_| true).unwrap();
     let left: Vec<_> = profiler.countdowns.iter().map(|countdown| countdown.left.get()).collect();
     let drawn = |cpu: u64| {
         let random = Counter::new(seed + (cpu << 32));
@@ -734,17 +735,17 @@ fn malloc_samples_without_a_record_are_counted_as_lost() {
     }
     // The allocation succeeds although the sample is lost.
     let memory = sample();
-    assert_eq!((memory.is_some(), lost()), (HAS_OWN, 1));
+    assert_eq!((memory.is_some(), lost()), (SEPARATE_MEMORY, 1));
     if let Some(memory) = memory {
         assert_eq!((profiler.size_of(memory), profiler.free(memory)), (Ok(64), Ok(())));
     }
     let own = profiler.noted.lock().own.take();
-    assert_eq!((own.is_some(), sample(), lost()), (HAS_OWN, None, 2));
+    assert_eq!((own.is_some(), sample(), lost()), (SEPARATE_MEMORY, None, 2));
 }
 
 #[test]
 fn profile_reuses_the_records_of_freed_samples() {
-    let mut noted = Noted::with_room(1).unwrap();
+    let mut noted = Records::with_room(1).unwrap();
     let addresses: Vec<_> = (1..=1000).map(|n| 64 * n).collect();
     for _ in 0..3 {
         for address in &addresses {
@@ -757,6 +758,6 @@ fn profile_reuses_the_records_of_freed_samples() {
     let site = &noted.sites[0];
     assert_eq!((noted.live.len(), site.live.samples, site.allocated.samples), (1000, 0, 3000));
     // The addresses are spread over many lists, so that few tries find a sample.
-    let lists: std::collections::BTreeSet<_> = addresses.iter().map(|at| Noted::list_of(*at)).collect();
+    let lists: std::collections::BTreeSet<_> = addresses.iter().map(|at| Records::list_of(*at)).collect();
     assert!(lists.len() > 900, "{} lists", lists.len());
 }

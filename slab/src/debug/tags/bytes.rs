@@ -1,6 +1,6 @@
 //! Tags as bytes of memory.
 
-use super::GRAIN;
+use super::BYTES_PER_TAG;
 use uslab_buddy::region::Reserved;
 use uslab_magazine::sync::AtomicU8;
 
@@ -18,6 +18,6 @@ impl Bytes {
     #[inline(always)]
     pub(super) unsafe fn at<'a>(&'a self, memory: &'a Reserved, offset: usize) -> Option<&'a AtomicU8> {
         // SAFETY: by contract, the tag is committed. An atomic byte is a byte, and all accesses use it.
-        Some(unsafe { memory.base().add(offset / GRAIN).cast::<AtomicU8>().as_ref() })
+        Some(unsafe { memory.base().add(offset / BYTES_PER_TAG).cast::<AtomicU8>().as_ref() })
     }
 }

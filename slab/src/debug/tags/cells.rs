@@ -1,6 +1,6 @@
 //! Tags in a checker's builds, whose atomics cannot be zeroed bytes.
 
-use super::GRAIN;
+use super::BYTES_PER_TAG;
 use crate::geometry::SPACING;
 use uslab_buddy::region::Reserved;
 use uslab_magazine::sync::AtomicU8;
@@ -11,7 +11,7 @@ pub(super) struct Bytes(Box<[AtomicU8]>);
 
 impl Bytes {
     pub(super) fn new(bytes: usize) -> Self {
-        Self((0..bytes * GRAIN / SPACING).map(|_| AtomicU8::new(0)).collect())
+        Self((0..bytes * BYTES_PER_TAG / SPACING).map(|_| AtomicU8::new(0)).collect())
     }
     /// Tag for the byte at `offset` in the pages; `None` if no object begins there.
     ///

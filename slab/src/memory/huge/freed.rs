@@ -5,7 +5,7 @@ use uslab_buddy::PAGE_SIZE;
 use uslab_buddy::region::Region;
 
 /// Maximum number of freed mappings. Each operation visits all freed mappings, which costs less than a page fault.
-const MOST: usize = 64;
+const MAX_FREED: usize = 64;
 
 /// One part in `WASTE` of a request is the maximum surplus that is handed out with a mapping.
 const WASTE: usize = 8;
@@ -37,7 +37,7 @@ pub(super) struct Freed {
 
 impl Freed {
     pub(super) fn new() -> Self {
-        Self { extents: (0..MOST).map(|_| None).collect(), bytes: 0, frees: 0 }
+        Self { extents: (0..MAX_FREED).map(|_| None).collect(), bytes: 0, frees: 0 }
     }
     pub(super) fn bytes(&self) -> usize {
         self.bytes
@@ -193,7 +193,7 @@ mod tests {
         assert!(freed.pop_above(18 * MIB).is_none());
         let part = freed.pop_above(17 * MIB).unwrap();
         assert_eq!((part.bytes(), sizes(&freed)), (MIB, vec![5, 5, 7]));
-        assert!(part.base() > bases[1], "the end of the oldest");
+        assert!(part.base() > bases[1], "the end of the oldest mapping");
         let whole = freed.pop_above(9 * MIB).unwrap();
         assert_eq!((whole.base(), freed.bytes()), (bases[1], 12 * MIB));
         assert_eq!(freed.pop_above(9 * MIB).map(|region| region.bytes()), Some(3 * MIB));
@@ -222,20 +222,20 @@ mod tests {
     #[test]
     fn full_list_of_freed_mappings_drops_the_oldest() {
         let mut freed = Freed::new();
-        let mut rest = mapped((2 * MOST + 2) * 2 * PAGE_SIZE);
+        let mut rest = mapped((2 * MAX_FREED + 2) * 2 * PAGE_SIZE);
         let mut apart = vec![];
-        for n in 0..=MOST {
+        for n in 0..=MAX_FREED {
             let next = rest.split_off(PAGE_SIZE).unwrap();
             let first = rest.base();
             let back = freed.put(rest);
-            assert_eq!(back.is_some(), n == MOST, "{n}");
+            assert_eq!(back.is_some(), n == MAX_FREED, "{n}");
             assert!(back.is_none_or(|back| back.base() != first));
             rest = next;
             let next = rest.split_off(PAGE_SIZE).unwrap();
             apart.push(rest);
             rest = next;
         }
-        assert_eq!(freed.bytes(), MOST * PAGE_SIZE);
+        assert_eq!(freed.bytes(), MAX_FREED * PAGE_SIZE);
     }
 
     proptest! {

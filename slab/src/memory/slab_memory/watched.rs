@@ -20,7 +20,7 @@ unsafe impl Sync for Owner {}
 impl Owner {
     #[track_caller]
     fn set(&self, out: bool, _object: NonNull<u8>) {
-        tell!("{} {}", if out { "hands out" } else { "takes back" }, name(_object));
+        tell!("{} {}", if out { "hands out" } else { "frees" }, name(_object));
         // Asserts ownership first, whatever the memory ordering; the access to the cell then detects a missing ordering.
         let text = if out { "object handed out twice" } else { "object freed twice" };
         assert!(self.out.get() != u64::from(out), "{text}");
@@ -46,7 +46,7 @@ impl Owners {
     }
     /// Reports that the memory of these pages is lost. No object on the pages is out, or is allocated concurrently.
     pub(super) fn discard(&self, first: Pfn, pages: u32) {
-        tell!("discards {pages} pages from {first} on");
+        tell!("discards {pages} pages from page {first}");
         let each = PAGE_SIZE / SPACING;
         for owner in &self.0[first.get() as usize * each..][..pages as usize * each] {
             owner.race.with_mut(|_| ());

@@ -19,10 +19,10 @@ struct Periods {
 
 /// State of an execution; all of its threads run on one system thread, and threads switch only between accesses.
 #[derive(Default)]
-struct Shared(RefCell<Periods>);
+struct SharedPeriods(RefCell<Periods>);
 // SAFETY: one system thread runs all threads, and no access is interrupted.
-unsafe impl Sync for Shared {}
-impl Drop for Shared {
+unsafe impl Sync for SharedPeriods {}
+impl Drop for SharedPeriods {
     fn drop(&mut self) {
         // The closures of a failed execution have no checker any more.
         core::mem::forget(core::mem::take(&mut self.0.borrow_mut().waiting));
@@ -30,7 +30,7 @@ impl Drop for Shared {
 }
 
 lazy_static! {
-    static ref PERIODS: Shared = Shared::default();
+    static ref PERIODS: SharedPeriods = SharedPeriods::default();
 }
 
 /// A pinned reader; dropping the guard unpins it.

@@ -37,7 +37,7 @@ pub const START_BYTES: usize = 8 << 20;
 const QUIET: u32 = 4;
 
 /// Interval at which the sleeping thread checks if it is the last thread of the process.
-const LOOK: Duration = Duration::from_secs(1);
+const LAST_THREAD_INTERVAL: Duration = Duration::from_secs(1);
 
 /// State of the thread of [`Config::reap_every`](crate::Config::reap_every).
 ///
@@ -156,7 +156,7 @@ impl Background {
     /// Returns `true` if the thread should be started once the subsystem is large enough.
     #[inline]
     pub(crate) fn is_wanted(&self) -> bool {
-        self.is(Wanted)
+        self.is_served_by(Wanted)
     }
 
     /// Starts the reaper thread if `committed` bytes are enough.
@@ -182,7 +182,7 @@ impl Background {
         started
     }
 
-    fn is(&self, thread: ReaperThread) -> bool {
+    fn is_served_by(&self, thread: ReaperThread) -> bool {
         // Relaxed: `run` explains why the thread does not miss the effect of a free. loom's models have no reaper.
         !cfg!(loom) && self.state.load(Relaxed) == thread as u32
     }
@@ -190,7 +190,7 @@ impl Background {
     /// Wakes the reaper thread, after pages were freed or a waiter joined.
     #[inline]
     pub(crate) fn wake(&self) {
-        if self.is(Asleep) {
+        if self.is_served_by(Asleep) {
             self.unpark();
         }
     }
@@ -275,9 +275,10 @@ fn run(weak: &Weak<dyn Reap>) {
             }
             drop(core);
             // Sleep until another thread frees pages, waits at a limit, or drops the subsystem.
-            let sleeps = |core: Arc<dyn Reap>| core.background().is(Asleep) && !core.is_needed(seen);
+            let sleeps =
+                |core: Arc<dyn Reap>| core.background().is_served_by(Asleep) && !core.is_needed(seen);
             while !are_alone() && weak.upgrade().is_some_and(sleeps) {
-                park_timeout(LOOK);
+                park_timeout(LAST_THREAD_INTERVAL);
             }
             if let Some(core) = weak.upgrade() {
                 // Relaxed: the exchange only ends the sleep, unless a waker has already ended it.
@@ -297,16 +298,16 @@ fn wait(interval: Duration) {
 
 /// Pid in the upper half, and in the lower half the number of library threads of that process. The child of a fork has
 /// no library threads, and library threads do not keep a process alive.
-static OWN: AtomicU64 = AtomicU64::new(0);
+static LIBRARY_THREADS: AtomicU64 = AtomicU64::new(0);
 
 /// Changes the number of library threads.
 fn change_own(change: impl Fn(u32) -> u32) {
     let process = u64::from(std::process::id()) << 32;
     // Relaxed, here and at the read: the counter publishes no other data.
-    let mut now = OWN.load(Relaxed);
+    let mut now = LIBRARY_THREADS.load(Relaxed);
     loop {
         let own = if now >> 32 == process >> 32 { now as u32 } else { 0 };
-        match OWN.compare_exchange(now, process | u64::from(change(own)), Relaxed, Relaxed) {
+        match LIBRARY_THREADS.compare_exchange(now, process | u64::from(change(own)), Relaxed, Relaxed) {
             Ok(_) => return,
             Err(other) => now = other,
         }
@@ -341,7 +342,7 @@ pub fn are_alone() -> bool {
     #[cfg(target_os = "linux")]
     {
         use std::io::Read;
-        let (mut text, own) = ([0; 512], OWN.load(Relaxed));
+        let (mut text, own) = ([0; 512], LIBRARY_THREADS.load(Relaxed));
         let read = std::fs::File::open("/proc/self/stat").and_then(|mut stat| stat.read(&mut text));
         // The text is `number (name) state ...`; the twentieth field is the number of threads, and the name may contain
         // any character.
@@ -350,7 +351,7 @@ pub fn are_alone() -> bool {
         let is_over = fields.next() == Some("Z");
         let threads: Option<u64> = fields.nth(16).and_then(|threads| threads.parse().ok());
         // A thread that starts or exits during the check may or may not be counted: the next check decides.
-        is_over && OWN.load(Relaxed) == own && threads == Some(1 + (own & u64::from(u32::MAX)))
+        is_over && LIBRARY_THREADS.load(Relaxed) == own && threads == Some(1 + (own & u64::from(u32::MAX)))
     }
     #[cfg(not(target_os = "linux"))]
     false

@@ -1,6 +1,6 @@
 //! Models of handles, small and exhaustive: two or three threads, on two pages.
 
-use super::{Named, Objects};
+use super::{ObjectHandle, Objects};
 use crate::Magazines;
 use crate::debug::check::on_cpu;
 use crate::scenarios::world::SMALL;
@@ -33,7 +33,7 @@ pub(in crate::scenarios) fn two_frees_of_one_handle() {
         other.cache.free(handle)
     });
     let mine = world.cache.free(handle);
-    assert!(mine != t.join().unwrap(), "one of the two frees it");
+    assert!(mine != t.join().unwrap(), "one of the two frees succeeds");
     Objects::end(world, 0);
 }
 
@@ -62,7 +62,7 @@ pub(in crate::scenarios) fn a_handle_that_is_passed_on_without_any_ordering() {
     let other = world.clone();
     let t = thread::spawn(move || {
         on_cpu(1);
-        let Some((handle, _)) = other.passed(0) else { return };
+        let Some((handle, _)) = other.shared_handle(0) else { return };
         // As this thread sees it, the access happens before the object's life begins, or during that life.
         if other.find(handle, 1) && other.cache.free(handle) {
             // In most executions this allocation gets the same object.
@@ -80,7 +80,7 @@ pub(in crate::scenarios) fn a_handle_guessed_during_its_allocation() {
     let other = world.clone();
     let t = thread::spawn(move || {
         on_cpu(1);
-        let guess = Named::new(0, 1).expect("the first that there may be");
+        let guess = ObjectHandle::new(0, 1).expect("the first generation must exist");
         if other.find(guess, 1) {
             other.cache.free(guess);
         }
@@ -97,7 +97,7 @@ pub(in crate::scenarios) fn a_passed_handle_is_freed_without_holding() {
     let other = world.clone();
     let t = thread::spawn(move || {
         on_cpu(1);
-        if other.passed(0).is_some_and(|(handle, _)| other.cache.free(handle)) {
+        if other.shared_handle(0).is_some_and(|(handle, _)| other.cache.free(handle)) {
             other.alloc(2);
         }
     });
@@ -118,10 +118,10 @@ pub(in crate::scenarios) fn writes_before_a_free_precede_the_next_life() {
         let mine = other.alloc(2);
         if mine.index() == 0 {
             // This thread owns the object and the state of its index.
-            other.beside.set(2);
+            other.index_0_state.set(2);
         }
     });
-    world.beside.set(1);
+    world.index_0_state.set(1);
     assert!(world.cache.free(handle));
     t.join().unwrap();
     Objects::end(world, 1);

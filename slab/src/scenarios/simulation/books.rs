@@ -4,7 +4,7 @@ use super::*;
 
 /// Origin of memory, which determines how it is freed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Of {
+pub(super) enum Origin {
     /// Memory of the cache in the given slot, with the cache's number.
     Cache(usize, u64),
     /// Memory of any cache, including kmalloc's caches.
@@ -23,7 +23,7 @@ pub(super) struct Object {
     /// Number of leading bytes that the constructor writes.
     pub(super) made: usize,
     pub(super) stamp: u64,
-    pub(super) of: Of,
+    pub(super) of: Origin,
 }
 
 impl Object {
@@ -59,15 +59,15 @@ pub(super) struct Books {
     /// Objects passed to other threads; `hoard` has objects kept for the shrinker.
     pub(super) posted: Vec<Object>,
     pub(super) hoard: Vec<Object>,
-    pub(super) handles: Vec<Named>,
+    pub(super) handles: Vec<NamedObject>,
     /// Number of objects out of the pool, including objects in transit; `pool_most` is the maximum since each thread's
     /// operation began.
     pub(super) pool_out: usize,
     pub(super) pool_most: [usize; 8],
     /// Waiters at a limit, by the start of their wait.
-    pub(super) queued: BTreeMap<u64, Queued>,
+    pub(super) queued: BTreeMap<u64, QueuedFree>,
 }
-pub(super) struct Queued {
+pub(super) struct QueuedFree {
     /// Address of the waiter's cache.
     pub(super) cache: usize,
     /// Time at which the waiter joined.
@@ -88,7 +88,7 @@ impl Books {
     }
 }
 #[derive(Clone, Copy)]
-pub(super) struct Named {
+pub(super) struct NamedObject {
     pub(super) handle: Handle,
     pub(super) value: u64,
     pub(super) freeing: u32,
@@ -117,12 +117,12 @@ impl Shadow {
         let (start, end) = (object.at.addr().get(), object.at.addr().get() + object.len);
         let below = books.owned.range(..end).next_back();
         let apart = below.is_none_or(|(other, owned)| other + owned.len <= start);
-        assert!(apart, "memory with two owners");
+        assert!(apart, "memory has one owner");
         let waits: Vec<_> = books.waiting.range(start..end).map(|(at, _)| *at).collect();
         for at in waits {
             let (_, readers) = books.waiting.remove(&at).unwrap_or_default();
             let seen = readers.iter().any(|reader| books.readers.contains(reader));
-            assert!(!seen, "memory is handed out that a reader may look at");
+            assert!(!seen, "memory is allocated that a reader may read");
         }
         books.stamps += 1;
         object.stamp = books.stamps << 32;
@@ -135,13 +135,13 @@ impl Shadow {
     pub(super) fn remove_owner(&self, object: Object) {
         object.verify("an object in use");
         let known = self.books.borrow_mut().owned.remove(&object.at.addr().get());
-        assert!(known.is_some(), "an object of nobody");
+        assert!(known.is_some(), "each object has an owner");
     }
     pub(super) fn verify(&self) {
         assert_eq!(self.destructed.get(), None);
         self.books.borrow().owned.values().for_each(|object| object.verify("an object in use"));
     }
-    pub(super) fn count(&self, of: impl Fn(Of) -> u64) -> u64 {
+    pub(super) fn count(&self, of: impl Fn(Origin) -> u64) -> u64 {
         self.books.borrow().owned.values().map(|object| of(object.of)).sum()
     }
 }

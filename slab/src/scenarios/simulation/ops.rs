@@ -3,15 +3,15 @@
 use super::*;
 use crate::Fork;
 use core::alloc::Layout;
-use script::Told;
+use script::ScriptedOp;
 use uslab_magazine::Operation;
 use uslab_magazine::sync::relax;
 use uslab_magazine::sync::schedule::{alone, end};
 
-type Does = fn(&Side<'_>, &Told);
+type OperationFn = fn(&SimThread<'_>, &ScriptedOp);
 
 /// Each operation, with the group in which it is drawn, and its weight.
-pub(super) const OPS: &[(&str, char, u64, Does)] = &[
+pub(super) const OPS: &[(&str, char, u64, OperationFn)] = &[
     ("alloc", 'o', 20, alloc),
     ("free", 'o', 20, free),
     ("alloc_node", 'a', 3, alloc_node),
@@ -69,15 +69,16 @@ pub(super) const OPS: &[(&str, char, u64, Does)] = &[
     ("child", 'f', 0, child),
 ];
 
-impl Side<'_> {
+impl SimThread<'_> {
     pub(super) fn does(&self, op: &Op) {
-        let (.., does) = OPS.iter().find(|known| known.0 == op.name).expect("a script names what there is");
-        does(self, &op.told);
+        let (.., does) =
+            OPS.iter().find(|known| known.0 == op.name).expect("the script must name an existing object");
+        does(self, &op.arguments);
         self.world.shadow.verify();
         self.world.within_limits();
     }
-    fn mine<R>(&self, f: impl FnOnce(&mut Mine) -> R) -> R {
-        f(&mut self.world.sides[self.me].borrow_mut())
+    fn with_state<R>(&self, f: impl FnOnce(&mut ThreadState) -> R) -> R {
+        f(&mut self.world.thread_states[self.me].borrow_mut())
     }
     fn books<R>(&self, f: impl FnOnce(&mut Books) -> R) -> R {
         f(&mut self.world.shadow.books.borrow_mut())
@@ -92,17 +93,19 @@ impl Side<'_> {
         self.world.slot(self.number(a))
     }
     fn pick(&self, a: u64) -> Option<Object> {
-        self.mine(|mine| (!mine.held.is_empty()).then(|| mine.held.swap_remove(a as usize % mine.held.len())))
+        self.with_state(|mine| {
+            (!mine.held.is_empty()).then(|| mine.held.swap_remove(a as usize % mine.held.len()))
+        })
     }
     fn hold(&self, object: Object) {
-        self.mine(|mine| mine.held.push(object));
+        self.with_state(|mine| mine.held.push(object));
     }
     #[track_caller]
     fn got(&self, a: u64, slot: &Slot, at: NonNull<u8>) {
         self.hold(self.world.adopted(self.number(a), slot, at));
     }
     #[track_caller]
-    fn has_any(&self, at: NonNull<u8>, len: usize, of: Of) {
+    fn has_any(&self, at: NonNull<u8>, len: usize, of: Origin) {
         self.hold(self.world.shadow.adopt(Object { at, len, made: 0, stamp: 0, of }));
     }
     /// Checks that an allocation may fail with this error.
@@ -132,19 +135,19 @@ impl Side<'_> {
         match self.world.poll(&mut wait) {
             Poll::Ready(result) => self.ends_wait(wait, result),
             Poll::Pending => {
-                self.mine(|mine| mine.waits.push(wait));
+                self.with_state(|mine| mine.waits.push(wait));
                 return false;
             }
         }
         true
     }
     fn pick_wait(&self, a: u64) -> Option<Wait> {
-        self.mine(|mine| {
+        self.with_state(|mine| {
             (!mine.waits.is_empty()).then(|| mine.waits.swap_remove(a as usize % mine.waits.len()))
         })
     }
     pub(super) fn ends_reading(&self) {
-        if let Some((guard, number, _)) = self.mine(|mine| mine.reader.take()) {
+        if let Some((guard, number, _)) = self.with_state(|mine| mine.reader.take()) {
             self.books(|books| books.readers.remove(&number));
             drop(guard);
         }
@@ -164,7 +167,7 @@ fn is_zero(gfp: Gfp, slot: &Slot, at: NonNull<u8>) {
     }
 }
 
-fn alloc(s: &Side<'_>, t: &Told) {
+fn alloc(s: &SimThread<'_>, t: &ScriptedOp) {
     let Some(slot) = s.slot(t.a) else { return };
     let begun = s.books(Books::now);
     match slot.cache.alloc(gfp(t.b)) {
@@ -176,54 +179,59 @@ fn alloc(s: &Side<'_>, t: &Told) {
         Err(error) => s.refused(&slot, error),
     }
 }
-fn alloc_node(s: &Side<'_>, t: &Told) {
+fn alloc_node(s: &SimThread<'_>, t: &ScriptedOp) {
     let Some(slot) = s.slot(t.a) else { return };
     let node = t.b as u32 % s.world.subsystem.cpus().nodes();
     match slot.cache.alloc_node(Gfp::THIS_NODE, node) {
         Ok(at) => {
             let pages = s.world.subsystem.pages();
             let of = pages.pfn_of(at.as_ptr()).map(|pfn| pages.node_of(pfn));
-            assert_eq!(of, Some(node), "an object of another node");
+            assert_eq!(of, Some(node), "the object is on the requested node");
             s.got(t.a, &slot, at);
         }
         Err(error) => s.refused(&slot, error),
     }
 }
-fn free(s: &Side<'_>, t: &Told) {
+fn free(s: &SimThread<'_>, t: &ScriptedOp) {
     if let Some(object) = s.pick(t.a) {
         s.world.give_back(object);
     }
 }
 /// Frees an object by its address only.
-fn free_any(s: &Side<'_>, t: &Told) {
+fn free_any(s: &SimThread<'_>, t: &ScriptedOp) {
     let Some(object) = s.pick(t.a) else { return };
-    let of = if let Of::Cache(..) = object.of { Of::Any } else { object.of };
+    let of = if let Origin::Cache(..) = object.of { Origin::Any } else { object.of };
     s.world.give_back(Object { of, ..object });
 }
-fn free_all(s: &Side<'_>, _: &Told) {
-    s.mine(|mine| std::mem::take(&mut mine.held)).into_iter().for_each(|object| s.world.give_back(object));
+fn free_all(s: &SimThread<'_>, _: &ScriptedOp) {
+    s.with_state(|mine| std::mem::take(&mut mine.held))
+        .into_iter()
+        .for_each(|object| s.world.give_back(object));
 }
-fn bulk(s: &Side<'_>, t: &Told) {
+fn bulk(s: &SimThread<'_>, t: &ScriptedOp) {
     let Some(slot) = s.slot(t.a) else { return };
     let mut out = [None; 6];
     let out = &mut out[..1 + t.b as usize % 6];
     match slot.cache.alloc_bulk(gfp(t.b / 6), out) {
-        Ok(()) => out.iter().for_each(|at| s.got(t.a, &slot, at.expect("a bulk fills every place"))),
+        Ok(()) => {
+            out.iter().for_each(|at| s.got(t.a, &slot, at.expect("a bulk allocation must fill every place")))
+        }
         Err(error) => {
-            assert!(out.iter().all(Option::is_none), "a bulk that is refused has taken something");
+            assert!(out.iter().all(Option::is_none), "a refused bulk allocation takes no objects");
             s.refused(&slot, error);
         }
     }
 }
-fn prefill(s: &Side<'_>, t: &Told) {
+fn prefill(s: &SimThread<'_>, t: &ScriptedOp) {
     let Some(slot) = s.slot(t.a) else { return };
     let n = 1 + t.b as usize % 3;
     match slot.cache.prefill(Gfp::KERNEL, n) {
         Ok(mut prefilled) => {
             for left in (t.b as usize % 2..n).rev() {
-                let at = prefilled.alloc().expect("what was filled before is there");
+                let at =
+                    prefilled.alloc().expect("objects that were allocated before the failure must exist");
                 let object = s.world.adopted(s.number(t.a), &slot, at);
-                assert_eq!(prefilled.len(), left, "so many are left");
+                assert_eq!(prefilled.len(), left, "the number of remaining objects is right");
                 relax();
                 if t.b & 4 == 0 {
                     s.hold(object);
@@ -239,10 +247,12 @@ fn prefill(s: &Side<'_>, t: &Told) {
     }
 }
 
-fn defer(s: &Side<'_>, t: &Told) {
+fn defer(s: &SimThread<'_>, t: &ScriptedOp) {
     let Some(object) = s.pick(t.a) else { return };
     match object.of {
-        Of::Cache(number, of) if let Some(slot) = s.world.slot(number).filter(|slot| slot.number == of) => {
+        Origin::Cache(number, of)
+            if let Some(slot) = s.world.slot(number).filter(|slot| slot.number == of) =>
+        {
             s.world.shadow.remove_owner(object);
             s.books(|books| {
                 let readers = books.readers.iter().copied().collect();
@@ -254,8 +264,8 @@ fn defer(s: &Side<'_>, t: &Told) {
         _ => s.hold(object),
     }
 }
-fn pin(s: &Side<'_>, _: &Told) {
-    if s.mine(|mine| mine.reader.is_some()) {
+fn pin(s: &SimThread<'_>, _: &ScriptedOp) {
+    if s.with_state(|mine| mine.reader.is_some()) {
         return;
     }
     let guard = rcu::pin();
@@ -264,15 +274,15 @@ fn pin(s: &Side<'_>, _: &Told) {
         books.readers.insert(books.stamps);
         (
             books.stamps,
-            books.owned.values().filter(|object| matches!(object.of, Of::Cache(..))).copied().collect(),
+            books.owned.values().filter(|object| matches!(object.of, Origin::Cache(..))).copied().collect(),
         )
     });
-    s.mine(|mine| mine.reader = Some((guard, number, seen)));
+    s.with_state(|mine| mine.reader = Some((guard, number, seen)));
 }
 /// Checks the objects that the reader found when it pinned. Deferred objects are unchanged; other objects of a type-stable
 /// cache are constructed.
-fn look(s: &Side<'_>, _: &Told) {
-    s.mine(|mine| {
+fn look(s: &SimThread<'_>, _: &ScriptedOp) {
+    s.with_state(|mine| {
         let Some((_, number, seen)) = &mine.reader else { return };
         for object in seen {
             let at = object.at.addr().get();
@@ -281,21 +291,21 @@ fn look(s: &Side<'_>, _: &Told) {
                 known.is_some_and(|(stamp, readers)| *stamp == object.stamp && readers.contains(number))
             };
             if s.books(waits) {
-                object.verify("an object that a reader looks at");
+                object.verify("an object that a reader can read");
             }
-            if let Of::Cache(slot, _) = object.of
+            if let Origin::Cache(slot, _) = object.of
                 && s.world.script.caches[slot].stable > 0
                 && object.made > 0
             {
                 // SAFETY: the object's pages wait for the reader.
                 let made = unsafe { object.at.cast::<u64>().read() };
-                assert_eq!(made, MADE, "type-stable memory that a reader looks at");
+                assert_eq!(made, MADE, "type-stable memory that a reader can read");
             }
         }
     });
 }
 /// Pins a reader for the duration of some operations.
-fn read(s: &Side<'_>, t: &Told) {
+fn read(s: &SimThread<'_>, t: &ScriptedOp) {
     pin(s, t);
     for _ in 0..2 * t.a {
         relax();
@@ -305,30 +315,30 @@ fn read(s: &Side<'_>, t: &Told) {
 }
 
 /// Acquires some objects, up to the first object that it must wait for.
-fn acquire(s: &Side<'_>, t: &Told) {
+fn acquire(s: &SimThread<'_>, t: &ScriptedOp) {
     let Some(slot) = s.slot(t.a) else { return };
     _ = (0..1 + t.b % 4).all(|_| s.polls(s.world.wait(s.number(t.a), &slot, gfp(t.b / 4))));
 }
-fn poll(s: &Side<'_>, t: &Told) {
+fn poll(s: &SimThread<'_>, t: &ScriptedOp) {
     s.pick_wait(t.a).into_iter().for_each(|wait| _ = s.polls(wait));
 }
 /// Waits like a sleeping thread: polls after each wake-up, for the duration of some operations. At the end the thread cancels
 /// the wait, or leaves it for later.
-fn wait(s: &Side<'_>, t: &Told) {
+fn wait(s: &SimThread<'_>, t: &ScriptedOp) {
     let Some(slot) = s.slot(t.a) else { return };
     let mut wait = s.world.wait(s.number(t.a), &slot, gfp(t.b / 4));
-    wait.bell.0.set(1);
+    wait.waker.0.set(1);
     for _ in 0..8 * (1 + t.b % 4) {
-        if wait.bell.0.get() > 0
+        if wait.waker.0.get() > 0
             && let Poll::Ready(result) = s.world.poll(&mut wait)
         {
             return s.ends_wait(wait, result);
         }
         relax();
     }
-    if t.b & 1 > 0 { s.world.gives_up(wait) } else { s.mine(|mine| mine.waits.push(wait)) }
+    if t.b & 1 > 0 { s.world.gives_up(wait) } else { s.with_state(|mine| mine.waits.push(wait)) }
 }
-fn acquire_timeout(s: &Side<'_>, t: &Told) {
+fn acquire_timeout(s: &SimThread<'_>, t: &ScriptedOp) {
     let Some(slot) = s.slot(t.a) else { return };
     let begun = s.books(Books::now);
     match slot.cache.acquire_timeout(gfp(t.b), Duration::ZERO) {
@@ -339,24 +349,26 @@ fn acquire_timeout(s: &Side<'_>, t: &Told) {
         Err(error) => s.refused(&slot, error),
     }
 }
-fn give_up(s: &Side<'_>, t: &Told) {
+fn give_up(s: &SimThread<'_>, t: &ScriptedOp) {
     s.pick_wait(t.a).into_iter().for_each(|wait| s.world.gives_up(wait));
 }
 
-fn post(s: &Side<'_>, t: &Told) {
+fn post(s: &SimThread<'_>, t: &ScriptedOp) {
     s.pick(t.a).into_iter().for_each(|object| s.books(|books| books.posted.push(object)));
 }
-fn fetch(s: &Side<'_>, _: &Told) {
+fn fetch(s: &SimThread<'_>, _: &ScriptedOp) {
     s.books(|books| books.posted.pop()).into_iter().for_each(|object| s.hold(object));
 }
-fn hoard(s: &Side<'_>, t: &Told) {
+fn hoard(s: &SimThread<'_>, t: &ScriptedOp) {
     match s.pick(t.a) {
-        Some(object) if let Of::Cache(..) | Of::Any = object.of => s.books(|books| books.hoard.push(object)),
+        Some(object) if let Origin::Cache(..) | Origin::Any = object.of => {
+            s.books(|books| books.hoard.push(object))
+        }
         object => object.into_iter().for_each(|object| s.hold(object)),
     }
 }
 /// As long as fewer objects are out than the reserve holds, an allocation must succeed.
-fn pool_alloc(s: &Side<'_>, _: &Told) {
+fn pool_alloc(s: &SimThread<'_>, _: &ScriptedOp) {
     let Some(pool) = s.world.parts.borrow().pool.clone() else { return };
     s.books(|books| {
         books.pool_out += 1;
@@ -365,16 +377,16 @@ fn pool_alloc(s: &Side<'_>, _: &Told) {
         books.pool_most.iter_mut().for_each(|most| *most = out.max(*most));
     });
     match pool.alloc(Gfp::KERNEL) {
-        Ok(at) => s.has_any(at, 64, Of::Pool),
+        Ok(at) => s.has_any(at, 64, Origin::Pool),
         Err(error) => s.books(|books| {
             books.pool_out -= 1;
             let (most, least) = (books.pool_most[s.me], s.world.script.setup.pool as usize);
-            assert!(most > least, "a pool of {least} refuses with {error:?}, at most {most} were out");
+            assert!(most > least, "a pool with a reserve of {least} refuses with {error:?}, although at most {most} objects were in use");
         }),
     }
 }
 
-fn handle_new(s: &Side<'_>, _: &Told) {
+fn handle_new(s: &SimThread<'_>, _: &ScriptedOp) {
     let Some(handles) = s.world.parts.borrow().handles.clone() else { return };
     let value = s.books(|books| {
         books.stamps += 1;
@@ -382,36 +394,39 @@ fn handle_new(s: &Side<'_>, _: &Told) {
     });
     if let Ok(handle) = handles.alloc_with(|count| count.set(value)) {
         s.books(|books| {
-            assert!(books.handles.iter().all(|named| named.handle != handle), "two objects of one handle");
+            assert!(
+                books.handles.iter().all(|named| named.handle != handle),
+                "two objects have the same handle"
+            );
             books.handles.push(Named { handle, value, freeing: 0, freed: false });
         });
     }
 }
-fn named(s: &Side<'_>, a: u64) -> Option<(usize, Named)> {
+fn pick_handle(s: &SimThread<'_>, a: u64) -> Option<(usize, Named)> {
     s.books(|books| {
         let at = (a as usize).checked_rem(books.handles.len())?;
         Some((at, books.handles[at]))
     })
 }
-fn handle_get(s: &Side<'_>, t: &Told) {
+fn handle_get(s: &SimThread<'_>, t: &ScriptedOp) {
     let Some(handles) = s.world.parts.borrow().handles.clone() else { return };
-    let Some((at, before)) = named(s, t.a) else { return };
+    let Some((at, before)) = pick_handle(s, t.a) else { return };
     let held = handles.get(before.handle);
     let after = s.books(|books| books.handles[at]);
     match held {
         Some(held) => {
             assert!(!before.freed, "a stale handle finds an object");
             (0..1 + t.b).for_each(|_| {
-                assert_eq!(held.get(), before.value, "the object of another handle");
+                assert_eq!(held.get(), before.value, "the object belongs to the handle");
                 relax();
             });
         }
         None => assert!(after.freed || after.freeing > 0, "a handle in use is stale"),
     }
 }
-fn handle_free(s: &Side<'_>, t: &Told) {
+fn handle_free(s: &SimThread<'_>, t: &ScriptedOp) {
     let Some(handles) = s.world.parts.borrow().handles.clone() else { return };
-    let Some((at, named)) = named(s, t.a) else { return };
+    let Some((at, named)) = pick_handle(s, t.a) else { return };
     s.books(|books| books.handles[at].freeing += 1);
     let freed = handles.free(named.handle);
     s.books(|books| {
@@ -423,35 +438,35 @@ fn handle_free(s: &Side<'_>, t: &Told) {
     });
 }
 
-fn hive_insert(s: &Side<'_>, t: &Told) {
+fn hive_insert(s: &SimThread<'_>, t: &ScriptedOp) {
     let small = Magazines::Sized { capacity: 1, stock: 0, depot_limit: 1 };
-    let hive = s.mine(|mine| mine.hive.take());
+    let hive = s.with_state(|mine| mine.hive.take());
     let hive = hive.or_else(|| Some((Hive::new_in("hive", &s.world.subsystem, small).ok()?, vec![])));
     let Some((mut hive, mut keys)) = hive else { return };
     if let Ok(key) = hive.insert([t.a; _]) {
         keys.push((key, t.a));
     }
-    s.mine(|mine| mine.hive = Some((hive, keys)));
+    s.with_state(|mine| mine.hive = Some((hive, keys)));
 }
-fn hive_remove(s: &Side<'_>, t: &Told) {
-    let Some((mut hive, mut keys)) = s.mine(|mine| mine.hive.take()) else { return };
+fn hive_remove(s: &SimThread<'_>, t: &ScriptedOp) {
+    let Some((mut hive, mut keys)) = s.with_state(|mine| mine.hive.take()) else { return };
     if !keys.is_empty() {
         let (key, value) = keys.swap_remove(t.a as usize % keys.len());
         assert_eq!(hive.remove(key)[0], value, "a value of a hive changed");
     }
-    s.mine(|mine| mine.hive = Some((hive, keys)));
+    s.with_state(|mine| mine.hive = Some((hive, keys)));
 }
-fn hive_walk(s: &Side<'_>, _: &Told) {
-    let Some((mut hive, keys)) = s.mine(|mine| mine.hive.take()) else { return };
+fn hive_walk(s: &SimThread<'_>, _: &ScriptedOp) {
+    let Some((mut hive, keys)) = s.with_state(|mine| mine.hive.take()) else { return };
     let mut walked: Vec<u64> = hive.iter().map(|value| value[0]).collect();
     let mut known: Vec<u64> = keys.iter().map(|(_, value)| *value).collect();
     walked.sort_unstable();
     known.sort_unstable();
-    assert_eq!(walked, known, "not the values of the hive");
-    s.mine(|mine| mine.hive = Some((hive, keys)));
+    assert_eq!(walked, known, "the walk visits the values of the hive");
+    s.with_state(|mine| mine.hive = Some((hive, keys)));
 }
 
-fn pages(s: &Side<'_>, t: &Told) {
+fn pages(s: &SimThread<'_>, t: &ScriptedOp) {
     let order = Order::new((t.a % 4).min(s.world.script.setup.order) as u8).expect("small");
     let types = [Gfp::KERNEL, Gfp::MOVABLE, Gfp::RECLAIMABLE, Gfp::ZERO];
     let pages = s.world.subsystem.pages();
@@ -459,16 +474,16 @@ fn pages(s: &Side<'_>, t: &Told) {
     // A quarter of the blocks are split, so that each page is freed separately.
     for part in block.split(if t.b < 12 { order } else { Order::ZERO }) {
         let (order, pfn) = (part.order(), part.into_pfn());
-        s.has_any(pages.address(pfn), order.bytes(), Of::Pages(pfn, order));
+        s.has_any(pages.address(pfn), order.bytes(), Origin::Pages(pfn, order));
     }
 }
-fn large(s: &Side<'_>, t: &Told) {
+fn large(s: &SimThread<'_>, t: &ScriptedOp) {
     let order = Order::new((t.a % 3).min(s.world.script.setup.order) as u8).expect("small");
     if let Ok(at) = s.world.core().alloc_large(order.bytes(), gfp(t.b)) {
-        s.has_any(at, order.bytes(), Of::Large(order));
+        s.has_any(at, order.bytes(), Origin::Large(order));
     }
 }
-fn kmalloc(s: &Side<'_>, t: &Told) {
+fn kmalloc(s: &SimThread<'_>, t: &ScriptedOp) {
     let parts = s.world.parts.as_ptr();
     // SAFETY: the parts are not written before the end.
     let Some(kmalloc) = (unsafe { &(*parts).kmalloc }) else { return };
@@ -476,48 +491,48 @@ fn kmalloc(s: &Side<'_>, t: &Told) {
     if let Ok(at) = kmalloc.alloc(size, gfp(t.b)) {
         // SAFETY: the memory was just allocated.
         let usable = unsafe { kmalloc.usable_size(at) };
-        assert!(usable >= size, "{usable} bytes can be used of {size}");
-        s.has_any(at, size, Of::Any);
+        assert!(usable >= size, "only {usable} bytes of {size} are usable");
+        s.has_any(at, size, Origin::Any);
     }
 }
-fn huge(s: &Side<'_>, t: &Told) {
+fn huge(s: &SimThread<'_>, t: &ScriptedOp) {
     let bytes = (4 << 20) + (1 + t.a as usize % 3) * (1 << 20);
     let layout = Layout::from_size_align(bytes, 4096).expect("small");
     if let Ok(at) = s.world.core().alloc_huge(layout, Gfp::KERNEL) {
         // Only the ends of the memory are written, because writing all of it would take most of the time.
-        s.has_any(at, 64, Of::Huge);
+        s.has_any(at, 64, Origin::Huge);
     }
 }
 
-fn shrink(s: &Side<'_>, t: &Told) {
+fn shrink(s: &SimThread<'_>, t: &ScriptedOp) {
     s.slot(t.a).into_iter().for_each(|slot| _ = slot.cache.shrink());
 }
-fn reap(s: &Side<'_>, t: &Told) {
+fn reap(s: &SimThread<'_>, t: &ScriptedOp) {
     s.slot(t.a).into_iter().for_each(|slot| _ = slot.cache.reap());
 }
-fn drain(s: &Side<'_>, t: &Told) {
+fn drain(s: &SimThread<'_>, t: &ScriptedOp) {
     let from = t.b as u32 % s.cpus();
     let to = if t.b & 8 > 0 { from + 1 } else { s.cpus() };
     s.slot(t.a).into_iter().for_each(|slot| slot.cache.drain(from..to));
 }
 /// An object that was in use throughout must be among the live objects.
-fn live(s: &Side<'_>, t: &Told) {
+fn live(s: &SimThread<'_>, t: &ScriptedOp) {
     let Some(slot) = s.slot(t.a).filter(|slot| slot.setup.merge == 0) else { return };
-    let of = |slot: &Slot| Of::Cache(s.number(t.a), slot.number);
-    let mine = s.mine(|mine| {
+    let of = |slot: &Slot| Origin::Cache(s.number(t.a), slot.number);
+    let mine = s.with_state(|mine| {
         mine.held.iter().filter(|object| object.of == of(&slot)).map(|object| object.at).collect::<Vec<_>>()
     });
     let live: BTreeSet<_> = slot.cache.live().iter().collect();
     assert!(mine.iter().all(|at| live.contains(at)), "an object in use is not alive");
 }
-fn destroy(s: &Side<'_>, t: &Told) {
+fn destroy(s: &SimThread<'_>, t: &ScriptedOp) {
     let Some(slot) = s.slot(t.a) else { return };
     slot.destroying.set(slot.destroying.get() + 1);
     let destroyed = slot.cache.destroy().is_ok();
     slot.destroying.set(slot.destroying.get() - 1);
     if destroyed {
         slot.destroyed.set(true);
-        let of = Of::Cache(s.number(t.a), slot.number);
+        let of = Origin::Cache(s.number(t.a), slot.number);
         let mut others = (0..s.world.script.caches.len())
             .filter_map(|at| s.world.slot(at))
             .filter(|other| other.number != slot.number);
@@ -529,13 +544,13 @@ fn destroy(s: &Side<'_>, t: &Told) {
     }
 }
 /// Drops the handle of a cache, whose objects may be in use.
-fn leave(s: &Side<'_>, t: &Told) {
+fn leave(s: &SimThread<'_>, t: &ScriptedOp) {
     let slot = s.world.parts.borrow_mut().slots.get_mut(s.number(t.a)).and_then(Option::take);
     drop(slot);
 }
 
 /// Makes a cache, and drops it with objects in use.
-fn brief(s: &Side<'_>, t: &Told) {
+fn brief(s: &SimThread<'_>, t: &ScriptedOp) {
     let magazines = Magazines::Sized { capacity: 1 + t.b as u16 % 2, stock: 0, depot_limit: 1 };
     let Ok(cache) = KmemCache::builder("brief", 64).magazines(magazines).build_in(&s.world.subsystem) else {
         return;
@@ -543,7 +558,7 @@ fn brief(s: &Side<'_>, t: &Told) {
     let len = cache.geometry().object_size();
     let objects: Vec<_> = (0..1 + t.a % 4)
         .filter_map(|_| cache.alloc(Gfp::KERNEL).ok())
-        .map(|at| s.world.shadow.adopt(Object { at, len, made: 0, stamp: 0, of: Of::Any }))
+        .map(|at| s.world.shadow.adopt(Object { at, len, made: 0, stamp: 0, of: Origin::Any }))
         .collect();
     let (gone, left) = objects.split_at(objects.len() / 2);
     gone.iter().for_each(|object| s.world.give_back(*object));
@@ -552,16 +567,16 @@ fn brief(s: &Side<'_>, t: &Told) {
 }
 
 /// An invalid free must be refused, and leave the object unchanged.
-fn wrong_free(s: &Side<'_>, t: &Told) {
+fn wrong_free(s: &SimThread<'_>, t: &ScriptedOp) {
     let Some(object) = s.pick(t.a) else { return };
     let core = s.world.core();
     // SAFETY: no object of that cache is at the address, so the free is refused.
     unsafe {
         match (object.of, t.b % 3) {
-            (Of::Cache(..), 0) => {
+            (Origin::Cache(..), 0) => {
                 expect(&[CorruptionKind::Interior], || core.free(object.at.add(8)));
             }
-            (Of::Cache(_, number), 1) => {
+            (Origin::Cache(_, number), 1) => {
                 let mut others = s
                     .world
                     .slots()
@@ -578,7 +593,7 @@ fn wrong_free(s: &Side<'_>, t: &Told) {
 }
 
 /// Takes and releases the locks of a fork while other threads work, as the parent does.
-fn fork(s: &Side<'_>, t: &Told) {
+fn fork(s: &SimThread<'_>, t: &ScriptedOp) {
     // SAFETY: the subsystem is not used in between.
     unsafe {
         s.world.subsystem.before_fork();
@@ -588,7 +603,7 @@ fn fork(s: &Side<'_>, t: &Told) {
 }
 /// Acts as the child of a fork: a copy of the current memory, with this thread only. The child does not touch objects of other
 /// threads, and objects that other threads were moving are lost. The execution ends here, because no other thread is left.
-fn child(s: &Side<'_>, t: &Told) {
+fn child(s: &SimThread<'_>, t: &ScriptedOp) {
     let subsystem = &s.world.subsystem;
     // SAFETY: from `alone` on there is no other thread.
     unsafe {
@@ -604,17 +619,17 @@ fn child(s: &Side<'_>, t: &Told) {
     check("at first");
     on_cpu(t.b as u32 % s.cpus());
     for slot in (0..s.world.script.caches.len() as u64).flat_map(|slot| [slot; 2]) {
-        alloc(s, &Told { a: slot, ..Told::default() });
+        alloc(s, &ScriptedOp { a: slot, ..ScriptedOp::default() });
     }
-    pages(s, &Told::default());
-    let held = s.mine(|mine| std::mem::take(&mut mine.held));
+    pages(s, &ScriptedOp::default());
+    let held = s.with_state(|mine| std::mem::take(&mut mine.held));
     // A mempool of other threads belongs to the parent, so its objects are skipped.
-    held.into_iter().filter(|object| object.of != Of::Pool).for_each(|object| s.world.give_back(object));
+    held.into_iter().filter(|object| object.of != Origin::Pool).for_each(|object| s.world.give_back(object));
     check("after some frees");
     subsystem.shrink();
     subsystem.reap();
     check("after a shrink");
-    fork(s, &Told::default());
+    fork(s, &ScriptedOp::default());
     subsystem.pages().decommit();
     check("in the end");
     end()

@@ -9,15 +9,15 @@ impl World {
     pub(super) fn settle(&self) {
         let mut goes_on = true;
         while core::mem::take(&mut goes_on) {
-            for me in 0..self.sides.len() {
-                let side = Side { world: self, me };
-                let waits = std::mem::take(&mut self.sides[me].borrow_mut().waits);
+            for me in 0..self.thread_states.len() {
+                let side = SimThread { world: self, me };
+                let waits = std::mem::take(&mut self.thread_states[me].borrow_mut().waits);
                 for mut wait in waits {
-                    let was_told = wait.bell.0.get() > 0;
+                    let was_told = wait.waker.0.get() > 0;
                     match self.poll(&mut wait) {
-                        Poll::Pending => self.sides[me].borrow_mut().waits.push(wait),
+                        Poll::Pending => self.thread_states[me].borrow_mut().waits.push(wait),
                         Poll::Ready(result) => {
-                            assert!(was_told, "who waits was not told of what he has");
+                            assert!(was_told, "a waiter with an object was not woken");
                             goes_on = true;
                             side.ends_wait(wait, result);
                         }
@@ -37,22 +37,27 @@ impl World {
         self.within_limits();
         let deferred: u64 = self.core().caches.iter().map(|cache| cache.deferred().load(Relaxed)).sum();
         let reserve = self.parts.borrow().pool.clone().map_or(0, |pool| pool.reserve().0 as u64);
-        let hives: usize =
-            self.sides.iter().map(|side| side.borrow().hive.as_ref().map_or(0, |hive| hive.0.len())).sum();
+        let hives: usize = self
+            .thread_states
+            .iter()
+            .map(|side| side.borrow().hive.as_ref().map_or(0, |hive| hive.0.len()))
+            .sum();
         let handles = self.shadow.books.borrow().handles.iter().filter(|named| !named.freed).count();
-        let objects = self.shadow.count(|of| matches!(of, Of::Cache(..) | Of::Any | Of::Pool).into());
+        let objects =
+            self.shadow.count(|of| matches!(of, Origin::Cache(..) | Origin::Any | Origin::Pool).into());
         let used = objects + deferred + reserve + (hives + handles) as u64;
         assert_eq!(census.used, used, "objects in use: {census:?}");
-        let large = self.shadow.count(|of| if let Of::Large(order) = of { order.pages().into() } else { 0 });
+        let large =
+            self.shadow.count(|of| if let Origin::Large(order) = of { order.pages().into() } else { 0 });
         assert_eq!(census.large_pages, large, "pages of large blocks: {census:?}");
         let blocks =
-            self.shadow.count(|of| if let Of::Pages(_, order) = of { order.pages().into() } else { 0 });
+            self.shadow.count(|of| if let Origin::Pages(_, order) = of { order.pages().into() } else { 0 });
         // Slabs of a destroyed cache that wait for readers are in no other count.
         let exact = census.block_pages == blocks || census.block_pages > blocks && !quiet;
-        assert!(exact, "{} pages of blocks, {blocks} are there: {census:?}", census.block_pages);
+        assert!(exact, "{} pages of blocks are counted, but {blocks} exist: {census:?}", census.block_pages);
         assert_eq!(
             census.huge_pages > 0,
-            self.shadow.count(|of| (of == Of::Huge).into()) > 0,
+            self.shadow.count(|of| (of == Origin::Huge).into()) > 0,
             "huge: {census:?}"
         );
         let cpus = self.subsystem.cpus();
@@ -64,19 +69,19 @@ impl World {
             let most = nodes * setup.capacity * setup.depot;
             assert!(info.in_depot <= most, "{} objects in depots, at most {most}", info.in_depot);
             assert_eq!(info.paths.operations(), info.allocs + info.frees, "each operation is of one class");
-            self.seen(&slot);
+            self.observed_counts(&slot);
         }
         // SAFETY: all threads rest.
         let view = unsafe { self.subsystem.pages().per_cpu_view() };
         let pages =
             |orders: &[u32]| (0..).zip(orders).map(|(order, blocks)| u64::from(*blocks) << order).sum();
         let seen: u64 = view.cpus.iter().chain([&view.depot]).map(|orders| -> u64 { pages(orders) }).sum();
-        assert_eq!(seen, self.subsystem.pages().info().per_cpu(), "pages that CPUs hold, as they are seen");
+        assert_eq!(seen, self.subsystem.pages().info().per_cpu(), "the view shows the pages that CPUs hold");
     }
 
     /// Checks that a view of a cache shows each object that is out exactly one time, either with its owner or in a
     /// magazine.
-    fn seen(&self, slot: &Slot) {
+    fn observed_counts(&self, slot: &Slot) {
         // SAFETY: all threads rest.
         let view = unsafe { slot.cache.view() };
         let info = slot.cache.info();
@@ -87,26 +92,26 @@ impl World {
         assert_eq!(
             held.len() as u64,
             info.in_magazines + info.in_depot,
-            "objects in magazines, as they are seen"
+            "the view shows the objects in magazines"
         );
         let on = |list| view.slabs.iter().filter(|slab| slab.list == list).count() as u64;
         let lists = [SlabList::Full, SlabList::Partial, SlabList::Empty].map(on);
-        assert_eq!(lists, [info.full, info.partial, info.empty], "slabs on their lists, as they are seen");
+        assert_eq!(lists, [info.full, info.partial, info.empty], "the view shows the slabs on their lists");
         let out: u64 =
             view.slabs.iter().flat_map(|slab| &slab.out).map(|word| u64::from(word.count_ones())).sum();
-        assert_eq!(out, info.used + held.len() as u64, "objects that are out, as they are seen");
+        assert_eq!(out, info.used + held.len() as u64, "the view shows the allocated objects");
         let books = self.shadow.books.borrow();
         let own = books
             .owned
             .values()
-            .filter(|object| matches!(object.of, Of::Cache(_, number) if number == slot.number));
+            .filter(|object| matches!(object.of, Origin::Cache(_, number) if number == slot.number));
         let mut places = BTreeSet::new();
         for place in own.map(|object| slot.cache.place_of(object.at)).chain(held.into_iter().map(Some)) {
-            let place = place.unwrap_or_else(|| panic!("an owner has what is no object"));
+            let place = place.unwrap_or_else(|| panic!("each owner must have a valid object"));
             let slab = view.slabs.iter().find(|slab| slab.page == place.slab);
-            let slab = slab.unwrap_or_else(|| panic!("{place:?}: no such slab is seen"));
+            let slab = slab.unwrap_or_else(|| panic!("{place:?}: the view has no such slab"));
             let (word, bit) = (usize::from(place.index / 64), place.index % 64);
-            assert!(slab.out[word] >> bit & 1 == 1, "{place:?} is free, and somebody has it");
+            assert!(slab.out[word] >> bit & 1 == 1, "{place:?} is free but has an owner");
             assert!(places.insert((place.slab, place.index)), "{place:?} is in two places");
         }
     }
@@ -120,15 +125,15 @@ impl World {
                 return;
             }
         }
-        panic!("what waits for readers goes on waiting when there are none");
+        panic!("a deferred free must not wait without readers");
     }
 
     /// Frees all memory; in between, each cache has all memory for itself.
     pub(super) fn end(self: Arc<Self>) {
         self.faults.disarm();
         on_cpu(0);
-        for side in self.sides.iter() {
-            let Mine { held, reader, hive, waits } = std::mem::take(&mut *side.borrow_mut());
+        for side in self.thread_states.iter() {
+            let ThreadState { held, reader, hive, waits } = std::mem::take(&mut *side.borrow_mut());
             drop(reader);
             waits.into_iter().for_each(|wait| self.gives_up(wait));
             if let Some((mut hive, keys)) = hive {
@@ -149,7 +154,7 @@ impl World {
         let pool = self.parts.borrow_mut().pool.take();
         if let Some(pool) = &pool {
             let (has, least) = pool.reserve();
-            assert!(has == least, "the reserve of a pool that nobody uses is {has} of {least}");
+            assert!(has == least, "the reserve of a pool at rest is {has} of {least}");
         }
         drop(pool);
         self.grace();
@@ -180,15 +185,15 @@ impl World {
         assert_eq!(
             (census.slabs, census.free_pages),
             (0, census.pages),
-            "in the end all is free: {census:?}"
+            "all memory is free at the end: {census:?}"
         );
-        assert_eq!(self.core().caches.iter().count(), 0, "a cache that nobody owns is left");
-        assert!(self.shadow.made.borrow().is_empty(), "objects are constructed that are no more");
+        assert_eq!(self.core().caches.iter().count(), 0, "a cache without an owner is freed");
+        assert!(self.shadow.made.borrow().is_empty(), "freed objects are still constructed");
         let Some(mut world) = Arc::into_inner(self) else { panic!("the threads have ended") };
         // SAFETY: the world is not used after this.
         unsafe {
             ManuallyDrop::drop(&mut world.parts);
-            ManuallyDrop::drop(&mut world.sides);
+            ManuallyDrop::drop(&mut world.thread_states);
             ManuallyDrop::drop(&mut world.subsystem);
         }
     }
@@ -211,7 +216,7 @@ impl World {
         let fits = u64::from(order.get()) <= setup.order;
         assert!(
             !fits || all.len() >= least,
-            "a cache alone gets {} objects, at least {least} are there",
+            "a cache alone allocates {} objects, but at least {least} are available",
             all.len()
         );
         for (cpu, object) in (0..).zip(all) {

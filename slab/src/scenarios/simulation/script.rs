@@ -92,14 +92,14 @@ numbers! {
         limit, ctor, reset, checked, stable, merge
     }
     /// Arguments of an operation, and its thread's place, as in `Script`.
-    Told { a, b, cpu, at, then, abort }
+    ScriptedOp { a, b, cpu, at, then, abort }
 }
 
 /// An operation: its index in [`OPS`], and its arguments.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Op {
     pub(crate) name: &'static str,
-    pub(crate) told: Told,
+    pub(crate) arguments: ScriptedOp,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -120,7 +120,7 @@ impl fmt::Display for Script {
         for threads in &self.rounds {
             for ops in threads {
                 writeln!(f, "thread")?;
-                ops.iter().try_for_each(|op| writeln!(f, "{}{}", op.name, op.told))?;
+                ops.iter().try_for_each(|op| writeln!(f, "{}{}", op.name, op.arguments))?;
             }
             writeln!(f, "rest")?;
         }
@@ -148,10 +148,12 @@ impl Script {
                 "thread" => threads.push(vec![]),
                 "rest" => read.rounds.push(std::mem::take(&mut threads)),
                 name => {
-                    let op =
-                        OPS.iter().find(|op| op.0 == name).ok_or(bad(format!("`{name}`: no operation")))?;
+                    let op = OPS
+                        .iter()
+                        .find(|op| op.0 == name)
+                        .ok_or(bad(format!("`{name}`: unknown operation")))?;
                     let thread = threads.last_mut().ok_or(bad("expected `thread` before".into()))?;
-                    thread.push(Op { name: op.0, told: Told::read(rest).map_err(bad)? });
+                    thread.push(Op { name: op.0, arguments: ScriptedOp::read(rest).map_err(bad)? });
                 }
             }
         }
@@ -231,7 +233,7 @@ impl Script {
             });
             let cpu = |rng: &mut Rng| rng.below(2 * (cpus + 1) + 1) / 2;
             let moves = chance(rng, 50);
-            let told = Told {
+            let arguments = ScriptedOp {
                 a: rng.below(16),
                 b: rng.below(16),
                 cpu: cpu(rng),
@@ -239,7 +241,7 @@ impl Script {
                 then: moves * cpu(rng),
                 abort: moves * chance(rng, 50),
             };
-            Op { name: OPS[which.unwrap_or(0)].0, told }
+            Op { name: OPS[which.unwrap_or(0)].0, arguments }
         };
         let threads = 2 + rng.below(3);
         let most = [6, 12, 25][rng.below(3) as usize];
@@ -249,7 +251,7 @@ impl Script {
         if chance(rng, 10) > 0 {
             // The fork of a child is the last operation.
             let ops = rounds.last_mut().and_then(|threads| threads.last_mut());
-            ops.into_iter().for_each(|ops| ops.push(Op { name: "child", told: draw(rng).told }));
+            ops.into_iter().for_each(|ops| ops.push(Op { name: "child", arguments: draw(rng).arguments }));
         }
         Self { schedule: rng.next() >> 1, setup, faults, caches, rounds }
     }
@@ -325,7 +327,7 @@ impl Script {
     fn numbers(&mut self) -> Vec<&mut u64> {
         let numbers =
             self.setup.numbers().into_iter().chain(self.caches.iter_mut().flat_map(CacheSetup::numbers));
-        let told = self.rounds.iter_mut().flatten().flatten().flat_map(|op| op.told.numbers());
-        numbers.chain(told).map(|(_, number)| number).collect()
+        let arguments = self.rounds.iter_mut().flatten().flatten().flat_map(|op| op.arguments.numbers());
+        numbers.chain(arguments).map(|(_, number)| number).collect()
     }
 }

@@ -8,7 +8,7 @@ fn outcome(script: &Script) -> Result<(), String> {
     once(schedule, STEPS, move || run(&script))
 }
 /// Kind of a failure: its text without the parts that vary between runs.
-fn way(failure: &str) -> String {
+fn failure_kind(failure: &str) -> String {
     failure.split(|c: char| c.is_ascii_digit() || c == '{').next().unwrap_or("").to_owned()
 }
 
@@ -18,14 +18,14 @@ impl Seeds {
     /// Number of schedules under which a smaller script is tried.
     const TRIES: u64 = 30;
     /// Maximum time for shrinking one failure.
-    const PATIENCE: Duration = Duration::from_secs(120);
+    const SHRINKING_TIMEOUT: Duration = Duration::from_secs(120);
 
     fn number(name: &str) -> Option<u64> {
         let text = std::env::var(name).ok()?;
         Some(text.parse().unwrap_or_else(|_| panic!("{name}={text}: expected a number")))
     }
     /// The requested seeds, as long as time is left.
-    fn each(&self) -> impl Iterator<Item = u64> {
+    fn seeds_in_time(&self) -> impl Iterator<Item = u64> {
         let (begun, seconds) = (Instant::now(), Self::number("WORLD_SECONDS"));
         let shard = shard().unwrap_or(Shard::WHOLE);
         let seeds = match Self::number("WORLD_SEED") {
@@ -49,10 +49,12 @@ impl Seeds {
         }
         let (begun, mut count, mut ran) = (Instant::now(), 0, 0..0);
         forget_threads();
-        for seed in self.each() {
+        for seed in self.seeds_in_time() {
             let script = Script::draw(seed);
             if let Err(failure) = outcome(&script) {
-                println!("seed {seed} fails: {failure}\nrepeat it: WORLD_SEED={seed}. It is shrunk now.");
+                println!(
+                    "seed {seed} fails: {failure}\nWORLD_SEED={seed} repeats the failure, which is being shrunk."
+                );
                 let (script, failure) = shrunk(script, &failure);
                 let path = std::env::temp_dir().join(format!("uslab-world-{seed}.txt"));
                 let text = format!("# {}\n{script}", failure.replace('\n', " "));
@@ -102,13 +104,13 @@ impl Seeds {
 }
 
 fn shrunk(script: Script, failure: &str) -> (Script, String) {
-    let (begun, way_of_it) = (Instant::now(), way(failure));
+    let (begun, way_of_it) = (Instant::now(), failure_kind(failure));
     let fails = |script: &Script| {
         let schedules = (0..Seeds::TRIES).map(|n| script.schedule.wrapping_add(n));
-        let mut tried = schedules.take_while(|_| begun.elapsed() < Seeds::PATIENCE);
+        let mut tried = schedules.take_while(|_| begun.elapsed() < Seeds::SHRINKING_TIMEOUT);
         tried.find(|schedule| {
             let again = Script { schedule: *schedule, ..script.clone() };
-            outcome(&again).is_err_and(|failure| way(&failure) == way_of_it)
+            outcome(&again).is_err_and(|failure| failure_kind(&failure) == way_of_it)
         })
     };
     let script = script.shrink(fails);
@@ -125,8 +127,9 @@ fn detection() {
     for bug in bugs.leak().lines() {
         let begun = Instant::now();
         plant(bug);
-        let failure =
-            Seeds(u64::MAX).each().find_map(|seed| Some((seed, outcome(&Script::draw(seed)).err()?)));
+        let failure = Seeds(u64::MAX)
+            .seeds_in_time()
+            .find_map(|seed| Some((seed, outcome(&Script::draw(seed)).err()?)));
         plant("");
         let said = failure.map_or("unnoticed".to_owned(), |(seed, failure)| {
             format!("seed {seed} | {}", failure.replace('\n', " "))
@@ -159,7 +162,7 @@ fn simulation_scripts_round_trip_through_text() {
     let said = |text: &str| Script::read(text).unwrap_err();
     assert_eq!(said("thread\nalloc a"), "line 2: `a`: expected name=number");
     assert_eq!(said("setup cpu=1").split(',').next(), Some("line 1: `cpu=1`: expected one of cpus"));
-    assert_eq!(said("thread\n\nfrees"), "line 3: `frees`: no operation");
+    assert_eq!(said("thread\n\nfrees"), "line 3: `frees`: unknown operation");
     assert_eq!(said("alloc"), "line 1: expected `thread` before");
 }
 
@@ -174,7 +177,7 @@ fn failing_seed_shrinks_to_a_shorter_failing_script() {
     });
     let (script, failure) = found.unwrap();
     let (small, again) = shrunk(script, &failure);
-    assert_eq!(way(&again), way(&failure));
+    assert_eq!(failure_kind(&again), failure_kind(&failure));
     assert!(small.ops().count() <= 6, "it needs no more:\n{small}");
     assert_eq!(outcome(&Script::read(&small.to_string()).unwrap()), Err(again));
     plant("");

@@ -1,6 +1,6 @@
 //! Size classes of malloc: four per doubling, and the lookup of a size's class.
 
-use crate::debug::profile::PLACE;
+use crate::debug::profile::MAX_SAMPLE_BYTES;
 
 /// Number of classes up to 64 bytes, one for each word.
 const SMALL: usize = 8;
@@ -8,7 +8,7 @@ const SMALL: usize = 8;
 pub const MAX_CLASS: usize = 32 << 10;
 pub(super) const CLASSES: usize = SMALL + 4 * 9;
 /// A profile's sample has room for any object.
-const _: () = assert!(MAX_CLASS <= PLACE);
+const _: () = assert!(MAX_CLASS <= MAX_SAMPLE_BYTES);
 /// Largest order of malloc's slabs. Linux's order 3 would hold one or two of the largest objects, and waste up to a third.
 pub(super) const MAX_SLAB: u8 = 5;
 /// Objects up to this many bytes are in slabs of the subsystem's usual orders.

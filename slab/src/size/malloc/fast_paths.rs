@@ -41,12 +41,12 @@ pub(super) struct Stride {
 impl Stride {
     /// Maximum size of a slab in bytes. For offsets below 2^17, `offset * ceil(2^32 / stride)` modulo `2^32` recognises
     /// multiples of strides up to 2^15.
-    const MOST: usize = 1 << 17;
+    const MAX_SLAB_BYTES: usize = 1 << 17;
 
     /// Recognises objects `stride` bytes apart in slabs of `slab` bytes, a power of two. `None` for larger slabs,
     /// because the objects of larger slabs are found by their frames.
     fn new(stride: usize, slab: usize) -> Option<Self> {
-        (slab <= Self::MOST)
+        (slab <= Self::MAX_SLAB_BYTES)
             .then(|| Self { mask: (slab - 1) as u32, multiples: u32::MAX / stride as u32 + 1 })
     }
     /// Packs both fields into one word.
@@ -283,9 +283,9 @@ mod tests {
     #[test]
     fn objects_start_only_at_multiples_of_the_stride() {
         for stride in (0..CLASSES).map(size_of_class) {
-            for slab in [Stride::MOST, stride.next_power_of_two().max(PAGE_SIZE)] {
+            for slab in [Stride::MAX_SLAB_BYTES, stride.next_power_of_two().max(PAGE_SIZE)] {
                 let objects = Stride::from_bits(Stride::new(stride, slab).unwrap().to_bits());
-                for offset in 0..2 * Stride::MOST {
+                for offset in 0..2 * Stride::MAX_SLAB_BYTES {
                     assert_eq!(
                         objects.begins_object(offset),
                         (offset % slab).is_multiple_of(stride),
@@ -294,7 +294,7 @@ mod tests {
                 }
             }
         }
-        assert!((0..Stride::MOST).all(|offset| !Stride::default().begins_object(offset)));
+        assert!((0..Stride::MAX_SLAB_BYTES).all(|offset| !Stride::default().begins_object(offset)));
     }
 
     #[test]
@@ -317,7 +317,7 @@ mod tests {
         }
         for size in [super::super::MAX_CLASS + 1, 1 << 20, (4 << 20) + 1] {
             let memory = alloc(size);
-            assert_eq!(found(memory), None, "{size} bytes are no object");
+            assert_eq!(found(memory), None, "{size} bytes are not an object size");
             // SAFETY: the test allocated the memory, and frees it once.
             unsafe { malloc.free(memory) };
         }

@@ -22,7 +22,7 @@ use uslab_magazine::{StaticPath, StaticWords};
 /// The static paths serve the first `2^BITS` bytes of the pages.
 const BITS: u32 = if usize::BITS > 36 { 36 } else { usize::BITS - 1 };
 /// A first-page address that puts every address out of range.
-const NOWHERE: usize = 1 << (usize::BITS - 1);
+const UNREACHABLE_PAGE: usize = 1 << (usize::BITS - 1);
 
 /// Inlined paths of the process-wide malloc, in statics. See the [module](self).
 #[derive(Debug)]
@@ -42,7 +42,7 @@ pub(crate) struct StaticPaths {
 impl StaticPaths {
     pub(crate) const fn new() -> Self {
         Self {
-            base: AtomicUsize::new(NOWHERE),
+            base: AtomicUsize::new(UNREACHABLE_PAGE),
             page_classes: AtomicPtr::new(null_mut()),
             strides: [const { AtomicU64::new(0) }; CLASSES + 1],
             by_words: [const { AtomicU32::new(0) }; WORDS],
@@ -81,14 +81,14 @@ impl StaticPaths {
     }
     pub(crate) fn are_open(&self) -> bool {
         // Relaxed: the result is only a hint.
-        self.base.load(Relaxed) != NOWHERE
+        self.base.load(Relaxed) != UNREACHABLE_PAGE
     }
     /// Records that the pages keep only `bytes` bytes of addresses. If the pages have fewer bytes than the paths need, all
     /// frees miss from now on.
     pub(super) fn cut(&self, bytes: usize) {
         if bytes >> BITS == 0 {
             // Relaxed: the store publishes no other data.
-            self.base.store(NOWHERE, Relaxed);
+            self.base.store(UNREACHABLE_PAGE, Relaxed);
         }
     }
 

@@ -9,10 +9,10 @@
 //! | `head` | the new head is not computed: a length or a count stays as it was |
 //! | `bound` | the descriptor has another start, end or abort address |
 //!
-//! The tests of the sections must kill these mutants: [`JUDGES`].
+//! The tests of the sections must kill these mutants: [`KILLING_TESTS`].
 
 use crate::build::Tree;
-use crate::programs::{Ended, Program, programs};
+use crate::programs::{Program, TestEnd, programs};
 use crate::report::Verdict;
 use anyhow::{Context, bail, ensure};
 use std::fs;
@@ -32,14 +32,14 @@ const DESCRIPTOR: &str = "magazine/src/cpu/rseq.rs";
 
 /// The tests that must kill the mutants: the check of the machine code, the comparison with the portable bodies, and
 /// the interruption at each instruction.
-const JUDGES: [&str; 3] = [
+const KILLING_TESTS: [&str; 3] = [
     "cpu::rseq::tests::restartable_sections_do_not_modify",
     "cpu::rseq::tests::restartable_sections_agree",
     "cpu::rseq::tests::stepper::",
 ];
 
 /// The largest number of these mutants, because building each of them is slow.
-const MOST: usize = 32;
+const MAX_MUTANTS: usize = 32;
 
 /// Returns all files that are mutated here.
 pub(crate) fn files() -> impl Iterator<Item = &'static str> {
@@ -47,7 +47,7 @@ pub(crate) fn files() -> impl Iterator<Item = &'static str> {
 }
 
 /// A mutant, and the mutated text of its file.
-pub(crate) struct Changed {
+pub(crate) struct MutatedFile {
     pub(crate) mutant: Mutant,
     text: String,
 }
@@ -77,7 +77,7 @@ impl Instruction<'_> {
     }
     /// Returns this jump, but with the opposite condition.
     fn otherwise(&self) -> Option<String> {
-        const OTHERS: [(&str, &str); 13] = [
+        const OTHER_INSTRUCTIONS: [(&str, &str); 13] = [
             ("jae", "ja"),
             ("ja", "jae"),
             ("jbe", "jb"),
@@ -97,7 +97,7 @@ impl Instruction<'_> {
             let (operands, condition) = self.text.rsplit_once(' ')?;
             return Some(format!("{operands} {}", if condition == "lo" { "hs" } else { "ls" }));
         }
-        let (_, other) = OTHERS.iter().find(|(of, _)| *of == name)?;
+        let (_, other) = OTHER_INSTRUCTIONS.iter().find(|(of, _)| *of == name)?;
         Some(self.text.replacen(name, other, 1))
     }
     /// Returns `true` if the instruction computes the new head from the old one.
@@ -133,7 +133,7 @@ fn instructions(text: &str) -> Vec<Instruction<'_>> {
 }
 
 /// Returns all mutants of a file of sections, numbered from 0.
-fn of_sections(file: &str, text: &str) -> Vec<Changed> {
+fn of_sections(file: &str, text: &str) -> Vec<MutatedFile> {
     let all = instructions(text);
     // The omitted instruction becomes a comment that still names the operands, because the assembler requires each to
     // be used.
@@ -149,7 +149,7 @@ fn of_sections(file: &str, text: &str) -> Vec<Changed> {
             }) + "\n"
         });
         let mutant = mutant(made.len(), file, of.line, of.function, rule, change);
-        made.push(Changed { mutant, text: replaced.collect() });
+        made.push(MutatedFile { mutant, text: replaced.collect() });
     };
     for (i, of) in all.iter().enumerate() {
         let without = || (of, format!("{}{comment} {}", of.label, of.text));
@@ -174,16 +174,16 @@ fn of_sections(file: &str, text: &str) -> Vec<Changed> {
 }
 
 /// Returns all mutants of the descriptor's file, numbered from `first`.
-fn of_descriptor(file: &str, text: &str, first: usize) -> anyhow::Result<Vec<Changed>> {
+fn of_descriptor(file: &str, text: &str, first: usize) -> anyhow::Result<Vec<MutatedFile>> {
     const BOUNDS: &str = ".quad 2f, 3f - 2f, 4f";
     let line = text.lines().position(|line| line.contains(BOUNDS));
-    let line = line.with_context(|| format!("{file}: no descriptor `{BOUNDS}`"))?;
+    let line = line.with_context(|| format!("{file}: the descriptor `{BOUNDS}` is missing"))?;
     let others =
         ["2f + 12, 3f - 2f - 12, 4f", "2f, 3f - 2f - 4, 4f", "2f, 3f - 2f + 1, 4f", "2f, 3f - 2f, 5f"];
     let changed = others.iter().enumerate().map(|(i, other)| {
         let other = format!(".quad {other}");
         let mutant = mutant(first + i, file, line, "descriptor", "bound", format!("{BOUNDS} -> {other}"));
-        Changed { mutant, text: text.replacen(BOUNDS, &other, 1) }
+        MutatedFile { mutant, text: text.replacen(BOUNDS, &other, 1) }
     });
     Ok(changed.collect())
 }
@@ -201,23 +201,27 @@ fn mutant(number: usize, file: &str, line: usize, function: &str, rule: &str, ch
 }
 
 /// Returns the mutants of the processor that runs this program.
-pub(crate) fn all() -> anyhow::Result<Vec<Changed>> {
+pub(crate) fn assembly_mutants() -> anyhow::Result<Vec<MutatedFile>> {
     of_processor(std::env::consts::ARCH)
 }
 
-fn of_processor(processor: &str) -> anyhow::Result<Vec<Changed>> {
+fn of_processor(processor: &str) -> anyhow::Result<Vec<MutatedFile>> {
     let sections = SECTIONS.iter().find(|(name, _)| *name == processor);
-    let (_, file) =
-        sections.with_context(|| format!("there are no restartable sequences for {processor}"))?;
+    let (_, file) = sections
+        .with_context(|| format!("unsupported processor {processor}: it has no restartable sequences"))?;
     let read = |file: &str| fs::read_to_string(workspace().join(file)).with_context(|| file.to_owned());
     let mut made = of_sections(file, &read(file)?);
     made.extend(of_descriptor(DESCRIPTOR, &read(DESCRIPTOR)?, made.len())?);
-    ensure!(made.len() <= MOST, "{} mutants of sections, each a build: expected at most {MOST}", made.len());
+    ensure!(
+        made.len() <= MAX_MUTANTS,
+        "{} mutants of sections, each a build: expected at most {MAX_MUTANTS}",
+        made.len()
+    );
     Ok(made)
 }
 
 /// Builds the tests of the sections. Each mutant must build, because a mutant that cannot run is not judged.
-fn build(tree: &Tree, change: Option<&Changed>) -> anyhow::Result<Program> {
+fn build(tree: &Tree, change: Option<&MutatedFile>) -> anyhow::Result<Program> {
     tree.write(change.map(|of| (of.mutant.file.as_str(), of.text.as_str())))?;
     let output =
         tree.cargo(&["test", "--no-run", "--profile", "dev"], &["-p", "uslab-magazine", "--lib"], "")?;
@@ -238,12 +242,12 @@ pub(crate) fn tests(tree: &Tree) -> anyhow::Result<Vec<String>> {
     let names: Vec<String> = program
         .tests()?
         .into_iter()
-        .filter(|name| JUDGES.iter().any(|start| name.starts_with(start)))
+        .filter(|name| KILLING_TESTS.iter().any(|start| name.starts_with(start)))
         .collect();
     ensure!(!names.is_empty(), "the sections have no tests");
     let all: Vec<&str> = names.iter().map(String::as_str).collect();
     let (ended, ran) = program.run(&all, &[], LIMIT)?;
-    ensure!(matches!(ended, Ended::Passed), "a test of the sections fails with no mutant on:\n{}", ran.said);
+    ensure!(matches!(ended, TestEnd::Passed), "a test of the sections fails without a mutant:\n{}", ran.said);
     Ok(names)
 }
 
@@ -252,21 +256,21 @@ const LIMIT: Duration = Duration::from_secs(120);
 
 /// Builds a mutant and runs all `tests`. If tests do not end in time, and no test fails, the tests run again with four
 /// times the limit.
-pub(crate) fn judge(tree: &Tree, of: &Changed, tests: &[String]) -> anyhow::Result<Verdict> {
+pub(crate) fn judge(tree: &Tree, of: &MutatedFile, tests: &[String]) -> anyhow::Result<Verdict> {
     let program = build(tree, Some(of))?;
     let mut late = vec![];
     for name in tests {
         match program.run(&[name], &[], LIMIT)?.0 {
-            Ended::Passed => {}
-            Ended::Failed { name, message } => return Ok(Verdict::Test { name, message }),
-            Ended::OutOfTime { .. } => late.push(name),
+            TestEnd::Passed => {}
+            TestEnd::Failed { name, message } => return Ok(Verdict::Test { name, message }),
+            TestEnd::OutOfTime { .. } => late.push(name),
         }
     }
     for name in late {
         match program.run(&[name], &[], 4 * LIMIT)?.0 {
-            Ended::Passed => {}
-            Ended::Failed { name, message } => return Ok(Verdict::Test { name, message }),
-            Ended::OutOfTime { name } => return Ok(Verdict::Time { name }),
+            TestEnd::Passed => {}
+            TestEnd::Failed { name, message } => return Ok(Verdict::Test { name, message }),
+            TestEnd::OutOfTime { name } => return Ok(Verdict::Time { name }),
         }
     }
     Ok(Verdict::Lives)
@@ -281,12 +285,12 @@ mod tests {
         for (processor, file) in SECTIONS {
             let made = of_processor(processor).unwrap();
             for rule in RULES {
-                let of: Vec<&Changed> = made.iter().filter(|of| of.mutant.rule == rule).collect();
+                let of: Vec<&MutatedFile> = made.iter().filter(|of| of.mutant.rule == rule).collect();
                 let functions = |name: &str| of.iter().any(|of| of.mutant.function == name);
                 match rule {
                     "store" => assert!(
                         ["section", "pop", "push", "push_batch", "pop_batch"].into_iter().all(functions),
-                        "{file}: a store of each section"
+                        "{file}: each section must have a store"
                     ),
                     "jump" | "head" => {
                         assert!(
@@ -294,7 +298,7 @@ mod tests {
                             "{file} {rule}"
                         );
                     }
-                    "late" => assert!(functions("push"), "{file}: the round behind the commit"),
+                    "late" => assert!(functions("push"), "{file}: the round must be used after the commit"),
                     _ => assert_eq!(of.len(), 4),
                 }
             }

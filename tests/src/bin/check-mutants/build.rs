@@ -31,7 +31,7 @@ pub(crate) fn sources(args: &Args, mut of: Subjects, files: &[String]) -> anyhow
     for file in files {
         let text = fs::read_to_string(of.root.join(file)).with_context(|| file.clone())?;
         ensure!(
-            of.packages.iter().any(|of| of.has(file)),
+            of.packages.iter().any(|of| of.changes_file(file)),
             "{file}: expected a file of one of the crates {:?}",
             of.packages.iter().map(|of| &of.name).collect::<Vec<_>>()
         );
@@ -45,7 +45,7 @@ pub(crate) fn sources(args: &Args, mut of: Subjects, files: &[String]) -> anyhow
     if args.models && !args.files.is_empty() {
         of.packages.retain(|package| {
             let judged = |file: &String| package.judges.is_some_and(|of| file.starts_with(of));
-            files.iter().any(|file| package.has(file) || judged(file))
+            files.iter().any(|file| package.changes_file(file) || judged(file))
         });
     }
     let copy = workspace().join(if of.own { "target/mutants/tree" } else { "target/mutants/others/tree" });
@@ -81,7 +81,7 @@ fn mirror(folder: &Path, files: &BTreeMap<PathBuf, Vec<u8>>) -> anyhow::Result<(
 
 /// The `RUSTFLAGS` of builds without models. The manifest of the integration tests has dependencies that only other
 /// targets need under `not(uslab_mutants)`.
-const PLAIN: &str = "--cap-lints allow --cfg uslab_mutants";
+const PLAIN_FLAGS: &str = "--cap-lints allow --cfg uslab_mutants";
 
 impl Tree {
     /// Copies all files that git tracks, with the mutants in them. Returns a hash of the relevant files and of the
@@ -130,7 +130,7 @@ impl Tree {
             .args(targets)
             .args(["--message-format=json", "--target-dir"])
             .arg(if flags.is_empty() { &units } else { &self.of.target })
-            .env("RUSTFLAGS", if flags.is_empty() { PLAIN } else { flags })
+            .env("RUSTFLAGS", if flags.is_empty() { PLAIN_FLAGS } else { flags })
             // Cargo distinguishes a crate from the same crate in a copied workspace only by the compiler's wrapper.
             // Without a wrapper, the next run of the models would use the copy's artefacts.
             .env("RUSTC_WORKSPACE_WRAPPER", "/usr/bin/env")

@@ -12,11 +12,11 @@ use std::fmt;
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
-use uslab_tests::jobs::{Ended, run_within};
+use uslab_tests::jobs::{CommandResult, run_within};
 use uslab_tests::mutate::Mutant;
 
 /// The CPU time that each tool has for each mutant; with the builds, 20 mutants take less than an hour.
-const PATIENCE: Duration = Duration::from_secs(30);
+const CPU_TIME_LIMIT: Duration = Duration::from_secs(30);
 
 /// A tool that must notice a mutant.
 enum Tool {
@@ -39,14 +39,14 @@ impl fmt::Display for Tool {
 }
 
 /// The time when a mutant was noticed, and the message.
-struct Noticed {
+struct Detection {
     after: Duration,
     said: String,
 }
 
 impl Tool {
     /// Runs the tool with a mutant for up to `limit` of CPU time.
-    fn run(&self, mutant: Option<u32>, limit: Duration) -> anyhow::Result<Option<Noticed>> {
+    fn run(&self, mutant: Option<u32>, limit: Duration) -> anyhow::Result<Option<Detection>> {
         let number = mutant.map(|number| number.to_string());
         let mutant: Vec<(&str, &str)> = number.iter().map(|number| ("MUTANT", number.as_str())).collect();
         match self {
@@ -59,7 +59,7 @@ impl Tool {
                 command.args(["stress", "--seconds", &format!("{seconds:.1}")]).envs(mutant);
                 let ended = run_within(&mut command, 2 * limit)?;
                 let passed = ended.status.is_some_and(|status| status.success());
-                Ok((!passed).then(|| Noticed::of(&ended)))
+                Ok((!passed).then(|| Detection::of(&ended)))
             }
             Self::Random(programs) => {
                 let mut used = Duration::ZERO;
@@ -74,7 +74,7 @@ impl Tool {
                         // Many cases take long without a mutant, but the first ones do not.
                         let passed = ran.status.map_or(used >= limit, |status| status.success());
                         if !passed {
-                            return Ok(Some(Noticed { after: used, ..Noticed::of(&ran) }));
+                            return Ok(Some(Detection { after: used, ..Detection::of(&ran) }));
                         }
                         if used >= limit {
                             return Ok(None);
@@ -84,7 +84,7 @@ impl Tool {
                 Ok(None)
             }
             Self::Simulation(program) => {
-                let bugs = tempfile::NamedTempFile::new().context("a temporary file")?;
+                let bugs = tempfile::NamedTempFile::new().context("cannot create a temporary file")?;
                 // No bug has this name, so no bug is planted.
                 std::fs::write(bugs.path(), "none\n")?;
                 let (seconds, path) = (limit.as_secs().to_string(), bugs.path().display().to_string());
@@ -97,16 +97,16 @@ impl Tool {
                 let row = ran.said.lines().find_map(|line| line.split_once("NOTICED none | "));
                 Ok(match row {
                     Some((_, row)) if row.contains("unnoticed") => None,
-                    Some((_, row)) => Some(Noticed { after: ran.used, said: row.to_owned() }),
-                    None => (!passed).then(|| Noticed::of(&ran)),
+                    Some((_, row)) => Some(Detection { after: ran.used, said: row.to_owned() }),
+                    None => (!passed).then(|| Detection::of(&ran)),
                 })
             }
         }
     }
 }
 
-impl Noticed {
-    fn of(ran: &Ended) -> Self {
+impl Detection {
+    fn of(ran: &CommandResult) -> Self {
         let lines = || ran.said.lines().map(str::trim);
         let mut panics = lines().skip_while(|line| !line.contains("panicked at "));
         let said = match (ran.status, panics.nth(1).or_else(|| lines().rfind(|line| !line.is_empty()))) {
@@ -151,7 +151,7 @@ pub(crate) fn detect(args: &Args, config: &Config, tree: &mut Tree, count: usize
         let failed = tool.run(None, Duration::from_secs(5))?;
         ensure!(
             failed.is_none(),
-            "{tool} fails with no mutant on: {}",
+            "{tool} fails without a mutant: {}",
             failed.map_or(String::new(), |of| of.said)
         );
     }
@@ -162,9 +162,9 @@ pub(crate) fn detect(args: &Args, config: &Config, tree: &mut Tree, count: usize
     for mutant in &drawn {
         println!("{mutant}");
         for (tool, times) in tools.iter().zip(&mut times) {
-            match tool.run(Some(mutant.number), PATIENCE)? {
-                None => println!("DETECT {tool:<17} | unnoticed in {} s", PATIENCE.as_secs()),
-                Some(Noticed { after, said }) => {
+            match tool.run(Some(mutant.number), CPU_TIME_LIMIT)? {
+                None => println!("DETECT {tool:<17} | unnoticed in {} s", CPU_TIME_LIMIT.as_secs()),
+                Some(Detection { after, said }) => {
                     times.push(after.as_secs_f64());
                     println!("DETECT {tool:<17} | {:.1} s | {said}", after.as_secs_f64());
                 }

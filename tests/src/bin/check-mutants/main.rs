@@ -106,7 +106,7 @@ fn main() -> ExitCode {
             return ExitCode::from(2);
         }
     };
-    let shard = match args.share.asked() {
+    let shard = match args.share.requested() {
         Ok(shard) => shard,
         Err(error) => {
             eprintln!("check-mutants: {error:#}");
@@ -114,7 +114,7 @@ fn main() -> ExitCode {
         }
     };
     if args.list {
-        let all: Vec<Mutant> = match args.assembly.then(assembly::all) {
+        let all: Vec<Mutant> = match args.assembly.then(assembly::assembly_mutants) {
             None => tree.mutants().cloned().collect(),
             Some(Ok(all)) => all.into_iter().map(|of| of.mutant).collect(),
             Some(Err(error)) => {

@@ -3,7 +3,7 @@
 use crate::Args;
 use crate::assembly;
 use crate::report::Verdict;
-use crate::run::known;
+use crate::run::kept_verdicts;
 use anyhow::{Context, ensure};
 use serde::Deserialize;
 use std::collections::{BTreeSet, HashSet};
@@ -81,11 +81,15 @@ pub(crate) fn config(args: &Args, subjects: &Subjects) -> anyhow::Result<Config>
             (&RULES[..], config.files.contains(&of.file))
         };
         let any = of.rule.is_none();
-        ensure!(any || rules.contains(&rule), "{}: {place}: no rule `{rule}`; there are {rules:?}", shown());
-        ensure!(known, "{}: {place}: the file is none of `files`", shown());
+        ensure!(
+            any || rules.contains(&rule),
+            "{}: {place}: unknown rule `{rule}`; expected one of {rules:?}",
+            shown()
+        );
+        ensure!(known, "{}: {place}: the file is not in `files`", shown());
     }
     for rule in &config.rules {
-        ensure!(RULES.contains(&&**rule), "{}: no rule `{rule}`; there are {RULES:?}", shown());
+        ensure!(RULES.contains(&&**rule), "{}: unknown rule `{rule}`; expected one of {RULES:?}", shown());
     }
     if !args.files.is_empty() {
         config.files.clone_from(&args.files);
@@ -104,7 +108,7 @@ pub(crate) struct Package {
 }
 
 impl Package {
-    pub(crate) fn has(&self, file: &str) -> bool {
+    pub(crate) fn changes_file(&self, file: &str) -> bool {
         Path::new(file).starts_with(Path::new(&self.lib).parent().unwrap_or(Path::new("")))
     }
 }
@@ -143,7 +147,7 @@ impl Subjects {
             return Ok(Self { top: root.clone(), root, packages, target, own: true });
         };
         let found = Subject::find(Some(manifest), &[], "loom")?;
-        let first = found.first().context("no package there has a library")?;
+        let first = found.first().context("no package of the workspace has a library")?;
         let package = |of: &Subject| Package {
             name: of.package.clone(),
             lib: of.lib.display().to_string(),
@@ -152,7 +156,7 @@ impl Subjects {
         let top =
             Command::new("git").args(["rev-parse", "--show-toplevel"]).current_dir(&first.root).output();
         let top = top.context("git")?;
-        ensure!(top.status.success(), "{}: git knows nothing there", first.root.display());
+        ensure!(top.status.success(), "{}: no file is in git", first.root.display());
         let top = PathBuf::from(String::from_utf8_lossy(&top.stdout).trim_end());
         let (root, target) = (first.root.clone(), first.target.clone());
         Ok(Self { root, top, packages: found.iter().map(package).collect(), target, own: false })
@@ -178,8 +182,8 @@ impl Subjects {
 /// Returns the selected mutants in random order, so that the mutants judged first are always a random sample.
 pub(crate) fn chosen<'m>(args: &Args, config: &Config, all: impl Iterator<Item = &'m Mutant>) -> Vec<Mutant> {
     let rules = if args.rule.is_empty() { &config.rules } else { &args.rule };
-    let asked = |mutant: &&Mutant| args.assembly || rules.contains(&mutant.rule);
-    let mut chosen: Vec<Mutant> = all.filter(asked).cloned().collect();
+    let is_requested = |mutant: &&Mutant| args.assembly || rules.contains(&mutant.rule);
+    let mut chosen: Vec<Mutant> = all.filter(is_requested).cloned().collect();
     if args.again {
         let (lived, argued) = (lived(), |mutant: &Mutant| config.equivalent.iter().any(|of| of.fits(mutant)));
         chosen.retain(|mutant| lived.contains(&without_place(&mutant.to_string())) && !argued(mutant));
@@ -200,7 +204,7 @@ fn lived() -> HashSet<String> {
     let kept = kept.filter(|file| file.file_name().to_string_lossy().contains(".all."));
     let texts = kept.filter_map(|file| fs::read_to_string(file.path()).ok());
     let mut lived = HashSet::new();
-    for (mutant, verdict) in texts.flat_map(|text| known(&text).collect::<Vec<_>>()) {
+    for (mutant, verdict) in texts.flat_map(|text| kept_verdicts(&text).collect::<Vec<_>>()) {
         if matches!(verdict, Verdict::Lives | Verdict::Unreached | Verdict::Floor { .. }) {
             lived.insert(without_place(&mutant));
         }
@@ -229,7 +233,7 @@ mod tests {
         let of = |place: &str| format!("slab/src/registry.rs:{place} remove: compare: a < b -> a <= b");
         assert_eq!(without_place(&of("12:5")), without_place(&of("17:9")));
         let line = serde_json::to_string(&(of("12:5"), Verdict::Lives)).unwrap();
-        let read: Vec<_> = known(&format!("{line}\nand what was cut o")).collect();
+        let read: Vec<_> = kept_verdicts(&format!("{line}\nand what was cut o")).collect();
         assert_eq!(read, [(of("12:5"), Verdict::Lives)]);
     }
 
@@ -240,11 +244,11 @@ mod tests {
         let subjects = Subjects::find(&args).unwrap();
         let config = config(&args, &subjects).unwrap();
         let tree = crate::sources(&args, subjects, &config.files).unwrap();
-        let assembly = assembly::all().unwrap();
+        let assembly = assembly::assembly_mutants().unwrap();
         let mutants = || tree.mutants().chain(assembly.iter().map(|of| &of.mutant));
         let stale: Vec<&Equivalent> =
             config.equivalent.iter().filter(|of| !mutants().any(|mutant| of.fits(mutant))).collect();
-        assert!(stale.is_empty(), "tests/mutants.toml: these fit no mutant: {stale:#?}");
+        assert!(stale.is_empty(), "tests/mutants.toml: these entries match no mutant: {stale:#?}");
     }
 
     #[test]
@@ -252,7 +256,7 @@ mod tests {
         let manifest = workspace().join("tests/sync_example/Cargo.toml");
         let args = Args::parse_from(["check-mutants", "--manifest-path", manifest.to_str().unwrap()]);
         let subjects = Subjects::find(&args).unwrap();
-        assert!(subjects.root.join("src/checks.rs").exists(), "it has a module of tests");
+        assert!(subjects.root.join("src/checks.rs").exists(), "the file must have a module of tests");
         assert_eq!(config(&args, &subjects).unwrap().files, ["src/lib.rs"]);
     }
 }

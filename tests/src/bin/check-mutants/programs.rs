@@ -24,7 +24,7 @@ impl Program {
     /// Returns the names of the program's tests.
     pub(crate) fn tests(&self) -> anyhow::Result<Vec<String>> {
         let listed = Command::new(&self.path).args(["--list", "--format=terse"]).output();
-        let listed = listed.context("a list of tests")?;
+        let listed = listed.context("cannot list the tests")?;
         let listed = String::from_utf8_lossy(&listed.stdout);
         Ok(listed.lines().filter_map(|line| line.strip_suffix(": test")).map(str::to_owned).collect())
     }
@@ -34,12 +34,15 @@ impl Program {
         tests: &[&str],
         variables: &[(&str, &str)],
         limit: Duration,
-    ) -> anyhow::Result<(Ended, jobs::Ended)> {
+    ) -> anyhow::Result<(TestEnd, jobs::CommandResult)> {
         // Processes that a test starts also end, and all of them end if this program is killed.
         let most_seconds = 2 * limit.as_secs() + 1;
         let mut command = Command::new("sh");
         command
-            .args(["-c", &format!("ulimit -d {MOST_KIB}; ulimit -St {most_seconds}; exec \"$0\" \"$@\"")])
+            .args([
+                "-c",
+                &format!("ulimit -d {MAX_MEMORY_KIB}; ulimit -St {most_seconds}; exec \"$0\" \"$@\""),
+            ])
             .arg(&self.path)
             .args(tests)
             .args(["--exact", "--test-threads=1"])
@@ -49,7 +52,7 @@ impl Program {
             .envs([("RUST_BACKTRACE", "0"), ("STORY", "0"), ("PROPTEST_CASES", "64")])
             .envs([("PROPTEST_FAILURE_PERSISTENCE", "off"), ("PROPTEST_MAX_SHRINK_ITERS", "0")])
             .envs(variables.iter().copied());
-        if variables.contains(&OWN_BOUNDS) {
+        if variables.contains(&STATED_BOUNDS) {
             command.env_remove("BOUND");
         }
         let ran = run_within(&mut command, limit)?;
@@ -68,18 +71,18 @@ impl Program {
         };
         let said = message();
         let ended = match ran.status {
-            Some(status) if status.success() => Ended::Passed,
-            _ if said.as_deref().is_some_and(was_cut) => Ended::OutOfTime { name },
-            Some(status) => Ended::Failed { name, message: said.unwrap_or_else(|| status.to_string()) },
-            None if failed.is_some() => Ended::Failed { name, message: said.unwrap_or_default() },
-            None => Ended::OutOfTime { name },
+            Some(status) if status.success() => TestEnd::Passed,
+            _ if said.as_deref().is_some_and(was_cut) => TestEnd::OutOfTime { name },
+            Some(status) => TestEnd::Failed { name, message: said.unwrap_or_else(|| status.to_string()) },
+            None if failed.is_some() => TestEnd::Failed { name, message: said.unwrap_or_default() },
+            None => TestEnd::OutOfTime { name },
         };
         Ok((ended, ran))
     }
 }
 
 /// The end of a run of tests.
-pub(crate) enum Ended {
+pub(crate) enum TestEnd {
     Passed,
     Failed { name: String, message: String },
     OutOfTime { name: String },
@@ -91,15 +94,15 @@ pub(crate) fn bound() -> Option<String> {
 }
 
 /// A variable for runs in which each model has the bound that it states.
-pub(crate) const OWN_BOUNDS: (&str, &str) = ("BOUND", "");
+pub(crate) const STATED_BOUNDS: (&str, &str) = ("BOUND", "");
 
 /// A memory limit in KiB, so that a mutant cannot take all memory. A test of 1,024 CPUs has 9 GiB of tables, most of
 /// which is never accessed.
-pub(crate) const MOST_KIB: u32 = 12 << 20;
+pub(crate) const MAX_MEMORY_KIB: u32 = 12 << 20;
 
 /// The integration tests, each target in a separate program. Integration tests cover more than a library's own tests
 /// can.
-pub(crate) const WHOLE: [&str; 10] =
+pub(crate) const INTEGRATION_TESTS: [&str; 10] =
     ["-p", "uslab-tests", "--test", "faults", "--test", "fork", "--test", "no_heap", "--test", "slab"];
 
 /// Returns the programs that cargo's build messages name.
@@ -127,7 +130,7 @@ pub(crate) struct Test {
 pub(crate) const SLOWEST: f64 = 10.0;
 
 /// The result of running a test once.
-pub(crate) enum Ran {
+pub(crate) enum TestResult {
     Test(Test),
     /// The test takes too long to run for every mutant.
     Slow,
@@ -146,35 +149,35 @@ pub(crate) fn tests(programs: &[Program], wrong: &mut Vec<String>) -> anyhow::Re
     }
     let ran = side_by_side("tests", &names, |(i, name), bar| {
         bar.set_message(name.clone());
-        let file = tempfile::NamedTempFile::new().context("a temporary file")?;
+        let file = tempfile::NamedTempFile::new().context("cannot create a temporary file")?;
         let variables = [("MUTANT_REACHED", file.path().to_str().unwrap_or_default())];
-        let (ended, jobs::Ended { said, used, .. }) =
+        let (ended, jobs::CommandResult { said, used, .. }) =
             programs[*i].run(&[name], &variables, Duration::from_secs_f64(6.0 * SLOWEST))?;
         // Starting a process also takes time.
         let seconds = used.as_secs_f64().max(0.01);
         let reached = fs::read_to_string(file.path())?.lines().filter_map(|line| line.parse().ok()).collect();
         let test = Test { program: *i, name: name.clone(), seconds, reached };
         match ended {
-            Ended::Passed if programs[*i].models && rows(&said, "MODEL ").next().is_none() => {
-                Ok(Ran::Nothing)
+            TestEnd::Passed if programs[*i].models && rows(&said, "MODEL ").next().is_none() => {
+                Ok(TestResult::Nothing)
             }
-            Ended::Passed if seconds <= SLOWEST => Ok(Ran::Test(test)),
-            Ended::Failed { message, .. } => {
+            TestEnd::Passed if seconds <= SLOWEST => Ok(TestResult::Test(test)),
+            TestEnd::Failed { message, .. } => {
                 let end: Vec<_> = said.lines().rev().take(40).collect();
                 let end = end.into_iter().rev().collect::<Vec<_>>().join("\n");
-                let text = format!("{} {name} fails with no mutant on: {message}\n{end}", programs[*i].name);
-                Ok(Ran::Wrong(text))
+                let text = format!("{} {name} fails without a mutant: {message}\n{end}", programs[*i].name);
+                Ok(TestResult::Wrong(text))
             }
-            _ => Ok(Ran::Slow),
+            _ => Ok(TestResult::Slow),
         }
     })?;
     let (mut tests, mut slow) = (vec![], 0);
     for ran in ran {
         match ran {
-            Ran::Test(test) => tests.push(test),
-            Ran::Slow => slow += 1,
-            Ran::Wrong(text) => wrong.push(text),
-            Ran::Nothing => {}
+            TestResult::Test(test) => tests.push(test),
+            TestResult::Slow => slow += 1,
+            TestResult::Wrong(text) => wrong.push(text),
+            TestResult::Nothing => {}
         }
     }
     tests.sort_by(|a, b| a.seconds.total_cmp(&b.seconds));

@@ -14,7 +14,7 @@ use uslab_tests::mutate::Mutant;
 use uslab_tests::workspace;
 
 /// The name under which the runner's shards are kept.
-pub(crate) const WHAT: &str = "check-mutants";
+pub(crate) const RUNNER_NAME: &str = "check-mutants";
 
 /// The verdict about a mutant.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -184,7 +184,7 @@ impl fmt::Display for Report {
         }
         writeln!(
             f,
-            "neither noticed nor explained: {}; by a floor only: {}; out of time: {}",
+            "neither detected nor explained: {}; detected only by a floor: {}; timed out: {}",
             self.living(),
             self.by_floors(),
             self.by_time()
@@ -193,7 +193,7 @@ impl fmt::Display for Report {
             self.mutants.iter().filter(|of| !of.verdict.noticed() && of.equivalent.is_some()).count();
         write!(
             f,
-            "mutants: {} ({} did not compile): {}; of those not noticed {equivalent} are explained; {:.0} s",
+            "mutants: {} ({} did not compile): {}; {equivalent} of the undetected mutants are explained; {:.0} s",
             self.mutants.len(),
             self.left_out,
             Self::counts(self.mutants.iter()),
@@ -232,7 +232,7 @@ pub(crate) fn explain(args: &Args, config: &Config, mut report: Report, all: boo
         && args.rule.is_empty();
     for of in config.equivalent.iter().zip(used).filter(|(_, used)| whole && !used).map(|(of, _)| of) {
         report.wrong.push(format!(
-            "tests/mutants.toml: {} {} {:?}: all that it fits is noticed",
+            "tests/mutants.toml: {} {} {:?}: all its mutants are detected",
             of.file, of.function, of.change
         ));
     }
@@ -287,7 +287,7 @@ pub(crate) fn leave(args: &Args, shard: Shard, report: Report) -> anyhow::Result
     let words =
         args.files.iter().chain(&args.rule).cloned().chain(flags).chain(sample).chain(bound).chain(manifest);
     let words: Vec<String> = words.chain([format!("seed {}", args.seed)]).collect();
-    let path = args.share.leave(WHAT, shard, &words.join(" "), rows)?;
+    let path = args.share.leave(RUNNER_NAME, shard, &words.join(" "), rows)?;
     eprintln!("check-mutants: share {shard}: {}", path.display());
     Ok(report)
 }
@@ -295,10 +295,10 @@ pub(crate) fn leave(args: &Args, shard: Shard, report: Report) -> anyhow::Result
 /// Returns the joined results of all shards.
 pub(crate) fn merge(args: &Args) -> anyhow::Result<Report> {
     let (mut whole, mut first) = (Report::default(), None);
-    for Share { shard, rows, .. } in args.share.joined(WHAT)? {
-        let (common, mutants) = rows.split_first().with_context(|| format!("share {shard}: no rows"))?;
+    for Share { shard, rows, .. } in args.share.joined(RUNNER_NAME)? {
+        let (common, mutants) = rows.split_first().with_context(|| format!("share {shard} has no rows"))?;
         if *first.get_or_insert_with(|| common.clone()) != *common {
-            bail!("share {shard} has other mutants than the first one");
+            bail!("the mutants of share {shard} differ from the first share's");
         }
         let mutants = mutants.iter().map(|row| serde_json::from_str(row)).collect::<Result<Vec<_>, _>>()?;
         whole.mutants.extend::<Vec<Judged>>(mutants);
@@ -307,11 +307,7 @@ pub(crate) fn merge(args: &Args) -> anyhow::Result<Report> {
     let different: BTreeSet<u32> = whole.mutants.iter().map(|of| of.mutant.number).collect();
     if [whole.mutants.len(), different.len()] != [common.of; 2] {
         let all = whole.mutants.len();
-        bail!(
-            "the shares have {all} mutants, {} of them different, and there are {}",
-            different.len(),
-            common.of
-        );
+        bail!("the shares have {all} mutants, {} of them different; expected {}", different.len(), common.of);
     }
     Ok(Report { mutants: whole.mutants, ..common })
 }
@@ -413,7 +409,7 @@ mod tests {
             let file = folder.path().join(format!("{index}{}", more.concat()));
             let args = ["check-mutants", "--shard", &format!("{index}/3"), "--rows", file.to_str().unwrap()];
             let args = Args::parse_from(args.iter().chain(more));
-            let shard = args.share.asked().unwrap().unwrap();
+            let shard = args.share.requested().unwrap().unwrap();
             let items = shard.items(7);
             let mutants = whole[items.start as usize..items.end as usize].iter();
             let mutants = mutants.map(|of| Judged {
@@ -446,6 +442,6 @@ mod tests {
         let twice = fs::read_to_string(&files[2]).unwrap().replace("\"number\":6", "\"number\":5");
         fs::write(&files[2], twice).unwrap();
         let error = merged(&files).unwrap_err().to_string();
-        assert_eq!(error, "the shares have 7 mutants, 6 of them different, and there are 7");
+        assert_eq!(error, "the shares have 7 mutants, 6 of them different; expected 7");
     }
 }

@@ -4,7 +4,7 @@ use crate::Args;
 use crate::assembly;
 use crate::build::Tree;
 use crate::plan::{Config, chosen, share_of};
-use crate::programs::{Ended, OWN_BOUNDS, Program, Test, WHOLE, bound, programs, tests};
+use crate::programs::{INTEGRATION_TESTS, Program, STATED_BOUNDS, Test, TestEnd, bound, programs, tests};
 use crate::report::{Judged, Report, Verdict};
 use anyhow::{Context, ensure};
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -37,7 +37,10 @@ pub(crate) fn check(
     if !args.models {
         built.push((tree.settle(&["test", "--no-run", "--profile", "dev"], &libraries, "")?, false));
         if tree.of.own {
-            built.push((tree.settle(&["test", "--no-run", "--profile", "dev"], &WHOLE, "")?, false));
+            built.push((
+                tree.settle(&["test", "--no-run", "--profile", "dev"], &INTEGRATION_TESTS, "")?,
+                false,
+            ));
         }
         // The cheaper programs come first.
         built.rotate_left(1);
@@ -52,16 +55,16 @@ pub(crate) fn check(
     );
 
     let programs: Vec<Program> = built.iter().flat_map(|(said, models)| programs(said, *models)).collect();
-    let whole = WHOLE.iter().filter(|word| **word == "--test" && tree.of.own).count();
+    let whole = INTEGRATION_TESTS.iter().filter(|word| **word == "--test" && tree.of.own).count();
     let packages = tree.of.packages.len();
     let expected = if args.models { packages } else { 2 * packages + whole };
-    ensure!(programs.len() == expected, "cargo names {} test programs, and not {expected}", programs.len());
+    ensure!(programs.len() == expected, "cargo names {} test programs; expected {expected}", programs.len());
     let mut wrong = vec![];
     let tests = tests(&programs, &mut wrong)?;
-    eprintln!("check-mutants: what reaches what, {:.0} s", begun.elapsed().as_secs_f64());
+    eprintln!("check-mutants: reached mutants found, {:.0} s", begun.elapsed().as_secs_f64());
 
     let packages = tree.of.packages.iter().map(|package| &*package.name);
-    let kept = Kept::open(sources, &judges(args.models.then_some(packages)))?;
+    let kept = KeptVerdicts::open(sources, &judges(args.models.then_some(packages)))?;
     let end = args.minutes.map(|minutes| begun + Duration::from_secs(60 * u64::from(minutes)));
     let verdicts = side_by_side("mutants", ours, |mutant, bar| {
         bar.set_message(mutant.to_string());
@@ -100,9 +103,9 @@ pub(crate) fn check_assembly(
         left_out: HashSet::new(),
         ..tree
     };
-    let (all, sources) = (assembly::all()?, tree.write(None)?);
+    let (all, sources) = (assembly::assembly_mutants()?, tree.write(None)?);
     let chosen = chosen(args, config, all.iter().map(|of| &of.mutant));
-    let (kept, tests) = (Kept::open(sources, "assembly")?, assembly::tests(&tree)?);
+    let (kept, tests) = (KeptVerdicts::open(sources, "assembly")?, assembly::tests(&tree)?);
     let end = args.minutes.map(|minutes| begun + Duration::from_secs(60 * u64::from(minutes)));
     let (ours, mut verdicts) = (share_of(&chosen, shard), vec![]);
     for mutant in ours {
@@ -125,11 +128,11 @@ const LIMIT: Duration = Duration::from_secs(120);
 
 /// The number of timed-out tests after which a mutant counts as timed out; without this bound, hundreds of tests may
 /// reach an endless loop.
-const ENOUGH_LATE: usize = 3;
+const MAX_TIMED_OUT: usize = 3;
 
 /// Runs a mutant through all tests that reach it. If one program does not end in time, another program may still fail.
 /// If no program fails, the tests run again, each test alone, with four times the time that it took among other tests;
-/// this ends when [`ENOUGH_LATE`] tests have run out of time again. Models finally run with their own bounds, if they
+/// this ends when [`MAX_TIMED_OUT`] tests have run out of time again. Models finally run with their own bounds, if they
 /// end in time. This happens only for a mutant that no test noticed and for which no argument says that it changes
 /// nothing, and only if the environment sets no bound.
 pub(crate) fn judge(
@@ -164,12 +167,12 @@ pub(crate) fn judge(
             let expected: f64 = batch.iter().map(|test| test.seconds).sum();
             let names: Vec<&str> = batch.iter().map(|test| test.name.as_str()).collect();
             match program.run(&names, &[("MUTANT", &number)], limit(1.0, expected))?.0 {
-                Ended::Passed => {}
-                Ended::Failed { name, message } => match failed(program, name, message) {
+                TestEnd::Passed => {}
+                TestEnd::Failed { name, message } => match failed(program, name, message) {
                     verdict @ Verdict::Floor { .. } => floor = Some(verdict),
                     verdict => return Ok(verdict),
                 },
-                Ended::OutOfTime { name } => {
+                TestEnd::OutOfTime { name } => {
                     let mut rest = [batch, std::mem::take(queue)].concat();
                     // The test that did not end comes first.
                     rest.sort_by_key(|test| test.name != name);
@@ -180,16 +183,16 @@ pub(crate) fn judge(
     }
     let mut out_of_time = vec![];
     for (program, test) in late {
-        if out_of_time.len() == ENOUGH_LATE {
+        if out_of_time.len() == MAX_TIMED_OUT {
             break;
         }
         match program.run(&[&test.name], &[("MUTANT", &number)], limit(4.0, test.seconds))?.0 {
-            Ended::Passed => {}
-            Ended::Failed { name, message } => match failed(program, name, message) {
+            TestEnd::Passed => {}
+            TestEnd::Failed { name, message } => match failed(program, name, message) {
                 verdict @ Verdict::Floor { .. } => floor = Some(verdict),
                 verdict => return Ok(verdict),
             },
-            Ended::OutOfTime { name } => out_of_time.push(name),
+            TestEnd::OutOfTime { name } => out_of_time.push(name),
         }
     }
     let time = out_of_time.into_iter().next().map(|name| Verdict::Time { name });
@@ -199,8 +202,8 @@ pub(crate) fn judge(
     }
     let models = tests.iter().filter(|test| programs[test.program].models);
     for test in models.filter(|test| test.reached.contains(&mutant.number)) {
-        let (program, variables) = (&programs[test.program], [("MUTANT", number.as_str()), OWN_BOUNDS]);
-        if let Ended::Failed { name, message } = program.run(&[&test.name], &variables, LIMIT)?.0 {
+        let (program, variables) = (&programs[test.program], [("MUTANT", number.as_str()), STATED_BOUNDS]);
+        if let TestEnd::Failed { name, message } = program.run(&[&test.name], &variables, LIMIT)?.0 {
             return Ok(failed(program, name, message));
         }
     }
@@ -209,8 +212,8 @@ pub(crate) fn judge(
 
 /// Returns the time limit of a program that takes `seconds` seconds without a mutant.
 fn limit(times: f64, seconds: f64) -> Duration {
-    const LEAST: f64 = if cfg!(test) { 0.5 } else { 3.0 };
-    Duration::from_secs_f64(times * (LEAST + 10.0 * seconds))
+    const MIN_SECONDS: f64 = if cfg!(test) { 0.5 } else { 3.0 };
+    Duration::from_secs_f64(times * (MIN_SECONDS + 10.0 * seconds))
 }
 
 fn failed(program: &Program, name: String, message: String) -> Verdict {
@@ -222,7 +225,7 @@ fn failed(program: &Program, name: String, message: String) -> Verdict {
 }
 
 /// The verdicts of interrupted runs of the same sources and tests.
-pub(crate) struct Kept {
+pub(crate) struct KeptVerdicts {
     pub(crate) known: HashMap<String, Verdict>,
     pub(crate) file: fs::File,
 }
@@ -234,17 +237,17 @@ fn judges<'p>(models: Option<impl Iterator<Item = &'p str>>) -> String {
 }
 
 /// Returns the verdicts in a kept file, whose last line may have been cut off.
-pub(crate) fn known(text: &str) -> impl Iterator<Item = (String, Verdict)> + '_ {
+pub(crate) fn kept_verdicts(text: &str) -> impl Iterator<Item = (String, Verdict)> + '_ {
     text.lines().filter_map(|line| serde_json::from_str(line).ok())
 }
 
-impl Kept {
+impl KeptVerdicts {
     pub(crate) fn open(sources: u64, tests: &str) -> anyhow::Result<Self> {
         let bound = bound().map_or("own-bounds".to_owned(), |bound| format!("bound-{bound}"));
         let path = format!("target/mutants/verdicts.{sources:016x}.{tests}.{bound}");
         let path = workspace().join(path);
         let text = fs::read_to_string(&path).unwrap_or_default();
-        let known = known(&text).collect();
+        let known = kept_verdicts(&text).collect();
         let file = fs::OpenOptions::new().create(true).append(true).open(&path);
         Ok(Self { known, file: file.with_context(|| path.display().to_string())? })
     }
@@ -298,7 +301,7 @@ mod tests {
             };
             let tests: Vec<Test> =
                 (0..programs.len()).flat_map(|program| [test(program, "t"), test(program, "u")]).collect();
-            judge(&assembly::all().unwrap()[0].mutant, true, &programs, &tests).unwrap()
+            judge(&assembly::assembly_mutants().unwrap()[0].mutant, true, &programs, &tests).unwrap()
         };
         let (hangs, fails) = ("echo 'test t ... '; exec sleep 1000", "echo 'test t ... FAILED'; exit 101");
         let second =
@@ -311,7 +314,7 @@ mod tests {
         );
         assert_eq!(verdict(&[hangs, "exit 0"]), Verdict::Time { name: "t".to_owned() });
         assert_eq!(verdict(&[once]), Verdict::Lives);
-        let cut = "echo \"thread 't' panicked at a.rs:1:1:\"; echo 'M1: cut after 600s, not ended by exhaustion'; exit 101";
+        let cut = "echo \"thread 't' panicked at a.rs:1:1:\"; echo 'M1: stopped after 600s, before all executions were explored'; exit 101";
         assert!(matches!(verdict(&[cut]), Verdict::Time { .. }));
     }
 }

@@ -1,7 +1,7 @@
 //! The lab `merge`, in which a student writes buddy merging.
 
 use super::reference::merge::Exercise;
-use super::run::{Failure, LAWS, said};
+use super::run::{Failure, POLICY_INVARIANT, panic_text};
 use super::verdict::{Check, Verdict};
 use crate::course::questions::ask::random;
 use std::collections::BTreeSet;
@@ -15,7 +15,7 @@ const ORDER: u8 = 10;
 /// The size of a page in bytes.
 const PAGE: usize = 4096;
 /// The number of operations that are shown before a failure.
-const SHOWN: usize = 40;
+const SHOWN_OPERATIONS: usize = 40;
 
 /// The exercise's interface: how blocks are split and merged.
 pub trait Buddy {
@@ -103,19 +103,19 @@ fn ops(seed: u32) -> Vec<Op> {
 
 /// An invariant that does not hold, and the first pages of the blocks concerned.
 #[derive(Debug)]
-struct Wrong {
+struct BrokenInvariant {
     said: String,
     pages: Vec<u32>,
 }
 
-impl From<String> for Wrong {
+impl From<String> for BrokenInvariant {
     fn from(said: String) -> Self {
         Self { said, pages: vec![] }
     }
 }
 
 /// The state of the memory during a run.
-struct World {
+struct MemoryState {
     lists: FreeLists,
     /// The blocks in use, oldest first, each with its first page and order.
     out: Vec<(u32, u8)>,
@@ -123,12 +123,12 @@ struct World {
     looks: u64,
 }
 
-impl World {
+impl MemoryState {
     fn new() -> Self {
         Self { lists: FreeLists::new(), out: vec![], looks: 0 }
     }
     /// Runs a request and returns a description of its effect.
-    fn act<B: Buddy>(&mut self, op: Op) -> Result<String, Wrong> {
+    fn act<B: Buddy>(&mut self, op: Op) -> Result<String, BrokenInvariant> {
         let said = match op {
             Op::Alloc(order) => {
                 let fits = self.lists.blocks().any(|(_, free)| free >= order);
@@ -139,12 +139,12 @@ impl World {
                     }
                     None if fits => {
                         return Err(format!(
-                            "a block of order {order} is refused, and one is free that is large enough"
+                            "a block of order {order} is refused, although a free block is large enough"
                         )
                         .into());
                     }
                     None => {
-                        format!("A block of order {order} is refused: none is free that is large enough.")
+                        format!("A block of order {order} is refused: no free block is large enough.")
                     }
                 }
             }
@@ -160,8 +160,8 @@ impl World {
         self.laws().map(|()| said)
     }
     /// Checks two invariants: each page is in exactly one block, and no block and its buddy are both free.
-    fn laws(&self) -> Result<(), Wrong> {
-        let about = |pages: &[u32], said| Err(Wrong { said, pages: pages.to_vec() });
+    fn laws(&self) -> Result<(), BrokenInvariant> {
+        let about = |pages: &[u32], said| Err(BrokenInvariant { said, pages: pages.to_vec() });
         let mut owner = vec![None; 1 << ORDER];
         let all = self
             .lists
@@ -174,7 +174,7 @@ impl World {
                 return about(
                     &[page],
                     format!(
-                        "the block of order {order} at page {page}, which is {is}, lies where no such block can"
+                        "the block of order {order} at page {page}, which is {is}, is not aligned to its order"
                     ),
                 );
             }
@@ -185,7 +185,7 @@ impl World {
             }
         }
         if let Some(lost) = owner.iter().position(Option::is_none) {
-            return Err(format!("page {lost} is lost: it is in no block").into());
+            return Err(format!("page {lost} is in no block").into());
         }
         for (page, order) in self.lists.blocks() {
             let buddy = page ^ (1 << order);
@@ -215,11 +215,11 @@ impl World {
 }
 
 /// Runs all requests of a test. Returns the number of list accesses during frees, or the index of the failed request.
-fn run<B: Buddy>(ops: &[Op]) -> Result<u64, (usize, Wrong)> {
-    let mut world = World::new();
+fn run<B: Buddy>(ops: &[Op]) -> Result<u64, (usize, BrokenInvariant)> {
+    let mut world = MemoryState::new();
     for (at, op) in ops.iter().enumerate() {
         let acted = catch_panic(|| world.act::<B>(*op));
-        acted.unwrap_or_else(|panic| Err(said(&*panic).into())).map_err(|wrong| (at, wrong))?;
+        acted.unwrap_or_else(|panic| Err(panic_text(&*panic).into())).map_err(|wrong| (at, wrong))?;
     }
     Ok(world.looks)
 }
@@ -227,11 +227,14 @@ fn run<B: Buddy>(ops: &[Op]) -> Result<u64, (usize, Wrong)> {
 /// Judges a student's implementation of splitting and merging.
 pub fn merge<B: Buddy>(seed: u32) -> Verdict {
     let ops = ops(seed);
-    let reference = run::<Exercise>(&ops).expect("the exercise is done");
+    let reference = run::<Exercise>(&ops).expect("the reference solution is complete");
     let (checks, failure) = match run::<B>(&ops) {
         Ok(looks) => {
-            let laws =
-                Check::new(LAWS.replace("object", "block"), format!("in {} operations", ops.len()), true);
+            let laws = Check::new(
+                POLICY_INVARIANT.replace("object", "block"),
+                format!("in {} operations", ops.len()),
+                true,
+            );
             let bound = 2.0 * reference as f64;
             (vec![laws, Check::at_most("looks at the free lists in all frees", looks, bound)], None)
         }
@@ -247,12 +250,12 @@ pub fn merge<B: Buddy>(seed: u32) -> Verdict {
     Verdict { lab: LAB.to_owned(), seed, checks, failure }
 }
 
-fn moments<B: Buddy>(ops: &[Op], at: usize, wrong: Wrong) -> Failure {
-    let (mut world, mut scenes) = (World::new(), vec![]);
+fn moments<B: Buddy>(ops: &[Op], at: usize, wrong: BrokenInvariant) -> Failure {
+    let (mut world, mut scenes) = (MemoryState::new(), vec![]);
     for (n, op) in ops[..=at].iter().enumerate() {
         let acted = catch_panic(|| world.act::<B>(*op));
-        let acted = acted.unwrap_or_else(|panic| Err(said(&*panic).into()));
-        if n + SHOWN > at {
+        let acted = acted.unwrap_or_else(|panic| Err(panic_text(&*panic).into()));
+        if n + SHOWN_OPERATIONS > at {
             let refused = acted.is_err();
             scenes.push(world.scene(&acted.unwrap_or_else(|wrong| wrong.said), refused));
         }

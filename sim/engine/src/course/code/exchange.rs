@@ -1,7 +1,7 @@
 //! The lab `exchange`, in which a student writes a magazine layer.
 
 use super::reference::exchange::Exercise;
-use super::run::{Broken, run};
+use super::run::{PolicyFailure, run};
 use super::streams::exchanges;
 use super::verdict::{Check, Verdict};
 use crate::design::NoMemory;
@@ -24,7 +24,7 @@ struct Layered<L>(L);
 
 impl<L: Layer<Object>> Policy for Layered<L> {
     const NAME: &'static str = "mine";
-    const ABOUT: &'static str = "a magazine layer over a model of the slabs of 1994";
+    const DESCRIPTION: &'static str = "a magazine layer over a model of the slabs of 1994";
     type Knobs = ();
     const LISTS: &'static [&'static str] = bonwick94::Bonwick94::LISTS;
 
@@ -77,7 +77,7 @@ struct Costs {
 }
 
 impl Costs {
-    fn of<L: Layer<Object>>(stream: &Stream) -> Result<Self, Broken> {
+    fn of<L: Layer<Object>>(stream: &Stream) -> Result<Self, PolicyFailure> {
         let (mut costs, mut visits, mut slabs) = (Self { visits: vec![], slabs: vec![] }, 0, 0);
         run::<Layered<L>>(stream, |_, model| {
             let cost_events = model.cost_events();
@@ -95,7 +95,9 @@ impl Costs {
 /// Judges a student's magazine layer on streams. The models of [`uslab_lab::course`] check the layer's locking.
 pub fn exchange<L: Layer<Object>>(seed: u32) -> Verdict {
     let stream = exchanges(LAB, seed);
-    let Ok(reference) = Costs::of::<Exercise<Object>>(&stream) else { unreachable!("the exercise is done") };
+    let Ok(reference) = Costs::of::<Exercise<Object>>(&stream) else {
+        unreachable!("the reference solution is complete")
+    };
     let own = match Costs::of::<L>(&stream) {
         Ok(own) => own,
         Err(broken) => return Verdict::broken::<Layered<L>>(LAB, seed, &stream, broken),

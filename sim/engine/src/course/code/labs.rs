@@ -3,7 +3,7 @@
 use crate::course::lab::{Code, Lab, Work};
 
 /// A lab with a source file to complete.
-pub(in crate::course) struct Writing {
+pub(in crate::course) struct CodeLab {
     name: &'static str,
     title: &'static str,
     minutes: u32,
@@ -14,15 +14,15 @@ pub(in crate::course) struct Writing {
     judged_by: &'static [&'static str],
 }
 
-impl Writing {
+impl CodeLab {
     pub(in crate::course) fn lab(&self) -> Lab {
         let Self { name, title, minutes, about, shows, pitfall, starter, judged_by } = *self;
         Lab { name, title, minutes, about, shows, pitfall, work: Work::Code(Code { starter, judged_by }) }
     }
 }
 
-pub(in crate::course) const LABS: [Writing; 4] = [
-    Writing {
+pub(in crate::course) const LABS: [CodeLab; 4] = [
+    CodeLab {
         name: "merge",
         title: "Write buddy merging",
         minutes: 45,
@@ -37,7 +37,7 @@ pub(in crate::course) const LABS: [Writing; 4] = [
             "Frees look at the lists at most twice as often as they must.",
         ],
     },
-    Writing {
+    CodeLab {
         name: "partial",
         title: "Write which partial slab serves",
         minutes: 60,
@@ -54,7 +54,7 @@ pub(in crate::course) const LABS: [Writing; 4] = [
             "When all objects are free, no slab is left.",
         ],
     },
-    Writing {
+    CodeLab {
         name: "exchange",
         title: "Write the exchange of magazines",
         minutes: 90,
@@ -72,7 +72,7 @@ pub(in crate::course) const LABS: [Writing; 4] = [
             "Under loom each round has one owner in every order of the threads' steps, and no lock is waited for for ever.",
         ],
     },
-    Writing {
+    CodeLab {
         name: "reaping",
         title: "Write reaping",
         minutes: 45,

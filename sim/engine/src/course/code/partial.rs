@@ -1,7 +1,7 @@
 //! The lab `partial`, in which a student chooses the slab that serves an allocation.
 
 use super::reference::partial::Exercise;
-use super::run::{Broken, run};
+use super::run::{PolicyFailure, run};
 use super::streams::grows_and_falls;
 use super::verdict::{Check, Verdict};
 use crate::{Policy, Stream};
@@ -17,7 +17,7 @@ struct Costs {
 }
 
 impl Costs {
-    fn of<P: Policy>(stream: &Stream) -> Result<Self, Broken> {
+    fn of<P: Policy>(stream: &Stream) -> Result<Self, PolicyFailure> {
         let mut costs = Self { slabs: vec![], looks: 0 };
         run::<P>(stream, |_, model| {
             let (slabs, _) = model.cache(0).expect("the stream has a cache");
@@ -34,7 +34,9 @@ impl Costs {
 /// Judges a student's policy, which chooses the partial slab from which to allocate.
 pub fn partial<P: Policy>(seed: u32) -> Verdict {
     let stream = grows_and_falls(LAB, seed);
-    let Ok(reference) = Costs::of::<Exercise>(&stream) else { unreachable!("the exercise is done") };
+    let Ok(reference) = Costs::of::<Exercise>(&stream) else {
+        unreachable!("the reference solution is complete")
+    };
     let own = match Costs::of::<P>(&stream) {
         Ok(own) => own,
         Err(broken) => return Verdict::broken::<P>(LAB, seed, &stream, broken),
@@ -46,11 +48,15 @@ pub fn partial<P: Policy>(seed: u32) -> Verdict {
     let costs = vec![
         Check::new(format!("mean number of slabs: at most {bound:.1}"), format!("{mean:.1}"), mean <= bound),
         Check::new(
-            "looks at slabs and moves to lists, an operation: at most 6 on average",
+            "slabs inspected and moved per operation: at most 6 on average",
             format!("{looks:.1}"),
             looks <= 6.0,
         ),
-        Check::new("when all objects are free no slab is left", format!("{left} slabs"), left == 0),
+        Check::new(
+            "the policy frees all slabs when all objects are free",
+            format!("{left} slabs"),
+            left == 0,
+        ),
     ];
     // The operation after which the policy has the most slabs beyond the reference's.
     let more = own.slabs.iter().zip(&reference.slabs).map(|(own, other)| own.saturating_sub(*other));

@@ -2,7 +2,7 @@
 
 use super::exchange::ROUNDS;
 use super::reference::{exchange, reaping::Exercise};
-use super::run::{Broken, run};
+use super::run::{PolicyFailure, run};
 use super::streams::days;
 use super::verdict::{Check, Verdict};
 use crate::design::NoMemory;
@@ -39,7 +39,11 @@ struct Reaped<R> {
 }
 
 impl<R: Reaper> Reaped<R> {
-    fn told<T>(&mut self, op: &mut Op<'_>, act: impl FnOnce(&exchange::Exercise<Object>) -> T) -> T {
+    fn count_contention<T>(
+        &mut self,
+        op: &mut Op<'_>,
+        act: impl FnOnce(&exchange::Exercise<Object>) -> T,
+    ) -> T {
         let before = visits();
         let done = act(&self.layer);
         if visits() != before {
@@ -52,7 +56,7 @@ impl<R: Reaper> Reaped<R> {
 
 impl<R: Reaper> Policy for Reaped<R> {
     const NAME: &'static str = "mine";
-    const ABOUT: &'static str = "magazines whose depot is reaped, over a model of the slabs of 1994";
+    const DESCRIPTION: &'static str = "magazines whose depot is reaped, over a model of the slabs of 1994";
     type Knobs = ();
     const LISTS: &'static [&'static str] = bonwick94::Bonwick94::LISTS;
     const TICK: Option<u64> = Some(INTERVAL);
@@ -65,7 +69,7 @@ impl<R: Reaper> Policy for Reaped<R> {
     }
     fn alloc(&mut self, op: &mut Op<'_>) -> Result<Object, NoMemory> {
         let cpu = op.cpu as usize;
-        if let Some(object) = self.told(op, |layer| layer.alloc(cpu)) {
+        if let Some(object) = self.count_contention(op, |layer| layer.alloc(cpu)) {
             return Ok(object);
         }
         op.did(CostEvent::Refill(1));
@@ -73,12 +77,12 @@ impl<R: Reaper> Policy for Reaped<R> {
     }
     fn free(&mut self, op: &mut Op<'_>, object: Object) {
         let cpu = op.cpu as usize;
-        self.told(op, |layer| layer.free(cpu, object));
+        self.count_contention(op, |layer| layer.free(cpu, object));
     }
     fn tick(&mut self, op: &mut Op<'_>) {
         let full = self.layer.full(|full| full.len());
         let reaped = self.reaper.reap(full);
-        assert!(reaped <= full, "{reaped} magazines are to go back, and the depot has {full}");
+        assert!(reaped <= full, "{reaped} magazines are to be reaped, but the depot has {full}");
         let gone: Vec<_> = self.layer.full(|full| full.drain(..reaped).flatten().collect());
         gone.into_iter().for_each(|object| bonwick94::put(op, object));
         release_empty(op);
@@ -102,7 +106,7 @@ impl<R: Reaper> Policy for Reaped<R> {
 }
 
 /// Returns running totals, one after each operation: magazines kept, and objects taken from slabs.
-fn costs<R: Reaper>(stream: &Stream) -> Result<Vec<(u64, u64)>, Broken> {
+fn costs<R: Reaper>(stream: &Stream) -> Result<Vec<(u64, u64)>, PolicyFailure> {
     let (mut costs, mut slabs) = (vec![], 0);
     run::<Reaped<R>>(stream, |_, model| {
         slabs += u64::from(model.cost_events().contains(&CostEvent::Refill(1)));
@@ -118,7 +122,9 @@ fn sum((kept, slabs): (u64, u64)) -> u64 {
 /// Judges a student's reaper.
 pub fn reaping<R: Reaper>(seed: u32) -> Verdict {
     let stream = days(LAB, seed, INTERVAL);
-    let Ok(reference) = costs::<Exercise>(&stream) else { unreachable!("the exercise is done") };
+    let Ok(reference) = costs::<Exercise>(&stream) else {
+        unreachable!("the reference solution is complete")
+    };
     let own = match costs::<R>(&stream) {
         Ok(own) => own,
         Err(broken) => return Verdict::broken::<Reaped<R>>(LAB, seed, &stream, broken),
@@ -127,7 +133,7 @@ pub fn reaping<R: Reaper>(seed: u32) -> Verdict {
     let (kept, slabs) = last(&own);
     let bound = sum(last(&reference)) as f64 * 1.05;
     let wanted = format!(
-        "costs, 2 for a full magazine kept for an interval and 1 for an object from a slab: at most {bound:.0}"
+        "cost (2 for each full magazine and interval, 1 for each object from a slab): at most {bound:.0}"
     );
     let found = format!("2 x {kept} + {slabs} = {}", sum((kept, slabs)));
     let check = Check::new(wanted, found, sum((kept, slabs)) as f64 <= bound);

@@ -10,10 +10,10 @@ use uslab_lab::demos::Scene;
 use uslab_magazine::sync::catch_panic;
 
 /// The invariant that every policy must keep.
-pub(super) const LAWS: &str = "no object is allocated twice or lost";
+pub(super) const POLICY_INVARIANT: &str = "no object is allocated twice or lost";
 
 /// The failure of a policy at one operation.
-pub(super) struct Broken {
+pub(super) struct PolicyFailure {
     /// The number of the failed operation, counted from 1.
     pub(super) at: u64,
     pub(super) wrong: String,
@@ -46,35 +46,35 @@ pub(crate) struct Failure {
 }
 
 /// The number of operations shown before a failure.
-const SHOWN: u64 = 40;
+const SHOWN_OPERATIONS: u64 = 40;
 
 /// Returns the message of a panic as text.
-pub(super) fn said(panic: &(dyn Any + Send)) -> String {
+pub(super) fn panic_text(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<String>().map(String::as_str).or(panic.downcast_ref::<&str>().copied());
-    format!("it panics: {}", text.unwrap_or("no reason is given"))
+    format!("the policy panics: {}", text.unwrap_or("no reason is given"))
 }
 
 /// Runs the whole stream. After each operation, calls `each` with the model and the number of operations so far.
 pub(super) fn run<P: Policy>(
     stream: &Stream,
     mut each: impl FnMut(u64, &Model<'_, P>),
-) -> Result<(), Broken> {
-    let pages = Pages::of(stream).expect("a machine of a few CPUs");
+) -> Result<(), PolicyFailure> {
+    let pages = Pages::of(stream).expect("a machine of a few CPUs must start");
     let model = Model::<P>::new(&pages, P::Knobs::default());
-    let mut engine = Engine::new(model.map_err(|unable| Broken { at: 0, wrong: unable.0 })?, stream);
+    let mut engine = Engine::new(model.map_err(|unable| PolicyFailure { at: 0, wrong: unable.0 })?, stream);
     for at in 1..=stream.operations {
         let result = catch_panic(|| {
             engine.run(at).map_err(|error| error.to_string())?;
             if engine.failed() > 0 {
                 engine.design().check_caches()?;
-                return Err("an allocation is refused, and memory is free".to_owned());
+                return Err("an allocation is refused although memory is free".to_owned());
             }
             engine.design().check_caches().map(drop)
         });
-        if let Err(wrong) = result.unwrap_or_else(|panic| Err(said(&*panic))) {
+        if let Err(wrong) = result.unwrap_or_else(|panic| Err(panic_text(&*panic))) {
             // A policy that was interrupted may be inconsistent, so it is not dropped.
             std::mem::forget(engine);
-            return Err(Broken { at, wrong });
+            return Err(PolicyFailure { at, wrong });
         }
         each(at, engine.design());
     }
@@ -82,13 +82,17 @@ pub(super) fn run<P: Policy>(
 }
 
 /// Returns the states to display: the states before the failed operation, and the state at the failure.
-pub(super) fn moments<P: Policy>(lab: &str, stream: &Stream, Broken { at, wrong }: Broken) -> Failure {
-    let pages = Pages::of(stream).expect("a machine of a few CPUs");
+pub(super) fn moments<P: Policy>(
+    lab: &str,
+    stream: &Stream,
+    PolicyFailure { at, wrong }: PolicyFailure,
+) -> Failure {
+    let pages = Pages::of(stream).expect("a machine of a few CPUs must start");
     let (mut views, mut object, mut wrong) = (vec![], None, wrong);
     if let Ok(model) = Model::<P>::new(&pages, P::Knobs::default()) {
         let mut engine = Engine::new(model, stream);
         let shown: Vec<u32> = (0..stream.caches.len() as u32).collect();
-        let first = at.saturating_sub(SHOWN);
+        let first = at.saturating_sub(SHOWN_OPERATIONS);
         // The last caller of each object.
         let mut owners = BTreeMap::new();
         for moment in 0..=at {
@@ -126,13 +130,13 @@ pub(super) fn moments<P: Policy>(lab: &str, stream: &Stream, Broken { at, wrong 
 
 impl Verdict {
     /// Returns the verdict on a policy that broke an invariant.
-    pub(super) fn broken<P: Policy>(lab: &str, seed: u32, stream: &Stream, broken: Broken) -> Self {
+    pub(super) fn broken<P: Policy>(lab: &str, seed: u32, stream: &Stream, broken: PolicyFailure) -> Self {
         let found = format!("operation {}: {}", broken.at, broken.wrong);
         let failure = moments::<P>(lab, stream, broken);
         Self {
             lab: lab.to_owned(),
             seed,
-            checks: vec![Check::new(LAWS, found, false)],
+            checks: vec![Check::new(POLICY_INVARIANT, found, false)],
             failure: serde_json::to_value(failure).ok(),
         }
     }
@@ -149,8 +153,10 @@ impl Verdict {
             .iter()
             .find(|check| !check.holds)
             .map(|check| format!("{}, found {}", check.wanted, check.found));
-        let failure = failed.zip(too_dear).map(|(wrong, at)| moments::<P>(lab, stream, Broken { at, wrong }));
-        let mut checks = vec![Check::new(LAWS, format!("in {} operations", stream.operations), true)];
+        let failure =
+            failed.zip(too_dear).map(|(wrong, at)| moments::<P>(lab, stream, PolicyFailure { at, wrong }));
+        let mut checks =
+            vec![Check::new(POLICY_INVARIANT, format!("in {} operations", stream.operations), true)];
         checks.extend(costs);
         Self {
             lab: lab.to_owned(),

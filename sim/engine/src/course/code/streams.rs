@@ -4,7 +4,7 @@ use crate::course::questions::ask::{Random, random};
 use crate::stream::{Kind, Stream, Writer};
 
 /// Nanoseconds between two operations.
-const STEP: u64 = 1000;
+const OPERATION_NS: u64 = 1000;
 
 /// A stream that is being written, and its live objects, oldest first.
 struct Script {
@@ -24,7 +24,7 @@ impl Script {
         Self { writer, random, now: 0, born: 0, live: vec![] }
     }
     fn begin(&mut self) {
-        self.now += STEP;
+        self.now += OPERATION_NS;
         self.writer.begin(self.now);
     }
     fn alloc(&mut self, cpu: u32, n: u64) {

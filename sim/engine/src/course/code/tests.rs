@@ -5,7 +5,7 @@ use crate::policy::*;
 use uslab_lab::course::{Layer, PerCpu, See, Shared};
 
 #[path = "starters"]
-#[expect(unreachable_pub, reason = "as students have them")]
+#[expect(unreachable_pub, reason = "the starting file must compile")]
 mod handed_out {
     pub(super) mod exchange;
     pub(super) mod merge;
@@ -121,8 +121,8 @@ fn wrong_solutions_of_the_merge_exercise_are_detected() {
         lists.push(page, order);
     });
     fails_with(&merge::<Once>(1), "are buddies, both free, and not merged");
-    fails_with(&merge::<KeepsTheUpperAddress>(1), "lies where no such block can");
-    fails_with(&merge::<LosesTheBuddy>(1), "is lost: it is in no block");
+    fails_with(&merge::<KeepsTheUpperAddress>(1), "is not aligned to its order");
+    fails_with(&merge::<LosesTheBuddy>(1), "is in no block");
     fails_with(&merge::<Searches>(1), "looks at the free lists in all frees");
 }
 
@@ -139,8 +139,8 @@ fn wrong_buddy_allocation_solutions_are_detected() {
         }
     }
     #[derive(Debug)]
-    struct Twice;
-    impl Buddy for Twice {
+    struct AllocatesTwice;
+    impl Buddy for AllocatesTwice {
         fn alloc(lists: &mut FreeLists, order: u8) -> Option<u32> {
             let page = reference::merge::Exercise::alloc(lists, order)?;
             lists.push(page, order);
@@ -150,19 +150,19 @@ fn wrong_buddy_allocation_solutions_are_detected() {
             reference::merge::Exercise::free(lists, page, order);
         }
     }
-    fails_with(&merge::<NeverSplits>(1), "is refused, and one is free that is large enough");
-    fails_with(&merge::<Twice>(1), "is in two blocks: one is in use, one free");
+    fails_with(&merge::<NeverSplits>(1), "is refused, although a free block is large enough");
+    fails_with(&merge::<AllocatesTwice>(1), "is in two blocks: one is in use, one free");
 }
 
 // ---------------------------------------------------------------- partial
 
 /// Finds the fullest slab by walking over all slabs.
 #[derive(Debug)]
-struct Walks;
+struct WalkingPolicy;
 
-impl Policy for Walks {
+impl Policy for WalkingPolicy {
     const NAME: &'static str = "walks";
-    const ABOUT: &'static str = "the fullest slab, by a walk";
+    const DESCRIPTION: &'static str = "the fullest slab, by a walk";
     type Knobs = ();
     const LISTS: &'static [&'static str] = &["all", "full"];
     fn new(_: &CacheInfo, _: Cpus, _: &Geometry, _: &()) -> Self {
@@ -185,20 +185,20 @@ impl Policy for Walks {
     }
 }
 
-/// Loses each hundredth object, allocates one object twice, or keeps empty slabs, depending on `HOW`.
+/// Loses each hundredth object, allocates one object twice, or keeps empty slabs, depending on `FAULT`.
 #[derive(Debug)]
-struct Wrong<const HOW: u8>(Option<Object>, u32);
+struct FaultyPolicy<const FAULT: u8>(Option<Object>, u32);
 
-impl<const HOW: u8> Policy for Wrong<HOW> {
+impl<const FAULT: u8> Policy for FaultyPolicy<FAULT> {
     const NAME: &'static str = "wrong";
-    const ABOUT: &'static str = "wrong";
+    const DESCRIPTION: &'static str = "wrong";
     type Knobs = ();
     const LISTS: &'static [&'static str] = reference::partial::Exercise::LISTS;
     fn new(_: &CacheInfo, _: Cpus, _: &Geometry, _: &()) -> Self {
         Self(None, 0)
     }
     fn alloc(&mut self, op: &mut Op<'_>) -> Result<Object, NoMemory> {
-        match self.0.filter(|_| HOW == 1) {
+        match self.0.filter(|_| FAULT == 1) {
             Some(object) => Ok(object),
             None => {
                 let object = reference::partial::Exercise.alloc(op)?;
@@ -209,10 +209,10 @@ impl<const HOW: u8> Policy for Wrong<HOW> {
     }
     fn free(&mut self, op: &mut Op<'_>, object: Object) {
         self.1 += 1;
-        match HOW {
+        match FAULT {
             0 if self.1 == 100 => {}
             2 if op.slabs.free(object.slab) + 1 == op.slabs.objects() => op.slabs.put(object),
-            3 => panic!("free number {} is too much", self.1),
+            3 => panic!("free number {} exceeds the limit", self.1),
             _ => reference::partial::Exercise.free(op, object),
         }
     }
@@ -223,11 +223,11 @@ impl<const HOW: u8> Policy for Wrong<HOW> {
 
 #[test]
 fn wrong_solutions_of_the_cache_exercises_are_detected() {
-    fails_with(&partial::<Walks>(1), "looks at slabs and moves to lists, an operation");
-    fails_with(&partial::<Wrong<0>>(1), "objects that nobody holds: 1, not 0");
-    fails_with(&partial::<Wrong<1>>(1), "is allocated twice");
-    fails_with(&partial::<Wrong<2>>(1), "when all objects are free no slab is left");
-    fails_with(&partial::<Wrong<3>>(1), "it panics: free number 1 is too much");
+    fails_with(&partial::<WalkingPolicy>(1), "slabs inspected and moved per operation");
+    fails_with(&partial::<FaultyPolicy<0>>(1), "objects in no place: 1, not 0");
+    fails_with(&partial::<FaultyPolicy<1>>(1), "is allocated twice");
+    fails_with(&partial::<FaultyPolicy<2>>(1), "the policy frees all slabs when all objects are free");
+    fails_with(&partial::<FaultyPolicy<3>>(1), "the policy panics: free number 1 exceeds the limit");
 }
 
 // ---------------------------------------------------------------- exchange
@@ -282,24 +282,24 @@ fn single_magazine_visits_the_depot_too_often() {
 // ---------------------------------------------------------------- reaping
 
 #[derive(Debug, Default)]
-struct All;
-impl Reaper for All {
+struct TakesAllSlabs;
+impl Reaper for TakesAllSlabs {
     fn visited(&mut self, _: usize) {}
     fn reap(&mut self, full: usize) -> usize {
         full
     }
 }
 #[derive(Debug, Default)]
-struct Half;
-impl Reaper for Half {
+struct TakesHalf;
+impl Reaper for TakesHalf {
     fn visited(&mut self, _: usize) {}
     fn reap(&mut self, full: usize) -> usize {
         full / 2
     }
 }
 #[derive(Debug, Default)]
-struct MoreThanAll;
-impl Reaper for MoreThanAll {
+struct TakesTooMany;
+impl Reaper for TakesTooMany {
     fn visited(&mut self, _: usize) {}
     fn reap(&mut self, full: usize) -> usize {
         full + 1
@@ -309,8 +309,8 @@ impl Reaper for MoreThanAll {
 #[test]
 fn flushing_half_or_all_depot_magazines_costs_more() {
     for seed in SEEDS {
-        fails_with(&reaping::<All>(seed), "costs");
-        fails_with(&reaping::<Half>(seed), "costs");
+        fails_with(&reaping::<TakesAllSlabs>(seed), "costs");
+        fails_with(&reaping::<TakesHalf>(seed), "costs");
     }
-    fails_with(&reaping::<MoreThanAll>(1), " magazines are to go back, and the depot has ");
+    fails_with(&reaping::<TakesTooMany>(1), " magazines are to be reaped, but the depot has ");
 }

@@ -45,7 +45,7 @@ impl Verdict {
     /// Never panics, because a verdict contains only texts and numbers.
     #[cfg(feature = "course")]
     pub fn json(&self) -> String {
-        serde_json::to_string(self).expect("texts and numbers")
+        serde_json::to_string(self).expect("the verdict must be serialisable")
     }
     /// Returns `true` if the verdict has checks and all of them hold.
     pub fn holds(&self) -> bool {

@@ -8,23 +8,23 @@ use rand::rngs::Xoshiro256PlusPlus;
 use rand::{RngExt, SeedableRng};
 
 /// A lab with questions.
-pub(in crate::course) struct Asking {
+pub(in crate::course) struct QuestionLab {
     pub(in crate::course) name: &'static str,
     pub(super) title: &'static str,
     pub(super) minutes: u32,
     pub(super) about: &'static str,
     pub(super) shows: &'static str,
     pub(super) pitfall: &'static str,
-    pub(in crate::course) ask: fn(&mut Random) -> Vec<Asked>,
+    pub(in crate::course) ask: fn(&mut Random) -> Vec<PreparedQuestion>,
 }
 
 /// A question, and the function that finds its answer.
-pub(in crate::course) struct Asked {
+pub(in crate::course) struct PreparedQuestion {
     question: Question,
     pub(in crate::course) answer: Box<dyn Fn() -> Answer>,
 }
 
-impl Asking {
+impl QuestionLab {
     pub(in crate::course) fn lab(&self, seed: u32) -> Lab {
         let asked = (self.ask)(&mut random(seed, self.name));
         let Self { name, title, minutes, about, shows, pitfall, .. } = *self;
@@ -47,19 +47,19 @@ impl Random {
     }
 }
 
-impl Asked {
+impl PreparedQuestion {
     /// Adds a question with a script. The function `answer` computes the answer from the result of the run.
     pub(super) fn run(
         text: impl Into<String>,
         expects: Expects,
         design: impl Into<String>,
         script: impl Into<String>,
-        answer: impl Fn(&Ran) -> Answer + 'static,
+        answer: impl Fn(&ScriptResult) -> Answer + 'static,
     ) -> Self {
         let (design, script) = (design.into(), script.into());
         let question =
             Question { text: text.into(), expects, design: design.clone(), script: script.clone() };
-        Self { question, answer: Box::new(move || answer(&Ran::of(&design, &script))) }
+        Self { question, answer: Box::new(move || answer(&ScriptResult::of(&design, &script))) }
     }
     /// Adds a question without a script.
     pub(super) fn plain(
@@ -80,7 +80,7 @@ pub(super) fn choice(of: &[&str]) -> Expects {
 }
 
 /// The result of running a question's script.
-pub(super) struct Ran {
+pub(super) struct ScriptResult {
     /// The steps of each operation, in order.
     did: Vec<Vec<Step>>,
     /// The operation at the last mark.
@@ -90,39 +90,39 @@ pub(super) struct Ran {
     pub(super) end: View,
 }
 
-impl Ran {
+impl ScriptResult {
     pub(super) fn of(design: &str, text: &str) -> Self {
         struct Run<'s>(&'s Stream);
         impl Visitor for Run<'_> {
-            type Out = Ran;
-            fn visit<D: Design>(self, design: D) -> Ran {
+            type Out = ScriptResult;
+            fn visit<D: Design>(self, design: D) -> ScriptResult {
                 let mark = self.0.marks.last().map_or(0, |mark| mark.operation);
                 let mut engine = Engine::new(design, self.0);
                 let mut did = Vec::new();
                 let mut run = |engine: &mut Engine<'_, D>, to| {
                     while engine.operations() < to {
                         let next = engine.operations() + 1;
-                        did.push(engine.run_with_steps(next).expect("a script is no damaged stream"));
+                        did.push(engine.run_with_steps(next).expect("the stream of a script must be valid"));
                     }
                     engine.view(vec![], &[])
                 };
                 let marked = run(&mut engine, mark);
                 let end = run(&mut engine, self.0.operations);
-                Ran { did, mark, marked, end }
+                ScriptResult { did, mark, marked, end }
             }
         }
-        let stream = script(text).expect("a script of the course");
-        let spec: Spec<NoPolicy> = design.parse().expect("a design of the course");
-        spec.on(&stream, Run(&stream)).expect("a machine of a few CPUs")
+        let stream = script(text).expect("the course's script must parse");
+        let spec: Spec<NoPolicy> = design.parse().expect("the course's design must exist");
+        spec.on(&stream, Run(&stream)).expect("a machine of a few CPUs must start")
     }
     /// Returns the operations after the mark, with their steps.
-    pub(super) fn after(&self) -> impl Iterator<Item = (u64, &[Step])> {
+    pub(super) fn operations_after_mark(&self) -> impl Iterator<Item = (u64, &[Step])> {
         (self.mark + 1..).zip(self.did[self.mark as usize..].iter().map(Vec::as_slice))
     }
     /// Returns the operations after the mark that the level `path`, or a slower level, served.
-    pub(super) fn beyond(&self, path: Path) -> Vec<u64> {
+    pub(super) fn operations_beyond(&self, path: Path) -> Vec<u64> {
         let dear = |steps: &[Step]| steps.iter().any(|step| step.path >= Some(path));
-        self.after().filter(|(_, steps)| dear(steps)).map(|(at, _)| at).collect()
+        self.operations_after_mark().filter(|(_, steps)| dear(steps)).map(|(at, _)| at).collect()
     }
     /// Returns the last operation, and its last step.
     pub(super) fn last(&self) -> (u64, Option<&Step>) {

@@ -1,11 +1,11 @@
 //! The lab on the effect of slab colour on a processor's cache.
 
-use super::ask::{Asked, Asking, Random, number};
+use super::ask::{PreparedQuestion, QuestionLab, Random, number};
 use crate::course::lab::{Answer, Strip};
 use uslab::{Geometry, OrderRule};
 use uslab_buddy::{Order, PAGE_SIZE};
 
-pub(super) const LAB: Asking = Asking {
+pub(super) const LAB: QuestionLab = QuestionLab {
     name: "colour",
     title: "Colour",
     minutes: 15,
@@ -24,7 +24,7 @@ const SETS: usize = 64;
 /// Returns the geometry of a slab of one page.
 fn geometry(size: usize) -> Geometry {
     let rule = OrderRule { min_order: 0, max_order: 0, min_objects: 1, ..OrderRule::for_cpus(1) };
-    Geometry::new(size, LINE, &rule).expect("an object smaller than a page")
+    Geometry::new(size, LINE, &rule).expect("the object must be smaller than a page")
 }
 
 /// Counts, for each set of the processor's cache, the slabs whose first object is in the set.
@@ -56,12 +56,13 @@ fn slab(size: usize, colour: usize) -> Strip {
 /// Draws the sets of the processor's cache; each set is as wide as a cache line.
 fn cache(sets: &[usize]) -> Strip {
     let set = |slabs: &usize| (LINE as u32, (*slabs > 0).then(|| slabs.to_string()));
-    let said =
-        format!("The {SETS} sets of the cache. A number says how many slabs have their first object there.");
+    let said = format!(
+        "The {SETS} sets of the cache. A number is the number of slabs whose first object is in the set."
+    );
     Strip { said, pieces: sets.iter().map(set).collect() }
 }
 
-fn ask(random: &mut Random) -> Vec<Asked> {
+fn ask(random: &mut Random) -> Vec<PreparedQuestion> {
     // All sizes of the question leave at least two lines unused.
     let size = [640, 704, 768, 832, 960, 1088][random.of(0, 5) as usize];
     let slabs = random.of(24, 60) as usize;
@@ -70,7 +71,7 @@ fn ask(random: &mut Random) -> Vec<Asked> {
     let holds =
         format!("A slab of one page ({} bytes) holds {objects} objects of {size} bytes", Order::ZERO.bytes());
     let plain = |text: String, of: &str, right: usize, why: String, strips: Vec<Strip>| {
-        Asked::plain(text, number(of), move || Answer {
+        PreparedQuestion::plain(text, number(of), move || Answer {
             strips: strips.clone(),
             ..Answer::new(right as u64, why.clone(), 0)
         })
@@ -83,18 +84,17 @@ fn ask(random: &mut Random) -> Vec<Asked> {
             ),
             "colours",
             colours,
-            format!("{waste} bytes are left over, {} lines: that many colours, and colour 0.", waste / LINE),
+            format!("{waste} bytes remain, which are {} lines: one colour for each line, and colour 0.", waste / LINE),
             (0..colours).map(|colour| slab(size, colour)).collect(),
         ),
         plain(
             format!(
-                "{slabs} such slabs have no colour. A first-level cache has {SETS} sets of lines. In how many of them do the first \
-                 objects of these slabs begin?"
+                "{slabs} such slabs have no colour. A first-level cache has {SETS} sets of lines. In how many sets do the first objects of these slabs begin?"
             ),
             "sets",
             used(&same),
             format!(
-                "A page has as many lines as the cache has sets, so every page begins in the same one: {}.",
+                "A page has as many lines as the cache has sets, so every page begins in the same set: {}.",
                 used(&same)
             ),
             vec![cache(&same)],
@@ -103,7 +103,7 @@ fn ask(random: &mut Random) -> Vec<Asked> {
             "Now each slab takes the next colour, and after the last one colour 0 again. In how many sets do they begin?".to_owned(),
             "sets",
             used(&spread),
-            format!("One for each colour that was given out: {}.", used(&spread)),
+            format!("One set for each colour in use: {}.", used(&spread)),
             vec![cache(&spread)],
         ),
     ]

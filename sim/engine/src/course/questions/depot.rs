@@ -1,10 +1,10 @@
 //! The lab on the size that a depot needs.
 
-use super::ask::{Asked, Asking, Ran, Random, number};
+use super::ask::{PreparedQuestion, QuestionLab, Random, ScriptResult, number};
 use crate::Path;
 use crate::course::lab::Answer;
 
-pub(super) const LAB: Asking = Asking {
+pub(super) const LAB: QuestionLab = QuestionLab {
     name: "depot",
     title: "Size a depot",
     minutes: 20,
@@ -20,7 +20,7 @@ pub(super) const LAB: Asking = Asking {
 /// The size of an object in bytes.
 const SIZE: u64 = 256;
 
-fn ask(random: &mut Random) -> Vec<Asked> {
+fn ask(random: &mut Random) -> Vec<PreparedQuestion> {
     let m = 8;
     let burst = m * random.of(8, 20);
     let short = random.of(2, 4);
@@ -34,40 +34,43 @@ fn ask(random: &mut Random) -> Vec<Asked> {
     );
     let smallest = {
         let text = text.clone();
-        move || (0..=burst / m).find(|limit| Ran::of(&design(*limit), &text).beyond(Path::Slab).is_empty())
+        move || {
+            (0..=burst / m).find(|limit| {
+                ScriptResult::of(&design(*limit), &text).operations_beyond(Path::Slab).is_empty()
+            })
+        }
     };
     let bytes = {
         let (text, smallest) = (text.clone(), smallest.clone());
         move || {
             let limit = smallest().unwrap_or(burst / m);
-            let ran = Ran::of(&design(limit), &text);
+            let ran = ScriptResult::of(&design(limit), &text);
             (limit, ran.end.caches[0].counts.in_depot * SIZE)
         }
     };
     vec![
-        Asked::run(
+        PreparedQuestion::run(
             format!(
                 "CPU 0 allocates {burst} objects and CPU 1 frees them, again and again. {sizes} The depot has room for {short} full \
-                 magazines. In the fourth burst, how many of the {} operations go further than the depot, to slabs?",
+                 magazines. In the fourth burst, how many of the {} operations pass the depot and reach the slabs?",
                 2 * burst
             ),
             number("operations"),
             design(short),
             text.clone(),
             move |ran| {
-                let slabs = ran.beyond(Path::Slab);
+                let slabs = ran.operations_beyond(Path::Slab);
                 let burst_ends = ran.mark + burst;
                 let fetched = slabs.iter().filter(|at| **at <= burst_ends).count();
                 let why = format!(
-                    "The burst is {} magazines, and the depot holds {short}. CPU 1, whose stack is full from the burst before, sends the \
-                     others to slabs, a magazine at a time: {} operations. CPU 0 fetches them from there again: {fetched}.",
+                    "The burst is {} magazines, and the depot holds {short}. CPU 1, whose stack is full from the burst before, flushes the others to slabs, one magazine at a time: {} operations. CPU 0 refills from these slabs: {fetched}.",
                     burst / m,
                     slabs.len() - fetched
                 );
                 ran.count(&slabs, why)
             },
         ),
-        Asked::plain(
+        PreparedQuestion::plain(
             format!(
                 "For how many full magazines must the depot have room, so that no operation of the fourth burst goes to slabs? {sizes}"
             ),
@@ -77,21 +80,21 @@ fn ask(random: &mut Random) -> Vec<Asked> {
                 move || {
                     let right = smallest().unwrap_or(0);
                     let why = format!(
-                        "The engine ran the burst with 0, 1, 2, … until none did: {right}. The burst has {} magazines. CPU 1's stack is full \
-                         from the burst before, so it takes none of them.",
+                        "The engine ran the burst with room for 0, 1, 2, … magazines, until no operation reached the slabs: {right}. The burst has {} magazines. CPU 1's stack is full \
+                         from the burst before, so it accepts no magazine.",
                         burst / m
                     );
                     Answer::new(right, why, 0)
                 }
             },
         ),
-        Asked::plain(
+        PreparedQuestion::plain(
             "With that depot, how many bytes of free objects lie in it after the fourth burst?",
             number("bytes"),
             move || {
                 let (limit, right) = bytes();
                 let why = format!(
-                    "{right} bytes lie there. It has room for {limit} magazines of {m} objects of {SIZE} bytes."
+                    "{right} bytes are in the depot. The depot has room for {limit} magazines of {m} objects of {SIZE} bytes."
                 );
                 Answer::new(right, why, 0)
             },

@@ -1,9 +1,9 @@
 //! The lab on why a CPU keeps two magazines.
 
-use super::ask::{Asked, Asking, Random, number};
+use super::ask::{PreparedQuestion, QuestionLab, Random, number};
 use crate::Path;
 
-pub(super) const LAB: Asking = Asking {
+pub(super) const LAB: QuestionLab = QuestionLab {
     name: "two-magazines",
     title: "Why two magazines",
     minutes: 20,
@@ -15,7 +15,7 @@ pub(super) const LAB: Asking = Asking {
     ask,
 };
 
-fn ask(random: &mut Random) -> Vec<Asked> {
+fn ask(random: &mut Random) -> Vec<PreparedQuestion> {
     let m = random.of(4, 12);
     let rounds = random.of(10, 24);
     let script = |before: &str| {
@@ -34,7 +34,7 @@ fn ask(random: &mut Random) -> Vec<Asked> {
         format!("0 free {burst}\n0 alloc {burst}\n").repeat(rounds as usize)
     );
     vec![
-        Asked::run(
+        PreparedQuestion::run(
             format!(
                 "CPU 0 has one array with room for {m} free objects, and {} in it. It goes to the slabs, under their lock, for {m} \
                  objects at once: when it allocates and the array is empty, and when it frees and the array is full. Now it frees \
@@ -46,48 +46,43 @@ fn ask(random: &mut Random) -> Vec<Asked> {
             format!("slab:limit={m}:batchcount={m}:shared=0"),
             array,
             move |ran| {
-                let locked = ran.beyond(Path::Slab);
+                let locked = ran.operations_beyond(Path::Slab);
                 let why = format!(
-                    "Each round crosses the edge twice. Its second free finds the array full and flushes {m} objects; its second \
-                     allocation finds it empty and fetches {m} again. {} locks in {rounds} rounds, however large the array is.",
+                    "Each round reaches both limits of the array. The second free finds the array full and flushes {m} objects; the second allocation finds the array empty and fetches {m} objects. That is {} locks in {rounds} rounds, for any size of the array.",
                     locked.len()
                 );
                 ran.count(&locked, why)
             },
         ),
-        Asked::run(
+        PreparedQuestion::run(
             format!(
-                "Now CPU 0 has two magazines of {m} objects, loaded and previous, both full. A full one goes to the depot and an empty \
-                 one comes back, under the depot's lock. The same loop, {rounds} times: how many operations go to the depot?"
+                "Now CPU 0 has two magazines of {m} objects, loaded and previous, both full. The CPU exchanges a full magazine for an empty one at the depot, under the depot's lock. The same loop runs {rounds} times: how many operations visit the depot?"
             ),
             number("operations"),
             format!("magazines01:magsize={m}"),
             magazines,
             move |ran| {
-                let visits = ran.beyond(Path::Depot);
+                let visits = ran.operations_beyond(Path::Depot);
                 let why = format!(
-                    "The first free finds both full: one goes to the depot, and the CPU has a full and an empty one. From then on the \
-                     loop runs within these two. Visits: {}.",
+                    "The first free finds both magazines full, and exchanges one at the depot. Then the CPU has a full and an empty magazine, which serve the rest of the loop. Visits: {}.",
                     visits.len()
                 );
                 ran.count(&visits, why)
             },
         ),
-        Asked::run(
+        PreparedQuestion::run(
             format!(
                 "The loop becomes larger than two magazines: {burst} frees and {burst} allocations, {rounds} times, with magazines of \
-                 {m}, both full at first. How many of the {} operations go to the depot?",
+                 {m}, both full at first. How many of the {} operations visit the depot?",
                 2 * burst * rounds
             ),
             number("operations"),
             format!("magazines01:magsize={m}"),
             bursts,
             move |ran| {
-                let visits = ran.beyond(Path::Depot);
+                let visits = ran.operations_beyond(Path::Depot);
                 let why = format!(
-                    "Two magazines hold {} objects, and the loop swings by {burst}. The first swing finds both full, and exchanges \
-                     {}; each of the {} swings after it exchanges one: {} visits. However long a loop is, {m} operations or more lie \
-                     between two visits.",
+                    "Two magazines hold {} objects, and each half of the loop frees or allocates {burst}. The first half finds both magazines full, and exchanges {}; each of the {} later halves exchanges one: {} visits. Between two visits are at least {m} operations, however long the loop is.",
                     2 * m,
                     (visits.len() as u64 + 1).saturating_sub(2 * rounds),
                     2 * rounds - 1,

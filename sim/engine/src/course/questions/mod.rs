@@ -8,9 +8,9 @@ mod pages;
 mod race;
 mod remote;
 
-use ask::Asking;
+use ask::QuestionLab;
 
-pub(super) const LABS: [Asking; 6] =
+pub(super) const LABS: [QuestionLab; 6] =
     [magazines::LAB, depot::LAB, remote::LAB, pages::LAB, colour::LAB, race::LAB];
 
 #[cfg(test)]

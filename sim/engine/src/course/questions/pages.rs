@@ -1,11 +1,11 @@
 //! The lab on per-CPU pages and zones.
 
-use super::ask::{Asked, Asking, Random, choice, number};
+use super::ask::{PreparedQuestion, QuestionLab, Random, choice, number};
 use crate::course::lab::Answer;
 use crate::told::grouped;
 use crate::{Path, Step, What};
 
-pub(super) const LAB: Asking = Asking {
+pub(super) const LAB: QuestionLab = QuestionLab {
     name: "pages",
     title: "Per-CPU pages and zones",
     minutes: 20,
@@ -20,7 +20,7 @@ pub(super) const LAB: Asking = Asking {
 /// The number of pages in a per-CPU batch: the kernel uses this number for a zone of 1 GiB.
 const BATCH: u64 = 63;
 
-fn ask(random: &mut Random) -> Vec<Asked> {
+fn ask(random: &mut Random) -> Vec<PreparedQuestion> {
     let n = random.of(100, 400);
     let normal = 1024 * random.of(2, 4);
     let blocks = normal / 8 + 8;
@@ -30,10 +30,9 @@ fn ask(random: &mut Random) -> Vec<Asked> {
         "cpus 1\nzone dma32 8192\nzone normal {normal}\n# Blocks of 8 pages\n0 alloc-pages 3 {blocks}"
     );
     vec![
-        Asked::run(
+        PreparedQuestion::run(
             format!(
-                "All memory is free, and no CPU keeps a page. A CPU that has none fetches a batch from the zone, which is {BATCH} pages \
-                 here. CPU 0 asks for one page. How many pages leave the zone's free lists?"
+                "All memory is free, and no CPU keeps a page. A CPU without a page fetches a batch of {BATCH} pages from the zone. CPU 0 requests one page. How many pages leave the zone's free lists?"
             ),
             number("pages"),
             "uslab",
@@ -41,27 +40,26 @@ fn ask(random: &mut Random) -> Vec<Asked> {
             |ran| {
                 let pages = &ran.end.pages;
                 let why = format!(
-                    "A batch: one is handed out, and CPU 0 keeps {}. The next requests need no lock.",
+                    "One batch: one page is allocated, and CPU 0 keeps {}. The next requests need no lock.",
                     pages.per_cpu
                 );
                 Answer::new(pages.blocks + pages.per_cpu, why, ran.end.operation)
             },
         ),
-        Asked::run(
-            format!("CPU 0 asks for {n} pages, one by one. How many of these requests take the zone's lock?"),
+        PreparedQuestion::run(
+            format!("CPU 0 requests {n} pages, one by one. How many of these requests take the zone's lock?"),
             number("requests"),
             "uslab",
             many,
             move |ran| {
-                let locked = ran.beyond(Path::Pages);
+                let locked = ran.operations_beyond(Path::Pages);
                 let why = format!("{} of {n}: one for each batch.", locked.len());
                 ran.count(&locked, why)
             },
         ),
-        Asked::run(
+        PreparedQuestion::run(
             format!(
-                "A machine has a zone Normal of {} pages and a zone DMA32 of 8,192 pages. CPU 0 asks for blocks of 8 pages, and \
-                 frees none. When does the first block of DMA32 come?",
+                "A machine has a zone Normal of {} pages and a zone DMA32 of 8,192 pages. CPU 0 requests blocks of 8 pages, and frees none. Which request is the first that DMA32 serves?",
                 grouped(normal)
             ),
             choice(&[
@@ -74,8 +72,9 @@ fn ask(random: &mut Random) -> Vec<Asked> {
             move |ran| {
                 // The zone DMA32 is below the zone Normal.
                 let low = |step: &Step| matches!(step.what, What::AllocPages { page, .. } if page < 8192);
-                let Some((at, _)) = ran.after().find(|(_, steps)| steps.iter().any(low)) else {
-                    return Answer::new(2, "No block of DMA32 came.".to_owned(), ran.end.operation);
+                let Some((at, _)) = ran.operations_after_mark().find(|(_, steps)| steps.iter().any(low))
+                else {
+                    return Answer::new(2, "DMA32 served no request.".to_owned(), ran.end.operation);
                 };
                 let taken = (at - ran.mark - 1) * 8;
                 // Pages that the CPU still keeps are no longer in the zone.
@@ -83,7 +82,7 @@ fn ask(random: &mut Random) -> Vec<Asked> {
                 Answer::new(
                     u64::from(left >= 64),
                     format!(
-                        "It comes when {} pages of Normal are handed out: {} are left, its reserve for requests that cannot wait.",
+                        "DMA32 serves the request after {} pages of Normal are allocated: the remaining {} are Normal's reserve for non-blocking requests.",
                         grouped(taken),
                         grouped(left)
                     ),

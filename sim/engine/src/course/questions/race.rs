@@ -1,10 +1,10 @@
 //! The lab on a race that a model checker found.
 
-use super::ask::{Asked, Asking, Random, choice, number};
+use super::ask::{PreparedQuestion, QuestionLab, Random, choice, number};
 use crate::course::lab::Answer;
 use serde::Deserialize;
 
-pub(super) const LAB: Asking = Asking {
+pub(super) const LAB: QuestionLab = QuestionLab {
     name: "race",
     title: "A planted race",
     minutes: 25,
@@ -47,23 +47,24 @@ impl Change {
 /// Returns the trace, the index of the step that breaks the rule, and the index of the step that made the thread's
 /// knowledge out of date.
 fn story() -> (Story, usize, usize) {
-    let story: Story =
-        serde_json::from_str(include_str!("../../../data/story.json")).expect("a story that is kept");
+    let story: Story = serde_json::from_str(include_str!("../../../data/story.json"))
+        .expect("the stored counterexample trace must parse");
     let breaks = story.steps.iter().position(|step| step.changes.iter().any(Change::breaks));
-    let breaks = breaks.expect("it breaks the rule");
+    let breaks = breaks.expect("the trace must break the rule");
     let by = &story.steps[breaks].thread;
     let other = |step: &Step| step.thread != *by && !step.changes.is_empty();
-    let stale = story.steps[..breaks].iter().rposition(other).expect("another thread meddled");
+    let stale =
+        story.steps[..breaks].iter().rposition(other).expect("another thread must take part in the trace");
     (story, breaks, stale)
 }
 
-fn ask(_: &mut Random) -> Vec<Asked> {
+fn ask(_: &mut Random) -> Vec<PreparedQuestion> {
     let (Story { steps, end }, ..) = story();
     let steps = steps.len();
     vec![
-        Asked::plain(
+        PreparedQuestion::plain(
             format!(
-                "The story has {steps} steps and ends with: {end}. That is the rule. At which step, counted from 1, is it broken first?"
+                "The counterexample trace has {steps} steps and ends with: {end}. That message states the rule. At which step, counted from 1, is the rule broken first?"
             ),
             number("step number"),
             || {
@@ -76,7 +77,7 @@ fn ask(_: &mut Random) -> Vec<Asked> {
                 Answer::new(breaks as u64 + 1, why, breaks as u64 + 1)
             },
         ),
-        Asked::plain(
+        PreparedQuestion::plain(
             "That thread had looked before, and what it saw was true then. Which step of the other thread made it false?",
             number("step number"),
             || {
@@ -87,7 +88,7 @@ fn ask(_: &mut Random) -> Vec<Asked> {
                 Answer::new(stale as u64 + 1, why, stale as u64 + 1)
             },
         ),
-        Asked::plain(
+        PreparedQuestion::plain(
             "What mends it?",
             choice(&[
                 "a stronger memory ordering",
@@ -98,8 +99,7 @@ fn ask(_: &mut Random) -> Vec<Asked> {
             || {
                 Answer::new(
                     2,
-                    "The lock is given up while a magazine is made, and rightly so. What was seen before that must be looked at anew: so \
-                     does the code without the planted bug."
+                    "The code rightly releases the lock while it makes a magazine. Afterwards it must check the state again, as the code without the planted bug does."
                         .to_owned(),
                     0,
                 )

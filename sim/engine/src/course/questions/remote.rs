@@ -1,10 +1,10 @@
 //! The lab on the cost of a remote free: a free on another CPU than the allocating CPU.
 
-use super::ask::{Asked, Asking, Random, choice, number};
+use super::ask::{PreparedQuestion, QuestionLab, Random, choice, number};
 use crate::Path;
 use crate::course::lab::Answer;
 
-pub(super) const LAB: Asking = Asking {
+pub(super) const LAB: QuestionLab = QuestionLab {
     name: "remote-frees",
     title: "Remote frees",
     minutes: 20,
@@ -16,7 +16,7 @@ pub(super) const LAB: Asking = Asking {
     ask,
 };
 
-fn ask(random: &mut Random) -> Vec<Asked> {
+fn ask(random: &mut Random) -> Vec<PreparedQuestion> {
     let m = 8;
     let n = m * random.of(5, 12);
     // Each CPU has run before, so its tables exist.
@@ -25,43 +25,41 @@ fn ask(random: &mut Random) -> Vec<Asked> {
     let again = format!("{begin}0 alloc {n}\n1 free {n} oldest\n# Once more\n0 alloc {}", n - 15);
     let magazines = format!("uslab:capacity={m}:stock=0");
     vec![
-        Asked::run(
+        PreparedQuestion::run(
             format!(
-                "CPU 0 allocates {n} objects, CPU 1 frees them. In SLUB of Linux 6.1, how many of these {n} frees change something that \
-                 CPU 1 does not have for itself: a slab's own word, or the node's list?"
+                "CPU 0 allocates {n} objects, CPU 1 frees them. In SLUB of Linux 6.1, how many of these {n} frees change data that CPUs share: a slab's own word, or the node's list?"
             ),
             number("frees"),
             "slub",
             script.clone(),
             move |ran| {
-                let shared = ran.beyond(Path::Slab);
+                let shared = ran.operations_beyond(Path::Slab);
                 let why = format!(
-                    "None of the objects is of CPU 1's current slab, so each free goes to its slab: {} of {n}.",
+                    "No object is of CPU 1's current slab, so each free changes the object's slab: {} of {n}.",
                     shared.len()
                 );
                 ran.count(&shared, why)
             },
         ),
-        Asked::run(
+        PreparedQuestion::run(
             format!(
-                "The same with magazines of {m}: a CPU's stack has room for two, and the depot for ten. How many of the {n} frees take \
-                 the depot's lock, or go further?"
+                "The same with magazines of {m}: a CPU's stack has room for two, and the depot for ten. How many of the {n} frees take the depot's lock or another lock?"
             ),
             number("frees"),
             magazines.clone(),
             script,
             move |ran| {
-                let shared = ran.beyond(Path::Depot);
+                let shared = ran.operations_beyond(Path::Depot);
                 let why = format!(
-                    "The first {} fit into CPU 1's stack. From then on a full magazine goes to the depot for every {m} frees: {} visits.",
+                    "The first {} fit into CPU 1's stack. After that, every {m} frees put a full magazine into the depot: {} visits.",
                     2 * m,
                     shared.len()
                 );
                 ran.count(&shared, why)
             },
         ),
-        Asked::run(
-            format!("Then CPU 0 allocates again, {} objects. Where does the last one come from?", n - 15),
+        PreparedQuestion::run(
+            format!("Then CPU 0 allocates {} more objects. Which level serves the last allocation?", n - 15),
             choice(&[
                 "from a magazine of the depot",
                 "from CPU 1's stack, which still has objects",
@@ -79,7 +77,7 @@ fn ask(random: &mut Random) -> Vec<Asked> {
                 };
                 let why = step.map(|step| step.sentence.clone()).unwrap_or_default();
                 let why = format!(
-                    "What CPU 1's stack holds ({} objects) is CPU 1's alone. The engine says: {why}",
+                    "Only CPU 1 can use the {} objects on its stack. The engine's description: {why}",
                     ran.marked.caches[0].counts.in_magazines
                 );
                 Answer::new(right, why, at)

@@ -1,5 +1,5 @@
 use super::*;
-use crate::testing::{Free, Place, Script, Shadow, agrees, script, steps};
+use crate::testing::{Free, ObjectPlace, Script, Shadow, agrees, script, steps};
 use proptest::prelude::*;
 
 /// Runs a script on a cache with four objects of 1,024 bytes per page.
@@ -31,7 +31,7 @@ fn most_recently_full_slab_serves_first() {
         assert_eq!(
             [script.place(12), script.place(13)],
             [last, first],
-            "the one that was full last is in front"
+            "the slab that was full last is first"
         );
     });
 }
@@ -104,7 +104,7 @@ impl Rules {
 }
 
 impl Shadow for Rules {
-    fn alloc(&mut self, _: usize) -> Place {
+    fn alloc(&mut self, _: usize) -> ObjectPlace {
         if self.partial.is_empty() {
             let slab = if self.empty.is_empty() { self.free.make() } else { self.empty.remove(0) };
             self.partial.push(slab);
@@ -116,7 +116,7 @@ impl Shadow for Rules {
         }
         object
     }
-    fn free(&mut self, _: usize, object: Place) {
+    fn free(&mut self, _: usize, object: ObjectPlace) {
         let slab = object.0;
         let full = self.free.of(slab) == 0;
         self.free.put(object);

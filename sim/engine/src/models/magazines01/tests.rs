@@ -1,5 +1,5 @@
 use super::*;
-use crate::testing::{CPUS, Place, Script, Shadow, agrees, script, steps};
+use crate::testing::{CPUS, ObjectPlace, Script, Shadow, agrees, script, steps};
 use proptest::prelude::*;
 
 /// Runs a script on a cache with four objects per slab and two rounds per magazine.
@@ -29,7 +29,7 @@ fn frees_fill_magazines_in_lifo_order() {
         script.alloc(0, 4);
         let place = script.place(2);
         script.free(0, [0]);
-        assert_eq!(script.cost_events(), [CostEvent::Exchange], "the new magazine comes by way of the depot");
+        assert_eq!(script.cost_events(), [CostEvent::Exchange], "the new magazine is taken from the depot");
         script.free(0, [1]);
         assert_eq!(script.cost_events(), []);
         script.free(0, [2]);
@@ -86,7 +86,7 @@ fn without_contention_magazines_keep_their_size() {
         assert_eq!(script.counts(), (2, 8));
         script.alloc(1, 2);
         script.free(1, [8, 9]);
-        assert_eq!(script.cost_events(), [], "it still has room for two");
+        assert_eq!(script.cost_events(), [], "the magazine still has room for two");
     });
 }
 
@@ -99,7 +99,7 @@ fn magazine_capacity_falls_with_object_size() {
     );
 }
 
-type Magazine = Vec<Place>;
+type Magazine = Vec<ObjectPlace>;
 
 /// The paper's rules in their simplest form, for comparison with the model.
 struct Rules {
@@ -125,7 +125,7 @@ impl Rules {
 }
 
 impl Shadow for Rules {
-    fn alloc(&mut self, cpu: usize) -> Place {
+    fn alloc(&mut self, cpu: usize) -> ObjectPlace {
         for _ in 0..2 {
             let [loaded, previous] = &mut self.cpus[cpu];
             if let Some(object) = loaded.as_mut().and_then(Vec::pop) {
@@ -139,7 +139,7 @@ impl Shadow for Rules {
         }
         self.cpus[cpu][0].as_mut().and_then(Vec::pop).unwrap_or_else(|| self.slabs.alloc(cpu))
     }
-    fn free(&mut self, cpu: usize, object: Place) {
+    fn free(&mut self, cpu: usize, object: ObjectPlace) {
         let size = self.size;
         let has_room =
             |magazine: &Option<Vec<_>>| magazine.as_ref().is_some_and(|rounds| rounds.len() < size);

@@ -2,7 +2,7 @@
 //! track each object.
 
 use super::*;
-use crate::testing::{CPUS, Free, Place, Script, Shadow, agrees, script, steps};
+use crate::testing::{CPUS, Free, ObjectPlace, Script, Shadow, agrees, script, steps};
 use proptest::prelude::*;
 
 /// The object size in bytes, at which a slab holds eight objects.
@@ -73,7 +73,7 @@ fn barn_stores_ten_full_sheaves() {
     play(5, |script| {
         script.alloc(0, 40);
         script.free(0, 0..24);
-        assert_eq!(script.counts(), (5, 40), "two sheaves of the CPU, ten of the barn");
+        assert_eq!(script.counts(), (5, 40), "the CPU has two sheaves, and the barn ten");
         script.free(0, [24]);
         // The spare sheaf is flushed: its two objects are free in listed slabs.
         assert_eq!(
@@ -89,9 +89,13 @@ fn refill_uses_the_last_detached_slab_first() {
         script.alloc(0, 16);
         let (of_first, of_second): (Vec<_>, Vec<_>) = (0..16).partition(|n| script.slab_of(*n) == 0);
         script.free(0, [of_first[0], of_second[0], of_second[1], of_second[2]]);
-        assert_eq!(script.shrink(), (4, 0), "one is free in the first slab, three in the second");
+        assert_eq!(script.shrink(), (4, 0), "the first slab has one free object, and the second three");
         script.alloc(0, 2);
-        assert_eq!([16, 17].map(|n| script.slab_of(n)), [1, 1], "both were taken, the second one is used");
+        assert_eq!(
+            [16, 17].map(|n| script.slab_of(n)),
+            [1, 1],
+            "both sheaves were taken, and the second is used"
+        );
         // The first slab is in front again, and the rest of the second slab is behind it.
         script.alloc(0, 2);
         assert_eq!([18, 19].map(|n| script.slab_of(n)), [0, 1]);
@@ -112,7 +116,11 @@ fn flush_groups_nearby_objects_of_one_slab() {
         // returns the first object of `a` last.
         assert_eq!(script.counts(), (2, 11));
         script.alloc(1, 5);
-        assert_eq!(script.counts(), (3, 19), "a sheaf of eight: five of these, and three of a new slab");
+        assert_eq!(
+            script.counts(),
+            (3, 19),
+            "the sheaf has eight objects: five of these, and three of a new slab"
+        );
     });
 }
 
@@ -144,9 +152,9 @@ fn full_rcu_sheaf_waits_for_the_grace_period() {
         script.alloc(1, 1);
         script.wait(1);
         script.alloc(1, 1);
-        assert_eq!(script.cost_events(), [CostEvent::Exchange], "the barn has it");
+        assert_eq!(script.cost_events(), [CostEvent::Exchange], "the sheaf is in the barn");
         script.free_after_grace(1, [2]);
-        assert_eq!(script.shrink().0, 2, "one in the main sheaf, one in the rcu sheaf");
+        assert_eq!(script.shrink().0, 2, "one object is in the main sheaf, and one in the rcu sheaf");
     });
 }
 
@@ -167,7 +175,11 @@ fn linux_6_18_uses_sheaves_in_two_caches() {
     });
     play(0, |script| {
         script.alloc_without_blocking(0, 1);
-        assert_eq!((script.counts(), script.cost_events().len()), ((1, 2), 3), "7.x fills one for all");
+        assert_eq!(
+            (script.counts(), script.cost_events().len()),
+            ((1, 2), 3),
+            "Linux 7.x fills one sheaf for all CPUs"
+        );
     });
 }
 
@@ -202,13 +214,13 @@ fn shrink_empties_sheaves_and_barn() {
     });
 }
 
-type Sheaf = Vec<Place>;
+type Sheaf = Vec<ObjectPlace>;
 
 /// The layer below sheaves, with its rules in their simplest form.
 trait Ground {
     fn refill(&mut self, cpu: usize, room: usize) -> Sheaf;
     /// Accepts flushed objects that belong to one slab.
-    fn take_back(&mut self, cpu: usize, objects: &[Place]);
+    fn take_back(&mut self, cpu: usize, objects: &[ObjectPlace]);
     fn shrink(&mut self);
     fn slabs(&self) -> u64;
     fn active(&self) -> u64;
@@ -221,7 +233,7 @@ impl Ground for CpuSlabs {
     fn refill(&mut self, cpu: usize, room: usize) -> Sheaf {
         (0..room).map(|_| self.0.alloc(cpu)).collect()
     }
-    fn take_back(&mut self, cpu: usize, objects: &[Place]) {
+    fn take_back(&mut self, cpu: usize, objects: &[ObjectPlace]) {
         objects.iter().for_each(|object| self.0.free(cpu, *object));
     }
     fn shrink(&mut self) {
@@ -236,13 +248,13 @@ impl Ground for CpuSlabs {
 }
 
 /// The layer below the sheaves of 7.x: the node's list of slabs.
-struct Listed {
+struct ListedSlabs {
     min_partial: usize,
     free: Free,
     list: Vec<u64>,
 }
 
-impl Ground for Listed {
+impl Ground for ListedSlabs {
     fn refill(&mut self, _: usize, room: usize) -> Sheaf {
         let mut enough = 0;
         let mut count = 0;
@@ -277,7 +289,7 @@ impl Ground for Listed {
         }
         sheaf
     }
-    fn take_back(&mut self, _: usize, objects: &[Place]) {
+    fn take_back(&mut self, _: usize, objects: &[ObjectPlace]) {
         let slab = objects[0].0;
         objects.iter().for_each(|object| self.free.put(*object));
         let listed = self.list.iter().position(|listed| *listed == slab);
@@ -336,7 +348,7 @@ impl<G: Ground> Rules<G> {
 }
 
 impl<G: Ground> Shadow for Rules<G> {
-    fn alloc(&mut self, cpu: usize) -> Place {
+    fn alloc(&mut self, cpu: usize) -> ObjectPlace {
         let (main, spare) = &mut self.cpus[cpu];
         if main.is_empty() {
             if spare.as_ref().is_some_and(|spare| !spare.is_empty()) {
@@ -350,7 +362,7 @@ impl<G: Ground> Shadow for Rules<G> {
         }
         main.pop().unwrap()
     }
-    fn free(&mut self, cpu: usize, object: Place) {
+    fn free(&mut self, cpu: usize, object: ObjectPlace) {
         let (main, spare) = &mut self.cpus[cpu];
         if main.len() == self.capacity {
             let full = std::mem::take(main);
@@ -389,7 +401,7 @@ proptest! {
     #[test]
     fn model_of_linux_7_follows_its_rules(steps in steps(), capacity in 1..20_usize, min_partial in 0..4_usize) {
         agrees::<Sheaves<Node>>(SIZE, knobs(capacity, min_partial), steps, |per_slab| {
-            Rules::new(capacity, Listed { min_partial, free: Free::new(per_slab), list: vec![] })
+            Rules::new(capacity, ListedSlabs { min_partial, free: Free::new(per_slab), list: vec![] })
         })?;
     }
 

@@ -1,5 +1,5 @@
 use super::*;
-use crate::testing::{CPUS, Free, Place, Script, Shadow, agrees, script, steps};
+use crate::testing::{CPUS, Free, ObjectPlace, Script, Shadow, agrees, script, steps};
 use proptest::prelude::*;
 
 fn knobs(limit: u32, batchcount: u32, shared: u32) -> Knobs {
@@ -23,7 +23,11 @@ fn miss_fetches_a_batch() {
             ((1, 2), &[CostEvent::Miss, CostEvent::Made, CostEvent::Refill(2)][..])
         );
         script.alloc(0, 1);
-        assert_eq!((script.counts(), script.cost_events()), ((1, 2), &[][..]), "the other one of the batch");
+        assert_eq!(
+            (script.counts(), script.cost_events()),
+            ((1, 2), &[][..]),
+            "the other object of the batch"
+        );
         script.alloc(0, 1);
         assert_eq!(script.counts(), (1, 4));
     });
@@ -39,7 +43,11 @@ fn full_array_moves_oldest_objects_to_the_shared_array() {
         script.free(0, [4]);
         assert_eq!((script.counts(), script.cost_events()), ((2, 6), &[CostEvent::Exchange][..]));
         script.alloc(1, 2);
-        assert_eq!([script.place(7), script.place(6)], places, "another CPU gets them, the younger first");
+        assert_eq!(
+            [script.place(7), script.place(6)],
+            places,
+            "another CPU gets the objects, the last freed first"
+        );
     });
 }
 
@@ -58,9 +66,9 @@ fn cpu_array_unused_for_two_seconds_loses_a_fifth() {
         script.alloc(0, 8);
         script.free(0, 0..4);
         script.wait(2);
-        assert_eq!(script.counts(), (2, 8), "it was used since the last reap");
+        assert_eq!(script.counts(), (2, 8), "the array was used since the last reap");
         script.wait(2);
-        assert_eq!(script.counts(), (2, 7), "a fifth of four, rounded up");
+        assert_eq!(script.counts(), (2, 7), "a reap frees a fifth of four objects, rounded up");
         script.alloc(0, 1);
         script.wait(2);
         assert_eq!(script.counts(), (2, 7));
@@ -128,7 +136,7 @@ fn array_capacity_falls_with_object_size() {
 /// The rules in their simplest form, for comparison with the model.
 struct Rules {
     free: Free,
-    arrays: Vec<(Vec<Place>, bool)>,
+    arrays: Vec<(Vec<ObjectPlace>, bool)>,
     /// The capacities of the arrays. The last capacity is the shared array's.
     limits: Vec<usize>,
     batch: usize,
@@ -142,7 +150,7 @@ struct Rules {
 const SHARED: usize = CPUS as usize;
 
 impl Rules {
-    fn give_back(&mut self, objects: Vec<Place>) {
+    fn give_back(&mut self, objects: Vec<ObjectPlace>) {
         for object in objects {
             let slab = object.0;
             self.free.put(object);
@@ -177,7 +185,7 @@ impl Rules {
 }
 
 impl Shadow for Rules {
-    fn alloc(&mut self, cpu: usize) -> Place {
+    fn alloc(&mut self, cpu: usize) -> ObjectPlace {
         if self.arrays[cpu].0.is_empty() {
             let batch = if self.arrays[cpu].1 { self.batch } else { self.batch.min(16) };
             if self.arrays[SHARED].0.is_empty() {
@@ -210,7 +218,7 @@ impl Shadow for Rules {
         self.arrays[cpu].1 = true;
         self.arrays[cpu].0.pop().unwrap()
     }
-    fn free(&mut self, cpu: usize, object: Place) {
+    fn free(&mut self, cpu: usize, object: ObjectPlace) {
         if self.arrays[cpu].0.len() == self.limits[cpu] {
             let room = (self.limits[SHARED] - self.arrays[SHARED].0.len()).min(self.batch);
             let gone: Vec<_> = self.arrays[cpu].0.drain(..if room > 0 { room } else { self.batch }).collect();

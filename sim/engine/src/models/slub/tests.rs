@@ -6,7 +6,7 @@ use crate::design::{At, Design};
 use crate::model::Model;
 use crate::pages::Pages;
 use crate::stream::Kind;
-use crate::testing::{CPUS, Free, Place, Script, Shadow, agrees, script, steps};
+use crate::testing::{CPUS, Free, ObjectPlace, Script, Shadow, agrees, script, steps};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 
@@ -27,7 +27,7 @@ fn play(cpu_partial: u32, min_partial: usize, play: impl FnOnce(&mut Script<'_, 
 fn objects_of_a_cpu_slab_count_as_active() {
     play(0, 5, |script| {
         script.alloc(0, 1);
-        assert_eq!(script.counts(), (1, 8), "seven of the current slab are free, and active all the same");
+        assert_eq!(script.counts(), (1, 8), "the seven free objects of the current slab count as active");
         script.alloc(0, 7);
         assert_eq!(script.counts(), (1, 8));
         script.alloc(0, 1);
@@ -43,7 +43,7 @@ fn remotely_freed_objects_in_the_current_slab_serve_first() {
         script.alloc(0, 8);
         script.free(1, [2, 3]);
         script.alloc(0, 2);
-        assert_eq!(script.counts(), (1, 8), "the two that CPU 1 freed");
+        assert_eq!(script.counts(), (1, 8), "the two objects that CPU 1 freed");
         script.alloc(0, 1);
         assert_eq!(script.counts(), (2, 16));
     });
@@ -76,9 +76,9 @@ fn cpu_keeps_a_partial_slab_with_cpu_partial_zero() {
     play(0, 5, |script| {
         script.alloc(0, 17);
         script.free(1, [0]);
-        assert_eq!(script.counts(), (3, 24), "CPU 1 has it");
+        assert_eq!(script.counts(), (3, 24), "CPU 1 has the slab");
         script.free(1, [8]);
-        assert_eq!(script.counts(), (3, 23), "and another one now");
+        assert_eq!(script.counts(), (3, 23), "CPU 1 has another slab now");
     });
 }
 
@@ -91,18 +91,18 @@ fn slub_frees_empty_slabs_beyond_min_partial() {
         script.free(0, 0..8);
         assert_eq!(script.counts(), (5, 40));
         script.free(0, 8..16);
-        assert_eq!(script.counts(), (5, 32), "the first one on the node's list");
+        assert_eq!(script.counts(), (5, 32), "the first slab on the node's list");
         script.free(0, 16..24);
-        assert_eq!(script.counts(), (5, 24), "the second one");
+        assert_eq!(script.counts(), (5, 24), "the second slab");
         script.free(0, 24..25);
-        assert_eq!(script.counts(), (4, 16), "the third one went");
+        assert_eq!(script.counts(), (4, 16), "the third slab was freed");
     });
     play(0, 0, |script| {
         script.alloc(0, 17);
         script.free(1, [0, 8]);
         assert_eq!(script.counts(), (3, 23));
         script.free(1, 1..8);
-        assert_eq!(script.counts(), (2, 16), "a slab of the node that fell empty");
+        assert_eq!(script.counts(), (2, 16), "the slab of the node became empty");
     });
 }
 
@@ -116,7 +116,7 @@ fn cpu_takes_extra_partial_slabs_from_its_node() {
         // CPU 1 holds the last slab; the four earlier slabs moved to the node in two drains.
         assert_eq!(script.counts(), (6, 48 - 4));
         script.alloc(0, 1);
-        assert_eq!(script.counts(), (6, 48 - 1), "one serves, two are kept");
+        assert_eq!(script.counts(), (6, 48 - 1), "one slab serves, and two are kept");
     });
 }
 
@@ -130,7 +130,11 @@ fn shrink_sorts_partial_slabs_fullest_first() {
         assert_eq!(gone, (0, 1), "the slab of CPU 1 is empty");
         assert_eq!(script.counts(), (4, 32 - 6));
         script.alloc(1, 1);
-        assert_eq!(script.slab_of(40), script.slab_of(18), "two free objects are fewer than four");
+        assert_eq!(
+            script.slab_of(40),
+            script.slab_of(18),
+            "a slab with two free objects stays below the limit of four"
+        );
     });
 }
 
@@ -146,13 +150,17 @@ fn replayed_cpu_starts_with_its_snapshot_slabs() {
         model.place(0, &objects[0]).unwrap().0
     };
     let (current, partial, shared) = (page(0, 6, true), page(0, 7, true), page(1, 5, false));
-    assert_eq!(model.counts(0).active_objs(), 24 - 3, "only the shared one's free objects are not active");
+    assert_eq!(
+        model.counts(0).active_objs(),
+        24 - 3,
+        "only the free objects of the shared slab are inactive"
+    );
     let mut alloc = |cpu| {
         let object = model.alloc(at(cpu), 0, 0).unwrap();
         model.place(0, &object).unwrap().0
     };
     assert_eq!([0, 0, 0, 1].map(&mut alloc), [current, current, partial, shared]);
-    assert_eq!(alloc(0), alloc(0), "a new one");
+    assert_eq!(alloc(0), alloc(0), "a new slab");
     assert_eq!(model.counts(0).slabs(), 4);
 }
 
@@ -194,7 +202,7 @@ pub(in crate::models) struct Rules {
 }
 
 impl Shadow for Rules {
-    fn alloc(&mut self, cpu: usize) -> Place {
+    fn alloc(&mut self, cpu: usize) -> ObjectPlace {
         loop {
             let Some(slab) = self.current.get(&cpu).copied() else {
                 self.find(cpu);
@@ -211,7 +219,7 @@ impl Shadow for Rules {
             }
         }
     }
-    fn free(&mut self, cpu: usize, object: Place) {
+    fn free(&mut self, cpu: usize, object: ObjectPlace) {
         let slab = object.0;
         self.free.put(object);
         if self.current.get(&cpu) == Some(&slab) {

@@ -55,7 +55,7 @@ fn full_stack_doubles_its_capacity() {
             script.free(0, [number]);
             widened.extend((script.cost_events() == [CostEvent::Widened]).then_some(number + 1));
         }
-        assert_eq!(widened, [1, 2, 3, 5, 9, 17, 33], "objects on the stack when it had no place");
+        assert_eq!(widened, [1, 2, 3, 5, 9, 17, 33], "the stack had objects before it had a place");
     });
 }
 
@@ -66,7 +66,7 @@ fn a_magazine_in_the_depot(script: &mut Script<'_, Uslab>) -> [(u64, u16); 2] {
     script.alloc(0, 6);
     let places = [2, 1].map(|number| script.place(number));
     script.free(0, 0..3);
-    assert_eq!((script.cost_events(), script.counts()), (&[][..], (1, 7)), "with these the stack is full");
+    assert_eq!((script.cost_events(), script.counts()), (&[][..], (1, 7)), "these objects fill the stack");
     script.free(0, [3]);
     assert_eq!((script.cost_events(), script.counts()), (&[CostEvent::Exchange][..], (1, 7)));
     places
@@ -97,16 +97,16 @@ fn objects_beyond_a_full_depot_are_freed_to_their_slabs() {
     play(knobs(2, 0), |script| {
         script.alloc(0, 6);
         script.free(0, 0..4);
-        assert_eq!(script.cost_events(), [CostEvent::Flush(2)], "nobody asks a depot that takes nothing");
+        assert_eq!(script.cost_events(), [CostEvent::Flush(2)], "a depot without room is not visited");
     });
     play(knobs(40, 0), |script| {
         script.alloc(0, 81);
-        assert_eq!(script.counts(), (11, 88), "seven are left on the stack");
+        assert_eq!(script.counts(), (11, 88), "seven objects remain on the stack");
         script.free(0, 0..74);
         assert_eq!(
             script.cost_events(),
             [CostEvent::Flush(32), CostEvent::Flush(8)],
-            "not more in one hold of the lock"
+            "no more objects are moved in one lock hold"
         );
     });
 }
@@ -148,14 +148,14 @@ fn reap_flushes_objects_unused_since_the_last_reap() {
     play(knobs(2, 1), |script| {
         a_magazine_in_the_depot(script);
         script.tick();
-        assert_eq!(script.counts(), (1, 7), "the stack was used, and the magazine came");
+        assert_eq!(script.counts(), (1, 7), "the stack was used, and the magazine was just put");
         script.tick();
-        assert_eq!(script.counts(), (1, 2), "what is left are those with callers");
+        assert_eq!(script.counts(), (1, 2), "only the allocated objects remain");
         script.free(0, [4, 5]);
         script.tick();
         assert_eq!(script.counts(), (1, 2));
         script.tick();
-        assert_eq!(script.counts(), (0, 0), "an empty slab goes, too");
+        assert_eq!(script.counts(), (0, 0), "an empty slab is freed, too");
     });
 }
 
@@ -166,7 +166,7 @@ fn shrink_empties_magazines_and_sorts_slabs() {
         script.alloc(0, 768);
         // All three slabs, with 40, 35 and 10 free objects, are in the fullest band.
         script.free(0, (0..40).chain(256..291).chain(512..522));
-        assert_eq!(script.counts(), (3, 685), "two lie on the stack");
+        assert_eq!(script.counts(), (3, 685), "two objects are on the stack");
         assert_eq!((script.shrink(), script.counts()), ((2, 0), (3, 683)));
         let expected = [600, 100, 400].map(|number| script.slab_of(number));
         script.alloc(0, 85);
@@ -182,7 +182,7 @@ fn magazine_capacity_falls_with_object_size() {
     let of = |stride| {
         let Sizes { capacity, first_fill: 1, reach, depot_limit, .. } = sizes(stride, &Knobs::default())
         else {
-            panic!("the first fill asks for one")
+            panic!("the first fill must request one object")
         };
         (capacity, reach, depot_limit)
     };
@@ -242,7 +242,7 @@ impl Setup {
 
 /// How the allocated object to free is chosen.
 #[derive(Clone, Copy, Debug)]
-enum Pick {
+enum FreedObject {
     Newest,
     Oldest,
     Any(usize),
@@ -252,7 +252,7 @@ enum Pick {
 enum Step {
     /// Allocates objects: the CPU, the cache, and the number of objects.
     Alloc(u32, usize, usize),
-    Free(u32, Pick, usize),
+    Free(u32, FreedObject, usize),
     /// Shrinks all caches.
     Shrink,
     /// Ends a reaping interval.
@@ -270,25 +270,25 @@ struct Pair<'m, 'p> {
 }
 
 /// The shipping code's counts of a cache.
-type Seen = uslab::CacheInfo;
+type ShippingCounts = uslab::CacheInfo;
 
 impl<'m, 'p> Pair<'m, 'p> {
     fn new(machine: &'m Machine, pages: &'p Pages, setup: &Setup) -> Self {
         let mut pair = Self {
             shipping: Shipping::on(machine),
-            model: Model::new(pages, setup.knobs()).expect("knobs that it accepts"),
+            model: Model::new(pages, setup.knobs()).expect("the model must accept the knobs"),
             born: vec![HashMap::new(); setup.sizes.len()],
             held: vec![],
         };
         for (number, size) in (0..).zip(&setup.sizes) {
             let info = CacheInfo::new(format!("cache-{number}"), Kind::Named, *size);
-            pair.shipping.learn(&info).expect("objects that fit");
-            pair.model.learn(&info).expect("objects that fit");
+            pair.shipping.learn(&info).expect("the objects must fit in a slab");
+            pair.model.learn(&info).expect("the objects must fit in a slab");
         }
         pair
     }
-    fn see(&self, cache: usize) -> Seen {
-        self.shipping.cache(cache as u32).expect("a cache with slabs").info()
+    fn see(&self, cache: usize) -> ShippingCounts {
+        self.shipping.cache(cache as u32).expect("the cache must have slabs").info()
     }
 
     fn alloc(&mut self, cpu: u32, cache: usize) {
@@ -297,13 +297,13 @@ impl<'m, 'p> Pair<'m, 'p> {
         let block = self.shipping.alloc(at, number, 0).expect("memory");
         let given = self.model.alloc(at, number, 0).expect("memory");
         let after = self.compare_operation(cache, &before, paths);
-        let (page, index) = self.shipping.place(number, &block).expect("an object of a slab");
+        let (page, index) = self.shipping.place(number, &block).expect("the object must be in a slab");
         if after.slabs_made > before.slabs_made {
             // The slab was created for this allocation.
             self.born[cache].insert(page, before.slabs_made);
         }
-        let ModelObject::Object(object) = given else { unreachable!("it has a slab") };
-        let (slabs, _) = self.model.cache(number).expect("a cache with slabs");
+        let ModelObject::Object(object) = given else { unreachable!("the object has a slab") };
+        let (slabs, _) = self.model.cache(number).expect("the cache must have slabs");
         assert_eq!(
             (slabs.born(object.slab), object.index),
             (self.born[cache][&page], index),
@@ -311,13 +311,13 @@ impl<'m, 'p> Pair<'m, 'p> {
         );
         self.held.push((cache, block, given));
     }
-    fn free(&mut self, cpu: u32, pick: Pick) {
+    fn free(&mut self, cpu: u32, pick: FreedObject) {
         let at = At::new(cpu, 0);
         let (cache, block, given) = match pick {
             _ if self.held.is_empty() => return,
-            Pick::Newest => self.held.pop().expect("one at least"),
-            Pick::Oldest => self.held.remove(0),
-            Pick::Any(which) => self.held.swap_remove(which % self.held.len()),
+            FreedObject::Newest => self.held.pop().expect("the list must not be empty"),
+            FreedObject::Oldest => self.held.remove(0),
+            FreedObject::Any(which) => self.held.swap_remove(which % self.held.len()),
         };
         let (before, paths) = (self.see(cache), self.model.paths());
         self.shipping.free(at, cache as u32, block);
@@ -347,7 +347,7 @@ impl<'m, 'p> Pair<'m, 'p> {
     }
 
     /// Compares the level that served an allocation or free, the steps, and then the number of objects at each level.
-    fn compare_operation(&mut self, cache: usize, before: &Seen, paths: Paths) -> Seen {
+    fn compare_operation(&mut self, cache: usize, before: &ShippingCounts, paths: Paths) -> ShippingCounts {
         let after = self.see(cache);
         let (told, did) = (class(paths, self.model.paths()), class(before.paths, after.paths));
         let did = if did == Path::Commit { beside_memory(before, &after) } else { did };
@@ -397,11 +397,11 @@ impl<'m, 'p> Pair<'m, 'p> {
 fn class(before: Paths, after: Paths) -> Path {
     let counted = Path::ALL.map(|path| after.of(path) - before.of(path));
     assert_eq!(counted.iter().sum::<u64>(), 1, "one operation: {before:?}, {after:?}");
-    let class = counted.iter().position(|n| *n == 1).expect("it is of one class");
+    let class = counted.iter().position(|n| *n == 1).expect("the operation must have one level");
     Path::ALL[class]
 }
 /// Returns the level that served an operation, ignoring memory commits for pages, stacks or depots.
-fn beside_memory(before: &Seen, after: &Seen) -> Path {
+fn beside_memory(before: &ShippingCounts, after: &ShippingCounts) -> Path {
     if (before.slabs_made, before.slabs_released) != (after.slabs_made, after.slabs_released) {
         Path::Pages
     } else if (before.fills, before.flushes) != (after.fills, after.flushes) {
@@ -416,16 +416,16 @@ fn beside_memory(before: &Seen, after: &Seen) -> Path {
 /// Runs the shipping code and the model until everything is freed, with at most `most` allocated objects, and compares
 /// the two.
 fn side_by_side(setup: &Setup, steps: impl IntoIterator<Item = Step>, most: usize) -> Paths {
-    let machine = Machine::with(setup.cpus, setup.magazines()).expect("a machine of addresses");
-    let pages = Pages::new(setup.cpus).expect("a machine of addresses");
+    let machine = Machine::with(setup.cpus, setup.magazines()).expect("a machine without memory must start");
+    let pages = Pages::new(setup.cpus).expect("a machine without memory must start");
     let mut pair = Pair::new(&machine, &pages, setup);
     for step in steps {
         pair.step(step, most);
     }
     pair.check();
-    pair.step(Step::Free(0, Pick::Newest, most), most);
+    pair.step(Step::Free(0, FreedObject::Newest, most), most);
     pair.step(Step::Shrink, most);
-    assert_eq!((pair.held.len(), pair.model.counts(0).slabs()), (0, 0), "nothing is left");
+    assert_eq!((pair.held.len(), pair.model.counts(0).slabs()), (0, 0), "no object remains");
     pair.check();
     pair.model.paths()
 }
@@ -441,7 +441,11 @@ fn setups() -> impl Strategy<Value = Setup> {
 }
 fn steps() -> impl Strategy<Value = Vec<Step>> {
     let n = || prop_oneof![4 => 1..8_usize, 3 => 1..40_usize, 1 => 1..250_usize];
-    let pick = prop_oneof![Just(Pick::Newest), Just(Pick::Oldest), any::<usize>().prop_map(Pick::Any)];
+    let pick = prop_oneof![
+        Just(FreedObject::Newest),
+        Just(FreedObject::Oldest),
+        any::<usize>().prop_map(FreedObject::Any)
+    ];
     let step = prop_oneof![
         20 => (0..4_u32, 0..3_usize, n()).prop_map(|(cpu, cache, n)| Step::Alloc(cpu, cache, n)),
         20 => (0..4_u32, pick, n()).prop_map(|(cpu, pick, n)| Step::Free(cpu, pick, n)),
@@ -465,7 +469,7 @@ fn model_stacks_and_depots_match_shipping_capacity() {
         let Sizes { capacity, reach, depot_limit, magazine_bytes, .. } = sizes(size, &Knobs::default());
         let most = reach + (depot_limit + 2) * capacity;
         let setup = Setup { cpus: 1, sizes: vec![size as u32], sized: None };
-        let paths = side_by_side(&setup, [Step::Alloc(0, 0, most), Step::Free(0, Pick::Newest, most)], most);
+        let paths = side_by_side(&setup, [Step::Alloc(0, 0, most), Step::Free(0, FreedObject::Newest, most)], most);
         let budget = Budget::of_machine(1).limit() / magazine_bytes + UNCOUNTED as u64;
         assert_eq!(paths.depot, budget.min(depot_limit as u64), "{size}: all that it keeps, and never more");
         assert!(paths.slab + paths.pages > 2, "{size}: {paths:?}");
@@ -477,8 +481,8 @@ fn model_stacks_and_depots_match_shipping_capacity() {
 #[test]
 fn model_depots_of_small_objects_match_shipping_capacity() {
     let setup = Setup { cpus: 1, sizes: vec![64], sized: None };
-    let machine = Machine::with(1, setup.magazines()).expect("a machine of addresses");
-    let pages = Pages::new(1).expect("a machine of addresses");
+    let machine = Machine::with(1, setup.magazines()).expect("a machine without memory must start");
+    let pages = Pages::new(1).expect("a machine without memory must start");
     let Pair { mut shipping, mut model, .. } = Pair::new(&machine, &pages, &setup);
     let at = At::new(0, 0);
     let both = |_| (shipping.alloc(at, 0, 0).expect("memory"), model.alloc(at, 0, 0).expect("memory"));
@@ -502,12 +506,15 @@ fn model_depots_of_many_caches_match_shipping_capacity() {
     let most = reach + depot_limit * capacity;
     let all = most * caches;
     let allocs = (0..caches).map(|cache| Step::Alloc(0, cache, most));
-    let frees =
-        [Step::Free(0, Pick::Newest, all), Step::Alloc(0, 0, most), Step::Free(0, Pick::Newest, most)];
+    let frees = [
+        Step::Free(0, FreedObject::Newest, all),
+        Step::Alloc(0, 0, most),
+        Step::Free(0, FreedObject::Newest, most),
+    ];
     let paths = side_by_side(&setup, allocs.chain(frees), all);
     let kept = budget / magazine_bytes + (caches * UNCOUNTED) as u64;
     assert!(
         (kept..kept + 2 * depot_limit as u64 + 1).contains(&paths.depot),
-        "{paths:?}, {kept} kept at a time"
+        "{paths:?}, with at most {kept} objects kept"
     );
 }

@@ -37,7 +37,7 @@ fn sixty_five_bytes_take_a_block_of_128() {
     let block = buddy.alloc(layout(65)).unwrap();
     assert_eq!(buddy.range(&block).len() - block.bytes(), 63);
     assert_eq!(63 * 1000 / 128, 492, "49.2 % of the block");
-    assert!(buddy.alloc(layout(1)).is_none(), "63 bytes lie idle, and one is refused");
+    assert!(buddy.alloc(layout(1)).is_none(), "63 bytes are free, but one byte is refused");
     buddy.free(block);
     assert!(buddy.alloc(layout(1)).is_some());
 }
@@ -49,12 +49,12 @@ fn splits_and_merges_are_counted() {
     let small = buddy.alloc(layout(16)).unwrap();
     assert_eq!((buddy.free_blocks(), buddy.work().splits), (vec![1, 1, 1, 1, 1, 1, 0], 6));
     let next = buddy.alloc(layout(16)).unwrap();
-    assert_eq!((next.at(), buddy.work().splits), (16, 6), "its buddy is there without any cut");
+    assert_eq!((next.at(), buddy.work().splits), (16, 6), "the buddy is allocated without a split");
     buddy.free(small);
     assert_eq!((buddy.free_blocks(), buddy.work().merges), (vec![1, 1, 1, 1, 1, 1, 0], 0));
     buddy.free(next);
     assert_eq!((buddy.free_blocks(), buddy.work().merges), (vec![0, 0, 0, 0, 0, 0, 1], 6));
-    assert_eq!(buddy.work().longest, Some(7), "no operation looks at more than all orders");
+    assert_eq!(buddy.work().longest, Some(7), "an operation inspects each order at most once");
 }
 
 #[test]
@@ -87,11 +87,11 @@ fn buddy_memory_of_112_bytes_starts_as_three_blocks() {
 #[test]
 fn free_without_a_header_update_misses_later_merges() {
     #[derive(Clone, Copy, Debug, PartialEq)]
-    struct Listed {
+    struct ListedBlocks {
         size: usize,
         is_free: bool,
     }
-    let free = |blocks: &mut std::collections::BTreeMap<usize, Listed>, mut at: usize, whole: usize| {
+    let free = |blocks: &mut std::collections::BTreeMap<usize, ListedBlocks>, mut at: usize, whole: usize| {
         let mut size = blocks[&at].size;
         let mut merges = 0;
         while size < whole {
@@ -106,19 +106,23 @@ fn free_without_a_header_update_misses_later_merges() {
         merges
     };
     // The memory has 64 bytes, split into two blocks of 16 and a free block of 32.
-    let used = |size| Listed { size, is_free: false };
+    let used = |size| ListedBlocks { size, is_free: false };
     let mut blocks =
-        [(0, used(16)), (16, used(16)), (32, Listed { size: 32, is_free: true })].into_iter().collect();
+        [(0, used(16)), (16, used(16)), (32, ListedBlocks { size: 32, is_free: true })].into_iter().collect();
     assert_eq!(free(&mut blocks, 0, 64), 0);
-    assert_eq!(blocks[&0], used(16), "it is in a free list, and is not marked free");
-    assert_eq!(free(&mut blocks, 16, 64), 0, "so its buddy does not merge with it, though both are free");
+    assert_eq!(blocks[&0], used(16), "the block is in a free list, but is not marked free");
+    assert_eq!(
+        free(&mut blocks, 16, 64),
+        0,
+        "the buddy does not merge with the block, although both are free"
+    );
 
     let mut ours = Buddy::new(64).unwrap();
     let [first, second] = [16, 16].map(|size| ours.alloc(layout(size)).unwrap());
     ours.free(first);
     ours.free(second);
     assert_eq!((ours.free_blocks(), ours.work().merges), (vec![0, 0, 1], 2));
-    assert_eq!(ours.table[0], FREE | 2, "size and flag of what was merged");
+    assert_eq!(ours.table[0], FREE | 2, "the merged block has its size and flag");
 }
 
 #[test]

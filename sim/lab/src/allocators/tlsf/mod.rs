@@ -45,7 +45,7 @@ impl Tlsf {
     /// Creates a heap of `bytes` bytes, with `2^sli` classes per doubling; the end markers take 16 bytes of the heap.
     ///
     /// # Errors
-    /// Fails if `bytes` is less than 32, more than [`Memory::MOST`] or not a multiple of 16, or if `sli` is not from 2
+    /// Fails if `bytes` is less than 32, more than [`Memory::MAX_BYTES`] or not a multiple of 16, or if `sli` is not from 2
     /// to 5.
     pub fn new(bytes: usize, sli: u32, search: Search) -> Result<Self, ConfigError> {
         let blocks = Blocks::new(Memory::new(bytes, 32, 16)?, sli)?;

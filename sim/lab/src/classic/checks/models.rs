@@ -7,12 +7,12 @@ use uslab_magazine::Script;
 use uslab_magazine::sync::check::{caught, model};
 use uslab_magazine::sync::{Arc, Counter, Mutex, thread};
 
-type Kept = Vec<Option<usize>>;
+type KeptRounds = Vec<Option<usize>>;
 
-fn keep_one(world: &World) -> Kept {
+fn keep_one(world: &World) -> KeptRounds {
     vec![world.alloc()]
 }
-fn drain(world: &World) -> Kept {
+fn drain(world: &World) -> KeptRounds {
     world.cache.drain();
     vec![]
 }
@@ -137,7 +137,7 @@ pub(super) fn drained(script: Script) {
     let world = run(world, (script, works), &[(Script::on(1), drain)]);
     drain(&world);
     world.assert_cpus_are_empty();
-    assert!(world.cache.slab().count() >= 2, "a drain gives all to the slab layer");
+    assert!(world.cache.slab().count() >= 2, "a drain frees all objects to the slab layer");
 }
 
 pub(super) fn two_drains() {
@@ -160,7 +160,7 @@ pub(super) fn the_end() {
     kept.into_iter().flatten().for_each(|object| world.free(object));
     drop(world);
     thread.join().unwrap();
-    assert_eq!(supplier.count(), 4, "the end gives all to the slab layer");
+    assert_eq!(supplier.count(), 4, "the end of the cache frees all objects to the slab layer");
 }
 
 /// One thread allocates, another thread frees on the first thread's CPU, and a third thread drains both CPUs.
@@ -176,7 +176,7 @@ pub(super) fn drained_beside_two() {
 // ---------------------------------------------------------------- C4: the working set
 
 /// Takes the full magazine out of the depot, and returns another magazine, which contains object 2.
-fn exchanges(world: &World) -> Kept {
+fn exchanges(world: &World) -> KeptRounds {
     let object = world.alloc();
     world.free(2);
     world.free(3);
@@ -193,7 +193,7 @@ pub(super) fn reaped() {
         vec![Some(4)]
     };
     let world = run(world, (Script::on(0), exchanges), &[(Script::on(0), reap)]);
-    assert!(!world.cache.slab().has(2), "a reap takes only what nobody needed");
+    assert!(!world.cache.slab().has_object(2), "a reap takes only unused magazines");
 }
 
 /// If an interval ends concurrently, a reap must still not take magazines that arrived during the interval.
@@ -201,7 +201,7 @@ pub(super) fn reaped_later() {
     let world = World::new(1, 1, 4).cpu(0, &[], &[]).in_depot(&[1]).out(&[2, 3, 4]).nothing_else();
     let reap = |world: &World| {
         world.cache.end_interval();
-        assert_eq!(world.cache.reap(), 0, "a reap takes only what nobody needed");
+        assert_eq!(world.cache.reap(), 0, "a reap takes only unused magazines");
         vec![Some(4)]
     };
     run(world, (Script::on(0), exchanges), &[(Script::on(0), reap)]);
@@ -209,7 +209,7 @@ pub(super) fn reaped_later() {
 
 // ---------------------------------------------------------------- C5: resizing
 
-fn resize(world: &World) -> Kept {
+fn resize(world: &World) -> KeptRounds {
     world.cache.end_interval();
     vec![]
 }
@@ -239,8 +239,8 @@ pub(super) fn resized_beside_an_allocation(script: Script) {
 /// A thread that finds the depot locked waits and counts the wait, which makes magazines grow.
 #[test]
 fn loom_model_reaches_lock_contention() {
-    static MET: Counter = Counter::new(0);
-    MET.set(0);
+    static MEETINGS: Counter = Counter::new(0);
+    MEETINGS.set(0);
     let visits = || {
         let world = World::new(1, 1, 1).cpu(0, &[], &[]).in_depot(&[1]);
         let holds = |world: &World| {
@@ -253,16 +253,16 @@ fn loom_model_reaches_lock_contention() {
             vec![]
         };
         let world = run(world, (Script::on(0), keep_one), &[(Script::on(0), holds)]);
-        MET.max(world.cache.stats().contended);
+        MEETINGS.max(world.cache.stats().contended);
     };
     model("C5: the depot's lock is taken", ALL, 5, visits);
-    assert_eq!(MET.get(), 1, "some execution finds the lock taken, once");
+    assert_eq!(MEETINGS.get(), 1, "some execution finds the lock taken exactly once");
 }
 
 // ---------------------------------------------------------------- C6, C7: locks and counts
 
 /// Statistics are read concurrently with an exchange. Counts never decrease, and at the end they are exact.
-pub(super) fn counted() {
+pub(super) fn statistics_never_decrease() {
     let world = World::new(2, 1, 2).cpu(0, &[], &[]).in_depot(&[1]);
     let reads = |world: &World| {
         let first = world.cache.stats();

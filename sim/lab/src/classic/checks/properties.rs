@@ -9,14 +9,14 @@ use uslab_magazine::{Cpus, on_cpu};
 
 /// A slab layer that gives numbers; at most `limit` numbers are in use at a time.
 #[derive(Debug)]
-struct Numbers {
+struct NumberSupplier {
     state: Mutex<(Vec<u64>, u64)>,
     limit: u64,
     /// `true` while memory for magazines is available.
     magazines: AtomicBool,
 }
 
-impl Numbers {
+impl NumberSupplier {
     fn new(limit: u64) -> Arc<Self> {
         Arc::new(Self { state: Mutex::new((vec![], 0)), limit, magazines: AtomicBool::new(true) })
     }
@@ -28,9 +28,9 @@ impl Numbers {
 }
 
 #[derive(Debug)]
-struct Shared(Arc<Numbers>);
+struct SharedNumbers(Arc<NumberSupplier>);
 
-impl Slab<u64> for Shared {
+impl Slab<u64> for SharedNumbers {
     fn alloc(&self) -> Option<u64> {
         let (free, made) = &mut *self.0.state.lock();
         free.pop().or_else(|| {
@@ -42,7 +42,7 @@ impl Slab<u64> for Shared {
     }
     fn free(&self, number: u64) {
         let (free, made) = &mut *self.0.state.lock();
-        assert!((1..=*made).contains(&number) && !free.contains(&number), "{number} comes back twice");
+        assert!((1..=*made).contains(&number) && !free.contains(&number), "{number} is freed twice");
         free.push(number);
     }
     fn magazine(&self, size: usize) -> Option<Vec<u64>> {
@@ -50,8 +50,8 @@ impl Slab<u64> for Shared {
     }
 }
 
-fn cache(cpus: u32, sizes: Sizes, numbers: &Arc<Numbers>) -> Cache<u64, Shared> {
-    Cache::new(Cpus::simulated(cpus, 1).unwrap(), sizes, Shared(numbers.clone()))
+fn cache(cpus: u32, sizes: Sizes, numbers: &Arc<NumberSupplier>) -> Cache<u64, SharedNumbers> {
+    Cache::new(Cpus::simulated(cpus, 1).unwrap(), sizes, SharedNumbers(numbers.clone()))
 }
 fn fixed(size: usize) -> Sizes {
     Sizes { first: size, largest: size, contention: 0 }
@@ -256,7 +256,7 @@ proptest! {
     #[test]
     fn layer_follows_the_papers_figure(first in 1..5_usize, growth in 0..9_usize, limit in 1..60_u64, steps in steps()) {
         let sizes = Sizes { first, largest: first + growth, contention: 3 };
-        let numbers = Numbers::new(limit);
+        let numbers = NumberSupplier::new(limit);
         let cache = cache(3, sizes, &numbers);
         let mut shadow = Shadow::new(3, sizes, limit);
         let mut held: Vec<u64> = vec![];
@@ -267,7 +267,7 @@ proptest! {
                     on_cpu(cpu);
                     let number = cache.alloc();
                     prop_assert_eq!(number.is_some(), shadow.alloc(cpu as usize));
-                    prop_assert!(number.is_none_or(|number| !held.contains(&number)), "two owners");
+                    prop_assert!(number.is_none_or(|number| !held.contains(&number)), "the object must have one owner");
                     held.extend(number);
                 },
                 Step::Free { cpu, n, pick } => for _ in 0..n.min(held.len() as u8) {
@@ -307,7 +307,7 @@ proptest! {
     fn a_magazine_of_operations_lies_between_two_visits(
         size in 1..9_usize, operations in prop::collection::vec(any::<bool>(), 50..500),
     ) {
-        let numbers = Numbers::new(1000);
+        let numbers = NumberSupplier::new(1000);
         let cache = cache(1, fixed(size), &numbers);
         let mut held: Vec<u64> = (0..500).filter_map(|_| cache.alloc()).collect();
         // Both magazines are full, and the depot has enough full and empty magazines.
@@ -339,7 +339,7 @@ proptest! {
 #[test]
 fn alternating_operations_at_a_magazine_boundary_do_not_thrash() {
     for fill in 0..12 {
-        let numbers = Numbers::new(100);
+        let numbers = NumberSupplier::new(100);
         let cache = cache(1, fixed(3), &numbers);
         let mut held: Vec<u64> = (0..30).filter_map(|_| cache.alloc()).collect();
         (0..fill + 6).for_each(|_| cache.free(held.pop().unwrap()));
@@ -358,7 +358,7 @@ fn alternating_operations_at_a_magazine_boundary_do_not_thrash() {
 /// be reaped.
 #[test]
 fn reap_takes_magazines_outside_the_working_set() {
-    let numbers = Numbers::new(1000);
+    let numbers = NumberSupplier::new(1000);
     let cache = cache(1, fixed(1), &numbers);
     let mut held: Vec<u64> = (0..100).filter_map(|_| cache.alloc()).collect();
     let full = |wanted: usize, held: &mut Vec<u64>| {
@@ -370,7 +370,7 @@ fn reap_takes_magazines_outside_the_working_set() {
         }
     };
     full(47, &mut held);
-    assert_eq!(cache.reap(), 0, "they have just come");
+    assert_eq!(cache.reap(), 0, "a reap keeps magazines that were just put");
     cache.end_interval();
     for _ in 0..2 {
         full(37, &mut held);
@@ -380,14 +380,18 @@ fn reap_takes_magazines_outside_the_working_set() {
     let top = || cache.depot.0.lock().full.magazines.last().unwrap().rounds.clone();
     let latest = top();
     cache.reap();
-    assert_eq!((cache.stats().full.len(), top()), (10, latest), "those go that lay there longest");
+    assert_eq!(
+        (cache.stats().full.len(), top()),
+        (10, latest),
+        "a reap takes the magazines that were unused longest"
+    );
     assert_eq!(cache.reap(), 0, "once");
 }
 
 /// Section 3.4: contention above the limit makes magazines larger, up to a maximum; nothing makes them smaller.
 #[test]
 fn magazines_grow_with_contention_up_to_the_largest_size() {
-    let cache = cache(1, Sizes { first: 1, largest: 10, contention: 3 }, &Numbers::new(100));
+    let cache = cache(1, Sizes { first: 1, largest: 10, contention: 3 }, &NumberSupplier::new(100));
     let after = |contended: u64| {
         cache.depot.0.lock().contended += contended;
         cache.end_interval();
@@ -395,14 +399,14 @@ fn magazines_grow_with_contention_up_to_the_largest_size() {
     };
     assert_eq!([3, 4, 0, 4, 3, 100, 4].map(after), [1, 3, 3, 7, 7, 10, 10]);
     let sizes = Sizes { first: 0, largest: 0, contention: 0 };
-    assert_eq!(self::cache(1, sizes, &Numbers::new(1)).stats().size, 1, "at least one round");
+    assert_eq!(self::cache(1, sizes, &NumberSupplier::new(1)).stats().size, 1, "at least one round");
 }
 
 /// Section 3.3: an allocation takes a single object from the slab layer, even if whole magazines of objects would be
 /// available.
 #[test]
 fn only_frees_fill_magazines() {
-    let numbers = Numbers::new(100);
+    let numbers = NumberSupplier::new(100);
     let cache = cache(1, fixed(15), &numbers);
     let held: Vec<u64> = (0..10).filter_map(|_| cache.alloc()).collect();
     assert_eq!((numbers.out(), cache.stats().slab_allocs), (10, 10));
@@ -432,7 +436,7 @@ fn missing_magazine_counts_as_full_and_empty() {
 
 #[test]
 fn unknown_cpu_number_gets_a_slot() {
-    let numbers = Numbers::new(10);
+    let numbers = NumberSupplier::new(10);
     let cache = cache(2, fixed(1), &numbers);
     on_cpu(u32::MAX);
     let number = cache.alloc().unwrap();
@@ -444,7 +448,7 @@ fn unknown_cpu_number_gets_a_slot() {
 /// One thread plays all CPUs, as a simulator does; an object that one CPU frees is allocated by another CPU.
 #[test]
 fn one_thread_simulates_a_thousand_cpus() {
-    let numbers = Numbers::new(20_000);
+    let numbers = NumberSupplier::new(20_000);
     let cache = cache(1024, fixed(3), &numbers);
     let allocate = |cpu| {
         on_cpu(cpu);
@@ -457,16 +461,16 @@ fn one_thread_simulates_a_thousand_cpus() {
     }
     let (first, second) = (cache.stats(), (0..1024).flat_map(allocate).count());
     assert_eq!((first.slab_allocs, first.cpu_frees, second), (10_240, 10_240, 10_240));
-    assert_eq!(cache.stats().slab_allocs, 10_240, "the second time all come from magazines");
+    assert_eq!(cache.stats().slab_allocs, 10_240, "magazines serve all allocations of the second pass");
     on_cpu(0);
 }
 
 #[test]
 fn threads_on_real_cpus_lose_no_round() {
     const THREADS: u64 = 4;
-    let numbers = Numbers::new(10_000);
+    let numbers = NumberSupplier::new(10_000);
     let sizes = Sizes { first: 3, largest: 31, contention: 0 };
-    let cache = Arc::new(Cache::new(Cpus::os(), sizes, Shared(numbers.clone())));
+    let cache = Arc::new(Cache::new(Cpus::os(), sizes, SharedNumbers(numbers.clone())));
     let owners: Arc<Vec<AtomicU64>> = Arc::new((0..=10_000).map(|_| AtomicU64::new(0)).collect());
     let work = |me: u64| {
         let (cache, owners) = (cache.clone(), owners.clone());
@@ -474,11 +478,19 @@ fn threads_on_real_cpus_lose_no_round() {
             let mut held = vec![];
             for step in 0..20_000_u64 {
                 if step.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_mul(me) >> 63 == 0 && held.len() < 200 {
-                    let number: u64 = cache.alloc().expect("the limit is far");
-                    assert_eq!(owners[number as usize].swap(me, Relaxed), 0, "two owners");
+                    let number: u64 = cache.alloc().expect("the limit must not be reached");
+                    assert_eq!(
+                        owners[number as usize].swap(me, Relaxed),
+                        0,
+                        "the object must have one owner"
+                    );
                     held.push(number);
                 } else if let Some(number) = held.pop() {
-                    assert_eq!(owners[number as usize].swap(0, Relaxed), me, "two owners");
+                    assert_eq!(
+                        owners[number as usize].swap(0, Relaxed),
+                        me,
+                        "the object must have one owner"
+                    );
                     cache.free(number);
                 }
                 match step % 1000 {

@@ -33,7 +33,7 @@ fn moves(operations: u32) -> impl Iterator<Item = Script> {
 #[cfg(shuttle)]
 const RUNS: Schedules = Schedules(5000);
 
-const LOST: &str = "each object is in one place";
+const OBJECT_IN_ONE_PLACE: &str = "each object is in one place";
 
 uslab_magazine::sync::scenarios! {
     two_threads_of_one_cpu {
@@ -51,7 +51,7 @@ uslab_magazine::sync::scenarios! {
     }
     rounds_travel_through_the_depot {
         loom("C1 C2: rounds travel through the depot", Model::new(ALL, 1400).each(moves(3)), models::travel);
-        bug("an exchange loses the previous magazine", "C1", LOST);
+        bug("an exchange loses the previous magazine", "C1", OBJECT_IN_ONE_PLACE);
     }
     a_free_makes_a_magazine {
         loom("C2: a free makes a magazine beside an allocation", Model::new(ALL, 8), models::makes_one);
@@ -59,16 +59,16 @@ uslab_magazine::sync::scenarios! {
     }
     two_frees_make_magazines {
         loom("C2: two frees make magazines", Model::new(ALL, 32), models::two_frees_make_magazines);
-        bug("an exchange loses the previous magazine", "C2", LOST);
+        bug("an exchange loses the previous magazine", "C2", OBJECT_IN_ONE_PLACE);
     }
     the_slab_layer_refuses {
         loom("C1 C7: the slab layer refuses", Model::new(ALL, 13), models::refused);
-        bug("a refused magazine allocation loses the round", "C1", LOST);
+        bug("a refused magazine allocation loses the round", "C1", OBJECT_IN_ONE_PLACE);
         bug("a refused allocation is counted", "C7", "the counts are exact");
     }
     a_drain_beside_an_exchange {
         loom("C3: a drain beside an exchange", Model::new(ALL, 500).each(moves(3)), models::drained);
-        bug("a drain skips the previous magazine", "C3", "a drain leaves nothing behind");
+        bug("a drain skips the previous magazine", "C3", "a drain leaves no objects");
         bug("a drain frees objects with a CPU lock held", "C6", "user code would run while a lock is held");
     }
     two_drains_beside_an_allocation {
@@ -76,18 +76,18 @@ uslab_magazine::sync::scenarios! {
     }
     end_of_life {
         loom("C3: the last owner ends the cache", Model::new(ALL, 40), models::the_end);
-        bug("a drain skips the depot", "C3", "the end gives all to the slab layer");
+        bug("a drain skips the depot", "C3", "the end of the cache frees all objects to the slab layer");
     }
     a_drain_beside_an_allocation_and_a_free {
         loom("C1 C3: a drain beside an allocation and a free", Model::new(THREE, 1000), models::drained_beside_two);
     }
     a_reap_beside_an_exchange {
         loom("C4: a reap beside an exchange", Model::new(ALL, 10), models::reaped);
-        bug("the working set ignores taken magazines", "C4", "a reap takes only what nobody needed");
+        bug("the working set ignores taken magazines", "C4", "a reap takes only unused magazines");
     }
     an_interval_ends_beside_an_exchange {
         loom("C4: an interval ends beside an exchange", Model::new(ALL, 11), models::reaped_later);
-        bug("a reap frees the working set", "C4", "a reap takes only what nobody needed");
+        bug("a reap frees the working set", "C4", "a reap takes only unused magazines");
     }
     resizing_beside_frees {
         loom("C5: resizing beside frees", Model::new(ALL, 20).each(moves(2)), models::resized);
@@ -97,19 +97,19 @@ uslab_magazine::sync::scenarios! {
         bug("a depot restores an old magazine size", "C5", "the empty list has only the current size");
     }
     statistics_beside_an_exchange {
-        loom("C6 C7: statistics beside an exchange", Model::new(ALL, 9), models::counted);
-        bug("statistics lock the depot first", "C6", "lock order: Cpu is asked for while Depot is held");
+        loom("C6 C7: statistics beside an exchange", Model::new(ALL, 9), models::statistics_never_decrease);
+        bug("statistics lock the depot first", "C6", "lock order: Cpu is requested while Depot is held");
     }
 
     exchanges {
         shuttle("C1 C2 C6 C7: four threads exchange", RUNS, schedules::exchange);
-        bug("an exchange loses the previous magazine", "C2", LOST);
+        bug("an exchange loses the previous magazine", "C2", OBJECT_IN_ONE_PLACE);
         bug("a new magazine is loaded without checking the CPU again", "C2", "the previous magazine is full or empty");
-        bug("the slab layer allocates without checking again", "C1", "an object with two owners");
+        bug("the slab layer allocates without checking again", "C1", "an object has two owners");
     }
     beside_drains_reaps_and_resizing {
-        shuttle("C1 C2 C3 C4 C5 C6 C7: three exchange, one tends", RUNS, schedules::owner_is_tested);
-        bug("a drain skips the previous magazine", "C3", "a drain leaves nothing behind");
+        shuttle("C1 C2 C3 C4 C5 C6 C7: three exchange, one maintains", RUNS, schedules::owner_is_tested);
+        bug("a drain skips the previous magazine", "C3", "a drain leaves no objects");
         bug("a depot restores an old magazine size", "C5", "the empty list has only the current size");
         bug("a drain frees objects with a CPU lock held", "C6", "user code would run while a lock is held");
     }

@@ -1,7 +1,7 @@
 //! The scenarios that shuttle runs: four threads on two CPUs, with magazines of two rounds that may grow. Before each
 //! operation, the schedule chooses the CPU on which the thread runs.
 
-use super::world::{Side, World, run};
+use super::world::{ThreadFn, World, run};
 use uslab_magazine::Script;
 use uslab_magazine::sync::schedule::choose;
 use uslab_magazine::threads::migrate_between_cpus;
@@ -36,10 +36,10 @@ fn tends(world: &World) -> Vec<Option<usize>> {
 }
 
 pub(super) fn exchange() {
-    run(World::new(2, 2, OBJECTS), (Script::on(0), works), &[(Script::on(1), works as Side); 3]);
+    run(World::new(2, 2, OBJECTS), (Script::on(0), works), &[(Script::on(1), works as ThreadFn); 3]);
 }
 pub(super) fn owner_is_tested() {
-    let others: [Side; 3] = [works, works, tends];
+    let others: [ThreadFn; 3] = [works, works, tends];
     let world = World::new(2, 1, OBJECTS).contended(3);
     let world = run(world, (Script::on(0), works), &others.map(|side| (Script::on(1), side)));
     world.cache.drain();

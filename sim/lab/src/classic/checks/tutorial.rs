@@ -17,7 +17,7 @@ fn blocks(language: &str) -> impl Iterator<Item = &'static str> {
 }
 
 /// Returns the output of a run, omitting times and the lines of libtest.
-fn said(output: &str) -> String {
+fn output_without_times(output: &str) -> String {
     let mut story = false;
     let mut said = String::new();
     for line in output.lines() {
@@ -41,7 +41,7 @@ fn tutorial_shows_the_output_of_every_command() {
     for block in blocks("console") {
         let (command, shown) = block.split_once('\n').unwrap();
         let Some((variables, arguments)) = command.strip_prefix("$ ").unwrap().split_once(LOOM) else {
-            assert_eq!(shown, "", "{command}: nothing compares what it prints");
+            assert_eq!(shown, "", "{command}: no test compares its output");
             continue;
         };
         if shown.is_empty() && arguments == "scenarios" {
@@ -53,7 +53,7 @@ fn tutorial_shows_the_output_of_every_command() {
             .args(arguments.split(' '))
             .envs(variables.split_whitespace().map(|v| v.split_once('=').unwrap()));
         let output = run.output().unwrap();
-        let printed = said(&String::from_utf8(output.stdout).unwrap());
+        let printed = output_without_times(&String::from_utf8(output.stdout).unwrap());
         assert!(output.status.success(), "{command}: {printed}");
         assert!(printed == shown, "`{command}` prints\n{printed}\nand the tutorial shows\n{shown}");
         shown_rows += shown.lines().count();

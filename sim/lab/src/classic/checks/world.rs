@@ -23,7 +23,7 @@ pub(super) struct TestSupplier {
 pub(super) struct SharedSupplier(Arc<TestSupplier>);
 
 impl SharedSupplier {
-    pub(super) fn has(&self, object: usize) -> bool {
+    pub(super) fn has_object(&self, object: usize) -> bool {
         self.0.objects.lock().contains(&object)
     }
     pub(super) fn count(&self) -> usize {
@@ -42,7 +42,7 @@ impl Slab<usize> for SharedSupplier {
     }
     fn free(&self, object: usize) {
         self.0.objects.lock().push(object);
-        tell!("gives {object} to the slab layer");
+        tell!("frees {object} to the slab layer");
     }
     fn magazine(&self, size: usize) -> Option<Vec<usize>> {
         self.0.magazines.then(|| Vec::with_capacity(size))
@@ -89,7 +89,7 @@ impl World {
     }
     /// Accesses the supplier without a lock, so that traces do not show the access as a step.
     fn supplier(&mut self) -> &mut TestSupplier {
-        Arc::get_mut(&mut self.cache.slab.0).expect("nobody else has the supplier yet")
+        Arc::get_mut(&mut self.cache.slab.0).expect("the supplier must not be shared yet")
     }
     fn from_shelf(&mut self, objects: &[usize]) {
         self.supplier().objects.get_mut().retain(|object| !objects.contains(object));
@@ -130,7 +130,7 @@ impl World {
     pub(super) fn out(mut self, objects: &[usize]) -> Self {
         self.from_shelf(objects);
         for object in objects {
-            self.own(*object, true);
+            self.set_owned(*object, true);
             self.allocs.add(1);
             self.cache.slab_allocs.add(1);
         }
@@ -139,7 +139,7 @@ impl World {
     /// Leaves the supplier without any objects.
     pub(super) fn nothing_else(mut self) -> Self {
         let left = self.supplier().objects.get_mut();
-        assert!(left.is_empty(), "{left:?} are on the supplier");
+        assert!(left.is_empty(), "{left:?} remain with the supplier");
         self
     }
     /// Leaves the supplier without memory for magazines.
@@ -150,19 +150,19 @@ impl World {
 }
 
 impl World {
-    fn own(&self, object: usize, now: bool) {
+    fn set_owned(&self, object: usize, now: bool) {
         // SAFETY: loom watches the cell, and reports a second owner as a race.
         let before = self.held[object].with_mut(|held| unsafe { held.replace(now) });
-        assert_ne!(before, now, "an object with two owners");
+        assert_ne!(before, now, "an object has two owners");
     }
     pub(super) fn alloc(&self) -> Option<usize> {
         let object = self.cache.alloc()?;
-        self.own(object, true);
+        self.set_owned(object, true);
         self.allocs.add(1);
         Some(object)
     }
     pub(super) fn free(&self, object: usize) {
-        self.own(object, false);
+        self.set_owned(object, false);
         self.frees.add(1);
         self.cache.free(object);
     }
@@ -201,19 +201,15 @@ impl World {
     /// Checks, after a drain without concurrent operations, that CPUs hold no objects.
     pub(super) fn assert_cpus_are_empty(&self) {
         let magazines = self.cache.stats().cpus.into_iter().flatten();
-        assert_eq!(
-            magazines.map(|magazine| magazine.size).sum::<usize>(),
-            0,
-            "a drain leaves nothing behind"
-        );
+        assert_eq!(magazines.map(|magazine| magazine.size).sum::<usize>(), 0, "a drain leaves no objects");
     }
 }
 
-pub(super) type Side = threads::Side<World>;
+pub(super) type ThreadFn = threads::ThreadFn<World>;
 
 /// Runs `here` in this thread and each of `others` in a new thread; each script names the CPUs on which its thread
 /// runs. Finally takes the census.
-pub(super) fn run(world: World, here: (Script, Side), others: &[(Script, Side)]) -> Arc<World> {
+pub(super) fn run(world: World, here: (Script, ThreadFn), others: &[(Script, ThreadFn)]) -> Arc<World> {
     let world = Arc::new(world);
     let live = threads::together(&world, here, others);
     world.census(&live);

@@ -62,8 +62,7 @@ pub(super) fn run(context: &Context<'_>, findings: &mut Findings) -> anyhow::Res
         says: "lifetimes of two kinds keep fragmentation low: most objects die young, a few live long".into(),
         source: "Memory Allocators from Scratch, after Wilson and others 1995".into(),
         found: format!(
-            "with two kinds less is lost than with either of the others under {}, more under {}, under the rest no different or not \
-             told from both; a difference counts where its interval over the seeds leaves out 0",
+            "two kinds lose less than both other distributions under {}, and more under {}; under the rest there is no clear difference; a difference counts if its interval over the seeds excludes 0",
             names(&lower),
             names(&higher)
         ),

@@ -10,8 +10,8 @@ const OPERATIONS: u64 = 200_000;
 const MEMORY: usize = 1 << 18;
 /// The increase in percentage points that counts as more fragmentation, and the factor in steps that counts as longer
 /// searches.
-const MORE: f64 = 5.0;
-const LONGER: f64 = 1.1;
+const FRAGMENTATION_INCREASE: f64 = 5.0;
+const LONGER_SEARCH_FACTOR: f64 = 1.1;
 
 /// Returns the steps per operation over the time of some samples.
 fn steps(samples: &[Sample]) -> f64 {
@@ -69,8 +69,8 @@ pub(super) fn run(context: &Context<'_>, findings: &mut Findings) -> anyhow::Res
             row.extend(changes.map(|change| Value::Spread(change, decimals)));
             table.row(row);
         }
-        young.push([lost[0].at_least(MORE), longer[0].at_least(LONGER)]);
-        old.push([lost[1].at_least(MORE), longer[1].at_least(LONGER)]);
+        young.push([lost[0].at_least(FRAGMENTATION_INCREASE), longer[0].at_least(LONGER_SEARCH_FACTOR)]);
+        old.push([lost[1].at_least(FRAGMENTATION_INCREASE), longer[1].at_least(LONGER_SEARCH_FACTOR)]);
     }
     findings.table(table);
     let [lost, steps] = curves;
@@ -99,8 +99,7 @@ pub(super) fn run(context: &Context<'_>, findings: &mut Findings) -> anyhow::Res
             says: says.into(),
             source: "Kenwright 2012, of heaps in general".into(),
             found: format!(
-                "more is lost under {} of {} allocators, searches are longer under {}; {MORE} points more and {LONGER} times as many \
-                 steps count",
+                "fragmentation grows under {} of {} allocators, and searches become longer under {}; {FRAGMENTATION_INCREASE} points and {LONGER_SEARCH_FACTOR} times the steps count as growth",
                 so(0),
                 verdicts.len(),
                 so(1)

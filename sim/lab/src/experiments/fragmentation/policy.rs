@@ -1,7 +1,7 @@
 //! The policies that are compared, one run of a policy, and the seeds of the runs.
 
 use super::super::Context;
-use super::super::load::Loaded;
+use super::super::load::LoadedWorkload;
 use crate::allocators::drive::{Options, Outcome, Sample, drive};
 use crate::allocators::heap::{Fit, Order};
 use crate::allocators::registry::{self, Name, Trial};
@@ -33,11 +33,11 @@ impl Policy {
 
     pub(super) fn shown(self) -> String {
         match self {
-            Self::Named(name) => name.shown(),
+            Self::Named(name) => name.display_name(),
             Self::LastFreed => "first-fit, last freed".to_owned(),
         }
     }
-    pub(super) fn run(self, bytes: usize, loaded: &Loaded) -> anyhow::Result<Run> {
+    pub(super) fn run(self, bytes: usize, loaded: &LoadedWorkload) -> anyhow::Result<Run> {
         let mut sampling = Sampling(loaded);
         let bytes = bytes.next_multiple_of(16);
         let outcome = match self {
@@ -49,7 +49,7 @@ impl Policy {
 }
 
 /// A trial that takes a hundred samples.
-struct Sampling<'l>(&'l Loaded);
+struct Sampling<'l>(&'l LoadedWorkload);
 
 impl Trial for Sampling<'_> {
     type Outcome = Outcome;

@@ -20,19 +20,19 @@ trait Reused {
 }
 
 /// Slot 0 of the listing; its generation has `bits` bits.
-struct Counted {
+struct GenerationSlot {
     bits: u32,
     generation: u32,
     alive: bool,
 }
 
-impl Counted {
+impl GenerationSlot {
     fn in_bits(bits: u32) -> Self {
         Self { bits, generation: 0, alive: false }
     }
 }
 
-impl Reused for Counted {
+impl Reused for GenerationSlot {
     fn spawn(&mut self) -> Option<u32> {
         if self.alive {
             // The slot cannot be freed any more: a listing with more slots would use another slot.
@@ -56,9 +56,9 @@ impl Reused for Counted {
 }
 
 /// The only slot that is used of a table with 24 + 8 bits.
-struct Tabled(HandleTable<(), u32, 8>);
+struct TableSlot(HandleTable<(), u32, 8>);
 
-impl Reused for Tabled {
+impl Reused for TableSlot {
     fn spawn(&mut self) -> Option<u32> {
         let handle = self.0.alloc(()).ok()?;
         // The table used another slot, because the first one is retired.
@@ -86,7 +86,7 @@ const USES: u64 = 1000;
 
 fn fate(slot: &mut impl Reused) -> anyhow::Result<SlotFate> {
     let mut fate = SlotFate { revived: None, born_stale: None, retired: None };
-    let first = slot.spawn().context("a slot to begin with")?;
+    let first = slot.spawn().context("a slot must be free")?;
     slot.free(first);
     for frees in 1..USES {
         let Some(handle) = slot.spawn() else {
@@ -113,10 +113,10 @@ pub(super) fn reuse(findings: &mut Findings) -> anyhow::Result<()> {
         ),
         &["by", "the first handle is valid again", "new handles are stale at birth", "the slot is retired"],
     );
-    let tabled = |policy: WrapPolicy| Tabled(HandleTable::with(policy));
+    let tabled = |policy: WrapPolicy| TableSlot(HandleTable::with(policy));
     let fates = [
-        ("the tutorial's listing: the slot counts in 32 bits", fate(&mut Counted::in_bits(32))?),
-        ("as its text says: the slot counts in 8 bits", fate(&mut Counted::in_bits(8))?),
+        ("the tutorial's listing: the slot counts in 32 bits", fate(&mut GenerationSlot::in_bits(32))?),
+        ("as its text says: the slot counts in 8 bits", fate(&mut GenerationSlot::in_bits(8))?),
         ("HandleTable, Wrap", fate(&mut tabled(WrapPolicy::Wrap))?),
         ("HandleTable, Retire", fate(&mut tabled(WrapPolicy::Retire))?),
     ];
@@ -129,7 +129,7 @@ pub(super) fn reuse(findings: &mut Findings) -> anyhow::Result<()> {
     let [(_, listing), (_, text), ..] = &fates;
     let shown = |frees: Option<u64>| frees.map_or_else(|| "never".to_owned(), |n| format!("after {n} frees"));
     findings.claim(Claim {
-        says: "after 256 frees of its slot a stale handle is taken for a new one".into(),
+        says: "after 256 frees of its slot a stale handle is valid again".into(),
         source: "Memory Allocators from Scratch".into(),
         found: format!(
             "with the listing as it is written {}: new handles are stale {}, and the slot is in use for ever; where the slot counts in 8 \
@@ -146,7 +146,7 @@ pub(super) fn reuse(findings: &mut Findings) -> anyhow::Result<()> {
 
 /// Returns the number of frees after which the first slot of a new table is retired. `None` if counting would take too
 /// long.
-fn counted<const G: u32>() -> anyhow::Result<Option<u64>> {
+fn frees_until_retired<const G: u32>() -> anyhow::Result<Option<u64>> {
     if G > 24 {
         return Ok(None);
     }
@@ -205,7 +205,7 @@ pub(super) fn lives(findings: &mut Findings) -> anyhow::Result<()> {
             table.row(vec![
                 Value::Count($g),
                 lives.into(),
-                counted::<$g>()?.into(),
+                frees_until_retired::<$g>()?.into(),
                 wrapped::<$g>()?.into(),
                 narrow.into(),
                 in_64.into(),
@@ -243,13 +243,13 @@ mod tests {
 
     #[test]
     fn article_with_8_bit_generations_revives_a_handle() {
-        let listing = fate(&mut Counted::in_bits(32)).unwrap();
+        let listing = fate(&mut GenerationSlot::in_bits(32)).unwrap();
         assert_eq!((listing.revived, listing.born_stale, listing.retired), (None, Some(256), None));
-        let text = fate(&mut Counted::in_bits(8)).unwrap();
+        let text = fate(&mut GenerationSlot::in_bits(8)).unwrap();
         assert_eq!((text.revived, text.born_stale, text.retired), (Some(256), None, None));
-        let wrap = fate(&mut Tabled(HandleTable::with(WrapPolicy::Wrap))).unwrap();
+        let wrap = fate(&mut TableSlot(HandleTable::with(WrapPolicy::Wrap))).unwrap();
         assert_eq!((wrap.revived, wrap.born_stale, wrap.retired), (Some(255), None, None));
-        let retire = fate(&mut Tabled(HandleTable::new())).unwrap();
+        let retire = fate(&mut TableSlot(HandleTable::new())).unwrap();
         assert_eq!((retire.revived, retire.born_stale, retire.retired), (None, None, Some(255)));
     }
 
@@ -276,16 +276,19 @@ mod tests {
         for used in 1..=1000 {
             // The test allocates one object at a time.
             listing.take();
-            assert_eq!(listing.next, used, "an id for each that ever was");
+            assert_eq!(listing.next, used, "each object ever created has its own id");
             let handle = map.alloc(0).unwrap();
-            assert_eq!(handle.index(), 0, "ours is used again");
+            assert_eq!(handle.index(), 0, "our slot is used again");
             map.free(handle);
         }
     }
 
     #[test]
     fn slot_has_one_life_per_generation() {
-        assert_eq!((counted::<8>().unwrap(), wrapped::<8>().unwrap()), (Some(255), Some(255)));
-        assert_eq!((counted::<12>().unwrap(), wrapped::<12>().unwrap()), (Some(4095), Some(4095)));
+        assert_eq!((frees_until_retired::<8>().unwrap(), wrapped::<8>().unwrap()), (Some(255), Some(255)));
+        assert_eq!(
+            (frees_until_retired::<12>().unwrap(), wrapped::<12>().unwrap()),
+            (Some(4095), Some(4095))
+        );
     }
 }

@@ -13,7 +13,7 @@ use uslab::handle::{
 fn shown(handle: Handle24x8) -> String {
     format!("{:#010x}", handle.to_bits())
 }
-fn said<T: core::fmt::Display>(value: Option<T>) -> Value {
+fn value_or_none<T: core::fmt::Display>(value: Option<T>) -> Value {
     value.map_or_else(|| "rejected".into(), |value| value.to_string().into())
 }
 
@@ -37,20 +37,20 @@ pub(super) fn walk(findings: &mut Findings) -> anyhow::Result<()> {
         ]);
     };
     let imp = objects.alloc("imp")?;
-    row("spawn imp", imp, said(objects.get(imp)), objects.len());
+    row("spawn imp", imp, value_or_none(objects.get(imp)), objects.len());
     let door = objects.alloc("door")?;
-    row("spawn door", door, said(objects.get(door)), objects.len());
+    row("spawn door", door, value_or_none(objects.get(door)), objects.len());
     let freed = objects.free(imp);
     ensure!(freed == Some("imp"), "the imp was freed as {freed:?}");
-    row("free imp; the old handle", imp, said(objects.get(imp)), objects.len());
+    row("free imp; the old handle", imp, value_or_none(objects.get(imp)), objects.len());
     let baron = objects.alloc("baron")?;
-    row("spawn baron, in its slot", baron, said(objects.get(baron)), objects.len());
-    row("the old handle", imp, said(objects.get(imp)), objects.len());
+    row("spawn baron, in its slot", baron, value_or_none(objects.get(baron)), objects.len());
+    row("the old handle", imp, value_or_none(objects.get(imp)), objects.len());
     let freed = objects.free(imp);
-    row("free by the old handle", imp, said(freed), objects.len());
-    row("the door's handle", door, said(objects.get(door)), objects.len());
+    row("free by the old handle", imp, value_or_none(freed), objects.len());
+    row("the door's handle", door, value_or_none(objects.get(door)), objects.len());
     let unknown = Handle24x8::new(99, 1).context("99 has 24 bits")?;
-    row("a slot that there is not", unknown, said(objects.get(unknown)), objects.len());
+    row("a slot beyond the table", unknown, value_or_none(objects.get(unknown)), objects.len());
     findings.table(table);
     Ok(())
 }
@@ -58,7 +58,7 @@ pub(super) fn walk(findings: &mut Findings) -> anyhow::Result<()> {
 /// Shows a slot map in which A, B and C are inserted, B is removed, and D is inserted.
 pub(super) fn indirections(findings: &mut Findings) -> anyhow::Result<()> {
     let mut table = Table::new(
-        "A slot map: where values lie, and what finds them; `-` says nothing",
+        "A slot map: the place of each value, and what finds it; `-` means no value",
         &["step", "values", "dense to sparse", "sparse to dense", "generations", "A", "B", "C", "D"],
     );
     let mut map = SlotMap::<char, u32, 8>::new();
@@ -121,15 +121,15 @@ pub(super) fn find_wrong_particle(findings: &mut Findings) -> anyhow::Result<()>
         in_table.push(table.alloc(particle)?);
     }
     let mut rows = Table::new(
-        "Particle 5 of 100 is freed: whom do the names that were kept find?",
+        "Particle 5 of 100 is freed: which particles do the kept names find?",
         &["name", "of 5 before", "of 5 after", "of 99 after", "loops over"],
     );
-    let before = [array.get(MARKED), map.get(in_map[MARKED]), table.get(in_table[MARKED])].map(said);
+    let before = [array.get(MARKED), map.get(in_map[MARKED]), table.get(in_table[MARKED])].map(value_or_none);
     let freed = [array.free(MARKED), map.free(in_map[MARKED]), table.free(in_table[MARKED])]
         .map(|freed| freed == Some(5));
     ensure!(freed == [true; 3], "another particle was freed");
-    let after = [array.get(MARKED), map.get(in_map[MARKED]), table.get(in_table[MARKED])].map(said);
-    let last = [array.get(99), map.get(in_map[99]), table.get(in_table[99])].map(said);
+    let after = [array.get(MARKED), map.get(in_map[MARKED]), table.get(in_table[MARKED])].map(value_or_none);
+    let last = [array.get(99), map.get(in_map[99]), table.get(in_table[99])].map(value_or_none);
     let names = ["packed array, index", "slot map, handle", "table, handle"];
     let loops = ["99 values", "99 values", "100 slots"];
     for ((((name, before), after), last), loops) in
@@ -180,7 +180,7 @@ pub(super) fn reload(findings: &mut Findings) -> anyhow::Result<()> {
             shown(handle).into(),
             slot.into(),
             generation.into(),
-            said(world.get(handle)),
+            value_or_none(world.get(handle)),
         ]);
     }
     findings.table(table);
@@ -190,7 +190,7 @@ pub(super) fn reload(findings: &mut Findings) -> anyhow::Result<()> {
 /// The tutorial's slot, with the generation after the value.
 #[allow(dead_code, reason = "for its layout")]
 #[repr(C)]
-struct Together<T> {
+struct SlotWithGeneration<T> {
     value: T,
     generation: u32,
     alive: bool,
@@ -248,15 +248,18 @@ pub(super) fn sizes(findings: &mut Findings) {
         ]);
     }
     findings.table(table);
-    let title = "A name, and what finding by it keeps beside each object";
+    let title = "A name, and the bytes per object that its lookup needs";
     findings.bars(Bars::exact(title, Axis::linear("bytes"), bars));
     findings.note(
         "A table also has the tag of an Option for each value, and Box and Arc what malloc keeps for an allocation of its own. \
          The tutorial counts 24 bytes for the control block of C++'s shared_ptr.",
     );
     // A lookup by a valid handle loads the generation's line, and the first line of the value if that is another one.
-    let behind = [offset_of!(Together<[u8; 64]>, generation), offset_of!(Together<[u8; 4096]>, generation)]
-        .map(|at| at / LINE);
+    let behind = [
+        offset_of!(SlotWithGeneration<[u8; 64]>, generation),
+        offset_of!(SlotWithGeneration<[u8; 4096]>, generation),
+    ]
+    .map(|at| at / LINE);
     let together = behind.map(|lines| 1 + usize::from(lines > 0));
     let apart = 2;
     let costs = [1, together[0], together[1], apart];
@@ -264,8 +267,7 @@ pub(super) fn sizes(findings: &mut Findings) {
         says: "a handle is checked by one compare and the load of one cache line".into(),
         source: "Memory Allocators from Scratch".into(),
         found: format!(
-            "a stale handle costs {} line, the generation's; a valid one {} where it stands behind a value of 64 bytes ({} line on), {} \
-             behind one of 4,096 ({} lines on), {} where generations are kept apart ({} to a line)",
+            "a stale handle costs {} line, the generation's; a valid one {} if the generation follows a value of 64 bytes ({} line later), {} if it follows one of 4,096 ({} lines later), {} if generations have a separate array ({} per line)",
             costs[0], costs[1], behind[0], costs[2], behind[1], costs[3], LINE / size_of::<u32>()
         ),
         holds: match costs.iter().filter(|lines| **lines == 1).count() {

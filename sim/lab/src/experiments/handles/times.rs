@@ -17,17 +17,21 @@ fn object(stamp: usize) -> Object {
 }
 
 /// A pass that looks up each object once, by its name, in random order.
-type Pass = Box<dyn Fn() -> u64>;
+type LookupPass = Box<dyn Fn() -> u64>;
 
 /// Returns a pass over `names`, and the name of the lookup method.
-fn by<N: 'static>(mut names: Vec<N>, rng: &mut Pcg64, find: impl Fn(&N) -> u64 + 'static) -> Pass {
+fn lookup_pass<N: 'static>(
+    mut names: Vec<N>,
+    rng: &mut Pcg64,
+    find: impl Fn(&N) -> u64 + 'static,
+) -> LookupPass {
     names.shuffle(rng);
     Box::new(move || names.iter().fold(0, |sum, name| sum + find(black_box(name))))
 }
 
 /// Returns all methods to find one of `n` objects; if `gone` is true, the objects are freed, and only methods that can
 /// detect this are returned.
-fn passes(n: usize, gone: bool, rng: &mut Pcg64) -> anyhow::Result<Vec<(&'static str, Pass)>> {
+fn passes(n: usize, gone: bool, rng: &mut Pcg64) -> anyhow::Result<Vec<(&'static str, LookupPass)>> {
     let mut all = Vec::new();
     let mut narrow = HandleTable::<Object, u32, 8>::new();
     let names = (0..n).map(|i| narrow.alloc(object(i))).collect::<Result<Vec<_>, _>>()?;
@@ -36,7 +40,7 @@ fn passes(n: usize, gone: bool, rng: &mut Pcg64) -> anyhow::Result<Vec<(&'static
     }
     all.push((
         "table, 24 + 8 bits",
-        by(names, rng, move |name| narrow.get(*name).map_or(0, |object| object[0])),
+        lookup_pass(names, rng, move |name| narrow.get(*name).map_or(0, |object| object[0])),
     ));
     let mut wide = HandleTable::<Object>::new();
     let names = (0..n).map(|i| wide.alloc(object(i))).collect::<Result<Vec<_>, _>>()?;
@@ -45,14 +49,14 @@ fn passes(n: usize, gone: bool, rng: &mut Pcg64) -> anyhow::Result<Vec<(&'static
     }
     all.push((
         "table, 32 + 32 bits",
-        by(names, rng, move |name| wide.get(*name).map_or(0, |object| object[0])),
+        lookup_pass(names, rng, move |name| wide.get(*name).map_or(0, |object| object[0])),
     ));
     let mut map = SlotMap::<Object>::new();
     let names = (0..n).map(|i| map.alloc(object(i))).collect::<Result<Vec<_>, _>>()?;
     if gone {
         names.iter().for_each(|name| _ = map.free(*name));
     }
-    all.push(("slot map", by(names, rng, move |name| map.get(*name).map_or(0, |object| object[0]))));
+    all.push(("slot map", lookup_pass(names, rng, move |name| map.get(*name).map_or(0, |object| object[0]))));
     let mut kept: Vec<Arc<Object>> = (0..n).map(|i| Arc::new(object(i))).collect();
     let names: Vec<Weak<Object>> = kept.iter().map(Arc::downgrade).collect();
     if gone {
@@ -62,14 +66,14 @@ fn passes(n: usize, gone: bool, rng: &mut Pcg64) -> anyhow::Result<Vec<(&'static
         black_box(&kept);
         name.upgrade().map_or(0, |object| object[0])
     };
-    all.push((WEAK, by(names, rng, upgrade)));
+    all.push((WEAK, lookup_pass(names, rng, upgrade)));
     if !gone {
         let arcs: Vec<_> = (0..n).map(|i| Arc::new(object(i))).collect();
-        all.push(("Arc, cloned", by(arcs, rng, |name| black_box(Arc::clone(name))[0])));
+        all.push(("Arc, cloned", lookup_pass(arcs, rng, |name| black_box(Arc::clone(name))[0])));
         let boxes: Vec<_> = (0..n).map(|i| Box::new(object(i))).collect();
-        all.push(("Box", by(boxes, rng, |name| name[0])));
+        all.push(("Box", lookup_pass(boxes, rng, |name| name[0])));
         let objects: Vec<_> = (0..n).map(object).collect();
-        all.push(("index", by((0..n).collect(), rng, move |name: &usize| objects[*name][0])));
+        all.push(("index", lookup_pass((0..n).collect(), rng, move |name: &usize| objects[*name][0])));
     }
     Ok(all)
 }
@@ -129,7 +133,7 @@ pub(super) fn times(context: &Context<'_>, objects: &[u32], findings: &mut Findi
                 says: "a handle costs less than a weak pointer".into(),
                 source: "Memory Allocators from Scratch".into(),
                 found: format!(
-                    "with {n} objects a Weak takes {} times as long as a handle to find one, {} times to find that it is gone",
+                    "with {n} objects a Weak takes {} times as long as a handle to find an object, and {} times to detect a freed one",
                     weak.shown(1),
                     weak_gone.shown(1)
                 ),

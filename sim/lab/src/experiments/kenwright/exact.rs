@@ -41,11 +41,11 @@ pub(super) fn walk(findings: &mut Findings) -> anyhow::Result<()> {
         held.push(Some(block));
     }
     for block in [1, 3] {
-        drop(held[block].take().context("a block that is out")?);
+        drop(held[block].take().context("the block must be allocated")?);
         row("free", block.into(), &pool);
     }
     let again = pool.alloc()?;
-    let first = first.context("a block was allocated")?;
+    let first = first.context("the pool must allocate a block")?;
     row("allocate", number(again.address(), first, SIZE).into(), &pool);
     findings.table(table);
     Ok(())
@@ -70,8 +70,8 @@ fn run(ops: &[Op], peak: usize, policy: Initialise) -> anyhow::Result<[u64; 2]> 
 /// only if no used block is free.
 pub(super) fn touched(context: &Context<'_>, findings: &mut Findings) -> anyhow::Result<()> {
     let mut table = Table::new(
-        "Blocks that were ever touched: one more at each allocation, or when no other is free",
-        &["workload", "allocations", "out at most", "the paper's rule", "when no other is free"],
+        "Blocks that were ever written: a new block at each allocation, or only if no other is free",
+        &["workload", "allocations", "out at most", "the paper's rule", "only if no other is free"],
     );
     let loads = [
         ("one at a time", "fixed:1"),
@@ -92,16 +92,15 @@ pub(super) fn touched(context: &Context<'_>, findings: &mut Findings) -> anyhow:
         by_check += usize::from(late == most);
         table.row(vec![name.into(), allocations.into(), most.into(), paper.into(), late.into()]);
         bars.push((format!("{name}: the paper's rule"), paper as f64));
-        bars.push((format!("{name}: when no other is free"), late as f64));
+        bars.push((format!("{name}: only if no other is free"), late as f64));
     }
     findings.table(table);
-    findings.bars(Bars::exact("Blocks that were ever touched", Axis::logarithmic("blocks"), bars));
+    findings.bars(Bars::exact("Blocks that were ever written", Axis::logarithmic("blocks"), bars));
     findings.claim(Claim {
         says: "blocks are initialised as they are needed".into(),
         source: "Kenwright 2012".into(),
         found: format!(
-            "the listing takes a new one at each allocation until the pool's end, up to {worst:.0} times as many as were ever out; it takes \
-             as many as were out in {by_need} of {} workloads, and with the check that the paper proposes for later in {by_check}",
+            "the listing initialises a new block at each allocation until the pool's end, up to {worst:.0} times as many as were ever in use; it initialises as many as were in use in {by_need} of {} workloads, and with the check that the paper proposes for later in {by_check}",
             loads.len()
         ),
         holds: match by_need {

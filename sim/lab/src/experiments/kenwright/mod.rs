@@ -28,7 +28,7 @@ pub struct Kenwright {
 }
 
 /// The largest number of bytes of all blocks; it is limited because all blocks of malloc are written to.
-const MOST: u64 = 1 << 30;
+const MAX_BYTES: u64 = 1 << 30;
 
 impl Kenwright {
     pub(super) fn run(&self, context: &Context<'_>) -> anyhow::Result<Findings> {
@@ -37,8 +37,8 @@ impl Kenwright {
         let largest = |list: &[u32]| u64::from(list.iter().copied().max().unwrap_or(0));
         let (size, count) = (largest(&self.sizes), largest(&self.counts));
         ensure!(
-            size * count <= MOST,
-            "{count} blocks of {size} bytes: expected --sizes and --counts whose largest make {MOST} bytes at most"
+            size * count <= MAX_BYTES,
+            "{count} blocks of {size} bytes: expected --sizes and --counts whose largest product is at most {MAX_BYTES} bytes"
         );
         exact::walk(&mut findings)?;
         exact::touched(context, &mut findings)?;

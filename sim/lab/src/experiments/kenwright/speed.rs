@@ -82,7 +82,7 @@ impl Kenwright {
     /// Draws figure 4: for each block size, a line that shows the time over the number of blocks.
     pub(super) fn figure(&self, context: &Context<'_>, findings: &mut Findings) -> anyhow::Result<()> {
         let mut table = Table::new(
-            "So many allocations, each with its first write, then as many frees; ns for a pair",
+            "Allocations, each with its first write, and then their frees; ns per pair",
             &["bytes", "blocks", "~pool", "~malloc", "~ratio", "~malloc: page faults a block"],
         )
         .named_by(2);
@@ -131,9 +131,7 @@ impl Kenwright {
             says: "the pool is ten times as fast as the system's malloc".into(),
             source: "Kenwright 2012, figure 4".into(),
             found: format!(
-                "ten times or more in {} of {} rows, less in {}, undecided in {}; medians of {least:.1} to {most:.1}. The paper's was \
-                 that of Windows 7. Where the system's gives memory back and faults it in again, the ratio is the price of pages, \
-                 not of malloc",
+                "ten times or more in {} of {} rows, less in {}, undecided in {}; medians of {least:.1} to {most:.1}. The paper measured the malloc of Windows 7. If the system's malloc returns memory and faults it in again, the ratio measures pages, not malloc",
                 rows(Holds::Yes),
                 verdicts.len(),
                 rows(Holds::No),
@@ -197,14 +195,13 @@ pub(super) fn checks(context: &Context<'_>, findings: &mut Findings) -> anyhow::
         &["pool", "~ns", "~times without checks"],
     );
     for (name, times) in names.into_iter().zip(&samples) {
-        let ratio = times.times(&samples[PLAIN], 0);
+        let ratio = times.times(&samples[PLAIN_ROW], 0);
         table.row(vec![name.into(), Value::Spread(times.spread(0), 1), Value::Spread(ratio, 1)]);
     }
     findings.table(table);
     findings.note(format!(
-        "The paper's pool is a thousand times as fast as the debug heap of Windows under a debugger, which is not here to be measured. \
-         Guards, patterns and callers make a pair {} times as long, {} times malloc's without any.",
-        samples[GUARDS].times(&samples[PLAIN], 0).shown(1),
+        "The paper's pool is a thousand times as fast as the debug heap of Windows under a debugger, which cannot be measured here. Guards, patterns and callers make a pair {} times as long, which is {} times malloc's time without checks.",
+        samples[GUARDS].times(&samples[PLAIN_ROW], 0).shown(1),
         samples[GUARDS].times(&samples[names.len() - 1], 0).shown(1)
     ));
     let more = |than: usize, layer: usize| {
@@ -213,16 +210,16 @@ pub(super) fn checks(context: &Context<'_>, findings: &mut Findings) -> anyhow::
         Spread::of(times)
     };
     let layers = [
-        ("guards, patterns and callers", more(PLAIN, GUARDS)),
+        ("guards, patterns and callers", more(PLAIN_ROW, GUARDS)),
         ("a stack trace", more(GUARDS, TRACES)),
-        ("a mapping with guard pages", more(PLAIN, PAGES)),
+        ("a mapping with guard pages", more(PLAIN_ROW, PAGES)),
     ];
     let found: Vec<_> = layers.iter().map(|(name, us)| format!("{name} {} us", us.shown(2))).collect();
     findings.claim(Claim {
         says: "fill, guard pages, leak tracking and stack traces add 2 to 10 us each to an allocation".into(),
         source: "Memory Allocators from Scratch".into(),
-        found: format!("more for an allocation and its free: {}", found.join(", ")),
-        holds: Holds::each(layers.iter().map(|(_, us)| us.between(2.0, 10.0))),
+        found: format!("additional time for an allocation and its free: {}", found.join(", ")),
+        holds: Holds::each(layers.iter().map(|(_, us)| us.is_between(2.0, 10.0))),
         measured: true,
     });
     Ok(())
@@ -236,7 +233,7 @@ fn lazy_in(area: MappedArea, size: usize, blocks: usize) -> anyhow::Result<SafeP
 /// The size of a page in bytes.
 const PAGE: usize = 4096;
 /// The row of the pool without checks in the table of the cost of checks.
-const PLAIN: usize = 1;
+const PLAIN_ROW: usize = 1;
 const GUARDS: usize = 3;
 const TRACES: usize = 4;
 const PAGES: usize = 5;
@@ -246,8 +243,7 @@ pub(super) fn creation(context: &Context<'_>, findings: &mut Findings) -> anyhow
     const SIZE: usize = 16;
     let mut table = Table::new(
         format!(
-            "Making a pool of blocks of {SIZE} bytes and taking one: blocks in its chain, and time with mapping. The threaded one uses its \
-             mapping to the end of the last page"
+            "Creating a pool of blocks of {SIZE} bytes and allocating one: blocks in its chain, and time with mapping. The threaded pool uses its mapping to the end of the last page"
         ),
         &[
             "blocks asked for",
@@ -312,7 +308,7 @@ pub(super) fn creation(context: &Context<'_>, findings: &mut Findings) -> anyhow
             says: "a pool is created without loops, whatever its size".into(),
             source: "Kenwright 2012".into(),
             found: format!(
-                "{} blocks take {} times as long as 1,000, where one that threads all its blocks takes {} times; less than ten times \
+                "{} blocks take {} times as long as 1,000, whereas a pool that threads all its blocks takes {} times; less than ten times \
                  counts as the same",
                 uslab_output::grouped(most as u64),
                 ratio.shown(1),
@@ -357,7 +353,7 @@ pub(super) fn pages(context: &Context<'_>, findings: &mut Findings) -> anyhow::R
     findings.table(table);
     let ratio = samples[0].each(|[first, again, ..]| first / again);
     findings.claim(Claim {
-        says: "an access that faults is 10,000 times as slow as another one".into(),
+        says: "an access that faults is 10,000 times as slow as one that does not".into(),
         source: "Kenwright 2012".into(),
         found: format!(
             "{} times where the system finds and clears a page; 10,000 times would be a page that comes from a disk",

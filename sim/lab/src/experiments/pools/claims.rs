@@ -1,12 +1,12 @@
 //! Checks the article's statements about its sets, and the goals of this project; a claim is checked in each round.
 
-use super::Measured;
+use super::SetTimes;
 use super::phases::NAMES;
 use crate::findings::clock::Spread;
 use crate::findings::{Claim, Findings, Holds};
 
 /// Returns the ratio of two designs' durations in one phase of a set. `None` if the set did not run.
-fn ratio(all: &[Measured], set: u8, phase: usize, design: usize, other: usize) -> Option<Spread> {
+fn ratio(all: &[SetTimes], set: u8, phase: usize, design: usize, other: usize) -> Option<Spread> {
     let samples = &all.iter().find(|measured| measured.set == set)?.samples;
     Some(samples[design].times(&samples[other], phase))
 }
@@ -19,7 +19,7 @@ const WALKS: usize = 2;
 /// The smallest factor that counts as "hundreds of times" as long.
 const HUNDREDS: f64 = 200.0;
 
-pub(super) fn claims(findings: &mut Findings, all: &[Measured]) {
+pub(super) fn claims(findings: &mut Findings, all: &[SetTimes]) {
     let source = || "the article on pools".to_owned();
     let ratio = |set, phase, design, other| ratio(all, set, phase, design, other);
     let (scan, list, array, map, live, slab, magazines, boxes) = (0, 1, 2, 3, 5, 6, 7, 8);
@@ -54,7 +54,7 @@ pub(super) fn claims(findings: &mut Findings, all: &[Measured]) {
                 naive.shown(1),
                 free.shown(1)
             ),
-            Holds::each([naive, free].map(|ratio| ratio.between(9.0, 18.0))),
+            Holds::each([naive, free].map(|ratio| ratio.is_between(9.0, 18.0))),
         );
     }
     if let Some(clustered) = ratio(1, WALKS, scan, list) {
@@ -70,13 +70,16 @@ pub(super) fn claims(findings: &mut Findings, all: &[Measured]) {
             "a slot map's churn costs about three times a free list's",
             source(),
             format!("{} times; 2 to 4 count as about three", churn.shown(1)),
-            churn.between(2.0, 4.0),
+            churn.is_between(2.0, 4.0),
         );
     }
     if let Some(churn) = ratio(1, CHURN, list, array) {
         claim(
             "the free list dominates in churn",
-            format!("{}, whose own numbers for set 1 say 0.44 against 0.39 ms of the packed array", source()),
+            format!(
+                "{}, whose own numbers for set 1 are 0.44 ms, and 0.39 ms for the packed array",
+                source()
+            ),
             format!("{} times the packed array's time", churn.shown(2)),
             churn.at_most(1.0),
         );
@@ -90,7 +93,7 @@ pub(super) fn claims(findings: &mut Findings, all: &[Measured]) {
         ) {
             claim(
                 &format!(
-                    "slabs, {walked} of whose places are in use, are walked in at most {most:.1} times a packed array's time"
+                    "a walk over slabs with {walked} of their places in use takes at most {most:.1} times a packed array's time"
                 ),
                 "this project's aim".into(),
                 format!(
@@ -127,17 +130,17 @@ mod tests {
 
     /// Returns results of set 3 in which, in each of `rounds` rounds, the scan takes `scan` ms, one other design takes
     /// `slow` ms, and all other designs take 1 ms.
-    fn set_3(rounds: usize, scan: f64, slow: f64) -> Vec<Measured> {
+    fn set_3(rounds: usize, scan: f64, slow: f64) -> Vec<SetTimes> {
         let time = |design| match design {
             0 => scan,
             6 => slow,
             _ => 1.0,
         };
         let samples = clock::rounds(rounds, NAMES.len(), |design| [time(design), 1.0, 1.0]);
-        vec![Measured { set: 3, samples }]
+        vec![SetTimes { set: 3, samples }]
     }
 
-    fn verdict(all: &[Measured]) -> (Holds, String) {
+    fn verdict(all: &[SetTimes]) -> (Holds, String) {
         let mut findings = Findings::new("pools", "", 1);
         claims(&mut findings, all);
         match findings.parts.into_iter().next() {

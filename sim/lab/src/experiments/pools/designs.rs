@@ -33,14 +33,14 @@ pub(super) trait Design {
     type Key;
     /// The items that a walk inspects: slots whose flag marks an object, values without gaps, or 64-bit words with one
     /// bit per place.
-    const LOOKS_AT: &'static str;
+    const INSPECTED_ITEMS: &'static str;
 
     fn alloc(&mut self, particle: Particle) -> anyhow::Result<Self::Key>;
     fn free(&mut self, key: Self::Key);
     /// Updates all objects. Returns the number of updated objects.
     fn walk(&mut self) -> usize;
     /// Returns the number of items (slots, values or words) that a walk inspects.
-    fn looked(&mut self) -> usize;
+    fn inspected(&mut self) -> usize;
 }
 
 /// Adjacent slots, each of which has a flag. If `SCANS` is true, a new object takes the lowest free slot, which a
@@ -75,7 +75,7 @@ fn walk_flags(slots: &mut [Particle]) -> usize {
 
 impl<const SCANS: bool> Design for Flags<SCANS> {
     type Key = usize;
-    const LOOKS_AT: &'static str = "slots";
+    const INSPECTED_ITEMS: &'static str = "slots";
     #[inline(always)]
     fn alloc(&mut self, particle: Particle) -> anyhow::Result<usize> {
         if SCANS && let Some(free) = self.0.iter().position(|slot| !slot.active) {
@@ -92,14 +92,14 @@ impl<const SCANS: bool> Design for Flags<SCANS> {
     fn walk(&mut self) -> usize {
         walk_flags(&mut self.0)
     }
-    fn looked(&mut self) -> usize {
+    fn inspected(&mut self) -> usize {
         self.0.len()
     }
 }
 
 impl Design for FreeList {
     type Key = usize;
-    const LOOKS_AT: &'static str = "slots";
+    const INSPECTED_ITEMS: &'static str = "slots";
     #[inline(always)]
     fn alloc(&mut self, particle: Particle) -> anyhow::Result<usize> {
         let slot = self.head as usize;
@@ -121,7 +121,7 @@ impl Design for FreeList {
     fn walk(&mut self) -> usize {
         walk_flags(&mut self.slots)
     }
-    fn looked(&mut self) -> usize {
+    fn inspected(&mut self) -> usize {
         self.slots.len()
     }
 }
@@ -133,26 +133,26 @@ fn walk_slice(particles: &mut [Particle]) -> usize {
 
 impl Design for PackedArray<Particle> {
     type Key = ();
-    const LOOKS_AT: &'static str = "values";
+    const INSPECTED_ITEMS: &'static str = "values";
     #[inline(always)]
     fn alloc(&mut self, particle: Particle) -> anyhow::Result<()> {
         PackedArray::alloc(self, particle)?;
         Ok(())
     }
     fn free(&mut self, (): ()) {
-        unreachable!("the packed array's are freed by place")
+        unreachable!("values of the packed array are freed by place")
     }
     fn walk(&mut self) -> usize {
         walk_slice(self.as_mut_slice())
     }
-    fn looked(&mut self) -> usize {
+    fn inspected(&mut self) -> usize {
         self.len()
     }
 }
 
 impl Design for SlotMap<Particle> {
     type Key = Handle<u64, 32>;
-    const LOOKS_AT: &'static str = "values";
+    const INSPECTED_ITEMS: &'static str = "values";
     #[inline(always)]
     fn alloc(&mut self, particle: Particle) -> anyhow::Result<Self::Key> {
         Ok(SlotMap::alloc(self, particle)?)
@@ -164,17 +164,17 @@ impl Design for SlotMap<Particle> {
     fn walk(&mut self) -> usize {
         walk_slice(self.as_mut_slice())
     }
-    fn looked(&mut self) -> usize {
+    fn inspected(&mut self) -> usize {
         self.len()
     }
 }
 
 impl Design for LivePool<Particle, HeapArea> {
     type Key = usize;
-    const LOOKS_AT: &'static str = "64-bit words";
+    const INSPECTED_ITEMS: &'static str = "64-bit words";
     #[inline(always)]
     fn alloc(&mut self, particle: Particle) -> anyhow::Result<usize> {
-        self.insert(particle).ok().context("room in the pool")
+        self.insert(particle).ok().context("the pool must have room")
     }
     #[inline(always)]
     fn free(&mut self, key: usize) {
@@ -184,14 +184,14 @@ impl Design for LivePool<Particle, HeapArea> {
         self.iter_mut().for_each(|(_, particle)| particle.update());
         self.len()
     }
-    fn looked(&mut self) -> usize {
+    fn inspected(&mut self) -> usize {
         self.capacity().div_ceil(64)
     }
 }
 
 impl Design for Hive<Particle> {
     type Key = Key<Particle>;
-    const LOOKS_AT: &'static str = "64-bit words";
+    const INSPECTED_ITEMS: &'static str = "64-bit words";
     #[inline(always)]
     fn alloc(&mut self, particle: Particle) -> anyhow::Result<Self::Key> {
         self.insert(particle).map_err(|refused| refused.error.into())
@@ -204,7 +204,7 @@ impl Design for Hive<Particle> {
         self.iter_mut().for_each(Particle::update);
         self.len()
     }
-    fn looked(&mut self) -> usize {
+    fn inspected(&mut self) -> usize {
         // Counts the words in each slab with objects in use.
         let info = self.info();
         ((info.full + info.partial) * info.objs_per_slab.div_ceil(64)) as usize
@@ -215,7 +215,7 @@ pub(super) struct Boxes<'c>(pub(super) &'c ObjectCache<Particle>);
 
 impl<'c> Design for Boxes<'c> {
     type Key = CacheBox<'c, Particle>;
-    const LOOKS_AT: &'static str = "";
+    const INSPECTED_ITEMS: &'static str = "";
     #[inline(always)]
     fn alloc(&mut self, particle: Particle) -> anyhow::Result<Self::Key> {
         let mut place = self.0.alloc()?;
@@ -229,7 +229,7 @@ impl<'c> Design for Boxes<'c> {
     fn walk(&mut self) -> usize {
         0
     }
-    fn looked(&mut self) -> usize {
+    fn inspected(&mut self) -> usize {
         0
     }
 }
@@ -244,7 +244,7 @@ mod tests {
     #[cfg(target_pointer_width = "64")]
     fn article_union_enlarges_the_particle_to_32_bytes() {
         #[repr(C)]
-        struct Before {
+        struct SimpleState {
             active: bool,
             position: [f32; 2],
             velocity: [f32; 2],
@@ -263,19 +263,23 @@ mod tests {
             next_free: L,
         }
         #[repr(C)]
-        struct After<L: Copy> {
+        struct LiveState<L: Copy> {
             active: bool,
             state: State<L>,
         }
-        assert_eq!((size_of::<Before>(), size_of::<Data>()), (24, 20));
-        assert_eq!((offset_of!(Before, position), offset_of!(Before, lifetime)), (4, 20));
+        assert_eq!((size_of::<SimpleState>(), size_of::<Data>()), (24, 20));
+        assert_eq!((offset_of!(SimpleState, position), offset_of!(SimpleState, lifetime)), (4, 20));
         // The particle's 20 bytes become 24 for the pointer's alignment, and the flag before them takes 8.
         type Pointer = *const u8;
-        assert_eq!((size_of::<State<Pointer>>(), offset_of!(After<Pointer>, state)), (24, 8));
-        assert_eq!(size_of::<After<Pointer>>(), 32, "a third more");
+        assert_eq!((size_of::<State<Pointer>>(), offset_of!(LiveState<Pointer>, state)), (24, 8));
+        assert_eq!(size_of::<LiveState<Pointer>>(), 32, "the state is a third larger");
         // A link of four bytes, as in this project's typed pools, costs nothing here.
-        assert_eq!((offset_of!(After<u32>, state), size_of::<After<u32>>()), (4, 24));
-        let _ = (offset_of!(Before, active), offset_of!(Before, velocity), offset_of!(After<u32>, active));
+        assert_eq!((offset_of!(LiveState<u32>, state), size_of::<LiveState<u32>>()), (4, 24));
+        let _ = (
+            offset_of!(SimpleState, active),
+            offset_of!(SimpleState, velocity),
+            offset_of!(LiveState<u32>, active),
+        );
         let _ = (offset_of!(State<u32>, data), offset_of!(State<u32>, next_free));
         let _ = (offset_of!(Data, position), offset_of!(Data, velocity), offset_of!(Data, lifetime));
     }

@@ -11,7 +11,7 @@ mod claims;
 mod designs;
 mod phases;
 
-use super::{Context, counted};
+use super::{Context, counting_subsystem};
 use crate::findings::clock::{self, Samples};
 use crate::findings::{Axis, Bars, Findings, Table, Value};
 use clap::Args;
@@ -46,7 +46,7 @@ impl Pools {
             let frames = context.scale(FRAMES);
             let order = Order::new(set, frames, &mut rng);
             let subsystem = if context.exact {
-                counted()?
+                counting_subsystem()?
             } else {
                 Subsystem::new(Config { check_frees: false, ..Config::default() })?
             };
@@ -60,7 +60,7 @@ impl Pools {
             })?;
             shortened |= !as_long(set, frames, walks);
             findings.table(table(*number, set, frames, walks, &runs, &samples));
-            all.push(Measured { set: *number, samples });
+            all.push(SetTimes { set: *number, samples });
         }
         drop(stage);
         if shortened {
@@ -98,8 +98,8 @@ fn table(number: u8, set: &Set, frames: usize, walks: usize, runs: &[Run], sampl
     );
     for (i, name) in NAMES.into_iter().enumerate() {
         // Boxes are not walked.
-        let walked = |value: Value| if runs[i].looked > 0 { value } else { Value::Nothing };
-        let counts = [runs[i].looked.into(), runs[i].looks_at.into(), runs[i].active.into()].map(walked);
+        let walked = |value: Value| if runs[i].inspected > 0 { value } else { Value::Nothing };
+        let counts = [runs[i].inspected.into(), runs[i].looks_at.into(), runs[i].active.into()].map(walked);
         let [build, churn, walks] = [0, 1, 2].map(|phase| samples[i].spread(phase));
         let mut row =
             [vec![name.into()], counts.into(), vec![build.into(), churn.into(), walked(walks.into())]]
@@ -113,16 +113,16 @@ fn table(number: u8, set: &Set, frames: usize, walks: usize, runs: &[Run], sampl
 }
 
 /// The measurements of a set: the three phases of each design, in each round.
-struct Measured {
+struct SetTimes {
     set: u8,
     samples: Vec<Samples<3>>,
 }
 
 /// Draws a picture of each phase, using the set that studies the phase, or otherwise the first set that was run.
-fn pictures(findings: &mut Findings, all: &[Measured]) {
+fn pictures(findings: &mut Findings, all: &[SetTimes]) {
     let phases = ["Allocating and freeing", "Churn", "Walks"];
     for (phase, (name, about)) in phases.into_iter().zip([3, 1, 4]).enumerate() {
-        let Some(Measured { set, samples }) = all.iter().find(|ran| ran.set == about).or(all.first()) else {
+        let Some(SetTimes { set, samples }) = all.iter().find(|ran| ran.set == about).or(all.first()) else {
             continue;
         };
         // Boxes, the last design, are not walked.

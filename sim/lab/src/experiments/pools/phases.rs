@@ -57,7 +57,7 @@ pub(super) struct Run {
     pub(super) build: f64,
     pub(super) churn: f64,
     pub(super) walks: f64,
-    pub(super) looked: usize,
+    pub(super) inspected: usize,
     /// The kind of items that a walk inspects; empty if a walk is not possible.
     pub(super) looks_at: &'static str,
     pub(super) active: usize,
@@ -81,7 +81,7 @@ impl Order {
 }
 
 /// Runs a design whose keys stay valid.
-fn named<D: Design>(design: &mut D, set: &Set, order: &Order, walks: usize) -> anyhow::Result<Run> {
+fn run_design<D: Design>(design: &mut D, set: &Set, order: &Order, walks: usize) -> anyhow::Result<Run> {
     let mut failed = None;
     let mut keys: Vec<Option<D::Key>> = Vec::with_capacity(set.allocs);
     let mut live: Vec<D::Key> = Vec::with_capacity(set.allocs);
@@ -119,14 +119,14 @@ fn named<D: Design>(design: &mut D, set: &Set, order: &Order, walks: usize) -> a
 
 fn walk<D: Design>(design: &mut D, walks: usize) -> Run {
     // The first walk after a change may have to build its index, so it is not timed.
-    let (active, looked) = (design.walk(), design.looked());
+    let (active, inspected) = (design.walk(), design.inspected());
     let walks = clock::nanoseconds(|| {
         for _ in 0..walks {
             black_box(design.walk());
             black_box(&mut *design);
         }
     }) / 1e6;
-    Run { looked, looks_at: D::LOOKS_AT, active, walks, ..Run::default() }
+    Run { inspected, looks_at: D::INSPECTED_ITEMS, active, walks, ..Run::default() }
 }
 
 /// Runs the packed array, in which only the index identifies an object.
@@ -178,22 +178,22 @@ pub(super) fn turn(
 ) -> anyhow::Result<Run> {
     let hive = |magazines| Hive::<Particle>::new_in("particle", subsystem, magazines);
     match design {
-        0 => named(&mut Flags::<true>::default(), set, order, walks),
-        1 => named(&mut FreeList::default(), set, order, walks),
+        0 => run_design(&mut Flags::<true>::default(), set, order, walks),
+        1 => run_design(&mut FreeList::default(), set, order, walks),
         2 => packed(set, order, walks),
-        3 => named(&mut SlotMap::<Particle>::new(), set, order, walks),
-        4 => named(&mut Flags::<false>::default(), set, order, walks),
-        5 => named(
+        3 => run_design(&mut SlotMap::<Particle>::new(), set, order, walks),
+        4 => run_design(&mut Flags::<false>::default(), set, order, walks),
+        5 => run_design(
             &mut LivePool::<Particle, HeapArea>::new(HeapArea::new(set.allocs * 25 + 4096, 64)?)?,
             set,
             order,
             walks,
         ),
-        6 => named(&mut hive(Magazines::Off)?, set, order, walks),
-        7 => named(&mut hive(Magazines::default())?, set, order, walks),
+        6 => run_design(&mut hive(Magazines::Off)?, set, order, walks),
+        7 => run_design(&mut hive(Magazines::default())?, set, order, walks),
         _ => {
             let cache = ObjectCache::builder("particle").ctor(Particle::default).build_in(subsystem)?;
-            named(&mut Boxes(&cache), set, order, walks)
+            run_design(&mut Boxes(&cache), set, order, walks)
         }
     }
 }

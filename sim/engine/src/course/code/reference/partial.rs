@@ -25,7 +25,7 @@ fn settle(slabs: &mut Slabs, slab: u32) {
 
 impl Policy for Exercise {
     const NAME: &'static str = "fullest-first";
-    const ABOUT: &'static str = "the fullest slab serves";
+    const DESCRIPTION: &'static str = "the fullest slab serves";
     type Knobs = ();
     const LISTS: &'static [&'static str] = &["1/8", "2/8", "3/8", "4/8", "5/8", "6/8", "7/8", "8/8", "full"];
 

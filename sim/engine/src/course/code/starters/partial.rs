@@ -26,7 +26,7 @@ pub struct Exercise;
 
 impl Policy for Exercise {
     const NAME: &'static str = "mine";
-    const ABOUT: &'static str = "which partial slab";
+    const DESCRIPTION: &'static str = "which partial slab";
     type Knobs = ();
     /// The lists that a slab can be on. You may add more.
     const LISTS: &'static [&'static str] = &["partial", "full"];
