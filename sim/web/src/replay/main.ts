@@ -11,6 +11,7 @@ import { downloadBlob } from '../front/save.ts';
 import { Life, holderSaid } from './follow.ts';
 import { commands, read, written, type Look } from './link.ts';
 import { momentOf, type Moment, type Place } from '../stage/moment.ts';
+import { happened } from '../stage/sentence.ts';
 import { Stage } from '../stage/stage.ts';
 import { nav } from '../nav.ts';
 import { PagesBelow } from './pages.ts';
@@ -357,7 +358,7 @@ class Page {
     const mark = about.marks.find(({ operation }) => operation === view.operation);
     const chip = made('span', { className: `path ${path ?? 'none'}` }, path ?? (mark ? 'mark' : view.operation ? 'nothing' : 'begin'));
     const text = mark && !path ? `The trace is marked here: “${mark.text}”.`
-      : view.operation ? view.steps.map(({ sentence }) => sentence).join(' ')
+      : view.operation ? happened(view)
         : 'Nothing has happened yet: every cache is empty, and no memory is committed. Press play, or step.';
     return made('p', {}, ...(this.sides.length > 1 ? [made('b', {}, `${name} `)] : []), chip, text);
   }

@@ -93,9 +93,9 @@ function tray(c: Colours, own: TrayPlan, colour: string, scale: number): Shape[]
   return shapes;
 }
 
-const listSaid = (tile: Tile): string => {
-  const free = [...tile.objects].filter((letter) => letter === '.').length;
-  return `${free} left in it`;
+const freeSaid = ({ objects }: Tile): string => {
+  const free = [...objects].filter((letter) => letter === '.').length;
+  return free ? `${free} free` : '';
 };
 
 /** A slab, grown to a share of its size. */
@@ -112,7 +112,7 @@ function tile(c: Colours, own: Tile, scale: number, size = 1): Shape[] {
   if (own.head) {
     const small = full.w < 64 * scale;
     shapes.push({ is: 'text', x: full.x + 8, y: full.y + own.head - 5 * scale, text: small ? String(own.page) : `page ${own.page}`, size: 12 * scale, fill: c.ink, alpha });
-    if (full.w >= 120 * scale) shapes.push({ is: 'text', x: full.x + full.w - 8, y: full.y + own.head - 5 * scale, text: listSaid(own), size: 12 * scale, fill: c.quiet, align: 'right', alpha });
+    if (full.w >= 120 * scale) shapes.push({ is: 'text', x: full.x + full.w - 8, y: full.y + own.head - 5 * scale, text: freeSaid(own), size: 12 * scale, fill: c.quiet, align: 'right', alpha });
   }
   for (let index = 0; index < own.objects.length; index++) {
     const letter = own.objects[index]!;
