@@ -42,7 +42,7 @@ export const MAGAZINES: Scripted = {
     '# An empty CPU gets a magazine from the depot', '2 alloc',
     '# CPU 2 goes on without a lock', '2 alloc 3',
     '# A page becomes a slab', '1 alloc',
-    '# Remote frees: CPU 1 frees what CPU 0 allocated', '1 free 4 oldest',
+    '# Remote frees: CPU 1 frees what others allocated', '1 free 4 oldest',
     '# CPU 3 uses its last free objects, and takes eight more from the slab', '3 alloc 6',
     '# Slabs die: all that is free returns, and pages of empty slabs are freed', '2 free 4 newest', '3 free 9 newest', '0 shrink',
     '# Your turn: allocate and free on any CPU. Click an object in use to free it',

@@ -27,7 +27,7 @@ const DOORS: readonly (readonly [href: string, title: string, text: string])[] =
 ];
 
 export async function showStart(root: HTMLElement, wasm: WebAssembly.Module, { values }: Route): Promise<Shown> {
-  const player = new Player(wasm, { name: 'start', begins: BEGINS, pause: 2600, changed });
+  const player = new Player(wasm, { name: 'start', begins: BEGINS, pause: 1800, changed });
   function changed(): void {
     const { lines, at } = player, changed = lines.join(';') !== TOUR.join(';');
     history.replaceState(null, '', link('start', { ...(changed && { do: lines.join(';') }), at: String(at) }));

@@ -130,6 +130,9 @@ export interface Locks {
   pages: boolean;
 }
 
+/** How many CPUs wait for each lock, on average over a run in virtual time. */
+export type Waits = Record<keyof Locks, number>;
+
 export function locksOf(steps: readonly Step[]): Locks {
   const did = steps.flatMap(({ did }) => did), paths = steps.map(({ path }) => path);
   return {

@@ -14,7 +14,7 @@ function sentence(step: Step, view: View): string {
   const object = `an object${view.caches.length > 1 && cache ? ` of ${cache.name}` : ''}`, mapped = path === 'commit' ? ' The system maps memory for it.' : '';
   if (what === 'alloc') {
     const batch = level ? noun(level.objects + 1, 'pointer') : 'pointers', pages = 1 << (cache?.order ?? 0);
-    if (path === 'cpu') return `CPU ${cpu} allocates ${object}. Its magazine hands out a pointer, without a lock${level ? `: ${grouped(level.objects)} left` : ''}.`;
+    if (path === 'cpu') return `CPU ${cpu} allocates ${object}. Its magazine hands out ${level?.objects === 0 ? 'its last' : 'a'} pointer, without a lock${level?.objects ? `: ${grouped(level.objects)} left` : ''}.`;
     if (path === 'depot') return `CPU ${cpu} allocates ${object}, but its magazines are empty. A full magazine comes from the depot, under the depot's lock.`;
     if (path === 'slab') return `CPU ${cpu} allocates ${object}, but its magazines and the depot are empty. ${batch} come from a slab, under the lock of the slabs.`;
     return `CPU ${cpu} allocates ${object}, but no slab has a free one. ${pages > 1 ? `${grouped(pages)} pages become` : 'A page becomes'} a slab, and CPU ${cpu} takes ${batch}.${mapped}`;
