@@ -37,12 +37,12 @@ export async function recorded(wasm: Wasm, script: string, design: string): Prom
 }
 
 /** The mark that was passed last, and what the last operation did. */
-export function told(view: View, marks: readonly Mark[]): (Node | string)[] {
+export function told(view: View, marks: readonly Mark[], sentence = happened(view)): (Node | string)[] {
   const mark = marks.findLast(({ operation }) => operation <= view.operation);
   const step = view.steps.at(-1);
   return [...(mark ? [made('b', {}, /[.!?]$/.test(mark.text) ? mark.text : `${mark.text}.`), made('br')] : []),
     ...(step && mark?.operation !== view.operation
-      ? [made('span', { className: `path ${step.path ?? 'none'}` }, step.path ?? 'nothing'), happened(view)] : [])];
+      ? [made('span', { className: `path ${step.path ?? 'none'}` }, step.path ?? 'nothing'), sentence] : [])];
 }
 
 /** Shows moments: one cache on a stage, or the pages in numbers where there is no cache. */

@@ -137,7 +137,7 @@ export function locksOf(steps: readonly Step[]): Locks {
   const did = steps.flatMap(({ did }) => did), paths = steps.map(({ path }) => path);
   return {
     depot: did.some((what) => what.includes('the depot')) || paths.includes('depot'),
-    slabs: did.some((what) => what.includes('the slabs of its node')) || paths.includes('slab'),
+    slabs: did.some((what) => what.includes('the slab lists of its node')) || paths.includes('slab'),
     pages: did.some((what) => what.includes('the zone')),
   };
 }

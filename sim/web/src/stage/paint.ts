@@ -175,6 +175,8 @@ export function still(c: Colours, plan: Plan, apart: Apart, acting: readonly num
   }
   if (hidden) shapes.push({ is: 'text', x: slabs.x + slabs.w, y: slabs.y - 4, text: `${grouped(hidden)} more slabs are not drawn`, size: 12 * scale, fill: c.quiet, align: 'right' });
   if (pages) {
+    const { x, y, w } = pages.box;
+    if (locks.pages) shapes.push(...(narrow ? lock(c, x + w - 128 * scale, y - 6 * scale, scale, by) : lock(c, 18 + 56 * scale, y + 12 * scale, scale, acting.length ? `CPU ${acting[0]}` : 'locked')));
     for (const { x, y, w, h, is, parts } of pages.cells) {
       if (parts) {
         shapes.push({ is: 'rect', x: x + 0.5, y, w: Math.max(w - 1, 1), h, fill: c.soft });

@@ -12,19 +12,20 @@ export function happened(view: View): string {
 function sentence(step: Step, view: View): string {
   const { cpu, what, path, did } = step, cache = view.caches[step.cache!], level = view.shown.find((own) => own.cache === step.cache)?.cpus[cpu]?.[0];
   const object = `an object${view.caches.length > 1 && cache ? ` of ${cache.name}` : ''}`, mapped = path === 'commit' ? ' The system maps memory for it.' : '';
+  const event = (begins: string) => did.some((text) => text.startsWith(begins));
   if (what === 'alloc') {
-    const batch = level ? noun(level.objects + 1, 'pointer') : 'pointers', pages = 1 << (cache?.order ?? 0);
-    if (path === 'cpu') return `CPU ${cpu} allocates ${object}. Its magazine hands out ${level?.objects === 0 ? 'its last' : 'a'} pointer, without a lock${level?.objects ? `: ${grouped(level.objects)} left` : ''}.`;
-    if (path === 'depot') return `CPU ${cpu} allocates ${object}, but its magazines are empty. A full magazine comes from the depot, under the depot's lock.`;
-    if (path === 'slab') return `CPU ${cpu} allocates ${object}, but its magazines and the depot are empty. ${batch} come from a slab, under the lock of the slabs.`;
-    return `CPU ${cpu} allocates ${object}, but no slab has a free one. ${pages > 1 ? `${grouped(pages)} pages become` : 'A page becomes'} a slab, and CPU ${cpu} takes ${batch}.${mapped}`;
+    const allocates = `CPU ${cpu} allocates ${object}`, batch = level ? noun(level.objects + 1, 'pointer') : 'pointers', pages = 1 << (cache?.order ?? 0);
+    if (path === 'cpu') return `${allocates}. Its magazine hands out ${level?.objects === 0 ? 'its last' : 'a'} pointer, without a lock${level?.objects ? `: ${grouped(level.objects)} left` : ''}.`;
+    if (path === 'depot' || event('takes a magazine')) return `${allocates}, but its magazines are empty. A full magazine comes from the depot, under the depot's lock.${mapped}`;
+    if (path === 'slab' || event('allocates') && !event('adds slab')) return `${allocates}, but its magazines and the depot are empty. It takes ${batch} from a slab, under the lock of the slabs.${mapped}`;
+    return `${allocates}, but no slab has a free one. ${pages > 1 ? `${grouped(pages)} pages become` : 'A page becomes'} a slab, and CPU ${cpu} takes ${batch}.${mapped}`;
   }
   if (what === 'free') {
     const frees = `CPU ${cpu} frees ${object}${step.allocated_on === cpu ? '' : ` that CPU ${step.allocated_on} allocated`}`;
     const returned = did.reduce((sum, text) => sum + Number(/^frees (\d+) objects/.exec(text)?.[1] ?? 0), 0), released = did.filter((text) => text.startsWith('releases slab')).length;
-    if (path === 'cpu') return `${frees}. Its magazine takes the pointer, without a lock${level ? `: ${grouped(level.objects)} of ${grouped(level.room)}` : ''}.`;
-    if (path === 'depot') return `${frees}, but its magazines are full. One magazine goes to the depot, under the depot's lock.`;
-    return `${frees}, but its magazines and the depot are full. ${noun(returned, 'pointer')} return to their slabs, under the lock of the slabs.` +
+    if (path === 'depot' || event('puts a magazine')) return `${frees}, but its magazines are full. One magazine goes to the depot, under the depot's lock.${mapped}`;
+    if (path === 'cpu' || path === 'commit' && !returned) return `${frees}. Its magazine takes the pointer${mapped ? '' : ', without a lock'}${level ? `: ${grouped(level.objects)} of ${grouped(level.room)}` : ''}.${mapped}`;
+    return `${frees}, but its magazines and the depot are full. It returns ${returned ? noun(returned, 'pointer') : 'pointers'} to their slabs, under the lock of the slabs.` +
       `${released ? ` The pages of ${noun(released, 'empty slab')} are freed.` : ''}${mapped}`;
   }
   return what === 'shrink' ? shrunk(step) : step.sentence;
