@@ -219,6 +219,16 @@ function trail(c: Colours, { from, to, count, before, after }: Group, alpha: num
 
 export const trails = (c: Colours, plan: Plan, change: Change, alpha: number): Shape[] => change.groups.flatMap((group) => trail(c, group, alpha, plan));
 
+/** New slabs, if they are too small to have a name. */
+export const births = (c: Colours, { tiles, scale }: Plan, { born }: Change): Shape[] => born.flatMap((page): Shape[] => {
+  const own = tiles.get(page);
+  if (!own || own.head) return [];
+  const { x, y, w, h } = own.box, text = 'new slab', left = x > 90 * scale;
+  return [{ is: 'rect', x: x - 3, y: y - 3, w: w + 6, h: h + 6, r: 4, stroke: c['page-slab'], line: 2.5 },
+    { is: 'rect', x: left ? x - 70 * scale : x + w + 6, y: y + h / 2 - 9 * scale, w: 62 * scale, h: 18 * scale, r: 4, fill: c.card },
+    { is: 'text', x: left ? x - 10 : x + w + 10, y: y + h / 2 + 4 * scale, text, size: 13 * scale, bold: true, fill: c.ink, align: left ? 'right' : 'left' }];
+});
+
 /** Slabs whose pages were freed: where they were. */
 export const ghosts = (c: Colours, before: Plan, { died }: Change): Shape[] => died.flatMap((page): Shape[] => {
   const own = before.tiles.get(page);
@@ -239,6 +249,7 @@ export function moving(c: Colours, before: Plan, after: Plan, change: Change, t:
     const letter = old.objects[id % 65536] ?? '.', box = cellOf(own, id % 65536);
     shapes.push({ is: 'rect', ...box, fill: c.card }, ...cell(c, box, letter, cpuOf(letter)));
   }
+  if (t >= change.growth[1]) shapes.push(...births(c, after, change));
   shapes.push(...trails(c, after, change, 0.35 + 0.4 * share(t, 0.6, 1)));
   for (const { from, to, before: one, after: other, begin, end, count } of change.groups) {
     // A magazine travels as a whole.

@@ -7,7 +7,7 @@ import { apng, type Frame } from './apng.ts';
 import { asSvg, onCanvas, type Shape } from './ink.ts';
 import { change, type Change } from './motion.ts';
 import { holderOf, idOf, locksOf, momentOf, placeOf, type Holder, type Id, type Moment, type Waits } from './moment.ts';
-import { cpuOf, ghosts, joined, legend, moving, NOTHING_APART, still, trails, type Apart } from './paint.ts';
+import { births, cpuOf, ghosts, joined, legend, moving, NOTHING_APART, still, trails, type Apart } from './paint.ts';
 import { atCell, extended, holderSaid, NOTHING, plan, type Extent, type Plan } from './plan.ts';
 import type { View } from '../views.ts';
 
@@ -227,7 +227,7 @@ export class Stage {
     return [...still(colours, after, apart, this.acting(), locksOf(moment.view.steps)), ...legend(colours, after, this.depot)];
   }
   private restShapes(): Shape[] {
-    const shapes = this.change && this.plans ? [...ghosts(colours, this.plans[0], this.change), ...trails(colours, this.plans[1], this.change, 0.75)] : [];
+    const shapes = this.change && this.plans ? [...ghosts(colours, this.plans[0], this.change), ...births(colours, this.plans[1], this.change), ...trails(colours, this.plans[1], this.change, 0.75)] : [];
     for (const id of [this.marked, this.hovered]) if (id !== null && this.plans) shapes.push(...joined(colours, this.plans[1], id));
     return shapes;
   }
