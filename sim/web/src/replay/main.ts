@@ -328,7 +328,7 @@ class Page {
     for (const side of this.sides) {
       const { root, run: { name }, view: own, stage, pages, moment } = side;
       const all = own.caches.reduce((sum, cache) => [sum[0]! + cache.full + cache.partial + cache.empty, sum[1]! + cache.in_magazines + cache.in_depot], [0, 0]);
-      root.querySelector('.design')!.textContent = `${name}: ${noun(all[0]!, 'slab')}, ${noun(all[1]!, 'cached object')}${stage.waits ? '; CPUs that wait for a lock, on average in virtual time' : ''}`;
+      root.querySelector('.design')!.textContent = `${name}: ${noun(all[0]!, 'slab')}, ${noun(all[1]!, 'cached object')}${stage.waits ? '; waits: mean in virtual time' : ''}`;
       const place = this.life?.run === side.run && this.life.place.cache === this.chosen ? this.life.place : null;
       stage.mark(place && place.page, place?.index);
       pages.draw(own.pages, moment?.map ?? NO_MAP);

@@ -163,11 +163,11 @@ export function still(c: Colours, plan: Plan, apart: Apart, acting: readonly num
     for (const one of depot.trays) shapes.push(...tray(c, one, c.depot, scale));
     const full = depot.trays.filter(({ ids }) => ids.length).length, { x, y, w, h } = depot.box, last = depot.trays.at(-1)?.box;
     const free = last ? x + w - last.x - last.w : w;
-    if (locks.depot) shapes.push(...(free > 160 * scale ? lock(c, x + w - 150 * scale, y + h / 2 + 3, scale, by) : narrow ? lock(c, x + w - 128 * scale, y - 7 * scale, scale, by) : lock(c, 18, y + Math.min(h / 2, 44 * scale) + 38 * scale, scale, short)));
+    if (locks.depot) shapes.push(...(free > 160 * scale ? lock(c, x + w - 150 * scale, y + h / 2 + 3, scale, by) : narrow ? lock(c, x + w - 136 * scale, y - 7 * scale, scale, by) : lock(c, 18, y + Math.min(h / 2, 44 * scale) + 38 * scale, scale, short)));
     else if (!full && !narrow && free > 80 * scale) shapes.push({ is: 'text', x: x + w - 14, y: y + h / 2 + 4, text: 'empty', size: 13 * scale, fill: c.quiet, align: 'right' });
   }
   if (locks.slabs && !narrow) shapes.push(...lock(c, 18, slabs.y + Math.min(slabs.h / 2, 44 * scale) + 38 * scale, scale, short));
-  else if (locks.slabs) shapes.push(...lock(c, slabs.x + slabs.w - 128 * scale, slabs.y - 6 * scale, scale, by));
+  else if (locks.slabs) shapes.push(...lock(c, slabs.x + slabs.w - 136 * scale, slabs.y - 6 * scale, scale, by));
   if (!tiles.size) shapes.push({ is: 'text', x: slabs.x + 8, y: slabs.y + 26, text: 'no slab', size: 13 * scale, fill: c.quiet });
   if (plan.uncounted) {
     const { x, y, w, h } = lanes[0]!.box;
@@ -176,7 +176,7 @@ export function still(c: Colours, plan: Plan, apart: Apart, acting: readonly num
   if (hidden) shapes.push({ is: 'text', x: slabs.x + slabs.w, y: slabs.y - 4, text: `${grouped(hidden)} more slabs are not drawn`, size: 12 * scale, fill: c.quiet, align: 'right' });
   if (pages) {
     const { x, y, w } = pages.box;
-    if (locks.pages) shapes.push(...(narrow ? lock(c, x + w - 128 * scale, y - 6 * scale, scale, by) : lock(c, 18 + 56 * scale, y + 12 * scale, scale, acting.length ? `CPU ${acting[0]}` : 'locked')));
+    if (locks.pages) shapes.push(...(narrow ? lock(c, x + w - 136 * scale, y - 6 * scale, scale, by) : lock(c, 18 + 56 * scale, y + 12 * scale, scale, acting.length ? `CPU ${acting[0]}` : 'locked')));
     for (const { x, y, w, h, is, parts } of pages.cells) {
       if (parts) {
         shapes.push({ is: 'rect', x: x + 0.5, y, w: Math.max(w - 1, 1), h, fill: c.soft });
