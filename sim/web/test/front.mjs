@@ -15,7 +15,7 @@ const { length: written } = JSON.parse(run(uslab, 'page', join(folder, 'pages'),
 assert.equal(written, 4);
 const file = resolve(folder, 'pages', 'index.html');
 const address = pathToFileURL(file).href;
-assert(statSync(file).size < 800_000);
+assert(statSync(file).size < 820_000);
 
 
 await drive('front', async (openFile) => {
@@ -257,10 +257,8 @@ await drive('front', async (openFile) => {
       });
       assert(share >= 0.6, `${where}: the stage has ${share.toFixed(2)} of the first screen`);
       assert(below <= height && wide <= width, `${where}: ${below} of ${height} pixels, ${wide} wide`);
-      if (!hash) {
-        const { at } = await view(own);
-        await own.waitForFunction((at) => window.uslab.view().at > at, at, { timeout: 5000 });
-      }
+      const { at } = await view(own);
+      await own.waitForFunction((at) => window.uslab.view().at > at, at, { timeout: 5000 });
       await own.context().close();
     }
   }

@@ -119,6 +119,17 @@ await drive('scale', async (open) => {
   assert.equal(await page.locator('#twin tbody tr').first().locator('td').count(), counts.length);
   await page.click('#twin summary');
 
+  // --- who waits: time waited for each nanosecond is CPUs that wait ---
+  await page.selectOption('#workload', 'pairs');
+  for (const [i, name] of best.entries()) {
+    const own = point('pairs', name, 64), row = page.locator('#waiters > div').nth(i);
+    const wait = ['depot', 'lists', 'zone'].map((lock) => own[lock].waited_ns / own.ns).reduce((a, b) => a + b);
+    assert.equal(await row.locator('b').textContent(), name);
+    assert.equal(await row.locator('rect, path').count(), 64);
+    assert(Math.abs(await row.locator('.waits').count() - wait) <= 0.5, `${name}: ${wait} CPUs wait`);
+    assert(Math.abs(wait - 64 * own.waiting) < 1e-6 * 64, `${wait} of 64 wait, and ${own.waiting} of the time`);
+  }
+
   // --- the link ---
   await page.locator('h1').click();
   for (const key of ['m', 'w', 'x', '2', 'ArrowLeft', 'l']) await page.keyboard.press(key);

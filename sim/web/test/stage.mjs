@@ -9,9 +9,9 @@ import { Engine } from '../built/travel.js';
 
 const [wasm, folder] = process.argv.slice(2);
 const outDir = resolve(folder, 'stage'), source = (name) => new URL(`../src/stage/${name}.ts`, import.meta.url).pathname;
-const names = ['moment', 'plan', 'motion', 'paint', 'ink'];
+const names = ['moment', 'plan', 'motion', 'paint', 'ink', 'sentence'];
 await build({ configFile: false, logLevel: 'error', build: { outDir, emptyOutDir: true, minify: false, target: 'es2023', lib: { entry: Object.fromEntries(names.map((name) => [name, source(name)])), formats: ['es'] } } });
-const [{ momentOf, placeOf, traysOf }, { NOTHING, extended, plan }, { change, onTheWay }, { still, moving, NOTHING_APART }, { asSvg }] =
+const [{ locksOf, momentOf, placeOf, traysOf }, { NOTHING, extended, plan }, { change, onTheWay }, { still, moving, NOTHING_APART }, { asSvg }, { happened }] =
   await Promise.all(names.map((name) => import(pathToFileURL(join(outDir, `${name}.js`)))));
 
 /** The moments of a script, and plans of them at a size. */
@@ -94,6 +94,22 @@ for (const design of [SMALL, 'uslab', 'slub', 'sheaves:sheaf_capacity=8', 'slab'
     }
     assert(moments.at(-1).shown.slabs.length > 0);
   }
+}
+
+// --- the sentence says what the picture shows: the acting CPU, the locks, and how many pointers it has ---
+{
+  const { moments } = await ran(story, SMALL), said = new Set();
+  for (const { view, shown } of moments.slice(1)) {
+    const text = happened(view), locks = locksOf(view.steps), [{ cpu, path, what }] = view.steps;
+    assert(what === 'shrink' ? text.startsWith('All that is free') : text.startsWith(`CPU ${cpu} ${what === 'alloc' ? 'allocates' : 'frees'} an object`), text);
+    assert.equal(text.includes('without a lock'), path === 'cpu', text);
+    assert(!text.includes("the depot's lock") || locks.depot, text);
+    assert(!text.includes('the lock of the slabs') || locks.slabs, text);
+    const left = /: (\d+) (?:left|of)/.exec(text)?.[1];
+    if (left) assert.equal(Number(left), shown.cpus[cpu][0].objects, text);
+    said.add(text.replaceAll(/\d+/g, 'n'));
+  }
+  assert(said.size >= 8, [...said].join('\n'));
 }
 
 // --- a slab keeps its seat while others come and go; the same moment is the same file ---

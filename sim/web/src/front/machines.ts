@@ -21,7 +21,7 @@ export interface Scripted {
   shows: string;
 }
 
-/** Magazines of 8 and a stack of two: as few pointers as show all that happens. */
+/** Two magazines of 8 for each CPU: as few pointers as show all that happens. */
 export const SMALL = 'uslab:capacity=8:stock=0';
 
 /** Commits what is committed once, such as the tables of CPUs, and shrinks. */
@@ -31,20 +31,21 @@ const warm = (cpus: number): string[] => [
 ];
 
 export const MAGAZINES: Scripted = {
-  name: 'magazines', title: 'Magazines on four CPUs', begins: 'CPU 0 allocates', design: SMALL, shows: 'CPU 2 allocates them',
+  name: 'magazines', title: 'Magazines on four CPUs', begins: 'A magazine fills', design: SMALL, shows: 'CPU 2 goes on',
   card: 'Four CPUs, a depot, one cache. Allocate and free on any CPU.',
-  what: 'Four CPUs share one cache of 256-byte objects. Each CPU has a stack of free objects, which has room for two magazines of 8. It allocates and frees there without a lock. ' +
-    'When the stack is full, a magazine goes to the depot, which all CPUs share. When it is empty, it takes one from there. Slabs are the last resort.',
+  what: 'Four CPUs share one cache of 256-byte objects. Each CPU has two magazines, with room for 8 pointers to free objects each. It allocates and frees there without a lock. ' +
+    'When both are full, one goes to the depot, which all CPUs share. When both are empty, one comes from there. Slabs are the last resort.',
   script: [
-    ...warm(4),
-    '# CPU 0 allocates: a slab is made, and its objects come eight at a time', '0 alloc 20',
-    '# A magazine fills: CPU 0 frees to its own stack', '0 free 12 newest',
-    '# A depot visit: the stack is full, and a magazine goes to the depot', '0 free 1 newest',
-    '# CPU 0 goes on: its stack has room again', '0 free 2 newest',
-    '# Remote frees: CPU 1 frees objects that CPU 0 allocated', '1 free 5 oldest',
-    '# CPU 2 allocates them: the magazine comes from the depot', '2 alloc 9',
-    '# CPU 3 frees them', '3 free 9 oldest',
-    '# A slab dies: CPUs and the depot return their objects, and the pages of empty slabs are freed', '0 shrink',
+    ...warm(4), '# Objects are allocated and freed beforehand', '3 alloc 3', '0 alloc 20', '0 free 9 newest',
+    '# A magazine fills: CPU 0 frees three objects', '0 free 3 newest',
+    '# A full magazine goes to the depot', '0 free 1 newest',
+    '# An empty CPU gets a magazine from the depot', '2 alloc',
+    '# CPU 2 goes on without a lock', '2 alloc 3',
+    '# A page becomes a slab', '1 alloc',
+    '# Remote frees: CPU 1 frees what others allocated', '1 free 4 oldest',
+    '# CPU 3 uses its last free objects, and takes eight more from the slab', '3 alloc 6',
+    '# Slabs die: all that is free returns, and pages of empty slabs are freed', '2 free 4 newest', '3 free 9 newest', '0 shrink',
+    '# Your turn: allocate and free on any CPU. Click an object in use to free it',
   ],
 };
 
@@ -61,9 +62,6 @@ export const SLABS: Scripted = {
 };
 
 export const SCRIPTED: readonly Scripted[] = [MAGAZINES, SLABS];
-
-/** Operations after its beginning at which it opens: there is something to see. */
-const OPENS = 10;
 
 export async function showMachine(root: HTMLElement, wasm: WebAssembly.Module, own: Scripted, { values }: Route): Promise<Shown> {
   const facts = made('p', { className: 'quiet' }), chapters = made('ol', { className: 'took chapters' });
@@ -115,7 +113,7 @@ export async function showMachine(root: HTMLElement, wasm: WebAssembly.Module, o
     await player.run(own.script, own.design);
     player.problem.textContent = wrong;
   }
-  player.go(Number(values.get('at') ?? player.begin + OPENS) || 0);
+  player.open(values.get('at'));
   return {
     view: () => ({ at: player.at, view: player.views[player.at] }),
     key: (key, event) => player.key(key, event.code, event.shiftKey),

@@ -3,6 +3,7 @@
 import { grouped, made } from '../draw.ts';
 import { Engine, type Wasm } from '../engine.ts';
 import { momentOf, type Moment } from '../stage/moment.ts';
+import { happened } from '../stage/sentence.ts';
 import { Stage, type Hands } from '../stage/stage.ts';
 import { ordersTable, pagesTable } from '../twin.ts';
 import type { About, Mark, View } from '../views.ts';
@@ -36,12 +37,12 @@ export async function recorded(wasm: Wasm, script: string, design: string): Prom
 }
 
 /** The mark that was passed last, and what the last operation did. */
-export function told(view: View, marks: readonly Mark[]): (Node | string)[] {
+export function told(view: View, marks: readonly Mark[], sentence = happened(view)): (Node | string)[] {
   const mark = marks.findLast(({ operation }) => operation <= view.operation);
   const step = view.steps.at(-1);
   return [...(mark ? [made('b', {}, /[.!?]$/.test(mark.text) ? mark.text : `${mark.text}.`), made('br')] : []),
     ...(step && mark?.operation !== view.operation
-      ? [made('span', { className: `path ${step.path ?? 'none'}` }, step.path ?? 'nothing'), view.steps.map(({ sentence }) => sentence).join(' ')] : [])];
+      ? [made('span', { className: `path ${step.path ?? 'none'}` }, step.path ?? 'nothing'), sentence] : [])];
 }
 
 /** Shows moments: one cache on a stage, or the pages in numbers where there is no cache. */

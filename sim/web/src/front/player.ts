@@ -7,7 +7,7 @@ import { downloadBlob } from './save.ts';
 import { Stepper } from './stepper.ts';
 
 /** Milliseconds that a moment stays: by the level where it was served, and for a new heading. */
-const STAY = { cpu: 60, slow: 700, heading: 900 }, STILL = 700;
+const STAY = { cpu: 60, slow: 700, heading: 400 }, STILL = 700;
 const SPEEDS = [0.5, 1, 2, 4, 8];
 
 export interface Options {
@@ -99,6 +99,11 @@ export class Player {
   /** Goes to a moment of a script that ran just now. */
   go(at: number): void {
     this.stepper.set(this.views.length - 1, at, this.begin);
+  }
+  /** Shows the moment of a link; without one, plays from the beginning. */
+  open(at: string | null): void {
+    this.go(Number(at ?? this.begin) || 0);
+    if (at === null) this.stepper.play();
   }
   attempt(act: () => Promise<void>): Promise<void> {
     return act().catch((error: unknown) => {

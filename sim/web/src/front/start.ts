@@ -13,10 +13,10 @@ const TOUR: readonly string[] = [
   'cpus 4', 'cache buffers 256', '# Memory for tables is committed', '0 alloc 17', '0 free 17', '1 alloc', '1 free', '2 alloc', '2 free', '3 alloc', '3 free', '0 shrink',
   '# Objects are allocated and freed beforehand', '0 alloc 32', '1 free 15', '2 alloc 3', '3 alloc 8', '0 free 2', '3 free 1',
   `# ${BEGINS} allocate and free. Each uses its own magazines: no lock.`, '0 alloc', '2 alloc', '1 free oldest', '0 alloc',
-  '# Both magazines of CPU 1 are full. One goes to the depot, under the depot\'s lock.', '1 free oldest',
-  '# Both magazines of CPU 0 are empty. It takes the full one from the depot.', '0 alloc',
+  '# A full magazine goes to the depot.', '1 free oldest',
+  '# An empty CPU gets a magazine from the depot.', '0 alloc',
   '# CPUs go on without a lock.', '0 alloc', '3 alloc', '2 alloc',
-  '# No free object is left for CPU 3. A page becomes a slab.', '3 alloc',
+  '# A page becomes a slab.', '3 alloc',
   '# Your turn: allocate and free on any CPU. Click an object in use to free it.',
 ];
 
@@ -27,7 +27,7 @@ const DOORS: readonly (readonly [href: string, title: string, text: string])[] =
 ];
 
 export async function showStart(root: HTMLElement, wasm: WebAssembly.Module, { values }: Route): Promise<Shown> {
-  const player = new Player(wasm, { name: 'start', begins: BEGINS, pause: 2600, changed });
+  const player = new Player(wasm, { name: 'start', begins: BEGINS, pause: 1800, changed });
   function changed(): void {
     const { lines, at } = player, changed = lines.join(';') !== TOUR.join(';');
     history.replaceState(null, '', link('start', { ...(changed && { do: lines.join(';') }), at: String(at) }));
@@ -36,9 +36,7 @@ export async function showStart(root: HTMLElement, wasm: WebAssembly.Module, { v
     made('div', { className: 'doors' }, ...DOORS.map(([href, title, text]) => made('a', { className: 'card door', href }, made('h3', {}, title), made('p', {}, text)))));
   await player.attempt(() => player.run(values.get('do')?.split(';') ?? TOUR, SMALL));
   if (!player.views.length) await player.run(TOUR, SMALL);
-  const at = values.get('at');
-  player.go(Number(at ?? player.begin) || 0);
-  if (at === null) player.stepper.play();
+  player.open(values.get('at'));
   return {
     view: () => ({ at: player.at, view: player.views[player.at] }),
     key: (key, event) => player.key(key, event.code, event.shiftKey),

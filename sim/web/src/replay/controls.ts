@@ -23,7 +23,7 @@ export interface Actions {
   lecture(): void;
 }
 
-const SPEEDS = [1, 10, 100, 1000, 10_000, 100_000]; // operations a second
+const SPEEDS = [0, 1, 10, 100, 1000, 10_000, 100_000]; // operations a second; 0: those of the cache on the stage, one at a time
 const MANY = 1000; // operations with Shift
 
 export class Controls {
@@ -33,7 +33,7 @@ export class Controls {
 
   constructor(actions: Actions) {
     const condition = $<HTMLSelectElement>('condition');
-    $<HTMLSelectElement>('speed').append(...SPEEDS.map((n) => new Option(`${grouped(n)} a second`, String(n), n === 1000, n === 1000)));
+    $<HTMLSelectElement>('speed').append(...SPEEDS.map((n) => new Option(n ? `${grouped(n)} a second` : 'one at a time', String(n), !n, !n)));
     $('designs').append(...DESIGNS.map(([name, about]) => made('option', { value: name }, about)));
     $('of').textContent = `of ${grouped(actions.operations)}`;
 

@@ -11,6 +11,7 @@ import { downloadBlob } from '../front/save.ts';
 import { Life, holderSaid } from './follow.ts';
 import { commands, read, written, type Look } from './link.ts';
 import { momentOf, type Moment, type Place } from '../stage/moment.ts';
+import { happened } from '../stage/sentence.ts';
 import { Stage } from '../stage/stage.ts';
 import { nav } from '../nav.ts';
 import { PagesBelow } from './pages.ts';
@@ -19,11 +20,16 @@ import { TimeLine } from './timeline.ts';
 import { drawTwin } from './twin.ts';
 import { runUntil, untilOf, type Condition } from './until.ts';
 import { Virtual } from './virtual.ts';
-import type { View } from '../views.ts';
+import { waiting } from '../scale/waiters.ts';
+import type { Step, View } from '../views.ts';
 
 const TABS = 8; // caches to choose from
 const NO_MAP = new Uint8Array();
 const CALM = 500; // ms between two pictures, where somebody wants little motion
+/** Milliseconds that an operation stays when it is walked to: on its CPU, and beyond it. */
+const STAY = { cpu: 350, slow: 1000 };
+/** The demo that opens the page: operations in all, and those before a slow one; operations that are searched for them. */
+const DEMO = { all: 16, before: 4, searched: 500 };
 
 /** One design, and where it is. */
 interface Side {
@@ -82,7 +88,14 @@ class Page {
         );
       },
     });
-    this.virtual = new Virtual(engine.profiles());
+    this.virtual = new Virtual(engine.profiles(), (outcomes) => {
+      for (const [i, { stage }] of this.sides.entries()) {
+        const at = outcomes[i];
+        stage.waits = at ? { depot: waiting(at.depot, at), slabs: waiting(at.lists, at), pages: waiting(at.zone, at) } : null;
+        stage.redraw();
+      }
+      this.draw();
+    });
     new ResizeObserver(() => this.draw()).observe($('line'));
     $('main').style.setProperty('--top', `${$('main').offsetTop}px`);
     matchMedia('(prefers-color-scheme: dark)').addEventListener('change', () => {
@@ -124,6 +137,7 @@ class Page {
     page.take([run]);
     page.indexed = Promise.all([run.indexed, page.open({ at: Math.round(run.about.operations * 0.3), ...look, design: run.choice.design })]).then(() => {
       if (wrong) problem(wrong);
+      if (look.at === undefined) void page?.demo();
     });
     return page;
   }
@@ -273,21 +287,26 @@ class Page {
     return [this.chosen];
   }
 
-  /** An operation that is not indexed yet is shown when it is; until then, the last one that is. While it plays fast nothing moves on the stage. */
-  private show(n: number, fast = false): void {
+  /**
+   * An operation that is not indexed yet is shown when it is; until then, the last one that is. While it plays fast nothing moves on the stage;
+   * on a walk what an operation moves is seen even if it is not the next one. Returns the milliseconds that it moves.
+   */
+  private show(n: number, how: 'seek' | 'fast' | 'walk' = 'seek'): number {
     const to = Math.min(Math.max(n, 0), this.first.run.about.operations), reach = Math.min(...this.sides.map(({ run }) => run.reach)), at = Math.min(to, reach);
     this.wish = to > reach ? to : null;
+    let ms = 0;
     for (const side of this.sides) {
-      const { run, view, moment, stage } = side, map = NO_MAP;
-      const next = view.operation === at - 1 && moment?.shown?.cache === this.chosen;
+      const { run, view, moment, stage } = side, map = NO_MAP, fast = how === 'fast';
+      const next = view.operation === at - 1 && moment?.shown?.cache === this.chosen, moves = next || how === 'walk';
       // What an operation moved is seen beside the moment before it.
-      const before = next ? moment : fast || !at ? null : momentOf(run.view(at - 1, this.shown), this.chosen, map);
+      const before = next ? moment : fast || !at ? null : momentOf(run.view(at - 1, this.shown), this.chosen, map, moves ? moment ?? undefined : undefined);
       side.view = run.view(at, this.shown);
       side.moment = momentOf(side.view, this.chosen, run.engine.map().slice(), before ?? (fast ? moment ?? undefined : undefined));
-      if (!fast && !next) stage.forget();
-      stage.show(side.moment, before, next && !fast);
+      if (!fast && !moves) stage.forget();
+      ms = Math.max(ms, stage.show(side.moment, before, moves && !fast));
     }
     this.draw();
+    return ms;
   }
 
   private drawTime(): void {
@@ -301,7 +320,7 @@ class Page {
     this.controls.show(this.at, view.time_ns, this.sides.map((side) => side.run.choice), this.commands);
     // While it plays the words change slowly enough to be read.
     const now = performance.now();
-    if (!this.playing || now - this.saidAt > 250) {
+    if (!this.playing || !this.controls.speed || now - this.saidAt > 250) {
       this.saidAt = now;
       const waits = this.wish !== null ? [made('p', { className: 'quiet' }, `Operation ${grouped(this.wish)} is shown when the run is indexed so far.`)] : [];
       $('said').replaceChildren(...this.sides.map((side) => this.said(side)), ...waits);
@@ -309,7 +328,7 @@ class Page {
     for (const side of this.sides) {
       const { root, run: { name }, view: own, stage, pages, moment } = side;
       const all = own.caches.reduce((sum, cache) => [sum[0]! + cache.full + cache.partial + cache.empty, sum[1]! + cache.in_magazines + cache.in_depot], [0, 0]);
-      root.querySelector('.design')!.textContent = `${name}: ${noun(all[0]!, 'slab')}, ${noun(all[1]!, 'cached object')}`;
+      root.querySelector('.design')!.textContent = `${name}: ${noun(all[0]!, 'slab')}, ${noun(all[1]!, 'cached object')}${stage.waits ? '; waits: mean in virtual time' : ''}`;
       const place = this.life?.run === side.run && this.life.place.cache === this.chosen ? this.life.place : null;
       stage.mark(place && place.page, place?.index);
       pages.draw(own.pages, moment?.map ?? NO_MAP);
@@ -356,8 +375,9 @@ class Page {
     const path = view.steps.at(-1)?.path;
     const mark = about.marks.find(({ operation }) => operation === view.operation);
     const chip = made('span', { className: `path ${path ?? 'none'}` }, path ?? (mark ? 'mark' : view.operation ? 'nothing' : 'begin'));
+    const elsewhere = path && !view.steps.some(({ cache }) => cache === this.chosen) ? 'Not on this stage: ' : '';
     const text = mark && !path ? `The trace is marked here: “${mark.text}”.`
-      : view.operation ? view.steps.map(({ sentence }) => sentence).join(' ')
+      : view.operation ? elsewhere + happened(view)
         : 'No operation has run yet: every cache is empty, and no memory is committed. Press play, or step.';
     return made('p', {}, ...(this.sides.length > 1 ? [made('b', {}, `${name} `)] : []), chip, text);
   }
@@ -420,6 +440,7 @@ class Page {
   }
 
   private play(): void {
+    if (!this.controls.speed) return void this.walk();
     this.pause();
     if (this.at >= this.first.run.about.operations) this.show(0);
     this.playing = true;
@@ -434,7 +455,7 @@ class Page {
         last = now;
         const whole = Math.floor(owed);
         owed -= whole;
-        if (whole) this.show(this.at + whole, fast);
+        if (whole) this.show(this.at + whole, fast ? 'fast' : 'seek');
         if (this.at >= this.first.run.about.operations) {
           this.pause();
           return;
@@ -443,6 +464,45 @@ class Page {
       requestAnimationFrame(frame);
     };
     requestAnimationFrame(frame);
+  }
+
+  /** Plays operations on the cache of the stage, one at a time, and passes over those on other caches. */
+  private async walk(count = Infinity): Promise<void> {
+    this.pause();
+    const { signal } = this.search = new AbortController();
+    this.playing = true;
+    this.controls.playing(true);
+    for (let n = 0; n < count; n++) {
+      const to = await this.next(({ steps }) => steps.some(({ cache }) => cache === this.chosen), signal);
+      if (to === null) break;
+      const ms = this.show(to, 'walk'), path = this.first.view.steps.at(-1)?.path;
+      await new Promise((then) => setTimeout(then, ms + (path === 'cpu' ? STAY.cpu + (ms ? 0 : CALM) : STAY.slow)));
+      if (signal.aborted) return;
+    }
+    if (!signal.aborted) this.pause();
+  }
+
+  /** Plays what the page opens with: a few operations on the stage's cache, until the first ones that leave their CPU in the slowest part of the run. */
+  private async demo(): Promise<void> {
+    const { run } = this.first, { signal } = this.search = new AbortController();
+    const from = this.answers.find(({ range }) => range)?.range?.[0] ?? 0;
+    const found = await runUntil(run, { until: 'miss', cache: this.chosen }, from, signal, () => undefined);
+    const own: number[] = [], end = found?.operation ?? from;
+    for (let n = Math.max(end - DEMO.searched, 1); n < end && !signal.aborted; n++) if (run.view(n, []).steps.some(({ cache }) => cache === this.chosen)) own.push(n);
+    if (signal.aborted) return;
+    this.show((own.at(-DEMO.before) ?? end) - 1);
+    await this.walk(DEMO.all);
+  }
+
+  /** The next operation after this one that is as wanted; `null` if there is none, or it was stopped. */
+  private async next(wanted: (view: View) => boolean, signal: AbortSignal): Promise<number | null> {
+    const { run } = this.first, breathe = breather();
+    for (let n = this.at + 1; n <= run.about.operations && !signal.aborted; n++) {
+      if (n > run.reach) await run.indexed;
+      if (wanted(run.view(n, []))) return n;
+      await breathe();
+    }
+    return null;
   }
 
   /** Pauses whatever moves, and says how to stop what comes. */
@@ -463,23 +523,17 @@ class Page {
   /** To the next operation that leaves what its CPU holds, of any cache or of pages. */
   private async nextSlow(): Promise<void> {
     problem('');
-    const signal = this.begin();
-    const { run } = this.first;
-    const breathe = breather();
-    for (let n = this.at + 1; n <= run.about.operations && !signal.aborted; n++) {
-      if (n > run.reach) await run.indexed;
-      const { steps, caches } = run.view(n, []);
-      const slow = steps.find(({ path }) => path && path !== 'cpu');
-      if (slow) {
-        // What somebody chose stays chosen.
-        if (!this.wanted && slow.cache != null && caches[slow.cache]?.size) this.chosen = slow.cache;
-        this.controls.choose(run.about.caches[this.chosen]!);
-        this.go(n);
-        return;
-      }
-      await breathe();
-    }
+    const signal = this.begin(), { run } = this.first, slow = ({ path }: Step) => path && path !== 'cpu';
+    const n = await this.next(({ steps }) => steps.some(slow), signal);
     if (signal.aborted) return;
+    if (n !== null) {
+      const { steps, caches } = run.view(n, []), { cache } = steps.find(slow) ?? {};
+      // What somebody chose stays chosen.
+      if (!this.wanted && cache != null && caches[cache]?.size) this.chosen = cache;
+      this.controls.choose(run.about.caches[this.chosen]!);
+      this.go(n);
+      return;
+    }
     this.go(run.about.operations);
     problem('No slow path is left before the end.');
   }

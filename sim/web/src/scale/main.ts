@@ -8,6 +8,7 @@ import { BEYOND, MEASURES, said, type Measure } from './measures.ts';
 import { line, picture, same, sample, type Axis, type Shown } from './picture.ts';
 import { WORKLOADS, type Profile } from './outcome.ts';
 import type { Curve, ScaleReport } from './report.ts';
+import { legend, waiters, waitersSaid } from './waiters.ts';
 
 const LINEAR = 'Dotted: “linear scaling to any number of CPUs”, which the abstract of Bonwick and Adams, “Magazines and Vmem” (USENIX, 2001), says of the magazine layer; drawn from the first point of magazines01.';
 
@@ -151,6 +152,11 @@ class Page {
           ...(equal(own) ? [made('span', { className: 'quiet' }, ` = ${equal(own)}`)] : [])),
         made('td', {}, said(value(own))),
         ...(beyond ? [made('td', {}, said(value(beyond.find(({ name }) => name === own.name)!)))] : []))))));
+    const at = (name: string) => report.curves.find((own) => own.workload === workload && own.design === name)?.points.find((point) => point.cpus === cpus);
+    $('waiters').replaceChildren(made('h2', {}, 'Who waits'), ...rows.flatMap(({ name }) => {
+      const own = at(name);
+      return own ? [made('div', {}, made('b', {}, name), made('span', { innerHTML: waiters(own) }), made('span', {}, waitersSaid(own)))] : [];
+    }), made('p', { className: 'quiet' }, legend(cpus)));
     if (!rows.length) $('values').append(made('p', { className: 'quiet' }, 'Every design is switched off.'));
     $('caption').textContent = (validated
       ? `Shaded, with filled marks: up to ${validated} CPUs the profile was compared with measurements; beyond them all numbers are simulated.`

@@ -130,11 +130,14 @@ export interface Locks {
   pages: boolean;
 }
 
+/** How many CPUs wait for each lock, on average over a run in virtual time. */
+export type Waits = Record<keyof Locks, number>;
+
 export function locksOf(steps: readonly Step[]): Locks {
   const did = steps.flatMap(({ did }) => did), paths = steps.map(({ path }) => path);
   return {
     depot: did.some((what) => what.includes('the depot')) || paths.includes('depot'),
-    slabs: did.some((what) => what.includes('the slabs of its node')) || paths.includes('slab'),
+    slabs: did.some((what) => what.includes('the slab lists of its node')) || paths.includes('slab'),
     pages: did.some((what) => what.includes('the zone')),
   };
 }

@@ -93,9 +93,9 @@ function tray(c: Colours, own: TrayPlan, colour: string, scale: number): Shape[]
   return shapes;
 }
 
-const listSaid = (tile: Tile): string => {
-  const free = [...tile.objects].filter((letter) => letter === '.').length;
-  return `${free} left in it`;
+const freeSaid = ({ objects }: Tile): string => {
+  const free = [...objects].filter((letter) => letter === '.').length;
+  return free ? `${free} free` : '';
 };
 
 /** A slab, grown to a share of its size. */
@@ -112,7 +112,7 @@ function tile(c: Colours, own: Tile, scale: number, size = 1): Shape[] {
   if (own.head) {
     const small = full.w < 64 * scale;
     shapes.push({ is: 'text', x: full.x + 8, y: full.y + own.head - 5 * scale, text: small ? String(own.page) : `page ${own.page}`, size: 12 * scale, fill: c.ink, alpha });
-    if (full.w >= 120 * scale) shapes.push({ is: 'text', x: full.x + full.w - 8, y: full.y + own.head - 5 * scale, text: listSaid(own), size: 12 * scale, fill: c.quiet, align: 'right', alpha });
+    if (full.w >= 120 * scale) shapes.push({ is: 'text', x: full.x + full.w - 8, y: full.y + own.head - 5 * scale, text: freeSaid(own), size: 12 * scale, fill: c.quiet, align: 'right', alpha });
   }
   for (let index = 0; index < own.objects.length; index++) {
     const letter = own.objects[index]!;
@@ -163,11 +163,11 @@ export function still(c: Colours, plan: Plan, apart: Apart, acting: readonly num
     for (const one of depot.trays) shapes.push(...tray(c, one, c.depot, scale));
     const full = depot.trays.filter(({ ids }) => ids.length).length, { x, y, w, h } = depot.box, last = depot.trays.at(-1)?.box;
     const free = last ? x + w - last.x - last.w : w;
-    if (locks.depot) shapes.push(...(free > 160 * scale ? lock(c, x + w - 150 * scale, y + h / 2 + 3, scale, by) : narrow ? lock(c, x + w - 128 * scale, y - 7 * scale, scale, by) : lock(c, 18, y + Math.min(h / 2, 44 * scale) + 38 * scale, scale, short)));
+    if (locks.depot) shapes.push(...(free > 160 * scale ? lock(c, x + w - 150 * scale, y + h / 2 + 3, scale, by) : narrow ? lock(c, x + w - 136 * scale, y - 7 * scale, scale, by) : lock(c, 18, y + Math.min(h / 2, 44 * scale) + 38 * scale, scale, short)));
     else if (!full && !narrow && free > 80 * scale) shapes.push({ is: 'text', x: x + w - 14, y: y + h / 2 + 4, text: 'empty', size: 13 * scale, fill: c.quiet, align: 'right' });
   }
   if (locks.slabs && !narrow) shapes.push(...lock(c, 18, slabs.y + Math.min(slabs.h / 2, 44 * scale) + 38 * scale, scale, short));
-  else if (locks.slabs) shapes.push(...lock(c, slabs.x + slabs.w - 128 * scale, slabs.y - 6 * scale, scale, by));
+  else if (locks.slabs) shapes.push(...lock(c, slabs.x + slabs.w - 136 * scale, slabs.y - 6 * scale, scale, by));
   if (!tiles.size) shapes.push({ is: 'text', x: slabs.x + 8, y: slabs.y + 26, text: 'no slab', size: 13 * scale, fill: c.quiet });
   if (plan.uncounted) {
     const { x, y, w, h } = lanes[0]!.box;
@@ -175,6 +175,8 @@ export function still(c: Colours, plan: Plan, apart: Apart, acting: readonly num
   }
   if (hidden) shapes.push({ is: 'text', x: slabs.x + slabs.w, y: slabs.y - 4, text: `${grouped(hidden)} more slabs are not drawn`, size: 12 * scale, fill: c.quiet, align: 'right' });
   if (pages) {
+    const { x, y, w } = pages.box;
+    if (locks.pages) shapes.push(...(narrow ? lock(c, x + w - 136 * scale, y - 6 * scale, scale, by) : lock(c, 18 + 56 * scale, y + 12 * scale, scale, acting.length ? `CPU ${acting[0]}` : 'locked')));
     for (const { x, y, w, h, is, parts } of pages.cells) {
       if (parts) {
         shapes.push({ is: 'rect', x: x + 0.5, y, w: Math.max(w - 1, 1), h, fill: c.soft });
@@ -217,6 +219,16 @@ function trail(c: Colours, { from, to, count, before, after }: Group, alpha: num
 
 export const trails = (c: Colours, plan: Plan, change: Change, alpha: number): Shape[] => change.groups.flatMap((group) => trail(c, group, alpha, plan));
 
+/** New slabs, if they are too small to have a name. */
+export const births = (c: Colours, { tiles, scale }: Plan, { born }: Change): Shape[] => born.flatMap((page): Shape[] => {
+  const own = tiles.get(page);
+  if (!own || own.head) return [];
+  const { x, y, w, h } = own.box, text = 'new slab', left = x > 90 * scale;
+  return [{ is: 'rect', x: x - 3, y: y - 3, w: w + 6, h: h + 6, r: 4, stroke: c['page-slab'], line: 2.5 },
+    { is: 'rect', x: left ? x - 70 * scale : x + w + 6, y: y + h / 2 - 9 * scale, w: 62 * scale, h: 18 * scale, r: 4, fill: c.card },
+    { is: 'text', x: left ? x - 10 : x + w + 10, y: y + h / 2 + 4 * scale, text, size: 13 * scale, bold: true, fill: c.ink, align: left ? 'right' : 'left' }];
+});
+
 /** Slabs whose pages were freed: where they were. */
 export const ghosts = (c: Colours, before: Plan, { died }: Change): Shape[] => died.flatMap((page): Shape[] => {
   const own = before.tiles.get(page);
@@ -237,6 +249,7 @@ export function moving(c: Colours, before: Plan, after: Plan, change: Change, t:
     const letter = old.objects[id % 65536] ?? '.', box = cellOf(own, id % 65536);
     shapes.push({ is: 'rect', ...box, fill: c.card }, ...cell(c, box, letter, cpuOf(letter)));
   }
+  if (t >= change.growth[1]) shapes.push(...births(c, after, change));
   shapes.push(...trails(c, after, change, 0.35 + 0.4 * share(t, 0.6, 1)));
   for (const { from, to, before: one, after: other, begin, end, count } of change.groups) {
     // A magazine travels as a whole.

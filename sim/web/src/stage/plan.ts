@@ -1,7 +1,8 @@
 // Where everything is on the stage at one moment: a function of the moment and of the stage's size.
 
 import { grouped } from '../draw.ts';
-import { capacityOf, holderOf, idOf, placeOf, traysOf, type Holder, type Id, type Moment } from './moment.ts';
+import { said } from '../scale/measures.ts';
+import { capacityOf, holderOf, idOf, placeOf, traysOf, type Holder, type Id, type Moment, type Waits } from './moment.ts';
 import { placed, slot, type Box, type TrayPlan } from './trays.ts';
 
 /** A pointer: its centre, half its width, who has it, and the container that it is in. */
@@ -91,8 +92,8 @@ export interface Extent {
 
 export const NOTHING: Extent = { cpus: 1, rooms: [], trays: 0, room: 0, slabs: 0, objects: 1, program: 0, pages: [0, 0] };
 
-/** Pages that are drawn one by one, in lines that begin at multiples of PAGES; pixels from one pointer to the next; CPUs in one row. */
-const MOST_PAGES = 512, PAGES = 64, MOST_PITCH = 30, FEW_CPUS = 8;
+/** Pages that are drawn one by one, in lines that begin at multiples of PAGES; pixels from one pointer to the next; CPUs in one row; pointers of a magazine in one line. */
+const MOST_PAGES = 512, PAGES = 64, MOST_PITCH = 30, FEW_CPUS = 8, FEW_POINTERS = 16;
 
 /** An extent that has room for a moment, too. */
 export function extended(extent: Extent, moment: Moment): Extent {
@@ -137,6 +138,7 @@ export interface Size {
   hands: boolean;
   /** Without a legend. */
   bare?: boolean;
+  waits?: Waits | null;
 }
 
 /** Columns of a slab's cells: rows without a hole if that makes about a square. */
@@ -209,19 +211,21 @@ function stripOf({ extent: { pages: [, count] }, narrow, scale }: Frame, w: numb
   return { whole: false, across, side, high: Math.ceil(count / across) * side };
 }
 
-export function plan(moment: Moment, extent: Extent, { w, h, scale, depot, hands, bare = false }: Size): Plan {
+export function plan(moment: Moment, extent: Extent, { w, h, scale, depot, hands, bare = false, waits = null }: Size): Plan {
   const { shown, seats, view, map } = moment, counts = shown ? view.caches[shown.cache] : undefined;
   const narrow = w < 700, edge = narrow ? 8 : 18, gutter = narrow ? 0 : 140 * scale, head = narrow ? 16 * scale : 0, gap = narrow ? 4 : 14;
   const chips = new Map<Id, Chip>(), frame: Frame = { moment, extent, scale, narrow, hands, chips };
   const left = edge + gutter, wide = w - left - edge, strip = stripOf(frame, w, wide);
-  const foot = bare ? 0 : (narrow ? 34 : w < 1000 * scale ? 38 : 20) * scale, legend: Box = { x: edge, y: h - edge / 2 - foot, w: w - 2 * edge, h: foot };
+  const foot = bare ? 0 : (narrow ? strip?.whole ? 68 : 51 : w < 1000 * scale ? 38 : 20) * scale, legend: Box = { x: edge, y: h - edge / 2 - foot, w: w - 2 * edge, h: foot };
 
-  // Lanes share what the pages leave.
+  const note = (lock: keyof Waits, text: string) => (waits ? `lock: ${said(waits[lock])} CPUs wait` : text);
+  // Lanes share what the pages leave. Large magazines need a higher one.
+  const large = !narrow && capacityOf(moment) > FEW_POINTERS;
   const parts: [name: string, note: string, share: number][] = [
     ['program', 'objects in use', narrow ? 0.11 : 0.13],
-    ['CPUs', depot === 'depot' ? 'magazines, no lock' : extent.rooms.length ? 'own pointers' : 'hold no pointers', narrow ? 0.33 : 0.27],
-    ...(depot ? [[depot, 'shared, one lock', narrow ? 0.17 : 0.14] as [string, string, number]] : []),
-    ['slabs', counts?.size ? `${counts.per_slab} objects of ${grouped(counts.size)} B` : 'blocks of objects', narrow ? 0.36 : 0.4],
+    ['CPUs', depot === 'depot' ? 'magazines, no lock' : extent.rooms.length ? 'own pointers' : 'hold no pointers', narrow ? 0.33 : large ? 0.36 : 0.27],
+    ...(depot ? [[depot, note('depot', 'shared, one lock'), narrow ? 0.17 : 0.14] as [string, string, number]] : []),
+    ['slabs', note('slabs', counts?.size ? `${counts.per_slab} objects of ${grouped(counts.size)} B` : 'blocks of objects'), narrow ? 0.36 : large ? 0.33 : 0.4],
   ];
   const pagesHigh = strip ? Math.max(strip.high + head + (strip.whole && !narrow ? 10 : 2), narrow || strip.whole ? 0 : 40 * scale) : 0;
   const room = legend.y - edge - pagesHigh - gap * parts.length, shares = parts.reduce((sum, [, , share]) => sum + share, 0);
@@ -231,7 +235,7 @@ export function plan(moment: Moment, extent: Extent, { w, h, scale, depot, hands
     y += high + gap;
     return { name, note, box };
   });
-  if (strip) lanes.push({ name: 'pages', note: strip.whole ? `${grouped(map.length)} of 4 KiB` : 'of 4 KiB', box: { x: left, y: y + head, w: wide, h: pagesHigh - head } });
+  if (strip) lanes.push({ name: 'pages', note: note('pages', strip.whole ? `${grouped(map.length)} of 4 KiB` : 'of 4 KiB'), box: { x: left, y: y + head, w: wide, h: pagesHigh - head } });
   const [top, middle] = [lanes[0]!.box, lanes[1]!.box], below = depot ? lanes[2]!.box : null, bottom = lanes[depot ? 3 : 2]!.box;
 
   const cpus = cpusOf(frame, top, middle);

@@ -6,8 +6,8 @@ import { colours, grouped, made, noun } from '../draw.ts';
 import { apng, type Frame } from './apng.ts';
 import { asSvg, onCanvas, type Shape } from './ink.ts';
 import { change, type Change } from './motion.ts';
-import { holderOf, idOf, locksOf, momentOf, placeOf, type Holder, type Id, type Moment } from './moment.ts';
-import { cpuOf, ghosts, joined, legend, moving, NOTHING_APART, still, trails, type Apart } from './paint.ts';
+import { holderOf, idOf, locksOf, momentOf, placeOf, type Holder, type Id, type Moment, type Waits } from './moment.ts';
+import { births, cpuOf, ghosts, joined, legend, moving, NOTHING_APART, still, trails, type Apart } from './paint.ts';
 import { atCell, extended, holderSaid, NOTHING, plan, type Extent, type Plan } from './plan.ts';
 import type { View } from '../views.ts';
 
@@ -63,6 +63,8 @@ export class Stage {
   private plans: [Plan, Plan] | null = null;
   private change: Change | null = null;
   private frame = 0;
+  /** How many CPUs wait for each lock in virtual time; `null`: that is not shown. */
+  waits: Waits | null = null;
   private hovered: Id | null = null;
   /** An object that has a ring. */
   private marked: Id | null = null;
@@ -203,7 +205,7 @@ export class Stage {
       this.plans = this.change = null;
       return;
     }
-    const size = { w, h, scale, depot, hands: this.buttons.length > 0 };
+    const size = { w, h, scale, depot, hands: this.buttons.length > 0, waits: this.waits };
     const after = plan(moment, extent, size), old = before ? plan(before, extent, size) : after;
     this.plans = [old, after];
     this.change = before && change(old, after, moment.view.steps);
@@ -225,7 +227,7 @@ export class Stage {
     return [...still(colours, after, apart, this.acting(), locksOf(moment.view.steps)), ...legend(colours, after, this.depot)];
   }
   private restShapes(): Shape[] {
-    const shapes = this.change && this.plans ? [...ghosts(colours, this.plans[0], this.change), ...trails(colours, this.plans[1], this.change, 0.75)] : [];
+    const shapes = this.change && this.plans ? [...ghosts(colours, this.plans[0], this.change), ...births(colours, this.plans[1], this.change), ...trails(colours, this.plans[1], this.change, 0.75)] : [];
     for (const id of [this.marked, this.hovered]) if (id !== null && this.plans) shapes.push(...joined(colours, this.plans[1], id));
     return shapes;
   }

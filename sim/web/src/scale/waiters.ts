@@ -1,0 +1,32 @@
+// CPUs on average in virtual time: those that work, and those that wait for each lock.
+
+import { grouped, noun } from '../draw.ts';
+import { said } from './measures.ts';
+import type { LockCounts, Outcome } from './outcome.ts';
+
+const LOCKS = [['depot', 'the depot', 'depot-path'], ['lists', 'the lists of slabs', 'slab-path'], ['zone', 'the page allocator', 'pages-path']] as const;
+const SIDE = 10, ACROSS = 32;
+
+/** CPUs that wait for a lock on average: the time that they waited, for each nanosecond of the run. */
+export const waiting = ({ waited_ns }: LockCounts, { ns }: Outcome): number => (ns ? waited_ns / ns : 0);
+
+export function waitersSaid(at: Outcome): string {
+  const parts = LOCKS.filter(([key]) => waiting(at[key], at) >= 0.005).map(([key, name]) => `${said(waiting(at[key], at))} for ${name}`);
+  return parts.length ? `of ${noun(at.cpus, 'CPU')} wait ${parts.join(', ')}` : `of ${noun(at.cpus, 'CPU')} none waits`;
+}
+
+/** A square for each CPU. */
+export function waiters(at: Outcome): string {
+  // Whole CPUs, so that their sum is right.
+  let sum = 0;
+  const ends = LOCKS.map(([key]) => Math.round(sum += waiting(at[key], at)));
+  const cells = Array.from({ length: at.cpus }, (_, i) => {
+    const place = at.cpus - 1 - i, lock = ends.findIndex((end) => place < end), x = i % ACROSS * (SIDE + 2), y = Math.floor(i / ACROSS) * (SIDE + 2);
+    return lock < 0 ? `<rect class="works" x="${x}" y="${y}" width="${SIDE}" height="${SIDE}" rx="2"/>`
+      : `<path class="waits" style="stroke: var(--${LOCKS[lock]![2]})" d="M${x + 1} ${y + 1}h${SIDE - 2}v${SIDE - 2}h${2 - SIDE}zM${x + 3} ${y + SIDE / 2}h${SIDE - 6}"/>`;
+  });
+  const w = Math.min(at.cpus, ACROSS) * (SIDE + 2), h = Math.ceil(at.cpus / ACROSS) * (SIDE + 2);
+  return `<svg viewBox="0 0 ${w} ${h}" width="${w}" height="${h}" aria-hidden="true">${cells.join('')}</svg>`;
+}
+
+export const legend = (cpus: number): string => `At ${grouped(cpus)} CPUs, on average in virtual time: a filled square is a CPU that works, an open one a CPU that waits for a lock, in the colour of its level. One CPU holds each lock that others wait for.`;
