@@ -127,7 +127,7 @@ extern "C" fn demo() -> usize {
 /// Generates a random script for the demo whose name is in [`room`]: see [`script`](demos::Name::script). Writes the
 /// commands as JSON; returns the length of the JSON. Returns 0 if the demo is unknown or memory is short.
 #[unsafe(no_mangle)]
-extern "C" fn script(seed: u32, commands: usize) -> usize {
+extern "C" fn random_script(seed: u32, commands: usize) -> usize {
     let text = TEXT.with_borrow_mut(core::mem::take);
     let name = demos::Name::ALL.into_iter().find(|name| name.name().as_bytes() == text);
     let script = name.and_then(|name| name.script(seed.into(), commands).ok());

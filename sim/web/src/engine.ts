@@ -18,7 +18,7 @@ interface Exports {
   open_script(): number;
   demos(): number;
   demo(): number;
-  script(seed: number, commands: number): number;
+  random_script(seed: number, commands: number): number;
   race(seed: number, requests: number): number;
   course(seed: number): number;
   answer(seed: number, question: number): number;
@@ -153,7 +153,7 @@ export class Lab {
   /** Random commands for a demo. */
   script(name: Name, seed: number, commands: number): string[] {
     put(this.exports, new TextEncoder().encode(name));
-    return JSON.parse(textOf(this.exports, this.exports.script(seed, commands)));
+    return JSON.parse(textOf(this.exports, this.exports.random_script(seed, commands)));
   }
   /** The same requests at random to several allocators. */
   race(seed: number, requests: number): Race {
