@@ -1,6 +1,6 @@
 // An allocator of the lab that is driven by hand.
 
-import { grouped, made } from '../draw.ts';
+import { grouped, made, noun } from '../draw.ts';
 import type { Lab } from '../engine.ts';
 import type { About, Scene } from '../scenes.ts';
 import { seedOf } from './kept.ts';
@@ -85,15 +85,11 @@ export function showDemo(root: HTMLElement, lab: Lab, about: About, { values }: 
     const scene = scenes[stepper.at]!;
     const command = commands[stepper.at - 1];
     said.replaceChildren(...(command ? [made('code', { className: scene.refused ? 'refused' : '' }, command), ' '] : []),
-      scene.said || 'Nothing has been done yet. Play the script, or do something yourself.');
-    const before = stepper.at ? named(scenes[stepper.at - 1]!) : [];
-    picture.replaceChildren(memory(scene, rows, {
-      fresh: namesIn(scene).filter((name) => !before.includes(name)),
-      pick: about.takes.some((takes) => takes.startsWith('free')) ? (block) => act(`free ${block}`) : undefined,
-    }));
+      scene.said || 'No command has run yet. Play the script, or run a command.');
+    drawSteps();
     kinds.replaceChildren(legend(scene.parts, about.name === 'layout' ? { used: 'loaded and used', free: 'not loaded' } : {}));
     const { holes } = scene;
-    const free: [string, string][] = holes.total ? [['free', `${grouped(holes.total)} bytes in ${grouped(holes.count)} pieces, the largest ${grouped(holes.largest)}`]] : [];
+    const free: [string, string][] = holes.total ? [['free', `${grouped(holes.total)} bytes in ${noun(holes.count, 'piece')}, the largest ${grouped(holes.largest)}`]] : [];
     facts.replaceChildren(...[...free, ...scene.facts].flatMap(([name, value]) => [made('dt', {}, name), made('dd', {}, value)]));
     took.replaceChildren(...commands.map((own, i) => {
       const step = made('button', { type: 'button', onclick: () => stepper.go(i + 1) }, own);

@@ -7,7 +7,7 @@ import { pictured } from '../stage/stage.ts';
 import { SCRIPTED } from './machines.ts';
 import { recorded } from './moments.ts';
 import { link } from './route.ts';
-import { picture as shape } from './shapes/shape.ts';
+import { preview } from './shapes/shape.ts';
 
 /** Pixels of a card's picture of a stage. */
 const WIDE = 640, HIGH = 360;
@@ -19,7 +19,7 @@ export async function showPlay(root: HTMLElement, wasm: WebAssembly.Module, lab:
   const comparisons = ['layout'];
   const demos = (own: (name: string) => boolean) => lab.demos.filter(({ name }) => own(name)).map(({ name, title, what, script, telling }) => {
     const [before, scene] = lab.play(name, script.slice(0, telling)).slice(-2) as [Scene, Scene];
-    return card(link('demo', { name }), title, what, shape({ before, scene, done: scene.structure?.steps.length ?? 0 }));
+    return card(link('demo', { name }), title, what, preview({ before, scene, done: scene.structure?.steps.length ?? 0 }));
   });
   const machines = await Promise.all(SCRIPTED.map(async ({ name, title, card: text, design, script, shows }) => {
     const recording = await recorded(wasm, script.join('\n'), design), { marks } = recording.about;

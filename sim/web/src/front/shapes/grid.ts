@@ -7,7 +7,7 @@ import { arrow, box, FONT, frameOf, type Look, text } from './ink.ts';
 const ROW = 26, CELL = 22, HEAD = 22, GAP = 34;
 
 export function grid(look: Look, width: number): readonly [number, Node[]] {
-  const { now, shape, scene, fresh } = frameOf<'grid'>(look);
+  const { steps, now, shape, scene, fresh } = frameOf<'grid'>(look);
   const rows = shape.rows.length, narrow = width < 700;
   const label = 46, bit = 24, first = label + bit + 22, wide = narrow ? 38 : 62, count = shape.rows[0]!.cells.length, lists = first + count * wide + 20;
   const y = (row: number) => HEAD + (rows - 1 - row) * ROW, foot = HEAD + rows * ROW + GAP;
@@ -17,16 +17,18 @@ export function grid(look: Look, width: number): readonly [number, Node[]] {
   const scanned = (row: number | null, cell: number) => now?.is === 'word' && now.row === row && cell >= now.from;
   const at = now && 'at' in now && now.is !== 'split' ? now.at : null;
 
+  /** The bits that the scans found, and the class at which the search began. */
+  const trail = (row: number | null, cell: number) => steps.some(({ on }) => on.is === 'class' && on.row === row && on.cell === cell || on.is === 'word' && on.row === row && on.found === cell);
   shape.rows.forEach((row, fl) => {
     const scan = scanned(null, fl);
     nodes.push(text(label - 6, y(fl) + 16, grouped(row.from), 'size'));
-    nodes.push(box({ x: label, y: y(fl), w: bit, h: CELL }, `bit${row.bit ? ' set' : ''}${scan ? ' scan' : ''}${scan && now?.is === 'word' && now.found === fl ? ' lit' : ''}`, row.bit ? '1' : '0'));
+    nodes.push(box({ x: label, y: y(fl), w: bit, h: CELL }, `bit${row.bit ? ' set' : ''}${scan ? ' scan' : ''}${scan && now?.is === 'word' && now.found === fl ? ' lit' : trail(null, fl) ? ' trail' : ''}`, row.bit ? '1' : '0'));
     if (row.bit) lines.push(arrow([[label + bit, y(fl) + CELL / 2], [first - 3, y(fl) + CELL / 2]], now?.is === 'word' && now.row === fl && now.from === 0 ? 'lit' : 'quiet'));
     let end = lists;
     row.cells.forEach((cell, sl) => {
       const scan = scanned(fl, sl), found = scan && now?.is === 'word' && now.found === sl;
       const begins = now?.is === 'class' && now.row === fl && now.cell === sl, owns = at !== null && cell.list.some((block) => block.at === at);
-      nodes.push(box({ x: first + sl * wide, y: y(fl), w: wide - 3, h: CELL }, `bit${cell.bit ? ' set' : ''}${scan ? ' scan' : ''}${begins || found || owns ? ' lit' : ''}`,
+      nodes.push(box({ x: first + sl * wide, y: y(fl), w: wide - 3, h: CELL }, `bit${cell.bit ? ' set' : ''}${scan ? ' scan' : ''}${begins || found || owns ? ' lit' : trail(fl, sl) ? ' trail' : ''}`,
         narrow ? (cell.bit ? '1' : '0') : `${cell.bit ? '1' : '0'}  ${grouped(cell.from)}`, `list of ${grouped(cell.from)}: ${cell.list.length ? `${cell.list.length} free` : 'empty'}`));
       let from = first + sl * wide + wide - 3;
       for (const block of cell.list) {
@@ -44,6 +46,6 @@ export function grid(look: Look, width: number): readonly [number, Node[]] {
   });
   if (now?.is === 'word' && now.row === null && now.found === null) nodes.push(text(label + bit + 4, y(rows - 1) + 16, '✗', 'now start'));
   const memory = bar(scene, { x: 0, y: foot, width, rows: 1 }, { fresh, pick: look.pick });
-  if (at !== null && now && 'bytes' in now && now.is !== 'word') memory.push(box({ x: x(at), y: foot, w: Math.max(now.bytes / total * width, 3), h: BAR }, 'outline'));
+  if (at !== null && now && 'bytes' in now) memory.push(box({ x: x(at), y: foot, w: Math.max(now.bytes / total * width, 3), h: BAR }, 'outline'));
   return [foot + heightOf(1), [...lines, ...nodes, ...memory]];
 }

@@ -23,6 +23,5 @@ export function head(look: Look, width: number): readonly [number, Node[]] {
       box({ x: Math.min(x(mark.at), width - w), y, w, h: FLAG }, mark.stale ? 'ghost' : 'bit', said));
   });
   const memory = bar(scene, { x: 0, y: TOP, width, rows: 1 }, { fresh, pick: look.pick });
-  // A position without a block is drawn over the free memory.
-  return [below + 8 + Math.max(shape.marks.length, 1) * (FLAG + 4), [...memory, ...nodes, ...(shape.marks.length ? [] : [text(0, below + 14, '', 'note')])]];
+  return [below + 8 + Math.max(shape.marks.length, 1) * (FLAG + 4), [...memory, ...nodes]];
 }

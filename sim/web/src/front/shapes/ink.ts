@@ -59,7 +59,7 @@ export function arrow(points: readonly (readonly [x: number, y: number])[], kind
   const [[x0, y0], [x1, y1]] = [points.at(-2)!, points.at(-1)!];
   const turn = Math.atan2(y1 - y0, x1 - x0), at = (angle: number, length: number) => `${x1 - length * Math.cos(turn + angle)} ${y1 - length * Math.sin(turn + angle)}`;
   const d = curve && points.length === 3 ? `M${points[0]!.join(' ')}Q${points[1]!.join(' ')} ${points[2]!.join(' ')}` : `M${points.map((point) => point.join(' ')).join('L')}`;
-  return svg('g', { class: `arrow ${kind}` }, svg('path', { d }), svg('path', { class: 'tip', d: `M${x1} ${y1}L${at(0.45, 8)}L${at(-0.45, 8)}z` }));
+  return svg('g', { class: `arrow ${kind}` }, svg('path', { d }), svg('path', { class: 'point', d: `M${x1} ${y1}L${at(0.45, 8)}L${at(-0.45, 8)}z` }));
 }
 
 /** The bits of an address, with one of them marked. */

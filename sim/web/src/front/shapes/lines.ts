@@ -12,7 +12,7 @@ export function lines(look: Look, width: number): readonly [number, Node[]] {
   const rows = Math.max(...shape.arrays.map(({ loaded }) => loaded.length)), high = HEAD + rows * (HIGH + 3) + 12;
   shape.arrays.forEach(({ layout, fields, used, loaded }, i) => {
     const left = i % across * panel, top = Math.floor(i / across) * high, count = loaded.filter(Boolean).length;
-    const share = Math.round(100 * used.filter(Boolean).length * 4 / (count * shape.line));
+    const share = Math.floor(100 * used.filter(Boolean).length * 4 / (count * shape.line));
     nodes.push(text(left, top + 14, `${layout}${i === array ? ', this walk' : ''}`, `start strong${i === array ? ' now' : ''}`), text(left, top + 31, `loads ${count} of ${loaded.length} lines, uses ${share} % of them`, 'start'));
     loaded.forEach((line, row) => {
       const y = top + HEAD + row * (HIGH + 3), shown = line && (i !== array || done.has(row));

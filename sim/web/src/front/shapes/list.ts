@@ -30,7 +30,7 @@ export function list(look: Look, width: number): readonly [number, Node[]] {
   const best = walked.findLastIndex(({ kept }) => kept);
   let free = 0;
   walked.forEach(({ at, bytes, kept }, i) => {
-    const said = `${i + 1}: ${grouped(bytes)} ${kept ? (i === best ? '✓' : '✓ ·') : '✗'}`, w = FONT * said.length;
+    const said = `${i + 1}: ${grouped(bytes)} ${kept ? '✓' : '✗'}`, w = FONT * said.length;
     const middle = Math.max(Math.min(x(at + bytes / 2), width - w / 2), w / 2, free + w / 2);
     free = middle + w / 2 + 6;
     nodes.push(text(middle, TOP + heightOf(1) + 12, said, kept && i === best ? 'now' : 'note mid'));

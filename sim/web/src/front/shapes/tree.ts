@@ -80,11 +80,11 @@ export function tree(look: Look, width: number): readonly [number, Node[]] {
   }
   for (const key of inner) {
     const [at, bytes] = key.split(' ').map(Number) as [number, number], half = bytes / 2;
-    const lit = now?.is === 'split' && now.bytes === half && now.at - half === at;
+    const lit = now?.is === 'split' && now.bytes === half && now.at - half === at, trail = steps.some(({ on }) => on.is === 'split' && on.bytes === half && on.at - half === at);
     nodes.push(box({ x: x(at) + 1, y: row(bytes), w: bytes / total * wide - 2, h: BOX }, 'split', 'split', `${grouped(bytes)} bytes at ${grouped(at)}, split`));
     for (const to of [at, at + half]) {
       const from: [number, number] = [x(at + half) + (to === at ? -6 : 6), row(bytes) + BOX], end: [number, number] = [x(to + half / 2), row(half)];
-      lines.push(lit ? arrow([from, end], 'lit') : arrow([from, end], 'quiet'));
+      lines.push(arrow([from, end], lit ? 'lit' : trail && to === at ? 'trail' : 'quiet'));
     }
   }
   // A merge moves up: from both buddies to the block that they become.
