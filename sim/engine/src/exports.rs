@@ -124,6 +124,17 @@ extern "C" fn demo() -> usize {
         .unwrap_or_default())
 }
 
+/// Generates a random script for the demo whose name is in [`room`]: see [`script`](demos::Name::script). Writes the
+/// commands as JSON; returns the length of the JSON. Returns 0 if the demo is unknown or memory is short.
+#[unsafe(no_mangle)]
+extern "C" fn random_script(seed: u32, commands: usize) -> usize {
+    let text = TEXT.with_borrow_mut(core::mem::take);
+    let name = demos::Name::ALL.into_iter().find(|name| name.name().as_bytes() == text);
+    let script = name.and_then(|name| name.script(seed.into(), commands).ok());
+    let script = script.map(|script| script.iter().map(ToString::to_string).collect::<Vec<_>>());
+    say(script.and_then(|script| serde_json::to_vec(&script).ok()).unwrap_or_default())
+}
+
 /// Generates one sequence of random requests, which all racing demos run: see [`Race`](demos::Race). Writes the result
 /// as JSON; returns the length of the JSON.
 #[unsafe(no_mangle)]

@@ -76,10 +76,14 @@ export function svg<K extends keyof SVGElementTagNameMap>(tag: K, own: Attribute
   return element;
 }
 
-/** A picture as wide as its place, in pixels, so that its texts and bars are as large everywhere. `parts` says what is in it at a width. */
-export function drawing(own: Attributes & { height: number }, parts: (width: number) => Node[]): SVGSVGElement {
+/** A picture as wide as its place, in pixels, so that its texts and bars are as large everywhere. `parts` returns its height and elements at a width. */
+export function drawing(own: Attributes, parts: (width: number) => readonly [height: number, Node[]]): SVGSVGElement {
   const root = svg('svg', { ...own, role: 'img', width: '100%' });
-  const draw = (width: number) => root.replaceChildren(...parts(width));
+  const draw = (width: number) => {
+    const [height, nodes] = parts(width);
+    root.setAttribute('height', String(height));
+    root.replaceChildren(...nodes);
+  };
   draw(800);
   new ResizeObserver(([entry]) => {
     if (entry?.contentRect.width) draw(entry.contentRect.width);

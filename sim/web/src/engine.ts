@@ -18,6 +18,7 @@ interface Exports {
   open_script(): number;
   demos(): number;
   demo(): number;
+  random_script(seed: number, commands: number): number;
   race(seed: number, requests: number): number;
   course(seed: number): number;
   answer(seed: number, question: number): number;
@@ -148,6 +149,11 @@ export class Lab {
   play(name: Name, commands: readonly string[]): Scene[] {
     put(this.exports, new TextEncoder().encode([name, ...commands].join('\n')));
     return JSON.parse(textOf(this.exports, this.exports.demo()));
+  }
+  /** Random commands for a demo. */
+  script(name: Name, seed: number, commands: number): string[] {
+    put(this.exports, new TextEncoder().encode(name));
+    return JSON.parse(textOf(this.exports, this.exports.random_script(seed, commands)));
   }
   /** The same requests at random to several allocators. */
   race(seed: number, requests: number): Race {

@@ -12,11 +12,13 @@ what: string,
 takes: Array<string>,
 /** Commands that show how the allocator works. */
 script: Array<string>,
+/** The number of the script's commands after which a page opens: the last of them is the most telling one. */
+telling: number,
 /** `true` if the allocator serves any size, so that it can serve the requests of a race. */
 races: boolean, };
 
 /** A demo of one allocator. */
-export type Name = "linear" | "stack" | "pool" | "lazy-pool" | "first-fit" | "best-fit" | "buddy" | "tlsf" | "handles" | "handles-wrap" | "layout";
+export type Name = "linear" | "stack" | "pool" | "lazy-pool" | "first-fit" | "best-fit" | "buddy" | "tlsf" | "handles" | "handles-wrap" | "packed" | "layout";
 
 /** The state of a demo after a command. */
 export type Scene = {
@@ -28,6 +30,8 @@ refused: boolean,
 parts: Array<Part>,
 /** The number of free pieces, the largest piece, and the sum of all pieces; headers and tags do not count. */
 holes: Holes,
+/** The allocator's data structure; `None` if the demo has no data structure besides the memory. */
+structure: Structure | null,
 /** Figures of the demo for which no field exists, by name. */
 facts: Array<[string, string]>, };
 
@@ -57,3 +61,186 @@ export type Race = {
 commands: Array<string>,
 /** Each allocator, with the state of its memory before the first request and after each request. */
 scenes: Array<[Name, Array<Scene>]>, };
+
+/** The data structure of a demo's allocator, read from the allocator after a command. */
+export type Structure = {
+/** The data structure. */
+shape: Shape,
+/** The steps of the last command, in their order. */
+steps: Array<Step>,
+/** The data structure as lines of text. */
+text: Array<string>, };
+
+/** A data structure. Positions and sizes are in bytes; the sizes of blocks include their headers and tags. */
+export type Shape = { "is": "tree",
+/** The size of the smallest block. */
+unit: number,
+/** The positions of the free blocks, by list. The blocks of each list are twice as large as the blocks of the list before. */
+lists: Array<Array<number>>, } | { "is": "grid",
+/** The first level: one row for each power of two. */
+rows: Array<Row>, } | { "is": "list",
+/** The free blocks in the order of the list. */
+blocks: Array<FreeBlock>, } | { "is": "chain",
+/** The size of a slot. */
+slot: number,
+/** The numbers of the free slots in the order of the list. */
+list: Array<number>,
+/** The number of slots that are or were in the list; later slots were never written. */
+opened: number,
+/** The slot to which the last link leads; `None` if the last link is null. */
+end: number | null, } | { "is": "head",
+/** The position. */
+head: number,
+/** The saved positions. */
+marks: Array<Mark>, } | { "is": "slots",
+/** The handles, in the order in which they were returned. */
+handles: Array<Named>,
+/** The slots. */
+slots: Array<Slot>,
+/** The last generation of a slot. */
+last: number, } | { "is": "packed",
+/** The handles, in the order in which they were returned. */
+handles: Array<Named>,
+/** The place of each slot's value in `values`. */
+places: Array<number | null>,
+/** The values without gaps. */
+values: Array<string>,
+/** The array with holes. */
+holes: Array<string | null>,
+/** The number of places that a walk over `values` reads. */
+reads: number,
+/** The number of places that a walk over `holes` reads. */
+checks: number, } | { "is": "lines",
+/** The names of the fields. */
+names: Array<string>,
+/** The arrays of each memory layout. */
+arrays: Array<Lines>,
+/** The size of a cache line. */
+line: number, };
+
+/** A power of two, and its size classes. */
+export type Row = {
+/** The smallest size. */
+from: number,
+/** The bit of the first level. */
+bit: boolean,
+/** The size classes. */
+cells: Array<Cell>, };
+
+/** A size class. */
+export type Cell = {
+/** The smallest size. */
+from: number,
+/** The bit of the second level. */
+bit: boolean,
+/** The free blocks in the order of the list. */
+list: Array<FreeBlock>, };
+
+/** A free block. */
+export type FreeBlock = {
+/** The position. */
+at: number,
+/** The size. */
+bytes: number, };
+
+/** A saved position of a head. */
+export type Mark = {
+/** The marker's name. */
+name: string,
+/** The position. */
+at: number,
+/** `true` if the allocator refuses the marker, because the head has been below it. */
+stale: boolean, };
+
+/** A handle. */
+export type Named = {
+/** The handle's name, which is also the name of its object. */
+name: string,
+/** The slot's number. */
+slot: number,
+/** The generation. */
+generation: number,
+/** The object that the table returns for the handle. */
+finds: string | null, };
+
+/** A slot of a handle table. */
+export type Slot = {
+/** The current generation, or the next one if the slot is free; `None` if the slot was never in use. */
+generation: number | null,
+/** The object in the slot. */
+object: string | null,
+/** `true` if the slot has used up its generations. */
+retired: boolean, };
+
+/** An array of structs, or the arrays of their fields, in cache lines. */
+export type Lines = {
+/** The name of the memory layout. */
+layout: string,
+/** The field of each number in memory, from the first line to the last, as an index in the names. */
+fields: Array<number>,
+/** The numbers that the walk uses. */
+used: Array<boolean>,
+/** The lines that the walk loads. */
+loaded: Array<boolean>, };
+
+/** A step of a command. */
+export type Step = {
+/** A sentence about the step. */
+said: string,
+/** The place of the step in the data structure. */
+on: On, };
+
+/** The place of a step in the data structure. */
+export type On = { "is": "list",
+/** The size of the list's blocks. */
+bytes: number,
+/** `true` if the list has a block. */
+found: boolean, } | { "is": "class",
+/** The row. */
+row: number,
+/** The cell in the row. */
+cell: number, } | { "is": "word",
+/** The row; `None` for the first level. */
+row: number | null,
+/** The first bit of the scan. */
+from: number,
+/** The bit that the scan found. */
+found: number | null, } | { "is": "inspect",
+/** The position. */
+at: number,
+/** The size. */
+bytes: number,
+/** `true` if the search keeps the block. */
+kept: boolean, } | { "is": "split",
+/** The position. */
+at: number,
+/** The size. */
+bytes: number, } | { "is": "neighbour",
+/** The position. */
+at: number,
+/** The size. */
+bytes: number,
+/** `true` if the neighbour was free, so that both became one block. */
+merged: boolean, } | { "is": "take",
+/** The position. */
+at: number,
+/** The size. */
+bytes: number, } | { "is": "put",
+/** The position. */
+at: number,
+/** The size. */
+bytes: number, } | { "is": "head",
+/** The position before the step. */
+from: number,
+/** The position after the step. */
+to: number, } | { "is": "handle",
+/** The handle's name. */
+name: string, } | { "is": "line",
+/** The index of the memory layout. */
+array: number,
+/** The line's number. */
+line: number, } | { "is": "value",
+/** The place before the step. */
+from: number,
+/** The place after the step. */
+to: number, };

@@ -15,7 +15,7 @@ const { length: written } = JSON.parse(run(uslab, 'page', join(folder, 'pages'),
 assert.equal(written, 4);
 const file = resolve(folder, 'pages', 'index.html');
 const address = pathToFileURL(file).href;
-assert(statSync(file).size < 820_000);
+assert(statSync(file).size < 900_000);
 
 
 await drive('front', async (openFile) => {
@@ -131,10 +131,10 @@ await drive('front', async (openFile) => {
   await page.goto(`${address}#play`);
   await page.waitForSelector('.cards');
   const demos = await page.locator('.card[href*="demo"]').evaluateAll((cards) => cards.map((card) => card.hash));
-  assert(demos.length >= 11);
+  assert(demos.length >= 12);
   for (const hash of demos) {
     const name = new URLSearchParams(hash.slice(1)).get('name');
-    await page.goto(address + hash);
+    await page.goto(`${address + hash}&at=0`);
     await page.waitForFunction(() => window.uslab.view()?.command === null);
     const own = demo(name);
     for (const { command, ...scene } of own) {

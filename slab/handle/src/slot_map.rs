@@ -185,6 +185,10 @@ impl<T, W: Word, const GENERATION_BITS: u32> SlotMap<T, W, GENERATION_BITS> {
     pub fn retired(&self) -> u64 {
         self.slots.retired()
     }
+    /// See [`HandleTable::generation_at`](super::HandleTable::generation_at).
+    pub fn generation_at(&self, index: usize) -> Option<u32> {
+        self.slots.generation_at(index)
+    }
     /// See [`HandleTable::fresh_generation`](super::HandleTable::fresh_generation).
     pub fn fresh_generation(&self) -> Option<u32> {
         self.slots.fresh_generation()

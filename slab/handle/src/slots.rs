@@ -191,6 +191,10 @@ impl<W: Word, const G: u32> Slots<W, G> {
         let handle = Handle::from_bits(*self.words.get(index)?)?;
         (handle.index() as usize == index).then_some(handle)
     }
+    /// Generation of a slot: its life in use, its next life, or, if it is retired, its last life.
+    pub(super) fn generation_at(&self, index: usize) -> Option<u32> {
+        self.words.get(index).map(|word| generation_of::<W, G>(*word))
+    }
     /// Returns a generation above all handles so far, also of earlier tables, and above the next generations of free
     /// slots. Returns `None` if the result would exceed the last generation.
     pub(super) fn fresh_generation(&self) -> Option<u32> {

@@ -151,6 +151,11 @@ impl<T, W: Word, const GENERATION_BITS: u32> HandleTable<T, W, GENERATION_BITS> 
     pub fn retired(&self) -> u64 {
         self.slots.retired()
     }
+    /// Generation of a slot that was ever in use: its current life if it is in use, its next life if it is free, or its
+    /// last life if it is retired.
+    pub fn generation_at(&self, index: usize) -> Option<u32> {
+        self.slots.generation_at(index)
+    }
     /// Returns a generation for the table that [succeeds this table](super::remap). The returned generation is above
     /// all handles so far and above the next generations of free slots. Returns `None` if the result would exceed the
     /// last generation. After slots have wrapped, the returned generation is meaningless. Cost: reads every slot.

@@ -154,6 +154,11 @@ impl<M: Words> Blocks<M> {
     pub fn memory_mut(&mut self) -> &mut M {
         &mut self.memory
     }
+    /// Position and size of each free block, in the order of the list.
+    pub fn list(&self) -> impl Iterator<Item = (usize, usize)> {
+        let block = |at: u32| (at != NONE).then(|| (at as usize, self.memory.peek(at as usize) as usize));
+        core::iter::successors(block(self.head), move |(at, _)| block(self.memory.peek(at + TAG)))
+    }
     /// Number of bytes stored outside of the memory.
     pub fn control_bytes(&self) -> usize {
         size_of_val(&self.head) + size_of_val(&self.rover)
@@ -214,6 +219,7 @@ impl<M: Words> Blocks<M> {
         while at != NONE {
             steps += 1;
             let size = self.memory.load(at as usize) as usize;
+            self.memory.tell(Event::Inspected { at: at as usize, bytes: size });
             if let Some(found) = self.place(at as usize, size, need, align) {
                 if self.fit != Fit::Best {
                     best = Some((size, found));
@@ -250,11 +256,11 @@ impl<M: Words> Blocks<M> {
         let (used, behind, left) = (at + gap, at + gap + need, size - gap - need);
         if left > 0 {
             self.set_tags(behind, left, false);
-            self.memory.tell(Event::Split);
+            self.memory.tell(Event::Split { at: behind, bytes: left });
         }
         if gap > 0 {
             self.set_tags(at, gap, false);
-            self.memory.tell(Event::Split);
+            self.memory.tell(Event::Split { at, bytes: gap });
         }
         // After an exact fit, the next search begins at the block's successor in the list.
         let is_exact = self.fit == Fit::Next && size == need;
@@ -306,8 +312,11 @@ impl<M: Words> Blocks<M> {
         let (free_before, free_behind) = (before & USED == 0, behind & USED == 0);
         let start = if free_before { at - before as usize } else { at };
         let end = if free_behind { at + size + behind as usize } else { at + size };
-        for _ in 0..u8::from(free_before) + u8::from(free_behind) {
-            self.memory.tell(Event::Merged);
+        if free_before {
+            self.memory.tell(Event::Merged { at: start, bytes: at - start });
+        }
+        if free_behind {
+            self.memory.tell(Event::Merged { at: at + size, bytes: end - at - size });
         }
         match (self.order, free_before, free_behind) {
             (Order::Lifo, ..) => {
@@ -370,10 +379,10 @@ impl<M: Words> Blocks<M> {
             (false, _) => self.insert(at + need),
         }
         if more > 0 {
-            self.memory.tell(Event::Merged);
+            self.memory.tell(Event::Merged { at: at + size, bytes: more });
         }
         if left > 0 {
-            self.memory.tell(Event::Split);
+            self.memory.tell(Event::Split { at: at + need, bytes: left });
             self.set_tags(at + need, left, false);
         }
         self.set_tags(at, need, true);

@@ -316,6 +316,11 @@ impl<A: Area> IndexPool<A> {
     pub fn size(&self) -> usize {
         self.size
     }
+    /// The free blocks that have joined the chain, in the order of the chain.
+    pub fn free_chain(&self) -> impl Iterator<Item = u32> {
+        let block = |block: u32| (block != self.initialised).then_some(block);
+        core::iter::successors(block(self.next), move |last| block(self.link(*last)))
+    }
     /// Returns the three variables of the paper's pool.
     pub fn state(&self) -> State {
         State { free: self.free, initialised: self.initialised, next: self.next }

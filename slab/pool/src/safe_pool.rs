@@ -145,6 +145,10 @@ impl<A: Area> SafePool<IndexPool<A>> {
     pub fn state(&self) -> State {
         self.0.borrow().state()
     }
+    /// Returns [`IndexPool::free_chain`], even while blocks are in use.
+    pub fn free_chain(&self) -> Vec<u32> {
+        self.0.borrow().free_chain().collect()
+    }
 }
 
 impl<A: Area> SafePool<GuardedPool<A>> {

@@ -179,6 +179,12 @@ impl<M: Words> Blocks<M> {
     pub fn heads(&self) -> &[u32] {
         &self.heads
     }
+    /// Position and size of each free block of `class`, in the order of the list.
+    pub fn list(&self, class: Class) -> impl Iterator<Item = (usize, usize)> {
+        let block = |at: u32| (at != NONE).then(|| (at as usize, self.header(at as usize).0));
+        let head = self.heads[class.fl * self.classes.steps() + class.sl];
+        core::iter::successors(block(head), move |(at, _)| block(self.memory.peek(at + HEADER)))
+    }
     /// Number of bytes of list heads and bitmaps.
     pub fn control_bytes(&self) -> usize {
         size_of_val(&self.fl_bitmap)
@@ -281,16 +287,17 @@ impl<M: Words> Blocks<M> {
 
     fn cut(&mut self, at: usize, gap: usize, need: usize) -> usize {
         let size = (self.memory.load(at) & !FLAGS) as usize;
+        self.memory.tell(Event::Inspected { at, bytes: size });
         self.unlist(at, size);
         let (used, behind, left) = (at + gap, at + gap + need, size - gap - need);
         // `make_free` writes into the following header, so the used block's header must exist before the gap is made.
         self.memory.store(used, need as u32);
         if gap > 0 {
-            self.memory.tell(Event::Split);
+            self.memory.tell(Event::Split { at, bytes: gap });
             self.make_free(at, gap);
         }
         if left > 0 {
-            self.memory.tell(Event::Split);
+            self.memory.tell(Event::Split { at: behind, bytes: left });
             self.make_free(behind, left);
         } else {
             self.clear_previous_free(behind);
@@ -307,14 +314,14 @@ impl<M: Words> Blocks<M> {
         if behind & FREE != 0 {
             let more = (behind & !FLAGS) as usize;
             self.unlist(at + size, more);
+            self.memory.tell(Event::Merged { at: at + size, bytes: more });
             size += more;
-            self.memory.tell(Event::Merged);
         }
         if header & PREVIOUS_FREE != 0 {
             start = self.memory.load(at - HEADER) as usize;
             self.unlist(start, at - start);
             size += at - start;
-            self.memory.tell(Event::Merged);
+            self.memory.tell(Event::Merged { at: start, bytes: at - start });
         }
         self.make_free(start, size);
     }
@@ -359,12 +366,12 @@ impl<M: Words> Blocks<M> {
         }
         if more > 0 {
             self.unlist(at + size, more);
-            self.memory.tell(Event::Merged);
+            self.memory.tell(Event::Merged { at: at + size, bytes: more });
         }
         self.memory.store(at, need as u32 | header & FLAGS);
         let left = size + more - need;
         if left > 0 {
-            self.memory.tell(Event::Split);
+            self.memory.tell(Event::Split { at: at + need, bytes: left });
             self.make_free(at + need, left);
         } else {
             self.clear_previous_free(at + need);

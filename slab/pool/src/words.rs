@@ -35,12 +35,29 @@ pub trait Words: Span {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Event {
+    /// A search inspected a free block.
+    Inspected {
+        /// Position of the block.
+        at: usize,
+        /// Size of the block, with its metadata.
+        bytes: usize,
+    },
     /// A search ended after the given number of steps.
     Searched(u64),
-    /// A block was split in two.
-    Split,
-    /// Two free neighbours were merged.
-    Merged,
+    /// A block was split in two: `bytes` bytes from `at` on are a free block now.
+    Split {
+        /// Position of the free part.
+        at: usize,
+        /// Size of the free part, with its metadata.
+        bytes: usize,
+    },
+    /// A free block was merged with its neighbour: it had `bytes` bytes from `at` on.
+    Merged {
+        /// Position of the free block.
+        at: usize,
+        /// Size of the free block, with its metadata.
+        bytes: usize,
+    },
 }
 
 /// The memory of an area.

@@ -33,7 +33,7 @@ use super::allocator::{Allocator, Holes, Work};
 use super::memory::{ConfigError, Memory, NONE, Piece};
 use core::alloc::Layout;
 use core::ops::Range;
-use uslab::pool::words::Words;
+use uslab::pool::words::{Event, Words};
 
 /// The size of the smallest block in bytes.
 pub const UNIT: usize = 16;
@@ -108,6 +108,16 @@ impl Buddy {
         counts
     }
 
+    /// Returns the positions of the free blocks of an order, in the order of the list.
+    pub fn list(&self, order: usize) -> impl Iterator<Item = usize> {
+        let block = |at: u32| (at != NONE).then_some(at as usize);
+        core::iter::successors(block(self.heads[order]), move |at| block(self.memory.peek(*at)))
+    }
+    /// Takes the events since the last call. The first call starts the log.
+    pub(crate) fn take_log(&mut self) -> Vec<Event> {
+        self.memory.take_log()
+    }
+
     /// Returns the ranges of the free blocks, lowest first.
     pub fn free_ranges(&self) -> impl Iterator<Item = Range<usize>> {
         self.free_list().map(|(at, order)| at..at + (UNIT << order))
@@ -154,14 +164,16 @@ impl Buddy {
 
     fn cut(&mut self, wanted: usize) -> Option<usize> {
         let found = (wanted..self.heads.len()).find(|order| self.heads[*order] != NONE);
-        self.work.took((found.unwrap_or(self.heads.len()).saturating_sub(wanted) + 1) as u64);
+        let steps = found.unwrap_or(self.heads.len()).saturating_sub(wanted) + 1;
+        self.memory.tell(Event::Searched(steps as u64));
         let mut order = found?;
         let at = self.heads[order] as usize;
         self.take(at, order);
         while order > wanted {
             order -= 1;
-            self.put(at + (UNIT << order), order);
-            self.work.splits += 1;
+            let (at, bytes) = (at + (UNIT << order), UNIT << order);
+            self.put(at, order);
+            self.memory.tell(Event::Split { at, bytes });
         }
         self.table[at / UNIT] = USED | wanted as u8;
         Some(at)
@@ -180,11 +192,11 @@ impl Buddy {
                 break;
             }
             self.take(buddy, order);
-            self.work.merges += 1;
+            self.memory.tell(Event::Merged { at: buddy, bytes: size });
             at = merged_of(at, size);
             order += 1;
         }
-        self.work.took(steps);
+        self.memory.tell(Event::Searched(steps));
         self.put(at, order);
     }
 }

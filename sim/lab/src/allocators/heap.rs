@@ -27,6 +27,7 @@ pub use uslab::pool::best_fit::{Fit, Order};
 #[derive(Debug)]
 pub struct Heap {
     blocks: Blocks<Memory>,
+    fit: Fit,
     work: Work,
 }
 
@@ -37,7 +38,17 @@ impl Heap {
     /// Fails if `bytes` is less than 32, more than [`Memory::MAX_BYTES`], or not a multiple of 16.
     pub fn new(bytes: usize, fit: Fit, order: Order) -> Result<Self, ConfigError> {
         let blocks = Blocks::new(Memory::new(bytes, 32, 16)?, fit, order)?;
-        Ok(Self { blocks, work: Work::default() })
+        Ok(Self { blocks, fit, work: Work::default() })
+    }
+
+    /// Returns the policy that selects a free block.
+    pub fn fit(&self) -> Fit {
+        self.fit
+    }
+
+    /// Returns the position and size of each free block with its tags, in the order of the list.
+    pub fn list(&self) -> impl Iterator<Item = (usize, usize)> {
+        self.blocks.list()
     }
 }
 

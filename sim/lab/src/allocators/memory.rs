@@ -23,6 +23,8 @@ pub struct Memory {
     /// The counts so far: the accessed bytes of headers and links, and the counts that the allocator
     /// [reports](Words::tell).
     work: Work,
+    /// The events since the log was last read; `None` until it is read for the first time.
+    log: Option<Vec<Event>>,
 }
 
 /// An allocated block of a [`Memory`].
@@ -96,7 +98,8 @@ impl Memory {
         }
         let bytes = vec![0; len + Self::ALIGN - 1];
         let address = bytes.as_ptr().addr();
-        Ok(Self { skip: address.next_multiple_of(Self::ALIGN) - address, bytes, len, work: Work::default() })
+        let skip = address.next_multiple_of(Self::ALIGN) - address;
+        Ok(Self { skip, bytes, len, work: Work::default(), log: None })
     }
 
     /// Returns the size in bytes.
@@ -144,6 +147,10 @@ impl Memory {
     pub(super) fn touch(&mut self, bytes: u64) {
         self.work.touched += bytes;
     }
+    /// Takes the events that the allocator reported since the last call. The first call starts the log.
+    pub(super) fn take_log(&mut self) -> Vec<Event> {
+        self.log.replace(vec![]).unwrap_or_default()
+    }
     /// Adds the counts of this memory to `work`.
     pub(super) fn work(&self, work: Work) -> Work {
         Work {
@@ -183,9 +190,12 @@ impl Words for Memory {
     fn tell(&mut self, event: Event) {
         match event {
             Event::Searched(steps) => self.work.took(steps),
-            Event::Split => self.work.splits += 1,
-            Event::Merged => self.work.merges += 1,
+            Event::Split { .. } => self.work.splits += 1,
+            Event::Merged { .. } => self.work.merges += 1,
             _ => {}
+        }
+        if let Some(log) = &mut self.log {
+            log.push(event);
         }
     }
 }
@@ -234,6 +244,13 @@ macro_rules! of_the_library {
             }
             fn check(&self) -> Result<(), String> {
                 self.blocks.check()
+            }
+        }
+
+        impl $allocator {
+            /// Takes the events since the last call. The first call starts the log.
+            pub(crate) fn take_log(&mut self) -> Vec<uslab::pool::words::Event> {
+                self.blocks.memory_mut().take_log()
             }
         }
     };

@@ -71,6 +71,13 @@ pub struct Marker {
     below: Option<u64>,
 }
 
+impl Marker {
+    /// Returns the head's position, in bytes.
+    pub fn head(self) -> usize {
+        self.head
+    }
+}
+
 /// A block of a [`Stack`].
 #[derive(Debug, PartialEq, Eq)]
 pub struct StackBlock {
@@ -107,12 +114,17 @@ impl Stack {
     /// # Errors
     /// Fails if the marker is stale, because the block below it was popped.
     pub fn pop(&mut self, marker: Marker) -> Result<(), StaleMark> {
-        let below = marker.frames.checked_sub(1).and_then(|below| self.frames.get(below));
-        if below.map(|frame| frame.birth) != marker.below {
+        if self.is_stale(marker) {
             return Err(StaleMark { mark: marker.head, head: self.head });
         }
         self.pop_while(|stack| stack.frames.len() > marker.frames);
         Ok(())
+    }
+
+    /// Returns `true` if the block below the marker was popped.
+    pub fn is_stale(&self, marker: Marker) -> bool {
+        let below = marker.frames.checked_sub(1).and_then(|below| self.frames.get(below));
+        below.map(|frame| frame.birth) != marker.below
     }
 
     /// Continues to pop blocks even if a destructor panics.

@@ -74,7 +74,15 @@ impl Args {
 }
 
 fn text(CommandResult { command, scene }: &CommandResult) -> String {
-    let mut text = format!("> {command}\n{}\n{}\n", scene.said, scene.strip());
+    let mut text = format!("> {command}\n{}\n", scene.said);
+    let structure = scene.structure.as_ref();
+    for (n, step) in (1..).zip(structure.iter().flat_map(|structure| &structure.steps)) {
+        let _ = writeln!(text, "  {n}. {}", step.said);
+    }
+    let _ = writeln!(text, "{}", scene.strip());
+    for line in structure.iter().flat_map(|structure| &structure.text) {
+        let _ = writeln!(text, "{line}");
+    }
     let _ = write!(text, "free: {}", free(scene.holes));
     for (name, value) in &scene.facts {
         let _ = write!(text, "; {name}: {value}");

@@ -4,6 +4,8 @@ use super::command::Command;
 use super::demo::{Demo, capital, free};
 use super::kinds::DemoAllocator;
 use super::scene::{Is, Part, Scene};
+use super::steps::Operation;
+use super::structure::{Mark, On, Shape, Step, Structure};
 use crate::allocators::Work;
 use core::alloc::Layout;
 
@@ -16,31 +18,55 @@ pub(super) struct Blocks<A: DemoAllocator> {
     /// The markers, each with the number of blocks that were allocated before it.
     markers: Vec<(A::Marker, usize)>,
     births: usize,
-    last: Option<Layout>,
+    /// The steps of the last command.
+    steps: Vec<Step>,
 }
 
 impl<A: DemoAllocator> Blocks<A> {
-    pub(super) fn new(allocator: A) -> Self {
-        Self { allocator, live: vec![], markers: vec![], births: 0, last: None }
+    pub(super) fn new(mut allocator: A) -> Self {
+        allocator.log();
+        Self { allocator, live: vec![], markers: vec![], births: 0, steps: vec![] }
+    }
+
+    /// Notes the steps of an operation.
+    fn note(&mut self, operation: &Operation<'_>) {
+        let log = self.allocator.log();
+        self.steps = self.allocator.steps(operation, &log);
+    }
+    /// Notes the steps of a head that was at `from`, up to the block that it passed.
+    fn note_head(&mut self, from: Option<usize>, block: Option<usize>) {
+        let Some((from, to)) = from.zip(self.allocator.head()) else { return };
+        let begin = block.unwrap_or(from);
+        if begin > from {
+            let said =
+                format!("The next multiple of the alignment is {begin}: {} bytes are skipped.", begin - from);
+            self.steps.push(Step::new(said, On::Head { from, to: begin }));
+        }
+        if to != begin {
+            let said = format!("The head moves from {begin} to {to}.");
+            self.steps.push(Step::new(said, On::Head { from: begin, to }));
+        }
     }
 
     fn alloc(&mut self, bytes: usize, align: usize) -> Result<String, String> {
         let layout = Layout::from_size_align(bytes, align)
             .map_err(|_| format!("{align} is not an alignment: expected a power of two"))?;
-        self.last = Some(layout);
         let birth = self.births;
         self.births += 1;
-        let before = self.allocator.work();
-        let Some(block) = self.allocator.alloc(layout) else {
+        let name = name(birth);
+        let (before, head) = (self.allocator.work(), self.allocator.head());
+        let block = self.allocator.alloc(layout);
+        let range = block.as_ref().map(|block| self.allocator.range(block));
+        self.note(&Operation::Alloc { layout, name: &name, block: range.clone() });
+        self.note_head(head, range.as_ref().map(|range| range.start));
+        let Some((block, range)) = block.zip(range) else {
             return Err(format!("No room for {bytes} bytes. Free: {}.", free(self.allocator.holes())));
         };
-        let range = self.allocator.range(&block);
         let more = match range.len() - bytes {
             0 => String::new(),
             more => format!(", {more} more than requested"),
         };
-        let name = name(birth);
-        let sentence = format!("{name} is at byte {} and has {}{more}.", range.start, range.len());
+        let said = format!("{name} is at byte {} and has {}{more}.", range.start, range.len());
         self.live.push((birth, block, bytes));
         Ok(sentence + &steps_taken(before, self.allocator.work()))
     }
@@ -53,7 +79,10 @@ impl<A: DemoAllocator> Blocks<A> {
         let (before, head) = (self.allocator.work(), self.allocator.head());
         let (birth, block, _) = self.live.remove(at);
         let name = name(birth);
+        let range = self.allocator.range(&block);
         self.allocator.free(block);
+        self.note(&Operation::Free { name: &name, block: range });
+        self.note_head(head, None);
         let took = steps_taken(before, self.allocator.work());
         Ok(match (head, self.allocator.head()) {
             (Some(head), Some(now)) if now < head => {
@@ -92,6 +121,8 @@ impl<A: DemoAllocator> Blocks<A> {
 
 impl<A: DemoAllocator> Demo for Blocks<A> {
     fn tell(&mut self, command: &Command) -> Result<String, String> {
+        self.steps.clear();
+        let from = self.allocator.head();
         match command {
             Command::Alloc { bytes: Some(bytes), align } => self.alloc(*bytes, *align),
             Command::Alloc { bytes: None, .. } => Err("Expected a size: `alloc BYTES`.".to_owned()),
@@ -113,6 +144,7 @@ impl<A: DemoAllocator> Demo for Blocks<A> {
                             self.live.retain(|(birth, ..)| birth < births);
                             let died = before - self.live.len();
                             let head = self.allocator.head().unwrap_or(0);
+                            self.note_head(from, None);
                             Ok(format!("The head is back at byte {head}: {died} blocks are freed."))
                         }
                         Err(stale) => Err(format!("{}.", capital(&stale.to_string()))),
@@ -122,6 +154,7 @@ impl<A: DemoAllocator> Demo for Blocks<A> {
             }
             Command::Reset if self.allocator.reset() => {
                 let died = core::mem::take(&mut self.live).len();
+                self.note_head(from, None);
                 Ok(format!("The head is back at byte 0: {died} blocks are freed."))
             }
             Command::Get { .. } => Err("Only demos of handles have `get`.".to_owned()),
@@ -131,10 +164,21 @@ impl<A: DemoAllocator> Demo for Blocks<A> {
     }
 
     fn scene(&self) -> Scene {
-        let mut facts: Vec<_> =
-            self.allocator.head().map(|head| ("head".to_owned(), head.to_string())).into_iter().collect();
-        facts.extend(self.allocator.facts(self.last));
-        Scene { parts: self.parts(), holes: self.allocator.holes(), facts, ..Scene::default() }
+        let mark = |(n, (marker, _)): (usize, &(A::Marker, usize))| {
+            let (at, stale) = self.allocator.marked(marker);
+            Mark { name: format!("m{}", n + 1), at, stale }
+        };
+        let head = self.allocator.head().map(|head| {
+            let marks = self.markers.iter().enumerate().map(mark).collect();
+            Shape::Head { head, marks }
+        });
+        let structure = self.allocator.shape().or(head);
+        Scene {
+            parts: self.parts(),
+            holes: self.allocator.holes(),
+            structure: structure.map(|shape| Structure::new(shape, self.steps.clone())),
+            ..Scene::default()
+        }
     }
 }
 

@@ -4,6 +4,7 @@ use super::blocks::{first_names, name};
 use super::command::Command;
 use super::demo::{Demo, capital};
 use super::scene::{Is, Part, Scene};
+use super::structure::{Named, On, Shape, Slot, Step, Structure};
 use uslab::handle::{Handle, HandleTable, WrapPolicy};
 
 /// The number of bits in a generation. These bits give only three generations, so that a demo soon shows what happens
@@ -18,11 +19,13 @@ const SLOTS: usize = 8;
 pub(super) struct Handles {
     table: HandleTable<String, u32, BITS>,
     given: Vec<Handle<u32, BITS>>,
+    /// The steps of the last command.
+    steps: Vec<Step>,
 }
 
 impl Handles {
     pub(super) fn new(policy: WrapPolicy) -> Self {
-        Self { table: HandleTable::with(policy), given: vec![] }
+        Self { table: HandleTable::with(policy), given: vec![], steps: vec![] }
     }
 
     fn handle(&self, wanted: &str) -> Result<Handle<u32, BITS>, String> {
@@ -30,6 +33,24 @@ impl Handles {
         let at = all.iter().position(|own| own == wanted);
         at.map(|at| self.given[at])
             .ok_or_else(|| format!("Unknown handle {wanted}; expected one of: {}.", first_names(&all)))
+    }
+
+    fn generation(&self, handle: Handle<u32, BITS>) -> u32 {
+        self.table.generation_at(handle.index() as usize).unwrap_or(0)
+    }
+    fn note(&mut self, name: &str, said: String) {
+        self.steps.push(Step::new(said, On::Handle { name: name.to_owned() }));
+    }
+    /// Notes that the handle is compared with its slot.
+    fn note_comparison(&mut self, name: &str, handle: Handle<u32, BITS>) {
+        let (slot, own, now) = (handle.index(), handle.generation(), self.generation(handle));
+        let result = match self.table.is_valid(handle) {
+            true => "equal",
+            false if own == now => "equal, but the slot is not in use",
+            false => "not equal",
+        };
+        self.note(name, format!("{name} names slot {slot} in generation {own}."));
+        self.note(name, format!("Slot {slot} is in generation {now}: {result}."));
     }
 }
 
@@ -39,6 +60,7 @@ fn bits(handle: Handle<u32, BITS>) -> String {
 
 impl Demo for Handles {
     fn tell(&mut self, command: &Command) -> Result<String, String> {
+        self.steps.clear();
         match command {
             Command::Alloc { bytes: None, .. } => {
                 let full = self.given.iter().map(|handle| handle.index() as usize + 1).max() == Some(SLOTS);
@@ -48,6 +70,11 @@ impl Demo for Handles {
                 let new = name(self.given.len());
                 let handle = self.table.alloc(new.clone()).map_err(|error| capital(&error.to_string()))?;
                 self.given.push(handle);
+                let (slot, generation) = (handle.index(), handle.generation());
+                self.note(
+                    &new,
+                    format!("Slot {slot} is free. Its generation {generation} goes into the handle {new}."),
+                );
                 Ok(format!(
                     "The handle {new} is slot {}, generation {}: {}.",
                     handle.index(),
@@ -62,7 +89,19 @@ impl Demo for Handles {
             Command::Free { block } => {
                 let handle = self.handle(block)?;
                 let retired = self.table.retired();
-                match self.table.free(handle) {
+                self.note_comparison(block, handle);
+                let freed = self.table.free(handle);
+                if freed.is_some() {
+                    let (slot, now) = (handle.index(), self.generation(handle));
+                    let next = match self.table.retired() > retired {
+                        true => format!("Slot {slot} has no next generation: it is retired."),
+                        false => {
+                            format!("Slot {slot} goes from generation {} to {now}.", handle.generation())
+                        }
+                    };
+                    self.note(block, next);
+                }
+                match freed {
                     Some(object) if self.table.retired() > retired => Ok(format!(
                         "{object} is freed. Its slot has no unused generation and is retired: it is never used again."
                     )),
@@ -77,6 +116,7 @@ impl Demo for Handles {
             }
             Command::Get { block } => {
                 let handle = self.handle(block)?;
+                self.note_comparison(block, handle);
                 match self.table.get(handle) {
                     Some(object) if object == block => Ok(format!("{block} finds its object.")),
                     Some(object) => Ok(format!(
@@ -105,25 +145,24 @@ impl Demo for Handles {
             None => Is::Untouched,
         };
         let parts = (0..SLOTS).map(|slot| Part::of(slot * SLOT..(slot + 1) * SLOT, is(slot))).collect();
-        let mut facts: Vec<_> = self
-            .given
-            .iter()
-            .enumerate()
-            .map(|(n, handle)| {
-                let finds =
-                    self.table.get(*handle).map_or("stale".to_owned(), |object| format!("finds {object}"));
-                (
-                    format!("handle {}", name(n)),
-                    format!(
-                        "slot {}, generation {}, {}: {finds}",
-                        handle.index(),
-                        handle.generation(),
-                        bits(*handle)
-                    ),
-                )
-            })
-            .collect();
-        facts.push(("retired slots".to_owned(), self.table.retired().to_string()));
-        Scene { parts, facts, ..Scene::default() }
+        let named = |(n, handle): (usize, &Handle<u32, BITS>)| Named {
+            name: name(n),
+            slot: handle.index(),
+            generation: handle.generation(),
+            finds: self.table.get(*handle).cloned(),
+        };
+        let slot = |slot: usize| Slot {
+            generation: self.table.generation_at(slot),
+            object: of_slot(slot).map(|(_, object)| object.clone()),
+            retired: retired(slot),
+        };
+        let shape = Shape::Slots {
+            handles: self.given.iter().enumerate().map(named).collect(),
+            slots: (0..SLOTS).map(slot).collect(),
+            last: Handle::<u32, BITS>::LAST_GENERATION,
+        };
+        let facts = vec![("retired slots".to_owned(), self.table.retired().to_string())];
+        let structure = Some(Structure::new(shape, self.steps.clone()));
+        Scene { parts, structure, facts, ..Scene::default() }
     }
 }

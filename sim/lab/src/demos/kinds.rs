@@ -1,11 +1,15 @@
 //! What a demo shows for each allocator, in addition to the blocks in use.
 
 use super::scene::{Is, Part};
+use super::steps::{self, Operation};
+use super::structure::{Cell, FreeBlock, On, Row, Shape, Step};
+use crate::allocators::buddy::UNIT;
 use crate::allocators::linear::StaleMark;
+use crate::allocators::tlsf::classes::Class;
 use crate::allocators::{Allocator, Buddy, Heap, Linear, Pool, Stack, Tlsf};
-use core::alloc::Layout;
 use core::fmt::Debug;
 use core::ops::Range;
+use uslab::pool::words::Event;
 
 /// An allocator whose memory a demo can show.
 pub(super) trait DemoAllocator: Allocator<Block: Debug> + Debug {
@@ -17,14 +21,26 @@ pub(super) trait DemoAllocator: Allocator<Block: Debug> + Debug {
 
     /// Adds the parts of a range in which no block is in use.
     fn free_parts(&self, range: Range<usize>, parts: &mut Vec<Part>);
-    /// Returns figures that are of interest for this allocator. `_last` is the layout of the last request.
-    fn facts(&self, _last: Option<Layout>) -> Vec<(String, String)> {
+    /// Returns the data structure of the free memory. A head is the demo's own part.
+    fn shape(&self) -> Option<Shape> {
+        None
+    }
+    /// Takes the events since the last call.
+    fn log(&mut self) -> Vec<Event> {
+        vec![]
+    }
+    /// Returns the steps of an operation, whose events are in `log`.
+    fn steps(&self, _operation: &Operation<'_>, _log: &[Event]) -> Vec<Step> {
         vec![]
     }
 
     /// Saves the head's position; `None` if the allocator has no head.
     fn mark(&self) -> Option<Self::Marker> {
         None
+    }
+    /// Returns the position of a marker, and `true` if [`pop`](Self::pop) would refuse the marker.
+    fn marked(&self, _: &Self::Marker) -> (usize, bool) {
+        (0, false)
     }
     /// Frees everything that was allocated after a marker.
     ///
@@ -59,6 +75,9 @@ impl DemoAllocator for Linear {
     fn mark(&self) -> Option<Self::Marker> {
         Some(Self::mark(self))
     }
+    fn marked(&self, marker: &Self::Marker) -> (usize, bool) {
+        (marker.at, marker.at > self.used())
+    }
     fn pop(&mut self, marker: &Self::Marker) -> Result<(), StaleMark> {
         self.rewind(*marker)
     }
@@ -80,6 +99,9 @@ impl DemoAllocator for Stack {
     fn mark(&self) -> Option<Self::Marker> {
         Some(Self::mark(self))
     }
+    fn marked(&self, marker: &Self::Marker) -> (usize, bool) {
+        (marker.head(), self.is_stale(*marker))
+    }
     fn pop(&mut self, marker: &Self::Marker) -> Result<(), StaleMark> {
         Self::pop(self, *marker)
     }
@@ -97,10 +119,28 @@ impl DemoAllocator for Pool {
         parts.extend(slots.map(|at| Part::of(at..at + slot, Is::Free)));
         parts.push(Part::of(range.end - range.len() % slot..range.end, Is::Padding));
     }
-    fn facts(&self, _: Option<Layout>) -> Vec<(String, String)> {
-        let list = self.free_list().map(|slot| slot.to_string());
-        let list: Vec<_> = list.chain([format!("{} not opened", self.slots() - self.opened())]).collect();
-        vec![("free list, by slot".to_owned(), list.join(", "))]
+    fn shape(&self) -> Option<Shape> {
+        let (slot, list) = (self.capacity() / self.slots(), self.free_list().collect());
+        Some(Shape::Chain { slot, list, opened: self.opened(), end: None })
+    }
+    fn steps(&self, operation: &Operation<'_>, _: &[Event]) -> Vec<Step> {
+        let bytes = self.capacity() / self.slots();
+        let next = self.free_list().next();
+        let head = next.map_or("The list is empty now".to_owned(), |next| format!("The next slot is {next}"));
+        match operation {
+            Operation::Alloc { name, block: Some(block), .. } => {
+                let (slot, at) = (block.start / bytes, block.start);
+                vec![Step::new(format!("{name} gets slot {slot}. {head}."), On::Take { at, bytes })]
+            }
+            Operation::Alloc { .. } => vec![],
+            Operation::Free { name, block } => {
+                let (slot, at) = (block.start / bytes, block.start);
+                let link = self.free_list().nth(1).map_or("null".to_owned(), |link| link.to_string());
+                let said =
+                    format!("{name}'s slot {slot} becomes the head. The link {link} is written into it.");
+                vec![Step::new(said, On::Put { at, bytes })]
+            }
+        }
     }
 }
 
@@ -114,11 +154,15 @@ impl DemoAllocator for Buddy {
                 .map(|free| Part::of(free, Is::Free)),
         );
     }
-    fn facts(&self, _: Option<Layout>) -> Vec<(String, String)> {
-        let sizes = (0..).map(|order| 16_usize << order);
-        let blocks = self.free_blocks().into_iter().zip(sizes).filter(|(count, _)| *count > 0);
-        let blocks: Vec<_> = blocks.map(|(count, size)| format!("{count} of {size} bytes")).collect();
-        vec![("free blocks".to_owned(), blocks.join(", "))]
+    fn shape(&self) -> Option<Shape> {
+        let orders = 0..self.free_blocks().len();
+        Some(Shape::Tree { unit: UNIT, lists: orders.map(|order| self.list(order).collect()).collect() })
+    }
+    fn log(&mut self) -> Vec<Event> {
+        self.take_log()
+    }
+    fn steps(&self, operation: &Operation<'_>, log: &[Event]) -> Vec<Step> {
+        steps::of_buddy(self, operation, log)
     }
 }
 
@@ -132,12 +176,25 @@ fn one_free_block(range: Range<usize>, end: usize, parts: &mut Vec<Part>) {
     parts.push(Part::of(free.end..range.end, Is::Tag));
 }
 
+fn free_block((at, bytes): (usize, usize)) -> FreeBlock {
+    FreeBlock { at, bytes }
+}
+
 impl DemoAllocator for Heap {
     type Marker = ();
     const TAGS: (usize, usize) = (4, 4);
 
     fn free_parts(&self, range: Range<usize>, parts: &mut Vec<Part>) {
         one_free_block(range, self.capacity() + 16, parts);
+    }
+    fn shape(&self) -> Option<Shape> {
+        Some(Shape::List { blocks: self.list().map(free_block).collect() })
+    }
+    fn log(&mut self) -> Vec<Event> {
+        self.take_log()
+    }
+    fn steps(&self, operation: &Operation<'_>, log: &[Event]) -> Vec<Step> {
+        steps::of_heap(self.fit(), operation, log)
     }
 }
 
@@ -148,17 +205,23 @@ impl DemoAllocator for Tlsf {
     fn free_parts(&self, range: Range<usize>, parts: &mut Vec<Part>) {
         one_free_block(range, self.capacity() + 16, parts);
     }
-    fn facts(&self, last: Option<Layout>) -> Vec<(String, String)> {
-        let class = last.and_then(|last| self.first_class(last));
-        let class = class.map(|class| format!("first level {}, second level {}", class.fl, class.sl));
+    fn shape(&self) -> Option<Shape> {
         let (first, second) = self.bitmaps();
-        let second: Vec<_> = (0..).zip(second).filter(|(fl, _)| first >> fl & 1 == 1).collect();
-        let second: Vec<_> = second.iter().map(|(fl, word)| format!("{fl}: {word:b}")).collect();
-        let mut facts = vec![
-            ("first-level bitmap".to_owned(), format!("{first:b}")),
-            ("second level".to_owned(), second.join(", ")),
-        ];
-        facts.extend(class.map(|class| ("class searched from".to_owned(), class)));
-        facts
+        let row = |(fl, word): (usize, &u32)| {
+            let cell = |sl| {
+                let class = Class { fl, sl };
+                let list = self.list(class).map(free_block).collect();
+                Cell { from: self.classes().start(class), bit: word >> sl & 1 == 1, list }
+            };
+            let cells: Vec<_> = (0..self.classes().steps()).map(cell).collect();
+            Row { from: cells[0].from, bit: first >> fl & 1 == 1, cells }
+        };
+        Some(Shape::Grid { rows: second.iter().enumerate().map(row).collect() })
+    }
+    fn log(&mut self) -> Vec<Event> {
+        self.take_log()
+    }
+    fn steps(&self, operation: &Operation<'_>, log: &[Event]) -> Vec<Step> {
+        steps::of_tlsf(self, operation, log)
     }
 }

@@ -5,6 +5,7 @@ use super::blocks::{first_names, name};
 use super::command::Command;
 use super::demo::{Demo, capital};
 use super::scene::{Is, Part, Scene};
+use super::structure::{On, Shape, Step, Structure};
 use crate::allocators::memory::ConfigError;
 use uslab::pool::{HeapArea, IndexPool, Initialise, PoolGuard, SafePool};
 
@@ -22,15 +23,20 @@ pub(super) struct Lazy {
     /// The address of the first block.
     base: Option<usize>,
     births: usize,
+    /// The steps of the last command.
+    steps: Vec<Step>,
 }
 
 impl Lazy {
     pub(super) fn new() -> Result<Self, ConfigError> {
         let area = HeapArea::new(BLOCK * BLOCKS, 64)?;
         let pool = SafePool::new(IndexPool::with_blocks(area, BLOCK, BLOCKS, Initialise::EachAllocation)?);
-        Ok(Self { pool: Box::leak(Box::new(pool)), live: vec![], base: None, births: 0 })
+        Ok(Self { pool: Box::leak(Box::new(pool)), live: vec![], base: None, births: 0, steps: vec![] })
     }
 
+    fn note(&mut self, said: String, on: On) {
+        self.steps.push(Step::new(said, on));
+    }
     /// Returns a block's index. The first block of a new pool is block 0.
     fn index(&self, block: &PoolGuard<'_, IndexPool<HeapArea>>) -> usize {
         (block.address().addr() - self.base.unwrap_or(block.address().addr())) / BLOCK
@@ -40,6 +46,7 @@ impl Lazy {
 impl Demo for Lazy {
     fn tell(&mut self, command: &Command) -> Result<String, String> {
         let before = self.pool.state();
+        self.steps.clear();
         match command {
             Command::Alloc { bytes: None, .. } => {
                 let block = self.pool.alloc().map_err(|_| format!("All {BLOCKS} blocks are in use."))?;
@@ -48,6 +55,16 @@ impl Demo for Lazy {
                 self.live.push((self.births, block));
                 self.births += 1;
                 let now = self.pool.state();
+                if now.initialised > before.initialised {
+                    let joins = before.initialised;
+                    let said = format!(
+                        "Block {joins} joins the chain: the number {} is written into it.",
+                        joins + 1
+                    );
+                    self.note(said, On::Put { at: joins as usize * BLOCK, bytes: BLOCK });
+                }
+                let said = format!("{name} gets the head of the chain, block {index}.");
+                self.note(said, On::Take { at: index * BLOCK, bytes: BLOCK });
                 let joined = match now.initialised - before.initialised {
                     0 => "All blocks are in the chain already.".to_owned(),
                     _ => format!(
@@ -73,6 +90,9 @@ impl Demo for Lazy {
                 let (_, guard) = self.live.remove(at);
                 let index = self.index(&guard);
                 guard.free().map_err(|error| capital(&error.to_string()))?;
+                let said =
+                    format!("Block {index} becomes the head: the number {} is written into it.", before.next);
+                self.note(said, On::Put { at: index * BLOCK, bytes: BLOCK });
                 Ok(format!(
                     "{block} is free: block {index} holds the number {}, and is the next free block.",
                     before.next
@@ -96,6 +116,13 @@ impl Demo for Lazy {
         let facts =
             [("free blocks", state.free), ("in the chain so far", state.initialised), ("next", state.next)];
         let facts = facts.map(|(name, n)| (name.to_owned(), n.to_string()));
-        Scene { parts: parts.collect(), facts: facts.into(), ..Scene::default() }
+        let shape = Shape::Chain {
+            slot: BLOCK,
+            list: self.pool.free_chain().into_iter().map(|block| block as usize).collect(),
+            opened: state.initialised as usize,
+            end: Some(state.initialised as usize),
+        };
+        let structure = Some(Structure::new(shape, self.steps.clone()));
+        Scene { parts: parts.collect(), structure, facts: facts.into(), ..Scene::default() }
     }
 }

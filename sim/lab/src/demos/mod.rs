@@ -21,8 +21,12 @@ mod handles;
 mod kinds;
 mod lazy;
 mod names;
+mod packed;
 mod race;
+mod random;
 mod scene;
+mod steps;
+mod structure;
 pub(crate) mod walk;
 
 #[cfg(feature = "experiments")]
@@ -32,6 +36,7 @@ pub use demo::Demo;
 pub use names::{About, Name};
 pub use race::{Race, race, random};
 pub use scene::{Is, Part, Scene};
+pub use structure::{Cell, FreeBlock, Lines, Mark, Named, On, Row, Shape, Slot, Step, Structure};
 
 /// Runs a demo from its first command. `text` has one line with the demo's name, and then one line for each command.
 /// Returns the scene after each command; for an invalid line, the scene is a refusal. Returns `None` if the demo is

@@ -4,6 +4,7 @@ use super::blocks::Blocks;
 use super::demo::Demo;
 use super::handles::Handles;
 use super::lazy::Lazy;
+use super::packed::Packed;
 use super::walk::Walk;
 use crate::allocators::heap::{Fit, Order};
 use crate::allocators::memory::ConfigError;
@@ -39,6 +40,8 @@ pub enum Name {
     Handles,
     /// Handles whose generations wrap.
     HandlesWrap,
+    /// A slot map, whose values have no gaps, compared with an array that has holes.
+    Packed,
     /// The cache lines that a walk over structs loads, for an array of structs and for one array per field.
     Layout,
 }
@@ -57,13 +60,15 @@ pub struct About {
     pub takes: &'static [&'static str],
     /// Commands that show how the allocator works.
     pub script: &'static [&'static str],
+    /// The number of the script's commands after which a page opens: the last of them is the most telling one.
+    pub telling: usize,
     /// `true` if the allocator serves any size, so that it can serve the requests of a race.
     pub races: bool,
 }
 
 impl Name {
     /// All demos.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::Linear,
         Self::Stack,
         Self::Pool,
@@ -74,6 +79,7 @@ impl Name {
         Self::Tlsf,
         Self::Handles,
         Self::HandlesWrap,
+        Self::Packed,
         Self::Layout,
     ];
 
@@ -90,6 +96,7 @@ impl Name {
             Self::Tlsf => "tlsf",
             Self::Handles => "handles",
             Self::HandlesWrap => "handles-wrap",
+            Self::Packed => "packed",
             Self::Layout => "layout",
         }
     }
@@ -123,17 +130,18 @@ impl Name {
             Self::Tlsf => Box::new(Blocks::new(Tlsf::new(4096, 2, Search::Bitmaps)?)),
             Self::Handles => Box::new(Handles::new(WrapPolicy::Retire)),
             Self::HandlesWrap => Box::new(Handles::new(WrapPolicy::Wrap)),
+            Self::Packed => Box::new(Packed::new()?),
             Self::Layout => Box::new(Walk::default()),
         })
     }
 
     /// Returns the demo's description.
     pub fn about(self) -> About {
-        let (title, what, takes, script): (_, _, &'static [_], &'static [_]) = match self {
+        let (title, what, takes, script, telling): (_, _, &'static [_], &'static [_], _) = match self {
             Self::Linear => (
                 "Linear",
-                "One head moves forward through 256 bytes. Eight blocks of 32 fill it, the ninth is refused, and a reset frees all of \
-                 them at once. A block that must lie at a multiple of 16 leaves padding in front.",
+                "One head moves forward through 256 bytes. Eight blocks of 32 fill them, the ninth is refused, and a reset frees all \
+                 blocks. A block that is aligned to 16 leaves padding in front.",
                 &["alloc BYTES [ALIGN]", "free BLOCK", "reset"],
                 &[
                     "alloc 32",
@@ -149,73 +157,122 @@ impl Name {
                     "alloc 5",
                     "alloc 16 16",
                 ],
+                12,
             ),
             Self::Stack => (
                 "Stack with markers",
-                "A marker remembers the head. Popping to the marker frees the blocks that were allocated after it, and no others. A popped marker is stale.",
+                "A marker saves the position of the head. A pop moves the head back to the marker, which frees everything above it. A \
+                 marker above the head is stale.",
                 &["alloc BYTES [ALIGN]", "mark", "pop MARKER", "free BLOCK"],
-                &["alloc 32", "alloc 48", "mark", "alloc 64", "alloc 16", "pop m1", "pop m1", "alloc 8"],
+                &[
+                    "alloc 32", "alloc 48", "mark", "alloc 64", "mark", "alloc 16", "pop m1", "pop m2",
+                    "alloc 8",
+                ],
+                7,
             ),
             Self::Pool => (
                 "Pool and free list",
-                "Slots of 96 bytes. A freed slot is the head of a list that runs through the free slots themselves; the next request \
-                 gets it without a search. 80 bytes lose 16 to rounding, and 97 do not fit.",
+                "Slots of 96 bytes. The free list runs through the free slots: each one stores the number of the next. A request takes \
+                 the head without a search. 80 bytes waste 16, and 97 do not fit.",
                 &["alloc BYTES [ALIGN]", "free BLOCK"],
-                &["alloc 96", "alloc 96", "alloc 80", "free b", "alloc 96", "alloc 97"],
+                &[
+                    "alloc 96", "alloc 96", "alloc 80", "alloc 96", "alloc 96", "free b", "free d", "free a",
+                    "alloc 96", "alloc 97",
+                ],
+                8,
             ),
             Self::LazyPool => (
                 "Kenwright's lazy pool",
-                "16 blocks of 16 bytes. Creating the pool writes nothing; each allocation adds one more block to the chain of free blocks, until all are in it. The pool's state is three numbers.",
+                "16 blocks of 16 bytes. Creating the pool writes nothing. Each allocation adds one more block to the chain of free \
+                 blocks, until all blocks are in it. The pool stores three numbers.",
                 &["alloc", "free BLOCK"],
                 &["alloc", "alloc", "alloc", "free b", "free a", "alloc", "alloc"],
+                5,
             ),
             Self::FirstFit => (
                 "First fit with boundary tags",
-                "Each block is between two tags of 4 bytes with its size. Two frees leave two holes; the first hole that is large enough is used. A freed block is merged with free neighbours, which the tags tell.",
+                "Each block has its size in a tag of 4 bytes at both ends. A request walks along the list of free blocks and takes the \
+                 first that is large enough. A freed block reads its neighbours' tags and merges with free neighbours.",
                 &["alloc BYTES [ALIGN]", "free BLOCK"],
                 HOLES,
+                10,
             ),
             Self::BestFit => (
                 "Best fit",
-                "Of two holes, the smallest that is large enough is used: the large hole stays unchanged, and a small rest of the other remains.",
+                "A request walks along the whole list of free blocks and takes the smallest that is large enough. Large blocks stay \
+                 whole, and small remainders stay behind.",
                 &["alloc BYTES [ALIGN]", "free BLOCK"],
                 HOLES,
+                10,
             ),
             Self::Buddy => (
                 "Buddy",
-                "1,024 bytes. For 65 bytes the memory is halved three times; the block has 128, and 63 are lost. Two free buddies merge into one block, repeatedly up to the largest.",
+                "1,024 bytes. A request halves a free block until it fits, and each upper half goes to its free list. A freed block \
+                 merges with its buddy, whose address differs in one bit, as long as the buddy is free.",
                 &["alloc BYTES [ALIGN]", "free BLOCK"],
                 &["alloc 65", "alloc 60", "alloc 200", "free a", "free b", "free c"],
+                1,
             ),
             Self::Tlsf => (
                 "TLSF",
-                "4,096 bytes. The size's highest bit is the first level, the next two bits the second; two bit scans find a list all \
-                 of whose blocks are large enough. Type any size, and see the class that is searched from.",
+                "4,096 bytes. One row of lists for each power of two, four lists in a row, and a bit for each list. Two bit scans find a \
+                 list in which each block is large enough, so no list is searched.",
                 &["alloc BYTES [ALIGN]", "free BLOCK"],
-                &["alloc 1000", "alloc 100", "alloc 40", "free b", "alloc 90", "free a", "free c", "free d"],
+                &[
+                    "alloc 1000",
+                    "alloc 100",
+                    "alloc 40",
+                    "alloc 500",
+                    "alloc 40",
+                    "free b",
+                    "free d",
+                    "alloc 200",
+                    "alloc 90",
+                    "free a",
+                    "free c",
+                    "free e",
+                    "free f",
+                    "free g",
+                ],
+                8,
             ),
             Self::Handles => (
                 "Handles with generations",
-                "A handle is a slot and a generation. When an object is freed, its slot's generation increases, and old handles are stale. Two bits allow three generations: after the third the slot is retired, so that a stale handle never becomes valid.",
+                "A handle names a slot and a generation. A free increments the slot's generation, so old handles are stale. Two bits \
+                 give three generations. After the third, the slot is retired, and no stale handle is ever valid again.",
                 &["alloc", "get HANDLE", "free HANDLE"],
                 &[
                     "alloc", "alloc", "get a", "free a", "get a", "alloc", "get a", "free c", "alloc",
                     "free d", "alloc", "get a",
                 ],
+                7,
             ),
             Self::HandlesWrap => (
                 "Handles that wrap",
-                "A slot's last generation is followed by the first. A handle that is three generations old finds another object, and the check cannot detect it: the ABA problem.",
+                "The first generation follows the last. A handle from three lives ago finds another object, and no check detects it: the \
+                 ABA problem.",
                 &["alloc", "get HANDLE", "free HANDLE"],
                 &[
                     "alloc", "free a", "alloc", "free b", "alloc", "free c", "alloc", "get a", "free a",
                     "get d",
                 ],
+                8,
+            ),
+            Self::Packed => (
+                "Slot map: packed or with holes",
+                "A free moves the last value into the gap, so the values stay packed. Handles find a moved value through its slot. An \
+                 array with holes moves nothing, and a walk over it checks each hole.",
+                &["alloc", "get HANDLE", "free HANDLE"],
+                &[
+                    "alloc", "alloc", "alloc", "alloc", "alloc", "alloc", "alloc", "alloc", "free b",
+                    "free c", "free e", "get h", "alloc", "get b",
+                ],
+                11,
             ),
             Self::Layout => (
                 "Structs or arrays",
-                "16 entities of 32 bytes: position and velocity of three numbers each, health, team. Memory comes in lines of 64 \
-                 bytes. Which lines does a walk load, and how much of them does it use?",
+                "16 entities of 32 bytes: position and velocity of three numbers each, health, team. The CPU loads memory in lines of \
+                 64 bytes. A walk loads other lines in each memory layout.",
                 &["walk position.x|position|all structs|fields|numbers"],
                 &[
                     "walk position.x structs",
@@ -226,14 +283,28 @@ impl Name {
                     "walk all structs",
                     "walk all numbers",
                 ],
+                1,
             ),
         };
         let races = matches!(self, Self::FirstFit | Self::BestFit | Self::Buddy | Self::Tlsf);
-        About { name: self, title, what, takes, script, races }
+        About { name: self, title, what, takes, script, telling, races }
     }
 }
 
-/// After the first two frees, first fit serves 60 bytes from the first hole; best fit serves them from the second hole,
-/// which is smaller.
-const HOLES: &[&str] =
-    &["alloc 200", "alloc 40", "alloc 72", "alloc 40", "free a", "free c", "alloc 60", "free b", "free d"];
+/// After the first three frees, the list has blocks of 32, 208 and 112 bytes and the rest. For 60 bytes, first fit takes
+/// the second block, and best fit the third.
+const HOLES: &[&str] = &[
+    "alloc 24",
+    "alloc 40",
+    "alloc 200",
+    "alloc 40",
+    "alloc 90",
+    "alloc 40",
+    "free a",
+    "free c",
+    "free e",
+    "alloc 60",
+    "free b",
+    "free d",
+    "free f",
+];

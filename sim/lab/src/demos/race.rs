@@ -3,29 +3,27 @@
 use super::blocks::name;
 use super::command::Command;
 use super::names::Name;
+use super::random::Numbers;
 use super::scene::Scene;
 use crate::allocators::memory::ConfigError;
-use rand_pcg::Pcg32;
-use rand_pcg::rand_core::Rng as _;
 use serde::Serialize;
 
 /// Generates `n` commands from `seed`: blocks of 8 to 127 bytes are allocated and freed in any order, and about eight
 /// blocks are in use at a time. The commands are equal on every machine. An allocator that has refused a block also
 /// refuses to free the block.
 pub fn random(seed: u64, n: usize) -> Vec<Command> {
-    let mut numbers = Pcg32::new(seed, 0x6465_6d6f);
-    let mut below = |bound: u32| ((u64::from(numbers.next_u32()) * u64::from(bound)) >> 32) as usize;
+    let mut numbers = Numbers::new(seed);
     let mut live: Vec<String> = vec![];
     let mut births = 0;
     (0..n)
         .map(|_| {
             // The more blocks are in use, the more likely is a free.
-            if below(16) >= live.len() {
+            if numbers.below(16) >= live.len() {
                 live.push(name(births));
                 births += 1;
-                Command::Alloc { bytes: Some(8 + below(120)), align: 1 }
+                Command::Alloc { bytes: Some(8 + numbers.below(120)), align: 1 }
             } else {
-                let at = below(live.len() as u32);
+                let at = numbers.below(live.len());
                 Command::Free { block: live.swap_remove(at) }
             }
         })

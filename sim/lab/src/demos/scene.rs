@@ -1,5 +1,6 @@
 //! The state of a demo's memory after a command.
 
+use super::structure::Structure;
 use crate::allocators::Holes;
 use core::ops::Range;
 use serde::Serialize;
@@ -16,6 +17,8 @@ pub struct Scene {
     pub parts: Vec<Part>,
     /// The number of free pieces, the largest piece, and the sum of all pieces; headers and tags do not count.
     pub holes: Holes,
+    /// The allocator's data structure; `None` if the demo has no data structure besides the memory.
+    pub structure: Option<Structure>,
     /// Figures of the demo for which no field exists, by name.
     pub facts: Vec<(String, String)>,
 }

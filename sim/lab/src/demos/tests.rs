@@ -1,6 +1,7 @@
 use super::*;
 use crate::allocators::Holes;
 use proptest::prelude::*;
+use std::collections::BTreeMap;
 
 fn command(text: &str) -> Command {
     text.parse().unwrap()
@@ -22,6 +23,10 @@ fn tags(name: Name) -> usize {
     }
 }
 
+/// The demos whose memory is not cut into holes.
+const HAS_NO_HOLES: [Name; 5] =
+    [Name::LazyPool, Name::Handles, Name::HandlesWrap, Name::Packed, Name::Layout];
+
 /// Checks that the parts cover the memory, and that the free parts equal the holes that the allocator reports.
 fn check(name: Name, scene: &Scene) {
     let mut end = 0;
@@ -32,6 +37,7 @@ fn check(name: Name, scene: &Scene) {
     let bytes = match name {
         Name::Linear | Name::Stack | Name::LazyPool => 256,
         Name::Handles | Name::HandlesWrap => 128,
+        Name::Packed => 192,
         Name::Layout => 512,
         Name::Pool => 24 * 96,
         Name::Tlsf => 4096,
@@ -39,8 +45,7 @@ fn check(name: Name, scene: &Scene) {
     };
     assert_eq!(end, bytes, "{name:?}");
     assert_eq!(scene.strip().chars().count(), 64);
-    // The memory of the excluded demos is not cut into holes.
-    if matches!(name, Name::LazyPool | Name::Handles | Name::HandlesWrap | Name::Layout) {
+    if HAS_NO_HOLES.contains(&name) {
         return;
     }
     let mut holes = Holes::default();
@@ -55,8 +60,120 @@ fn each_demo_script_produces_complete_scenes() {
         let mut demo = name.make().unwrap();
         for text in name.about().script {
             assert_eq!(command(text).to_string(), *text);
-            check(name, &demo.act(&command(text)));
+            let before = demo.scene();
+            let scene = demo.act(&command(text));
+            check(name, &scene);
+            check_structure(&before, &scene);
         }
+    }
+}
+
+#[test]
+fn page_opens_after_a_telling_step() {
+    for About { name, script, telling, .. } in Name::ALL.map(Name::about) {
+        let (_, scene) = run(name, &script[..telling]);
+        assert!(scene.parts.iter().any(|part| matches!(part.is, Is::Used(_))), "{name:?}: nothing is in use");
+        let structure = scene.structure.unwrap();
+        assert!(!structure.steps.is_empty(), "{name:?}: `{}` has no steps", script[telling - 1]);
+        assert!(!structure.text.is_empty(), "{name:?}");
+    }
+}
+
+/// Returns the free blocks of a structure, by position, with their sizes.
+fn free_blocks(shape: &Shape) -> Option<BTreeMap<usize, usize>> {
+    Some(match shape {
+        Shape::Tree { unit, lists } => (0..)
+            .zip(lists)
+            .flat_map(|(order, list)| list.iter().map(move |at| (*at, unit << order)))
+            .collect(),
+        Shape::Grid { rows } => {
+            let cells = rows.iter().flat_map(|row| &row.cells);
+            cells.flat_map(|cell| &cell.list).map(|block| (block.at, block.bytes)).collect()
+        }
+        Shape::List { blocks } => blocks.iter().map(|block| (block.at, block.bytes)).collect(),
+        _ => return None,
+    })
+}
+
+/// Applies the steps of a command to the free blocks before the command.
+fn replay(mut free: BTreeMap<usize, usize>, structure: &Structure) -> BTreeMap<usize, usize> {
+    let is_tree = matches!(structure.shape, Shape::Tree { .. });
+    let mut inspected = None;
+    for Step { said, on } in &structure.steps {
+        match *on {
+            On::Split { at, bytes } => {
+                assert_eq!(free.insert(at & !bytes, bytes), Some(2 * bytes), "{said}");
+                free.insert(at, bytes);
+            }
+            On::Inspect { at, bytes, kept: true } => inspected = Some((at, bytes)),
+            On::Take { at, bytes } if is_tree => assert_eq!(free.remove(&at), Some(bytes), "{said}"),
+            // The search ended at the block that serves the request.
+            On::Take { at, bytes } => {
+                let (from, size) = inspected.unwrap();
+                assert!(from <= at && at + bytes <= from + size, "{said}");
+                assert_eq!(free.remove(&from), Some(size), "{said}");
+            }
+            On::Neighbour { at, bytes, merged: true } => {
+                assert_eq!(free.remove(&at), Some(bytes), "{said}")
+            }
+            On::Put { at, bytes } => assert_eq!(free.insert(at, bytes), None, "{said}"),
+            _ => {}
+        }
+    }
+    free
+}
+
+/// Checks that the structure agrees with the memory, and that the steps lead from `before` to `scene`.
+fn check_structure(before: &Scene, scene: &Scene) {
+    let Some(structure) = &scene.structure else { return };
+    let used = |block: &str| scene.parts.iter().any(|part| part.is == Is::Used(block.to_owned()));
+    if let Some(listed) = free_blocks(&structure.shape) {
+        let free = scene.parts.iter().filter(|part| part.is == Is::Free);
+        assert_eq!(listed, free.map(|part| (part.at, part.bytes)).collect());
+        let was = before.structure.as_ref().and_then(|before| free_blocks(&before.shape)).unwrap();
+        assert_eq!(replay(was, structure), listed, "{}: {:?}", scene.said, structure.steps);
+    }
+    match &structure.shape {
+        Shape::Grid { rows } => {
+            for row in rows {
+                assert!(row.cells.iter().all(|cell| cell.bit != cell.list.is_empty()), "{row:?}");
+                assert_eq!(row.bit, row.cells.iter().any(|cell| cell.bit), "{row:?}");
+            }
+        }
+        Shape::Chain { slot, list, opened, .. } => {
+            let mut slots = list.clone();
+            slots.sort_unstable();
+            let free = scene.parts.iter().filter(|part| part.is == Is::Free && part.at / slot < *opened);
+            assert_eq!(slots, free.map(|part| part.at / slot).collect::<Vec<_>>());
+        }
+        Shape::Head { head, .. } => assert_eq!(scene.bytes() - head, scene.holes.total),
+        Shape::Slots { handles, slots, .. } => {
+            for handle in handles {
+                let slot = &slots[handle.slot as usize];
+                let object = slot.object.clone().filter(|_| slot.generation == Some(handle.generation));
+                assert_eq!(handle.finds, object, "{handle:?}, {slot:?}");
+            }
+        }
+        Shape::Packed { handles, places, values, holes, reads, checks } => {
+            for handle in handles.iter().filter(|handle| handle.finds.is_some()) {
+                assert_eq!(handle.finds.as_ref(), places[handle.slot as usize].map(|place| &values[place]));
+            }
+            let mut held: Vec<_> = holes.iter().flatten().cloned().collect();
+            held.sort_unstable();
+            let mut packed = values.clone();
+            packed.sort_unstable();
+            assert_eq!(held, packed);
+            assert!(values.iter().all(|value| used(value)));
+            assert_eq!((*reads, *checks), (values.len(), holes.len()));
+        }
+        Shape::Lines { arrays, line, .. } => {
+            for array in arrays {
+                let lines = array.used.chunks(line / 4);
+                let loaded: Vec<_> = lines.map(|numbers| numbers.contains(&true)).collect();
+                assert_eq!(array.loaded, loaded, "{}", array.layout);
+            }
+        }
+        Shape::Tree { .. } | Shape::List { .. } => {}
     }
 }
 
@@ -68,7 +185,7 @@ proptest! {
         for (what, n) in picks {
             let command = match what {
                 0 if n % 4 == 0 => Command::Get { block: "a".to_owned() },
-                0..=5 if matches!(name, Name::LazyPool | Name::Handles | Name::HandlesWrap) => Command::Alloc { bytes: None, align: 1 },
+                0..=5 if HAS_NO_HOLES.contains(&name) => Command::Alloc { bytes: None, align: 1 },
                 0..=5 => Command::Alloc { bytes: Some(n), align: 1 << (n % 6) },
                 6..=7 if !live.is_empty() => Command::Free { block: live[n % live.len()].clone() },
                 6..=7 => Command::Free { block: "none".to_owned() },
@@ -76,8 +193,10 @@ proptest! {
                 _ if n % 2 == 0 => Command::Reset,
                 _ => Command::Pop { marker: format!("m{}", n % 4) },
             };
+            let before = demo.scene();
             let scene = demo.act(&command);
             check(name, &scene);
+            check_structure(&before, &scene);
             let mut used: Vec<_> = scene.parts.iter().filter_map(|part| match &part.is {
                 Is::Used(block) | Is::Rounding(block) => Some(block.clone()),
                 _ => None,
@@ -100,50 +219,114 @@ fn linear_demo_reset_frees_all_eight_blocks() {
 
 #[test]
 fn demo_pop_frees_only_blocks_after_the_marker() {
-    let (sentences, last) =
-        run(Name::Stack, &["alloc 32", "alloc 48", "mark", "alloc 64", "alloc 16", "pop m1"]);
-    assert_eq!(sentences[2], "m1 is the head, byte 80.");
-    assert_eq!(sentences[5], "The head is back at byte 80: 2 blocks are freed.");
+    let (said, last) =
+        run(Name::Stack, &["alloc 32", "alloc 48", "mark", "alloc 64", "mark", "alloc 16", "pop m1"]);
+    assert_eq!(said[2], "m1 is the head, byte 80.");
+    assert_eq!(said[6], "The head is back at byte 80: 2 blocks are freed.");
     assert_eq!(last.strip().replace('.', ""), "a".repeat(8) + &"b".repeat(12));
+    let Shape::Head { head, marks } = last.structure.unwrap().shape else { panic!() };
+    let marks: Vec<_> = marks.iter().map(|mark| (mark.at, mark.stale)).collect();
+    assert_eq!((head, marks), (80, vec![(80, false), (144, true)]));
 }
 
 #[test]
 fn pool_reuses_its_hole_without_a_search() {
-    let (sentences, last) = run(Name::Pool, Name::Pool.about().script);
-    assert_eq!(sentences[4], "d is at byte 96 and has 96. It took 1 look.", "b's slot");
-    assert_eq!(sentences[5], "No room for 97 bytes. Free: 2016 bytes in 21 pieces, the largest 96.");
+    let (said, last) = run(Name::Pool, Name::Pool.about().script);
+    assert_eq!(said[8], "f is at byte 0 and has 96. It took 1 look.", "a's slot");
+    assert_eq!(said[9], "No room for 97 bytes. Free: 2016 bytes in 21 pieces, the largest 96.");
     // A block of 80 bytes in a slot of 96 wastes 16.
     assert!(last.parts.contains(&Part { at: 272, bytes: 16, is: Is::Rounding("c".to_owned()) }), "{last:?}");
+    assert_eq!(
+        last.structure.unwrap().text,
+        ["list of slots: 3 -> 1 -> null; slots written so far: 5"]
+    );
 }
 
 #[test]
 fn first_fit_and_best_fit_select_their_holes() {
-    let place = |name| run(name, &Name::FirstFit.about().script[..7]).0[6].clone();
-    assert!(place(Name::FirstFit).starts_with("e is at byte 16 "), "{}", place(Name::FirstFit));
-    assert!(!place(Name::BestFit).starts_with("e is at byte 16 "), "{}", place(Name::BestFit));
+    let request = |name: Name| run(name, &name.about().script[..10]).1.structure.unwrap();
+    let walk = |structure: &Structure| {
+        let inspected = structure.steps.iter().filter_map(|step| match step.on {
+            On::Inspect { bytes, kept, .. } => Some((bytes, kept)),
+            _ => None,
+        });
+        inspected.collect::<Vec<_>>()
+    };
+    let (first, best) = (request(Name::FirstFit), request(Name::BestFit));
+    assert_eq!(walk(&first), [(32, false), (208, true)]);
+    let rest = walk(&best).pop().unwrap();
+    assert_eq!(walk(&best), [(32, false), (208, true), (112, true), rest]);
+    // 68 bytes with tags are rounded to 80: first fit leaves 128 of 208, and best fit 32 of 112.
+    let left = |structure: &Structure| match structure.steps.last().unwrap().on {
+        On::Put { bytes, .. } => bytes,
+        _ => 0,
+    };
+    assert_eq!((left(&first), left(&best)), (128, 32));
     let (_, last) = run(Name::BestFit, Name::BestFit.about().script);
-    assert_eq!(last.holes.count, 2, "e is between the merged blocks");
+    assert_eq!(last.holes.count, 2, "g is between the merged blocks");
 }
 
 #[test]
 fn demo_splits_and_merges_buddies() {
-    let (sentences, last) = run(Name::Buddy, Name::Buddy.about().script);
-    assert_eq!(
-        sentences[0],
-        "a is at byte 0 and has 128, 63 more than requested. It took 4 looks, 3 splits."
-    );
-    assert_eq!(sentences[5], "c is free. It took 2 looks, 2 merges.");
-    assert_eq!(last.facts, [("free blocks".to_owned(), "1 of 1024 bytes".to_owned())]);
+    let (said, last) = run(Name::Buddy, Name::Buddy.about().script);
+    assert_eq!(said[0], "a is at byte 0 and has 128, 63 more than requested. It took 4 looks, 3 splits.");
+    assert_eq!(said[5], "c is free. It took 2 looks, 2 merges.");
+    let Structure { text, steps, .. } = last.structure.unwrap();
+    assert_eq!(text.last().unwrap(), "list of 1024: 0");
+    assert_eq!(steps[0].said, "The buddy of 256 is 256 XOR 256 = 0. It is free: both become 512 at 0.");
+    let (_, scene) = run(Name::Buddy, &["alloc 65"]);
+    let splits = scene.structure.unwrap().steps.into_iter().filter_map(|step| match step.on {
+        On::Split { at, .. } => Some(at),
+        _ => None,
+    });
+    assert_eq!(splits.collect::<Vec<_>>(), [512, 256, 128]);
 }
 
 #[test]
 fn tlsf_search_starts_at_a_sufficient_class() {
     let (_, scene) = run(Name::Tlsf, &["alloc 1000"]);
     // A request of 1008 bytes with its header is rounded up to 1024: the seventh power of two from 16 on.
+    assert_eq!(scene.structure.unwrap().steps[0].on, On::Class { row: 6, cell: 0 });
+    // The row of the request's class has no block, so both levels are scanned.
+    let About { script, telling, .. } = Name::Tlsf.about();
+    let (_, scene) = run(Name::Tlsf, &script[..telling]);
+    let scans = scene.structure.unwrap().steps.into_iter().filter(|step| matches!(step.on, On::Word { .. }));
     assert_eq!(
-        scene.facts[2],
-        ("class searched from".to_owned(), "first level 6, second level 0".to_owned())
+        scans.map(|step| step.on).collect::<Vec<_>>(),
+        [
+            On::Word { row: Some(3), from: 3, found: None },
+            On::Word { row: None, from: 4, found: Some(5) },
+            On::Word { row: Some(5), from: 0, found: Some(0) },
+        ]
     );
+}
+
+#[test]
+fn packed_values_move_and_holes_stay() {
+    let About { script, telling, .. } = Name::Packed.about();
+    let (_, scene) = run(Name::Packed, &script[..telling]);
+    let Shape::Packed { values, holes, reads, checks, .. } = scene.structure.unwrap().shape else { panic!() };
+    assert_eq!(values.concat(), "ahgdf");
+    let holes: String = holes.iter().map(|value| value.as_deref().unwrap_or("-")).collect();
+    assert_eq!((holes.as_str(), reads, checks), ("a--d-fgh", 5, 8));
+}
+
+#[test]
+fn random_scripts_depend_on_the_seed_alone() {
+    for name in Name::ALL {
+        let script = name.script(7, 40).unwrap();
+        assert_eq!(script.len(), 40);
+        assert_eq!(script, name.script(7, 40).unwrap());
+        assert_ne!(script, name.script(8, 40).unwrap(), "{name:?}");
+        let mut demo = name.make().unwrap();
+        for command in script {
+            assert_eq!(super::tests::command(&command.to_string()), command);
+            let before = demo.scene();
+            let scene = demo.act(&command);
+            check(name, &scene);
+            check_structure(&before, &scene);
+        }
+    }
 }
 
 #[test]
@@ -200,7 +383,7 @@ fn demo_slot_retires_after_its_last_generation() {
         sentences[8],
         "a freed d: the generation had wrapped, so the stale handle matched another object."
     );
-    assert_eq!(last.facts[4], ("retired slots".to_owned(), "0".to_owned()));
+    assert_eq!(last.facts, [("retired slots".to_owned(), "0".to_owned())]);
 }
 
 #[test]

@@ -4,6 +4,7 @@
 use super::command::Command;
 use super::demo::Demo;
 use super::scene::{Is, Part, Scene};
+use super::structure::{Lines, On, Shape, Step, Structure};
 
 /// The fields of a game entity of 32 bytes, with their sizes, in the order of the struct.
 pub(crate) const FIELDS: [(&str, u64); 4] = [("position", 12), ("velocity", 12), ("health", 4), ("team", 4)];
@@ -143,10 +144,39 @@ impl Demo for Walk {
             }
         }
         let (lines, used) = counts(access, layout);
+        let structure = Some(structure(access, layout));
         let facts = vec![
             ("lines loaded".to_owned(), format!("{lines} of {}", STRUCTS * STRUCT / LINE)),
             ("bytes used".to_owned(), format!("{used} of {} that are loaded", lines * LINE)),
         ];
-        Scene { parts, facts, ..Scene::default() }
+        Scene { parts, structure, facts, ..Scene::default() }
     }
+}
+
+/// Returns the arrays of all memory layouts; the steps are the lines that a walk over `layout` loads.
+fn structure(access: &Access, layout: Layout) -> Structure {
+    let numbers = (STRUCTS * STRUCT / 4) as usize;
+    let arrays = Layout::ALL.map(|layout| {
+        let (mut fields, mut used) = (vec![0; numbers], vec![false; numbers]);
+        for (field, (_, bytes)) in FIELDS.iter().enumerate() {
+            for (i, from) in (0..STRUCTS).flat_map(|i| (0..*bytes).step_by(4).map(move |from| (i, from))) {
+                fields[(layout.place(STRUCTS, LINE, i, field, from) / 4) as usize] = field;
+            }
+        }
+        access.places(layout, STRUCTS, LINE).for_each(|place| used[(place / 4) as usize] = true);
+        let mut loaded = access.loaded(layout, STRUCTS, LINE);
+        loaded.truncate((STRUCTS * STRUCT / LINE) as usize);
+        Lines { layout: layout.name().to_owned(), fields, used, loaded }
+    });
+    let array = Layout::ALL.iter().position(|own| *own == layout).unwrap_or(0);
+    let Lines { used, loaded, .. } = &arrays[array];
+    let steps = loaded.iter().zip(used.chunks(LINE as usize / 4)).enumerate();
+    let steps = steps.filter(|(_, (loaded, _))| **loaded).map(|(line, (_, used))| {
+        let numbers = used.iter().filter(|used| **used).count();
+        let said = format!("Line {line} is loaded: {} of its {LINE} bytes are used.", numbers * 4);
+        Step::new(said, On::Line { array, line })
+    });
+    let steps = steps.collect();
+    let names = FIELDS.map(|(name, _)| name.to_owned()).into();
+    Structure::new(Shape::Lines { names, arrays: arrays.into(), line: LINE as usize }, steps)
 }

@@ -1,10 +1,13 @@
 // An allocator of the lab that is driven by hand.
 
-import { grouped, made } from '../draw.ts';
+import { grouped, made, noun } from '../draw.ts';
 import type { Lab } from '../engine.ts';
 import type { About, Scene } from '../scenes.ts';
-import { legend, memory, partsTable } from './memory.ts';
+import { seedOf } from './kept.ts';
+import { legend, partsTable } from './memory.ts';
 import { link, type Route } from './route.ts';
+import { namesIn } from './shapes/ink.ts';
+import { picture as drawn } from './shapes/shape.ts';
 import type { Stage } from '../stage/stage.ts';
 import { Stepper } from './stepper.ts';
 
@@ -19,27 +22,58 @@ export interface Shown {
   stage?(): Stage | null;
 }
 
-const named = (scene: Scene): string[] => [...new Set(scene.parts.flatMap((part) => (part.is === 'used' ? [part.block] : [])))];
+/** Milliseconds that a step of a command is shown. */
+const STEP = 900;
+/** The number of commands of a random script. */
+const RANDOM = 12;
+
+/** The names of the handles that were returned so far. */
+const handlesIn = ({ structure }: Scene): string[] => (structure && 'handles' in structure.shape ? structure.shape.handles.map(({ name }) => name) : []);
 
 export function showDemo(root: HTMLElement, lab: Lab, about: About, { values }: Route): Shown {
   const given = values.get('do');
   let commands: string[] = given === null ? [...about.script] : given.split(';').filter(Boolean);
   let scenes = lab.play(about.name, commands);
-  const rows = about.name === 'layout' ? 8 : about.name === 'pool' ? 3 : about.name === 'tlsf' ? 4 : 2;
-
   const said = made('p', { className: 'said' });
   said.setAttribute('aria-live', 'polite');
   const picture = made('div'), kinds = made('div'), facts = made('dl', { className: 'facts' }), took = made('ol', { className: 'took' });
-  const twin = made('details', {}, made('summary', {}, 'The memory as a table'), made('div', { className: 'scroll' }));
+  const steps = made('ol', { className: 'steps', ariaLabel: 'Steps of the command' });
+  const inWords = made('pre', { tabIndex: 0, ariaLabel: 'The data structure as text' });
+  const twin = made('details', {}, made('summary', {}, 'The data structure as text, and the memory as a table'), inWords, made('div', { className: 'scroll' }));
   const controls = made('div', { className: 'bar commands' });
   const line = made('code');
-  const stepper = new Stepper('Commands', commands.length, () => draw());
+  /** The number of steps of the command that are shown. */
+  let done = 0, timer = 0;
+  const stepsOf = (at: number) => scenes[at]!.structure?.steps ?? [];
+  const still = matchMedia('(prefers-reduced-motion: reduce)');
+  const stepper = new Stepper('Commands', commands.length, (at, on) => {
+    done = stepsOf(at).length;
+    draw();
+    if (on) play();
+    else clearTimeout(timer);
+  }, () => (still.matches ? 1 : Math.max(stepsOf(stepper.at).length, 1)) * STEP + 500);
 
-  /** Does it here: what came after is forgotten. */
+  /** Shows the steps of the command one after the other. */
+  function play(): void {
+    clearTimeout(timer);
+    if (still.matches || stepsOf(stepper.at).length < 2) return;
+    const next = (step: number) => {
+      showStep(step);
+      if (step < stepsOf(stepper.at).length) timer = setTimeout(() => next(step + 1), STEP);
+    };
+    next(1);
+  }
+  function showStep(step: number): void {
+    done = step;
+    drawSteps();
+  }
+
+  /** Runs the command after the current one; later commands are dropped. */
   const act = (command: string) => {
     commands = [...commands.slice(0, stepper.at), command];
     scenes = lab.play(about.name, commands);
     stepper.set(commands.length, commands.length);
+    play();
   };
   const begin = (fresh: readonly string[]) => {
     commands = [...fresh];
@@ -51,15 +85,11 @@ export function showDemo(root: HTMLElement, lab: Lab, about: About, { values }: 
     const scene = scenes[stepper.at]!;
     const command = commands[stepper.at - 1];
     said.replaceChildren(...(command ? [made('code', { className: scene.refused ? 'refused' : '' }, command), ' '] : []),
-      scene.said || 'Nothing has been done yet. Play the script, or do something yourself.');
-    const before = stepper.at ? named(scenes[stepper.at - 1]!) : [];
-    picture.replaceChildren(memory(scene, rows, {
-      fresh: named(scene).filter((name) => !before.includes(name)),
-      pick: about.takes.some((takes) => takes.startsWith('free')) ? (block) => act(`free ${block}`) : undefined,
-    }));
+      scene.said || 'No command has run yet. Play the script, or run a command.');
+    drawSteps();
     kinds.replaceChildren(legend(scene.parts, about.name === 'layout' ? { used: 'loaded and used', free: 'not loaded' } : {}));
     const { holes } = scene;
-    const free: [string, string][] = holes.total ? [['free', `${grouped(holes.total)} bytes in ${grouped(holes.count)} pieces, the largest ${grouped(holes.largest)}`]] : [];
+    const free: [string, string][] = holes.total ? [['free', `${grouped(holes.total)} bytes in ${noun(holes.count, 'piece')}, the largest ${grouped(holes.largest)}`]] : [];
     facts.replaceChildren(...[...free, ...scene.facts].flatMap(([name, value]) => [made('dt', {}, name), made('dd', {}, value)]));
     took.replaceChildren(...commands.map((own, i) => {
       const step = made('button', { type: 'button', onclick: () => stepper.go(i + 1) }, own);
@@ -67,10 +97,29 @@ export function showDemo(root: HTMLElement, lab: Lab, about: About, { values }: 
       return made('li', { className: scenes[i + 1]!.refused ? 'refused' : '' }, step);
     }));
     drawControls(scene);
+    inWords.textContent = scene.structure?.text.join('\n') ?? '';
     twin.lastElementChild!.replaceChildren(partsTable(scene.parts));
     line.textContent = ['uslab lab demo', about.name, ...commands.slice(0, stepper.at).map((own) => `'${own}'`)].join(' ');
     const changed = commands.join(';') !== about.script.join(';');
     history.replaceState(null, '', link('demo', { name: about.name, ...(changed && { do: commands.join(';') }), at: String(stepper.at) }));
+  }
+
+  function drawSteps(): void {
+    const scene = scenes[stepper.at]!, all = stepsOf(stepper.at);
+    picture.replaceChildren(drawn({
+      scene, done, before: scenes[Math.max(stepper.at - 1, 0)]!,
+      pick: about.takes.some((takes) => takes.startsWith('free')) ? (block) => act(`free ${block}`) : undefined,
+    }));
+    const focus = steps.contains(document.activeElement);
+    steps.replaceChildren(...all.map(({ said }, i) => {
+      const step = made('button', { type: 'button', onclick: () => {
+        clearTimeout(timer);
+        showStep(i + 1);
+      } }, said);
+      if (i + 1 === done) step.setAttribute('aria-current', 'step');
+      return made('li', { className: i < done ? '' : 'later' }, step);
+    }));
+    if (focus) steps.querySelector<HTMLElement>('[aria-current]')?.focus();
   }
 
   function drawControls(scene: Scene): void {
@@ -106,8 +155,8 @@ export function showDemo(root: HTMLElement, lab: Lab, about: About, { values }: 
         return group(does('alloc', go), made('label', {}, bytes, ' bytes'), made('label', {}, 'aligned to ', align));
       }
       case 'MARKER': return many(commands.slice(0, stepper.at).filter((own) => own === 'mark').map((_, i) => `m${i + 1}`));
-      case 'HANDLE': return many(scene.facts.flatMap(([name]) => (name.startsWith('handle ') ? [name.slice(7)] : [])));
-      case 'BLOCK': return many(named(scene));
+      case 'HANDLE': return many(handlesIn(scene));
+      case 'BLOCK': return many(namesIn(scene));
       default: {
         const selects = wants.map((choices) => made('select', { ariaLabel: choices.replaceAll('|', ', ') }, ...choices.split('|').map((choice) => made('option', { value: choice }, choice))));
         return group(does(verb, () => act([verb, ...selects.map(({ value }) => value)].join(' '))), ...selects);
@@ -115,13 +164,28 @@ export function showDemo(root: HTMLElement, lab: Lab, about: About, { values }: 
     }
   }
 
+  const seed = made('input', { inputMode: 'numeric', size: 6, value: '7', ariaLabel: 'Seed' }), problem = made('p', { className: 'problem', role: 'alert' });
+  const random = () => {
+    const wanted = seedOf(seed.value);
+    problem.textContent = typeof wanted === 'number' ? '' : wanted;
+    if (typeof wanted === 'number') begin(lab.script(about.name, wanted, RANDOM));
+  };
+  seed.onkeydown = ({ key }) => { if (key === 'Enter') random(); };
   root.replaceChildren(made('section', {}, made('h2', {}, about.title), made('p', { className: 'what' }, about.what),
-    stepper.root, said, picture, kinds, controls,
-    made('div', { className: 'bar' }, does('the script from its beginning', () => begin(about.script)), does('clear', () => begin([])),
-      made('span', { className: 'copy' }, made('span', { className: 'quiet' }, 'in a terminal: '), line)),
+    stepper.root, said, made('div', { className: 'staged' }, made('div', {}, picture, kinds), steps), controls,
+    made('div', { className: 'bar' }, does('the script from its beginning', () => begin(about.script)), does('random script', random), made('label', {}, 'seed ', seed), does('clear', () => begin([])),
+      made('span', { className: 'copy' }, made('span', { className: 'quiet' }, 'in a terminal: '), line)), problem,
     made('div', { className: 'two' }, facts, made('div', {}, made('h3', {}, 'Commands'), took)), twin));
-  stepper.go(Number(values.get('at') ?? 0) || 0);
-  return { view: () => ({ command: commands[stepper.at - 1] ?? null, scene: scenes[stepper.at] }), key: (key) => stepper.key(key), leave: () => stepper.stop() };
+  const at = values.get('at');
+  stepper.go(at !== null ? Number(at) || 0 : given === null ? about.telling : commands.length);
+  if (at === null) play();
+  return {
+    view: () => ({ command: commands[stepper.at - 1] ?? null, scene: scenes[stepper.at] }), key: (key) => stepper.key(key),
+    leave: () => {
+      stepper.stop();
+      clearTimeout(timer);
+    },
+  };
 
   function does(label: string, act: () => void): HTMLButtonElement {
     return made('button', { type: 'button', onclick: act }, label);

@@ -127,7 +127,7 @@ function strips({ strips = [] }: Answer): HTMLElement[] {
     let at = 0;
     const parts = pieces.map(([bytes, block]) => ({ at: (at += bytes) - bytes, bytes, ...(block === null ? { is: 'padding' as const } : { is: 'used' as const, block }) }));
     const nothing = { count: 0, largest: 0, total: 0 };
-    return made('div', { className: 'strip' }, made('h4', {}, said), memory({ said, refused: false, parts, holes: nothing, facts: [] }, 1));
+    return made('div', { className: 'strip' }, made('h4', {}, said), memory({ said, refused: false, parts, holes: nothing, structure: null, facts: [] }, 1));
   });
 }
 

@@ -53,17 +53,17 @@ export function showLatency(root: HTMLElement, findings: Findings, { values }: R
   }
 
   function bars(points: (typeof rows)[number]['points'], from: number, label: string): SVGSVGElement {
-    return drawing({ height: HIGH + FOOT, 'aria-label': label }, (wide) => {
+    return drawing({ 'aria-label': label }, (wide) => {
       const x = (ns: number) => LEFT + (Math.log2(ns) - low) / (high - low) * (wide - LEFT);
       const width = (ns: number) => Math.max(x(ns + 2 ** Math.floor(Math.log2(ns)) / 4) - x(ns) - 1, 1);
-      return [
+      return [HIGH + FOOT, [
         ...points.map(([ns, count]) => svg('rect', { class: ns >= from ? 'slow' : '', x: x(ns), y: HIGH - y(count), width: width(ns), height: y(count) },
           svg('title', {}, `${said(ns)}: ${grouped(count)}`))),
         ...DECADES.filter((ns) => Math.log2(ns) > low && Math.log2(ns) < high - 1.5).map((ns) => svg('text', { x: x(ns), y: HIGH + 14 }, said(ns))),
         ...[1, 1000, 1e6].filter((count) => count <= most).flatMap((count) => [
           svg('text', { class: 'count', x: LEFT - 6, y: Math.max(HIGH - y(count) + 4, 10) }, grouped(count)),
           svg('path', { d: `M${LEFT} ${HIGH - y(count)}H${wide}` })]),
-      ];
+      ]];
     });
   }
 

@@ -20,50 +20,64 @@ interface Options {
   fresh?: readonly string[];
   /** Parts with these bytes are what went wrong. */
   wrong?: readonly number[];
-  /** Hears which block was clicked. */
+  /** Called with the name of a block that was clicked. */
   pick?: ((block: string) => void) | undefined;
+}
+
+/** The place of a memory in a picture. */
+export interface Place {
+  x: number;
+  y: number;
+  width: number;
+  rows: number;
 }
 
 /** The parts that these bytes lie in. */
 export const partsAt = ({ parts }: Scene, bytes: readonly number[]): Part[] =>
   parts.filter((part) => bytes.some((byte) => byte >= part.at && byte < part.at + part.bytes));
 
-/** The memory, in so many rows. */
-export function memory(scene: Scene, rows: number, { fresh = [], wrong = [], pick }: Options = {}): SVGSVGElement {
+/** The height of a memory in a number of rows. */
+export const heightOf = (rows: number): number => rows * (HIGH + GAP);
+export const BAR = HIGH;
+
+/** The memory, in a number of rows. */
+export const memory = (scene: Scene, rows: number, options: Options = {}): SVGSVGElement =>
+  drawing({ class: 'memory', 'aria-label': partsSaid(scene.parts) }, (width) => [heightOf(rows), bar(scene, { x: 0, y: 0, width, rows }, options)]);
+
+/** The elements of a memory. */
+export function bar(scene: Scene, { x: left, y: top, width, rows }: Place, { fresh = [], wrong = [], pick }: Options = {}): Node[] {
   const { parts } = scene;
   const bytes = parts.reduce((sum, part) => sum + part.bytes, 0);
   const row = Math.ceil(bytes / rows), marked = partsAt(scene, wrong);
-  return drawing({ height: rows * (HIGH + GAP), class: 'memory', 'aria-label': partsSaid(parts) }, (width) => {
-    const boxes: Node[] = [], outlines: Node[] = [], places: Node[] = [];
-    let free = 0, line = 0; // where a place of this line may begin
-    for (const part of parts) {
-      const name = nameOf(part);
-      for (let at = part.at; at < part.at + part.bytes;) {
-        if (Math.floor(at / row) !== line) [line, free] = [Math.floor(at / row), 0];
-        const end = Math.min(part.at + part.bytes, (line + 1) * row);
-        const x = (at - line * row) / row * width, wide = (end - at) / row * width, y = line * (HIGH + GAP);
-        const box = svg('g', { class: `part ${part.is}${fresh.includes(name) ? ' fresh' : ''}` },
-          svg('title', {}, `${name && `${name}: `}${placeSaid(part)}, ${means(part.is)}`),
-          svg('rect', { x: x + 0.5, y: y + 0.5, width: Math.max(wide - 1, 1), height: HIGH - 1 }));
-        if (part.is === 'used' && wide > LETTER * name.length + 4) box.append(svg('text', { x: x + wide / 2, y: y + HIGH / 2 + 4 }, name));
-        if (name && pick) {
-          box.classList.add('pick');
-          box.addEventListener('click', () => pick(name));
-        }
-        boxes.push(box);
-        if (marked.includes(part)) outlines.push(svg('rect', { class: 'wrong', x: x + 1.5, y: y + 1.5, width: Math.max(wide - 3, 1), height: HIGH - 3 }));
-        // Where parts begin, as far as there is room.
-        const place = grouped(at), last = line === rows - 1 ? width - LETTER * (grouped(bytes).length + 7) : width;
-        if (x >= free && x + LETTER * place.length <= last) {
-          places.push(svg('text', { x, y: y + HIGH + 13, class: 'place' }, place));
-          free = x + LETTER * (place.length + 1);
-        }
-        at = end;
+  const boxes: Node[] = [], outlines: Node[] = [], places: Node[] = [];
+  let free = 0, line = 0; // where a place of this line may begin
+  for (const part of parts) {
+    const name = nameOf(part);
+    for (let at = part.at; at < part.at + part.bytes;) {
+      if (Math.floor(at / row) !== line) [line, free] = [Math.floor(at / row), 0];
+      const end = Math.min(part.at + part.bytes, (line + 1) * row);
+      const x = (at - line * row) / row * width, wide = (end - at) / row * width, y = top + line * (HIGH + GAP);
+      const box = svg('g', { class: `part ${part.is}${fresh.includes(name) ? ' fresh' : ''}` },
+        svg('title', {}, `${name && `${name}: `}${placeSaid(part)}, ${means(part.is)}`),
+        svg('rect', { x: left + x + 0.5, y: y + 0.5, width: Math.max(wide - 1, 1), height: HIGH - 1 }));
+      if (part.is === 'used' && wide > LETTER * name.length + 4) box.append(svg('text', { x: left + x + wide / 2, y: y + HIGH / 2 + 4 }, name));
+      if (name && pick) {
+        box.classList.add('pick');
+        box.addEventListener('click', () => pick(name));
       }
+      boxes.push(box);
+      if (marked.includes(part)) outlines.push(svg('rect', { class: 'wrong', x: left + x + 1.5, y: y + 1.5, width: Math.max(wide - 3, 1), height: HIGH - 3 }));
+      // Where parts begin, as far as there is room.
+      const place = grouped(at), last = line === rows - 1 ? width - LETTER * (grouped(bytes).length + 7) : width;
+      if (x >= free && x + LETTER * place.length <= last) {
+        places.push(svg('text', { x: left + x, y: y + HIGH + 13, class: 'place' }, place));
+        free = x + LETTER * (place.length + 1);
+      }
+      at = end;
     }
-    places.push(svg('text', { x: width, y: (rows - 1) * (HIGH + GAP) + HIGH + 13, class: 'place end' }, noun(bytes, 'byte')));
-    return [...boxes, ...outlines, ...places];
-  });
+  }
+  places.push(svg('text', { x: left + width, y: top + (rows - 1) * (HIGH + GAP) + HIGH + 13, class: 'place end' }, noun(bytes, 'byte')));
+  return [...boxes, ...outlines, ...places];
 }
 
 /** What the colours mean; `own` says it otherwise. */

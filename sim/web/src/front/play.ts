@@ -2,11 +2,12 @@
 
 import { made } from '../draw.ts';
 import type { Lab } from '../engine.ts';
+import type { Scene } from '../scenes.ts';
 import { pictured } from '../stage/stage.ts';
 import { SCRIPTED } from './machines.ts';
-import { memory } from './memory.ts';
 import { recorded } from './moments.ts';
 import { link } from './route.ts';
+import { preview } from './shapes/shape.ts';
 
 /** Pixels of a card's picture of a stage. */
 const WIDE = 640, HIGH = 360;
@@ -16,9 +17,9 @@ const card = (href: string, title: string, text: string, picture?: Node): HTMLEl
 
 export async function showPlay(root: HTMLElement, wasm: WebAssembly.Module, lab: Lab): Promise<void> {
   const comparisons = ['layout'];
-  const demos = (own: (name: string) => boolean) => lab.demos.filter(({ name }) => own(name)).map(({ name, title, what, script }) => {
-    const scenes = lab.play(name, script), scene = scenes[Math.ceil(scenes.length * 0.6)] ?? scenes[0]!;
-    return card(link('demo', { name }), title, what, memory(scene, 2));
+  const demos = (own: (name: string) => boolean) => lab.demos.filter(({ name }) => own(name)).map(({ name, title, what, script, telling }) => {
+    const [before, scene] = lab.play(name, script.slice(0, telling)).slice(-2) as [Scene, Scene];
+    return card(link('demo', { name }), title, what, preview({ before, scene, done: scene.structure?.steps.length ?? 0 }));
   });
   const machines = await Promise.all(SCRIPTED.map(async ({ name, title, card: text, design, script, shows }) => {
     const recording = await recorded(wasm, script.join('\n'), design), { marks } = recording.about;

@@ -5,11 +5,13 @@ import type { Lab } from '../engine.ts';
 import type { Scene } from '../scenes.ts';
 import type { Shown } from './demo.ts';
 import { seedOf } from './kept.ts';
-import { legend, memory } from './memory.ts';
 import { link, type Route } from './route.ts';
+import { history as memoryOverTime, MEANS } from './shapes/history.ts';
 import { Stepper } from './stepper.ts';
 
 const REQUESTS = 200;
+/** The request at which the page opens, and plays on. */
+const FIRST = 20;
 const CURVES = ['curve-1', 'curve-2', 'curve-3', 'curve-4'] as const;
 
 /** The share of free bytes that one request cannot have, in per cent. */
@@ -20,7 +22,13 @@ export function showRace(root: HTMLElement, lab: Lab, { values }: Route): Shown 
   const field = made('input', { inputMode: 'numeric', size: 11, value: String(seed), ariaLabel: 'Seed' });
   const problem = made('p', { className: 'problem', role: 'alert' }), line = made('code');
   const said = made('p', { className: 'said' });
-  const lanes = made('div'), chart = made('canvas', { role: 'img' });
+  const racers = race.scenes.map(() => {
+    const title = made('h3'), canvas = made('canvas', { role: 'img', className: 'history' });
+    canvas.onclick = ({ offsetX }) => stepper.go(Math.round(offsetX / canvas.clientWidth * REQUESTS));
+    return { title, canvas, root: made('div', { className: 'racer' }, title, canvas) };
+  });
+  const means = made('p', { className: 'kinds' }, ...MEANS.map(([kind, text]) => made('span', {}, made('i', { className: `kind history-${kind}` }), ` ${text}`)));
+  const lanes = made('div', {}, made('h3', {}, 'The memory after each request, address 0 at the top'), means, ...racers.map(({ root }) => root)), chart = made('canvas', { role: 'img' });
   const table = made('table');
   const stepper = new Stepper('Requests', REQUESTS, () => draw(), () => 120);
 
@@ -37,10 +45,12 @@ export function showRace(root: HTMLElement, lab: Lab, { values }: Route): Shown 
     const { at } = stepper;
     const command = race.commands[at - 1];
     said.textContent = command ? `Request ${at}: ${command}.` : 'All memories are empty: 1,024 bytes each.';
-    lanes.replaceChildren(...race.scenes.map(([name, scenes]) => {
-      const scene = scenes[at]!;
-      return made('div', { className: 'racer' }, made('h3', {}, name, made('span', { className: 'quiet' }, scene.said)), memory(scene, 1));
-    }), legend(race.scenes.flatMap(([, scenes]) => scenes[at]!.parts)));
+    race.scenes.forEach(([name, scenes], i) => {
+      const scene = scenes[at]!, { title, canvas } = racers[i]!;
+      title.replaceChildren(name, made('span', { className: 'quiet' }, scene.said));
+      memoryOverTime(canvas, scenes, at);
+      canvas.setAttribute('aria-label', `${name}: the memory after each of ${at} requests; ${scene.holes.count} free pieces now`);
+    });
     const head = ['allocator', 'refused so far', 'free bytes', 'pieces', 'largest', 'scattered'];
     const least = Math.min(...race.scenes.map(([, scenes]) => Math.round(scattered(scenes[at]!))));
     table.replaceChildren(made('tr', {}, ...head.map((text) => made('th', { scope: 'col' }, text))), ...race.scenes.map(([name, scenes]) => {
@@ -92,9 +102,17 @@ export function showRace(root: HTMLElement, lab: Lab, { values }: Route): Shown 
   const given = values.get('seed');
   if (given !== null) take(given);
   root.replaceChildren(made('section', {}, made('h2', {}, 'Fragmentation race'),
-    made('p', { className: 'what' }, 'The same requests, of 8 to 127 bytes and freed in any order. Who keeps the free memory in few pieces, and who has to refuse a block? A refused block is not freed later either, so the loads differ.'),
+    made('p', { className: 'what' }, 'The same requests, of 8 to 127 bytes and freed in any order. Which allocator keeps its free memory in few pieces, and which refuses a block first? An allocator does not free a block that it refused, so the loads differ.'),
     stepper.root, made('div', { className: 'bar' }, made('label', {}, 'seed ', field), made('span', { className: 'copy' }, made('span', { className: 'quiet' }, 'one of them in a terminal: '), line)),
     problem, said, lanes, made('h3', {}, 'Scattered: free memory outside the largest free piece'), chart, made('div', { className: 'scroll' }, table)));
-  requestAnimationFrame(() => stepper.go(Number(values.get('at') ?? 0) || 0));
+  requestAnimationFrame(() => {
+    const at = values.get('at');
+    if (at !== null) stepper.go(Number(at) || 0);
+    else if (matchMedia('(prefers-reduced-motion: reduce)').matches) stepper.go(REQUESTS);
+    else {
+      stepper.go(FIRST);
+      stepper.play();
+    }
+  });
   return { view: () => ({ at: stepper.at, race }), key: (key) => stepper.key(key), leave: () => stepper.stop() };
 }

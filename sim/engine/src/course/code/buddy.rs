@@ -210,7 +210,7 @@ impl MemoryState {
         };
         parts.extend(self.out.iter().map(|block| part(*block, Is::Used(format!("{}", block.1)))));
         parts.sort_by_key(|part| part.at);
-        Scene { said: said.to_owned(), refused, parts, holes, facts: vec![] }
+        Scene { said: said.to_owned(), refused, parts, holes, ..Scene::default() }
     }
 }
 

@@ -66,6 +66,10 @@ impl Tlsf {
     pub fn bitmaps(&self) -> (u32, &[u32]) {
         self.blocks.bitmaps()
     }
+    /// Returns the position and size of each free block of a class with its header, in the order of the list.
+    pub fn list(&self, class: Class) -> impl Iterator<Item = (usize, usize)> {
+        self.blocks.list(class)
+    }
     /// Returns the size in bytes of the list heads and bitmaps.
     pub fn control_bytes(&self) -> usize {
         self.blocks.control_bytes()

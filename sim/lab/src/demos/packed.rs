@@ -1,0 +1,157 @@
+//! The demo of a slot map, whose values have no gaps, compared with an array that has holes.
+
+use super::blocks::{name, some};
+use super::command::Command;
+use super::demo::{Demo, capital};
+use super::scene::{Is, Part, Scene};
+use super::structure::{Named, On, Shape, Step, Structure};
+use crate::allocators::memory::{ConfigError, Piece};
+use crate::allocators::{Allocator, Linear, ScansForFree};
+use core::alloc::Layout;
+use uslab::handle::{Handle, SlotMap};
+
+/// The number of bytes of a value, and with its flag in the array with holes.
+const VALUE: usize = 15;
+const PLACE: usize = 16;
+const PLACES: usize = 12;
+
+type Map = SlotMap<String, u32, 8>;
+
+/// A slot map and an array with holes that hold the same values.
+#[derive(Debug)]
+pub(super) struct Packed {
+    map: Map,
+    given: Vec<Handle<u32, 8>>,
+    holes: ScansForFree,
+    /// The values of the array with holes, by name.
+    pieces: Vec<(String, Piece)>,
+    /// The largest number of values so far.
+    peak: usize,
+    /// The steps of the last command.
+    steps: Vec<Step>,
+}
+
+impl Packed {
+    pub(super) fn new() -> Result<Self, ConfigError> {
+        let holes = ScansForFree::new(Linear::fixed(PLACE * PLACES)?, Layout::new::<[u8; VALUE]>())?;
+        Ok(Self { map: Map::new(), given: vec![], holes, pieces: vec![], peak: 0, steps: vec![] })
+    }
+
+    fn handle(&self, wanted: &str) -> Result<Handle<u32, 8>, String> {
+        let all: Vec<_> = (0..self.given.len()).map(name).collect();
+        let at = all.iter().position(|own| own == wanted);
+        at.map(|at| self.given[at])
+            .ok_or_else(|| format!("There is no handle {wanted}; there are: {}.", some(&all)))
+    }
+    fn note(&mut self, said: String, on: On) {
+        self.steps.push(Step::new(said, on));
+    }
+    fn note_place(&mut self, name: &str, handle: Handle<u32, 8>) {
+        let slot = handle.index();
+        let said = match self.map.place(handle) {
+            Some(place) => format!("{name} names slot {slot}, which leads to place {place}."),
+            None => format!("{name} names slot {slot} in an older generation: it is stale."),
+        };
+        self.note(said, On::Handle { name: name.to_owned() });
+    }
+
+    fn alloc(&mut self) -> Result<String, String> {
+        let layout = Layout::new::<[u8; VALUE]>();
+        let piece = self.holes.alloc(layout).ok_or_else(|| format!("All {PLACES} places are in use."))?;
+        let new = name(self.given.len());
+        let handle = self.map.alloc(new.clone()).map_err(|error| capital(&error.to_string()))?;
+        let hole = piece.at() / PLACE;
+        self.pieces.push((new.clone(), piece));
+        self.given.push(handle);
+        self.peak = self.peak.max(self.map.len());
+        self.note_place(&new, handle);
+        Ok(format!(
+            "{new} is the last value, at place {}. In the array with holes it is at place {hole}.",
+            self.map.len() - 1
+        ))
+    }
+    fn free(&mut self, wanted: &str) -> Result<String, String> {
+        let handle = self.handle(wanted)?;
+        self.note_place(wanted, handle);
+        let Some(place) = self.map.place(handle) else {
+            return Err(format!("{wanted} is stale: nothing is freed."));
+        };
+        let (from, last) = (self.map.len() - 1, self.map.as_slice().last().cloned());
+        self.map.free(handle);
+        if let Some(at) = self.pieces.iter().position(|(name, _)| name == wanted) {
+            self.holes.free(self.pieces.swap_remove(at).1);
+        }
+        let Some(last) = last.filter(|_| from != place) else {
+            return Ok(format!("{wanted} was the last value: nothing moves."));
+        };
+        self.note(
+            format!("The last value, {last}, moves from place {from} to place {place}."),
+            On::Value { from, to: place },
+        );
+        let slot = self.handle(&last)?.index();
+        let said = format!("{last}'s slot {slot} leads to place {place} from now on.");
+        self.note(said, On::Handle { name: last.clone() });
+        Ok(format!("{wanted} is freed, and {last} fills its place. The other array has a hole."))
+    }
+}
+
+impl Demo for Packed {
+    fn tell(&mut self, command: &Command) -> Result<String, String> {
+        self.steps.clear();
+        match command {
+            Command::Alloc { bytes: None, .. } => self.alloc(),
+            Command::Alloc { .. } => Err("All values have one size: `alloc`.".to_owned()),
+            Command::Free { block } => self.free(block),
+            Command::Get { block } => {
+                let handle = self.handle(block)?;
+                self.note_place(block, handle);
+                match self.map.get(handle) {
+                    Some(_) => Ok(format!("{block} finds its value.")),
+                    None => Ok(format!("{block} is stale.")),
+                }
+            }
+            _ => Err("Expected `alloc`, `free HANDLE` or `get HANDLE`.".to_owned()),
+        }
+    }
+
+    fn scene(&self) -> Scene {
+        let values = self.map.as_slice();
+        let is = |place: usize| match values.get(place) {
+            Some(value) => Is::Used(value.clone()),
+            None if place < self.peak => Is::Free,
+            None => Is::Untouched,
+        };
+        let parts =
+            (0..PLACES).map(|place| Part::of(place * PLACE..(place + 1) * PLACE, is(place))).collect();
+        let named = |(n, handle): (usize, &Handle<u32, 8>)| Named {
+            name: name(n),
+            slot: handle.index(),
+            generation: handle.generation(),
+            finds: self.map.get(*handle).cloned(),
+        };
+        let walk = self.holes.walk();
+        let mut holes = vec![None; walk.checked];
+        for (name, piece) in &self.pieces {
+            holes[piece.at() / PLACE] = Some(name.clone());
+        }
+        let slots = self.given.iter().map(|handle| handle.index() as usize + 1).max().unwrap_or(0);
+        let mut places = vec![None; slots];
+        for handle in self.map.handles() {
+            places[handle.index() as usize] = self.map.place(*handle);
+        }
+        let shape = Shape::Packed {
+            handles: self.given.iter().enumerate().map(named).collect(),
+            places,
+            values: values.to_vec(),
+            holes,
+            reads: values.len(),
+            checks: walk.checked,
+        };
+        let facts = vec![
+            ("a walk over the packed values reads".to_owned(), format!("{} places", values.len())),
+            ("a walk over the array with holes reads".to_owned(), format!("{} places", walk.checked)),
+        ];
+        let structure = Some(Structure::new(shape, self.steps.clone()));
+        Scene { parts, structure, facts, ..Scene::default() }
+    }
+}

@@ -1,0 +1,90 @@
+//! Random scripts: commands for one demo.
+
+use super::command::Command;
+use super::names::Name;
+use super::scene::Is;
+use super::structure::Shape;
+use crate::allocators::memory::ConfigError;
+use rand_pcg::Pcg32;
+use rand_pcg::rand_core::Rng as _;
+
+/// Numbers below a bound, equal on every machine.
+pub(super) struct Numbers(Pcg32);
+
+impl Numbers {
+    pub(super) fn new(seed: u64) -> Self {
+        Self(Pcg32::new(seed, 0x6465_6d6f))
+    }
+    pub(super) fn below(&mut self, bound: usize) -> usize {
+        ((u64::from(self.0.next_u32()) * bound as u64) >> 32) as usize
+    }
+    fn of<'a, T>(&mut self, all: &'a [T]) -> Option<&'a T> {
+        all.get(self.below(all.len()))
+    }
+}
+
+impl Name {
+    /// Generates `n` commands for this demo from `seed`. The commands are equal on every machine.
+    ///
+    /// # Errors
+    /// Fails if memory is short.
+    pub fn script(self, seed: u64, n: usize) -> Result<Vec<Command>, ConfigError> {
+        let (mut demo, mut numbers) = (self.make()?, Numbers::new(seed));
+        let largest = match self {
+            Self::Linear | Self::Stack => 48,
+            Self::Pool => 96,
+            Self::Tlsf => 600,
+            _ => 200,
+        };
+        let takes = self.about().takes;
+        let mut script = vec![];
+        while script.len() < n {
+            let scene = demo.scene();
+            let used = |is: &Is| if let Is::Used(block) = is { Some(block.clone()) } else { None };
+            let mut live: Vec<_> = scene.parts.iter().filter_map(|part| used(&part.is)).collect();
+            let (mut handles, mut marks) = (vec![], vec![]);
+            match scene.structure.map(|structure| structure.shape) {
+                Some(Shape::Slots { handles: all, .. } | Shape::Packed { handles: all, .. }) => {
+                    handles = all.into_iter().map(|handle| handle.name).collect();
+                }
+                Some(Shape::Head { marks: all, .. }) => {
+                    marks = all.into_iter().filter(|mark| !mark.stale).map(|mark| mark.name).collect();
+                }
+                _ => {}
+            }
+            let Some(take) = numbers.of(takes) else { break };
+            let words: Vec<_> = take.split(' ').collect();
+            // Half of the commands allocate, and about six blocks are in use at a time.
+            let allocates = numbers.below(12) >= live.len();
+            let command = match (words[0], words.get(1).copied()) {
+                ("walk", _) => {
+                    let pick = |numbers: &mut Numbers, choices: &str| {
+                        let all: Vec<_> = choices.split('|').map(str::to_owned).collect();
+                        numbers.of(&all).cloned().unwrap_or_default()
+                    };
+                    let access = pick(&mut numbers, words[1]);
+                    Command::Walk { access, layout: pick(&mut numbers, words[2]) }
+                }
+                ("get", _) if !handles.is_empty() => {
+                    Command::Get { block: numbers.of(&handles).cloned().unwrap_or_default() }
+                }
+                ("mark", _) if !live.is_empty() => Command::Mark,
+                ("pop", _) if !marks.is_empty() && !allocates => {
+                    Command::Pop { marker: numbers.of(&marks).cloned().unwrap_or_default() }
+                }
+                ("reset", _) if scene.holes.total < 48 => Command::Reset,
+                ("free", _) if !live.is_empty() && !allocates => {
+                    Command::Free { block: live.swap_remove(numbers.below(live.len())) }
+                }
+                ("alloc", Some(_)) if allocates => {
+                    Command::Alloc { bytes: Some(1 + numbers.below(largest)), align: 1 }
+                }
+                ("alloc", None) if allocates => Command::Alloc { bytes: None, align: 1 },
+                _ => continue,
+            };
+            demo.act(&command);
+            script.push(command);
+        }
+        Ok(script)
+    }
+}

@@ -1,0 +1,376 @@
+//! The data structure of a demo's allocator, and what the last command did in it.
+
+use serde::Serialize;
+
+/// The data structure of a demo's allocator, read from the allocator after a command.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "typescript", derive(ts_rs::TS))]
+pub struct Structure {
+    /// The data structure.
+    pub shape: Shape,
+    /// The steps of the last command, in their order.
+    pub steps: Vec<Step>,
+    /// The data structure as lines of text.
+    pub text: Vec<String>,
+}
+
+/// A data structure. Positions and sizes are in bytes; the sizes of blocks include their headers and tags.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "typescript", derive(ts_rs::TS))]
+#[serde(tag = "is", rename_all = "kebab-case")]
+pub enum Shape {
+    /// Blocks of powers of two, and a free list for each size.
+    Tree {
+        /// The size of the smallest block.
+        unit: usize,
+        /// The positions of the free blocks, by list. The blocks of each list are twice as large as the blocks of the
+        /// list before.
+        lists: Vec<Vec<usize>>,
+    },
+    /// Free lists for two levels of size classes, and a bit for each list.
+    Grid {
+        /// The first level: one row for each power of two.
+        rows: Vec<Row>,
+    },
+    /// One list of all free blocks.
+    List {
+        /// The free blocks in the order of the list.
+        blocks: Vec<FreeBlock>,
+    },
+    /// Slots of one size. The list of the free slots runs through the slots themselves.
+    Chain {
+        /// The size of a slot.
+        slot: usize,
+        /// The numbers of the free slots in the order of the list.
+        list: Vec<usize>,
+        /// The number of slots that are or were in the list; later slots were never written.
+        opened: usize,
+        /// The slot to which the last link leads; `None` if the last link is null.
+        end: Option<usize>,
+    },
+    /// A position that moves through the memory.
+    Head {
+        /// The position.
+        head: usize,
+        /// The saved positions.
+        marks: Vec<Mark>,
+    },
+    /// Slots with generations.
+    Slots {
+        /// The handles, in the order in which they were returned.
+        handles: Vec<Named>,
+        /// The slots.
+        slots: Vec<Slot>,
+        /// The last generation of a slot.
+        last: u32,
+    },
+    /// Values without gaps, which handles find through slots, compared with the same values in an array with holes.
+    Packed {
+        /// The handles, in the order in which they were returned.
+        handles: Vec<Named>,
+        /// The place of each slot's value in `values`.
+        places: Vec<Option<usize>>,
+        /// The values without gaps.
+        values: Vec<String>,
+        /// The array with holes.
+        holes: Vec<Option<String>>,
+        /// The number of places that a walk over `values` reads.
+        reads: usize,
+        /// The number of places that a walk over `holes` reads.
+        checks: usize,
+    },
+    /// Arrays in cache lines, one for each memory layout.
+    Lines {
+        /// The names of the fields.
+        names: Vec<String>,
+        /// The arrays of each memory layout.
+        arrays: Vec<Lines>,
+        /// The size of a cache line.
+        line: usize,
+    },
+}
+
+/// A power of two, and its size classes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "typescript", derive(ts_rs::TS))]
+pub struct Row {
+    /// The smallest size.
+    pub from: usize,
+    /// The bit of the first level.
+    pub bit: bool,
+    /// The size classes.
+    pub cells: Vec<Cell>,
+}
+
+/// A size class.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "typescript", derive(ts_rs::TS))]
+pub struct Cell {
+    /// The smallest size.
+    pub from: usize,
+    /// The bit of the second level.
+    pub bit: bool,
+    /// The free blocks in the order of the list.
+    pub list: Vec<FreeBlock>,
+}
+
+/// A free block.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "typescript", derive(ts_rs::TS))]
+pub struct FreeBlock {
+    /// The position.
+    pub at: usize,
+    /// The size.
+    pub bytes: usize,
+}
+
+/// A saved position of a head.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "typescript", derive(ts_rs::TS))]
+pub struct Mark {
+    /// The marker's name.
+    pub name: String,
+    /// The position.
+    pub at: usize,
+    /// `true` if the allocator refuses the marker, because the head has been below it.
+    pub stale: bool,
+}
+
+/// A handle.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "typescript", derive(ts_rs::TS))]
+pub struct Named {
+    /// The handle's name, which is also the name of its object.
+    pub name: String,
+    /// The slot's number.
+    pub slot: u32,
+    /// The generation.
+    pub generation: u32,
+    /// The object that the table returns for the handle.
+    pub finds: Option<String>,
+}
+
+/// A slot of a handle table.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "typescript", derive(ts_rs::TS))]
+pub struct Slot {
+    /// The current generation, or the next one if the slot is free; `None` if the slot was never in use.
+    pub generation: Option<u32>,
+    /// The object in the slot.
+    pub object: Option<String>,
+    /// `true` if the slot has used up its generations.
+    pub retired: bool,
+}
+
+/// An array of structs, or the arrays of their fields, in cache lines.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "typescript", derive(ts_rs::TS))]
+pub struct Lines {
+    /// The name of the memory layout.
+    pub layout: String,
+    /// The field of each number in memory, from the first line to the last, as an index in the names.
+    pub fields: Vec<usize>,
+    /// The numbers that the walk uses.
+    pub used: Vec<bool>,
+    /// The lines that the walk loads.
+    pub loaded: Vec<bool>,
+}
+
+/// A step of a command.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "typescript", derive(ts_rs::TS))]
+pub struct Step {
+    /// A sentence about the step.
+    pub said: String,
+    /// The place of the step in the data structure.
+    pub on: On,
+}
+
+/// The place of a step in the data structure.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "typescript", derive(ts_rs::TS))]
+#[serde(tag = "is", rename_all = "kebab-case")]
+pub enum On {
+    /// The free list of blocks of `bytes` bytes was read.
+    List {
+        /// The size of the list's blocks.
+        bytes: usize,
+        /// `true` if the list has a block.
+        found: bool,
+    },
+    /// The class at which a search begins.
+    Class {
+        /// The row.
+        row: usize,
+        /// The cell in the row.
+        cell: usize,
+    },
+    /// A word of bits was scanned.
+    Word {
+        /// The row; `None` for the first level.
+        row: Option<usize>,
+        /// The first bit of the scan.
+        from: usize,
+        /// The bit that the scan found.
+        found: Option<usize>,
+    },
+    /// A search read the size of a free block.
+    Inspect {
+        /// The position.
+        at: usize,
+        /// The size.
+        bytes: usize,
+        /// `true` if the search keeps the block.
+        kept: bool,
+    },
+    /// A block was split: the part at `at` is free now.
+    Split {
+        /// The position.
+        at: usize,
+        /// The size.
+        bytes: usize,
+    },
+    /// A neighbour was read when a block was freed.
+    Neighbour {
+        /// The position.
+        at: usize,
+        /// The size.
+        bytes: usize,
+        /// `true` if the neighbour was free, so that both became one block.
+        merged: bool,
+    },
+    /// A block or slot left its list.
+    Take {
+        /// The position.
+        at: usize,
+        /// The size.
+        bytes: usize,
+    },
+    /// A block or slot joined its list.
+    Put {
+        /// The position.
+        at: usize,
+        /// The size.
+        bytes: usize,
+    },
+    /// The head moved.
+    Head {
+        /// The position before the step.
+        from: usize,
+        /// The position after the step.
+        to: usize,
+    },
+    /// A handle was compared with its slot.
+    Handle {
+        /// The handle's name.
+        name: String,
+    },
+    /// A cache line was loaded.
+    Line {
+        /// The index of the memory layout.
+        array: usize,
+        /// The line's number.
+        line: usize,
+    },
+    /// The last value moved into a gap.
+    Value {
+        /// The place before the step.
+        from: usize,
+        /// The place after the step.
+        to: usize,
+    },
+}
+
+impl Structure {
+    pub(super) fn new(shape: Shape, steps: Vec<Step>) -> Self {
+        Self { text: shape.lines(), shape, steps }
+    }
+}
+
+impl Step {
+    pub(super) fn new(said: impl Into<String>, on: On) -> Self {
+        Self { said: said.into(), on }
+    }
+}
+
+fn arrows(places: impl Iterator<Item = String>) -> String {
+    let places: Vec<_> = places.collect();
+    if places.is_empty() { "empty".to_owned() } else { places.join(" -> ") }
+}
+
+impl Shape {
+    fn lines(&self) -> Vec<String> {
+        let block = |block: &FreeBlock| format!("{} ({} bytes)", block.at, block.bytes);
+        match self {
+            Self::Tree { unit, lists } => (0..)
+                .zip(lists)
+                .map(|(order, list)| {
+                    format!("list of {}: {}", unit << order, arrows(list.iter().map(ToString::to_string)))
+                })
+                .collect(),
+            Self::Grid { rows } => {
+                let cell = |cell: &Cell| {
+                    let bit = u8::from(cell.bit);
+                    let list = arrows(cell.list.iter().map(block));
+                    if cell.bit {
+                        format!("{}: {bit} -> {list}", cell.from)
+                    } else {
+                        format!("{}: {bit}", cell.from)
+                    }
+                };
+                let cells = |row: &Row| row.cells.iter().map(cell).collect::<Vec<_>>().join(", ");
+                rows.iter()
+                    .map(|row| format!("row {}: {} [{}]", row.from, u8::from(row.bit), cells(row)))
+                    .collect()
+            }
+            Self::List { blocks } => vec![format!("list: {}", arrows(blocks.iter().map(block)))],
+            Self::Chain { list, end, opened, .. } => {
+                let end = end.map_or("null".to_owned(), |end| end.to_string());
+                let list = arrows(list.iter().map(ToString::to_string).chain([end]));
+                vec![format!("list of slots: {list}; slots written so far: {opened}")]
+            }
+            Self::Head { head, marks } => {
+                let stale = |mark: &Mark| if mark.stale { ", stale" } else { "" };
+                let marks = marks.iter().map(|mark| format!("{}: {}{}", mark.name, mark.at, stale(mark)));
+                core::iter::once(format!("head: {head}")).chain(marks).collect()
+            }
+            Self::Slots { handles, slots, .. } => {
+                let slots = (0..).zip(slots).filter_map(|(n, slot)| {
+                    let generation = slot.generation?;
+                    let object =
+                        slot.object.as_deref().unwrap_or(if slot.retired { "retired" } else { "free" });
+                    Some(format!("slot {n}: generation {generation}, {object}"))
+                });
+                handles.iter().map(Named::line).chain(slots).collect()
+            }
+            Self::Packed { handles, values, holes, reads, checks, .. } => {
+                let holes = holes.iter().map(|value| value.as_deref().unwrap_or("-"));
+                let holes = holes.collect::<Vec<_>>().join(" ");
+                let mut lines: Vec<_> = handles.iter().map(Named::line).collect();
+                lines.push(format!("packed: {}; a walk reads {reads}", values.join(" ")));
+                lines.push(format!("with holes: {holes}; a walk reads {checks}"));
+                lines
+            }
+            Self::Lines { arrays, line, .. } => arrays
+                .iter()
+                .map(|array| {
+                    let loaded = array.loaded.iter().filter(|loaded| **loaded).count();
+                    let used = array.used.iter().filter(|used| **used).count() * 4;
+                    format!(
+                        "{}: {loaded} of {} lines loaded, {used} of {} bytes used",
+                        array.layout,
+                        array.loaded.len(),
+                        loaded * line
+                    )
+                })
+                .collect(),
+        }
+    }
+}
+
+impl Named {
+    fn line(&self) -> String {
+        let finds = self.finds.as_ref().map_or("stale".to_owned(), |object| format!("finds {object}"));
+        format!("handle {}: slot {}, generation {}, {finds}", self.name, self.slot, self.generation)
+    }
+}
