@@ -788,9 +788,7 @@ impl Protocol {
                             region.usage.serve();
                         }
                         match stage {
-                            Stage::Rest | Stage::RestAgain => {
-                                (thread.hand, thread.hands) = ([0; BATCH], 0)
-                            }
+                            Stage::Rest | Stage::RestAgain => (thread.hand, thread.hands) = ([0; BATCH], 0),
                             _ => thread.own_round = 0,
                         }
                     }

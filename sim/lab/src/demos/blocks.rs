@@ -66,7 +66,7 @@ impl<A: DemoAllocator> Blocks<A> {
             0 => String::new(),
             more => format!(", {more} more than requested"),
         };
-        let said = format!("{name} is at byte {} and has {}{more}.", range.start, range.len());
+        let sentence = format!("{name} is at byte {} and has {}{more}.", range.start, range.len());
         self.live.push((birth, block, bytes));
         Ok(sentence + &steps_taken(before, self.allocator.work()))
     }

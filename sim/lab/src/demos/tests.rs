@@ -236,10 +236,7 @@ fn pool_reuses_its_hole_without_a_search() {
     assert_eq!(said[9], "No room for 97 bytes. Free: 2016 bytes in 21 pieces, the largest 96.");
     // A block of 80 bytes in a slot of 96 wastes 16.
     assert!(last.parts.contains(&Part { at: 272, bytes: 16, is: Is::Rounding("c".to_owned()) }), "{last:?}");
-    assert_eq!(
-        last.structure.unwrap().text,
-        ["list of slots: 3 -> 1 -> null; slots written so far: 5"]
-    );
+    assert_eq!(last.structure.unwrap().text, ["list of slots: 3 -> 1 -> null; slots written so far: 5"]);
 }
 
 #[test]

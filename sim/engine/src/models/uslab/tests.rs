@@ -469,7 +469,8 @@ fn model_stacks_and_depots_match_shipping_capacity() {
         let Sizes { capacity, reach, depot_limit, magazine_bytes, .. } = sizes(size, &Knobs::default());
         let most = reach + (depot_limit + 2) * capacity;
         let setup = Setup { cpus: 1, sizes: vec![size as u32], sized: None };
-        let paths = side_by_side(&setup, [Step::Alloc(0, 0, most), Step::Free(0, FreedObject::Newest, most)], most);
+        let paths =
+            side_by_side(&setup, [Step::Alloc(0, 0, most), Step::Free(0, FreedObject::Newest, most)], most);
         let budget = Budget::of_machine(1).limit() / magazine_bytes + UNCOUNTED as u64;
         assert_eq!(paths.depot, budget.min(depot_limit as u64), "{size}: all that it keeps, and never more");
         assert!(paths.slab + paths.pages > 2, "{size}: {paths:?}");
