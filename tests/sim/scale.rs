@@ -246,8 +246,8 @@ fn error_names_the_invalid_scale_option() {
     std::fs::write(&file, "{\"name\": \"cut\"}").expect("a file");
     let file = file.to_str().expect("UTF-8");
     refused(&["scale", "--profile", file], &[file, "missing field"]);
-    refused(&["scale", "--csv", "-", "--json", "-"], &["one file"]);
-    refused(&["scale", "--csv", "-", "--svg", "-"], &["one file"]);
+    refused(&["scale", "--csv", "-", "--json", "-"], &["the same file"]);
+    refused(&["scale", "--csv", "-", "--svg", "-"], &["the same file"]);
     refused(&["scale", "--svg", file], &[file, "no picture"]);
     refused(&["validate", "--rounds", "0"], &["--rounds", "1..=10000"]);
     refused(&["validate", "--profile", "nosuch"], &["--profile nosuch", "expected vm2, milan2s or a file"]);

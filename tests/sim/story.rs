@@ -104,7 +104,7 @@ fn invalid_counterexample_is_refused_without_writing_a_page() {
     refused(&["story", &story, "--step", "0"], &["--step 0: expected 1 to 15"]);
     refused(&["story", &story, "--step", "16"], &["--step 16: expected 1 to 15"]);
     refused(&["story", &story, "--step", "1", "--html", html], &["--step", "--html"]);
-    refused(&["story", &story, "--html", "-", "--json", "-"], &["one file"]);
+    refused(&["story", &story, "--html", "-", "--json", "-"], &["the same file"]);
     refused(&["story", &story, "--html", &story], &["story.json", "no page"]);
     refused(&["story", &story, "--html", &format!("{html}/page.html")], &["there is no directory"]);
     refused(&["story"], &["<FILE>"]);
@@ -161,7 +161,7 @@ fn scale_page_contains_the_scale_report() {
     let (_, json, _) = exit_and_output(&uslab(&[&args[..], &["--json", "-"]].concat()));
     assert_eq!(carried(&page, "report"), serde_json::from_str::<Value>(&json).expect("JSON"));
     assert!(page.len() < 200_000, "{} bytes", page.len());
-    refused(&["scale", "--html", "-", "--svg", "-"], &["one file"]);
+    refused(&["scale", "--html", "-", "--svg", "-"], &["the same file"]);
     refused(&["scale", "--html", &tutorial_trace()], &["story.json", "no page"]);
     refused(&["scale", "--trace", "x", "--html", "y"], &["--trace", "--html"]);
 }

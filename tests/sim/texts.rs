@@ -684,7 +684,7 @@ fn uslab_recognizes_the_kind_of_each_input_file() {
     let empty = tempfile::tempdir().unwrap();
     refused(
         &["what", empty.path().to_str().unwrap()],
-        &["neither a recording nor kernel tables", "looked for"],
+        &["neither a recording nor kernel tables", "expected a table of a kernel's caches"],
     );
     let mut forms = vec![];
     ftrace(&mut forms);

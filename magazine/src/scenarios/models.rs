@@ -9,7 +9,7 @@
 use super::world::{
     DepotWorld, ThreadFn, World, alloc_then_free, child, fork, magazine, raw, table, table_with_inlined_words,
 };
-use crate::cpu::rseq::run_test_alone;
+use crate::cpu::rseq::run_single_threaded;
 use crate::cpu::{Cpus, Mechanism, Script, on_cpu};
 use crate::depot::Block;
 use crate::layer::Config;
@@ -249,7 +249,7 @@ pub(super) fn drain_alone(Case { by, script }: Case) {
     let w = World::new(by, 2, 1, 0, true, 2);
     w.stack(0, 0, 1, &[1]);
     w.stack(1, 0, 1, &[2]);
-    run_test_alone(|| w.drain(0..2));
+    run_single_threaded(|| w.drain(0..2));
     w.assert_cpus_hold_no_round("a drain by the only thread");
     run(w, (script, alloc_then_free), &[on(1, drain_cpu_0)]);
 }
@@ -505,9 +505,9 @@ pub(super) fn sweep_of_two(Case { by, script }: Case) {
 }
 fn sweep(w: &World) -> Vec<Option<usize>> {
     let both = || [Some(w), w.other.as_deref()].into_iter().flatten();
-    both_mechanisms().for_each(|world| world.layer.join_sweeps(SweepGroup::new(0)));
+    both().for_each(|world| world.layer.join_sweeps(SweepGroup::new(0)));
     w.layer.table.sweep(0..w.layer.cpus().count(), DrainScope::All, |_| true);
-    both_mechanisms().for_each(|world| _ = world.layer.drain_swept(&Operation::new(), &world.supplier));
+    both().for_each(|world| _ = world.layer.drain_swept(&Operation::new(), &world.supplier));
     vec![]
 }
 

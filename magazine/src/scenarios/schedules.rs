@@ -2,7 +2,7 @@
 //! Sometimes a thread runs on a third CPU that has no region. Before each operation, the schedule chooses the thread's
 //! CPU, its migration, and whether a restartable sequence is aborted.
 
-use super::linearizable::{Object, Owned, Recorder, check_each};
+use super::linearizable::{Object, OwnedOp, Recorder, check_each};
 use super::world::{DepotWorld, ThreadFn, World, child, fork, table};
 use crate::cpu::{Cpus, Mechanism, Script};
 use crate::layer::Config;
@@ -69,7 +69,7 @@ fn drains(w: &World) -> Vec<Option<usize>> {
 pub(super) fn history(by: Mechanism) {
     struct SeenRounds {
         world: World,
-        recorder: Recorder<Owned>,
+        recorder: Recorder<OwnedOp>,
     }
     fn side(SeenRounds { world, recorder }: &SeenRounds, thread: usize) {
         let mut held: Vec<TestRound> = vec![];
@@ -79,14 +79,14 @@ pub(super) fn history(by: Mechanism) {
                 0 | 1 => {
                     let call = || world.layer.alloc(&world.supplier);
                     // A failed allocation is not recorded, because the counts of other threads may lag.
-                    let op = |round: &Option<TestRound>| round.map(|round| Owned::Alloc(round.0));
+                    let op = |round: &Option<TestRound>| round.map(|round| OwnedOp::Alloc(round.0));
                     held.extend(recorder.call(call, op));
                 }
                 2 if thread == 0 => drop(drains(world)),
                 _ => {
                     if let Some(round) = held.pop() {
                         let free = || world.layer.free(&world.supplier, round);
-                        recorder.call(free, |()| Some(Owned::Free(round.0)));
+                        recorder.call(free, |()| Some(OwnedOp::Free(round.0)));
                     }
                 }
             }
@@ -94,7 +94,7 @@ pub(super) fn history(by: Mechanism) {
     }
     let seen = Arc::new(SeenRounds { world: world(by), recorder: Recorder::new() });
     crowd(&seen, 4, side);
-    let outcome = check_each(&Object { owned: false }, &seen.recorder.history(), Owned::object);
+    let outcome = check_each(&Object { owned: false }, &seen.recorder.history(), OwnedOp::object);
     assert!(outcome.is_ok(), "no sequential order explains the results: {outcome:?}");
 }
 

@@ -210,7 +210,7 @@ fn caught_within<S: Clone + Send + Sync + fmt::Debug + 'static>(
             match run.explore() {
                 Ok(more) => executions += more,
                 Err(failure) => {
-                    if TraceMode::now().all() {
+                    if TraceMode::now().traces_planted_bugs() {
                         run.story(&failure);
                     }
                     return Err((executions + failure.n, text(&*failure.panic).to_owned()));

@@ -249,8 +249,8 @@ fn explore_share(name: &str, runs: usize, f: impl Fn() + Send + Sync + 'static, 
     for block in seeds {
         let (seed, runs) =
             (SEED + block, (runs - block as usize * SCHEDULES_PER_SEED).min(SCHEDULES_PER_SEED));
-        randoms += trace_text("random", seed, explore(random(seed, runs), f.clone()));
-        pcts += trace_text("PCT", seed, explore(pct(seed, runs), f.clone()));
+        randoms += shown("random", seed, explore(random(seed, runs), f.clone()));
+        pcts += shown("PCT", seed, explore(pct(seed, runs), f.clone()));
     }
     let share = if shard == Shard::WHOLE { String::new() } else { format!(" | share {shard}") };
     println!(

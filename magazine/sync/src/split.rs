@@ -96,7 +96,7 @@ fn requested_choices(entry: &Value) -> BTreeSet<u8> {
     if let Some(threads) = entry["Schedule"]["threads"].as_array() {
         let asked = |state: &Value| state.as_str().is_some_and(|state| STATES[..3].contains(&state));
         let asked: BTreeSet<u8> =
-            (0..).zip(threads).filter(|(_, state)| requested_choices(state)).map(|(i, _)| i).collect();
+            (0..).zip(threads).filter(|(_, state)| asked(state)).map(|(i, _)| i).collect();
         return if asked.is_empty() { [u8::MAX].into() } else { asked };
     }
     let (of, all) = match &entry["Load"] {

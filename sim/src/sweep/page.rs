@@ -49,7 +49,7 @@ pub(super) fn page(report: &Report, title: &str) -> anyhow::Result<String> {
                     p { strong { (grouped(report.missing)) " items are missing, " (grouped(report.failed)) " failed, " (grouped(report.damaged)) " are damaged." } }
                 }
                 h2 { "Settings" }
-                p { "What each reaches of the best one's " code { (metric) } ", as a geometric mean over works, CPUs and seeds. = cannot be told from the first one." }
+                p { "The fraction of the best setting's " code { (metric) } ", as a geometric mean over workloads, CPUs and seeds. = is not distinguishable from the first one." }
                 div.scroll { table {
                     tr { th { "setting" } th { "of the best" } th {} th { "at worst" } th { "where" } th { "runs" } }
                     @for score in report.settings.iter().take(MAX_SHOWN_SETTINGS) {

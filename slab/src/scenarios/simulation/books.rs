@@ -44,7 +44,7 @@ impl Object {
         assert!(whole, "{what} changed");
         // SAFETY: the memory stays as long as it has an owner or a reader.
         let made = || unsafe { self.at.cast::<u64>().read() };
-        assert!(self.made == 0 || made() == MADE, "{what} is not constructed");
+        assert!(self.made == 0 || made() == CONSTRUCTED_VALUE, "{what} is not constructed");
     }
 }
 

@@ -299,7 +299,7 @@ fn look(s: &SimThread<'_>, _: &ScriptedOp) {
             {
                 // SAFETY: the object's pages wait for the reader.
                 let made = unsafe { object.at.cast::<u64>().read() };
-                assert_eq!(made, MADE, "type-stable memory that a reader can read");
+                assert_eq!(made, CONSTRUCTED_VALUE, "type-stable memory that a reader can read");
             }
         }
     });
@@ -327,9 +327,9 @@ fn poll(s: &SimThread<'_>, t: &ScriptedOp) {
 fn wait(s: &SimThread<'_>, t: &ScriptedOp) {
     let Some(slot) = s.slot(t.a) else { return };
     let mut wait = s.world.wait(s.number(t.a), &slot, gfp(t.b / 4));
-    wait.waker.0.set(1);
+    wait.bell.0.set(1);
     for _ in 0..8 * (1 + t.b % 4) {
-        if wait.waker.0.get() > 0
+        if wait.bell.0.get() > 0
             && let Poll::Ready(result) = s.world.poll(&mut wait)
         {
             return s.ends_wait(wait, result);
@@ -369,7 +369,7 @@ fn hoard(s: &SimThread<'_>, t: &ScriptedOp) {
 }
 /// As long as fewer objects are out than the reserve holds, an allocation must succeed.
 fn pool_alloc(s: &SimThread<'_>, _: &ScriptedOp) {
-    let Some(pool) = s.world.parts.borrow().pool.clone() else { return };
+    let Some(pool) = s.world.world_parts.borrow().pool.clone() else { return };
     s.books(|books| {
         books.pool_out += 1;
         books.pool_most[s.me] = 0;
@@ -387,7 +387,7 @@ fn pool_alloc(s: &SimThread<'_>, _: &ScriptedOp) {
 }
 
 fn handle_new(s: &SimThread<'_>, _: &ScriptedOp) {
-    let Some(handles) = s.world.parts.borrow().handles.clone() else { return };
+    let Some(handles) = s.world.world_parts.borrow().handles.clone() else { return };
     let value = s.books(|books| {
         books.stamps += 1;
         books.stamps
@@ -398,18 +398,18 @@ fn handle_new(s: &SimThread<'_>, _: &ScriptedOp) {
                 books.handles.iter().all(|named| named.handle != handle),
                 "two objects have the same handle"
             );
-            books.handles.push(Named { handle, value, freeing: 0, freed: false });
+            books.handles.push(NamedObject { handle, value, freeing: 0, freed: false });
         });
     }
 }
-fn pick_handle(s: &SimThread<'_>, a: u64) -> Option<(usize, Named)> {
+fn pick_handle(s: &SimThread<'_>, a: u64) -> Option<(usize, NamedObject)> {
     s.books(|books| {
         let at = (a as usize).checked_rem(books.handles.len())?;
         Some((at, books.handles[at]))
     })
 }
 fn handle_get(s: &SimThread<'_>, t: &ScriptedOp) {
-    let Some(handles) = s.world.parts.borrow().handles.clone() else { return };
+    let Some(handles) = s.world.world_parts.borrow().handles.clone() else { return };
     let Some((at, before)) = pick_handle(s, t.a) else { return };
     let held = handles.get(before.handle);
     let after = s.books(|books| books.handles[at]);
@@ -425,7 +425,7 @@ fn handle_get(s: &SimThread<'_>, t: &ScriptedOp) {
     }
 }
 fn handle_free(s: &SimThread<'_>, t: &ScriptedOp) {
-    let Some(handles) = s.world.parts.borrow().handles.clone() else { return };
+    let Some(handles) = s.world.world_parts.borrow().handles.clone() else { return };
     let Some((at, named)) = pick_handle(s, t.a) else { return };
     s.books(|books| books.handles[at].freeing += 1);
     let freed = handles.free(named.handle);
@@ -484,7 +484,7 @@ fn large(s: &SimThread<'_>, t: &ScriptedOp) {
     }
 }
 fn kmalloc(s: &SimThread<'_>, t: &ScriptedOp) {
-    let parts = s.world.parts.as_ptr();
+    let parts = s.world.world_parts.as_ptr();
     // SAFETY: the parts are not written before the end.
     let Some(kmalloc) = (unsafe { &(*parts).kmalloc }) else { return };
     let size = [8, 100, 1000, 3000][t.a as usize % 4];
@@ -545,7 +545,7 @@ fn destroy(s: &SimThread<'_>, t: &ScriptedOp) {
 }
 /// Drops the handle of a cache, whose objects may be in use.
 fn leave(s: &SimThread<'_>, t: &ScriptedOp) {
-    let slot = s.world.parts.borrow_mut().slots.get_mut(s.number(t.a)).and_then(Option::take);
+    let slot = s.world.world_parts.borrow_mut().slots.get_mut(s.number(t.a)).and_then(Option::take);
     drop(slot);
 }
 

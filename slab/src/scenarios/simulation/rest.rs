@@ -13,7 +13,7 @@ impl World {
                 let side = SimThread { world: self, me };
                 let waits = std::mem::take(&mut self.thread_states[me].borrow_mut().waits);
                 for mut wait in waits {
-                    let was_told = wait.waker.0.get() > 0;
+                    let was_told = wait.bell.0.get() > 0;
                     match self.poll(&mut wait) {
                         Poll::Pending => self.thread_states[me].borrow_mut().waits.push(wait),
                         Poll::Ready(result) => {
@@ -36,7 +36,7 @@ impl World {
         self.shadow.verify();
         self.within_limits();
         let deferred: u64 = self.core().caches.iter().map(|cache| cache.deferred().load(Relaxed)).sum();
-        let reserve = self.parts.borrow().pool.clone().map_or(0, |pool| pool.reserve().0 as u64);
+        let reserve = self.world_parts.borrow().pool.clone().map_or(0, |pool| pool.reserve().0 as u64);
         let hives: usize = self
             .thread_states
             .iter()
@@ -146,12 +146,12 @@ impl World {
         let hoard = std::mem::take(&mut books().hoard);
         posted.into_iter().chain(hoard).for_each(|object| self.give_back(object));
         let named = std::mem::take(&mut books().handles);
-        let handles = self.parts.borrow_mut().handles.take();
+        let handles = self.world_parts.borrow_mut().handles.take();
         for named in named.iter().filter(|named| !named.freed) {
             assert!(handles.iter().all(|handles| handles.free(named.handle)), "a handle in use is stale");
         }
         drop(handles);
-        let pool = self.parts.borrow_mut().pool.take();
+        let pool = self.world_parts.borrow_mut().pool.take();
         if let Some(pool) = &pool {
             let (has, least) = pool.reserve();
             assert!(has == least, "the reserve of a pool at rest is {has} of {least}");
@@ -170,7 +170,7 @@ impl World {
                 self.double_free(&slot.cache);
             }
         }
-        let parts = || self.parts.borrow_mut();
+        let parts = || self.world_parts.borrow_mut();
         let slots = std::mem::take(&mut parts().slots);
         let (kmalloc, shrinker) = {
             let mut parts = parts();
@@ -192,7 +192,7 @@ impl World {
         let Some(mut world) = Arc::into_inner(self) else { panic!("the threads have ended") };
         // SAFETY: the world is not used after this.
         unsafe {
-            ManuallyDrop::drop(&mut world.parts);
+            ManuallyDrop::drop(&mut world.world_parts);
             ManuallyDrop::drop(&mut world.thread_states);
             ManuallyDrop::drop(&mut world.subsystem);
         }
