@@ -93,7 +93,7 @@ await drive('front', async (openFile) => {
   // A design that there is not is refused in words, and nothing changes.
   await page.fill('input[aria-label="Design"]', 'slob');
   await page.keyboard.press('Enter');
-  await page.waitForFunction(() => document.querySelector('.problem').textContent.startsWith('no design `slob`'));
+  await page.waitForFunction(() => document.querySelector('.problem').textContent.startsWith('unknown design `slob`'));
   await page.fill('input[aria-label="Design"]', 'sheaves:sheaf_capacity=8');
   await page.keyboard.press('Enter');
   await page.waitForFunction(() => window.uslab.view().view.shown[0].cpus[0].some(({ name }) => name.includes('sheaf')));

@@ -326,7 +326,7 @@ await drive('replay', async (openFile) => {
   await page.fill('#beside', 'slob');
   await page.keyboard.press('Enter');
   await page.waitForFunction(() => document.getElementById('problem').textContent);
-  assert.match(await text(page, 'problem'), /no design `slob`; there are uslab, /);
+  assert.match(await text(page, 'problem'), /unknown design `slob`; expected one of uslab, /);
   assert.equal(await page.locator('.side').count(), 2);
   if (full) {
     const designs = await page.$$eval('#designs option', (options) => options.map(({ value }) => value));
@@ -367,11 +367,11 @@ await drive('replay', async (openFile) => {
   // What is wrong with a link stays said.
   await restored.evaluate(() => { location.hash = '#at=78&beside=slob'; });
   await shows(restored, 78, 78);
-  assert.match(await text(restored, 'problem'), /no design `slob`/);
+  assert.match(await text(restored, 'problem'), /unknown design `slob`/);
   await restored.context().close();
   const odd = await open('#at=99999999&design=slob&range=9-3&object=x');
   assert.equal(await at(odd), operations);
-  assert.match(await text(odd, 'problem'), /no design `slob`/);
+  assert.match(await text(odd, 'problem'), /unknown design `slob`/);
   // The cache of an object that is followed stays chosen.
   await seek(odd, stops.miss);
   await odd.locator('h1').click();

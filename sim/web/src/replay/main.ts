@@ -91,7 +91,7 @@ class Page {
     this.virtual = new Virtual(engine.profiles(), (outcomes) => {
       for (const [i, { stage }] of this.sides.entries()) {
         const at = outcomes[i];
-        stage.waits = at ? { depot: waiting(at.depot, at), slabs: waiting(at.lists, at), pages: waiting(at.zone, at) } : null;
+        stage.waits = at ? { depot: waiting('depot', at), slabs: waiting('lists', at), pages: waiting('zone', at) } : null;
         stage.redraw();
       }
       this.draw();

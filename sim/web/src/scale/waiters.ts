@@ -2,16 +2,19 @@
 
 import { grouped, noun } from '../draw.ts';
 import { said } from './measures.ts';
-import type { LockCounts, Outcome } from './outcome.ts';
+import type { Outcome } from './outcome.ts';
 
 const LOCKS = [['depot', 'the depot', 'depot-path'], ['lists', 'the lists of slabs', 'slab-path'], ['zone', 'the page allocator', 'pages-path']] as const;
 const SIDE = 10, ACROSS = 32;
 
-/** CPUs that wait for a lock on average: the time that they waited, for each nanosecond of the run. */
-export const waiting = ({ waited_ns }: LockCounts, { ns }: Outcome): number => (ns ? waited_ns / ns : 0);
+/** CPUs that wait for a lock on average: their share of all CPUs' time. */
+export function waiting(key: 'depot' | 'lists' | 'zone', at: Outcome): number {
+  const all = LOCKS.reduce((sum, [key]) => sum + at[key].waited_ns, 0);
+  return all ? at.cpus * at.waiting * at[key].waited_ns / all : 0;
+}
 
 export function waitersSaid(at: Outcome): string {
-  const parts = LOCKS.filter(([key]) => waiting(at[key], at) >= 0.005).map(([key, name]) => `${said(waiting(at[key], at))} for ${name}`);
+  const parts = LOCKS.filter(([key]) => waiting(key, at) >= 0.005).map(([key, name]) => `${said(waiting(key, at))} for ${name}`);
   return parts.length ? `of ${noun(at.cpus, 'CPU')} wait ${parts.join(', ')}` : `of ${noun(at.cpus, 'CPU')} none waits`;
 }
 
@@ -19,7 +22,7 @@ export function waitersSaid(at: Outcome): string {
 export function waiters(at: Outcome): string {
   // Whole CPUs, so that their sum is right.
   let sum = 0;
-  const ends = LOCKS.map(([key]) => Math.round(sum += waiting(at[key], at)));
+  const ends = LOCKS.map(([key]) => Math.round(sum += waiting(key, at)));
   const cells = Array.from({ length: at.cpus }, (_, i) => {
     const place = at.cpus - 1 - i, lock = ends.findIndex((end) => place < end), x = i % ACROSS * (SIDE + 2), y = Math.floor(i / ACROSS) * (SIDE + 2);
     return lock < 0 ? `<rect class="works" x="${x}" y="${y}" width="${SIDE}" height="${SIDE}" rx="2"/>`
