@@ -76,7 +76,7 @@ export function tree(look: Look, width: number): readonly [number, Node[]] {
       || now?.is === 'neighbour' && now.merged && Math.min(now.at, now.at ^ now.bytes) === at
       || now?.is === 'split' && now.at - now.bytes === at;
     nodes.push(box({ x: x(at) + 1, y: row(bytes), w: bytes / total * wide - 2, h: BOX }, `${name === undefined || name === '' ? 'free' : 'used'}${lit ? ' lit' : ''}`,
-      name || grouped(at), `${grouped(bytes)} bytes at ${grouped(at)}${name ? `, ${name}` : ', free'}`));
+      name || (FONT * `at ${at}`.length + 9 < bytes / total * wide ? `at ${grouped(at)}` : grouped(at)), `${grouped(bytes)} bytes at ${grouped(at)}${name ? `, ${name}` : ', free'}`));
   }
   for (const key of inner) {
     const [at, bytes] = key.split(' ').map(Number) as [number, number], half = bytes / 2;
@@ -92,11 +92,11 @@ export function tree(look: Look, width: number): readonly [number, Node[]] {
   if (merges) {
     const { at, bytes } = now, from = Math.min(at, at ^ bytes);
     for (const half of [from, from + bytes]) {
-      nodes.push(box({ x: x(half) + 1, y: row(bytes), w: bytes / total * wide - 2, h: BOX }, 'ghost', grouped(half)));
+      nodes.push(box({ x: x(half) + 1, y: row(bytes), w: bytes / total * wide - 2, h: BOX }, 'ghost', `at ${grouped(half)}`));
       lines.push(arrow([[x(half + bytes / 2), row(bytes)], [x(from + bytes) + (half === from ? -6 : 6), row(2 * bytes) + BOX]], 'lit'));
     }
   } else if (now?.is === 'neighbour' && !blocks.has(now.at)) {
-    nodes.push(box({ x: x(now.at) + 1, y: row(now.bytes), w: now.bytes / total * wide - 2, h: BOX }, 'ghost', grouped(now.at)));
+    nodes.push(box({ x: x(now.at) + 1, y: row(now.bytes), w: now.bytes / total * wide - 2, h: BOX }, 'ghost', `at ${grouped(now.at)}`));
   }
 
   lists.forEach((list, order) => {
