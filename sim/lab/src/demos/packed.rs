@@ -1,6 +1,6 @@
 //! The demo of a slot map, whose values have no gaps, compared with an array that has holes.
 
-use super::blocks::{name, first_names};
+use super::blocks::{first_names, name};
 use super::command::Command;
 use super::demo::{Demo, capital};
 use super::scene::{Is, Part, Scene};
@@ -41,7 +41,7 @@ impl Packed {
         let all: Vec<_> = (0..self.given.len()).map(name).collect();
         let at = all.iter().position(|own| own == wanted);
         at.map(|at| self.given[at])
-            .ok_or_else(|| format!("There is no handle {wanted}; there are: {}.", first_names(&all)))
+            .ok_or_else(|| format!("Unknown handle {wanted}; expected one of: {}.", first_names(&all)))
     }
     fn note(&mut self, said: String, on: On) {
         self.steps.push(Step::new(said, on));
