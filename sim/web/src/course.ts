@@ -64,7 +64,7 @@ pieces: Array<[number, string | null]>, };
 
 /** A student's answers to the labs with questions, as the course page writes them. */
 export type Sheet = {
-/** The version of the course that the sheet belongs to. [`Sheet::COURSE`]. */
+/** The version of the course that the sheet belongs to. [`Sheet::COURSE_VERSION`]. */
 course: number,
 /** The name of the student. */
 name: string,
