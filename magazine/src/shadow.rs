@@ -131,7 +131,7 @@ impl Shadow {
         on_cpu(u32::from(cpu) % self.table.cpus().count());
     }
     fn got(&mut self, round: TestRound) {
-        assert!(!self.live.contains(&round), "{round:?} handed out twice");
+        assert!(!self.live.contains(&round), "{round:?} allocated twice");
         self.live.push(round);
         self.allocs += 1;
     }
@@ -239,7 +239,7 @@ impl Shadow {
         all.sort_unstable();
         assert!(all.iter().copied().eq((1..=self.total).map(TestRound)), "each round in one place: {view:?}");
         assert_eq!((s.allocs, s.frees), (self.allocs, self.frees));
-        assert_eq!(s.paths.operations(), s.allocs + s.frees, "each operation is of one class: {s:?}");
+        assert_eq!(s.paths.operations(), s.allocs + s.frees, "each operation has one level: {s:?}");
         assert_eq!(s.busy, 0, "one thread never meets contention");
         assert!(self.cached() <= self.config.most_rounds(self.table.cpus()), "{s:?}");
     }
