@@ -190,7 +190,7 @@ mod tests {
             "| hot | 0.80 (0.70 to 0.90) |",
             "| tails | - |",
         ] {
-            assert!(called.lines().any(|other| other == line), "no line {line}\n{page}");
+            assert!(called.lines().any(|other| other == line), "expected {line} in\n{page}");
         }
         for line in [
             "Won: 1 of 2.",
@@ -203,7 +203,7 @@ mod tests {
             "| bench/cfrac | 0.75 (0.50 to 1.50) | not measured | 0.75 (0.50 to 1.50) |",
             "- benchmark programs, time: uslab 0.750, peer 1.000 (1 cases)",
         ] {
-            assert!(preloaded.lines().any(|other| other == line), "no line {line}\n{page}");
+            assert!(preloaded.lines().any(|other| other == line), "expected {line} in\n{page}");
         }
         assert!(!called.contains("| hot preloaded") && !preloaded.contains("| hot |"));
     }

@@ -129,7 +129,7 @@ impl Day {
         let at = |part: f64| (part * INTERVALS as f64).round() as usize;
         let mut all = Histogram::<u64>::new(3).expect("a commit must have three digits");
         for interval in &self.intervals[at(from)..at(to)] {
-            all.add(interval).expect("as wide");
+            all.add(interval).expect("the field must have the same width");
         }
         all.value_at_quantile(0.99) as f64 / 1000.0
     }

@@ -79,11 +79,11 @@ fn malloc_returning_a_block_twice_is_detected() {
 #[test]
 fn wrong_program_arguments_exit_with_status_2() {
     for (arguments, said) in [
-        (&[][..], "there is no \"\", only alloc-test, "),
-        (&["larsson"], "there is no \"larsson\", only alloc-test, "),
-        (&["larson", "--sizes", "1"], "larson has no --sizes, only --quick, --threads, "),
-        (&["larson", "--max", "0"], "--max takes a number from 1 on, not \"0\""),
-        (&["larson", "--max"], "--max takes a number from 1 on, not \"\""),
+        (&[][..], "unknown program \"\"; expected one of alloc-test, "),
+        (&["larsson"], "unknown program \"larsson\"; expected one of alloc-test, "),
+        (&["larson", "--sizes", "1"], "larson: unknown option --sizes; expected --quick, --threads, "),
+        (&["larson", "--max", "0"], "--max \"0\": expected a number from 1"),
+        (&["larson", "--max"], "--max \"\": expected a number from 1"),
         (&["larson", "--min", "9", "--max", "8"], "--min 9 is above --max 8"),
     ] {
         let output = run(arguments, None);
@@ -96,6 +96,6 @@ fn wrong_program_arguments_exit_with_status_2() {
 fn readme_lists_all_programs() {
     let readme = std::fs::read_to_string(workspace().join("benches/README.md")).unwrap();
     for name in names() {
-        assert!(readme.contains(&format!("| `{name}`")), "no line of the table for {name}");
+        assert!(readme.contains(&format!("| `{name}`")), "the table has no line for {name}");
     }
 }

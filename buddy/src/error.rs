@@ -45,7 +45,7 @@ impl core::fmt::Display for AllocError {
         }
         f.write_str(match self.limit {
             Limit::Zone => ": no zone serves these flags",
-            Limit::Node => ": there is no such node",
+            Limit::Node => ": the node does not exist",
             Limit::Order => ": above the largest order",
             Limit::Exhausted => ": out of pages",
             Limit::Watermark => ": free pages are kept by the watermark",

@@ -101,7 +101,7 @@ uslab_magazine::sync::scenarios! {
     per_cpu_pages {
         shuttle("P1 P2: four use and drain the pages of two CPUs", Schedules(2_500), schedules::per_cpu);
         bug("a freed page is marked after entering the magazine", "P2", "the frame and the free list disagree");
-        bug("a drain issues no fence", "P2", "page handed out twice");
+        bug("a drain issues no fence", "P2", "page allocated twice");
         bug("a flush returns no rounds to the supplier", "P1", "per-CPU pages counted");
     }
 }

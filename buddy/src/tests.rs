@@ -601,7 +601,10 @@ fn requests_go_to_the_nearest_node_that_has_pages() {
     let text = |order, gfp, node| pages.alloc(order, gfp, node).unwrap_err().to_string();
     assert_eq!(text(order(10), only, Some(3)), "no block of order 10 on node 3: out of pages");
     assert_eq!(text(order(0), only, Some(2)), "no block of order 0 on node 2: no zone serves these flags");
-    assert_eq!(text(order(0), Gfp::KERNEL, Some(4)), "no block of order 0 on node 4: there is no such node");
+    assert_eq!(
+        text(order(0), Gfp::KERNEL, Some(4)),
+        "no block of order 0 on node 4: the node does not exist"
+    );
     assert_eq!(text(order(0), Gfp::DMA, None), "no block of order 0: no zone serves these flags");
 }
 

@@ -39,7 +39,7 @@ const BOTH_CHECKERS: BothMechanisms = BothMechanisms(RUNS);
 
 #[cfg(loom)]
 const RACE: &str = "Causality violation";
-const ROUND_TWICE: &str = "round handed out or freed twice";
+const ROUND_TWICE: &str = "round allocated or freed twice";
 const ROUND_IN_ONE_PLACE: &str = "every round in one place";
 
 crate::sync::scenarios! {
@@ -79,7 +79,7 @@ crate::sync::scenarios! {
     m4_the_depot_runs_dry {
         loom("M4: the depot runs dry", both_mechanisms(THREE, [1700, 2600], stays()), models::depot_runs_dry);
         bug("the supplier is called with the drain lock held", "M4", "user code would run while a lock is held");
-        bug("an operation uses two classes", "M4", "each operation is of one class");
+        bug("an operation uses two classes", "M4", "each operation has one level");
     }
     m4_nothing_to_fill_from {
         loom("M4: nothing to fill from", both_mechanisms(THREE, [38, 5], stays()), models::nothing_to_fill_from);

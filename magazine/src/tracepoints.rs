@@ -116,9 +116,9 @@ steps! {
     /// The operation released a slab and its pages.
     SlabReleased { slab: u32 } => Slab, "releases slab {slab}";
     /// The operation requested a slab or a large block from the page allocator.
-    PagesAsked => Pages, "asks for pages";
+    PagesAsked => Pages, "requests pages";
     /// The operation returned a slab or a large block to the page allocator.
-    PagesReturned => Pages, "gives pages back";
+    PagesReturned => Pages, "returns pages";
     /// The operation locked a zone, to take `blocks` blocks.
     ZoneAsked { blocks: u32 } => Pages, "requests {blocks} blocks from the zone";
     /// The operation locked a zone, to return blocks of order `order`.
@@ -128,7 +128,7 @@ steps! {
         "takes {blocks} blocks of order {order}, with {splits} splits";
     /// The operation returned blocks to the zone, the last block at `page`, with `merges` merges of buddies.
     BlocksGiven { blocks: u16, order: u8, page: u32, merges: u16 } => Pages,
-        "gives {blocks} blocks of order {order} back, with {merges} merges";
+        "returns {blocks} blocks of order {order}, with {merges} merges";
     /// The operation requested memory from the system, and got `pages` pages.
     Committed { pages: u32 } => Commit, "committed {pages} pages of memory";
     /// The operation returned `pages` pages to the system.

@@ -99,7 +99,7 @@ fn neighbour(table: &Arc<Table<Heap>>, stop: &AtomicBool, pause: Duration) {
             held.extend((0..12).map(|_| layer.alloc(&supplier).expect("64 rounds must suffice")));
             assert!(
                 held.iter().all(|round| supplier.stamp(*round, 1)),
-                "a round of the neighbour layer was handed out twice"
+                "a round of the neighbour layer was allocated twice"
             );
             std::thread::sleep(pause);
             held.drain(..).for_each(|round| {
@@ -236,7 +236,7 @@ fn stress(name: &str, cpus: Cpus, setting: Setting) {
         stats.busy,
         stats.fills,
     );
-    assert_eq!(bad.get(), 0, "{name}: rounds handed out or given twice");
+    assert_eq!(bad.get(), 0, "{name}: rounds allocated or freed twice");
     assert_eq!((stats.allocs, stats.frees), (allocs.get(), frees.get()), "{name}: the counts are exact");
     layer.flush_all(&supplier);
     let free = supplier.census();
@@ -452,7 +452,7 @@ fn child_drains_without_membarrier() {
     let take = || {
         let held: Vec<TestRound> =
             (0..40).map(|_| layer.alloc(&supplier).expect("the layer must have enough rounds")).collect();
-        assert!(held.iter().all(|b| supplier.stamp(*b, 1)), "a round was handed out twice");
+        assert!(held.iter().all(|b| supplier.stamp(*b, 1)), "a round was allocated twice");
         held
     };
     let give = |held: Vec<TestRound>| {

@@ -221,7 +221,7 @@ mod tests {
         );
         let text = diff.text(1);
         assert!(
-            text.contains("... and 1 more") && text.contains("in A only, the first one: caches.x"),
+            text.contains("... and 1 more") && text.contains("only in A; the first is caches.x"),
             "{text}"
         );
     }

@@ -20,7 +20,7 @@ use std::path::Path;
 /// The page template, built from `sim/web` by `.ci/web --write`.
 const TEMPLATE: &str = include_str!("../web/built/profile.html");
 /// The error for a file that is not a profile.
-const EXPECTED: &str = "no heap profile: expected one of pprof (`.pb.gz`) or folded stacks (`.folded`)";
+const EXPECTED: &str = "not a heap profile: expected one of pprof (`.pb.gz`) or folded stacks (`.folded`)";
 /// The first bytes of a pprof profile.
 const GZIP: &[u8] = &[0x1f, 0x8b];
 /// The number of stacks shown in the text.
@@ -161,7 +161,7 @@ mod tests {
         assert_eq!((flame.stacks.len(), flame.bytes()), (3, 800));
         for bad in ["main", "main x", " 7", "a 1\nb"] {
             let error = format!("{:#}", parse(bad).unwrap_err());
-            assert!(error.starts_with("`heap` is no heap profile: expected "), "{error}");
+            assert!(error.starts_with("`heap` is not a heap profile: expected "), "{error}");
             assert!(error.contains(": line ") && error.contains(": expected frames"), "{error}");
         }
         let error = format!("{:#}", parse(&format!("a {}\nb 1", u64::MAX)).unwrap_err());
@@ -228,7 +228,7 @@ mod tests {
         assert_eq!(flame.stacks, [Stack { frames: vec!["space".into(), "0x7".into()], bytes: 1 }]);
         let refused = |content: &[u8], cause: &str| {
             let error = format!("{:#}", Flame::parse("heap", content).unwrap_err());
-            assert!(error.starts_with("`heap` is no heap profile: expected one of pprof"), "{error}");
+            assert!(error.starts_with("`heap` is not a heap profile: expected one of pprof"), "{error}");
             assert!(error.contains(cause), "{error}");
         };
         refused(&[0xff, 0xfe], "");

@@ -534,7 +534,7 @@ fn cache_steps() -> impl Strategy<Value = Vec<caches::Step>> {
 }
 
 proptest! {
-    /// Caches compared with a shadow of the objects in use: no object is handed out twice, overlaps another one, or is lost.
+    /// Caches compared with a shadow of the objects in use: no object is allocated twice, overlaps another one, or is lost.
     #[test]
     fn caches_against_a_shadow(setup in setup(), steps in cache_steps()) {
         caches::run(setup, &steps);

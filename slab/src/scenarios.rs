@@ -64,7 +64,7 @@ uslab_magazine::sync::scenarios! {
         shuttle("C3: a cache goes while three free its last objects", RUNS, || drop_during_frees(3));
         #[cfg(loom)]
         bug("the last user of a cache does not check for its end", "C3", "a cache without an owner is freed");
-        bug("a visitor who came during the check is overlooked", "C3", "a cache without an owner is freed");
+        bug("a visitor that joins during the check is overlooked", "C3", "a cache without an owner is freed");
         bug("dropping a cache does not close its magazines", "C3", "a cache without an owner is freed");
     }
     c4 {
@@ -238,8 +238,8 @@ uslab_magazine::sync::scenarios! {
     }
     h1 {
         loom("H1 handles: held beside a free and the next life", Model::new(THREE, 220), handles::models::held_during_a_free_and_the_next_life);
-        bug("a holder is counted without an atomic exchange", "H1", "another object");
-        bug("a freed object keeps its generation", "H1", "another object");
+        bug("a holder is counted without an atomic exchange", "H1", "the object belongs to the handle");
+        bug("a freed object keeps its generation", "H1", "the object belongs to the handle");
     }
     h2 {
         loom("H2 handles: two frees of one", Model::new(THREE, 50), handles::models::two_frees_of_one_handle);
@@ -327,8 +327,8 @@ uslab_magazine::sync::scenarios! {
     }
     named {
         shuttle("H1 H2 H3 H4 H5: four use and free handles", RUNS, handles::four_use_and_free);
-        bug("a holder is counted without an atomic exchange", "H1", "another object");
-        bug("a freed object keeps its generation", "H1", "another object");
+        bug("a holder is counted without an atomic exchange", "H1", "the object belongs to the handle");
+        bug("a freed object keeps its generation", "H1", "the object belongs to the handle");
         bug("a handle is freed without an atomic exchange", "H2", "object freed twice");
         bug("a free does not wait for holders", "H3", "object freed twice");
         bug("a free does not wait for holders", "H5", "the object being prepared has a holder");

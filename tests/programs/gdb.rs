@@ -179,7 +179,7 @@ fn gdb_finds_the_owner_of_overwritten_memory_in_cores() {
         println!("SKIPPED: gdb is not installed or may not trace other processes: {errors}");
         return;
     }
-    assert!(Path::new(&core).exists(), "no core: {errors}");
+    assert!(Path::new(&core).exists(), "gdb wrote no core file: {errors}");
     println!("{report}core: {} KiB", std::fs::metadata(&core).unwrap().len() >> 10);
 
     let culprit = word(&report, "\nObject ");

@@ -207,7 +207,7 @@ fn server_metrics_page_includes_caches_and_tokio() {
         "# TYPE uslab_zone_bytes gauge",
         "tokio_workers 2",
     ] {
-        assert!(pages[1].lines().any(|said| said == line), "no {line}\n{}", pages[1]);
+        assert!(pages[1].lines().any(|said| said == line), "expected {line} in\n{}", pages[1]);
     }
     assert!(pages[1].contains("tokio_busy_seconds_total "));
     assert!(!pages[1].contains(r#"heap="malloc""#), "the program must use another malloc");

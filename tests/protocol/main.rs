@@ -50,7 +50,9 @@ impl Model for CanonicalProtocol {
     }
     fn properties(&self) -> Vec<Property<Self>> {
         vec![
-            Property::always("nothing is written or given that may not be", |_, s: &State| s.fault.is_none()),
+            Property::always("no thread writes or flushes memory of another owner", |_, s: &State| {
+                s.fault.is_none()
+            }),
             Property::always(ROUND_IN_ONE_PLACE, |m: &Self, s: &State| {
                 s.fault.is_some() || m.protocol.each_in_one_place(s)
             }),
@@ -151,7 +153,7 @@ fn check_ends(model: &CanonicalProtocol, most: usize) -> Result<(usize, usize), 
         None => Ok((graph.states.len(), graph.transitions())),
         Some(endless) => {
             let how = if endless.round.is_empty() {
-                "nothing moves any more"
+                "no thread can continue"
             } else {
                 "other operations run forever"
             };

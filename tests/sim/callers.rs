@@ -88,7 +88,7 @@ fn site_is_not_accused_if_the_kernels_tables_contradict() {
     );
     at("By the kernel's tables entry has 400 more objects in use.");
     at(
-        "mas_alloc_nodes+0x1/0x9 is no leak by this trace: 400 of its objects of node have no free in it, but by the kernel's tables the cache \
+        "mas_alloc_nodes+0x1/0x9 is no leak in this trace: 400 of its objects of node have no free in the trace, but by the kernel's tables the cache \
         has 12 more in use: 388 were freed without an event",
     );
     // With tables that agree, and without tables.

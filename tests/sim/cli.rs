@@ -474,7 +474,7 @@ fn page_size_of_a_trace_is_derived_from_addresses() {
     };
     assert_eq!(known(&[&made]), (65_536, "addresses".to_owned()));
     let second = first_lines(&[&made], "").remove(1);
-    assert!(second.ends_with("; pages of 4 KiB where the trace's have 64 KiB"), "{second}");
+    assert!(second.ends_with("; pages of 4 KiB instead of the trace's 64 KiB"), "{second}");
     let hashed = sample("ftrace-6.12-tgid-hashed.txt.zst");
     let hashed = hashed.to_str().unwrap();
     let unknown = "  Nor can the size of its pages: 4 KiB are assumed, unless --page-size says otherwise";
@@ -813,7 +813,7 @@ fn error_for_an_unknown_profile_lists_accepted_formats() {
         refused(
             &["flame", &file.to_string_lossy()],
             &[&format!(
-                "`{name}` is no heap profile: expected one of pprof (`.pb.gz`) or folded stacks (`.folded`)"
+                "`{name}` is not a heap profile: expected one of pprof (`.pb.gz`) or folded stacks (`.folded`)"
             )],
         );
     }

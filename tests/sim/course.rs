@@ -132,7 +132,7 @@ fn course_refuses_files_without_answers() {
     }
     for (arguments, expected) in [
         (&["grade", "none.json"][..], "none.json: expected an answer sheet or an exercise"),
-        (&["grade", "a.json"], "a.json: no answer sheet"),
+        (&["grade", "a.json"], "a.json: not an answer sheet"),
         (&["grade", "b.json"], "version 9 of the course; expected 1"),
         (
             &["grade", "b.json", "--html", "x.html"],

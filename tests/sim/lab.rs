@@ -85,7 +85,7 @@ fn interactive_demo_shows_memory_after_each_command() {
     let out = lab_output(&["demo", "buddy", "alloc 65", "alloc 1000", "free a"]);
     let expected = "\
 > alloc 65
-a is at byte 0 and has 128, 63 more than asked for. It took 4 looks, 3 splits.
+a is at byte 0 and has 128, 63 more than requested. It took 4 looks, 3 splits.
 aaaa++++........|...............|...............................
 free: 896 bytes in 3 pieces, the largest 512; free blocks: 1 of 128 bytes, 1 of 256 bytes, 1 of 512 bytes
 

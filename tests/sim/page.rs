@@ -320,7 +320,7 @@ fn failed_page_write_leaves_no_partial_file() {
     let folder = tempfile::tempdir().unwrap();
     let at = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
     for (arguments, said) in [
-        (vec!["replay", "--html", &at("no/page.html")], "there is no directory"),
+        (vec!["replay", "--html", &at("no/page.html")], "does not exist"),
         (vec!["replay", "--html", folder.path().to_str().unwrap()], "is a directory"),
         (vec!["replay", "--html", &at("one"), "--json", &at("one")], "are the same file"),
         (vec!["replay", "--html", &at("page.html"), "--nodes", "2"], "--nodes"),

@@ -106,7 +106,7 @@ fn invalid_counterexample_is_refused_without_writing_a_page() {
     refused(&["story", &story, "--step", "1", "--html", html], &["--step", "--html"]);
     refused(&["story", &story, "--html", "-", "--json", "-"], &["the same file"]);
     refused(&["story", &story, "--html", &story], &["story.json", "no page"]);
-    refused(&["story", &story, "--html", &format!("{html}/page.html")], &["there is no directory"]);
+    refused(&["story", &story, "--html", &format!("{html}/page.html")], &["does not exist"]);
     refused(&["story"], &["<FILE>"]);
     assert!(!page.exists(), "no partial file must remain");
 }

@@ -255,7 +255,7 @@ pub(crate) fn findings(command: &str) -> &'static Value {
 /// Compares the figure with the figure that the key finds; the error names the figure that was found.
 fn check(key: &str, figure: &str) -> Result<(), String> {
     let found = find(key, figure)?;
-    if found == figure { Ok(()) } else { Err(format!("it is {found}")) }
+    if found == figure { Ok(()) } else { Err(format!("the figure is {found}")) }
 }
 /// Returns the figure that the key finds, rounded to the decimals of `figure`. The error gives the reason why no figure
 /// was found.
@@ -263,7 +263,7 @@ fn find(key: &str, figure: &str) -> Result<String, String> {
     let words: Vec<&str> = key.split(" > ").collect();
     let (command, path) = words.split_first().ok_or("an empty key")?;
     let findings = findings(command);
-    let parts = findings["parts"].as_array().ok_or("no parts")?;
+    let parts = findings["parts"].as_array().ok_or("the findings have no parts")?;
     if let ["claim", says] = path {
         let mut claims = parts.iter().map(|part| &part["claim"]);
         let claim = claims
@@ -271,7 +271,7 @@ fn find(key: &str, figure: &str) -> Result<String, String> {
             .ok_or_else(|| format!("no claim says {says:?}"))?;
         let found = claim["found"].as_str().unwrap_or_default();
         let there = figures(found).iter().any(|other| other.text == figure);
-        return if there { Ok(figure.to_owned()) } else { Err(format!("it found {found:?}")) };
+        return if there { Ok(figure.to_owned()) } else { Err(format!("the claim found {found:?}")) };
     }
     let [title, row, column, end @ ..] = path else {
         return Err("expected experiment > title > row > column".to_owned());
@@ -279,13 +279,13 @@ fn find(key: &str, figure: &str) -> Result<String, String> {
     let table = one(parts.iter().map(|part| &part["table"]), "table", |table| {
         table["title"].as_str().is_some_and(|text| text.starts_with(title))
     })?;
-    let columns = table["columns"].as_array().ok_or("no columns")?;
+    let columns = table["columns"].as_array().ok_or("the table has no columns")?;
     let column = columns
         .iter()
         .position(|there| there["name"] == *column)
         .ok_or_else(|| format!("no column {column:?}"))?;
     let named_by = table["named_by"].as_u64().unwrap_or(1) as usize;
-    let rows = table["rows"].as_array().ok_or("no rows")?;
+    let rows = table["rows"].as_array().ok_or("the table has no rows")?;
     let row = one(rows.iter(), "row", |cells| {
         let cells = cells.as_array().into_iter().flatten().take(named_by);
         let name = cells.map(|cell| cell.as_str().map_or_else(|| cell.to_string(), str::to_owned));
@@ -297,7 +297,7 @@ fn find(key: &str, figure: &str) -> Result<String, String> {
         (value, _) => value,
     };
     let decimals = figure.split_once('.').map_or(0, |(_, decimals)| decimals.len());
-    let value = value.as_f64().ok_or_else(|| format!("it is {value}, no number"))?;
+    let value = value.as_f64().ok_or_else(|| format!("the value is {value}, not a number"))?;
     // The text says in words which way a difference goes, so the sign is dropped.
     Ok(grouped(&format!("{:.decimals$}", value.abs())))
 }
@@ -421,7 +421,7 @@ fn study_figure_without_an_experiment_is_reported() {
     );
     let key = "buddy > 1024 bytes > free 65 > 128";
     assert_eq!(check(key, "2"), Ok(()));
-    assert_eq!(check(key, "3"), Err("it is 2".to_owned()));
+    assert_eq!(check(key, "3"), Err("the figure is 2".to_owned()));
     assert_eq!(check("buddy > 1024 bytes > free 65 > 129", "2"), Err("no column \"129\"".to_owned()));
     assert_eq!(check("buddy > 1024 bytes > free > 128", "2"), Err("0 rows of that name".to_owned()));
     assert_eq!(check("layout > claim > 25 %", "37.5"), Ok(()));

@@ -660,10 +660,7 @@ fn interrupted_sweep_reports_the_kept_results() {
     let sent = Command::new("bash").args(["-c", &format!("kill -INT {}", child.id())]).status().unwrap();
     let (code, _, err) = exit_and_output(&child.wait_with_output().unwrap());
     assert!(sent.success() && code == Some(130), "{err}");
-    assert!(
-        err.contains(" of 24 items that had no result have one now; the same command goes on\n"),
-        "{err}"
-    );
+    assert!(err.contains(" of 24 missing items have run; the same command continues\n"), "{err}");
 }
 
 /// The shell's limit on file size simulates a full disk: writing fails in the middle of a file.

@@ -491,7 +491,11 @@ mod tests {
         assert_eq!(Subject::find(None, &names, "loom").unwrap(), Subject::all_modelled());
         assert_eq!(Subject::all_modelled()[0].sources(), Path::new("magazine/sync/src"));
         let error = |name: &str| Subject::find(None, &[name.to_owned()], "loom").unwrap_err().to_string();
-        assert!(error("uslab-sink").starts_with("no package `uslab-sink` in "), "{}", error("uslab-sink"));
+        assert!(
+            error("uslab-sink").starts_with("unknown package `uslab-sink` in "),
+            "{}",
+            error("uslab-sink")
+        );
         assert!(error("uslab-sink").contains(" uslab-magazine, "), "{}", error("uslab-sink"));
         assert_eq!(error("libuslab"), "package `libuslab` has no library");
     }

@@ -81,7 +81,7 @@ impl PageLife {
     #[track_caller]
     pub(super) fn set(&self, out: bool) {
         self.race.with_mut(|_| ());
-        let text = if out { "page handed out twice" } else { "page freed twice" };
+        let text = if out { "page allocated twice" } else { "page freed twice" };
         assert_ne!(self.out.get(), u64::from(out), "{text}");
         self.out.set(u64::from(out));
     }

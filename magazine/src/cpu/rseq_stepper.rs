@@ -627,7 +627,7 @@ impl LayerGame {
             Step::Alloc => {
                 let round = layer.alloc(supplier).expect("the supplier must have enough rounds");
                 self.allocs.add(1);
-                assert!(!self.out[round.0].swap(true, Relaxed), "{round:?} handed out twice");
+                assert!(!self.out[round.0].swap(true, Relaxed), "{round:?} allocated twice");
                 held.push(round);
             }
             Step::Free => {

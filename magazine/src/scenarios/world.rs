@@ -95,7 +95,7 @@ impl World {
     pub(super) fn set_owned(&self, round: usize, now: bool) {
         // SAFETY: loom watches the cell, and reports a second owner as a race.
         let before = self.held[round].with_mut(|p| unsafe { p.replace(now) });
-        assert_ne!(before, now, "round handed out or freed twice");
+        assert_ne!(before, now, "round allocated or freed twice");
     }
     pub(super) fn alloc(&self) -> Option<usize> {
         let round = self.layer.alloc(&self.supplier)?.0;
@@ -187,7 +187,7 @@ impl World {
         let counted = (self.allocs.get(), self.frees.get(), on_stacks as u64, in_depots as u64);
         let counts = (stats.allocs, stats.frees, stats.in_magazines, stats.in_depot);
         assert_eq!(counts, counted, "the counts are exact");
-        assert_eq!(stats.paths.operations(), stats.allocs + stats.frees, "each operation is of one class");
+        assert_eq!(stats.paths.operations(), stats.allocs + stats.frees, "each operation has one level");
         if let Some(other) = &self.other {
             other.census(&[]);
         }

@@ -307,7 +307,7 @@ mod tests {
             let error = t.add(Box::new(|_| ())).unwrap_err();
             assert_eq!(
                 (error, error.to_string()),
-                (TooManyObservers, "there are 4 observers already".into())
+                (TooManyObservers, "all 4 observers are already in use".into())
             );
             call(&t, 7);
             assert!(all.iter().all(|(_, read)| read.try_recv() == Ok(7)));

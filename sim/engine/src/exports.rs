@@ -82,7 +82,7 @@ extern "C" fn open(cpus: u32) -> usize {
 fn stream(cpus: u32) -> Result<Stream, String> {
     let bytes = TEXT.with_borrow_mut(core::mem::take);
     Stream::read(&bytes)
-        .and_then(|stream| if cpus == 0 { Ok(stream) } else { stream.on(cpus) })
+        .and_then(|stream| if cpus == 0 { Ok(stream) } else { stream.with_cpus(cpus) })
         .map_err(|error| error.to_string())
 }
 

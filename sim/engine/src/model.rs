@@ -624,7 +624,7 @@ impl<'p, P: Policy> Design for Model<'p, P> {
         Some((
             path,
             if how.is_empty() {
-                "what this CPU holds serves it, no lock is taken.".to_owned()
+                "this CPU's own objects serve it, no lock is taken.".to_owned()
             } else {
                 how + "."
             },

@@ -269,6 +269,6 @@ fn check_along<P: Policy>(
     }
     script.free(0, out);
     script.shrink();
-    prop_assert_eq!(script.counts(), (0, 0), "nothing is left");
+    prop_assert_eq!(script.counts(), (0, 0), "no object remains");
     Ok(())
 }

@@ -91,7 +91,7 @@ impl Place {
         let Ok(meta) = path.metadata() else {
             let folder = folder_of(path);
             if !folder.is_dir() {
-                bail!("{shown}: there is no directory {}", folder.display());
+                bail!("{shown}: the directory {} does not exist", folder.display());
             }
             let name = path.file_name().with_context(|| format!("{shown}: expected a file name"))?;
             let path = folder.canonicalize().with_context(|| shown.clone())?.join(name);
@@ -292,7 +292,7 @@ mod tests {
         let other = Place::open(Form::Csv, &page).unwrap_err().to_string();
         assert!(other.contains("--csv") && other.contains("holds no table of the lab"), "{other}");
         let nowhere = folder.path().join("no/report.json");
-        assert!(Place::open(Form::Json, &nowhere).unwrap_err().to_string().contains("there is no directory"));
+        assert!(Place::open(Form::Json, &nowhere).unwrap_err().to_string().contains("does not exist"));
     }
 
     #[test]

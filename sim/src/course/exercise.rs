@@ -103,7 +103,7 @@ pub(super) fn judge(
     let mut verdict = Verdict { lab: lab.to_owned(), seed: how.seed, checks: vec![], failure: None };
     let stage = progress.stage("compiling", 0);
     match own.build(false)? {
-        Err(errors) => verdict.checks.push(Check::new("it compiles", errors, false)),
+        Err(errors) => verdict.checks.push(Check::new("the exercise compiles", errors, false)),
         Ok(program) => {
             drop(stage);
             let stage = progress.stage("running", 0);
@@ -234,7 +234,11 @@ debug-assertions = true
         }
     }
     fn late(&self) -> Check {
-        Check::new(format!("the program ends within {} s", self.how.limit.as_secs()), "it does not", false)
+        Check::new(
+            format!("the program ends within {} s", self.how.limit.as_secs()),
+            "the program was killed",
+            false,
+        )
     }
 
     /// Judges the exercise by streams of operations.

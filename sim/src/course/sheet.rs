@@ -17,7 +17,7 @@ pub(super) fn grade(file: &Path, sheet: &str) -> anyhow::Result<(MarkedSheet, St
         let is = if mark.is_right() { "" } else { "wrong" };
         rows.add_row([mark.lab, &mark.question.to_string(), &answered, &mark.right.to_string(), is]);
     }
-    let who = if graded.name.is_empty() { "nobody's name" } else { &graded.name };
+    let who = if graded.name.is_empty() { "unnamed student" } else { &graded.name };
     let said = format!("{who}, seed {}: {} of {} right\n", graded.seed, graded.right, graded.of);
     Ok((graded, text(&rows) + &said))
 }

@@ -409,7 +409,7 @@ impl Report {
         writeln!(
             out,
             "\nEvery object and every page was counted {} times: {}. When everything\n\
-             was freed, {} objects and {} slabs were left, and {} went back to the system.\n\
+             was freed, {} objects and {} slabs were left, and {} returned to the system.\n\
              {:.1} million events a second.\n",
             c.checked,
             if c.violated == 0 {

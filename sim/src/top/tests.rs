@@ -95,7 +95,7 @@ fn accounts_and_waits_are_shown_above_the_table() {
         now.heads()[2..],
         [
             "tenant-7: 3072 KiB charged, at most 4096 KiB; 1,200 slabs refused, 2 waiting",
-            "session: of 8 slabs at most, 2 waiting, 5 waited 1.250 s"
+            "session: of at most 8 slabs, 2 waiting, 5 waited 1.250 s"
         ]
     );
     assert!(now.text(Sort::Bytes).contains("\ntenant-7: "));

@@ -118,7 +118,7 @@ fn life(app: &App<'_>, area: Rect) -> Vec<Line<'static>> {
     let first = past.saturating_sub(1).saturating_sub(rows / 2).min(app.life.len().saturating_sub(rows));
     let line = |(at, event): (usize, &Found)| {
         let Found { operation, cpu, touched, holder } = *event;
-        let is = holder.map_or_else(|| "nowhere: its slab is gone".to_owned(), machine::holder);
+        let is = holder.map_or_else(|| "in no place: its slab was freed".to_owned(), machine::holder);
         let did = match (touched, holder) {
             (true, Some('u')) => "allocates it".to_owned(),
             (true, _) => format!("frees it: it is {is}"),

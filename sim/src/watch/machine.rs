@@ -168,7 +168,7 @@ pub(super) fn slabs(app: &App<'_>, width: u16, rows: usize) -> Vec<Line<'static>
         let Some(place) = place else { continue };
         let slab = shown.slabs.iter().find(|slab| slab.page == place.page);
         let object = slab.and_then(|slab| slab.objects.chars().nth(place.index.into()));
-        let now = object.map_or_else(|| "nowhere: its slab is gone".to_owned(), holder);
+        let now = object.map_or_else(|| "in no place: its slab was freed".to_owned(), holder);
         let mut spans =
             vec![Span::from(format!("{what} {} of page {}, {now} ", place.index, place.page)).bold()];
         let from = usize::from(place.index).saturating_sub(usize::from(width) / 4);

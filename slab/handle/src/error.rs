@@ -62,7 +62,7 @@ mod tests {
     fn each_handle_error_names_the_missing_resource() {
         let message = |error: HandleError<&str>| error.to_string();
         let full = message(HandleError::Full { slots: 256, retired: 7 });
-        assert!(full.contains("no index is left of 256, of which 7 are retired"), "{full}");
+        assert!(full.contains("all 256 indices are in use or retired (7 retired)"), "{full}");
         assert!(message(HandleError::Memory).contains("larger table"));
         let object = message("the cache is at its limit of 3 slabs".into());
         assert_eq!(object, "no object for a handle: the cache is at its limit of 3 slabs");

@@ -158,8 +158,10 @@ impl fmt::Display for Refused {
             Self::NoRoom { bytes, align } => {
                 write!(f, "no free block holds {bytes} bytes aligned to {align}")
             }
-            Self::Size { asked, most } => write!(f, "{asked} bytes are more than the pool's {most}"),
-            Self::Align { asked, most } => write!(f, "alignment {asked} is more than the pool's {most}"),
+            Self::Size { asked, most } => write!(f, "{asked} bytes exceed the pool's maximum of {most}"),
+            Self::Align { asked, most } => {
+                write!(f, "alignment {asked} exceeds the pool's maximum of {most}")
+            }
             Self::Strict { size, align, only } => write!(
                 f,
                 "{size} bytes aligned to {align} are not the {} bytes aligned to {} that this strict pool serves",

@@ -118,7 +118,7 @@ fn end_if_unused(cache: &Arc<Cache>) {
         // Without handles, no more allocations can happen.
         cache.discard_empty(&cache.operation(OperationKind::Reclaim));
         let mut refs = cache.refs().0.lock();
-        planted!("a visitor who came during the check is overlooked" => let references_so_far = refs.references_so_far);
+        planted!("a visitor that joins during the check is overlooked" => let references_so_far = refs.references_so_far);
         if refs.references_so_far == references_so_far {
             refs.leave();
             refs.end = LastRelease::Leaked(cache.clone());

@@ -220,7 +220,7 @@ mod tests {
             assert_eq!(core.changes() != seen, every > 0);
             assert_eq!(core.is_needed(seen), every > 0);
             assert!(!core.is_needed(core.changes()));
-            assert_eq!(core.is_needed(seen + 1000), every > 0, "nothing is needed without samples");
+            assert_eq!(core.is_needed(seen + 1000), every > 0, "without samples the working set is empty");
         }
     }
 

@@ -74,7 +74,7 @@ use uslab_magazine::tracepoints::OperationKind;
 
 /// Interval at which a sleeping thread calls the shrinkers again, if any, and advances the RCU collector.
 const SHRINKER_INTERVAL: Duration = Duration::from_millis(10);
-/// A repeated call of a shrinker requests `1 / ASKED` of the shrinker's count.
+/// A repeated call of a shrinker requests `1 / REPEAT_DIVISOR` of the shrinker's count.
 const REPEAT_DIVISOR: usize = 8;
 
 /// Runs a waker, which is user code. The panic hook has reported a panic already; the remaining wakers still run.

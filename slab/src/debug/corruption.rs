@@ -37,7 +37,7 @@
 //! [`KmemCacheBuilder::check_frees`](crate::KmemCacheBuilder::check_frees) or `USLAB_OPTIONS=check=1`: one byte per object
 //! records that the object is out. In builds without debug assertions the option is off by default. Without checked frees, a
 //! double free is detected only when the object reaches its slab, whose bit is already clear. Before the object reaches its
-//! slab, which may take long, **it may be handed out twice**. If the object was handed out again in between, the double free is
+//! slab, which may take long, **it may be allocated twice**. If the object was handed out again in between, the double free is
 //! missed, or attributed to a later free. A request for the size of a free object is not detected either.
 //!
 //! A free that does not name its cache (`Kmalloc`, `Malloc`) reads the page's frame and the cache that the frame names.

@@ -446,7 +446,7 @@ mod tests {
     }
 
     #[test]
-    #[should_panic(expected = "the key of another hive was used on hive")]
+    #[should_panic(expected = "the key belongs to another hive than hive")]
     fn hive_panics_on_a_key_from_another_hive() {
         let (mut one, other) = (hive(), hive::<u64>());
         let key = one.insert(1).unwrap();

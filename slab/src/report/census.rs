@@ -328,7 +328,7 @@ mod tests {
             // SAFETY: the subsystem has no other user. The census must find the error that this makes.
             unsafe { core.memory.slab(slab).alloc_bits(6, false, None, |_| ()) };
         });
-        assert!(text.contains("it is on list Partial(0) and belongs on Partial("), "{text}");
+        assert!(text.contains("the slab is on list Partial(0), but belongs on Partial("), "{text}");
     }
 
     #[test]

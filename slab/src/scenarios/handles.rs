@@ -97,7 +97,7 @@ impl Objects {
     }
     /// Checks that a held object still has `value`, and drops it.
     fn let_go(held: Held<'_, Watched, u32, 28>, value: u32) {
-        assert_eq!((held.get(), held.get()), (value, value), "another object");
+        assert_eq!((held.get(), held.get()), (value, value), "the object belongs to the handle");
         #[cfg(shuttle)]
         held.holders.sub(1);
     }

@@ -50,7 +50,7 @@ fn wait(world: &World) {
         rcu::advance();
     }
     let info = world.cache().info();
-    assert_eq!((info.grace, info.deferred), (0, 0), "the grace period does not end");
+    assert_eq!((info.grace, info.deferred), (0, 0), "the grace period must end");
 }
 
 fn type_stable() -> Arc<World> {

@@ -1,4 +1,4 @@
-//! Caches compared with a map of the objects in use. No object is handed out twice, overlaps another one, or is lost, and an
+//! Caches compared with a map of the objects in use. No object is allocated twice, overlaps another one, or is lost, and an
 //! owner's bytes are unchanged when the object is freed.
 
 use super::{Refusals, Refuse, catch_injected, pages};

@@ -354,8 +354,8 @@ mod samples {
             (&memory, "+0x8 `f9000409`: writes Memory(Memory(0, 32, 8, 8))"),
             (&widening_another, "+0x4 `f81f0002`: writes Memory(Memory(0, 32, -16, 8))"),
             (&no_commit, "the committing store"),
-            (&a_call, "+0x0 `d63f0120`: not known here"),
-            (&the_kernel, "+0x0 `d4000001`: not known here"),
+            (&a_call, "+0x0 `d63f0120`: unknown instruction"),
+            (&the_kernel, "+0x0 `d4000001`: unknown instruction"),
         ] {
             let said = verdict(sample);
             assert!(said.contains(expected), "{said:?}, expected {expected:?}");

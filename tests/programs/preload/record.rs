@@ -245,7 +245,7 @@ fn events_beyond_the_recording_limit_are_counted() {
     let page = text(&replay(&recorder.file(), &[]).stdout);
     assert!(
         page.contains(
-            "WARNING: the recording came to its limit, or the device was full: the last 7,272 calls"
+            "WARNING: the recording reached its limit, or the device was full: the last 7,272 calls"
         ),
         "{page}"
     );

@@ -89,11 +89,14 @@ fn top_refuses_a_program_without_a_signal_dump() {
     for (options, part) in [
         (
             "check=1",
-            "it has no `dump` in USLAB_OPTIONS; expected a program that was started with LD_PRELOAD=",
+            "the program has no `dump` in USLAB_OPTIONS; expected a program that was started with LD_PRELOAD=",
         ),
-        ("dump=/tmp/out.prom", "it writes `/tmp/out.prom`; expected a name that ends in .json"),
+        ("dump=/tmp/out.prom", "the program writes `/tmp/out.prom`; expected a name that ends in .json"),
         // The signal would end the process.
-        ("dump=/tmp/out.json", "it has no thread `uslab-dump` that waits for SIGUSR2; expected a program"),
+        (
+            "dump=/tmp/out.json",
+            "the program has no thread `uslab-dump` that waits for SIGUSR2; expected a program",
+        ),
         ("dump=/tmp/out.json,dump_signal=USR1", "that waits for SIGUSR1; expected a program"),
     ] {
         let mut cat = Command::new("cat");

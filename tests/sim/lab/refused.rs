@@ -61,7 +61,7 @@ fn error_about_a_wrong_trace_names_the_line() {
     race(&wrong, &[&format!("{wrong}:2"), "many"]);
     race("/no/such/trace.rep", &["/no/such/trace.rep"]);
     let strict = folder.file("strict.csv", "alloc,1,8,4294967296\n");
-    race(&strict, &[&format!("{strict}:1"), "4294967296 is no alignment", "a power of two up to 2^30"]);
+    race(&strict, &[&format!("{strict}:1"), "4294967296 is not an alignment", "a power of two up to 2^30"]);
     let binary = folder.file("binary.csv", "alloc,1,8\0");
     race(&binary, &[&binary, "not text; expected `alloc,ID,SIZE"]);
     let vast = folder.file("vast.csv", "a,1,1099511627776\n");

@@ -8,7 +8,7 @@ use serde::Serialize;
 ///
 /// A block is a value that is consumed when the block is freed. A block therefore cannot be freed twice, nor by an
 /// allocator of a different type. Two allocators of one type have one block type. An allocator with its own memory
-/// [panics](super::memory::Memory::own) if it gets a block of another allocator.
+/// [panics](super::memory::Memory::checked_offset) if it gets a block of another allocator.
 pub trait Allocator {
     /// The handle of an allocated block.
     type Block;

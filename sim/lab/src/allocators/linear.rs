@@ -405,7 +405,7 @@ mod tests {
                 linear.allocate(layout(64, 1)).unwrap();
             }
             assert_eq!(linear.rewind(stale), Err(StaleMark { mark: 164, head: 192 }));
-            assert_eq!((linear.used(), linear.holes()), (192, Holes::default()), "nothing was freed");
+            assert_eq!((linear.used(), linear.holes()), (192, Holes::default()), "no block was freed");
         }
     }
 

@@ -63,7 +63,12 @@ impl<A: Allocator> Shadow<A> {
             prop_assert_ne!(room, Some(true), "refused, and there is room for {:?}", layout);
             return Ok(());
         };
-        prop_assert_ne!(room, Some(false), "served, and there is no room for {:?}", layout);
+        prop_assert_ne!(
+            room,
+            Some(false),
+            "the request is served although there is no room for {:?}",
+            layout
+        );
         let range = self.allocator.range(&block);
         prop_assert!(range.len() >= layout.size(), "{range:?} for {layout:?}");
         prop_assert!(range.start.is_multiple_of(layout.align()), "{range:?} for {layout:?}");

@@ -329,10 +329,10 @@ fn random_scripts_depend_on_the_seed_alone() {
 #[test]
 fn refused_demo_command_leaves_the_state_unchanged() {
     for (name, text, sentences) in [
-        (Name::Buddy, "free a", "There is no block a; in use: none."),
+        (Name::Buddy, "free a", "Unknown block a; in use: none."),
         (Name::Buddy, "mark", "Only linear allocators and stacks have a head to mark."),
         (Name::Stack, "reset", "Only a linear allocator frees all at once."),
-        (Name::Stack, "pop m1", "There is no marker m1; `mark` makes one."),
+        (Name::Stack, "pop m1", "Unknown marker m1; `mark` creates one."),
         (Name::Linear, "alloc 8 3", "3 is not an alignment: expected a power of two"),
     ] {
         let mut demo = name.make().unwrap();

@@ -144,7 +144,7 @@ mod tests {
             wrong("often"),
             "arrivals \"often\": unknown distribution \"often\"; expected steady, burst:COUNT,EVERY or poisson:PER_TICK"
         );
-        assert!(wrong("burst:0,1").contains("the count \"0\" is no number from 1 to 4294967296"));
+        assert!(wrong("burst:0,1").contains("the count \"0\" is not a number from 1 to 4294967296"));
         assert!(wrong("poisson:0").contains("the rate \"0\""));
     }
 }

@@ -132,8 +132,8 @@ mod tests {
             format!("lifetimes \"bimodal:20,5000\": 2 arguments, not 3; expected {LIFETIMES}")
         );
         for (text, why) in [
-            ("exponential:0", "the mean \"0\" is no number from 1 to"),
-            ("bimodal:1,2,1.5", "the share \"1.5\" is no number from 0 to 1"),
+            ("exponential:0", "the mean \"0\" is not a number from 1 to"),
+            ("bimodal:1,2,1.5", "the share \"1.5\" is not a number from 0 to 1"),
             ("forever:3", "unknown distribution"),
             ("uniform:0..3", "the lower end \"0\""),
         ] {

@@ -21,10 +21,10 @@ use std::collections::BinaryHeap;
 /// use uslab_lab::workload::{Op, Workload};
 ///
 /// let workload = Workload { operations: 1000, ..Workload::default() };
-/// let ops: Vec<Op> = workload.made()?.collect();
+/// let ops: Vec<Op> = workload.generate()?.collect();
 /// assert_eq!(ops.len(), 1000);
 /// assert!(matches!(ops[0], Op::Alloc { id: 0, .. }));
-/// assert_eq!(ops, workload.made()?.collect::<Vec<_>>());
+/// assert_eq!(ops, workload.generate()?.collect::<Vec<_>>());
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Debug, PartialEq)]

@@ -215,14 +215,14 @@ mod tests {
             format!("sizes \"unifrm:1..2\": unknown distribution \"unifrm\"; expected {EXPECTED}")
         );
         for (text, why) in [
-            ("fixed:0", "the size \"0\" is no number from 1 to 1073741824"),
-            ("fixed:", "the size \"\" is no number"),
-            ("uniform:64", "\"64\" is no range"),
-            ("uniform:64..16", "the upper end \"16\" is no number from 64 to"),
+            ("fixed:0", "the size \"0\" is not a number from 1 to 1073741824"),
+            ("fixed:", "the size \"\" is not a number"),
+            ("uniform:64", "\"64\" is not a range"),
+            ("uniform:64..16", "the upper end \"16\" is not a number from 64 to"),
             ("lognormal:100", "1 arguments, not 2 to 3"),
-            ("lognormal:100,nan", "sigma \"nan\" is no number from 0 to 10"),
+            ("lognormal:100,nan", "sigma \"nan\" is not a number from 0 to 10"),
             ("zipf:1,1..1073741824,1", "1073741824 sizes; expected at most 1048576"),
-            ("zipf:-1,16..32", "the exponent \"-1\" is no number"),
+            ("zipf:-1,16..32", "the exponent \"-1\" is not a number"),
             ("", "unknown distribution \"\""),
             ("histogram:", "no file is named"),
         ] {

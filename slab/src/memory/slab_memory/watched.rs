@@ -22,7 +22,7 @@ impl Owner {
     fn set(&self, out: bool, _object: NonNull<u8>) {
         tell!("{} {}", if out { "hands out" } else { "frees" }, name(_object));
         // Asserts ownership first, whatever the memory ordering; the access to the cell then detects a missing ordering.
-        let text = if out { "object handed out twice" } else { "object freed twice" };
+        let text = if out { "object allocated twice" } else { "object freed twice" };
         assert!(self.out.get() != u64::from(out), "{text}");
         self.race.with_mut(|_| ());
         self.out.set(u64::from(out));

@@ -68,7 +68,7 @@ impl World {
             assert!(info.in_magazines <= most, "{} objects in magazines, at most {most}", info.in_magazines);
             let most = nodes * setup.capacity * setup.depot;
             assert!(info.in_depot <= most, "{} objects in depots, at most {most}", info.in_depot);
-            assert_eq!(info.paths.operations(), info.allocs + info.frees, "each operation is of one class");
+            assert_eq!(info.paths.operations(), info.allocs + info.frees, "each operation has one level");
             self.observed_counts(&slot);
         }
         // SAFETY: all threads rest.

@@ -178,7 +178,7 @@ fn failing_seed_shrinks_to_a_shorter_failing_script() {
     let (script, failure) = found.unwrap();
     let (small, again) = shrunk(script, &failure);
     assert_eq!(failure_kind(&again), failure_kind(&failure));
-    assert!(small.ops().count() <= 6, "it needs no more:\n{small}");
+    assert!(small.ops().count() <= 6, "the script must be minimal:\n{small}");
     assert_eq!(outcome(&Script::read(&small.to_string()).unwrap()), Err(again));
     plant("");
     assert_eq!(outcome(&small), Ok(()), "without the bug it passes:\n{small}");

@@ -129,10 +129,10 @@ fn invalid_answer_sheet_is_refused_with_accepted_values() {
         (sheet(2, "{}"), "a sheet of version 2 of the course; expected 1"),
         (
             sheet(1, r#"{"depth":[]}"#),
-            "no lab `depth` with questions; expected one of two-magazines, depot, remote-frees",
+            "unknown lab `depth`; expected one of the labs with questions: two-magazines, depot, remote-frees",
         ),
         (sheet(1, r#"{"depot":[1,2,3,4]}"#), "lab depot: 4 answers; expected at most 3"),
-        (sheet(1, r#"{"depot":["many"]}"#), "no answer sheet: invalid type"),
+        (sheet(1, r#"{"depot":["many"]}"#), "not an answer sheet: invalid type"),
         (r#"{"course":1}"#.to_owned(), "missing field `name`"),
     ] {
         let found = wrong(&text).to_string();
