@@ -1,5 +1,6 @@
-//! The layer's shadow model: a plain list of the owners of all rounds. A layer on simulated CPUs executes the same
-//! steps, in one thread. Property tests and the fuzzer generate the steps, and this module checks each result.
+//! The layer in step with its [specification](spec). A layer on simulated CPUs executes random steps in one thread.
+//! After each step, each round must be where the specification has it. Property tests and the fuzzer generate the
+//! steps.
 
 use crate::sync::Arc;
 use crate::test_round::TestRound;
@@ -8,6 +9,7 @@ use crate::{Config, Cpus, Heap, Layer, Operation, Path, Supplier, Table, on_cpu}
 use arbitrary::{Arbitrary, Unstructured};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
+use uslab_magazine_spec as spec;
 
 /// A supplier of rounds 1 to n. Round b belongs to node b % nodes.
 pub(crate) struct TestSupplier {
@@ -45,6 +47,31 @@ impl Supplier<TestRound> for TestSupplier {
     }
 }
 
+/// What surrounds the specification: a supplier that chooses as [`TestSupplier`] does.
+#[derive(Debug)]
+struct SpecWorld {
+    free: BTreeSet<TestRound>,
+    nodes: usize,
+    budget: spec::Budget,
+}
+impl spec::World<TestRound> for SpecWorld {
+    fn fill(&mut self, node: usize, most: usize) -> Vec<TestRound> {
+        let of_node = |round: &&TestRound| round.0 % self.nodes == node;
+        let chosen: Vec<TestRound> = self.free.iter().filter(of_node).take(most).copied().collect();
+        chosen.iter().for_each(|round| _ = self.free.remove(round));
+        chosen
+    }
+    fn flush(&mut self, rounds: Vec<TestRound>) {
+        self.free.extend(rounds);
+    }
+    fn node_of(&self, round: &TestRound) -> usize {
+        round.0 % self.nodes
+    }
+    fn budget(&mut self) -> &mut spec::Budget {
+        &mut self.budget
+    }
+}
+
 #[cfg(test)]
 pub(crate) fn layer(cpus: Cpus, config: Config) -> Layer<TestRound> {
     Layer::new(&table(cpus), config).unwrap()
@@ -67,6 +94,8 @@ pub(crate) struct Setup {
     pub(crate) depot_limit: u8,
     /// Total number of rounds, 1 to 80.
     pub(crate) total: u8,
+    /// Rounds that the budget of the depots counts, 0 to 15.
+    pub(crate) budget: u8,
 }
 
 #[derive(Clone, Debug, Arbitrary)]
@@ -99,6 +128,9 @@ struct Shadow {
     config: Config,
     layer: Layer<TestRound>,
     supplier: TestSupplier,
+    spec: spec::Layer<TestRound>,
+    world: SpecWorld,
+    budget: u64,
     total: usize,
     live: Vec<TestRound>,
     allocs: u64,
@@ -113,42 +145,50 @@ impl Shadow {
         let capacity = u16::from(range(setup.capacity, 1, 5));
         let (stock, depot_limit) = (range(setup.stock, 0, 3), range(setup.depot_limit, 0, 3));
         let config = Config::new(capacity, stock.into(), depot_limit.into());
-        let config = Config { first_fill: range(setup.first_fill, 1, 5).into(), ..config };
+        let config = Config { first_fill: range(setup.first_fill, 1, 5).into(), round_bytes: 1, ..config };
         let total = usize::from(range(setup.total, 1, 80));
-        let table = table(cpus);
+        let (table, budget) = (table(cpus), u64::from(setup.budget % 16));
+        table.depots.keep_at_most(budget);
+        let supplier = TestSupplier::new(total, cpus.nodes());
         Self {
             layer: Layer::new(&table, config).unwrap(),
+            spec: specified(&config, &cpus),
+            world: SpecWorld {
+                free: (1..=total).map(TestRound).collect(),
+                nodes: cpus.nodes() as usize,
+                budget: spec::Budget::new(budget),
+            },
             table,
             config,
-            supplier: TestSupplier::new(total, cpus.nodes()),
+            supplier,
+            budget,
             total,
             live: vec![],
             allocs: 0,
             frees: 0,
         }
     }
-    fn switch_cpu(&self, cpu: u8) {
-        on_cpu(u32::from(cpu) % self.table.cpus().count());
+    /// Moves to a CPU.
+    fn switch_cpu(&self, cpu: u8) -> usize {
+        let cpu = u32::from(cpu) % self.table.cpus().count();
+        on_cpu(cpu);
+        cpu as usize
     }
-    fn got(&mut self, round: TestRound) {
-        assert!(!self.live.contains(&round), "{round:?} allocated twice");
-        self.live.push(round);
-        self.allocs += 1;
-    }
-    fn take(&mut self) -> bool {
+    fn take(&mut self, cpu: usize) -> bool {
         let round = self.check_operation(|layer, supplier| layer.alloc(supplier));
-        round.map(|round| self.got(round)).is_some()
+        assert_eq!(round, self.spec.alloc(cpu, &mut self.world), "the allocated round");
+        self.live.extend(round);
+        self.allocs += u64::from(round.is_some());
+        round.is_some()
     }
-    fn pick(&mut self, pick: usize) -> Option<TestRound> {
-        let n = self.live.len();
-        (n > 0).then(|| self.live.swap_remove(pick % n))
-    }
-    fn give(&mut self, pick: usize) {
-        if let Some(round) = self.pick(pick) {
+    fn give(&mut self, cpu: usize, pick: usize) {
+        if !self.live.is_empty() {
+            let round = self.live.swap_remove(pick % self.live.len());
             self.check_operation(|layer, supplier| {
                 layer.free(supplier, round);
                 Some(())
             });
+            self.spec.free(cpu, round, &mut self.world);
             self.frees += 1;
         }
     }
@@ -188,27 +228,35 @@ impl Shadow {
     fn step(&mut self, step: Step) {
         match step {
             Step::Alloc { cpu } => {
-                self.switch_cpu(cpu);
-                self.take();
+                let cpu = self.switch_cpu(cpu);
+                self.take(cpu);
             }
             Step::Free { cpu, pick } => {
-                self.switch_cpu(cpu);
-                self.give(pick.into());
+                let cpu = self.switch_cpu(cpu);
+                self.give(cpu, pick.into());
             }
             Step::Burst { cpu, n } => {
-                self.switch_cpu(cpu);
-                let got = (0..n % 32).filter(|_| self.take()).count();
-                (0..got).for_each(|_| self.give(usize::MAX));
+                let cpu = self.switch_cpu(cpu);
+                let got = (0..n % 32).filter(|_| self.take(cpu)).count();
+                (0..got).for_each(|_| self.give(cpu, usize::MAX));
             }
             Step::Drain { from, to } => {
                 let (from, to) = (u32::from(from) % 5, u32::from(to) % 5);
                 self.layer.drain(&self.supplier, from..to);
+                self.spec.drain(from as usize..to as usize, &mut self.world);
             }
-            Step::Reap => drop(self.layer.reap(&self.supplier)),
-            Step::Shrink => self.layer.shrink(),
+            Step::Reap => {
+                let flushed = self.layer.reap(&self.supplier);
+                assert_eq!(flushed, self.spec.reap(&mut self.world) as u64, "rounds that a reap flushes");
+            }
+            Step::Shrink => {
+                self.layer.shrink();
+                self.spec.shrink();
+            }
             Step::Anew => self.restart(),
             Step::Purge => {
                 self.layer.flush_all(&self.supplier);
+                self.spec.flush_all(&mut self.world);
                 assert_eq!(self.cached(), 0);
             }
         }
@@ -218,45 +266,71 @@ impl Shadow {
         // The table has numbers for two layers, but the next layer must get the dropped layer's number.
         self.layer = Layer::new(&self.table, Config::new(1, 0, 0)).unwrap();
         self.layer = Layer::new(&self.table, self.config).unwrap();
+        self.spec = specified(&self.config, self.table.cpus());
         let all = (1..=self.total).map(TestRound);
-        *self.supplier.free.borrow_mut() = all.filter(|round| !self.live.contains(round)).collect();
+        self.world.free = all.filter(|round| !self.live.contains(round)).collect();
+        self.world.budget = spec::Budget::new(self.budget);
+        *self.supplier.free.borrow_mut() = self.world.free.clone();
         (self.allocs, self.frees) = (0, 0);
         assert_eq!(self.cached(), 0, "a new layer holds no rounds");
     }
 
-    /// Checks I1, I5, I6, and the statistics.
+    /// Compares the places of all rounds with the specification, and checks the statistics.
     fn check(&self) {
-        let s = self.layer.stats();
-        let held = self.live.len() as u64 + self.cached() + self.supplier.free.borrow().len() as u64;
-        assert_eq!(held, self.total as u64, "a round was lost: {s:?}");
         // SAFETY: this is the only thread.
         let view = unsafe { self.layer.view(|round| round) };
-        let depots = || view.depots.iter().flat_map(|depot| &depot.full);
-        assert!(depots().all(|full| full.rounds.len() == usize::from(self.config.capacity)), "{view:?}");
-        let magazines = view.cpus.iter().flat_map(|cpu| &cpu.magazines).chain(depots());
-        let mut all: Vec<TestRound> = magazines.flat_map(|magazine| magazine.rounds.clone()).collect();
-        all.extend(self.live.iter().chain(&*self.supplier.free.borrow()));
-        all.sort_unstable();
-        assert!(all.iter().copied().eq((1..=self.total).map(TestRound)), "each round in one place: {view:?}");
+        let nodes = self.world.nodes;
+        for (cpu, shown) in view.cpus.iter().enumerate() {
+            let own = self.table.cpus().node_of(cpu as u32) as usize;
+            let stacks = (0..nodes).map(|i| self.spec.stack((own + i) % nodes, cpu));
+            let magazines = stacks.flat_map(|stack| stack.chunks(self.config.capacity.into()).rev());
+            assert!(
+                magazines.eq(shown.magazines.iter().map(|of| &*of.rounds)),
+                "CPU {cpu}: {view:?} {:?}",
+                self.spec
+            );
+        }
+        for (node, shown) in view.depots.iter().enumerate() {
+            let full = shown.full.iter().map(|of| of.rounds.clone());
+            assert!(self.spec.depot(node).upcoming().eq(full), "depot {node}: {view:?} {:?}", self.spec);
+        }
+        assert_eq!(*self.supplier.free.borrow(), self.world.free, "the rounds of the supplier");
+        let s = self.layer.stats();
+        let held = self.live.len() as u64 + self.cached() + self.world.free.len() as u64;
+        assert_eq!(held, self.total as u64, "a round was lost: {s:?}");
         assert_eq!((s.allocs, s.frees), (self.allocs, self.frees));
-        assert_eq!(s.paths.operations(), s.allocs + s.frees, "each operation has one level: {s:?}");
-        assert_eq!(s.busy, 0, "one thread never meets contention");
+        assert_eq!(s.paths.operations(), s.allocs + s.frees, "each operation is of one class: {s:?}");
+        assert_eq!(s.busy, 0, "one thread never finds a region in use");
         assert!(self.cached() <= self.config.most_rounds(self.table.cpus()), "{s:?}");
     }
 }
 
-/// Executes all steps, checks the state after each step, and frees all rounds at the end.
+/// Returns the specification of a layer.
+fn specified(config: &Config, cpus: &Cpus) -> spec::Layer<TestRound> {
+    let capacity = usize::from(config.capacity);
+    let sizes = spec::Sizes {
+        capacity,
+        first_fill: usize::from(config.first_fill).min(capacity),
+        reach: config.reach().into(),
+        depot_limit: config.depot_limit as usize,
+        magazine_bytes: config.round_bytes * capacity as u64,
+    };
+    spec::Layer::new(sizes, (0..cpus.count()).map(|cpu| cpus.node_of(cpu) as usize).collect())
+}
+
+/// Executes all steps, compares the state after each step, and frees all rounds at the end.
 ///
 /// # Panics
-/// Panics if the layer and its shadow model disagree.
+/// Panics if the layer and its specification disagree.
 pub(crate) fn run(setup: &Setup, steps: Vec<Step>) {
     let mut shadow = Shadow::new(setup);
     for step in steps {
         shadow.step(step);
         shadow.check();
     }
+    let cpu = shadow.switch_cpu(0);
     while !shadow.live.is_empty() {
-        shadow.give(0);
+        shadow.give(cpu, 0);
     }
     shadow.layer.flush_all(&shadow.supplier);
     assert_eq!(shadow.supplier.free.borrow().len(), shadow.total, "all rounds were flushed");
@@ -271,7 +345,7 @@ struct Case {
 /// Decodes a layer and its steps from `data`, and runs the steps.
 ///
 /// # Panics
-/// Panics if the layer and its shadow model disagree.
+/// Panics if the layer and its specification disagree.
 pub fn fuzz(data: &[u8]) {
     if let Ok(case) = Case::arbitrary_take_rest(Unstructured::new(data)) {
         run(&case.setup, case.steps);

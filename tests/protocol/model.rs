@@ -13,7 +13,7 @@
 //! The model omits statistics, pages that are returned to the system, failed allocations of memory, several nodes, and
 //! memory orderings (it is sequentially consistent). The models that run under loom cover what this model omits.
 //!
-//! The depot, the idle stacks and the growth of stacks are those of the specification, `uslab_magazine_spec`.
+//! The specification, `uslab_magazine_spec`, has the rules for the depot, for idle stacks and for the growth of stacks.
 //!
 //! Two programs compile this file: the target `protocol` explores the model, and the unit test `in_step` of
 //! `uslab-magazine` compares it with the code.

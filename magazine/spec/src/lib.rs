@@ -67,7 +67,7 @@ impl<T> List for Vec<T> {
     }
 }
 
-/// A list of at most `N` elements without memory of its own: explorations copy, compare and hash it.
+/// A list of at most `N` elements, without heap memory. Explorations copy, compare and hash it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Few<T, const N: usize> {
     /// The elements; unused places have the default value.
@@ -212,18 +212,18 @@ impl Budget {
 /// What a sweep remembers of a stack, to find the stacks that were not used since the sweep before.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Usage {
-    /// `true` if a round was popped or pushed by itself.
+    /// `true` if a single round was popped or pushed.
     served: bool,
     /// The number of rounds at the sweep.
     seen: u16,
 }
 
 impl Usage {
-    /// A round was popped or pushed by itself, not in a magazine.
+    /// Notes that a single round was popped or pushed, not a magazine.
     pub fn serve(&mut self) {
         self.served = true;
     }
-    /// A sweep visits the stack, which has `len` rounds.
+    /// Notes that a sweep visits the stack, which has `len` rounds.
     pub fn see(&mut self, len: usize) {
         *self = Self { served: false, seen: len as u16 };
     }
@@ -250,7 +250,7 @@ pub struct Sizes {
     pub reach: usize,
     /// Largest number of magazines of each depot.
     pub depot_limit: usize,
-    /// Bytes that a full magazine stands for.
+    /// Number of bytes in the rounds of a full magazine.
     pub magazine_bytes: u64,
 }
 
