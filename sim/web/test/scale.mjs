@@ -109,7 +109,7 @@ await drive('scale', async (open) => {
   assert.equal(kind, '64 CPUs, simulated only, throughput in operations');
   const best = designs.toSorted((one, other) => point('pairs', other, 64).operations_per_us - point('pairs', one, 64).operations_per_us);
   assert.deepEqual(order.split(', ').map((words) => words.slice(0, words.lastIndexOf(': '))), best);
-  assert.match(await page.textContent('#caption'), /Everything is simulated.*begins with an empty allocator.*Magazines and Vmem/);
+  assert.match(await page.textContent('#caption'), /All numbers are simulated.*begins with an empty allocator.*Magazines and Vmem/);
   assert.equal(await page.locator('#chart .validated').count(), 0);
   assert.equal(await page.locator('#chart .linear').count(), 1);
   await page.click('#twin summary');
@@ -118,15 +118,6 @@ await drive('scale', async (open) => {
   assert.equal(await page.locator('#twin tbody tr').count(), Object.keys(of).length * designs.length);
   assert.equal(await page.locator('#twin tbody tr').first().locator('td').count(), counts.length);
   await page.click('#twin summary');
-
-  // --- who waits: CPUs by their share of the time ---
-  await page.selectOption('#workload', 'pairs');
-  for (const [i, name] of best.entries()) {
-    const own = point('pairs', name, 64), row = page.locator('#waiters > div').nth(i);
-    assert.equal(await row.locator('b').textContent(), name);
-    assert.equal(await row.locator('rect, path').count(), 64);
-    assert(Math.abs(await row.locator('.waits').count() - 64 * own.waiting) <= 0.5 + 1e-6, `${name}: ${own.waiting} of the time`);
-  }
 
   // --- the link ---
   await page.locator('h1').click();
@@ -148,7 +139,7 @@ await drive('scale', async (open) => {
   assert.equal(await held.locator('#chart .validated').count(), 1);
   assert.equal(await held.locator('#designs .mark.open').count(), 0);
   assert.equal(await held.locator('#chart .mark:not(.open)').count(), 3 * 2);
-  assert.match(await held.textContent('#caption'), /up to 4 CPUs the profile was held against measurements/);
+  assert.match(await held.textContent('#caption'), /up to 4 CPUs the profile was compared with measurements/);
   await held.locator('h1').click();
   await held.keyboard.press('Home');
   assert.match(await held.textContent('#values'), /1 CPU held against measurements/);
