@@ -1,6 +1,6 @@
 // CPUs on average in virtual time: those that work, and those that wait for each lock.
 
-import { grouped, noun } from '../draw.ts';
+import { noun } from '../draw.ts';
 import { said } from './measures.ts';
 import type { Outcome } from './outcome.ts';
 
@@ -14,8 +14,8 @@ export function waiting(key: 'depot' | 'lists' | 'zone', at: Outcome): number {
 }
 
 export function waitersSaid(at: Outcome): string {
-  const parts = LOCKS.filter(([key]) => waiting(key, at) >= 0.005).map(([key, name]) => `${said(waiting(key, at))} for ${name}`);
-  return parts.length ? `of ${noun(at.cpus, 'CPU')} wait ${parts.join(', ')}` : `of ${noun(at.cpus, 'CPU')} none waits`;
+  const parts = LOCKS.flatMap(([key, name]) => (waiting(key, at) >= 0.005 ? [`${said(waiting(key, at))} for ${name}`] : []));
+  return `${said(at.cpus * at.waiting)} of ${noun(at.cpus, 'CPU')} wait${parts.length ? `: ${parts.join(', ')}` : ''}`;
 }
 
 /** A square for each CPU. */
@@ -32,4 +32,4 @@ export function waiters(at: Outcome): string {
   return `<svg viewBox="0 0 ${w} ${h}" width="${w}" height="${h}" aria-hidden="true">${cells.join('')}</svg>`;
 }
 
-export const legend = (cpus: number): string => `At ${grouped(cpus)} CPUs, on average in virtual time: a filled square is a CPU that works, an open one a CPU that waits for a lock, in the colour of its level. One CPU holds each lock that others wait for.`;
+export const legend = (cpus: number): string => `Of ${noun(cpus, 'CPU')}, on average in virtual time. A filled square is a CPU that works. An open one waits for a lock, in the colour of the lock's level; another CPU holds it.`;
