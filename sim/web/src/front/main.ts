@@ -57,7 +57,20 @@ async function main(): Promise<void> {
     document.title = `uslab: ${root.querySelector('h2')?.textContent}`;
     scrollTo(0, 0);
   };
-  addEventListener('hashchange', () => void open());
+  // One page opens at a time. If the address changes while a page opens, the page at the new address opens next.
+  let opening: Promise<void> | null = null, wanted = '';
+  const openWanted = async () => {
+    for (let own = null; own !== wanted;) {
+      own = wanted;
+      if (location.hash !== own) history.replaceState(null, '', own);
+      await open();
+    }
+  };
+  const go = () => {
+    wanted = location.hash;
+    return opening ??= openWanted().finally(() => (opening = null));
+  };
+  addEventListener('hashchange', () => void go());
   addEventListener('keydown', (event) => {
     const { target, key } = event;
     if (event.ctrlKey || event.metaKey || event.altKey || (target instanceof Element && target.matches('input, select, textarea'))) return;
@@ -67,9 +80,9 @@ async function main(): Promise<void> {
   matchMedia('(prefers-color-scheme: dark)').addEventListener('change', () => {
     readColours();
     if (shown.redraw) shown.redraw();
-    else void open();
+    else void go();
   });
-  await open();
+  await go();
 }
 
 function designs(root: HTMLElement): void {
