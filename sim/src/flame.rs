@@ -242,7 +242,7 @@ mod tests {
         );
         refused(&pack(&[&good[..], &[18, 2, 8, 1]].concat()), "a sample of the profile lacks a value");
         let negative = [&[18, 11, 16][..], &[0xff; 9], &[1]].concat();
-        refused(&pack(&[&good[..], &negative].concat()), "-1: expected numbers from 0");
+        refused(&pack(&[&good[..], &negative].concat()), "-1: expected values of at least 0");
         for at in 0..good.len() {
             for byte in [0, 1, 0x7f, 0x80, 0xff] {
                 let mut damaged = good.clone();

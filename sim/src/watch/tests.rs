@@ -229,7 +229,7 @@ fn watch_screen_shows_the_engine_view() {
 fn watch_labels_an_empty_machine() {
     let stream = stream();
     let (_, seen) = press(&stream, "uslab", 0, []);
-    assert!(seen[0].contains("[begin] Nothing has happened yet"), "{}", seen[0]);
+    assert!(seen[0].contains("[begin] No operation has run yet"), "{}", seen[0]);
     assert!(seen[0].contains("not used yet") && seen[0].contains("|after"), "{}", seen[0]);
 }
 

@@ -614,7 +614,7 @@ mod tests {
         let at = pool.alloc(48, 16).unwrap().addr().get();
         let (kind, mistake) = pool.free(at + 1).unwrap_err();
         assert_eq!(kind, CorruptionKind::Interior);
-        assert!(mistake.to_string().starts_with("free of no object's beginning: "), "{mistake}");
+        assert!(mistake.to_string().starts_with("free of an address inside an object: "), "{mistake}");
         assert!(ends.iter().all(|n| *n > 8), "{ends:?}");
     }
 

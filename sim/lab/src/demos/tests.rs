@@ -424,7 +424,7 @@ fn race_sends_identical_requests_to_each_allocator() {
         run(Name::Linear, Name::Linear.about().script).0
     );
     let scenes = play("linear\nfrob").unwrap();
-    assert!(scenes[1].refused && scenes[1].said.starts_with("`frob` is no command"), "{}", scenes[1].said);
+    assert!(scenes[1].refused && scenes[1].said.starts_with("unknown command `frob`"), "{}", scenes[1].said);
 }
 
 #[test]
