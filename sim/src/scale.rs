@@ -32,7 +32,7 @@ pub enum Work {
         /// The seed of random decisions.
         seed: u64,
     },
-    /// A recorded trace without its idle times, in one version for each number of CPUs: see [`Stream::on`].
+    /// A recorded trace without its idle times, in one version for each number of CPUs: see [`Stream::with_cpus`].
     Trace(Vec<Stream>),
 }
 

@@ -26,7 +26,7 @@
 //!
 //! Free objects of partial and empty slabs occupy memory, which the node counts in pages (`unused`).
 //! [`Node::discard_unused`] returns pages of a slab that no object in use touches to the system; `unused` does not
-//! count these pages. A free requests a discard if `unused` exceeds [`FreePageCounts::bound`]; the reaper discards pages that
+//! count these pages. A free requests a discard if `unused` exceeds [`Lists::bound`]; the reaper discards pages that
 //! were unused during a whole interval; a shrink discards all unused pages. When an object is allocated from a slab,
 //! all pages of the slab count again.
 //!
