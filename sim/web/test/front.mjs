@@ -42,7 +42,7 @@ await drive('front', async (openFile) => {
     window.made = slabs_made - full - partial - empty;
   });
   await page.click('button[aria-label^="Play"]');
-  await page.waitForFunction(() => window.seen.died, null, { timeout: 120_000 });
+  await page.waitForFunction(() => window.seen.died);
   const seen = await page.evaluate(() => {
     window.observer.disconnect();
     return window.seen;
@@ -289,7 +289,7 @@ await drive('front', async (openFile) => {
   {
     // Without motion it is the same story, in steps.
     const own = await open('', { reducedMotion: 'reduce' });
-    await own.waitForFunction(() => window.uslab.view().view.steps.some(({ path }) => path === 'pages'), null, { timeout: 60_000 });
+    await own.waitForFunction(() => window.uslab.view().view.steps.some(({ path }) => path === 'pages'));
     assert.equal(await own.evaluate(() => window.uslab.stage().frames.length), 0);
     await own.context().close();
   }
