@@ -258,7 +258,7 @@ await drive('front', async (openFile) => {
       assert(share >= 0.6, `${where}: the stage has ${share.toFixed(2)} of the first screen`);
       assert(below <= height && wide <= width, `${where}: ${below} of ${height} pixels, ${wide} wide`);
       const { at } = await view(own);
-      await own.waitForFunction((at) => window.uslab.view().at > at, at, { timeout: 5000 });
+      await own.waitForFunction((at) => window.uslab.view().at > at, at);
       await own.context().close();
     }
   }
