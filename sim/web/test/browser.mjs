@@ -4,6 +4,9 @@ import { dirname, join, resolve } from 'node:path';
 import { pathToFileURL } from 'node:url';
 import { chromium } from 'playwright-core';
 
+/** Milliseconds that a busy machine may take for anything. */
+const PATIENCE = 180_000;
+
 /** What a key or a click brings about is drawn a task or a frame later: until then. A page that is left meanwhile is asked when the next is there. */
 async function settled(page) {
   for (;;) {
@@ -44,6 +47,7 @@ export async function drive(name, test) {
   async function open(file, hash = '', options = {}, until = 'ready') {
     const address = pathToFileURL(resolve(file)).href;
     const context = await browser.newContext({ viewport: { width: 1440, height: 1000 }, ...options });
+    context.setDefaultTimeout(PATIENCE);
     context.on('page', (page) => {
       settling(page);
       page.on('console', (message) => { if (['error', 'warning'].includes(message.type())) wrong.push(message.text()); });
@@ -75,7 +79,7 @@ export const view = (page) => page.evaluate(() => window.uslab.view());
 
 /** Until the view is so. A promise that `waitForFunction` is given counts as a yes: it cannot ask for one. */
 export async function until(page, holds) {
-  for (const end = Date.now() + 30_000; !holds(await view(page));) {
+  for (const end = Date.now() + PATIENCE; !holds(await view(page));) {
     assert.ok(Date.now() < end, `until ${holds}: ${JSON.stringify(await view(page))}`);
     await page.waitForTimeout(20);
   }

@@ -42,7 +42,7 @@ await drive('front', async (openFile) => {
     window.made = slabs_made - full - partial - empty;
   });
   await page.click('button[aria-label^="Play"]');
-  await page.waitForFunction(() => window.seen.died, null, { timeout: 120_000 });
+  await page.waitForFunction(() => window.seen.died);
   const seen = await page.evaluate(() => {
     window.observer.disconnect();
     return window.seen;
@@ -258,7 +258,7 @@ await drive('front', async (openFile) => {
       assert(share >= 0.6, `${where}: the stage has ${share.toFixed(2)} of the first screen`);
       assert(below <= height && wide <= width, `${where}: ${below} of ${height} pixels, ${wide} wide`);
       const { at } = await view(own);
-      await own.waitForFunction((at) => window.uslab.view().at > at, at, { timeout: 5000 });
+      await own.waitForFunction((at) => window.uslab.view().at > at, at);
       await own.context().close();
     }
   }
@@ -289,7 +289,7 @@ await drive('front', async (openFile) => {
   {
     // Without motion it is the same story, in steps.
     const own = await open('', { reducedMotion: 'reduce' });
-    await own.waitForFunction(() => window.uslab.view().view.steps.some(({ path }) => path === 'pages'), null, { timeout: 60_000 });
+    await own.waitForFunction(() => window.uslab.view().view.steps.some(({ path }) => path === 'pages'));
     assert.equal(await own.evaluate(() => window.uslab.stage().frames.length), 0);
     await own.context().close();
   }

@@ -232,7 +232,7 @@ await drive('replay', async (openFile) => {
   await seek(page, stops.miss);
   const step = (await page.evaluate(() => window.uslab.view())).steps.find(({ object }) => object);
   await page.keyboard.press('f');
-  await page.waitForFunction(() => !document.getElementById('life-head').textContent.includes('%'), null, { timeout: 60000 });
+  await page.waitForFunction(() => !document.getElementById('life-head').textContent.includes('%'));
   assert.match(await text(page, 'life-head'), new RegExp(`Object ${step.object[1]} of the slab at page ${step.object[0].toLocaleString('en-US')}, dentry`));
   const events = await page.$$eval('#life-list li', (items) => items.map((item) => [Number(item.textContent.match(/operation ([\d,]+)/)[1].replaceAll(',', '')), item.textContent]));
   assert(events.some(([n]) => n === stops.miss));
@@ -501,7 +501,7 @@ await drive('replay', async (openFile) => {
     for (const colorScheme of ['light', 'dark']) for (const width of [390, 820, 1440]) await look(name, width, colorScheme);
     await own.evaluate(() => window.uslab.run('slub'));
     await own.keyboard.press('f');
-    await own.waitForFunction(() => !document.getElementById('life-head').textContent.includes('%'), null, { timeout: 60000 });
+    await own.waitForFunction(() => !document.getElementById('life-head').textContent.includes('%'));
   }
 });
 
