@@ -18,7 +18,7 @@ pub(super) enum Operation<'a> {
     Free { name: &'a str, block: Range<usize> },
 }
 
-/// Returns the number of inspected places, and the events that split or merged blocks.
+/// Returns the number of steps of the searches.
 fn searched(log: &[Event]) -> usize {
     log.iter().map(|event| if let Event::Searched(steps) = event { *steps as usize } else { 0 }).sum()
 }
@@ -31,9 +31,9 @@ pub(super) fn of_buddy(buddy: &Buddy, operation: &Operation<'_>, log: &[Event]) 
             let lists = searched(log);
             for n in 0..lists {
                 let (bytes, found) = (wanted << n, block.is_some() && n + 1 == lists);
+                // A refused search ends behind the last list.
                 if bytes > buddy.capacity() {
-                    let said = format!("No block has {bytes} bytes.");
-                    return vec![Step::new(said, On::List { bytes, found })];
+                    break;
                 }
                 let has = if found { "has a block" } else { "is empty" };
                 steps.push(Step::new(

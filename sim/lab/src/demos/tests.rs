@@ -271,6 +271,9 @@ fn demo_splits_and_merges_buddies() {
     let Structure { text, steps, .. } = last.structure.unwrap();
     assert_eq!(text.last().unwrap(), "list of 1024: 0");
     assert_eq!(steps[0].said, "The buddy of 256 is 256 XOR 256 = 0. It is free: both become 512 at 0.");
+    let (_, scene) = run(Name::Buddy, &["alloc 65", "alloc 900"]);
+    let steps = scene.structure.unwrap().steps;
+    assert!(matches!(*steps, [Step { on: On::List { bytes: 1024, found: false }, .. }]), "{steps:?}");
     let (_, scene) = run(Name::Buddy, &["alloc 65"]);
     let splits = scene.structure.unwrap().steps.into_iter().filter_map(|step| match step.on {
         On::Split { at, .. } => Some(at),
