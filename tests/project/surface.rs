@@ -10,7 +10,7 @@ const CRATES: [(&str, usize, bool); 4] = [
     // The crate has 380 paths, plus `slab_debug` (41 are the set operations that bitflags generates for its flags, the
     // others are the contents of a report), hardening, profiles, and what objects hold.
     ("uslab", 484, true),
-    ("uslab-handle", 74, true),
+    ("uslab-handle", 76, true),
     ("uslab-magazine", 60, false),
     ("uslab-buddy", 122, false),
 ];

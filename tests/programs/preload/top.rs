@@ -111,7 +111,7 @@ fn top_refuses_a_program_without_a_signal_dump() {
     }
     refused(
         &["--once", "4194999"],
-        "4194999: no such program; expected the number of a running one, or a file",
+        "4194999: no such program; expected the pid of a running program, or a file",
     );
     refused(&["--once", "/nowhere"], "/nowhere: No such file or directory");
     refused(&["/nowhere"], "standard output is not a terminal; `--once` prints a table, `--json` a reading");
