@@ -390,7 +390,7 @@ fn json_option_may_precede_the_verb() {
         refused(
             arguments,
             &[
-                &format!("--json {verb}: expected a file, and this is a verb"),
+                &format!("--json {verb}: expected a file, but {verb} is a verb"),
                 &format!("./{verb} for a file"),
             ],
         );
@@ -583,7 +583,7 @@ fn malloc_trace_of_a_program_is_replayed_with_kmalloc() {
     assert_eq!(large["operations"]["max"], 2.0);
     let (code, out, _) = exit_and_output(&uslab(&["replay", &trace]));
     assert_eq!(code, Some(0));
-    assert!(out.contains("1 asked for 0 bytes, and got an object of the smallest size class"), "{out}");
+    assert!(out.contains("1 requested 0 bytes, and got an object of the smallest size class"), "{out}");
     assert!(out.contains("WARNING: 1 allocations above 4 MiB were left out"), "{out}");
     // The block is larger than a design's machine has memory. Regression test: the design did not report the failure.
     let large = folder.file("large.trace", "Alloc(1048576),\n".repeat(1100));
@@ -617,7 +617,7 @@ fn trace_generated_from_a_size_distribution_is_reproducible() {
     };
     assert_eq!(caches(&report), caches(&replay_json(&[&trace])));
     let first = first_lines(&[&trace], "").join("\n");
-    assert!(first.contains("WARNING: made of a distribution"), "{first}");
+    assert!(first.contains("WARNING: generated from a distribution"), "{first}");
     let none = folder.file("none.csv", "8, 0, 1\n");
     refused(&["replay", &none], &[&none, "no event in 1 lines"]);
 }

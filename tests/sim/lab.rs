@@ -86,18 +86,52 @@ fn interactive_demo_shows_memory_after_each_command() {
     let expected = "\
 > alloc 65
 a is at byte 0 and has 128, 63 more than requested. It took 4 looks, 3 splits.
+  1. The list of 128-byte blocks is empty.
+  2. The list of 256-byte blocks is empty.
+  3. The list of 512-byte blocks is empty.
+  4. The list of 1024-byte blocks has a block.
+  5. The block of 1024 at 0 is halved. Its upper half, 512 at 512, becomes free.
+  6. The block of 512 at 0 is halved. Its upper half, 256 at 256, becomes free.
+  7. The block of 256 at 0 is halved. Its upper half, 128 at 128, becomes free.
+  8. a gets the block of 128 at 0, and uses 65 of its bytes.
 aaaa++++........|...............|...............................
-free: 896 bytes in 3 pieces, the largest 512; free blocks: 1 of 128 bytes, 1 of 256 bytes, 1 of 512 bytes
+list of 16: empty
+list of 32: empty
+list of 64: empty
+list of 128: 128
+list of 256: 256
+list of 512: 512
+list of 1024: empty
+free: 896 bytes in 3 pieces, the largest 512
 
 > alloc 1000
 No room for 1000 bytes. Free: 896 bytes in 3 pieces, the largest 512.
+  1. The list of 1024-byte blocks is empty.
 aaaa++++........|...............|...............................
-free: 896 bytes in 3 pieces, the largest 512; free blocks: 1 of 128 bytes, 1 of 256 bytes, 1 of 512 bytes
+list of 16: empty
+list of 32: empty
+list of 64: empty
+list of 128: 128
+list of 256: 256
+list of 512: 512
+list of 1024: empty
+free: 896 bytes in 3 pieces, the largest 512
 
 > free a
 a is free. It took 3 looks, 3 merges.
+  1. The buddy of 0 is 0 XOR 128 = 128. It is free: both become 256 at 0.
+  2. The buddy of 0 is 0 XOR 256 = 256. It is free: both become 512 at 0.
+  3. The buddy of 0 is 0 XOR 512 = 512. It is free: both become 1024 at 0.
+  4. 0 joins the list of 1024-byte blocks.
 ................................................................
-free: 1024 bytes in one piece; free blocks: 1 of 1024 bytes
+list of 16: empty
+list of 32: empty
+list of 64: empty
+list of 128: empty
+list of 256: empty
+list of 512: empty
+list of 1024: 0
+free: 1024 bytes in one piece
 
 ";
     assert_eq!(out, expected);
@@ -362,7 +396,7 @@ fn lab_verdicts_equal_the_published_study() {
     let of = |name: &str, words| verdicts(findings(name), words);
     assert_eq!(of("buddy", "1.44"), ["partly"], "E056");
     assert_eq!(of("buddy", "a quarter"), ["partly"], "E056");
-    assert_eq!(of("pinning", "live long"), ["yes"], "E096");
+    assert_eq!(of("pinning", "long-lived"), ["yes"], "E096");
     assert_eq!(of("layout", "25 %"), ["no"], "E102");
     assert_eq!(of("kenwright", "as they are needed"), ["no"], "X08");
     assert_eq!(of("handles", "one cache line"), ["partly"], "X14");
@@ -377,8 +411,8 @@ fn lab_verdicts_equal_the_published_study() {
 #[test]
 fn layout_experiment_text_reflects_its_options() {
     let found = |options: [&str; 2]| lab_output(&[&["layout", "--exact"], &options[..]].concat());
-    assert!(found(["--structs", "1"]).contains("18.8 % of what the loaded lines hold"));
-    assert!(found(["--line", "8"]).contains("75.0 % of what the loaded lines hold"));
+    assert!(found(["--structs", "1"]).contains("18.8 % of the loaded bytes"));
+    assert!(found(["--line", "8"]).contains("75.0 % of the loaded bytes"));
 }
 
 /// Regression test for the tutorial's claim that two kinds of lifetimes keep fragmentation low. The experiment tested

@@ -41,7 +41,7 @@ fn scale_report_has_a_curve_per_workload_and_design() {
 fn scale_csv_marks_simulated_points() {
     let (code, out, _) = exit_and_output(&uslab(&["scale", "--ops", "500", "--cpus", "1,3"]));
     assert_eq!(code, Some(0));
-    assert!(out.contains("simulated only") && out.contains("profile vm2"), "{out}");
+    assert!(out.contains("all numbers are simulated") && out.contains("profile vm2"), "{out}");
     assert_eq!(
         out.lines().filter(|line| line.contains('█') || line.contains("magazines01")).count(),
         4,

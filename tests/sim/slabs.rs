@@ -393,7 +393,7 @@ fn error_for_a_folder_without_tables_lists_expected_files() {
     refused(&["slabs", "/dev/zero"], &["more than 16 MiB"]);
     let packed = folder.path().join("packed");
     fs::write(&packed, Packing::Zstd.pack(b"slabinfo - version: 2.1\n")).unwrap();
-    refused(&["slabs", shown(&packed)], &["packed: not text: expected a slabinfo", "uslab what "]);
+    refused(&["slabs", shown(&packed)], &["packed: not text: expected an unpacked slabinfo", "uslab what "]);
     refused(&["slabs", "--watch", "--json"], &["--watch", "--json"]);
     refused(&["slabs", "--cpus", "0"], &["--cpus 0"]);
     let table = folder.path().join("table");

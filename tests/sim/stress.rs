@@ -213,7 +213,7 @@ fn stress_text_report_shows_the_result() {
     let (code, out, err) = exit_and_output(&uslab(&args).output().expect("the program must run"));
     assert_eq!((code, err.as_str()), (Some(0), ""), "{out}");
     for part in
-        ["seed 3", "3 concurrent threads", "Faults: any:nth=5", "Census: 8 times", "0 objects, 0 slabs"]
+        ["seed 3", "3 concurrent threads", "Faults: any:nth=5", "agreed 8 times.", "0 objects, 0 slabs"]
     {
         assert!(out.contains(part), "expected {part:?} in {out}");
     }

@@ -425,7 +425,7 @@ fn study_figure_without_an_experiment_is_reported() {
     assert_eq!(check("buddy > 1024 bytes > free 65 > 129", "2"), Err("no column \"129\"".to_owned()));
     assert_eq!(check("buddy > 1024 bytes > free > 128", "2"), Err("0 rows of that name".to_owned()));
     assert_eq!(check("layout > claim > 25 %", "37.5"), Ok(()));
-    assert!(check("layout > claim > 25 %", "37.6").unwrap_err().starts_with("it found "));
+    assert!(check("layout > claim > 25 %", "37.6").unwrap_err().starts_with("the claim found "));
 }
 
 #[test]

@@ -41,7 +41,7 @@ fn objects_stay_constructed_until_their_slab_is_freed() {
         object.name.push_str(", used");
         drop(object);
         let again = cache.alloc().unwrap();
-        assert_eq!(again.name, "one new object, and one reused object");
+        assert_eq!(again.name, "fresh, used");
         let expected = if whole_slabs { cache.info().objects } else { 1 };
         assert_eq!(alive.load(Relaxed) as u64, expected);
         assert_eq!(cache.shrink(), 0, "one object is in use");

@@ -31,8 +31,7 @@ struct Uma {
 
 impl Policy for Uma {
     const NAME: &'static str = "uma";
-    const DESCRIPTION: &'static str =
-        "a model of FreeBSD's UMA: two buckets for each CPU, full ones in the zone";
+    const DESCRIPTION: &'static str = "a model of FreeBSD's UMA: two buckets a CPU, full ones in the zone";
     type Knobs = Knobs;
     const LISTS: &'static [&'static str] = &["partial", "free", "full"];
 

@@ -26,7 +26,7 @@
 //!
 //! # fn main() -> Result<(), TraceError> {
 //! let path = Path::new("trace.txt.zst");
-//! let tables = Tables::beside(path)?;
+//! let tables = Tables::next_to_trace(path)?;
 //! let mut ops = Recording::open(path)?.resolve(tables.latest_slabinfo())?;
 //! while let Some(op) = ops.next_op()? {
 //!     println!("{}: {:?}", op.line, op.kind);

@@ -34,7 +34,7 @@ fn impossible_workload_error_lists_accepted_values() {
 fn demo_with_an_unknown_command_does_not_start() {
     refused(
         &["demo", "buddy", "alloc 65", "frob"],
-        &["demo buddy", "`frob` is no command", "alloc BYTES [ALIGN]"],
+        &["demo buddy", "unknown command `frob`", "alloc BYTES [ALIGN]"],
     );
     refused(&["demo", "heap"], &["heap", "first-fit"]);
     refused(&["demo", "buddy", "--csv", "-"], &["--csv and --html: expected an experiment"]);
@@ -128,7 +128,7 @@ fn impossible_output_is_refused_before_any_write() {
 fn lab_refuses_options_that_need_too_much_memory() {
     refused(
         &["colouring", "--sets", "65536", "--ways", "64", "--sizes", "64,8192", "--quick"],
-        &["--sets 65536 --ways 64 --sizes 8192: 25769803776 bytes", "at most 1073741824"],
+        &["--sets 65536 --ways 64 --sizes 8192: 25769803776 bytes", "1073741824 at most"],
     );
     refused(&["why-magazines", "--capacity", "512", "--quick"], &["--capacity 512", "at most"]);
     refused(&["why-magazines", "--burst", "4096"], &["--burst 4096", "at most"]);
