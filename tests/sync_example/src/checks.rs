@@ -99,7 +99,9 @@ mod stories {
             String::from_utf8(output.stdout).unwrap()
         };
         let steps = |said: &str| {
-            let (_, story) = said.split_once("STORY ").unwrap_or_else(|| panic!("no counterexample trace in the output: {said}"));
+            let (_, story) = said
+                .split_once("STORY ")
+                .unwrap_or_else(|| panic!("no counterexample trace in the output: {said}"));
             let (_, steps) = story.split_once('\n').unwrap();
             steps.split_once("       fails: ").unwrap().0.to_owned()
         };
