@@ -32,7 +32,7 @@ use crate::{PAGE_SHIFT, PAGE_SIZE, PageBlock};
 use core::ops::Range;
 use core::ptr::NonNull;
 use std::sync::Arc;
-use uslab_magazine::sync::{Counter, MODEL, assert_unlocked, contain_panic, planted};
+use uslab_magazine::sync::{Counter, MODEL, assert_unlocked, contain_panic};
 use uslab_magazine::tracepoints::{OperationKind, Tracepoints};
 use uslab_magazine::{Cpus, DrainScope, Operation, SweepGroup};
 
@@ -328,16 +328,9 @@ impl PageAllocator {
         match per_cpu.and_then(|per_cpu| per_cpu.layer(order, mobility)) {
             Some(layer) => {
                 layer.free_in(op, &ZoneSupplier::returning(zone, &self.shared, order), PageRound(pfn));
-                planted!("a freed page is marked after entering the magazine" => {
-                    self.shared.frames.frame(pfn).set_state(State::new(Kind::PerCpu, order, mobility));
-                });
             }
             None => zone.free(op, &self.shared, order, core::iter::once(pfn)),
         }
-        planted!("the owner of a page is cleared after its free" => {
-            // SAFETY: violated on purpose: the planted bug writes to a block that is already freed.
-            unsafe { self.shared.frames.frame(pfn).set_owner(core::ptr::null_mut()) };
-        });
     }
 
     /// Claims an allocated block for a free. Only one of two frees of a block succeeds.

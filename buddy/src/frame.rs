@@ -25,7 +25,7 @@ use crate::gfp::MigrateType;
 use crate::pfn::{Order, Pfn};
 use core::ops::Range;
 use memory::{Memory, PageLife};
-use uslab_magazine::sync::{AtomicPtr, AtomicU32, Fixed, MODEL, Ordering::*, UnsafeCell, planted};
+use uslab_magazine::sync::{AtomicPtr, AtomicU32, Fixed, MODEL, Ordering::*, UnsafeCell};
 
 // Under a checker, frames consist of cells.
 #[cfg_attr(any(loom, shuttle), path = "frame/cells.rs")]
@@ -231,11 +231,6 @@ impl Frame {
     /// Changes the state from `from` to `to`, or returns the current state as an error.
     #[inline(always)]
     pub(crate) fn claim(&self, from: State, to: State) -> Result<(), State> {
-        planted!("a freed page is marked after entering the magazine" => return Ok(()));
-        planted!("a block is claimed without an atomic exchange" => {
-            self.set_state(to);
-            return Ok(());
-        });
         // Relaxed: the CAS only decides between two frees of one block. The magazine or lock that receives the freed
         // page orders the page's data.
         self.state.compare_exchange(from.0, to.0, Relaxed, Relaxed).map(drop).map_err(State)

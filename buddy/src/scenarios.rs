@@ -31,6 +31,8 @@ fn moves(floor: u64) -> Models<Script> {
 const RUNS: Schedules = Schedules(5000);
 
 uslab_magazine::sync::scenarios! {
+    #![planted(uslab_planted)]
+
     b1 {
         loom("B1 alloc || free of the buddy", Model::new(Bound::None, 25), models::alloc_against_the_free_of_the_buddy);
         bug("a merge does not check the buddy", "B1", "page 1 taken off an empty list");

@@ -71,7 +71,7 @@ use core::ptr::NonNull;
 use std::alloc::alloc_zeroed;
 use uslab_magazine::Operation;
 use uslab_magazine::sync::fork::ForkMutex;
-use uslab_magazine::sync::{Counter, Fixed, MODEL, MutexGuard, Rank, planted, tell};
+use uslab_magazine::sync::{Counter, Fixed, MODEL, MutexGuard, Rank, tell};
 use uslab_magazine::tracepoints::Step;
 
 /// State shared by all zones of an allocator.
@@ -525,10 +525,6 @@ impl Zone {
         let mut inner = self.inner.lock();
         let (calls, splits, discarded) = (inner.events.system_calls(), inner.events.splits, inner.discarded);
         let uncommitted = inner.uncommitted;
-        planted!("the split count is read in an earlier lock hold" => {
-            drop(inner);
-            inner = self.inner.lock();
-        });
         let (mut filled, mut last) = (0, 0);
         let mut limit = None;
         while filled < max {
@@ -539,10 +535,6 @@ impl Zone {
             }
             match self.take(shared, &mut inner, order, mobility) {
                 Ok(pfn) => {
-                    planted!("a frame is marked after unlocking" => {
-                        drop(inner);
-                        inner = self.inner.lock();
-                    });
                     let frame = shared.frames.frame(pfn);
                     // The state of this block, or of the free block from which it was split.
                     let zero = frame.state().is_zero() && inner.discards_zero;
@@ -732,9 +724,6 @@ impl Zone {
         order: Order,
         blocks: impl Iterator<Item = Pfn>,
     ) {
-        planted!("a buddy is merged without checking it again" => {
-            return blocks.for_each(|pfn| self.merge_across_locks(shared, pfn, order));
-        });
         tell!(op: Step::ZoneGiven { order: order.get() });
         let mut inner = self.inner.lock();
         let (merges, mut given, mut last) = (inner.events.merges, 0, 0);
@@ -773,8 +762,6 @@ impl Zone {
             let buddy = pfn.buddy(order);
             let state = frames.frame(buddy).state();
             let joins = state.is_free(order);
-            planted!("a merge does not check the buddy" => let joins = true);
-            planted!("no merge" => let joins = false);
             if !joins {
                 break;
             }
@@ -912,12 +899,6 @@ impl Zone {
             }
             bytes += pages as usize * PAGE_SIZE;
             // The lock is held until the memory is returned, so that no thread takes the pages.
-            planted!("free pages are discarded after unlocking" => {
-                drop(inner);
-                // SAFETY: violated on purpose: the planted bug lets other threads take the pages.
-                unsafe { shared.discard(run.clone()) };
-                inner = self.inner.lock();
-            });
             // SAFETY: the pages are on free lists of this zone, whose lock is held.
             inner.discards_zero &= unsafe { shared.discard(run) };
         }
@@ -1001,10 +982,6 @@ impl Zone {
         let mut inner = self.inner.lock_nested();
         let room = inner.free().saturating_sub(self.marks.min);
         let left = others(room)?;
-        planted!("a charge is made without checking the limit again" => {
-            drop(inner);
-            inner = self.inner.lock_nested();
-        });
         let charged = left.min(room);
         inner.charged += charged;
         debug_assert!(
@@ -1126,34 +1103,6 @@ pub(crate) fn blocks_between(
 
 fn byte_range(start: Pfn, pages: u32) -> Range<usize> {
     start.index() * PAGE_SIZE..(start.index() + pages as usize) * PAGE_SIZE
-}
-
-#[cfg(any(loom, shuttle))]
-impl Zone {
-    /// A planted bug: the zone finds the buddy free under the lock, releases the lock, and merges the buddy later.
-    fn merge_across_locks(&self, shared: &ZoneShared, pfn: Pfn, order: Order) {
-        let frames = &shared.frames;
-        let buddy = pfn.buddy(order);
-        let inner = self.inner.lock();
-        let state = frames.frame(buddy).state();
-        let joins = order < shared.max_order && state.is_free(order);
-        drop(inner);
-        let mut inner = self.inner.lock();
-        if !joins {
-            let mobility = self.type_of(shared, pfn);
-            return self.insert(
-                shared,
-                &mut inner,
-                pfn,
-                State::new(Kind::Free, order, mobility),
-                ListEnd::Front,
-            );
-        }
-        self.remove(shared, &mut inner, buddy, state);
-        frames.frame(pfn).set_state(State::INSIDE);
-        frames.frame(buddy).set_state(State::INSIDE);
-        self.merge(shared, &mut inner, pfn.min(buddy), order.up());
-    }
 }
 
 #[cfg(all(test, not(any(loom, shuttle))))]

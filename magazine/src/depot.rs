@@ -18,7 +18,7 @@ use crate::cpu::Cpus;
 use crate::magazine::Magazine;
 use crate::sync::Ordering::Relaxed;
 use crate::sync::fork::ForkMutex;
-use crate::sync::{AtomicU32, Counter, MutexGuard, Rank, planted, tell};
+use crate::sync::{AtomicU32, Counter, MutexGuard, Rank, tell};
 use crate::tracepoints::{Operation, Step};
 use core::ptr::NonNull;
 
@@ -239,7 +239,6 @@ impl Depot {
         let mut full = self.lock(op);
         let Some(magazine) = full.magazines.magazines().next() else { return false };
         into.copy_from(magazine);
-        planted!("a magazine is taken twice from the depot" => return true);
         if let Some(block) = full.magazines.pop() {
             full.spare.push(block);
             full.len -= 1;
@@ -251,14 +250,8 @@ impl Depot {
                 self.spare.set(1);
             }
         }
-        planted!("a depot take is recorded after unlocking" => {
-            drop(full);
-            full = self.full.lock();
-        });
         full.min = full.min.min(full.len);
-        planted!("the depot length is not decreased by a take" => return true);
         self.publish(full.len);
-        planted!("the depot length is read before locking" => self.publish(before - 1));
         tell!(op: self => Step::DepotTaken);
         self.exchanged();
         true
@@ -278,14 +271,9 @@ impl Depot {
             return false;
         }
         let mut full = self.lock(op);
-        planted!("a closed depot accepts magazines" => full.open = true);
         if full.len >= self.limit || !full.open {
             return false;
         }
-        planted!("a magazine is put without checking the room again" => {
-            drop(full);
-            full = self.full.lock();
-        });
         let counted = full.len >= FREE;
         if counted && !budget.charge(self.bytes) {
             return false;
@@ -313,7 +301,6 @@ impl Depot {
     pub(crate) fn surplus(&self, op: &Operation) -> u32 {
         let mut full = self.lock(op);
         let n = full.min;
-        planted!("a reap ignores the working set" => let n = full.len);
         full.min = full.len - n;
         n
     }

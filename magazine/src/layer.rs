@@ -52,7 +52,7 @@ use crate::paths::{PathCounts, Paths};
 use crate::region::Class;
 pub use crate::round::Round;
 use crate::sync::fork::ForkLock;
-use crate::sync::{Counter, FirstPanic, Fixed, Rank, assert_unlocked, planted, tell};
+use crate::sync::{Counter, FirstPanic, Fixed, Rank, assert_unlocked, tell};
 use crate::table::{DrainScope, DrainedRounds, SweepGroup, Table};
 use crate::tracepoints::{Operation, OperationKind, Step};
 use crate::tuning::Tuning;
@@ -330,10 +330,6 @@ impl<R: Round, M: Memory> Layer<R, M> {
 
     fn push_batch(&self, node: &NodeClass<R, M>, rounds: &[NonNull<u8>]) -> bool {
         let class = node.class();
-        planted!("a stack grows outside its restartable section" => {
-            let region = self.table.region(self.cpus().current()).filter(|region| region.committed() > 0);
-            region.into_iter().for_each(|region| region.set_cap(class, self.config.reach().into()));
-        });
         match self.mechanism() {
             Mechanism::Rseq => rseq::push_batch(&*self.table, node.fast_path.pcpu(), class, rounds),
             Mechanism::Claimed => claimed::push_batch(&*self.table, class, rounds),
@@ -379,7 +375,6 @@ impl<R: Round, M: Memory> Layer<R, M> {
             return self.nodes.first();
         }
         let node = supplier.node_of(round);
-        planted!("a freed round goes to the freeing CPU's node" => let node = self.this_node());
         if node != self.this_node() {
             self.counts.other_node_frees.add(1);
         }
@@ -441,9 +436,6 @@ impl<R: Round, M: Memory> Layer<R, M> {
             && self.table.limit(node.class()).load(crate::sync::Ordering::Relaxed) > 0;
         if !(open && node.depot.take(op, &self.table.depots, &mut magazine)) {
             let ask = if open { self.tuning.next_fill(&self.config) } else { 1 };
-            planted!("the supplier is called with the drain lock held" => {
-                core::mem::forget(self.table.lock_drains());
-            });
             assert_unlocked();
             supplier.fill(op, at, ask, |round| {
                 let room = magazine.push(round.into_raw());
@@ -461,7 +453,6 @@ impl<R: Round, M: Memory> Layer<R, M> {
         self.counts.around_allocs.add(1);
         let mut busy = !open;
         let pushed = magazine.is_empty() || self.push_all(op, node, magazine.rounds());
-        planted!("a partly pushed batch counts as pushed" => let pushed = true);
         if !pushed {
             busy = true;
             self.put_in_depot(op, supplier, node, &mut magazine);
@@ -469,7 +460,6 @@ impl<R: Round, M: Memory> Layer<R, M> {
         if busy {
             self.counts.busy.add(1);
         }
-        planted!("an operation uses two classes" => self.counts.paths.count(op));
         self.counts.paths.count(op);
         // SAFETY: only `R::into_raw` produces the pointers in magazines.
         Some(unsafe { R::from_raw(mine) })
@@ -520,7 +510,6 @@ impl<R: Round, M: Memory> Layer<R, M> {
         } else {
             let mut magazine = Magazine::new();
             let popped = self.pop_batch(node, self.config.capacity, &mut magazine);
-            planted!("a magazine popped from a stack is lost" => magazine = Magazine::new());
             if popped {
                 self.put_in_depot(op, supplier, node, &mut magazine);
                 inject_yield();
@@ -570,12 +559,10 @@ impl<R: Round, M: Memory> Layer<R, M> {
         magazine: &mut Magazine,
     ) {
         let full = magazine.len() == usize::from(self.config.capacity);
-        planted!("a partial magazine enters the depot" => let full = true);
         let kept = full && {
             inject_yield();
             node.depot.put(op, &self.table.depots, magazine, || self.table.block(op))
         };
-        planted!("a magazine is put in the depot and also flushed" => let kept = false);
         if !kept {
             self.flush(op, supplier, magazine);
         }
@@ -587,7 +574,6 @@ impl<R: Round, M: Memory> Layer<R, M> {
         self.counts.flushes.add(1);
         // SAFETY: only `R::into_raw` produces the pointers in magazines.
         let rounds = core::iter::from_fn(|| magazine.pop().map(|raw| unsafe { R::from_raw(raw) })).fuse();
-        planted!("a flush returns no rounds to the supplier" => return rounds.for_each(drop));
         supplier.flush(op, rounds);
         debug_assert!(magazine.is_empty(), "a supplier takes all rounds");
     }
@@ -609,7 +595,6 @@ impl<R: Round, M: Memory> Layer<R, M> {
         cpus: Range<u32>,
         which: DrainScope,
     ) -> u64 {
-        planted!("drain does nothing" => return 0);
         let mut rounds = 0;
         self.table.drain(cpus, which, self.classes(), |class, taken| {
             rounds += self.give(op, supplier, class, taken);
@@ -649,7 +634,6 @@ impl<R: Round, M: Memory> Layer<R, M> {
     #[doc(hidden)]
     pub fn flush_all_in(&self, op: &Operation, supplier: &impl Supplier<R>) {
         self.drain_in(op, supplier, 0..self.cpus().count(), DrainScope::All);
-        planted!("a flush skips the depots" => return);
         self.empty_depots(op, supplier);
     }
     fn empty_depots(&self, op: &Operation, supplier: &impl Supplier<R>) {
@@ -727,7 +711,6 @@ impl<R: Round, M: Memory> Layer<R, M> {
         for node in &self.nodes {
             self.table.set_limit(node.class(), || 0);
             node.depot.set_open(false);
-            planted!("a class number is freed while its objects are in use" => self.table.retire(node.class()));
         }
     }
     /// Opens stacks and depots again after [`close`](Self::close).
@@ -744,7 +727,6 @@ impl<R: Round, M: Memory> Layer<R, M> {
     ///
     /// Call `reap` at regular intervals (kernels use 10 to 20 s).
     pub fn reap(&self, supplier: &impl Supplier<R>) -> u64 {
-        planted!("reap does nothing" => return 0);
         let op = &self.operation(OperationKind::Reclaim).cold();
         let idle = self.drain_in(op, supplier, 0..self.cpus().count(), DrainScope::Idle);
         idle + self.end_interval(op, supplier)
@@ -813,7 +795,6 @@ impl<R: Round, M: Memory> Drop for Layer<R, M> {
 /// The locks of the layer's depots. The [table](Table) has separate locks, and forgets other threads after its layers.
 impl<R: Round, M: Memory> Fork for Layer<R, M> {
     unsafe fn locks(&self, rank: Rank, visit: &mut dyn FnMut(&dyn ForkLock)) {
-        planted!("a fork does not lock the depots" => return);
         if rank == Rank::Depot {
             self.nodes.iter().for_each(|node| visit(&node.depot.full));
         }

@@ -37,7 +37,7 @@ mod layout;
 
 use crate::magazine::Magazine;
 use crate::sync::Ordering::{Acquire, Relaxed, Release};
-use crate::sync::{planted, tell};
+use crate::sync::tell;
 use core::ptr::NonNull;
 pub(crate) use layout::*;
 
@@ -157,11 +157,9 @@ impl Region<'_> {
     pub(crate) fn pop(&self, class: Class, commit: Commit) -> Option<NonNull<u8>> {
         let head = self.head(class);
         let round = self.round(class, (head & LEN) as u32)?;
-        planted!("an operation is counted before its commit" => self.set_head(class, head.wrapping_add(OP)));
         // One store commits the length and the count together.
         if commit == Commit::Done {
             self.set_head(class, head.wrapping_add(OP) - 1);
-            planted!("a pop does not remove the round" => self.set_head(class, head.wrapping_add(OP)));
             tell!(self => "pops {}", crate::sync::story::name(round));
         }
         Some(round)
@@ -172,7 +170,6 @@ impl Region<'_> {
     pub(crate) fn push(&self, class: Class, round: NonNull<u8>, commit: Commit) -> bool {
         let head = self.head(class);
         let (len, cap) = ((head & LEN) as u32, self.cap(class));
-        planted!("a push overflows the stack" => let cap = cap + 1);
         if len >= cap || self.round(class, len) == Some(round) {
             return false;
         }
@@ -198,17 +195,14 @@ impl Region<'_> {
             // Acquire: pairs with the Release in `open`, which makes a drained stack usable again.
             let limit = self.limit_word(class).load(Acquire);
             let limit = limit & LIMITED;
-            planted!("a stack grows beyond its limit" => let limit = u32::MAX);
             let cap = (2 * cap).max(need).min(limit);
             let end = class.end(cap);
-            planted!("a stack grows before its memory is committed" => let end = 0);
             if need > cap || end > self.committed() {
                 return false;
             }
             self.set_cap(class, cap);
         }
         let all = head + rounds.len() as u64;
-        planted!("a batch push commits before writing its rounds" => self.set_head(class, all));
         for (i, round) in (len + 1..).zip(rounds) {
             self.set_round(class, i, *round);
         }
@@ -254,7 +248,6 @@ impl Region<'_> {
     }
     /// Closes the class: no place may be used from now on.
     pub(crate) fn close(&self, class: Class) {
-        planted!("a drained stack is not closed" => return);
         // The memory of a stack that was never written may be uncommitted.
         if self.is_open(class) {
             self.set_cap(class, 0);
@@ -396,7 +389,6 @@ impl Region<'_> {
     pub(crate) fn taken_by(&self, class: Class, drain: u64) -> u32 {
         // Relaxed: drain `drain` reads its own store, and any other value counts as 0.
         let taken = self.taken_word(class).load(Relaxed);
-        planted!("a drain flushes the rounds of another drain" => return (taken & LEN) as u32);
         if taken / OP == drain { (taken & LEN) as u32 } else { 0 }
     }
     /// Clears the note of taken rounds, because the rounds are being given away or are lost.

@@ -43,6 +43,8 @@ const ROUND_TWICE: &str = "round allocated or freed twice";
 const ROUND_IN_ONE_PLACE: &str = "every round in one place";
 
 crate::sync::scenarios! {
+    #![planted(uslab_planted)]
+
     // ---- The contract of a section
     section_contract_under_migration {
         loom("R1 R3: alloc and free, moved and aborted", both_mechanisms(TWO, [5800, 6900], moves(9)), models::contract);

@@ -79,7 +79,7 @@ pub use crate::region::REGION;
 use crate::region::{CLASSES, Class, LEN, NULL, PAGE, ROUND, Region, SEEN_OFFSET, STACKS};
 use crate::sync::Ordering::Relaxed;
 use crate::sync::fork::{ForkLock, ForkMutex};
-use crate::sync::{AtomicU32, Counter, MODEL, Rank, UnsafeCell, planted, tell};
+use crate::sync::{AtomicU32, Counter, MODEL, Rank, UnsafeCell, tell};
 use crate::tracepoints::{Operation, Step, Tracepoints};
 use core::ops::Range;
 pub(crate) use drain::DrainedRounds;
@@ -329,7 +329,6 @@ impl<M: Memory> Table<M> {
     /// Returns the region of `cpu`, even while its word points elsewhere. Returns `None` if the CPU has no region.
     #[inline]
     pub(crate) fn region(&self, cpu: u32) -> Option<Region<'_>> {
-        planted!("a CPU beyond the table has a region" => return Some(self.region_at(cpu)));
         (cpu < self.cpus.count()).then(|| self.region_at(cpu))
     }
     /// The regions of CPUs that were ever used.
@@ -340,9 +339,6 @@ impl<M: Memory> Table<M> {
     /// The first step of a drain: points all words of `cpu` to the empty region.
     fn take_away(&self, cpu: u32) {
         for words in Words::ALL {
-            planted!("a drain skips the words of inlined frees" => if words == Words::InlinedFrees {
-                continue;
-            });
             self.detach_cpu(words, cpu);
         }
         tell!(self => "detaches the region of CPU {cpu}");
@@ -363,10 +359,6 @@ impl<M: Memory> Table<M> {
         let order = (bytes / LINE).ilog2() as u8;
         let mut making = self.making.lock();
         let kept = making.free[usize::from(order)];
-        planted!("a class number is allocated without an atomic exchange" => {
-            drop(making);
-            making = self.making.lock();
-        });
         let index = if kept > 0 {
             // SAFETY: this thread holds the lock `making`.
             making.free[usize::from(order)] = self.numbers[kept as usize].next.with(|p| unsafe { *p });
@@ -394,9 +386,6 @@ impl<M: Memory> Table<M> {
         };
         drop(making);
         let class = self.class_at(index);
-        #[cfg(uslab_control = "capempty")]
-        // SAFETY: the empty region is readable as zero, and writable on heap memory.
-        unsafe { Region::at(self.home(self.cpus.count())) }.set_cap(class, 2);
         self.set_limit(class, || reach);
         Some(class)
     }
@@ -445,7 +434,6 @@ impl<M: Memory> Table<M> {
     pub(crate) fn change_limit(&self, class: Class, limit: impl FnOnce() -> u16) {
         let _one_at_a_time = self.drains.lock();
         let closed = self.is_closed(class);
-        planted!("raising the limit reopens a retired class" => let closed = false);
         if !closed {
             // SAFETY: this thread holds the lock of drains.
             unsafe { self.set_limit_locked(class, limit()) };
@@ -492,13 +480,11 @@ impl<M: Memory> Table<M> {
     pub(crate) fn retire(&self, class: Class) {
         self.numbers[class.index as usize].swept.set(0);
         let all = 0..self.cpus.count();
-        planted!("a class number is freed after draining one CPU" => let all = 0..1);
         {
             let _one_at_a_time = self.lock_drains();
             // SAFETY: this thread holds the lock of drains. Rounds of the class that a sweep has taken are leaked, too.
             unsafe {
                 self.set_limit_locked(class, 0);
-                planted!("a freed class number is not closed" => self.set_limit_locked(class, 1));
                 if self.claim(class) > 0 {
                     self.reopen(class);
                 }
@@ -540,14 +526,12 @@ impl<M: Memory> Table<M> {
         // Another thread may hold the lock for the duration of a fence.
         let one_at_a_time = self.drains.try_lock();
         let beside_a_drain = one_at_a_time.is_none();
-        planted!("a stack is opened during a drain" => let beside_a_drain = false);
         if beside_a_drain {
             return false;
         }
         let number = &self.numbers[class.index as usize];
         // Relaxed: this thread holds the lock of drains.
         let limit = number.limit.load(Relaxed);
-        planted!("a drained stack is opened before its rounds are flushed" => let limit = number.open.get() as u32);
         // The committed part of the region may suffice for some places.
         let more = self.commit_places(op, cpu, class, places);
         if limit == 0 || region.committed() < class.end(0) || region.is_open(class) {
@@ -594,7 +578,6 @@ impl<M: Memory> Fork for Table<M> {
     }
     unsafe fn forget_other_threads(&self) {
         for region in self.used(0..self.cpus.count()) {
-            planted!("claims of other threads survive a fork" => continue);
             // Relaxed: the child of a fork has one thread.
             region.claim().store(0, Relaxed);
         }
@@ -607,10 +590,8 @@ impl<M: Memory> Fork for Table<M> {
             let drains = number.drains.with_mut(|p| unsafe { p.replace(own.clone().count() as u32) });
             // SAFETY: the child of a fork has one thread.
             number.waiting.with_mut(|p| unsafe { *p = 0 });
-            planted!("drains of other threads survive a fork" => continue);
             if drains > 0 {
                 for region in self.used(0..self.cpus.count()) {
-                    planted!("a forked child loses drained rounds" => region.clear_taken_note(class));
                     if own.clone().all(|number| region.taken_by(class, number) == 0) {
                         region.untake(class);
                     }

@@ -4,7 +4,7 @@
 //! are therefore `'static`.
 
 use core::ptr::{NonNull, null_mut};
-use uslab_magazine::sync::{AtomicPtr, Ordering::*, planted};
+use uslab_magazine::sync::{AtomicPtr, Ordering::*};
 
 /// Null, or the published value.
 #[derive(Debug)]
@@ -51,7 +51,6 @@ impl<T: Send + Sync + 'static> Published<T> {
         let outcome = self.0.compare_exchange(null_mut(), made.as_ptr(), Release, Acquire);
         // SAFETY: this thread or another one published the value, which is never freed.
         unsafe {
-            planted!("the second publisher keeps its value" => return Ok(made.as_ref()));
             match outcome {
                 Ok(_) => Ok(made.as_ref()),
                 Err(first) => Err(&*first),

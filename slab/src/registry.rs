@@ -9,8 +9,8 @@
 
 use core::fmt;
 use std::sync::{Arc, Weak};
+use uslab_magazine::sync::Rank;
 use uslab_magazine::sync::fork::ForkMutex;
-use uslab_magazine::sync::{Rank, planted};
 
 /// A list of entries, oldest first.
 pub(crate) struct Registry<T: 'static>(ForkMutex<List<T>>);
@@ -85,10 +85,6 @@ impl<T> Registry<T> {
         };
         // The removed entry is dropped after the lock is released.
         let _gone = found.take();
-        planted!("a removed entry is counted in a later lock hold" => {
-            drop(list);
-            list = self.0.lock();
-        });
         list.removed_entries += 1;
         if 2 * list.removed_entries > list.entries.len() {
             list.entries.retain(|(_, entry)| entry.is_some());
@@ -107,7 +103,6 @@ impl<T> Registry<T> {
             loop {
                 let list = self.0.lock();
                 let place = list.entries.partition_point(|(n, _)| *n < from);
-                planted!("a registry walk continues at a stale position" => let place = from as usize);
                 let (number, entry) = list.entries.get(place).filter(|(number, _)| *number < end)?;
                 from = number + 1;
                 let entry = entry.as_ref().and_then(Weak::upgrade);

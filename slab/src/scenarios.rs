@@ -51,6 +51,8 @@ const THREE: Bound = Bound::Preemptions(3);
 const RUNS: Schedules = Schedules(2000);
 
 uslab_magazine::sync::scenarios! {
+    #![planted(uslab_planted)]
+
     // Scenarios for loom and shuttle.
     c2 {
         loom("C2 drop beside a visitor", Model::new(THREE, 1600), || drop_during_reaps(1));
@@ -404,6 +406,8 @@ uslab_magazine::sync::scenarios! {
 // Scenarios for loom with the collector's atomics: E1-E3, grace periods.
 #[cfg(all(loom, crossbeam_loom))]
 uslab_magazine::sync::scenarios! {
+    #![planted(uslab_planted)]
+
     e1 {
         loom("E1 a slab goes beside a reader", Model::new(ONE, 1200), rcu::a_slab_is_freed_during_a_read);
         bug("a slab is freed before its readers leave", "E1", "Causality violation");

@@ -26,9 +26,7 @@ pub use crate::report::info::Info;
 use crate::report::info::SlabInfo;
 use crate::report::leaks::Holders;
 #[cfg(not(any(loom, shuttle)))]
-use crate::size::kmalloc::Kmalloc;
-#[cfg(not(any(loom, shuttle)))]
-use crate::size::malloc::Malloc;
+use crate::size::{kmalloc::Kmalloc, malloc::Malloc};
 use core::ops::Range;
 use std::io;
 use std::sync::Arc;

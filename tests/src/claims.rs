@@ -369,8 +369,8 @@ What is claimed of concurrent use, which models check it, what kills those model
 `tests/claims.toml`.
 
 A *model* runs the shipping source under loom, in every interleaving with at most so many pre-emptions (*bound*) and with
-every result that the memory orderings allow. A *planted bug* is a line of the shipping source, compiled out of shipping
-builds, that breaks it; a *weaker ordering* is one of its memory orderings weakened. Each makes a model fail. *Schedules*
+every result that the memory orderings allow. A *planted bug* is a wrong statement that only a copy of the source contains
+(`planted.toml`); a *weaker ordering* is one of the source's memory orderings weakened. Each makes a model fail. *Schedules*
 run larger scenarios under shuttle, sequentially consistent, and sample. They are all there is for what loom does not compile.
 
 None of it is a proof. Models are small: two or three threads, two CPUs, magazines of one or two; a bug that needs a fourth

@@ -1,15 +1,18 @@
 //! End-to-end tests, stress and real programs for uslab. The runners: `cargo check-all` runs all quick tests, `cargo
-//! check-orderings` weakens memory orderings, `cargo check-claims` writes the table of claims.
+//! check-orderings` weakens memory orderings, `cargo check-claims` writes the table of claims. `cargo planted` runs one
+//! command in a copy with wrong code.
 
 pub mod claims;
 pub mod imports;
 pub mod jobs;
 pub mod models;
 pub mod mutate;
+pub mod planted;
 pub mod reach;
 pub mod share;
 pub mod source;
 pub mod surface;
+pub mod tree;
 pub mod waiver;
 
 use std::path::{Path, PathBuf};

@@ -3,6 +3,7 @@
 
 use crate::jobs::{CommandResult, run_within};
 use crate::mutate::ABSENT;
+use crate::planted::Copy;
 use crate::{cargo, cargo_in, workspace};
 use anyhow::{Context, bail};
 use serde_json::Value;
@@ -18,6 +19,10 @@ pub struct Modelled {
     pub package: &'static str,
     /// The package's root module, relative to the workspace's root.
     pub lib: &'static str,
+    /// The file of the package's planted bugs.
+    pub planted: &'static str,
+    /// The path of `uslab-sync` in the package's code.
+    pub facade: &'static str,
     /// The fewest models that the crate must have.
     pub least: usize,
     /// The fewest scenarios that the crate must have under random and PCT schedules.
@@ -26,11 +31,46 @@ pub struct Modelled {
 
 /// All crates with models.
 pub const MODELLED: [Modelled; 5] = [
-    Modelled { package: "uslab-sync", lib: "magazine/sync/src/lib.rs", least: 1, least_schedules: 1 },
-    Modelled { package: "uslab-magazine", lib: "magazine/src/lib.rs", least: 53, least_schedules: 19 },
-    Modelled { package: "uslab-buddy", lib: "buddy/src/lib.rs", least: 9, least_schedules: 3 },
-    Modelled { package: "uslab", lib: "slab/src/lib.rs", least: 21, least_schedules: 42 },
-    Modelled { package: "uslab-lab", lib: "sim/lab/src/lib.rs", least: 19, least_schedules: 2 },
+    Modelled {
+        package: "uslab-sync",
+        lib: "magazine/sync/src/lib.rs",
+        planted: "magazine/sync/src/observers/planted.toml",
+        facade: "crate",
+        least: 1,
+        least_schedules: 1,
+    },
+    Modelled {
+        package: "uslab-magazine",
+        lib: "magazine/src/lib.rs",
+        planted: "magazine/src/scenarios/planted.toml",
+        facade: "crate::sync",
+        least: 53,
+        least_schedules: 19,
+    },
+    Modelled {
+        package: "uslab-buddy",
+        lib: "buddy/src/lib.rs",
+        planted: "buddy/src/scenarios/planted.toml",
+        facade: "uslab_magazine::sync",
+        least: 9,
+        least_schedules: 3,
+    },
+    Modelled {
+        package: "uslab",
+        lib: "slab/src/lib.rs",
+        planted: "slab/src/scenarios/planted.toml",
+        facade: "uslab_magazine::sync",
+        least: 21,
+        least_schedules: 42,
+    },
+    Modelled {
+        package: "uslab-lab",
+        lib: "sim/lab/src/lib.rs",
+        planted: "sim/lab/src/classic/checks/planted.toml",
+        facade: "uslab_magazine::sync",
+        least: 19,
+        least_schedules: 2,
+    },
 ];
 
 /// Planted bugs that schedules must catch, because loom does not compile or cannot run their code.
@@ -125,23 +165,17 @@ pub fn loom_flags() -> String {
     flags("loom")
 }
 
-/// Returns a command that builds and runs the models of a package's library. The caller adds the test's arguments.
-pub fn loom_test(package: &str) -> Command {
-    let mut command = cargo();
+/// Returns a command that builds the library of a package for a checker and runs its tests, in a copy of the workspace
+/// or in the workspace. The caller adds the test's arguments.
+pub fn checked_test(copy: Option<&Copy>, checker: &str, package: &str) -> Command {
+    let mut command = copy.map_or_else(cargo, Copy::cargo);
+    let target = Path::new("target").join(checker);
+    let target = if copy.is_some() { workspace().join(target) } else { target };
     command
-        .args(["test", "--profile", "loom", "--target-dir", "target/loom", "-p", package, "--lib"])
-        .env("RUSTFLAGS", loom_flags())
-        .env("MUTANT", ABSENT);
-    command
-}
-
-/// Returns a command that builds and runs the scenarios of a package under random and PCT schedules.
-pub fn shuttle_test(package: &str) -> Command {
-    let mut command = cargo();
-    command
-        .args(["test", "--profile", "loom", "--target-dir", "target/shuttle", "-p", package, "--lib"])
-        .args(["--", "scenarios", "--nocapture", "--test-threads=2"])
-        .env("RUSTFLAGS", flags("shuttle"))
+        .args(["test", "--profile", "loom", "--target-dir"])
+        .arg(target)
+        .args(["-p", package, "--lib"])
+        .env("RUSTFLAGS", flags(checker))
         .env("MUTANT", ABSENT);
     command
 }
@@ -149,7 +183,8 @@ pub fn shuttle_test(package: &str) -> Command {
 /// The test of `uslab-sync` that compares loom with RC11.
 pub const LITMUS: &str = "litmus";
 
-/// The test programs of all [`MODELLED`] crates for one checker; for loom also [`LITMUS`] and the [`EXAMPLES`].
+/// The test programs of all [`MODELLED`] crates for one checker; for loom also [`LITMUS`] and the [`EXAMPLES`]. They are
+/// built from the copy that contains the planted bugs.
 ///
 /// All programs are made in one build, because a build of one package alone would compile the checker and the shared
 /// dependencies with other features.
@@ -161,11 +196,12 @@ pub struct Programs {
 
 impl Programs {
     /// Returns the command that builds the programs and prints a JSON message for each.
-    pub fn build_command(checker: &str) -> Command {
-        let mut command = cargo();
+    pub fn build_command(copy: &Copy, checker: &str) -> Command {
+        let mut command = copy.cargo();
         command
             .args(["test", "--no-run", "--message-format=json-render-diagnostics"])
-            .args(["--profile", "loom", "--target-dir", &format!("target/{checker}"), "--lib"])
+            .args(["--profile", "loom", "--lib", "--target-dir"])
+            .arg(workspace().join("target").join(checker))
             .args(MODELLED.iter().flat_map(|of| ["-p", of.package]))
             .env("RUSTFLAGS", flags(checker));
         if checker == "loom" {
@@ -178,8 +214,8 @@ impl Programs {
     ///
     /// # Errors
     /// Fails if the build fails, or a program is missing in cargo's messages.
-    pub fn build(checker: &str) -> anyhow::Result<Self> {
-        let mut command = Self::build_command(checker);
+    pub fn build(copy: &Copy, checker: &str) -> anyhow::Result<Self> {
+        let mut command = Self::build_command(copy, checker);
         let output = command.stderr(Stdio::inherit()).output().context("cannot run cargo test")?;
         if !output.status.success() {
             bail!("the build for {checker}: {}", output.status);
@@ -460,7 +496,7 @@ fn panic_message(said: &str) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::{MODELLED, Outcome, Subject, loom_test, shuttle_test, workspace};
+    use super::{MODELLED, Outcome, Subject, checked_test, workspace};
     use std::path::Path;
     use std::process::Command;
 
@@ -474,13 +510,18 @@ mod tests {
     #[test]
     fn tutorial_commands_equal_the_model_commands() {
         let page = std::fs::read_to_string(workspace().join("sim/lab/README.md")).unwrap();
-        let loom = format!("{} -- ", typed("loom", &loom_test("uslab-lab")));
+        let loom = format!("{} -- ", typed("loom", &checked_test(None, "loom", "uslab-lab")));
+        let mut shuttle = checked_test(None, "shuttle", "uslab-lab");
+        shuttle.args(["--", "scenarios", "--nocapture", "--test-threads=2"]);
         // `tests/sim/story.rs` tests the last command.
         let story = "cargo uslab story story.json --html story.html".to_owned();
-        let others =
-            [typed("shuttle", &shuttle_test("uslab-lab")), "cargo test -p uslab-lab".to_owned(), story];
+        let others = [typed("shuttle", &shuttle), "cargo test -p uslab-lab".to_owned(), story];
         let commands: Vec<&str> = page.lines().filter_map(|line| line.strip_prefix("$ ")).collect();
-        let known = |command: &&str| command.contains(&loom) || others.iter().any(|other| other == command);
+        let known = |command: &&str| {
+            command.contains(&loom)
+                || command.contains("cargo planted loom uslab-lab ")
+                || others.iter().any(|other| other == command)
+        };
         let unknown: Vec<_> = commands.iter().filter(|command| !known(command)).collect();
         assert!(commands.len() >= 8 && unknown.is_empty(), "{unknown:#?}");
     }

@@ -15,7 +15,7 @@
 use anyhow::{Context, anyhow, ensure};
 use proc_macro2::{Delimiter, Group, Ident, Span, TokenStream, TokenTree};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::path::{Path, PathBuf};
 
@@ -160,8 +160,11 @@ impl fmt::Display for Site {
 pub struct Sources {
     /// All sites, in the order of the files' modules.
     pub sites: Vec<Site>,
-    /// The names of all planted bugs, including those in models.
-    pub planted: BTreeSet<String>,
+    /// The names of all statements that plant bugs, including those in models, and `true` for each that a shipping
+    /// build may compile.
+    pub planted: BTreeMap<String, bool>,
+    /// The names of all planted bugs that tables of scenarios name.
+    pub named: BTreeSet<String>,
 }
 
 impl Sources {
@@ -385,7 +388,7 @@ impl Attribute {
 fn cfg_value(name: &str, loom: bool) -> Option<bool> {
     match name {
         "loom" => Some(loom),
-        "test" | "doctest" | "shuttle" | "miri" | "uslab_models" | "uslab_control" | "uslab_fuzz"
+        "test" | "doctest" | "shuttle" | "miri" | "uslab_models" | "uslab_planted" | "uslab_fuzz"
         | "uslab_tsan" => Some(false),
         _ => None,
     }
@@ -583,7 +586,13 @@ impl Scan<'_> {
                     let bug = group.stream().into_iter().next();
                     let hides =
                         || anyhow!("{}: the name of a planted bug must be a literal", self.at(word.span()));
-                    self.sources.planted.insert(bug.as_ref().and_then(string).ok_or_else(hides)?);
+                    let bug = bug.as_ref().and_then(string).ok_or_else(hides)?;
+                    *self.sources.planted.entry(bug).or_default() |= place.guard.shipping;
+                }
+            }
+            ("scenarios", next) if is_punct(next, '!') => {
+                if let Some(TokenTree::Group(table)) = tokens.get(at + 2) {
+                    self.scenarios(table.stream());
                 }
             }
             ("is_planted", _) => ensure!(
@@ -612,6 +621,27 @@ impl Scan<'_> {
             ),
         }
         Ok(1)
+    }
+
+    /// Finds the planted bugs in a table of scenarios: the first arguments of the lines after a scenario's runs.
+    fn scenarios(&mut self, table: TokenStream) {
+        let groups = |tokens: TokenStream, wanted| {
+            let tokens: Vec<TokenTree> = tokens.into_iter().collect();
+            let group = |pair: &[TokenTree]| match pair {
+                [TokenTree::Ident(name), TokenTree::Group(group)] if group.delimiter() == wanted => {
+                    Some((name.to_string(), group.stream()))
+                }
+                _ => None,
+            };
+            tokens.windows(2).filter_map(group).collect::<Vec<_>>()
+        };
+        for (_, scenario) in groups(table, Delimiter::Brace) {
+            for (line, arguments) in groups(scenario, Delimiter::Parenthesis) {
+                if line != "loom" && line != "shuttle" {
+                    self.sources.named.extend(arguments.into_iter().next().as_ref().and_then(string));
+                }
+            }
+        }
     }
 
     fn module(
@@ -823,11 +853,14 @@ mod tests {
             }
             #[cfg(loom)] mod models { fn g() { planted!("third" => { planted!("fourth" => return); }); } }
             #[cfg(test)] mod tests { fn g() { planted!("first" => return); } }
+            sync::scenarios! { a { loom("no bug", ONE, a); #[cfg(loom)] bug("fifth", "P1", "no bug"); } }
         "#;
         let root = tempfile::tempdir().unwrap();
         std::fs::write(root.path().join("lib.rs"), text).unwrap();
         let sources = Sources::scan(root.path(), &["lib.rs"]).unwrap();
-        assert_eq!(sources.planted.iter().collect::<Vec<_>>(), ["first", "fourth", "second", "third"]);
+        let ships: Vec<_> = sources.planted.iter().map(|(bug, ships)| (&**bug, *ships)).collect();
+        assert_eq!(ships, [("first", true), ("fourth", false), ("second", true), ("third", false)]);
+        assert_eq!(sources.named.iter().collect::<Vec<_>>(), ["fifth"]);
         // The body of a planted bug also has orderings.
         assert_eq!(sources.sites.len(), 1);
     }

@@ -11,7 +11,7 @@ use super::regions::Regions;
 use crate::magazine::Magazine;
 use crate::region::{Class, Commit, Region};
 use crate::sync::Ordering::{Acquire, Relaxed, Release};
-use crate::sync::{planted, relax};
+use crate::sync::relax;
 use core::ptr::NonNull;
 
 /// Runs `f` with the region claimed. Returns `None` if the region is already claimed, or was never used.
@@ -21,11 +21,9 @@ fn claimed<R>(region: Region<'_>, f: impl FnOnce() -> R) -> Option<R> {
     if region.committed() == 0 {
         return None;
     }
-    planted!("a CPU's region is used without a claim" => return Some(f()));
     // Acquire: pairs with the Release that drops the claim, so this operation sees the previous operation's stores.
     region.claim().compare_exchange(0, 1, Acquire, Relaxed).ok()?;
     let result = f();
-    planted!("an operation does not release its claim" => return Some(result));
     // Release: pairs with the Acquire of the region's next claim, including a drain's claim.
     region.claim().store(0, Release);
     Some(result)
@@ -56,13 +54,6 @@ pub(crate) fn pop_batch(table: &impl Regions, class: Class, n: u32, into: &mut M
 /// Claims the region for a drain and runs `f` on it. Waits for the thread that holds the claim; this thread may be
 /// pre-empted. Drains may wait for a claim, unlike fast paths.
 pub(crate) fn run_claimed(region: Region<'_>, f: &mut dyn FnMut(Region<'_>)) {
-    planted!("a drain issues no fence" => return f(region));
-    planted!("a drain checks the claim without taking it" => {
-        while region.claim().load(Relaxed) != 0 {
-            relax();
-        }
-        return f(region);
-    });
     while claimed(region, || f(region)).is_none() {
         relax();
     }

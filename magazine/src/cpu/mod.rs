@@ -49,7 +49,7 @@ mod os;
 #[path = "threads.rs"]
 mod os;
 
-use crate::sync::{planted, thread_local};
+use crate::sync::thread_local;
 use core::cell::Cell;
 pub use mechanism::{MAX_CPUS, Mechanism};
 
@@ -217,7 +217,6 @@ impl Cpus {
         if self.nodes == 1 {
             return 0;
         }
-        planted!("a CPU beyond the table has a node" => return cpu * self.nodes / self.count);
         cpu.min(self.count - 1) * self.nodes / self.count
     }
     /// The CPU on which this thread runs, as a hint. The number may be stale, or at least [`count`](Self::count).

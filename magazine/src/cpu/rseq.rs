@@ -289,12 +289,9 @@ fn is_single_threaded() -> bool {
 /// Cost: nothing in a single-threaded process; otherwise 0.15 us if none of the process's threads is running, and 16 us
 /// if one is. The number of CPUs does not change the cost.
 pub(crate) fn fence(_: &impl Regions, cpus: impl Iterator<Item = u32>) -> bool {
-    if cfg!(uslab_control = "nobarrier") {
-        return true;
-    }
     let mut cpus = cpus.peekable();
     let Some(first) = cpus.next() else { return true };
-    let one = (cpus.peek().is_none() || cfg!(uslab_control = "onefence")).then_some(first);
+    let one = cpus.peek().is_none().then_some(first);
     #[cfg(test)]
     tests::FENCES.add(1);
     if is_single_threaded() {

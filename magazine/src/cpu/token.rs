@@ -17,7 +17,7 @@ use super::regions::{Regions, Words};
 use super::{Mechanism, current_cpu, step};
 use crate::magazine::Magazine;
 use crate::region::{Class, Commit, Region};
-use crate::sync::{MutexGuard, planted, thread_local};
+use crate::sync::{MutexGuard, thread_local};
 use core::cell::Cell;
 use core::ptr::NonNull;
 
@@ -65,11 +65,6 @@ fn token(table: &impl Regions, cpu: u32) -> Option<HeldToken<'_>> {
 }
 
 pub(crate) fn fence(table: &impl Regions, cpus: impl Iterator<Item = u32>) -> bool {
-    planted!("a drain issues no fence" => return true);
-    planted!("a drain of several CPUs fences one" => {
-        cpus.take(1).for_each(|cpu| drop(token(table, cpu)));
-        return true;
-    });
     if !SINGLE_THREADED.with(Cell::get) {
         cpus.for_each(|cpu| drop(token(table, cpu)));
     }
@@ -79,16 +74,6 @@ pub(crate) fn fence(table: &impl Regions, cpus: impl Iterator<Item = u32>) -> bo
 /// Runs `body` on the region of the CPU that the script selects, after an aborted attempt if the script has one.
 /// Returns `None` on a CPU without a region.
 fn section<R>(table: &impl Regions, words: Words, body: impl Fn(Region<'_>, Commit) -> R) -> Option<R> {
-    planted!("the region is read before the restartable section" => {
-        let stale = table.current(words, current_cpu())?;
-        let _running = token(table, step().0)?;
-        return Some(body(stale, Commit::Done));
-    });
-    planted!("the CPU number is read before the restartable section" => {
-        let before = current_cpu();
-        let _running = token(table, step().0)?;
-        return Some(body(table.current(words, before)?, Commit::Done));
-    });
     let (cpu, aborted_on) = step();
     if let Some(old) = aborted_on
         && let Some(_running) = token(table, old)
@@ -98,7 +83,6 @@ fn section<R>(table: &impl Regions, words: Words, body: impl Fn(Region<'_>, Comm
     }
     let running = token(table, cpu)?;
     let region = table.current(words, cpu)?;
-    planted!("section not armed" => drop(running));
     Some(body(region, Commit::Done))
 }
 
@@ -148,13 +132,5 @@ pub(crate) fn pop_batch(table: &impl Regions, _: PcpuPtr, class: Class, n: u32, 
         let mut batch = Magazine::new();
         region.pop_batch(class, n, &mut batch, commit).then_some(batch)
     };
-    planted!("the stack length is read before the restartable section" => {
-        let stale = section(table, Words::Always, |region, _| region.head(class));
-        let popped = section(table, Words::Always, |region, commit| {
-            stale.into_iter().for_each(|head| region.set_head(class, head));
-            pop(region, commit)
-        });
-        return popped.flatten().inspect(|batch| into.copy_from(batch)).is_some();
-    });
     section(table, Words::Always, pop).flatten().inspect(|batch| into.copy_from(batch)).is_some()
 }

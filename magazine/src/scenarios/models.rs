@@ -797,6 +797,7 @@ fn child_fails_on_purpose() {
 }
 
 /// Regression: libtest hid the trace, because it shows no output of a passing test.
+#[cfg_attr(not(uslab_planted), ignore = "needs planted bugs: cargo planted")]
 #[test]
 fn passing_test_of_a_planted_bug_prints_its_trace() {
     let mut command = std::process::Command::new(std::env::current_exe().unwrap());
@@ -808,6 +809,7 @@ fn passing_test_of_a_planted_bug_prints_its_trace() {
     assert!(printed.contains("every round in one place"), "{printed}");
 }
 
+#[cfg_attr(not(uslab_planted), ignore = "needs planted bugs: cargo planted")]
 #[test]
 fn failed_model_prints_a_repeatable_trace() {
     use std::process::Command;

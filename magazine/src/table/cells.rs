@@ -8,8 +8,8 @@ use crate::cpu::rseq::StaticWords;
 use crate::depot::{Block, Blocks};
 use crate::memory::Memory;
 use crate::region::{Cells, Class, PAGE, ROUND, Region};
+use crate::sync::AtomicUsize;
 use crate::sync::Ordering::{Acquire, Relaxed, Release};
-use crate::sync::{AtomicUsize, planted};
 use crate::tracepoints::Operation;
 use core::ops::Range;
 
@@ -25,7 +25,6 @@ impl Layout {
     pub(super) fn new(cpus: &Cpus, region: usize) -> Self {
         let cells = |cpu| {
             let cap = 0;
-            planted!("the empty region has capacity" => let cap = u32::from(cpu == cpus.count()));
             Cells::new(cpu, region / ROUND, cap)
         };
         Self {

@@ -7,7 +7,7 @@ use crate::cpu::{Mechanism, claimed, rseq};
 use crate::memory::Memory;
 use crate::region::{CLASSES, Class, LEN, Region};
 use crate::sync::Ordering::Relaxed;
-use crate::sync::{FirstPanic, MutexGuard, planted};
+use crate::sync::{FirstPanic, MutexGuard};
 use core::num::NonZeroU32;
 use core::ops::Range;
 use core::ptr::NonNull;
@@ -88,17 +88,12 @@ impl<M: Memory> Table<M> {
             return true;
         }
         let is_away = |cpu: &u32| self.is_away(*cpu);
-        planted!("a drain reads a stack before its fence" => {
-            cpus.clone().filter(is_away).filter_map(|cpu| self.region(cpu)).for_each(&mut *owned);
-        });
         let fenced = rseq::fence(self, cpus.clone().filter(is_away));
         if fenced { &self.done } else { &self.refused }.add(1);
         for cpu in cpus.filter(is_away) {
-            planted!("a drain restores a CPU word too early" => self.put_back(cpu));
             if let Some(region) = self.region(cpu).filter(|_| fenced) {
                 owned(region);
             }
-            planted!("a drain does not restore a CPU word" => continue);
             self.put_back(cpu);
         }
         self.record_absence(&since);
@@ -168,7 +163,6 @@ impl<M: Memory> Table<M> {
         let number = drain_number();
         {
             let _one_at_a_time = self.lock_drains();
-            planted!("a drain does not take the drain lock" => drop(_one_at_a_time));
             // SAFETY: this thread holds the lock of drains.
             unsafe {
                 classes.clone().for_each(|class| self.close(class, number));
@@ -244,7 +238,6 @@ impl<M: Memory> Table<M> {
     /// Returns `true` if the stack holds rounds and has served no operation since the last call of `see`.
     pub(crate) fn is_idle(region: Region<'_>, class: Class) -> bool {
         let head = region.head(class);
-        planted!("a reap takes busy stacks" => return head & LEN > 0);
         head & LEN > 0 && region.head_at_see(class) == head
     }
 
@@ -263,7 +256,6 @@ impl<M: Memory> Table<M> {
             // A class that is closed permanently must accept no rounds from now on, even if it is empty.
             DrainScope::All => classes.clone().any(|class| {
                 let closed = self.is_closed(class);
-                planted!("closing a class skips empty stacks" => let closed = false);
                 closed && region.is_open(class) || region.head(class) & LEN > 0
             }),
             DrainScope::Idle => {
@@ -324,7 +316,6 @@ impl<M: Memory> Table<M> {
             // SAFETY: the caller holds the lock of drains, by contract.
             unsafe { self.close_again(class) };
         } else {
-            planted!("drained rounds are lost to the next drain" => return);
             self.used(0..self.cpus.count()).for_each(|region| region.hand_over(class, before, number));
         }
     }
@@ -355,7 +346,6 @@ impl<M: Memory> Table<M> {
             *p -= 1;
             *p
         });
-        planted!("a stack opens while another drain holds it" => let left = 0);
         if left == 0 {
             // Relaxed: an operation that opens the stack later takes the lock of drains, which orders it after this
             // drain's reads.
@@ -365,20 +355,15 @@ impl<M: Memory> Table<M> {
 }
 
 /// Measures durations on systems with a clock. Web pages and models have no clock.
-struct Clock(#[cfg(not(any(loom, shuttle, target_family = "wasm")))] std::time::Instant);
+struct Clock(Option<std::time::Instant>);
 
 impl Clock {
     fn start() -> Self {
-        Self(
-            #[cfg(not(any(loom, shuttle, target_family = "wasm")))]
-            std::time::Instant::now(),
-        )
+        let exists = cfg!(not(any(loom, shuttle, target_family = "wasm")));
+        Self(exists.then(std::time::Instant::now))
     }
     fn nanoseconds(&self) -> u64 {
-        #[cfg(not(any(loom, shuttle, target_family = "wasm")))]
-        return self.0.elapsed().as_nanos() as u64;
-        #[cfg(any(loom, shuttle, target_family = "wasm"))]
-        0
+        self.0.map_or(0, |start| start.elapsed().as_nanos() as u64)
     }
 }
 

@@ -3,7 +3,7 @@
 use super::Table;
 use crate::memory::Memory;
 use crate::region::{CLASSES, LEN, Pages, Region};
-use crate::sync::{planted, tell};
+use crate::sync::tell;
 use core::ops::Range;
 
 impl<M: Memory> Table<M> {
@@ -25,20 +25,14 @@ impl<M: Memory> Table<M> {
             let drains = at.drains.with(|p| unsafe { *p });
             drained[class.index as usize] = drains > 0;
         }
-        planted!("a page is decommitted while its rounds are being flushed" => drained = [false; CLASSES as usize]);
         let in_use = |region: Region<'_>| self.pages_in_use(region, &drained);
         let idle = |region: Region<'_>| region.backed().difference(&in_use(region));
         let mut owned = |region: Region<'_>| {
             let (kept, backed) = (in_use(region), region.backed());
             for (class, at) in self.all().filter(|(_, at)| at.pages().any(|page| backed.has_page(page))) {
                 if !at.pages().any(|page| kept.has_page(page)) {
-                    planted!("a page is decommitted while its stacks are open" => {
-                        region.set_aside(class);
-                        continue;
-                    });
                     // The stack stays closed until this thread releases the lock of drains.
                     region.close(class);
-                    planted!("a decommit loses the operation counts of its stacks" => continue);
                     region.set_aside(class);
                 }
             }

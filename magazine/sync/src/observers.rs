@@ -9,7 +9,7 @@
 #![allow(clippy::missing_const_for_thread_local)]
 
 use crate::Ordering::{Acquire, Relaxed, Release};
-use crate::{AtomicU32, Counter, UnsafeCell, contain_panic, planted, thread_local};
+use crate::{AtomicU32, Counter, UnsafeCell, contain_panic, thread_local};
 use core::cell::Cell;
 use core::fmt;
 
@@ -120,7 +120,6 @@ impl<F: ?Sized> Observers<F> {
         slot.state.fetch_add(1, Relaxed);
         slot.close(if inside { REMOVER_LEFT } else { 0 });
         slot.leave();
-        planted!("dropping an observer does not wait for its calls" => return);
         if inside {
             return;
         }
@@ -203,7 +202,6 @@ impl<F: ?Sized> Slot<F> {
         let mut panicked = false;
         // Acquire: pairs with the Release in `add`, which follows the write of the function.
         let before = self.state.fetch_add(1, Acquire);
-        planted!("a closed observer is called" => let before = OPEN);
         if before & OPEN != 0 {
             // SAFETY: the slot was open when this call was counted, so the function stays until this call is uncounted.
             let call = || self.observer.with(|p| unsafe { (*p).as_deref() }.map(show));
@@ -244,13 +242,11 @@ impl<F: ?Sized> Slot<F> {
             {
                 state = now;
             }
-            planted!("an observer slot is freed during a call" => self.state.fetch_sub(1, Relaxed));
         }
     }
     /// The slot's state after the call that dropped the function ends. One atomic step ends the dropping call and frees
     /// the slot, so the slot's next owner inherits no count.
     fn after_dropping_call(state: u32) -> u32 {
-        planted!("an observer slot is freed during a call" => return state & !CLOSING);
         let done = match state & !(SLOT_RESERVED | OPEN | CLOSING | REMOVER_LEFT) {
             1 if state & REMOVER_LEFT == 0 => CLOSING,
             // A call that removes its own observer may set `REMOVER_LEFT` while the function is dropped.

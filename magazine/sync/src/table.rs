@@ -27,9 +27,13 @@
 /// The kind of run is any value with a method `run(name, function)`, such as a `Model`. Each later line of a scenario
 /// calls another method of the kind of run, with the function as the last argument. `Model` and `Schedules` have the
 /// method `bug`.
+///
+/// After `#![planted(NAME)]` at the top of the table, the bugs are planted only in builds with `--cfg NAME`: in other
+/// builds, the tests `planted` are ignored.
 #[macro_export]
 macro_rules! scenarios {
-    ($($(#[$doc:meta])* $name:ident { $($entry:tt)* })+) => { $(
+    (#![planted($only:ident)] $($scenarios:tt)*) => { $crate::scenarios! { @all [$only] $($scenarios)* } };
+    (@all $only:tt $($(#[$doc:meta])* $name:ident { $($entry:tt)* })+) => { $(
         $(#[$doc])*
         #[allow(unused_imports, reason = "a scenario may be for the other checker")]
         mod $name {
@@ -38,33 +42,37 @@ macro_rules! scenarios {
             use $crate::check::{Bound, Model};
             #[cfg(shuttle)]
             use $crate::schedule::Schedules;
-            $crate::scenarios! { @entry $($entry)* }
+            $crate::scenarios! { @entry $only $($entry)* }
         }
     )+ };
-    (@entry loom($($model:tt)*); shuttle($($schedules:tt)*); $($bugs:tt)*) => {
-        $crate::scenarios! { @entry loom($($model)*); $($bugs)* }
-        $crate::scenarios! { @entry shuttle($($schedules)*); $($bugs)* }
+    (@entry $only:tt loom($($model:tt)*); shuttle($($schedules:tt)*); $($bugs:tt)*) => {
+        $crate::scenarios! { @entry $only loom($($model)*); $($bugs)* }
+        $crate::scenarios! { @entry $only shuttle($($schedules)*); $($bugs)* }
     };
-    (@entry loom($($model:tt)*); $($bugs:tt)*) => {
+    (@entry $only:tt loom($($model:tt)*); $($bugs:tt)*) => {
         #[cfg(loom)]
-        $crate::scenarios! { @tests model ($($model)*) $($bugs)* }
+        $crate::scenarios! { @tests $only model ($($model)*) $($bugs)* }
     };
-    (@entry shuttle($($schedules:tt)*); $($bugs:tt)*) => {
+    (@entry $only:tt shuttle($($schedules:tt)*); $($bugs:tt)*) => {
         #[cfg(shuttle)]
-        $crate::scenarios! { @tests schedules ($($schedules)*) $($bugs)* }
+        $crate::scenarios! { @tests $only schedules ($($schedules)*) $($bugs)* }
     };
-    (@tests $test:ident ($name:expr, $by:expr, $f:expr $(,)?)) => {
+    (@tests $only:tt $test:ident ($name:expr, $by:expr, $f:expr $(,)?)) => {
         #[test]
         fn $test() {
             $by.run($name, $f);
         }
     };
-    (@tests $test:ident ($name:expr, $by:expr, $f:expr $(,)?)
-        $($(#[$only:meta])* $bug:ident($($planted:expr),+ $(,)?);)+) => {
-        $crate::scenarios! { @tests $test ($name, $by, $f) }
+    (@tests [$($only:ident)?] $test:ident ($name:expr, $by:expr, $f:expr $(,)?)
+        $($(#[$of:meta])* $bug:ident($($planted:expr),+ $(,)?);)+) => {
+        $crate::scenarios! { @tests [] $test ($name, $by, $f) }
         #[test]
+        $(#[cfg_attr(not($only), ignore = "the bugs are planted in other builds")])?
         fn planted() {
-            $($(#[$only])* $by.$bug($($planted),+, $f);)+
+            $($(#[$of])* $by.$bug($($planted),+, $f);)+
         }
+    };
+    ($($(#[$doc:meta])* $name:ident { $($entry:tt)* })+) => {
+        $crate::scenarios! { @all [] $($(#[$doc])* $name { $($entry)* })+ }
     };
 }

@@ -8,7 +8,6 @@ use std::sync::Arc;
 use uslab_buddy::Gfp;
 use uslab_magazine::Operation;
 use uslab_magazine::sync::Ordering::{Acquire, Relaxed};
-use uslab_magazine::sync::planted;
 use uslab_magazine::tracepoints::OperationKind;
 
 /// An account limits and counts the memory of several caches, for example of a tenant or a part of a program. An account is
@@ -104,7 +103,6 @@ impl Account {
         }
         // Taking each queue's lock makes a refused waiter notice the new limit: the waiter reads the limit afterwards, and
         // tries again.
-        planted!("raising a limit wakes no waiter" => return);
         self.core.of_account(&self.charges).for_each(|cache| cache.limit_changed());
     }
     /// Bytes of all slabs now, including slabs that are just being allocated.
@@ -162,7 +160,6 @@ impl Cache {
         let Some(charges) = &self.config.account else { return };
         // Acquire: pairs with the Release of `begin_wait`.
         charges.bytes.fetch_sub(bytes, Acquire);
-        planted!("returning a charge wakes no waiter" => return);
         if charges.is_waited_for() {
             self.core.of_account(charges).for_each(|cache| cache.let_grow());
         }
@@ -192,7 +189,6 @@ impl Core {
     }
     /// Closes the magazines of all caches of the account, for its waiters, and flushes their free objects.
     pub(super) fn close_account(&self, op: &Operation, charges: &Charges) {
-        planted!("other caches of an account are not reclaimed" => return);
         self.of_account(charges).for_each(|cache| cache.follow_account());
         self.shrink_account(op, charges);
     }

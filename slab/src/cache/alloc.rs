@@ -24,7 +24,6 @@ use core::mem::ManuallyDrop;
 use core::ptr::NonNull;
 use std::panic::resume_unwind;
 use uslab_buddy::Gfp;
-use uslab_magazine::sync::planted;
 use uslab_magazine::tracepoints::OperationKind;
 use uslab_magazine::{Operation, Supplier};
 
@@ -99,7 +98,6 @@ impl Supplier<Object> for SlabSupplier<'_> {
             return 0;
         }
         let refused = !self.is_waiter && self.cache.has_waiters();
-        planted!("an allocation overtakes waiters" => let refused = false);
         if refused {
             self.refusal.set(Some(self.cache.limit_error().into()));
             return 0;
@@ -314,7 +312,6 @@ impl Cache {
         }
         // Flush this cache's objects from other CPUs and from depots.
         if result.is_err() && self.config.per_cpu.holds() {
-            planted!("an allocation fails without draining other CPUs" => return result);
             self.shrink_magazines();
             self.flush_all(op);
             result = again();
@@ -363,9 +360,6 @@ impl Cache {
 
     /// Frees the empty slabs of other caches.
     fn reclaim_others(&self, op: &Operation) -> usize {
-        planted!("a node lock is held while reclaiming" => {
-            core::mem::forget(super::node::Node::lock_all(&self.nodes));
-        });
         self.core.reclaim(op, Some(self))
     }
 

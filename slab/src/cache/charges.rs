@@ -2,7 +2,7 @@
 
 use crate::error::AllocError;
 use uslab_magazine::sync::Ordering::{Relaxed, Release};
-use uslab_magazine::sync::{AtomicU32, AtomicUsize, Counter, planted};
+use uslab_magazine::sync::{AtomicU32, AtomicUsize, Counter};
 
 /// The charged bytes, limit and waiters of an account.
 #[derive(Debug)]
@@ -33,10 +33,6 @@ impl Charges {
         // Relaxed: the charge orders nothing about the slabs.
         let mut charged = self.bytes.load(Relaxed);
         while charged + bytes <= self.limit() {
-            planted!("an account is charged without an atomic update" => {
-                self.bytes.store(charged + bytes, Relaxed);
-                return Ok(());
-            });
             match self.bytes.compare_exchange_weak(charged, charged + bytes, Relaxed, Relaxed) {
                 Ok(_) => {
                     self.peak.max((charged + bytes) as u64);

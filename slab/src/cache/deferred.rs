@@ -9,7 +9,7 @@ use core::ptr::NonNull;
 use std::sync::Arc;
 #[cfg(not(loom))]
 use uslab_magazine::sync::Ordering::Acquire;
-use uslab_magazine::sync::{AtomicU64, Ordering::Relaxed, contain_panic, planted};
+use uslab_magazine::sync::{AtomicU64, Ordering::Relaxed, contain_panic};
 
 impl Cache {
     /// Increments `count`, the number of objects or slabs that wait for readers, before another object or slab waits.
@@ -18,7 +18,6 @@ impl Cache {
     pub(super) fn begin_grace(&self, count: &AtomicU64) {
         // Acquire: pairs with the Release of `has_in_grace`.
         let is_first = count.fetch_add(1, Acquire) == 0;
-        planted!("a new deferred free wakes no collector thread" => let is_first = false);
         if is_first {
             self.wake_threads();
         }
@@ -77,10 +76,6 @@ impl Core {
                 }
             }
         };
-        planted!("deferred frees do not wait for readers" => {
-            free();
-            return;
-        });
         after_grace(free);
     }
 }

@@ -22,7 +22,7 @@ use crate::debug::corruption::{Corruption, CorruptionKind};
 use crate::debug::harden::Hardened;
 use core::ptr::NonNull;
 use std::panic::resume_unwind;
-use uslab_magazine::sync::{MODEL, assert_unlocked, catch_panic, planted};
+use uslab_magazine::sync::{MODEL, assert_unlocked, catch_panic};
 use uslab_magazine::tracepoints::OperationKind;
 
 impl Cache {
@@ -100,10 +100,6 @@ impl Cache {
         // A running profile has closed the inlined path.
         let profiled = self.core.profiler.runs();
         if profiled {
-            planted!("a sample is removed after its object is freed" => {
-                self.push(object);
-                return self.core.note_free(object);
-            });
             // The profile must see the free before any other thread can have the object.
             self.core.note_free(object);
         // SAFETY: the cache keeps its layer in `parts`.
@@ -163,10 +159,6 @@ impl Cache {
     /// Runs the free hooks of an object, and then `take_back`. A panic of a reset is resumed after `take_back`.
     #[inline(always)]
     pub(super) fn on_free(&self, object: NonNull<u8>, take_back: impl FnOnce(&Self)) {
-        planted!("a tag is cleared after its object is freed" => {
-            take_back(self);
-            return self.checked.iter().for_each(|checked| _ = self.on_checked_free(checked, object));
-        });
         if self.config.check_frees && !self.check_and_mark_free(object) {
             return;
         }

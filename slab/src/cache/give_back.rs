@@ -7,7 +7,7 @@ use super::slabs::DESTRUCTING;
 use super::{Cache, Object};
 use crate::error::Busy;
 use core::cell::Cell;
-use uslab_magazine::sync::{planted, relax};
+use uslab_magazine::sync::relax;
 use uslab_magazine::tracepoints::OperationKind;
 use uslab_magazine::{Operation, Supplier};
 
@@ -105,7 +105,6 @@ impl Cache {
             self.reopen();
             Busy { live, aliases: 0 }
         });
-        planted!("destroying a cache does not wake its waiters" => return ended);
         // Waiters get the object, or the error.
         self.let_grow();
         ended
@@ -114,10 +113,6 @@ impl Cache {
     /// Closes the magazines of a cache without handles, so that later frees bypass them.
     pub(crate) fn close_magazines(&self) {
         self.flush_deferred();
-        planted!("dropping a cache does not close its magazines" => {
-            self.flush_all(&self.operation(OperationKind::Reclaim));
-            return;
-        });
         self.close_for_good();
         self.flush_all(&self.operation(OperationKind::Reclaim));
     }

@@ -45,7 +45,7 @@ use crate::memory::slab::Fill;
 use crate::memory::slab_memory::SlabMemory;
 use uslab_buddy::{Order, PAGE_SIZE, Pfn, frame::FrameList};
 use uslab_magazine::sync::fork::ForkMutex;
-use uslab_magazine::sync::{Counter, MutexGuard, Rank, planted, tell};
+use uslab_magazine::sync::{Counter, MutexGuard, Rank, tell};
 use uslab_magazine::tracepoints::Step;
 use uslab_magazine::{MAX_NODES, Operation};
 
@@ -365,10 +365,6 @@ impl Node {
         while taken < max
             && let Some((slab, before)) = lists.best()
         {
-            planted!("a slab is used in a later lock hold than it was chosen" => {
-                drop(lists);
-                lists = self.lists.lock();
-            });
             // SAFETY: the lock is held, and the slab is on a list of this node.
             unsafe {
                 let was = memory.slab(slab).fill();
@@ -445,10 +441,6 @@ impl Node {
             unsafe {
                 let slab = memory.slab(pfn);
                 let before = State::from(slab.fill());
-                planted!("a slab leaves its list in a later lock hold" => {
-                    drop(lists);
-                    lists = self.lists.lock();
-                });
                 // Objects that were allocated together are freed together, so that their slab moves once.
                 let of_slab = core::iter::from_fn(|| places.next_if(|place| place.slab == pfn));
                 let refused = |index| refused(ObjectIndex { slab: pfn, index });
@@ -521,12 +513,6 @@ impl Node {
                 let found = runs.pages();
                 // SAFETY: the lock is held, and the slab is on no list.
                 unsafe { lists.of(state).push_back(memory.frames(), slab) };
-                planted!("unused pages of a slab are discarded after unlocking" => {
-                    drop(lists);
-                    // SAFETY: violated on purpose, because another thread may take the objects.
-                    runs.for_each(|(first, pages)| unsafe { memory.discard(first, pages) });
-                    return found.into();
-                });
                 // SAFETY: by contract, free objects hold no other memory. No thread can take free objects before the lock is
                 // released.
                 runs.for_each(|(first, pages)| unsafe { memory.discard(first, pages) });
@@ -662,10 +648,6 @@ impl Node {
         if out > 0 {
             return Err((out - destructing, destructing));
         }
-        planted!("destroy closes a node without checking it again" => {
-            drop(all);
-            all = Self::lock_all(nodes);
-        });
         for lists in all.iter_mut().flatten() {
             lists.closed = true;
             lists.take_empty(memory, unlisted);
@@ -686,10 +668,6 @@ impl Node {
         if !out.has_room(full + partial, objects) {
             return false;
         }
-        planted!("room in a list is used in a later lock hold" => let lists = {
-            drop(lists);
-            self.lists.lock()
-        });
         for list in core::iter::once(&lists.full).chain(&lists.partial) {
             // SAFETY: the lock is held, which protects listed frames and their slabs.
             unsafe {

@@ -27,7 +27,7 @@ use super::refs::LastRelease;
 use super::{Cache, Owner};
 use core::ops::Deref;
 use std::sync::Arc;
-use uslab_magazine::sync::{abandoned, planted};
+use uslab_magazine::sync::abandoned;
 use uslab_magazine::tracepoints::OperationKind;
 
 impl Drop for Owner {
@@ -41,7 +41,6 @@ impl Drop for Owner {
         let mut refs = self.0.refs().0.lock();
         refs.end = LastRelease::Ownerless;
         refs.now.add(1);
-        planted!("two threads free one cache" => refs.now.sub(1));
         drop(refs);
         end_if_unused(&self.0);
     }
@@ -75,7 +74,6 @@ impl Drop for CacheRef {
         }
         let refs = self.0.refs().0.lock();
         let is_last = refs.now.get() <= 1;
-        planted!("the last user of a cache does not check for its end" => let is_last = false);
         if is_last && matches!(refs.end, LastRelease::Ownerless | LastRelease::Leaked(_)) {
             drop(refs);
             return end_if_unused(&self.0);
@@ -99,7 +97,6 @@ fn end_if_unused(cache: &Arc<Cache>) {
         let (references_so_far, is_leaked) = {
             let refs = cache.refs().0.lock();
             let visited = refs.now.get() > 1;
-            planted!("a cache is freed while a visitor uses its objects" => let visited = false);
             if visited {
                 // Objects that other threads are moving count as in use. The last of these threads ends the cache.
                 refs.leave();
@@ -118,7 +115,6 @@ fn end_if_unused(cache: &Arc<Cache>) {
         // Without handles, no more allocations can happen.
         cache.discard_empty(&cache.operation(OperationKind::Reclaim));
         let mut refs = cache.refs().0.lock();
-        planted!("a visitor that joins during the check is overlooked" => let references_so_far = refs.references_so_far);
         if refs.references_so_far == references_so_far {
             refs.leave();
             refs.end = LastRelease::Leaked(cache.clone());

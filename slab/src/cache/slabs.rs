@@ -17,7 +17,7 @@ use uslab_buddy::region::address_above;
 use uslab_buddy::{Gfp, Order, Pfn};
 use uslab_magazine::Operation;
 use uslab_magazine::sync::Ordering::{Acquire, Relaxed, Release};
-use uslab_magazine::sync::{assert_unlocked, catch_panic, contain_panic, planted, tell, thread_local};
+use uslab_magazine::sync::{assert_unlocked, catch_panic, contain_panic, tell, thread_local};
 #[cfg(any(not(loom), crossbeam_loom))]
 use uslab_magazine::tracepoints::OperationKind;
 use uslab_magazine::tracepoints::Step;
@@ -124,7 +124,6 @@ impl Cache {
                 }
             }
             if len < BATCH {
-                planted!("a free does not check for waiters" => return slabs);
                 self.serve(op);
                 if self.has_destructor() {
                     self.core.shed_objects();
@@ -167,17 +166,13 @@ impl Cache {
         let Some(ObjectIndex { slab, .. }) = places.first() else { return 0 };
         let (memory, mut unlisted) = (&self.core.memory, UnlistedSlabs::default());
         let node = &self.nodes[memory.pages.node_of(*slab) as usize];
-        let refused = |place| {
-            planted!("a shrink destructs objects that it has not taken" => return);
-            unreachable!("the caller must have taken {place:?}")
-        };
+        let refused = |place| unreachable!("the caller must have taken {place:?}");
         // SAFETY: the caller took the objects, so their bits are set and the slab is listed.
         unsafe {
             let stays = FreeOptions { slabs: self.min_partial, objects: back };
             node.free(op, memory, stays, places.iter().copied(), &mut unlisted, refused)
         };
         let slabs = self.release(op, unlisted);
-        planted!("freeing a destructed object wakes no waiter" => return slabs);
         self.serve(op);
         slabs
     }
@@ -207,11 +202,6 @@ impl Cache {
             let Some(slab) = node.take_constructed(&self.core.memory, state, &mut visits, put) else {
                 return slabs;
             };
-            planted!("a shrink destructs objects that it has not taken" => {
-                let places = indices[..taken].iter().map(|index| ObjectIndex { slab, index: usize::from(*index) });
-                // SAFETY: the objects were taken above, so their bits are set and the slab is listed.
-                unsafe { node.free(op, &self.core.memory, FreeOptions { slabs: usize::MAX, objects: FreedState::Constructed }, places, &mut UnlistedSlabs::default(), |_| ()) };
-            });
             for batch in indices[..taken].chunks(BATCH) {
                 let mut places = [ObjectIndex { slab, index: 0 }; BATCH];
                 for (place, index) in places.iter_mut().zip(batch) {
@@ -358,10 +348,6 @@ impl Cache {
             {
                 return Err(AllocError::CacheLimit { slabs: limit });
             }
-            planted!("a slab is charged without an atomic update" => {
-                self.counts.charge.store(charged + 1, Relaxed);
-                return Ok(());
-            });
             match self.counts.charge.compare_exchange_weak(charged, charged + 1, Relaxed, Relaxed) {
                 Ok(_) => return Ok(()),
                 Err(now) => charged = now,
@@ -372,7 +358,6 @@ impl Cache {
         // Acquire: pairs with the Release of `touch_charge`. The charge is reduced first, because notified waiters read it.
         self.counts.charge.fetch_sub(1, Acquire);
         self.uncharge_account(order.bytes());
-        planted!("releasing a slab's charge wakes no waiter" => return);
         self.let_grow();
     }
     /// Adds 0 to the charge for a waiter: a thread that decrements the charge later sees the waiter, and the waiter
@@ -401,10 +386,6 @@ impl Cache {
             && let Some(cache) = self.keep_alive()
         {
             assert_unlocked();
-            planted!("a slab is freed before its readers leave" => {
-                self.end_slab(op, slab).into_iter().for_each(|order| self.uncharge(order));
-                return;
-            });
             let pages = u64::from(self.core.memory.frames().frame(slab).state().order().pages());
             self.begin_grace(&self.counts.grace);
             self.counts.grace_pages.add(pages);
@@ -508,7 +489,6 @@ impl Cache {
         self.core.shed();
         self.counts.released.add(1);
         self.counts.pages.sub(u64::from(order.pages()));
-        planted!("a freed slab stays charged" => return None);
         Some(order)
     }
 }

@@ -68,7 +68,7 @@ use uslab_magazine::Operation;
 #[cfg(not(loom))]
 use uslab_magazine::sync::Ordering::Release;
 use uslab_magazine::sync::{
-    MutexGuard, Ordering::Relaxed, Parker, abandoned, assert_unlocked, contain_panic, planted,
+    MutexGuard, Ordering::Relaxed, Parker, abandoned, assert_unlocked, contain_panic,
 };
 use uslab_magazine::tracepoints::OperationKind;
 
@@ -143,7 +143,6 @@ impl Cache {
             account.into_iter().for_each(|account| account.end_wait());
         }
         let closed = is_waiting || account.is_some_and(|account| account.is_waited_for());
-        planted!("magazines stay open while a waiter waits" => let closed = false);
         // Relaxed: written under the lock, and only a hint to readers without the lock.
         if closed != waiters.closed.load(Relaxed) {
             waiters.closed.store(closed, Relaxed);
@@ -224,7 +223,6 @@ impl Cache {
     /// would get.
     fn call_in(&self) {
         let Queue { closings, called_in, .. } = *self.queue();
-        planted!("a new waiter does not wait for drained objects" => self.queue().called_in = closings);
         if called_in < closings {
             self.touch_charge();
             self.flush_deferred();
@@ -268,7 +266,6 @@ impl Cache {
     fn serve_one(&self, op: &Operation) -> Option<[Option<Waker>; 2]> {
         let mut queue = self.queue();
         let place = queue.served_waiters;
-        planted!("the newest waiter is served first" => let place = queue.entries.len().saturating_sub(1));
         queue.entries.get(place)?;
         let mut object = None;
         let (here, nodes) = (self.this_node(), self.nodes.len() as u32);
@@ -477,11 +474,9 @@ impl Cache {
         queue.served_waiters -= usize::from(object.is_some());
         let waker = self.settle(&mut queue);
         drop(queue);
-        planted!("the first waiter leaves without waking the next" => let waker = None);
         left.iter().for_each(|left| self.has_waited(left));
         wake(waker);
         quietly(|| drop(left));
-        planted!("a cancelled waiter keeps its object" => return);
         if let Some(Object(object)) = object {
             self.unreserve(object);
         }

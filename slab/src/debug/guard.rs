@@ -45,7 +45,7 @@ use core::ptr::NonNull;
 use uslab_buddy::region::{Region, Uncommitted};
 use uslab_buddy::{Backend, Faults, PAGE_SIZE};
 use uslab_magazine::sync::Ordering::{Acquire, Relaxed, Release};
-use uslab_magazine::sync::{AtomicU32, AtomicUsize, Counter, MODEL, UnsafeCell, planted};
+use uslab_magazine::sync::{AtomicU32, AtomicUsize, Counter, MODEL, UnsafeCell};
 
 /// State of a slot that was never used.
 const FREE: u32 = 0;
@@ -114,13 +114,6 @@ impl Slot {
     }
     /// Takes the slot from state `from` to `BUSY`, for this thread; returns `false` if the slot is in another state.
     fn take(&self, from: u32) -> bool {
-        planted!("a guard slot is taken without an atomic exchange" => {
-            let found = self.state.load(Relaxed) == from;
-            if found {
-                self.state.store(BUSY, Relaxed);
-            }
-            return found;
-        });
         // Acquire: pairs with the Release of `give`. Relaxed: a failed exchange reads nothing else.
         let taken = self.state.compare_exchange(from, BUSY, Acquire, Relaxed).is_ok();
         if taken {

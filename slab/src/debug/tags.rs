@@ -22,7 +22,7 @@ use uslab_buddy::region::{Backend, Reservation, Reserved};
 use uslab_buddy::{Order, PAGE_SIZE, Pfn};
 use uslab_magazine::Operation;
 use uslab_magazine::sync::Counter;
-use uslab_magazine::sync::{AtomicU8, Ordering::Relaxed, planted};
+use uslab_magazine::sync::{AtomicU8, Ordering::Relaxed};
 
 /// Number of bytes of the pages per tag: the size of the smallest object.
 const BYTES_PER_TAG: usize = crate::geometry::WORD;
@@ -130,11 +130,6 @@ impl Tags {
     #[must_use]
     pub(crate) fn clear(&self, object: NonNull<u8>, tag: u8) -> bool {
         let Some(byte) = self.at(object) else { return false };
-        planted!("a tag is cleared without an atomic exchange" => {
-            let out = byte.load(Relaxed) == tag;
-            byte.store(0, Relaxed);
-            return out;
-        });
         // Relaxed: the exchange only decides which free is valid. The next user gets the object from this thread.
         byte.compare_exchange(tag, 0, Relaxed, Relaxed).is_ok()
     }

@@ -31,7 +31,7 @@ use core::ops::Deref;
 use core::ptr::NonNull;
 use std::sync::Arc;
 use uslab_handle::{Generations, Handle, HandleError, Word};
-use uslab_magazine::sync::{MODEL, abandoned, planted};
+use uslab_magazine::sync::{MODEL, abandoned};
 
 /// An object, with the number that it keeps while it is constructed.
 struct NumberedObject<T> {
@@ -104,14 +104,6 @@ impl<T, W: Word, const GENERATION_BITS: u32> HandleCache<T, W, GENERATION_BITS> 
     ) -> Result<Handle<W, GENERATION_BITS>, HandleError<AllocError>> {
         let mut object = self.objects.alloc()?;
         let (number, generation) = self.number(&mut object)?;
-        planted!("an object is prepared while in use" => {
-            let handle = Handle::new(number, generation).ok_or(HandleError::Memory)?;
-            let entry = self.entry(handle).ok_or(HandleError::Memory)?;
-            entry.begin(object.into_raw().as_ptr().cast(), generation);
-            // SAFETY: this call allocated the object. With the planted bug, another thread may already hold the object.
-            prepare(unsafe { &mut (*entry.object().cast::<NumberedObject<T>>()).value });
-            return Ok(handle);
-        });
         prepare(&mut object.value);
         let (Some(entry), Some(handle)) = (self.numbers.entry(number), Handle::new(number, generation))
         else {

@@ -18,7 +18,7 @@
 use crate::error::AllocError;
 use core::ptr::{null_mut, slice_from_raw_parts_mut, without_provenance_mut};
 use uslab_handle::{Generations, HandleError};
-use uslab_magazine::sync::{AtomicPtr, AtomicU64, Mutex, Ordering::*, Rank, abandoned, planted, tell};
+use uslab_magazine::sync::{AtomicPtr, AtomicU64, Mutex, Ordering::*, Rank, abandoned, tell};
 
 /// Number of entries in the first segment; each following segment has twice as many.
 const FIRST: u64 = if cfg!(loom) { 1 } else { 64 };
@@ -98,9 +98,6 @@ impl Entry {
                     return true;
                 }
                 Err(now) => {
-                    planted!("a holder is counted without an atomic exchange" => {
-                        return self.hold(Self::generation(now));
-                    });
                     word = now;
                 }
             }
@@ -131,14 +128,10 @@ impl Entry {
             // Release: pairs with the Acquire in the `let_go` of the last holder, which may free the object.
             match self.word.compare_exchange(word, ended, AcqRel, Relaxed) {
                 Ok(_) => {
-                    planted!("a free does not wait for holders" => return Some(Some(LastReference)));
                     tell!("ends generation {generation}: {} holders", ended & HOLDERS);
                     return Some((ended & HOLDERS == 0).then_some(LastReference));
                 }
                 Err(now) => {
-                    planted!("a handle is freed without an atomic exchange" => {
-                        return Some((ended & HOLDERS == 0).then_some(LastReference));
-                    });
                     word = now;
                 }
             }
@@ -233,16 +226,11 @@ impl NumberTable {
                 self.extend(number)?;
                 continue;
             };
-            planted!("an object number is taken in a later lock hold" => {
-                drop(free);
-                free = self.free.lock();
-            });
             if free.head == 0 {
                 free.used += 1;
             } else {
                 free.head = entry.object().addr() as u64;
             }
-            planted!("an object number restarts its generation with a new object" => return Ok((number, 1)));
             // Free numbers have a generation left, because `give` retires a number after its last generation.
             return self.next(number).map(|generation| (number, generation)).ok_or(HandleError::Memory);
         }
@@ -251,7 +239,6 @@ impl NumberTable {
     /// Returns the next generation of an object's number; the caller owns the number. `None` if the generations are
     /// used up.
     pub(super) fn next(&self, number: u32) -> Option<u32> {
-        planted!("a freed object keeps its generation" => return Some(1));
         // Relaxed: the caller got the object from the thread that last changed the word.
         match Entry::generation(self.entry(number)?.word.load(Relaxed)) {
             0 => self.generations.first(self.last),

@@ -62,7 +62,7 @@ use uslab_buddy::region::{Backend, HugePages, Region, Reservation, Reserved, Unc
 use uslab_buddy::{Order, PAGE_SIZE};
 use uslab_magazine::sync::Ordering::Relaxed;
 use uslab_magazine::sync::fork::ForkMutex;
-use uslab_magazine::sync::{AtomicBool, Counter, Rank, planted};
+use uslab_magazine::sync::{AtomicBool, Counter, Rank};
 use uslab_magazine::{Operation, Paths};
 
 /// Maximum number of pieces: about as many mappings as Linux grants a process (`vm.max_map_count`).
@@ -432,10 +432,6 @@ impl Huge {
         let limit = self.limited.load(Relaxed).then(address_limit).flatten();
         let mut pieces = self.pieces.lock();
         let at = pieces.used.find(memory.addr().get())?;
-        planted!("a mapping is removed in a later lock hold" => {
-            drop(pieces);
-            pieces = self.pieces.lock();
-        });
         let piece = pieces.remove(at);
         pieces.frees += 1;
         if self.guard > 0 && limit.is_none() {

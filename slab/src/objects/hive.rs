@@ -9,7 +9,7 @@ use core::fmt;
 use core::marker::PhantomData;
 use core::ptr::NonNull;
 use uslab_buddy::Gfp;
-use uslab_magazine::sync::{FirstPanic, abandoned, planted, relax, unique};
+use uslab_magazine::sync::{FirstPanic, abandoned, relax, unique};
 
 /// Maximum number of retries, some seconds, before an iteration panics.
 const MAX_RETRIES: u32 = 1 << 20;
@@ -141,11 +141,9 @@ impl<T> Hive<T> {
         self.check_owner(&key);
         // SAFETY: the place was allocated from this cache, its value was moved out, and the key is consumed.
         let free = || unsafe { self.cache.free(key.value.cast()) };
-        planted!("a hive reads the value of a free place" => free());
         self.cache.touch(key.value.cast());
         // SAFETY: the key belongs to this hive, so its place holds a value. The value is moved out and the key consumed.
         let value = unsafe { key.value.read() };
-        planted!("a hive reads the value of a free place" => { self.len -= 1; self.stale = true; return value; });
         free();
         self.len -= 1;
         self.stale = true;
@@ -228,7 +226,6 @@ impl<T> Hive<T> {
             }
             self.cache.live_into(&mut self.live);
             self.stale = self.live.len() != self.len;
-            planted!("a hive treats any set bit as a value" => self.stale = false);
             if self.stale {
                 relax();
             }

@@ -9,9 +9,6 @@
 //! | [`fork`] | holding all locks across a fork |
 
 #[cfg(not(any(loom, shuttle)))]
-use crate::{process::global_alloc::Uslab, report::info::Info, subsystem::Subsystem};
-
-#[cfg(not(any(loom, shuttle)))]
 pub(crate) mod allocator;
 #[cfg(not(any(loom, shuttle)))]
 pub(crate) mod bootstrap;
@@ -25,10 +22,11 @@ pub mod options;
 #[doc(hidden)]
 pub use crate::reclaim::reaper::{OwnThread, are_alone};
 
-/// Statistics of the heaps that have started: `objects` (the global subsystem) and `malloc` (the subsystem of [`Uslab`]). The
-/// call does not start a heap, but allocates.
+/// Statistics of the heaps that have started: `objects` (the global subsystem) and `malloc` (the subsystem of
+/// [`Uslab`](global_alloc::Uslab)). The call does not start a heap, but allocates.
 #[cfg(not(any(loom, shuttle)))]
-pub fn heaps() -> Vec<(&'static str, Info)> {
+pub fn heaps() -> Vec<(&'static str, crate::report::info::Info)> {
+    use crate::{process::global_alloc::Uslab, subsystem::Subsystem};
     let objects = Subsystem::started().map(|subsystem| ("objects", subsystem.info()));
     objects.into_iter().chain(Uslab.info().map(|info| ("malloc", info))).collect()
 }

@@ -21,7 +21,7 @@ use core::fmt;
 use std::sync::Arc;
 use uslab_buddy::Gfp;
 use uslab_magazine::sync::fork::ForkMutex;
-use uslab_magazine::sync::{Contained, Rank, assert_unlocked, contain_panic, planted, thread_local};
+use uslab_magazine::sync::{Contained, Rank, assert_unlocked, contain_panic, thread_local};
 
 /// A callback that frees objects that can be recreated. See the [module](self).
 ///
@@ -159,7 +159,6 @@ impl Shrinkers {
             return 0;
         }
         let mut dropped = 0;
-        planted!("shrinkers run with the list lock held" => core::mem::forget(self.list().lock()));
         for entry in self.0.iter() {
             if cache == 0 || cache == entry.cache {
                 let asked = contain_panic(|| match entry.shrinker.count() {

@@ -4,9 +4,9 @@
 //! The models need another build (`--cfg loom`) than the tests, so one `cargo test` cannot run both. A model might fail
 //! to run without any error. The models therefore write one row each to a file, and this runner counts the rows.
 //!
-//! A planted bug might be searched for by no model. The names of all planted bugs are read from the sources. In this
-//! run, models must have caught each planted bug; if loom does not compile the code of a bug, schedules must have
-//! caught it.
+//! Models run in a copy of the sources that contains the planted bugs. A planted bug might be searched for by no model.
+//! In this run, models must have caught each planted bug; if loom does not compile the code of a bug, schedules must
+//! have caught it.
 //!
 //! All rows of models, planted bugs and schedules are kept for `check-claims`.
 //!
@@ -22,11 +22,11 @@ use std::time::Instant;
 use uslab_sync::shard::{Shard, Share, join_rows};
 use uslab_tests::claims::Runner;
 use uslab_tests::models::{
-    BUGS_LOOM_CANNOT_CHECK, EXAMPLES, Example, LITMUS, MODELLED, Modelled, OUTSIDE, Programs, field,
-    loom_test, rows,
+    BUGS_LOOM_CANNOT_CHECK, EXAMPLES, Example, LITMUS, MODELLED, Modelled, OUTSIDE, Programs, checked_test,
+    field, rows,
 };
+use uslab_tests::planted::{self, Copy};
 use uslab_tests::share::ShareArgs;
-use uslab_tests::source::Sources;
 use uslab_tests::{cargo, workspace};
 
 /// The number of cases of each property test (`PROPTEST_CASES` overrides it).
@@ -126,17 +126,18 @@ fn main() -> ExitCode {
     };
     totals.shard = shard;
     let rest = shard.is_none_or(|shard| shard.index() == 0);
+    let copy = if args.tests { None } else { totals.copy() };
     if !args.models && rest {
-        run_tests(&mut totals, !args.tests);
+        run_tests(&mut totals, copy.as_ref());
         for (what, [ran, _]) in [("the sweep of faults", totals.faults), ("the stress", totals.stress)] {
             if ran == 0 {
                 totals.broken.push(format!("{what} did not run"));
             }
         }
     }
-    if !args.tests {
-        run_models(&mut totals);
-        run_schedules(&mut totals);
+    if let Some(copy) = copy {
+        run_models(&copy, &mut totals);
+        run_schedules(&copy, &mut totals);
         if rest {
             models_need_loom(&mut totals);
         }
@@ -179,6 +180,11 @@ fn merge(shares: Vec<Share>, totals: &mut Totals) -> anyhow::Result<()> {
 impl Totals {
     fn good(&self) -> bool {
         self.failed == 0 && self.broken.is_empty()
+    }
+
+    /// Writes the copy that contains the planted bugs. Records a failure and returns `None` if that fails.
+    fn copy(&mut self) -> Option<Copy> {
+        Copy::planted().map_err(|error| self.broken.push(format!("{error:#}"))).ok()
     }
 
     /// Counts a row that the program `whose` has printed, and keeps the row.
@@ -276,7 +282,8 @@ fn run_quick(totals: &mut Totals) {
     }
     watch("unit tests", "", tests, totals);
     let [Modelled { package, least, .. }, ..] = MODELLED;
-    let mut models = loom_test(package);
+    let Some(copy) = totals.copy() else { return };
+    let mut models = checked_test(Some(&copy), "loom", package);
     models.arg("--");
     if std::env::var_os("BOUND").is_none() {
         models.env("BOUND", "1");
@@ -285,7 +292,8 @@ fn run_quick(totals: &mut Totals) {
     at_least(package, least, totals);
 }
 
-fn run_tests(totals: &mut Totals, models_follow: bool) {
+/// Runs the tests. Builds the models of `copy` while they run.
+fn run_tests(totals: &mut Totals, copy: Option<&Copy>) {
     let tests = || {
         let mut command = cargo();
         command.args(["test", "--workspace", "--no-fail-fast"]);
@@ -294,31 +302,32 @@ fn run_tests(totals: &mut Totals, models_follow: bool) {
         }
         command
     };
-    if !models_follow {
-        watch("tests", "", tests(), totals);
-    } else {
-        let mut build = tests();
-        build.arg("--no-run");
-        watch("the tests are built", "", build, totals);
-        // Models are built while tests wait for programs and for each other.
-        std::thread::scope(|scope| {
-            scope.spawn(build_models);
-            watch("tests", "", tests(), totals);
-        });
+    match copy {
+        None => watch("tests", "", tests(), totals),
+        Some(copy) => {
+            let mut build = tests();
+            build.arg("--no-run");
+            watch("the tests are built", "", build, totals);
+            // Models are built while tests wait for programs and for each other.
+            std::thread::scope(|scope| {
+                scope.spawn(|| build_models(copy));
+                watch("tests", "", tests(), totals);
+            });
+        }
     }
     watch(&format!("tests of {}", OUTSIDE.package), "", OUTSIDE.test(), totals);
 }
 
 /// Returns the two builds for a checker: the programs of this workspace, and the example crate outside it.
-fn builds(checker: &str) -> [Command; 2] {
+fn builds(copy: &Copy, checker: &str) -> [Command; 2] {
     let mut outside = OUTSIDE.checked_test(checker);
     outside.arg("--no-run");
-    [Programs::build_command(checker), outside]
+    [Programs::build_command(copy, checker), outside]
 }
 
 /// Builds the models at the lowest priority. If the build fails, the error is reported when the models are to run.
-fn build_models() {
-    for build in ["loom", "shuttle"].iter().flat_map(|checker| builds(checker)) {
+fn build_models(copy: &Copy) {
+    for build in ["loom", "shuttle"].iter().flat_map(|checker| builds(copy, checker)) {
         let mut nice = Command::new("nice");
         nice.args(["-n", "19"]).arg(build.get_program()).args(build.get_args());
         nice.envs(build.get_envs().filter_map(|(name, value)| Some((name, value?))));
@@ -328,16 +337,16 @@ fn build_models() {
 }
 
 /// Builds the programs for a checker. Records a failure and returns `None` if the build fails.
-fn programs(checker: &str, totals: &mut Totals) -> Option<Programs> {
+fn programs(copy: &Copy, checker: &str, totals: &mut Totals) -> Option<Programs> {
     println!("== the build for {checker}");
     let begun = Instant::now();
-    let built = Programs::build(checker);
+    let built = Programs::build(copy, checker);
     println!("== the build for {checker}: {:.0?}", begun.elapsed());
     built.map_err(|error| totals.broken.push(format!("{error:#}"))).ok()
 }
 
-fn run_models(totals: &mut Totals) {
-    let Some(programs) = programs("loom", totals) else { return };
+fn run_models(copy: &Copy, totals: &mut Totals) {
+    let Some(programs) = programs(copy, "loom", totals) else { return };
     for Modelled { package, .. } in MODELLED {
         count_models(package, programs.run(package), totals);
     }
@@ -398,9 +407,9 @@ fn count_models(what: &str, mut command: Command, totals: &mut Totals) {
 
 /// Records a failure if no model caught a planted bug.
 fn every_planted_bug_is_caught(totals: &mut Totals) {
-    match Sources::scan(workspace(), &MODELLED.map(|modelled| modelled.lib)) {
-        Ok(sources) => {
-            let missed = sources.planted.difference(&totals.caught);
+    match planted::names() {
+        Ok(names) => {
+            let missed = names.difference(&totals.caught);
             let missed = missed.filter(|bug| {
                 !BUGS_LOOM_CANNOT_CHECK.contains(&&***bug) || !totals.caught_by_schedules.contains(*bug)
             });
@@ -411,8 +420,8 @@ fn every_planted_bug_is_caught(totals: &mut Totals) {
 }
 
 /// Runs random and PCT schedules of larger scenarios, under shuttle.
-fn run_schedules(totals: &mut Totals) {
-    let Some(programs) = programs("shuttle", totals) else { return };
+fn run_schedules(copy: &Copy, totals: &mut Totals) {
+    let Some(programs) = programs(copy, "shuttle", totals) else { return };
     let inside = MODELLED.map(|Modelled { package, .. }| {
         let mut command = programs.run(package);
         command.arg("scenarios");

@@ -119,24 +119,12 @@ macro_rules! section { ([$($body:tt)*] [$($operands:tt)*]) => {
         "add x17, x17, {area}",
         "adrp x16, 66b",
         "add x16, x16, :lo12:66b",
-        #[cfg(not(uslab_control = "unarmed"))]
         "str x16, [x17, {rseq_cs}]",
         "2: ldr w16, [x17, {cpu_id}]",
         "ldr x16, [{words}, w16, sxtw 3]",
         "add x16, x16, {stack}",
         "ldr {w}, [x16]",                                  // len:16 | ops:48
-        // A planted bug delays the section, so that a drain runs between the load and the commit.
-        #[cfg(any(uslab_control = "wide", uslab_control = "nobarrier", uslab_control = "onefence"))]
-        "mov w17, 10000",
-        #[cfg(any(uslab_control = "wide", uslab_control = "nobarrier", uslab_control = "onefence"))]
-        "7: yield",
-        #[cfg(any(uslab_control = "wide", uslab_control = "nobarrier", uslab_control = "onefence"))]
-        "subs w17, w17, 1",
-        #[cfg(any(uslab_control = "wide", uslab_control = "nobarrier", uslab_control = "onefence"))]
-        "b.ne 7b",
         $($body)*
-        // Names the operands that a planted bug leaves unused.
-        "// {rseq_cs}",
         aborts = sym ABORTS,
         rseq_cs = const RSEQ_CS,
         cpu_id = const CPU_ID,
@@ -157,8 +145,6 @@ impl PcpuPtr {
         // `area` is the offset of this thread's `struct rseq`, or of its scratch area.
         unsafe {
             section!([
-                #[cfg(uslab_control = "clobber")]
-                "mov {stack}, {w}",
                 "add x17, x16, {w:w}, uxth 3",
                 "ldr {round}, [x17, {null}]",
                 "cbz {round}, 3f",                                // the null word below the stack
@@ -170,10 +156,7 @@ impl PcpuPtr {
                 round = out(reg) round,
                 words = in(reg) self.words.as_ptr(), area = in(reg) self.area,
                 null = const NULL, op = const OP,
-                #[cfg(not(uslab_control = "clobber"))]
                 stack = in(reg) u64::from(class.stack),
-                #[cfg(uslab_control = "clobber")]
-                stack = inout(reg) u64::from(class.stack) => _,
                 options(nostack)
             ]);
         }
@@ -253,18 +236,12 @@ impl PcpuPtr {
                 "8: add x17, x16, x17, lsl 3",
                 "add x17, x17, {place}",
                 "mov {x}, 0",
-                #[cfg(uslab_control = "earlycommit")]
-                "add {w}, {w}, {count}",
-                #[cfg(uslab_control = "earlycommit")]
-                "str {w}, [x16]",
                 "9: ldr {end}, [{rounds}, {x}, lsl 3]",
                 "str {end}, [x17, {x}, lsl 3]",
                 "add {x}, {x}, 1",
                 "cmp {x}, {count}",
                 "b.lo 9b",
-                #[cfg(not(uslab_control = "earlycommit"))]
                 "add {w}, {w}, {count}",
-                #[cfg(not(uslab_control = "earlycommit"))]
                 "str {w}, [x16]", // commit
                 "3:",
             ] [

@@ -76,25 +76,13 @@ macro_rules! section { ([$($body:tt)*] [$($operands:tt)*]) => {
         "jmp 5f",
         ".popsection",
         "5: lea {t}, [rip + 66b]",
-        #[cfg(not(uslab_control = "unarmed"))]
         "mov qword ptr fs:[{area} + {rseq_cs}], {t}",
         "2: movsxd {t}, dword ptr fs:[{area} + {cpu_id}]",
         "mov {t}, qword ptr [{words} + {t}*8]",
         "add {t}, {stack}",
         "mov {w}, qword ptr [{t}]",                        // len:16 | ops:48
-        // A planted bug delays the section, so that a drain runs between the load and the commit.
-        #[cfg(any(uslab_control = "wide", uslab_control = "nobarrier", uslab_control = "onefence"))]
-        "mov {n:e}, 100",
-        #[cfg(any(uslab_control = "wide", uslab_control = "nobarrier", uslab_control = "onefence"))]
-        "7: pause",
-        #[cfg(any(uslab_control = "wide", uslab_control = "nobarrier", uslab_control = "onefence"))]
-        "dec {n:e}",
-        #[cfg(any(uslab_control = "wide", uslab_control = "nobarrier", uslab_control = "onefence"))]
-        "jnz 7b",
         "movzx {n:e}, {w:x}",
         $($body)*
-        // Names the operands that a planted bug leaves unused.
-        "# {rseq_cs}",
         aborts = sym ABORTS,
         rseq_cs = const RSEQ_CS,
         cpu_id = const CPU_ID,
@@ -115,8 +103,6 @@ impl PcpuPtr {
         // `area` is the offset of this thread's `struct rseq`, or of its scratch area.
         unsafe {
             section!([
-                #[cfg(uslab_control = "clobber")]
-                "mov {stack}, {n}",
                 "mov {round}, qword ptr [{t} + {n}*8 + {null}]",
                 "test {round}, {round}",
                 "jz 3f",                                          // the null word below the stack
@@ -127,10 +113,7 @@ impl PcpuPtr {
                 round = out(reg) round,
                 words = in(reg) self.words.as_ptr(), area = in(reg) self.area,
                 null = const NULL,
-                #[cfg(not(uslab_control = "clobber"))]
                 stack = in(reg) u64::from(class.stack),
-                #[cfg(uslab_control = "clobber")]
-                stack = inout(reg) u64::from(class.stack) => _,
                 one = const OP - 1,
                 options(nostack)
             ]);
@@ -203,18 +186,12 @@ impl PcpuPtr {
                 "mov dword ptr [{t} - {at}], {cap:e}",            // survives an abort
                 "8: lea {n}, [{t} + {n}*8 + {place}]",
                 "xor {x:e}, {x:e}",
-                #[cfg(uslab_control = "earlycommit")]
-                "add {w}, {count}",
-                #[cfg(uslab_control = "earlycommit")]
-                "mov qword ptr [{t}], {w}",
                 "9: mov {end}, qword ptr [{rounds} + {x}*8]",
                 "mov qword ptr [{n} + {x}*8], {end}",
                 "inc {x}",
                 "cmp {x}, {count}",
                 "jb 9b",
-                #[cfg(not(uslab_control = "earlycommit"))]
                 "add {w}, {count}",
-                #[cfg(not(uslab_control = "earlycommit"))]
                 "mov qword ptr [{t}], {w}", // commit
                 "3:",
             ] [

@@ -96,6 +96,8 @@ fn observer_drops_itself() {
 }
 
 crate::scenarios! {
+    #![planted(uslab_planted)]
+
     an_observer_comes_and_goes_beside_a_call {
         loom("observer comes and goes", Model::new(Bound::Preemptions(3), 7000), observer);
         bug("a closed observer is called", "observers", "Causality violation");

@@ -2,7 +2,7 @@
 
 use super::magazine::{CpuCache, Magazine};
 use super::{Round, Sizes};
-use uslab_magazine::sync::{Mutex, MutexGuard, Rank, planted, tell};
+use uslab_magazine::sync::{Mutex, MutexGuard, Rank, tell};
 
 /// One of the depot's two lists.
 #[derive(Clone, Copy, Debug)]
@@ -32,7 +32,6 @@ impl<T> Default for List<T> {
 impl<T> List<T> {
     fn take(&mut self) -> Option<Magazine<T>> {
         let magazine = self.magazines.pop()?;
-        planted!("the working set ignores taken magazines" => return Some(magazine));
         self.least = self.least.min(self.magazines.len());
         Some(magazine)
     }
@@ -44,7 +43,6 @@ impl<T> List<T> {
     /// stack.
     pub(super) fn reap(&mut self) -> Vec<Magazine<T>> {
         let surplus = self.least.min(self.least_before);
-        planted!("a reap frees the working set" => let surplus = self.least);
         self.least -= surplus;
         self.least_before = self.least_before.saturating_sub(surplus);
         self.magazines.drain(..surplus).collect()
@@ -73,7 +71,6 @@ impl<T> Stock<T> {
             "the depot keeps full and empty magazines only"
         );
         let current = magazine.size == self.size;
-        planted!("a depot restores an old magazine size" => let current = magazine.size > 0);
         if !magazine.is_empty() {
             self.full.magazines.push(magazine);
         } else if current {
@@ -127,7 +124,6 @@ impl<T: Round> Depot<T> {
         };
         let Some(fresh) = list.take() else { return Err(stock.size) };
         let previous = cpu.load(fresh);
-        planted!("an exchange loses the previous magazine" => let previous = Magazine::default());
         stock.put(previous);
         stock.exchanges += 1;
         tell!(stock => "exchanges at the depot: neither of its magazines can serve");

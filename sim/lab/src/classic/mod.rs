@@ -69,7 +69,7 @@ pub use stats::{MagazineStats, Stats};
 use depot::{Depot, Fill};
 use magazine::{CpuCache, Magazine};
 use uslab_magazine::Cpus;
-use uslab_magazine::sync::{Counter, Mutex, MutexGuard, Rank, abandoned, assert_unlocked, planted, tell};
+use uslab_magazine::sync::{Counter, Mutex, MutexGuard, Rank, abandoned, assert_unlocked, tell};
 
 /// A round, which magazines hold: a pointer, a page number, or anything else that may be sent to another thread.
 /// `Debug` is required for traces of failures.
@@ -185,7 +185,6 @@ impl<T: Round, S: Slab<T>> Cache<T, S> {
         // No object is taken ahead of need: magazines are filled only by frees (section 3.3).
         drop(cpu);
         assert_unlocked();
-        planted!("a refused allocation is counted" => self.slab_allocs.add(1));
         let round = self.slab.alloc()?;
         self.slab_allocs.add(1);
         tell!("allocates object {round:?} from the slab layer: the depot has no full magazine");
@@ -221,17 +220,9 @@ impl<T: Round, S: Slab<T>> Cache<T, S> {
             tell!("makes a magazine of {size}: the depot has no empty one");
             // The CPU may have been used since, or this thread may be on another CPU. So the loop starts again with one more
             // magazine in the depot, where another CPU may find it first.
-            planted!("a new magazine is loaded without checking the CPU again" => {
-                cpu = self.this_cpu();
-                let previous = cpu.load(fresh);
-                tell!(cpu => "loads the new magazine");
-                self.depot.lock().put(previous);
-                continue;
-            });
             self.depot.lock().put(fresh);
             cpu = self.this_cpu();
         }
-        planted!("a refused magazine allocation loses the round" => return);
         self.slab_frees.add(1);
         tell!("frees {round:?} to the slab layer: there is no memory for a magazine");
         self.slab.free(round);
@@ -267,18 +258,9 @@ impl<T: Round, S: Slab<T>> Cache<T, S> {
             let mut cpu = cpu.0.lock();
             let magazines = cpu.unload();
             tell!(cpu => "drains a CPU");
-            planted!("a drain skips the previous magazine" => let magazines = {
-                let [loaded, previous] = magazines;
-                [loaded, core::mem::replace(&mut cpu.previous, previous)]
-            });
-            planted!("a drain frees objects with a CPU lock held" => {
-                self.flush(magazines);
-                continue;
-            });
             drop(cpu);
             self.flush(magazines);
         }
-        planted!("a drain skips the depot" => return);
         let mut stock = self.depot.lock();
         let lists = [core::mem::take(&mut stock.full), core::mem::take(&mut stock.empty)];
         tell!(stock => "drains the depot");

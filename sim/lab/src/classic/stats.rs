@@ -2,7 +2,6 @@
 
 use super::magazine::Magazine;
 use super::{Cache, PerCpu, Round, Slab};
-use uslab_magazine::sync::planted;
 
 /// The counts since the creation of the cache, and the current place of every round. While no other thread uses the
 /// cache, the counts are exact; otherwise, they are read from one CPU after the other.
@@ -54,7 +53,6 @@ impl<T: Round, S: Slab<T>> Cache<T, S> {
         let mut stats = Stats::default();
         // A thread that exchanges holds its CPU's lock and requests the depot's. With the opposite order here, both would wait
         // for ever.
-        planted!("statistics lock the depot first" => core::mem::forget(self.depot.lock()));
         for PerCpu(cpu) in &self.per_cpu {
             let cpu = cpu.lock();
             stats.cpu_allocs += cpu.allocs;

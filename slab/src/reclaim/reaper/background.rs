@@ -27,7 +27,7 @@ use std::time::Duration;
 use uslab_magazine::sync::Ordering::{Acquire, Relaxed, Release};
 use uslab_magazine::sync::thread::{Thread, current, park_timeout};
 use uslab_magazine::sync::unseen::AtomicU64;
-use uslab_magazine::sync::{AtomicPtr, AtomicU32, Counter, Fixed, MODEL, contain_panic, planted};
+use uslab_magazine::sync::{AtomicPtr, AtomicU32, Counter, Fixed, MODEL, contain_panic};
 
 /// Bytes of committed pages and mappings above 4 MiB at which a subsystem starts its thread. A smaller subsystem is not
 /// worth a thread.
@@ -197,7 +197,6 @@ impl Background {
 
     /// Starts or wakes the reaper thread, for a waiter that the next interval may serve.
     pub(crate) fn start_or_wake(&self) {
-        planted!("a waiter at a limit does not wake the reaper" => return);
         // A waiter gets a reaper however small the subsystem is.
         self.start_now();
         self.wake();
@@ -269,7 +268,6 @@ fn run(weak: &Weak<dyn Reap>) {
             // Relaxed: the locks of the zones and of mappings order the store. A free is either counted below, or takes
             // its lock afterwards and then sees that the thread sleeps.
             own.state.store(Asleep as u32, Relaxed);
-            planted!("the reaper sleeps without checking for work again" => seen = core.changes());
             if core.changes() != seen {
                 own.state.store(Running as u32, Relaxed);
             }

@@ -13,6 +13,7 @@ use std::process::Output;
 use uslab_tests::jobs::errors;
 use uslab_tests::mutate::{Mutant, Mutated, SWITCH, Switched};
 use uslab_tests::share::{compiler, counts, tracked};
+use uslab_tests::tree::mirror;
 use uslab_tests::{cargo_in, workspace};
 
 /// The mutated workspace.
@@ -50,33 +51,6 @@ pub(crate) fn sources(args: &Args, mut of: Subjects, files: &[String]) -> anyhow
     }
     let copy = workspace().join(if of.own { "target/mutants/tree" } else { "target/mutants/others/tree" });
     Ok(Tree { of, copy, files: mutated, left_out: HashSet::new() })
-}
-
-/// Makes `folder` contain exactly these files with these texts. Unchanged files are not written, so they are not built
-/// again.
-fn mirror(folder: &Path, files: &BTreeMap<PathBuf, Vec<u8>>) -> anyhow::Result<()> {
-    for (name, text) in files {
-        let path = folder.join(name);
-        if fs::read(&path).is_ok_and(|old| old == *text) {
-            continue;
-        }
-        if let Some(parent) = path.parent() {
-            fs::create_dir_all(parent).with_context(|| parent.display().to_string())?;
-        }
-        fs::write(&path, text).with_context(|| path.display().to_string())?;
-    }
-    let mut folders = vec![folder.to_owned()];
-    while let Some(inner) = folders.pop() {
-        for entry in fs::read_dir(&inner).with_context(|| inner.display().to_string())? {
-            let (path, kind) = entry.and_then(|entry| Ok((entry.path(), entry.file_type()?)))?;
-            if kind.is_dir() {
-                folders.push(path);
-            } else if !path.strip_prefix(folder).is_ok_and(|name| files.contains_key(name)) {
-                fs::remove_file(&path).with_context(|| path.display().to_string())?;
-            }
-        }
-    }
-    Ok(())
 }
 
 /// The `RUSTFLAGS` of builds without models. The manifest of the integration tests has dependencies that only other
@@ -197,23 +171,5 @@ impl Tree {
     pub(crate) fn mutants(&self) -> impl Iterator<Item = &Mutant> {
         let all = self.files.values().flat_map(|(made, _)| &made.mutants);
         all.filter(|mutant| !self.left_out.contains(&mutant.number))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn files_removed_from_git_disappear_from_the_copy() {
-        let folder = tempfile::tempdir().unwrap();
-        let files = |names: &[&str]| -> BTreeMap<PathBuf, Vec<u8>> {
-            names.iter().map(|name| (PathBuf::from(name), name.as_bytes().to_vec())).collect()
-        };
-        mirror(folder.path(), &files(&["bin/a.rs", "b.rs"])).unwrap();
-        mirror(folder.path(), &files(&["bin/a/main.rs", "b.rs"])).unwrap();
-        assert!(!folder.path().join("bin/a.rs").exists());
-        assert_eq!(fs::read_to_string(folder.path().join("bin/a/main.rs")).unwrap(), "bin/a/main.rs");
-        assert_eq!(fs::read_to_string(folder.path().join("b.rs")).unwrap(), "b.rs");
     }
 }

@@ -36,6 +36,8 @@ const RUNS: Schedules = Schedules(5000);
 const OBJECT_IN_ONE_PLACE: &str = "each object is in one place";
 
 uslab_magazine::sync::scenarios! {
+    #![planted(uslab_planted)]
+
     two_threads_of_one_cpu {
         loom("C1: two threads of one CPU", Model::new(ALL, 11), models::one_cpu);
     }

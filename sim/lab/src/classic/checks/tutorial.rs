@@ -8,6 +8,8 @@ const PAGE: &str = include_str!("../../../README.md");
 /// The beginning that all commands share that run tests under loom.
 const LOOM: &str =
     "RUSTFLAGS=\"--cfg loom\" cargo test --profile loom --target-dir target/loom -p uslab-lab --lib -- ";
+/// The beginning of commands that run tests of planted bugs.
+const PLANTED: &str = "cargo planted loom uslab-lab ";
 
 /// Returns the README's fenced code blocks of a language.
 fn blocks(language: &str) -> impl Iterator<Item = &'static str> {
@@ -35,12 +37,16 @@ fn output_without_times(output: &str) -> String {
     said
 }
 
+#[cfg_attr(not(uslab_planted), ignore = "needs planted bugs: cargo planted")]
 #[test]
 fn tutorial_shows_the_output_of_every_command() {
     let mut shown_rows = 0;
     for block in blocks("console") {
         let (command, shown) = block.split_once('\n').unwrap();
-        let Some((variables, arguments)) = command.strip_prefix("$ ").unwrap().split_once(LOOM) else {
+        let command = command.strip_prefix("$ ").unwrap();
+        let of_bug = || command.split_once(PLANTED).map(|(set, test)| (set, format!("{test} --nocapture")));
+        let of_model = command.split_once(LOOM).map(|(set, test)| (set, test.to_owned()));
+        let Some((variables, arguments)) = of_model.or_else(of_bug) else {
             assert_eq!(shown, "", "{command}: no test compares its output");
             continue;
         };
@@ -62,6 +68,7 @@ fn tutorial_shows_the_output_of_every_command() {
 }
 
 /// The command `uslab story` reads this format, and the tests of this command read the stored file.
+#[cfg_attr(not(uslab_planted), ignore = "needs planted bugs: cargo planted")]
 #[test]
 fn stored_counterexample_is_current() {
     let program = std::env::current_exe().unwrap();
@@ -73,7 +80,8 @@ fn stored_counterexample_is_current() {
     let told = std::fs::read_to_string(json).unwrap();
     let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../data/story.json");
     if std::env::var_os("WRITE").is_some() {
-        std::fs::write(file, &told).unwrap();
+        // This test runs in the copy that contains the planted bugs.
+        std::fs::write(file.replace("/target/planted/bugs/", "/"), &told).unwrap();
     }
     let kept = std::fs::read_to_string(file).unwrap();
     assert!(told == kept, "sim/data/story.json: this test with WRITE=1 writes it");
@@ -81,9 +89,10 @@ fn stored_counterexample_is_current() {
 
 #[test]
 fn tutorial_quotes_the_current_code() {
-    let sources = [include_str!("../mod.rs"), include_str!("models.rs")];
+    let sources = [include_str!("../mod.rs"), include_str!("models.rs"), include_str!("planted.toml")];
     let found = |block: &str| sources.iter().any(|source| source.contains(block));
+    let quoted = || blocks("rust").chain(blocks("toml"));
     let (all, missing): (Vec<&str>, Vec<&str>) =
-        (blocks("rust").collect(), blocks("rust").filter(|b| !found(b)).collect());
+        (quoted().collect(), quoted().filter(|b| !found(b)).collect());
     assert!(all.len() >= 5 && missing.is_empty(), "{missing:?}");
 }

@@ -1,0 +1,82 @@
+//! Copies of a workspace's files.
+
+use anyhow::Context;
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Returns all files of a workspace, relative to its root, except hidden files and build results.
+///
+/// # Errors
+/// Fails if a folder cannot be read.
+pub fn files(root: &Path) -> anyhow::Result<Vec<PathBuf>> {
+    let (mut found, mut folders) = (vec![], vec![PathBuf::new()]);
+    while let Some(inner) = folders.pop() {
+        for entry in fs::read_dir(root.join(&inner)).with_context(|| inner.display().to_string())? {
+            let entry = entry?;
+            let name = entry.file_name();
+            let apart =
+                name.as_encoded_bytes().starts_with(b".") || name == "target" || name == "node_modules";
+            let (path, kind) = (inner.join(&name), entry.file_type()?);
+            if kind.is_dir() && !apart {
+                folders.push(path);
+            } else if kind.is_file() && !apart {
+                found.push(path);
+            }
+        }
+    }
+    Ok(found)
+}
+
+/// Makes `folder` contain exactly these files with these texts. Unchanged files are not written, so they are not built
+/// again.
+///
+/// # Errors
+/// Fails if a file cannot be read, written or removed.
+pub fn mirror(folder: &Path, files: &BTreeMap<PathBuf, Vec<u8>>) -> anyhow::Result<()> {
+    for (name, text) in files {
+        let path = folder.join(name);
+        if fs::read(&path).is_ok_and(|old| old == *text) {
+            continue;
+        }
+        if let Some(parent) = path.parent() {
+            fs::create_dir_all(parent).with_context(|| parent.display().to_string())?;
+        }
+        fs::write(&path, text).with_context(|| path.display().to_string())?;
+    }
+    let mut folders = vec![folder.to_owned()];
+    while let Some(inner) = folders.pop() {
+        for entry in fs::read_dir(&inner).with_context(|| inner.display().to_string())? {
+            let (path, kind) = entry.and_then(|entry| Ok((entry.path(), entry.file_type()?)))?;
+            if kind.is_dir() {
+                folders.push(path);
+            } else if !path.strip_prefix(folder).is_ok_and(|name| files.contains_key(name)) {
+                fs::remove_file(&path).with_context(|| path.display().to_string())?;
+            }
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_removed_from_a_workspace_disappear_from_the_copy() {
+        let folder = tempfile::tempdir().unwrap();
+        let files = |names: &[&str]| -> BTreeMap<PathBuf, Vec<u8>> {
+            names.iter().map(|name| (PathBuf::from(name), name.as_bytes().to_vec())).collect()
+        };
+        mirror(folder.path(), &files(&["bin/a.rs", "b.rs"])).unwrap();
+        mirror(folder.path(), &files(&["bin/a/main.rs", "b.rs"])).unwrap();
+        assert!(!folder.path().join("bin/a.rs").exists());
+        assert_eq!(fs::read_to_string(folder.path().join("bin/a/main.rs")).unwrap(), "bin/a/main.rs");
+        assert_eq!(fs::read_to_string(folder.path().join("b.rs")).unwrap(), "b.rs");
+        fs::create_dir(folder.path().join("target")).unwrap();
+        fs::write(folder.path().join("target/c.rs"), "").unwrap();
+        let mut found = super::files(folder.path()).unwrap();
+        found.sort();
+        assert_eq!(found, [Path::new("b.rs"), Path::new("bin/a/main.rs")]);
+    }
+}
