@@ -124,11 +124,11 @@ pub struct PoolBox<'p, T> {
 impl<T> PoolBox<'_, T> {
     /// Moves the object out of the box, and frees its slot.
     pub fn into_inner(self) -> T {
-        let this = ManuallyDrop::new(self);
+        let wrapper = ManuallyDrop::new(self);
         // SAFETY: the box owns the object, which is read for the last time before the slot is freed.
         unsafe {
-            let object = ManuallyDrop::take(&mut (*this.slot.as_ptr()).object);
-            this.give();
+            let object = ManuallyDrop::take(&mut (*wrapper.slot.as_ptr()).object);
+            wrapper.give();
             object
         }
     }
@@ -194,8 +194,8 @@ mod tests {
         let pool = Pool::<[u8; 5], 4>::new();
         let boxes = [1, 2, 3].map(|n| pool.alloc([n; 5]).unwrap());
         assert_eq!(boxes.map(PoolBox::into_inner), [[1; 5], [2; 5], [3; 5]]);
-        let again = [4, 5, 6].map(|n| pool.alloc([n; 5]).unwrap());
-        assert_eq!(again.map(PoolBox::into_inner), [[4; 5], [5; 5], [6; 5]]);
+        let reused = [4, 5, 6].map(|n| pool.alloc([n; 5]).unwrap());
+        assert_eq!(reused.map(PoolBox::into_inner), [[4; 5], [5; 5], [6; 5]]);
     }
 
     /// Measures the 8 to 16 bytes of header in the tutorial by the addresses that the C library returns.
@@ -208,10 +208,13 @@ mod tests {
         let objects: Vec<_> = (0..1000).map(|_| unsafe { System.alloc(layout) }).collect();
         let mut addresses: Vec<_> = objects.iter().map(|object| object.addr()).collect();
         addresses.sort_unstable();
-        let apart = addresses.windows(2).map(|pair| pair[1] - pair[0]).min().unwrap();
+        let distance = addresses.windows(2).map(|pair| pair[1] - pair[0]).min().unwrap();
         // SAFETY: the object was allocated above.
         objects.into_iter().for_each(|object| unsafe { System.dealloc(object, layout) });
-        assert!((8..=16).contains(&(apart - 96)), "objects of 96 bytes have a distance of {apart} bytes");
+        assert!(
+            (8..=16).contains(&(distance - 96)),
+            "objects of 96 bytes have a distance of {distance} bytes"
+        );
     }
 
     #[test]
@@ -223,9 +226,9 @@ mod tests {
         let (first, last) = (boxes[0].address(), boxes[2].address());
         drop(boxes.remove(2));
         drop(boxes.remove(0));
-        let again = [pool.alloc(10).unwrap(), pool.alloc(11).unwrap()];
-        assert_eq!([again[0].address(), again[1].address()], [first, last]);
-        assert_eq!((*boxes[0], *again[0], *again[1]), (1, 10, 11));
+        let reused = [pool.alloc(10).unwrap(), pool.alloc(11).unwrap()];
+        assert_eq!([reused[0].address(), reused[1].address()], [first, last]);
+        assert_eq!((*boxes[0], *reused[0], *reused[1]), (1, 10, 11));
         assert!(Pool::<u64, 0>::new().alloc(1).is_err(), "a pool without slots is full");
     }
 
@@ -244,8 +247,8 @@ mod tests {
         assert_eq!(Rc::strong_count(&count), 6, "an assignment drops the old value");
         drop(boxes);
         assert_eq!(Rc::strong_count(&count), 1);
-        let again: Vec<_> = (0..9).map_while(|_| pool.alloc(count.clone()).ok()).collect();
-        assert_eq!((again.len(), Rc::strong_count(&count)), (8, 9));
+        let reused: Vec<_> = (0..9).map_while(|_| pool.alloc(count.clone()).ok()).collect();
+        assert_eq!((reused.len(), Rc::strong_count(&count)), (8, 9));
     }
 
     #[test]
