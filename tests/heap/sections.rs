@@ -9,7 +9,7 @@
     target_arch = "x86_64"
 ))]
 
-#[allow(dead_code, unused_imports, reason = "what traps are made of is the stepper's")]
+#[allow(dead_code, unused_imports, reason = "the stepper owns the traps")]
 #[path = "../kit/sections.rs"]
 mod decoded;
 
