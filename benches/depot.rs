@@ -34,12 +34,12 @@ struct RoundMaker {
 }
 
 impl Supplier<TestRound> for RoundMaker {
-    fn fill(&self, op: &Operation, _: u32, max: usize, mut put: impl FnMut(TestRound)) -> usize {
+    fn fill(&self, op: &Operation, _: u32, max: usize, mut add: impl FnMut(TestRound)) -> usize {
         op.did(Path::Slab);
         for _ in 0..max {
             let number = self.made.fetch_add(1, Ordering::Relaxed) + 1;
             // Rounds must be multiples of 8, as addresses are; numbers begin at 8.
-            put(TestRound(
+            add(TestRound(
                 NonNull::new(std::ptr::without_provenance_mut(number * 8))
                     .expect("the number of threads must not be zero"),
             ));
@@ -80,9 +80,9 @@ impl Exchanges {
     }
 
     /// Millions of exchanges per CPU second, and nanoseconds per pair.
-    fn with(&self, threads: usize) -> [f64; 2] {
+    fn measure(&self, threads: usize) -> [f64; 2] {
         let before = self.layer.stats();
-        let member = |_, team: &Team| {
+        let worker = |_, team: &Team| {
             let mut rounds = Vec::with_capacity(self.batch);
             let mut batch = || {
                 while rounds.len() < self.batch {
@@ -98,7 +98,7 @@ impl Exchanges {
             }
             team.measure(batch)
         };
-        let ns = mean(&Team::run(threads, true, self.budget, member));
+        let ns = mean(&Team::run(threads, true, self.budget, worker));
         let after = self.layer.stats();
         // Exchanges per pair over the whole run, including the warm-up, times the pairs in a CPU second.
         let pairs = (after.allocs - before.allocs) as f64;
@@ -107,12 +107,16 @@ impl Exchanges {
     }
 
     fn round(&self) -> Vec<f64> {
-        let measured: Vec<_> = (1..=self.capacity).map(|threads| self.with(threads)).collect();
+        let results: Vec<_> = (1..=self.capacity).map(|threads| self.measure(threads)).collect();
         let stats = self.layer.stats();
         let made = self.maker.made.load(Ordering::Relaxed) as u64;
-        let gone = self.maker.flushed.load(Ordering::Relaxed) as u64;
-        assert_eq!(made - gone, stats.in_magazines + stats.in_depot, "the depot must lose no round");
-        measured.into_iter().flatten().collect()
+        let flushed_rounds = self.maker.flushed.load(Ordering::Relaxed) as u64;
+        assert_eq!(
+            made - flushed_rounds,
+            stats.in_magazines + stats.in_depot,
+            "the depot must lose no round"
+        );
+        results.into_iter().flatten().collect()
     }
 }
 

@@ -10,14 +10,14 @@ struct Idle {
 }
 
 impl Idle {
-    /// Resident bytes per thread, including the thread's stack, when each thread has run `once` and is waiting.
-    fn bytes(&self, once: impl Fn() + Sync) -> f64 {
-        let (barrier, once) = (&Barrier::new(self.threads + 1), &once);
+    /// Resident bytes per thread, including the thread's stack, when each thread has run `allocate_once` and is waiting.
+    fn bytes(&self, allocate_once: impl Fn() + Sync) -> f64 {
+        let (barrier, allocate_once) = (&Barrier::new(self.threads + 1), &allocate_once);
         let before = resident();
         let during = std::thread::scope(|scope| {
             for _ in 0..self.threads {
                 scope.spawn(move || {
-                    once();
+                    allocate_once();
                     barrier.wait();
                     barrier.wait();
                 });

@@ -104,11 +104,11 @@ pub(crate) fn row(bench: &mut Bench) {
         "tails",
         "wall ns of single operations of the churn, a million of each kind; the clock is counted in, null is the clock alone",
     );
-    let columns = ["alloc", "free"].into_iter().flat_map(|side| {
+    let columns = ["alloc", "free"].into_iter().flat_map(|operation| {
         QUANTILES.map(|quantile| {
-            let column = Column::lower(format!("{side} {}", quantile.0), "ns");
+            let column = Column::lower(format!("{operation} {}", quantile.0), "ns");
             if COUNTED.contains(&quantile) {
-                column.counts_in(format!("tails of {side}"))
+                column.counts_in(format!("tails of {operation}"))
             } else {
                 column.shown_only()
             }
