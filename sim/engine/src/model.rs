@@ -84,7 +84,7 @@ pub trait Policy: Debug + Sized {
     const HAS_ORDER_FALLBACK: bool = false;
     /// Nanoseconds between two [ticks](Self::tick); `None` if the policy has no periodic work.
     const TICK: Option<u64> = None;
-    /// `true` if each operation takes a lock of its own CPU.
+    /// `true` if each operation takes its CPU's lock.
     const LOCKED: bool = false;
     /// The number of cache lines that CPUs share for each cache.
     const LINES: Lines = Lines { depot: 1, lists: 1, counts: 0, slabs: 0 };
@@ -163,7 +163,7 @@ pub enum CostEvent {
     Widened,
     /// The CPU exchanged a container with the shared level.
     Exchange,
-    /// The shared level had no container to give, or no space for another container.
+    /// The shared level had no container to hand out, or no space for another container.
     Miss,
     /// The CPU took this number of objects from slabs while it held the list lock.
     Refill(u32),
@@ -190,7 +190,7 @@ impl CostEvent {
             Self::Miss => "the shared depot has no magazine to exchange".to_owned(),
             Self::Refill(1) => "1 object comes from a slab, under the lock of the lists".to_owned(),
             Self::Refill(n) => format!("{n} objects come from slabs, under the lock of their lists"),
-            Self::Flush(1) => "1 object goes to its slab, under the lock of the lists".to_owned(),
+            Self::Flush(1) => "1 object is flushed to its slab, under the lock of the lists".to_owned(),
             Self::Flush(n) => format!("{n} objects go to their slabs, under the lock of their lists"),
             Self::Relist => "a slab moves from one list to another, under their lock".to_owned(),
             Self::Remote => "a slab's free list changes, without a lock".to_owned(),
@@ -539,7 +539,7 @@ impl<'p, P: Policy> Design for Model<'p, P> {
         self.begin(at);
         match (&mut self.caches[cache as usize], object) {
             (Some(cache), ModelObject::Object(object)) => {
-                cache.slabs.come_back(object);
+                cache.slabs.free_remote(object);
                 cache.op(at, &mut self.slab_pages, &mut self.budget, &mut self.cost_events, |policy, op| {
                     policy.free(op, object);
                 });
@@ -617,14 +617,14 @@ impl<'p, P: Policy> Design for Model<'p, P> {
     fn is_slab(&self, page: u32) -> bool {
         self.slab_pages.has_slab(page)
     }
-    fn how(&self, _: u32, cache: u32, _: bool, _: &[Step]) -> Option<(Path, String)> {
+    fn describe(&self, _: u32, cache: u32, _: bool, _: &[Step]) -> Option<(Path, String)> {
         self.cache(cache)?;
         let path = self.cost_events.iter().map(|deed| deed.path()).max().unwrap_or_default();
         let how = self.cost_events.iter().map(|deed| deed.description()).collect::<Vec<_>>().join("; ");
         Some((
             path,
             if how.is_empty() {
-                "this CPU's own objects serve it, no lock is taken.".to_owned()
+                "this CPU's objects serve it, no lock is taken.".to_owned()
             } else {
                 how + "."
             },

@@ -55,7 +55,7 @@ fn full_stack_doubles_its_capacity() {
             script.free(0, [number]);
             widened.extend((script.cost_events() == [CostEvent::Widened]).then_some(number + 1));
         }
-        assert_eq!(widened, [1, 2, 3, 5, 9, 17, 33], "the stack had objects before it had a place");
+        assert_eq!(widened, [1, 2, 3, 5, 9, 17, 33], "the stack has objects before it has places");
     });
 }
 
@@ -362,7 +362,7 @@ impl<'m, 'p> Pair<'m, 'p> {
             (count(|d| u64::from(*d == CostEvent::Made)), count(|d| u64::from(*d == CostEvent::Released)));
         for (what, told, did) in [
             ("slabs made", made, after.slabs_made - before.slabs_made),
-            ("slabs given back", released, after.slabs_released - before.slabs_released),
+            ("slabs freed", released, after.slabs_released - before.slabs_released),
             (
                 "visits to the depot",
                 count(|deed| u64::from(*deed == CostEvent::Exchange)),
