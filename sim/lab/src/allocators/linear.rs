@@ -152,13 +152,13 @@ impl Linear {
     /// Allocates a block by moving the head.
     pub fn allocate(&mut self, layout: Layout) -> Option<LinearBlock> {
         let block = if Memory::aligns(layout) { self.bump(layout) } else { None };
-        self.work.served(block)
+        self.work.count_allocation(block)
     }
 
     fn bump(&mut self, layout: Layout) -> Option<LinearBlock> {
-        self.work.took(1);
-        let at = match self.pages.place(layout) {
-            Some(at) => at,
+        self.work.add_search(1);
+        let address = match self.pages.place(layout) {
+            Some(address) => address,
             None => {
                 let last = self.pages.last();
                 let base = (last.base + last.size()).next_multiple_of(Memory::ALIGN);
@@ -167,13 +167,13 @@ impl Linear {
                     return None;
                 }
                 self.pages.push(Page { memory: Memory::new(bytes, 1, 1).ok()?, base }).ok()?;
-                self.work.took(1);
+                self.work.add_search(1);
                 self.pages.place(layout)?
             }
         };
         self.live += 1;
         let (page, memory) = (self.pages.head().chunk, &self.pages.last().memory);
-        Some(LinearBlock { page, piece: memory.piece(at, layout.size()), epoch: self.epoch })
+        Some(LinearBlock { page, piece: memory.piece(address, layout.size()), epoch: self.epoch })
     }
 
     /// Returns the head's position, which can be passed to [`rewind`](Self::rewind).
@@ -190,8 +190,8 @@ impl Linear {
     pub fn rewind(&mut self, mark: Head) -> Result<(), StaleMark> {
         let head = self.pages.head();
         if mark > head || self.pages.get(mark.chunk).is_none_or(|page| mark.at > page.size()) {
-            let known = mark.chunk <= head.chunk;
-            let mark = if known { self.pages.bytes_to(mark) } else { mark.chunk * self.page };
+            let is_known_chunk = mark.chunk <= head.chunk;
+            let mark = if is_known_chunk { self.pages.bytes_to(mark) } else { mark.chunk * self.page };
             return Err(StaleMark { mark, head: self.used() });
         }
         self.retreat(mark);
@@ -324,8 +324,8 @@ mod tests {
             };
             requested += size;
             assert_eq!(linear.range(&block).len(), size);
-            let rest = 10_000 - requested;
-            let one_piece = Holes { count: usize::from(rest > 0), largest: rest, total: rest };
+            let remaining = 10_000 - requested;
+            let one_piece = Holes { count: usize::from(remaining > 0), largest: remaining, total: remaining };
             assert_eq!(linear.holes(), one_piece);
         }
     }
@@ -356,38 +356,38 @@ mod tests {
     #[test]
     fn memory_after_a_reset_reads_0xcd() {
         let mut linear = Linear::fixed(64).unwrap();
-        let mut stale = linear.allocate(layout(8, 1)).unwrap();
-        linear.bytes(&mut stale).fill(7);
+        let mut stale_block = linear.allocate(layout(8, 1)).unwrap();
+        linear.bytes(&mut stale_block).fill(7);
         linear.reset();
-        assert_eq!(linear.bytes(&mut stale), [0xCD; 8]);
-        let mut fresh = linear.allocate(layout(8, 1)).unwrap();
-        linear.bytes(&mut fresh).fill(1);
-        linear.free(stale);
+        assert_eq!(linear.bytes(&mut stale_block), [0xCD; 8]);
+        let mut new_block = linear.allocate(layout(8, 1)).unwrap();
+        linear.bytes(&mut new_block).fill(1);
+        linear.free(stale_block);
         assert_eq!(linear.used(), 8, "the free of a block from before the reset does not count");
-        linear.free(fresh);
+        linear.free(new_block);
         assert_eq!(linear.used(), 0, "the last free frees all memory");
     }
 
     #[test]
     fn rewind_frees_blocks_after_its_mark() {
         let mut linear = Linear::fixed(128).unwrap();
-        let mut kept = linear.allocate(layout(16, 1)).unwrap();
-        linear.bytes(&mut kept).fill(1);
+        let mut kept_block = linear.allocate(layout(16, 1)).unwrap();
+        linear.bytes(&mut kept_block).fill(1);
         let mark = linear.mark();
-        let mut lost = linear.allocate(layout(16, 1)).unwrap();
+        let mut freed_block = linear.allocate(layout(16, 1)).unwrap();
         let above = linear.mark();
         linear.rewind(mark).unwrap();
-        assert_eq!((linear.bytes(&mut kept)[0], linear.bytes(&mut lost)[0]), (1, FREED));
-        let stale = linear.rewind(above).unwrap_err();
+        assert_eq!((linear.bytes(&mut kept_block)[0], linear.bytes(&mut freed_block)[0]), (1, FREED));
+        let error = linear.rewind(above).unwrap_err();
         assert_eq!(
-            stale.to_string(),
+            error.to_string(),
             "the mark at byte 32 is stale: the head was below it, and is now at byte 16"
         );
-        let again = linear.allocate(layout(16, 1)).unwrap();
-        linear.free(lost);
-        linear.free(again);
+        let reused_block = linear.allocate(layout(16, 1)).unwrap();
+        linear.free(freed_block);
+        linear.free(reused_block);
         assert_eq!(linear.used(), 16, "frees do not go below the mark");
-        linear.free(kept);
+        linear.free(kept_block);
         assert_eq!(linear.used(), 16);
     }
 
@@ -399,12 +399,12 @@ mod tests {
             let mut linear = if fills { linear } else { linear.without_fill() };
             let start = linear.mark();
             linear.allocate(layout(100, 1)).unwrap();
-            let stale = linear.mark();
+            let stale_marker = linear.mark();
             linear.rewind(start).unwrap();
             for _ in 0..3 {
                 linear.allocate(layout(64, 1)).unwrap();
             }
-            assert_eq!(linear.rewind(stale), Err(StaleMark { mark: 164, head: 192 }));
+            assert_eq!(linear.rewind(stale_marker), Err(StaleMark { mark: 164, head: 192 }));
             assert_eq!((linear.used(), linear.holes()), (192, Holes::default()), "no block was freed");
         }
     }
@@ -416,8 +416,8 @@ mod tests {
         let first = linear.allocate(layout(40, 8)).unwrap();
         let second = linear.allocate(layout(40, 8)).unwrap();
         assert_eq!((linear.range(&first), linear.range(&second)), (0..40, 4096..4136));
-        let large = linear.allocate(layout(100, 8)).unwrap();
-        assert_eq!((linear.pages(), linear.range(&large)), (3, 8192..8292));
+        let large_block = linear.allocate(layout(100, 8)).unwrap();
+        assert_eq!((linear.pages(), linear.range(&large_block)), (3, 8192..8292));
         assert!(linear.allocate(layout(64, 1)).is_none(), "28 bytes remain, but a page has 64");
         linear.rewind(mark).unwrap();
         assert_eq!((linear.pages(), linear.capacity(), linear.used()), (1, 64, 0));

@@ -35,7 +35,7 @@ impl Findings {
                     h1 { (self.experiment) ": " (self.question) }
                     p.meta {
                         "uslab " (env!("CARGO_PKG_VERSION")) ", seed " (self.seed)
-                        @if let Some(machine) = &self.machine { ", on " (machine.to_string()) ". ≈ marks what was measured here: another machine, build or run finds other numbers." }
+                        @if let Some(machine) = &self.machine { ", on " (machine.to_string()) ". ≈ marks measured values: another machine, build or run finds other numbers." }
                     }
                     @if self.quick { p { strong { (QUICK) } } }
                     @for part in &parts { (part) }

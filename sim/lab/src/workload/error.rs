@@ -43,7 +43,7 @@ pub enum OpsError {
     NoText {
         /// The path of the file.
         path: PathBuf,
-        /// A description of what the file really contains.
+        /// A description of the file's actual contents.
         why: &'static str,
         /// The accepted lines.
         expected: &'static str,
@@ -63,7 +63,7 @@ pub enum OpsError {
         said: u64,
     },
     /// The file has more items than its header states.
-    #[error("{}:{line}: more {what} than the {said} that the header says", path.display())]
+    #[error("{}:{line}: more {what} than the header's {said}", path.display())]
     Late {
         /// The path of the file.
         path: PathBuf,

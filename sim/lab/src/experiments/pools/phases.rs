@@ -74,8 +74,8 @@ impl Order {
         let mut first: Vec<usize> = (0..set.allocs).collect();
         first.shuffle(rng);
         // The order has indices in the list of live objects: the last object takes the place of a freed one.
-        let left = set.allocs - set.frees;
-        let churn = (0..frames * REPLACED).map(|_| rng.random_range(0..left)).collect();
+        let remaining = set.allocs - set.frees;
+        let churn = (0..frames * REPLACED).map(|_| rng.random_range(0..remaining)).collect();
         Self { first, churn }
     }
 }
@@ -100,8 +100,8 @@ fn run_design<D: Design>(design: &mut D, set: &Set, order: &Order, walks: usize)
     }) / 1e6;
     live.extend(keys.into_iter().flatten());
     let churn = clock::nanoseconds(|| {
-        for (i, at) in order.churn.iter().enumerate() {
-            let key = live.swap_remove(*at);
+        for (i, index) in order.churn.iter().enumerate() {
+            let key = live.swap_remove(*index);
             design.free(key);
             match design.alloc(Particle::new(i)) {
                 Ok(key) => live.push(key),
@@ -139,13 +139,13 @@ fn packed(set: &Set, order: &Order, walks: usize) -> anyhow::Result<Run> {
                 return failed = Some(error);
             }
         }
-        for (i, at) in order.first[..set.frees].iter().enumerate() {
-            array.free(at % (set.allocs - i));
+        for (i, index) in order.first[..set.frees].iter().enumerate() {
+            array.free(index % (set.allocs - i));
         }
     }) / 1e6;
     let churn = clock::nanoseconds(|| {
-        for (i, at) in order.churn.iter().enumerate() {
-            array.free(*at);
+        for (i, index) in order.churn.iter().enumerate() {
+            array.free(*index);
             if let Err(error) = array.alloc(Particle::new(i)) {
                 return failed = Some(error);
             }
