@@ -113,13 +113,13 @@ impl Companion {
         question: Question,
     ) -> Contender {
         let companion = self.clone();
-        let mut failed = false;
+        let mut has_failed = false;
         let round = move || {
             if !isolated {
                 return companion.round(&question);
             }
-            let answer = if failed { Vec::new() } else { companion.run_in_child(&question) };
-            failed |= answer.is_empty();
+            let answer = if has_failed { Vec::new() } else { companion.run_in_child(&question) };
+            has_failed |= answer.is_empty();
             answer
         };
         Contender::new(name, kind, round)
@@ -128,16 +128,16 @@ impl Companion {
     /// standard error.
     fn round(&self, question: &Question) -> Vec<f64> {
         let mut process = self.process.borrow_mut();
-        let started = process.get_or_insert_with(|| {
-            let started = self.program.spawn();
-            started.inspect_err(|error| eprintln!("{}: {error:#}", self.name)).ok()
+        let child = process.get_or_insert_with(|| {
+            let child = self.program.spawn();
+            child.inspect_err(|error| eprintln!("{}: {error:#}", self.name)).ok()
         });
-        let Some(running) = started else {
+        let Some(running) = child else {
             return Vec::new();
         };
         running.request(question).unwrap_or_else(|error| {
             eprintln!("{}: {}/{}: {error:#}", self.name, question.row, question.case);
-            *started = None;
+            *child = None;
             Vec::new()
         })
     }

@@ -83,12 +83,12 @@ fn objects(quick: bool) {
     );
     let no_library = (Preload { name: "system".into(), kind: Kind::General, library: None }, "");
     for (construct, constructed) in [(1, "when it first leaves its slab"), (2, "with its slab")] {
-        for (size_known, known) in [(1, "yes"), (2, "no")] {
+        for (size_known, known_text) in [(1, "yes"), (2, "no")] {
             let report =
                 report(&no_library, quick, "objects", &[("construct", construct), ("holds", size_known)]);
             let cells = ["first", "one", "freed", "idle"]
                 .map(|name| cell(report.as_deref().and_then(|report| number(report, name))));
-            println!("| {constructed} | {known} | {} |", cells.join(" | "));
+            println!("| {constructed} | {known_text} | {} |", cells.join(" | "));
         }
     }
 }
@@ -146,9 +146,9 @@ fn filters() {
         TEST,
     ]);
     let output = command.output().expect("cargo must run");
-    let all = [output.stdout, output.stderr].concat();
-    let all = String::from_utf8_lossy(&all);
-    for line in all.lines().filter_map(|line| line.strip_prefix("preload: under filter ")) {
+    let output_text = [output.stdout, output.stderr].concat();
+    let output_text = String::from_utf8_lossy(&output_text);
+    for line in output_text.lines().filter_map(|line| line.strip_prefix("preload: under filter ")) {
         let words = line.split_once(" with check=0: ").and_then(|(allocator_words, ends)| {
             Some((allocator_words.split_once(' ')?, ends.split_once("; without the library: ")?))
         });
@@ -156,7 +156,7 @@ fn filters() {
             println!("| {filter} | {program} | {with_library} | {without_library} |");
         }
     }
-    assert!(output.status.success(), "{all}");
+    assert!(output.status.success(), "{output_text}");
 }
 
 /// Compiles a C program of the tests.
@@ -265,8 +265,8 @@ fn main() {
     let options = Options::parse();
     let own_malloc = |name: &str| Preload { name: name.into(), kind: Kind::Ours, library: Some(libuslab()) };
     let own_mallocs = [(own_malloc("uslab"), ""), (own_malloc("uslab, reap=500"), "reap=500")];
-    let all = own_mallocs.into_iter().chain(peers().into_iter().map(|peer| (peer, "")));
-    let mallocs: Vec<Malloc> = all
+    let all_mallocs = own_mallocs.into_iter().chain(peers().into_iter().map(|peer| (peer, "")));
+    let mallocs: Vec<Malloc> = all_mallocs
         .filter(|(malloc, _)| options.malloc.as_ref().is_none_or(|name| malloc.name.contains(name.as_str())))
         .collect();
     let dir = tempfile::tempdir().expect("a folder");

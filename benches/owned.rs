@@ -80,7 +80,7 @@ fn measure<O: DerefMut<Target = Object> + Send>(
         let mut local = FreedOnOwnerDrop(alloc, PhantomData);
         let mut checked = Checked::new(&mut local);
         work::pairs(&mut checked, 10_000);
-        assert_eq!(checked.written_sum, checked.read_sum, "objects did not keep their stamps");
+        assert_eq!(checked.written_sum, checked.read_sum, "the objects must keep their stamps");
         start.into_iter().for_each(|start| _ = start.wait());
         clock::per_operation(budget, || false, || work::pairs(&mut local, 20_000))
     };

@@ -27,8 +27,8 @@ pub(crate) const PRELOADED: &str = " preloaded";
 
 impl Page<'_> {
     /// Writes a line for each row, with the ratios of each subject.
-    fn wins_and_losses(&self, preloaded: bool, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let is_in_section = |row: &str| row.ends_with(PRELOADED) == preloaded;
+    fn wins_and_losses(&self, preloaded_text: bool, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let is_in_section = |row: &str| row.ends_with(PRELOADED) == preloaded_text;
         let places: Vec<_> =
             places(self.runs).into_iter().filter(|place| is_in_section(place.name)).collect();
         let wins = places.iter().filter(|place| place.ratio < 1.0).count();
@@ -155,7 +155,7 @@ mod tests {
     use crate::report::Column;
     use crate::subject::Kind;
 
-    fn run(name: &str, ours: f64) -> Report {
+    fn run(name: &str, own_time: f64) -> Report {
         let names =
             ["hot", "hot preloaded", "crowd preloaded"].map(|row| (row.to_owned(), format!("what {row} is")));
         let mut report = Report::new(format!("`{name}`: commit {name}; 11 rounds"), names.into());
@@ -164,18 +164,18 @@ mod tests {
             let samples = results.iter().map(|(subject, kind, value)| (*subject, *kind, vec![*value]));
             report.add(row, case, &column, samples);
         };
-        add("hot", "64 B", &[("uslab", Kind::Ours, ours), ("peer", Kind::General, 10.0)]);
+        add("hot", "64 B", &[("uslab", Kind::Ours, own_time), ("peer", Kind::General, 10.0)]);
         add("hot preloaded", "64 B", &[("libuslab", Kind::Ours, 12.0), ("peer", Kind::General, 10.0)]);
         add("crowd preloaded", "4 threads", &[("libuslab", Kind::Ours, 5.0), ("peer", Kind::General, 10.0)]);
         add("crowd preloaded", "64 threads", &[]);
         report
     }
 
-    fn programs(ours: f64) -> Report {
+    fn programs(own_time: f64) -> Report {
         let mut report = Report::new("`a`: commit a; 6 rounds".into(), Vec::new());
         for case in ["bench/cfrac, time", "bench/cfrac, peak"] {
             let column = Column::lower("", "ns").counts_in(case);
-            let results = [("uslab", Kind::Ours, vec![ours]), ("peer", Kind::General, vec![2.0])];
+            let results = [("uslab", Kind::Ours, vec![own_time]), ("peer", Kind::General, vec![2.0])];
             report.add(means::ROW, case, &column, results.into_iter());
         }
         report
@@ -189,7 +189,7 @@ mod tests {
         let programs = [programs(1.0), programs(3.0), programs(1.5)];
         let page = Page { command: "cargo bench".into(), runs: &runs, expected, programs: &programs };
         let page = page.to_string();
-        let (called, preloaded) = page.split_once("preloaded peers:").unwrap();
+        let (linked_text, preloaded_text) = page.split_once("preloaded peers:").unwrap();
         for line in [
             "$ cargo bench",
             "- `b`: commit b; 11 rounds",
@@ -199,7 +199,7 @@ mod tests {
             "| hot | 0.80 (0.70 to 0.90) |",
             "| tails | - |",
         ] {
-            assert!(called.lines().any(|other| other == line), "expected {line} in\n{page}");
+            assert!(linked_text.lines().any(|other| other == line), "expected {line} in\n{page}");
         }
         for line in [
             "Won: 1 of 2.",
@@ -212,9 +212,9 @@ mod tests {
             "| bench/cfrac | 0.75 (0.50 to 1.50) | not measured | 0.75 (0.50 to 1.50) |",
             "- benchmark programs, time: uslab 0.750, peer 1.000 (1 cases)",
         ] {
-            assert!(preloaded.lines().any(|other| other == line), "expected {line} in\n{page}");
+            assert!(preloaded_text.lines().any(|other| other == line), "expected {line} in\n{page}");
         }
-        assert!(!called.contains("| hot preloaded") && !preloaded.contains("| hot |"));
+        assert!(!linked_text.contains("| hot preloaded") && !preloaded_text.contains("| hot |"));
     }
 
     #[test]

@@ -176,8 +176,8 @@ impl Report {
         contenders: impl Iterator<Item = (&'a str, Kind, Vec<f64>)>,
     ) {
         let row_of = |(subject, kind, samples): (&str, Kind, Vec<f64>)| {
-            let mut sorted = samples.clone();
-            sorted.sort_by(f64::total_cmp);
+            let mut sorted_samples = samples.clone();
+            sorted_samples.sort_by(f64::total_cmp);
             Row {
                 row: row.into(),
                 case: column.case(case),
@@ -185,8 +185,8 @@ impl Report {
                 better: column.better,
                 subject: subject.into(),
                 kind,
-                median: quantile(&sorted, 0.5),
-                quartiles: [0.25, 0.75].map(|share| quantile(&sorted, share)),
+                median: quantile(&sorted_samples, 0.5),
+                quartiles: [0.25, 0.75].map(|share| quantile(&sorted_samples, share)),
                 ratio: None,
                 samples,
                 standing: column.standing(row),
@@ -455,24 +455,24 @@ mod tests {
             (name, if name == "ours" { Kind::Ours } else { Kind::General }, vec![value])
         });
         let rows = report([("", Column::higher("scaling", ""), contenders.into())]).rows;
-        let ours = rows.iter().find(|row| row.subject == "ours").unwrap();
-        assert_eq!((ours.case.as_str(), ours.ratio), ("scaling", Some(1.8 / 1.9)));
+        let own_row = rows.iter().find(|row| row.subject == "ours").unwrap();
+        assert_eq!((own_row.case.as_str(), own_row.ratio), ("scaling", Some(1.8 / 1.9)));
         assert_eq!(rows[0].subject, "a");
     }
 
     #[test]
     fn benchmark_rows_are_sorted_by_their_worst_ratio() {
-        let run = |ours: f64| {
-            let case = |ours, peer| {
+        let run = |own_time: f64| {
+            let case = |own_time, peer| {
                 vec![
-                    ("ours", Kind::Ours, vec![ours]),
-                    ("ours@abc", Kind::Before, vec![2.0 * ours]),
+                    ("ours", Kind::Ours, vec![own_time]),
+                    ("ours@abc", Kind::Before, vec![2.0 * own_time]),
                     ("peer", Kind::General, vec![peer]),
                 ]
             };
             report([
                 ("a", Column::lower("", "ns"), case(1.0, 2.0)),
-                ("b", Column::lower("", "ns"), case(ours, 10.0)),
+                ("b", Column::lower("", "ns"), case(own_time, 10.0)),
                 ("c", Column::lower("", "ns").counts_in("other"), case(12.0, 10.0)),
                 ("d", Column::lower("", "ns").shown_only(), case(90.0, 10.0)),
             ])

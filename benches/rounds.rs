@@ -431,17 +431,20 @@ impl Bench {
         let directory = kept::directory();
         let mut samples = Vec::new();
         for group in &self.groups {
-            let of = |contender: &Contender, column: &Column| {
+            let rounds_of = |contender: &Contender, column: &Column| {
                 kept::saved(&directory, [&group.row, &column.case(&group.case), &contender.name], baseline)
             };
-            let rows =
-                group.contenders.iter().map(|c| group.columns.iter().map(|column| of(c, column)).collect());
+            let rows = group
+                .contenders
+                .iter()
+                .map(|c| group.columns.iter().map(|column| rounds_of(c, column)).collect());
             samples.push(rows.collect::<anyhow::Result<Vec<Vec<_>>>>()?);
         }
         let has_no_values = samples.iter().flatten().flatten().all(Vec::is_empty);
         anyhow::ensure!(!has_no_values, "--saved: no baseline {baseline} exists for these rows");
         let saved = self.groups.iter().zip(&samples);
-        let saved = saved.filter(|(_, of)| of.iter().flatten().any(|rounds| !rounds.is_empty()));
+        let saved =
+            saved.filter(|(_, rounds_of)| rounds_of.iter().flatten().any(|rounds| !rounds.is_empty()));
         let rows = dedup(saved.map(|(group, _)| group.row.as_str()).collect());
         Ok(self.report_of_samples(kept::runs(&directory, &rows, baseline)?, samples))
     }

@@ -219,5 +219,5 @@ pub trait Work: Clone + 'static {
         !S::LINEAR || self.live() <= 10_000
     }
     /// Runs one round. Returns a value for each column of the group.
-    fn run<S: Subject>(&self, made: &LazySubject<S>) -> Vec<f64>;
+    fn run<S: Subject>(&self, lazy_subject: &LazySubject<S>) -> Vec<f64>;
 }

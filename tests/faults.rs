@@ -42,7 +42,7 @@ impl FaultTrial {
         self.faults.arm(vec![self.rule.clone()]);
         let result = catch_panic(&mut operation);
         self.faults.disarm();
-        let after = self.subsystem.check().unwrap();
+        let census = self.subsystem.check().unwrap();
         let messages = match result {
             Ok(Ok(outcome)) => return outcome,
             Ok(Err(error)) => error.to_string(),
@@ -56,7 +56,7 @@ impl FaultTrial {
         );
         let used_counts = |c: &Census| (c.caches, c.used, c.large_pages, c.block_pages, c.huge_pages);
         assert_eq!(
-            used_counts(&after),
+            used_counts(&census),
             used_counts(&before),
             "the operation failed ({messages}) but kept memory"
         );
@@ -143,7 +143,7 @@ const OPERATIONS: &[Operation] = &[
         let cache = cache.build_in(&t.subsystem).unwrap();
         assert!(Arc::ptr_eq(&liveness, &t.may_fail(|| cache.alloc())));
         drop(cache);
-        assert_eq!(Arc::strong_count(&liveness), 1, "every constructed object is destructed");
+        assert_eq!(Arc::strong_count(&liveness), 1, "every constructed object must be destructed");
     }),
     ("alloc a block", |t| {
         let cache = t.cache(plain());
@@ -339,9 +339,9 @@ fn start(mode: &Rule, sum: &mut TrialTotals) {
         let mut config = config(2, 1, 64 << 20);
         config.pages.faults = faults.clone();
         faults.arm(vec![Rule { nth: n, ..mode.clone() }]);
-        let started = Subsystem::new(config);
+        let start_result = Subsystem::new(config);
         faults.disarm();
-        match started {
+        match start_result {
             Ok(subsystem) => assert_all_given_back(&subsystem),
             Err(error) => _ = sum.messages.insert(error.to_string()),
         }
@@ -390,7 +390,7 @@ fn injected_faults_affect_only_their_subsystem() {
     assert_eq!(
         first_faults.1.tally().iter().map(|fault_point| fault_point.fired).max(),
         Some(2),
-        "the second call after the drain is refused"
+        "the second call after the drain must be refused"
     );
 }
 
@@ -403,7 +403,7 @@ fn injected_faults_can_be_limited_to_large_orders() {
     let cache = wide_cache().build_in(&subsystem).unwrap();
     faults.arm(faults::parse("page:order=1..").unwrap());
     let objects: Vec<_> = (0..100).map(|_| cache.alloc(Gfp::KERNEL).unwrap()).collect();
-    assert_eq!(cache.info().order_fallbacks, 100, "each page has one object");
+    assert_eq!(cache.info().order_fallbacks, 100, "each page must have one object");
     faults.disarm();
     free(&cache, objects);
     drop(cache);

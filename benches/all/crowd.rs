@@ -111,8 +111,8 @@ fn idle_threads_mib(threads: usize) -> f64 {
         assert_eq!(libc::pthread_attr_setstacksize(attributes.as_mut_ptr(), STACK), 0);
         for _ in 0..threads {
             let mut thread = MaybeUninit::uninit();
-            let failed = libc::pthread_create(thread.as_mut_ptr(), attributes.as_ptr(), worker, argument);
-            assert_eq!(failed, 0, "threads");
+            let error_code = libc::pthread_create(thread.as_mut_ptr(), attributes.as_ptr(), worker, argument);
+            assert_eq!(error_code, 0, "threads");
             workers.push(thread.assume_init());
         }
         barrier.wait();
@@ -133,8 +133,8 @@ impl Work for Crowd {
         // Excludes the floor, whose ring would grow with the threads.
         S::KIND != Kind::Floor && (!S::LINEAR || self.live() <= 10_000)
     }
-    fn run<S: Subject>(&self, made: &LazySubject<S>) -> Vec<f64> {
-        self.measure(made.get())
+    fn run<S: Subject>(&self, lazy_subject: &LazySubject<S>) -> Vec<f64> {
+        self.measure(lazy_subject.get())
     }
 }
 

@@ -38,8 +38,8 @@ impl Work for Idle {
     fn suits<S: Subject>(&self) -> bool {
         S::KIND != Kind::Floor
     }
-    fn run<S: Subject>(&self, made: &LazySubject<S>) -> Vec<f64> {
-        let subject = made.get();
+    fn run<S: Subject>(&self, lazy_subject: &LazySubject<S>) -> Vec<f64> {
+        let subject = lazy_subject.get();
         vec![self.bytes(|| {
             let mut local = subject.local();
             let object = local.alloc(1);

@@ -22,7 +22,7 @@ impl Work for Million {
     fn suits<S: Subject>(&self) -> bool {
         S::KIND != Kind::Floor && !S::LINEAR
     }
-    fn run<S: Subject>(&self, made: &LazySubject<S>) -> Vec<f64> {
+    fn run<S: Subject>(&self, lazy_subject: &LazySubject<S>) -> Vec<f64> {
         let mut order: Box<[u32]> = (0..self.objects as u32).collect();
         order.shuffle(&mut random());
         // The harness's memory is written before the baseline is measured.
@@ -31,7 +31,7 @@ impl Work for Million {
         let live = (self.objects * BYTES) as f64;
         let baseline = resident();
 
-        let mut local = made.get().local();
+        let mut local = lazy_subject.get().local();
         for place in 0..self.objects {
             places.put(place, local.alloc(place as u64));
         }
@@ -63,11 +63,15 @@ impl Work for Million {
     }
 }
 
-/// Frees the objects in some places; the slice `of` has the indices of these places. Each of these places must contain
+/// Frees the objects in some places; the slice `positions` has the indices of these places. Each of these places must contain
 /// an object, and may be named only once.
-pub(crate) fn free<S: Subject, L: ThreadAccess>(local: &mut L, places: &mut Places<L::Object>, of: &[u32]) {
-    for &place in of {
-        // SAFETY: `of` is a part of one permutation of the places, all of which are filled.
+pub(crate) fn free<S: Subject, L: ThreadAccess>(
+    local: &mut L,
+    places: &mut Places<L::Object>,
+    positions: &[u32],
+) {
+    for &place in positions {
+        // SAFETY: `positions` is a part of one permutation of the places, all of which are filled.
         let object = unsafe { places.take(place as usize) };
         let is_same_stamp = !S::CHECKED || local.stamp(&object) == u64::from(place);
         assert!(is_same_stamp, "{}: an object holds the stamp of another object", S::NAME);

@@ -18,11 +18,11 @@ impl Work for Refills {
     fn live(&self) -> usize {
         self.objects
     }
-    fn run<S: Subject>(&self, made: &LazySubject<S>) -> Vec<f64> {
+    fn run<S: Subject>(&self, lazy_subject: &LazySubject<S>) -> Vec<f64> {
         let mut order: Box<[u32]> = (0..self.objects as u32).collect();
         let mut rng = random();
         let mut places = Places::new(self.objects);
-        let mut local = made.get().local();
+        let mut local = lazy_subject.get().local();
         for &place in &order {
             places.put(place as usize, local.alloc(u64::from(place)));
         }

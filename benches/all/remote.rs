@@ -35,10 +35,10 @@ impl Work for Remote {
     fn suits<S: Subject>(&self) -> bool {
         S::SHARED
     }
-    fn run<S: Subject>(&self, made: &LazySubject<S>) -> Vec<f64> {
-        let subject = made.get();
+    fn run<S: Subject>(&self, lazy_subject: &LazySubject<S>) -> Vec<f64> {
+        let subject = lazy_subject.get();
         // One more segment warms up.
-        let (read, segments, count) = (self.reads_object, self.segments, (self.segments + 1) * SEGMENT);
+        let (reads, segments, count) = (self.reads_object, self.segments, (self.segments + 1) * SEGMENT);
         let (mut ring, mut receiver) = rtrb::RingBuffer::new(RING);
         std::thread::scope(|scope| {
             scope.spawn(move || {
@@ -63,7 +63,7 @@ impl Work for Remote {
                     let start = Instant::now();
                     for i in 0..SEGMENT {
                         let object = wait(|| receiver.pop().ok());
-                        if read {
+                        if reads {
                             let stamp = local.stamp(&object);
                             assert_eq!(
                                 stamp,
@@ -95,8 +95,8 @@ pub(crate) fn row(bench: &mut Bench) {
             "remote: the machine has one CPU, so the threads alternate and this measures the scheduler"
         );
     }
-    for (case, read) in [("read", true), ("not read", false)] {
-        let remote = Remote { segments: bench.scale(100) as u64, reads_object: read };
+    for (case, reads) in [("read", true), ("not read", false)] {
+        let remote = Remote { segments: bench.scale(100) as u64, reads_object: reads };
         bench.group(case, [Column::lower("", "ns")], contenders::<8>(&remote));
     }
 }

@@ -36,8 +36,8 @@ impl Work for Sharing {
     fn suits<S: Subject>(&self) -> bool {
         S::SHARED
     }
-    fn run<S: Subject>(&self, made: &LazySubject<S>) -> Vec<f64> {
-        let subject = made.get();
+    fn run<S: Subject>(&self, lazy_subject: &LazySubject<S>) -> Vec<f64> {
+        let subject = lazy_subject.get();
         let mut local = subject.local();
         let probe = local.alloc(0);
         let writable = local.address(&probe).is_some();

@@ -89,8 +89,8 @@ impl Work for Tails {
     fn live(&self) -> usize {
         self.tail.live
     }
-    fn run<S: Subject>(&self, made: &LazySubject<S>) -> Vec<f64> {
-        let ticks = self.tail.measure(&mut made.get().local());
+    fn run<S: Subject>(&self, lazy_subject: &LazySubject<S>) -> Vec<f64> {
+        let ticks = self.tail.measure(&mut lazy_subject.get().local());
         let period = self.nanoseconds_a_tick.get_or_init(clock::stamp_period);
         let quantiles = ticks.into_iter().flat_map(|ticks| {
             QUANTILES.map(|(_, quantile)| ticks.value_at_quantile(quantile) as f64 * period)

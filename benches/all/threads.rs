@@ -45,8 +45,8 @@ impl Work for Threads {
     fn live(&self) -> usize {
         self.batch.as_ref().map_or(1, Batch::size) * self.threads
     }
-    fn run<S: Subject>(&self, made: &LazySubject<S>) -> Vec<f64> {
-        let subject = made.get();
+    fn run<S: Subject>(&self, lazy_subject: &LazySubject<S>) -> Vec<f64> {
+        let subject = lazy_subject.get();
         let all = self.measure(subject, self.threads);
         if !self.scaling {
             return vec![all];

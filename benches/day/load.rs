@@ -96,7 +96,7 @@ pub(crate) fn start(
     seed: u64,
     curve: Curve,
     start: Instant,
-    served: &Arc<ServerMeasurements>,
+    server_measurements: &Arc<ServerMeasurements>,
 ) {
     for place in 0..CLIENTS {
         let client = Client {
@@ -107,7 +107,7 @@ pub(crate) fn start(
             // The clients of all servers send the same requests, at different times.
             request_rng: SmallRng::seed_from_u64(place as u64),
             arrival_rng: SmallRng::seed_from_u64(seed << 32 | place as u64),
-            served: served.clone(),
+            server_measurements: server_measurements.clone(),
         };
         runtime.spawn(client.run());
     }
@@ -121,7 +121,7 @@ struct Client {
     needed_load: f64,
     request_rng: SmallRng,
     arrival_rng: SmallRng,
-    served: Arc<ServerMeasurements>,
+    server_measurements: Arc<ServerMeasurements>,
 }
 
 /// Draws from an exponential distribution.
@@ -139,7 +139,7 @@ impl Client {
             } else if let Err(error) = self.connection(&mut due_time).await {
                 eprintln!("{}: {error}", self.address);
                 // Relaxed: the count publishes no other data.
-                self.served.errors.add(1);
+                self.server_measurements.errors.add(1);
                 due_time += Duration::from_millis(100);
             }
         }
@@ -163,8 +163,8 @@ impl Client {
             stream.write_all(&request).await?;
             receive(&mut stream).await?;
             let micros = (self.start + *due_time).elapsed().as_micros() as u64;
-            let interval = (part * self.served.intervals.len() as f64) as usize;
-            self.served.intervals[interval].lock().saturating_record(micros.max(1));
+            let interval = (part * self.server_measurements.intervals.len() as f64) as usize;
+            self.server_measurements.intervals[interval].lock().saturating_record(micros.max(1));
         }
         Ok(())
     }
@@ -180,7 +180,7 @@ impl Client {
             let life = self.curve.day.mul_f64(days).max(Duration::from_millis(1));
             words[0] = b"SET".to_vec();
             words.extend([vec![b'v'; size], b"PX".to_vec(), life.as_millis().to_string().into_bytes()]);
-            self.served.values.lock().insert(key, (size, now + life));
+            self.server_measurements.values.lock().insert(key, (size, now + life));
         }
         request.extend(format!("*{}\r\n", words.len()).bytes());
         for word in words {

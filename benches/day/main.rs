@@ -72,9 +72,13 @@ impl Server {
         command.env("USLAB_OPTIONS", "reap=500");
         let process = command.spawn().with_context(|| program.display().to_string())?;
         let server = Self { name, process, address };
-        let started = Instant::now();
+        let start_time = Instant::now();
         while std::net::TcpStream::connect(address).is_err() {
-            anyhow::ensure!(started.elapsed() < Duration::from_secs(30), "{} does not listen", server.name);
+            anyhow::ensure!(
+                start_time.elapsed() < Duration::from_secs(30),
+                "{} does not listen",
+                server.name
+            );
             std::thread::sleep(Duration::from_millis(20));
         }
         Ok(server)
@@ -127,11 +131,11 @@ impl Day {
     /// 99th percentile of request times over a part of the day, in milliseconds.
     fn p99(&self, from: f64, to: f64) -> f64 {
         let interval_of = |part: f64| (part * INTERVALS as f64).round() as usize;
-        let mut all = Histogram::<u64>::new(3).expect("a commit must have three digits");
+        let mut histogram = Histogram::<u64>::new(3).expect("a commit must have three digits");
         for interval in &self.intervals[interval_of(from)..interval_of(to)] {
-            all.add(interval).expect("the field must have the same width");
+            histogram.add(interval).expect("the field must have the same width");
         }
-        all.value_at_quantile(0.99) as f64 / 1000.0
+        histogram.value_at_quantile(0.99) as f64 / 1000.0
     }
     fn requests(&self) -> u64 {
         self.intervals.iter().map(Histogram::len).sum()

@@ -24,9 +24,9 @@ type DrawResult<T = ()> = Result<T, DrawingAreaErrorKind<Error>>;
 pub(super) fn draw(days: &[Day], length: f64) -> DrawResult<String> {
     let mut svg = String::new();
     {
-        let all = SVGBackend::with_string(&mut svg, SIZE).into_drawing_area();
-        all.fill(&WHITE)?;
-        let (upper_area, lower_area) = all.split_vertically(SIZE.1 / 2);
+        let canvas = SVGBackend::with_string(&mut svg, SIZE).into_drawing_area();
+        canvas.fill(&WHITE)?;
+        let (upper_area, lower_area) = canvas.split_vertically(SIZE.1 / 2);
         let minutes = length / 60.0;
         let max_memory = days.iter().map(Day::peak).fold(1.0, f64::max) * 1.05;
         let mut chart = ChartBuilder::on(&upper_area)
@@ -85,7 +85,7 @@ pub(super) fn draw(days: &[Day], length: f64) -> DrawResult<String> {
             .background_style(WHITE.mix(0.8))
             .border_style(BLACK.mix(0.3))
             .draw()?;
-        all.present()?;
+        canvas.present()?;
     }
     Ok(svg)
 }

@@ -40,11 +40,11 @@ fn run<A: Api + 'static>(parameters: &Parameters) -> u64 {
     let (threads, blocks) = (parameters.size("threads"), parameters.size("blocks"));
     let (min, max) = (parameters.size("min"), parameters.size("max"));
     let mut random = Random::new(0);
-    let mut all: Vec<Block<A>> =
+    let mut all_blocks: Vec<Block<A>> =
         (0..threads * blocks).map(|_| Block::new(random.in_range(min, max), random.stamp())).collect();
     // The blocks are shuffled, so that neighbours belong to different threads.
-    for i in (1..all.len()).rev() {
-        all.swap(i, random.below(i + 1));
+    for i in (1..all_blocks.len()).rev() {
+        all_blocks.swap(i, random.below(i + 1));
     }
     let server = Server {
         min,
@@ -54,7 +54,7 @@ fn run<A: Api + 'static>(parameters: &Parameters) -> u64 {
     };
     std::thread::scope(|scope| {
         for thread in 0..threads as u64 {
-            let own_blocks = all.split_off(all.len() - blocks);
+            let own_blocks = all_blocks.split_off(all_blocks.len() - blocks);
             scope.spawn(move || server.run_thread(scope, own_blocks, Random::new(1 + thread), 1));
         }
     });

@@ -38,12 +38,14 @@ fn run(parameters: &Parameters) -> u64 {
     eprintln!("first {} us", start.elapsed().as_micros());
     print_mib("one");
     drop(first);
-    let all: Result<Vec<_>, _> = (0..objects).map(|_| cache.alloc()).collect();
-    let mut all = all.expect("memory");
-    (1..).zip(&mut all).for_each(|(number, object)| object[..8].copy_from_slice(&u64::to_ne_bytes(number)));
-    let is_intact = (1_u64..).zip(&all).all(|(number, object)| object[..8] == number.to_ne_bytes());
+    let all_objects: Result<Vec<_>, _> = (0..objects).map(|_| cache.alloc()).collect();
+    let mut all_objects = all_objects.expect("memory");
+    (1..)
+        .zip(&mut all_objects)
+        .for_each(|(number, object)| object[..8].copy_from_slice(&u64::to_ne_bytes(number)));
+    let is_intact = (1_u64..).zip(&all_objects).all(|(number, object)| object[..8] == number.to_ne_bytes());
     assert!(is_intact, "corrupted: two objects have one buffer");
-    drop(all);
+    drop(all_objects);
     print_mib("freed");
     std::thread::sleep(Duration::from_millis(parameters.get("ms")));
     print_mib("idle");

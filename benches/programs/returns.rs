@@ -101,7 +101,7 @@ fn run(parameters: &Parameters) -> u64 {
         let mut pages = pages.lock();
         table.iter().for_each(|shard| {
             let shard = shard.lock();
-            pages.extend(shard.iter().map(|(session, kept)| (kept.page(), *session)));
+            pages.extend(shard.iter().map(|(session, page_holder)| (page_holder.page(), *session)));
         });
     }
     spread(threads, SHARDS, move |part| {
@@ -110,7 +110,7 @@ fn run(parameters: &Parameters) -> u64 {
         match kept_percent {
             1 => *shard = HashMap::new(),
             2 => shard.retain(|session, _| Random::new(*session as u64).below(10) == 0),
-            _ => shard.retain(|session, kept| pages.get(&kept.page()) == Some(session)),
+            _ => shard.retain(|session, page_holder| pages.get(&page_holder.page()) == Some(session)),
         }
     });
     print_mib("dropped");

@@ -162,7 +162,7 @@ fn child_frees_large_mappings() {
     let before = resident();
     for _ in 0..2 {
         let buffers: Vec<_> = (0..10).map(|_| vec![1_u8; 10 << 20]).collect();
-        assert_ne!(reaper().thread, ReaperThread::Wanted, "freed mappings count, too");
+        assert_ne!(reaper().thread, ReaperThread::Wanted, "freed mappings must count, too");
         let (used_bytes, max_bytes) = (huge().0, resident());
         assert!(used_bytes >= 100 * MIB && max_bytes >= used_bytes, "{used_bytes} {max_bytes}");
         drop(buffers);
@@ -240,7 +240,7 @@ fn child_frees_mappings_under_an_address_limit() {
     limit(100 * MIB);
     drop(vec![1_u8; 20 << 20]);
     drop(vec![1_u8; 30 << 20]);
-    assert_eq!(huge(), (0, 50 * MIB), "a limit that is set later is not read");
+    assert_eq!(huge(), (0, 50 * MIB), "a limit that is set later must not be read");
     // The limit refuses this request until kept mappings are released. The process knows the limit of addresses from
     // here on.
     drop(vec![1_u8; 90 << 20]);
@@ -364,7 +364,7 @@ fn child_frees_a_million_objects() {
     subsystem.end_interval();
     subsystem.end_interval();
     let current = backed_bytes();
-    assert_eq!(current, 0, "no CPU keeps the memory that a reap frees");
+    assert_eq!(current, 0, "no CPU may keep the memory that a reap frees");
     subsystem.check().unwrap();
 }
 

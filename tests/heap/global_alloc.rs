@@ -145,15 +145,15 @@ fn forked_children_can_allocate_while_parent_threads_allocate() {
                     // SAFETY: the call sets an alarm, which ends a hanging child.
                     unsafe { libc::alarm(60) };
                     let texts: Vec<String> = (0..1000).map(|n| format!("{n}")).collect();
-                    let good = texts.iter().map(String::len).sum::<usize>() == 2890;
+                    let texts_are_complete = texts.iter().map(String::len).sum::<usize>() == 2890;
                     drop(texts);
-                    let checked = Uslab.check();
-                    if let Some(Err(violation)) = &checked {
+                    let has_valid_census = Uslab.check();
+                    if let Some(Err(violation)) = &has_valid_census {
                         eprintln!("fork {i}: {violation}");
                     }
-                    let checked = checked.is_some_and(|census| census.is_ok());
+                    let has_valid_census = has_valid_census.is_some_and(|census| census.is_ok());
                     // SAFETY: the call ends the child immediately.
-                    unsafe { libc::_exit(i32::from(!good) + 2 * i32::from(!checked)) }
+                    unsafe { libc::_exit(i32::from(!texts_are_complete) + 2 * i32::from(!has_valid_census)) }
                 }
                 ForkResult::Parent { child } => {
                     let status = waitpid(child, None).expect("the child must start");

@@ -31,7 +31,7 @@ impl FollowingRequests {
     /// Sends the requests. Returns `true` once the server has ended.
     fn ends(self, client: &mut Client) -> bool {
         let value = "v".repeat(100);
-        let mut all: Box<dyn Iterator<Item = String>> = match self {
+        let mut replies: Box<dyn Iterator<Item = String>> = match self {
             AtOnce => Box::new(std::iter::empty()),
             Delete => Box::new(["DEL key".to_owned()].into_iter()),
             DeleteLater => {
@@ -42,12 +42,13 @@ impl FollowingRequests {
                 (0..1000).flat_map(move |n| [format!("SET other{n} {value}"), format!("DEL other{n}")]),
             ),
             Again => {
-                let again = move |_| [format!("SET key {value}"), "MISTAKE read_after_free".to_owned()];
-                Box::new((0..200).flat_map(again))
+                let repeated_mistake =
+                    move |_| [format!("SET key {value}"), "MISTAKE read_after_free".to_owned()];
+                Box::new((0..200).flat_map(repeated_mistake))
             }
             GetLarge => Box::new(["GET large".to_owned()].into_iter()),
         };
-        all.any(|request| !client.is_answered(&request))
+        replies.any(|request| !client.is_answered(&request))
     }
 }
 

@@ -190,12 +190,12 @@ fn gdb_finds_the_owner_of_overwritten_memory_in_cores() {
     let gdb_output = gdb(&core, &[&whatis]).unwrap();
     assert!(gdb_output.contains(&format!(": byte 7 of object {culprit} (")), "{gdb_output}");
     assert_eq!(word(&gdb_output, "of cache "), "malloc-112,");
-    let allocated =
+    let allocation_text =
         gdb_output.split_once("\nallocated by thread ").expect("the allocating function must be named").1;
-    let (allocated, freed) =
-        allocated.split_once("\nfreed by thread ").expect("the freeing function must be named");
-    assert!(allocated.contains("Store"), "{gdb_output}");
-    assert!(freed.contains("mistakes::removed") || freed.contains("mistakes::make"), "{gdb_output}");
+    let (allocation_text, free_text) =
+        allocation_text.split_once("\nfreed by thread ").expect("the freeing function must be named");
+    assert!(allocation_text.contains("Store"), "{gdb_output}");
+    assert!(free_text.contains("mistakes::removed") || free_text.contains("mistakes::make"), "{gdb_output}");
 
     let gdb_output = gdb(&core, &[&slab]).unwrap();
     let [start, distance] = ["\nslab 0x", "bytes each, "].map(|before| word(&gdb_output, before));

@@ -125,21 +125,28 @@ fn guard_report_of_each_bug_has_call_stacks() {
     };
     let contains = |kind: &str, size: &str, expected_parts: &[&str]| {
         // The end of the page at which an object is placed is random.
-        let all: Vec<String> = (0..20).map(|_| outcome_text(kind, size)).collect();
-        let good =
-            all.iter().any(|outcome_text| expected_parts.iter().all(|part| outcome_text.contains(part)));
-        assert!(good, "{kind}: {expected_parts:?} in none of\n{}", all.join("\n"));
+        let all_outcomes: Vec<String> = (0..20).map(|_| outcome_text(kind, size)).collect();
+        let good_outcomes = all_outcomes
+            .iter()
+            .any(|outcome_text| expected_parts.iter().all(|part| outcome_text.contains(part)));
+        assert!(good_outcomes, "{kind}: {expected_parts:?} in none of\n{}", all_outcomes.join("\n"));
     };
-    let (allocated, freed) = ("allocated by thread", "freed by thread");
+    let (allocation_text, free_text) = ("allocated by thread", "freed by thread");
     contains(
         "double_free",
         "24",
-        &["uslab: guard: double free: 0x", allocated, freed, "\n  double_free\n", "object of 24 bytes"],
+        &[
+            "uslab: guard: double free: 0x",
+            allocation_text,
+            free_text,
+            "\n  double_free\n",
+            "object of 24 bytes",
+        ],
     );
     contains(
         "write_after_free",
         "1000",
-        &["uslab: guard: use after free: 0x", allocated, freed, "\n  write_after_free\n"],
+        &["uslab: guard: use after free: 0x", allocation_text, free_text, "\n  write_after_free\n"],
     );
     contains(
         "overflow_by_one",
@@ -150,7 +157,11 @@ fn guard_report_of_each_bug_has_call_stacks() {
             "\n  overflow_by_one\n",
         ],
     );
-    contains("overflow_by_one", "1000", &["uslab: guard: write past the end: 0x", allocated, freed]);
+    contains(
+        "overflow_by_one",
+        "1000",
+        &["uslab: guard: write past the end: 0x", allocation_text, free_text],
+    );
     contains(
         "underflow",
         "1000",

@@ -136,8 +136,8 @@ impl Client {
             Err(error) => error.kind() == ErrorKind::ConnectionReset,
         }
     }
-    fn info(&mut self, of: &str) -> String {
-        match self.send_words(of) {
+    fn info(&mut self, section: &str) -> String {
+        match self.send_words(section) {
             Bulk(bytes) => String::from_utf8(bytes).unwrap(),
             other => panic!("{other:?}"),
         }
@@ -263,7 +263,7 @@ fn server_executes_each_command() {
     on_both(|server| {
         let mut client = server.client();
         let ok = || Status("OK".into());
-        let wrong = |text: &str| Error(text.into());
+        let error_reply = |text: &str| Error(text.into());
         let dialogue = [
             ("PING", Status("PONG".into())),
             ("ping hello", string("hello")),
@@ -273,11 +273,11 @@ fn server_executes_each_command() {
             ("GET a", string("1")),
             ("set a two", ok()),
             ("GET a", string("two")),
-            ("INCR a", wrong("ERR value is not an integer or out of range")),
+            ("INCR a", error_reply("ERR value is not an integer or out of range")),
             ("INCR n", Integer(1)),
             ("INCR n", Integer(2)),
             ("SET n 9223372036854775807", ok()),
-            ("INCR n", wrong("ERR value is not an integer or out of range")),
+            ("INCR n", error_reply("ERR value is not an integer or out of range")),
             ("GET n", string("9223372036854775807")),
             ("MSET b 2 c 3", ok()),
             ("MGET a b x c", Array(vec![string("two"), string("2"), Nil, string("3")])),
@@ -287,11 +287,11 @@ fn server_executes_each_command() {
             ("DBSIZE", Integer(2)),
             ("CONFIG GET save", Array(vec![string("save"), string("")])),
             ("CONFIG GET whatever", Array(vec![])),
-            ("SET a", wrong("ERR wrong arguments for 'SET'")),
-            ("MSET a 1 b", wrong("ERR wrong arguments for 'MSET'")),
-            ("SET a 1 EX 10", wrong("ERR syntax error: SET has no options here")),
-            ("LPUSH a 1", wrong("ERR unknown command 'LPUSH'")),
-            ("FLUSHALLXX", wrong("ERR unknown command 'FLUSHALLXX'")),
+            ("SET a", error_reply("ERR wrong arguments for 'SET'")),
+            ("MSET a 1 b", error_reply("ERR wrong arguments for 'MSET'")),
+            ("SET a 1 EX 10", error_reply("ERR syntax error: SET has no options here")),
+            ("LPUSH a 1", error_reply("ERR unknown command 'LPUSH'")),
+            ("FLUSHALLXX", error_reply("ERR unknown command 'FLUSHALLXX'")),
             ("FLUSHALL", ok()),
             ("DBSIZE", Integer(0)),
             ("QUIT", ok()),
@@ -342,8 +342,8 @@ fn server_returns_large_values_unchanged() {
         for length in [0, 1, 8191, 8193, 16 << 10, 1 << 20, 4 << 20] {
             let value: Vec<u8> = (0..length).map(|n| (n * 31 + n / 251) as u8).collect();
             assert_eq!(client.bytes(&[b"SET", b"large", &value]), Status("OK".into()));
-            let Bulk(back) = client.send_words("GET large") else { panic!("{length} bytes") };
-            assert!(back == value, "{length} bytes");
+            let Bulk(returned_text) = client.send_words("GET large") else { panic!("{length} bytes") };
+            assert!(returned_text == value, "{length} bytes");
         }
         let keys: Vec<_> = (0..20_000).map(|n| format!("key{n}")).collect();
         let arguments = ["MSET".as_bytes()].into_iter().chain(keys.iter().flat_map(|k| [k.as_bytes(); 2]));
@@ -402,10 +402,11 @@ fn disconnected_clients_leave_no_objects_in_the_server() {
     let clients: Vec<_> = (0..100).map(|_| server.client()).collect();
     wait("all clients are connected", || control.number("clients_connection", "used") == 101);
     std::thread::scope(|scope| {
-        for (mine, mut client) in clients.into_iter().enumerate() {
+        for (client_number, mut client) in clients.into_iter().enumerate() {
             scope.spawn(move || {
                 for n in 0..200 {
-                    let (key, value) = (format!("{mine}:{}", n % 50), format!("{n}").repeat(n * 7 % 300));
+                    let (key, value) =
+                        (format!("{client_number}:{}", n % 50), format!("{n}").repeat(n * 7 % 300));
                     assert_eq!(
                         client.bytes(&[b"SET", key.as_bytes(), value.as_bytes()]),
                         Status("OK".into())
@@ -467,27 +468,27 @@ fn client_can_delete_keys_at_the_memory_limit() {
     let server = Server::start(&["--max-memory", "16"]);
     let mut client = server.client();
     let value = vec![7; 3000];
-    let mut kept = 0;
-    let refused = loop {
-        match client.bytes(&[b"SET", format!("key{kept}").as_bytes(), &value]) {
-            Status(_) => kept += 1,
+    let mut stored_keys = 0;
+    let refusal = loop {
+        match client.bytes(&[b"SET", format!("key{stored_keys}").as_bytes(), &value]) {
+            Status(_) => stored_keys += 1,
             other => break other,
         }
-        assert!(kept < 16 << 10, "the values exceed the limit");
+        assert!(stored_keys < 16 << 10, "the values exceed the limit");
     };
-    assert!(matches!(&refused, Error(text) if text.starts_with("OOM ")), "{refused:?}");
-    assert!(kept > 2000, "values must use most of the memory: {kept} of 3000 bytes");
-    assert_eq!(client.send_words("DBSIZE"), Integer(kept));
+    assert!(matches!(&refusal, Error(text) if text.starts_with("OOM ")), "{refusal:?}");
+    assert!(stored_keys > 2000, "values must use most of the memory: {stored_keys} of 3000 bytes");
+    assert_eq!(client.send_words("DBSIZE"), Integer(stored_keys));
     // A value that does not fit leaves the old value unchanged.
     assert!(matches!(client.bytes(&[b"SET", b"key0", &vec![1; 4 << 20]]), Error(_)));
     assert_eq!(client.send_words("GET key0"), Bulk(value.clone()));
     // Other clients can connect, read, and free memory.
     let mut other = server.client();
     assert_eq!(other.send_words("GET key1"), Bulk(value.clone()));
-    for n in 0..kept {
+    for n in 0..stored_keys {
         assert_eq!(other.send_words(&format!("DEL key{n}")), Integer(1));
     }
-    for n in 0..kept / 2 {
+    for n in 0..stored_keys / 2 {
         assert_eq!(client.bytes(&[b"SET", format!("again{n}").as_bytes(), &value]), Status("OK".into()));
     }
     assert_eq!(client.send_words("FLUSHALL"), Status("OK".into()));
@@ -496,8 +497,8 @@ fn client_can_delete_keys_at_the_memory_limit() {
 
 #[test]
 fn error_names_the_invalid_server_option() {
-    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = taken.local_addr().unwrap().to_string();
+    let taken_listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken_listener.local_addr().unwrap().to_string();
     let cases: [(&[&str], &str); 7] = [
         (&["--slab-debug", "Q"], "expected letters of FZPUTA"),
         (&["--memory", "box", "--slab-debug", "F"], "--slab-debug"),

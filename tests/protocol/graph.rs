@@ -99,8 +99,9 @@ impl<S: Copy + Eq + Hash> Graph<S> {
         let (mut state_index, mut moves) = (0, vec![]);
         while state_index < graph.states.len() {
             let state = graph.states[state_index];
-            let mask =
-                |of: &dyn Fn(usize) -> bool| (0..graph.threads).map(|t| u8::from(of(t)) << t).sum::<u8>();
+            let mask = |is_in_set: &dyn Fn(usize) -> bool| {
+                (0..graph.threads).map(|t| u8::from(is_in_set(t)) << t).sum::<u8>()
+            };
             graph.busy.push(mask(&|t| model.busy(&state, t)));
             graph.waits.push(mask(&|t| model.waits(&state, t)));
             model.moves(&state, &mut moves);
@@ -151,7 +152,7 @@ impl<S: Copy + Eq + Hash> Graph<S> {
 
     /// Finds a strongly connected component within `states` in which a fair run can stay.
     fn fair_cycle(&self, thread: usize, states: Vec<u32>) -> Option<Vec<u32>> {
-        let all = (1_u8 << self.threads) - 1;
+        let all_threads = (1_u8 << self.threads) - 1;
         // For each state, the set of `todo` or the component that contains it.
         let (mut group, mut groups) = (vec![0_u32; self.states.len()], 0);
         let mut todo = vec![states];
@@ -172,7 +173,7 @@ impl<S: Copy + Eq + Hash> Graph<S> {
                         .for_each(|edge| moved_threads |= 1 << edge.thread);
                 }
                 // Weak fairness: each thread that could always move did. A component without a move has no cycle.
-                if moved_threads == 0 || (moved_threads | not_ready) & all != all {
+                if moved_threads == 0 || (moved_threads | not_ready) & all_threads != all_threads {
                     continue;
                 }
                 // Strong fairness: a thread that waits for ever never finds the lock free, so states in which it is

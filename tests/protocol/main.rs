@@ -77,16 +77,16 @@ impl Fair for CanonicalProtocol {
         let mut actions = vec![];
         self.protocol.actions(state, &mut actions);
         for action in actions {
-            let after = self.protocol.next(state, action);
+            let next_state = self.protocol.next(state, action);
             let interrupted = |t: &usize| {
                 let section = inside(state.threads[*t].pc);
-                section.is_some() && after.threads[*t].pc == section.map_or(Pc::Idle, Pc::Enter)
+                section.is_some() && next_state.threads[*t].pc == section.map_or(Pc::Idle, Pc::Enter)
             };
             moves.push(ThreadMove {
                 thread: action.thread.into(),
                 begins: matches!(action.act, Act::Begin(_)),
                 interrupts: (0..self.threads()).filter(interrupted).map(|t| 1 << t).sum(),
-                target: self.canonical(&after),
+                target: self.canonical(&next_state),
             });
         }
     }
@@ -234,7 +234,7 @@ fn every_protocol_state_satisfies_the_invariants() {
             let (states, transitions) =
                 check_ends(&model, 100_000_000).unwrap_or_else(|failure| fail(failure));
             let state_count = check(&model).unwrap_or_else(|failure| fail(failure));
-            assert_eq!(states, state_count, "{title}: both explore the same states");
+            assert_eq!(states, state_count, "{title}: both searches must explore the same states");
             println!("PROTOCOL | {title} | {cpus} CPUs | {states} states | {transitions} transitions");
         }
     }
@@ -243,13 +243,13 @@ fn every_protocol_state_satisfies_the_invariants() {
 /// A planted bug: the bug, the mechanisms, sizes and roles with which it shows, and the failure that must reveal it.
 type Planted = (Bug, &'static [Mechanism], Sizes, &'static [Role], &'static str);
 const PLANTED: &[Planted] = &[
-    (NoFence, &[Rseq], SINGLE, &[User, Drainer], OWNED),
+    (NoFence, &[Rseq], SINGLE, &[User, Drainer], OWNED_REGION_WRITTEN),
     (NoFence, &[Claimed], SINGLE, &[User, Drainer], ROUND_IN_ONE_PLACE),
-    (FencesOne, &[Rseq], SINGLE, &[User, User, Drainer], OWNED),
-    (TakesBeforeFence, &[Rseq], SINGLE, &[User, Drainer], OWNED),
-    (PutBackEarly, &[Rseq], SINGLE, &[User, Drainer], OWNED),
+    (FencesOne, &[Rseq], SINGLE, &[User, User, Drainer], OWNED_REGION_WRITTEN),
+    (TakesBeforeFence, &[Rseq], SINGLE, &[User, Drainer], OWNED_REGION_WRITTEN),
+    (PutBackEarly, &[Rseq], SINGLE, &[User, Drainer], OWNED_REGION_WRITTEN),
     (EmptyHasPlaces, &[Rseq], SINGLE, &[User, Drainer], "the empty region was written"),
-    (StaleRegion, &[Rseq], SINGLE, &[User, Drainer], OWNED),
+    (StaleRegion, &[Rseq], SINGLE, &[User, Drainer], OWNED_REGION_WRITTEN),
     (BatchCommittedEarly, &[Rseq], PAIRS, &[User], "a round was flushed to the supplier twice"),
     (WidensBeyondLimit, BOTH_MECHANISMS, SINGLE, &[User, Drainer], ROUND_IN_ONE_PLACE),
     (

@@ -645,11 +645,11 @@ impl Protocol {
     }
 
     fn begin(&self, s: &mut State, this_thread: usize, op: Op) {
-        let all = (1 << self.cpus) - 1;
+        let all_cpus = (1 << self.cpus) - 1;
         let t = &mut s.threads[this_thread];
         *t = Thread { op, done: t.done, held_rounds: t.held_rounds, held_count: t.held_count, ..IDLE_THREAD };
         if !matches!(op, Op::Alloc | Op::Free) {
-            (t.number, t.todo) = (this_thread as u8 + 1, all);
+            (t.number, t.todo) = (this_thread as u8 + 1, all_cpus);
         }
         t.pc = match op {
             Op::Alloc => Pc::Enter(Stage::Pop),
@@ -735,10 +735,10 @@ impl Protocol {
                 } else {
                     Self::interrupt(s, cpu, this_thread);
                 }
-                let away =
+                let rounds_elsewhere =
                     self.mechanism == Rseq && s.detached & bit8(cpu) != 0 && !self.has_bug(Bug::StaleRegion);
                 let t = &mut s.threads[this_thread];
-                (t.at, t.region) = (cpu, if away { EMPTY } else { cpu });
+                (t.at, t.region) = (cpu, if rounds_elsewhere { EMPTY } else { cpu });
                 t.pc = Pc::Read(stage);
             }
             Pc::Read(stage) => self.read(s, this_thread, stage, &region),
@@ -1354,8 +1354,10 @@ impl Protocol {
         let thread_number = this_thread as u8 + 1;
         for other in 0..THREADS {
             let t = core::mem::replace(&mut s.threads[other], Thread { pc: Pc::Gone, ..IDLE_THREAD });
-            let left = &s.regions[usize::from(t.at) % CPUS].places[..usize::from(t.rounds_to_flush())];
-            let owned_rounds = t.carried.iter().chain(&t.held_rounds).chain([&t.own_round]).chain(left);
+            let remaining_places =
+                &s.regions[usize::from(t.at) % CPUS].places[..usize::from(t.rounds_to_flush())];
+            let owned_rounds =
+                t.carried.iter().chain(&t.held_rounds).chain([&t.own_round]).chain(remaining_places);
             s.lost_rounds |=
                 owned_rounds.filter(|round| **round > 0).map(|round| bit(*round)).fold(0, |a, b| a | b);
         }
@@ -1423,9 +1425,9 @@ impl Protocol {
     pub(crate) fn within_reach(&self, s: &State) -> bool {
         // In a child, rounds that a drain had taken are on their stack again, which has no places until the next push.
         let max_places = |region: &Region| if s.child { self.reach } else { region.cap };
-        let fits =
+        let is_valid =
             |region: &Region| region.len <= max_places(region) && region.cap.max(region.limit) <= self.reach;
-        s.regions.iter().all(fits)
+        s.regions.iter().all(is_valid)
     }
     /// Returns `false` if all threads are idle, but a region is claimed, locked, away or taken, or the class is not
     /// open although it should be.
@@ -1452,8 +1454,8 @@ impl Protocol {
     /// identical can be in any order.
     pub(crate) fn is_like(&self, state: &State, canonical: &State) -> bool {
         let state = self.without_garbage(state);
-        let all = [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]];
-        all.iter().any(|order| {
+        let orders = [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]];
+        orders.iter().any(|order| {
             let mut renamed = state;
             self.order_cpus(&mut renamed, *order);
             self.name_rounds(&mut renamed);
@@ -1506,12 +1508,15 @@ impl Protocol {
     }
     fn order_cpus(&self, s: &mut State, order: [usize; CPUS]) {
         let mut names = [0, 0, 0, EMPTY];
-        for (to, from) in order.iter().enumerate() {
-            names[*from] = to as u8;
+        for (new_index, old_index) in order.iter().enumerate() {
+            names[*old_index] = new_index as u8;
         }
         let mask = |mask: &mut u8| *mask = (0..CPUS).map(|cpu| (*mask >> cpu & 1) << names[cpu]).sum();
         let regions = s.regions;
-        order.iter().enumerate().for_each(|(to, from)| s.regions[to] = regions[*from]);
+        order
+            .iter()
+            .enumerate()
+            .for_each(|(new_index, old_index)| s.regions[new_index] = regions[*old_index]);
         mask(&mut s.detached);
         mask(&mut s.owned);
         for t in &mut s.threads {
@@ -1531,13 +1536,13 @@ impl Protocol {
         let (dead_set, mut next) = (s.dead_rounds, [1, 1 + if s.dead_rounds == 0 { 0 } else { self.rounds }]);
         let mut name = |round: &mut Round| {
             if *round > 0 {
-                let known = &mut names[usize::from(*round)];
-                if *known == 0 {
+                let new_name = &mut names[usize::from(*round)];
+                if *new_name == 0 {
                     let next = &mut next[usize::from(dead_set & bit(*round) == 0)];
-                    *known = *next;
+                    *new_name = *next;
                     *next += 1;
                 }
-                *round = *known;
+                *round = *new_name;
             }
         };
         s.regions.iter_mut().flat_map(|region| &mut region.places).for_each(&mut name);

@@ -141,8 +141,8 @@ fn book_contains_the_current_output_of_sweep_merge() {
     );
     let sweep = Sweep::new(block("toml"));
     sweep.run("r", &[], &[]);
-    let said = output_of(&["sweep", "merge", &sweep.file, "--results", &sweep.path("r")], &[]);
-    assert!(said == block("text"), "expected on the page:\n{said}");
+    let run_output = output_of(&["sweep", "merge", &sweep.file, "--results", &sweep.path("r")], &[]);
+    assert!(run_output == block("text"), "expected on the page:\n{run_output}");
 }
 
 #[test]
@@ -160,8 +160,8 @@ fn merged_sweep_shards_equal_the_unsharded_sweep() {
             ("SLURM_ARRAY_TASK_MAX", "11"),
             ("SLURM_ARRAY_TASK_STEP", "2"),
         ];
-        let said = sweep.run("slurm", &["--threads", "1"], &array);
-        assert!(said.starts_with("share ") && said.contains("/5: "), "{said}");
+        let run_output = sweep.run("slurm", &["--threads", "1"], &array);
+        assert!(run_output.starts_with("share ") && run_output.contains("/5: "), "{run_output}");
     }
     assert!(sweep.merged("slurm") == expected);
     for index in ["0", "1", "2"] {
@@ -692,7 +692,7 @@ fn full_disk_leaves_no_partial_sweep_result() {
         err.starts_with("uslab: item ") && err.contains("File too large") && err.lines().count() == 1,
         "{err}"
     );
-    assert_eq!(sweep.files("r").len(), 12, "only the results of the finished share");
+    assert_eq!(sweep.files("r").len(), 12, "only the results of the finished share may exist");
     sweep.run("r", &[], &[]);
     assert!(sweep.merged("r") == expected);
 }

@@ -89,8 +89,8 @@ fn containers_allocate_from_a_pool_of_fixed_slots() {
     vec.push(0_u64);
     let start = vec.as_ptr();
     vec.extend(1..32);
-    assert!(vec.iter().copied().eq(0..32) && vec.as_ptr() == start, "the block grew in its slot");
-    assert!(vec.try_reserve(1).is_err(), "the block cannot grow further");
+    assert!(vec.iter().copied().eq(0..32) && vec.as_ptr() == start, "the block must grow in its slot");
+    assert!(vec.try_reserve(1).is_err(), "the block must not grow further");
     drop(vec);
     assert_eq!(pool.get_mut().usage().live(), 0);
 }
@@ -136,7 +136,7 @@ fn topmost_arena_container_grows_in_place() {
     vec.extend(1..10_000);
     assert_eq!((vec.as_ptr(), fixed.used()), (start, 8 * vec.capacity()));
     drop(vec);
-    assert_eq!(fixed.used(), 0, "the topmost block is freed immediately");
+    assert_eq!(fixed.used(), 0, "the topmost block must be freed immediately");
 }
 
 /// Memory that was requested as zeroed is zero, even if a block grows in place over bytes that were written before.
@@ -182,7 +182,7 @@ fn cache_serves_layouts_that_fit_its_objects() {
         KmemCache::builder("built", 64).ctor(|bytes| bytes.fill(1)).build_in(&subsystem).unwrap();
     assert!(
         (&constructed).allocate(layout(8, 8)).is_err(),
-        "memory of a dropped container is not constructed"
+        "a cache with a constructor must refuse containers"
     );
     drop((cache, constructed));
     assert_all_given_back(&subsystem);
@@ -208,8 +208,8 @@ fn zeroed_growth_zeroes_new_bytes_at_any_alignment() {
             let bytes = core::slice::from_raw_parts(grown_block.as_ptr(), new.size());
             assert!(bytes[..old.size()].iter().all(|byte| *byte == 3));
             assert!(bytes[old.size()..].iter().all(|byte| *byte == 0), "{old:?} to {new:?}");
-            let shrunk = source.shrink(grown_block, new, layout(5, 1)).unwrap();
-            source.deallocate(shrunk.cast(), layout(5, 1));
+            let shrunk_block = source.shrink(grown_block, new, layout(5, 1)).unwrap();
+            source.deallocate(shrunk_block.cast(), layout(5, 1));
         }
     }
     assert_all_given_back(&subsystem);

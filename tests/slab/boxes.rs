@@ -47,7 +47,7 @@ fn frees_into_a_dropped_cache_bypass_magazines() {
             (remaining_cache.used, remaining_cache.in_magazines + remaining_cache.in_depot),
             (u64::from(i), 0)
         );
-        assert_eq!(remaining_cache.empty, 0, "the depot is closed");
+        assert_eq!(remaining_cache.empty, 0, "the depot must be closed");
         subsystem.check().unwrap();
     }
     subsystem.reap();
@@ -108,7 +108,7 @@ fn destructor_panic_does_not_keep_a_dropped_cache_alive() {
     let object = cache.alloc_owned().unwrap();
     drop(cache);
     let panic = uslab_magazine::sync::catch_panic(|| drop(object));
-    assert!(panic.is_err(), "only the reset's panic reaches the caller");
+    assert!(panic.is_err(), "only the reset's panic may reach the caller");
     assert!(cache_of_type(&subsystem, "loud").is_none());
     assert_all_given_back(&subsystem);
 }
@@ -287,7 +287,7 @@ fn cache_without_a_class_number_works_without_magazines() {
             break cache;
         }
         caches.push(cache);
-        assert!(caches.len() < 1 << 16, "all class numbers are in use");
+        assert!(caches.len() < 1 << 16, "the class numbers must run out");
     };
     assert_eq!((caches[0].info().magazine_capacity, last.info().magazine_capacity), (1, 0));
     let text = serde_json::to_string(&last.info()).unwrap();
@@ -299,9 +299,9 @@ fn cache_without_a_class_number_works_without_magazines() {
     drop(last);
     drop(objects);
     // A returned number can be used again: from a cache, and from a cache that an object outlived.
-    let owned = caches.swap_remove(7).alloc_owned().unwrap();
-    assert!(build().info().magazines_refused, "a cache with an object in use keeps its class number");
-    drop(owned);
+    let owned_box = caches.swap_remove(7).alloc_owned().unwrap();
+    assert!(build().info().magazines_refused, "a cache with an object in use must keep its class number");
+    drop(owned_box);
     assert!(!build().info().magazines_refused);
     drop(caches);
     assert_all_given_back(&subsystem);

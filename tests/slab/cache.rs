@@ -43,7 +43,7 @@ fn cache_at_its_limit_drains_magazines_of_another_cpu() {
         assert_eq!(cache.info().used, 0);
         on_cpu(1);
         let (blocks, _) = fill(&cache);
-        assert_eq!(blocks.len(), n, "{magazines:?}: CPU 1 gets all that CPU 0 freed");
+        assert_eq!(blocks.len(), n, "{magazines:?}: CPU 1 must get all objects that CPU 0 freed");
         subsystem.check().unwrap();
         drop(blocks);
     }
@@ -100,7 +100,7 @@ fn shrink_returns_the_number_of_freed_slabs() {
     for shrink in shrinks {
         drop(cache.alloc_blocks(Gfp::KERNEL, 400).unwrap());
         let slabs = cache.info().slabs;
-        assert!(slabs > 2 * cache.geometry().min_partial() as u64, "a flush frees most of {slabs}");
+        assert!(slabs > 2 * cache.geometry().min_partial() as u64, "a flush must free most of {slabs} slabs");
         assert_eq!(shrink() as u64, slabs);
         assert_eq!(cache.info().slabs, 0);
     }
@@ -113,9 +113,9 @@ fn allocation_without_memory_fails_without_a_leak() {
     let page_block = subsystem.pages().alloc_block(Order::ZERO, Gfp::KERNEL, None).unwrap();
     let (blocks, error) = fill(&cache);
     assert!(matches!(error, AllocError::Memory(_)), "{error}");
-    assert_eq!(blocks.len(), 1023, "every page is in use");
+    assert_eq!(blocks.len(), 1023, "every page must be in use");
     let info = cache.info();
-    assert_eq!((info.failures, info.order_fallbacks), (1, 7), "the last slabs have one page, not eight");
+    assert_eq!((info.failures, info.order_fallbacks), (1, 7), "the last slabs must have one page, not eight");
     assert_eq!(subsystem.check().unwrap().block_pages, 1);
     drop((blocks, page_block));
     assert_all_given_back(&subsystem);
@@ -128,12 +128,12 @@ fn order_0_slab_does_not_count_as_order_fallback() {
     let cache = KmemCache::builder("small", 64).build_in(&subsystem).unwrap();
     assert_eq!(cache.geometry().order(), Order::ZERO);
     let page = |gfp| subsystem.pages().alloc_block(Order::ZERO, gfp, None).ok();
-    let all = || std::iter::from_fn(|| page(Gfp::NORETRY)).collect::<Vec<_>>();
+    let alloc_all = || std::iter::from_fn(|| page(Gfp::NORETRY)).collect::<Vec<_>>();
     on_cpu(1);
-    let mut pages = all();
+    let mut pages = alloc_all();
     pages.truncate(pages.len() - 1);
     on_cpu(0);
-    pages.extend(all());
+    pages.extend(alloc_all());
     assert!(page(Gfp::NORETRY).is_none());
     drop(cache.alloc_block(Gfp::KERNEL).unwrap());
     assert_eq!(cache.info().order_fallbacks, 0);
@@ -241,7 +241,7 @@ fn allocations_fill_the_fullest_slabs_first() {
     slabs[0].truncate(1);
     slabs[1..].iter_mut().for_each(|slab| drop(slab.pop()));
     let reused: Vec<_> = (0..7).map(|_| cache.alloc_block(Gfp::KERNEL).unwrap()).collect();
-    assert_eq!((cache.info().full, cache.info().partial), (7, 1), "the sparse slab is unchanged");
+    assert_eq!((cache.info().full, cache.info().partial), (7, 1), "the sparse slab must be unchanged");
     drop((reused, slabs));
 }
 
@@ -262,7 +262,7 @@ fn reap_empties_magazines_of_idle_cpus() {
     assert_eq!(
         (reaped, info.in_magazines + info.in_depot),
         (cached_objects, 0),
-        "two idle intervals free all objects"
+        "two idle intervals must free all objects"
     );
 
     churn(1);
@@ -277,11 +277,11 @@ fn reap_empties_magazines_of_idle_cpus() {
 fn bulk_allocation_is_all_or_nothing() {
     let subsystem = subsystem(2);
     let cache = KmemCache::builder("o", 256).limit(Limit::Slabs(2)).build_in(&subsystem).unwrap();
-    let all = 2 * cache.geometry().objects();
+    let max_objects = 2 * cache.geometry().objects();
     on_cpu(1);
     drop(cache.alloc_block(Gfp::KERNEL).unwrap());
     on_cpu(0);
-    let mut outputs = vec![None; all + 1];
+    let mut outputs = vec![None; max_objects + 1];
     assert_eq!(cache.alloc_bulk(Gfp::KERNEL, &mut outputs), Err(AllocError::CacheLimit { slabs: 2 }));
     assert!(outputs.iter().all(Option::is_none));
     assert_eq!(cache.info().used, 0);
@@ -290,7 +290,7 @@ fn bulk_allocation_is_all_or_nothing() {
     outputs.pop();
     cache.alloc_bulk(Gfp::KERNEL | Gfp::ZERO, &mut outputs).unwrap();
     let objects: HashSet<_> = outputs.iter().flatten().copied().collect();
-    assert_eq!((objects.len(), cache.info().used as usize), (all, all));
+    assert_eq!((objects.len(), cache.info().used as usize), (max_objects, max_objects));
     subsystem.check().unwrap();
     // SAFETY: the objects were allocated above from this cache, and each is freed once.
     unsafe { cache.free_bulk(outputs.into_iter().flatten()) };
@@ -305,7 +305,7 @@ fn bulk_allocation_is_all_or_nothing() {
     unsafe { cache.free_bulk(outputs.into_iter().flatten()) };
     // Old contents of the slice belong to the caller and are not freed.
     let block = cache.alloc_block(Gfp::KERNEL).unwrap();
-    let mut outputs = vec![Some(block.address()); all + 1];
+    let mut outputs = vec![Some(block.address()); max_objects + 1];
     assert_eq!(cache.alloc_bulk(Gfp::KERNEL, &mut outputs), Err(AllocError::CacheLimit { slabs: 2 }));
     assert!(outputs.iter().all(Option::is_none));
     assert_eq!(cache.info().used, 1);
@@ -432,15 +432,15 @@ fn each_object_is_constructed_once(whole_slabs: bool) {
         .unwrap();
     for _ in 0..100 {
         let block = cache.alloc_block(Gfp::ZERO).unwrap();
-        assert_eq!(block.bytes()[0], 42, "constructed objects are not zeroed again");
+        assert_eq!(block.bytes()[0], 42, "constructed objects must not be zeroed again");
     }
     let info = cache.info();
     let expected = if whole_slabs { info.objects } else { 1 };
     assert_eq!((constructions.load(Relaxed) as u64, info.constructed), (expected, expected));
     // Objects that a shrink has destructed are constructed again, from zeroed memory.
-    let all = cache.alloc_blocks(Gfp::KERNEL, info.objects as usize).unwrap();
+    let objects = cache.alloc_blocks(Gfp::KERNEL, info.objects as usize).unwrap();
     assert_eq!(cache.info().constructed, info.objects);
-    let mut kept_objects = all;
+    let mut kept_objects = objects;
     kept_objects.truncate(2);
     cache.shrink();
     assert_eq!(cache.info().destructed, if whole_slabs { 0 } else { info.objects - 2 });
@@ -545,7 +545,7 @@ fn dropped_cache_does_not_expedite_its_deferred_frees() {
     let mut objects: Vec<_> = (0..count).map(|_| cache.alloc(Gfp::KERNEL).unwrap()).collect();
     // SAFETY: the objects were allocated above, and each is freed once.
     objects.drain(2..).for_each(|object| unsafe { cache.free(object) });
-    assert_eq!(cache.info().slabs, 3, "empty slabs stay on the node");
+    assert_eq!(cache.info().slabs, 3, "empty slabs must stay on the node");
     drop(cache);
     let remaining = || subsystem.info().caches.into_iter().find(|cache| cache.name == "left");
     assert_eq!(remaining().unwrap().slabs, 1);
@@ -614,7 +614,7 @@ fn full_node_falls_back_to_another_node() {
     on_cpu(0);
     let far_block = cache.alloc_block(Gfp::KERNEL).unwrap();
     assert!(near_blocks.len() == 2048 && kept_objects > 0);
-    assert_eq!(cache.info().in_magazines, kept_objects, "the helper keeps its objects");
+    assert_eq!(cache.info().in_magazines, kept_objects, "the helper must keep its objects");
     drop(far_block);
     // SAFETY: the objects were allocated above, and each is freed once.
     unsafe { cache.free_bulk(near_blocks) };
@@ -683,7 +683,7 @@ fn objects_end_once(destroy_method: &str, whole_slabs: bool) {
             assert_eq!(
                 (inode.len(), inode[0], inode[199]),
                 (200, 1, 7),
-                "the object is unchanged since its last use"
+                "the object must be unchanged since its last use"
             );
             // The destructor may allocate, because no lock and no CPU's region is held here.
             drop(other_cache.alloc_block(Gfp::KERNEL).unwrap());
@@ -701,16 +701,20 @@ fn objects_end_once(destroy_method: &str, whole_slabs: bool) {
     let (last, other_objects) = objects.split_first().unwrap();
     // SAFETY: the objects were allocated above, and each is freed once.
     other_objects.iter().for_each(|object| unsafe { cache.free(*object) });
-    let shrunk = if whole_slabs { 0 } else { other_objects.len() as u64 };
+    let freed_objects = if whole_slabs { 0 } else { other_objects.len() as u64 };
     assert_eq!(
         (cache.shrink(), destructions.get()),
-        (0, shrunk),
-        "{destroy_method}: an object in use keeps its slab"
+        (0, freed_objects),
+        "{destroy_method}: an object in use must keep its slab"
     );
     if destroy_method != "last free" {
         // SAFETY: the object was allocated above, and is freed once.
         unsafe { cache.free(*last) };
-        assert_eq!(destructions.get(), shrunk, "{destroy_method}: a free object stays constructed");
+        assert_eq!(
+            destructions.get(),
+            freed_objects,
+            "{destroy_method}: a free object must stay constructed"
+        );
     }
     match destroy_method {
         "shrink" => assert_eq!(cache.shrink(), 1),
@@ -719,7 +723,7 @@ fn objects_end_once(destroy_method: &str, whole_slabs: bool) {
         _ => {
             let mut kept_block = cache.alloc_block(Gfp::KERNEL).unwrap();
             kept_block.bytes_mut()[0] = 1;
-            assert!(cache.destroy().is_err() && destructions.get() == shrunk);
+            assert!(cache.destroy().is_err() && destructions.get() == freed_objects);
             drop(kept_block);
             // SAFETY: the object was allocated above, and is freed once.
             unsafe { cache.free(*last) };

@@ -80,7 +80,7 @@ fn checked_free_detects_a_double_free() {
         assert_eq!(
             (info.corruptions, info.used, info.allocs, info.frees),
             (1, 0, 1, 1),
-            "no object was lost"
+            "no object may be lost"
         );
         subsystem.check().unwrap();
         // An object in a magazine or a slab is not in use, whichever path frees it.
@@ -110,8 +110,8 @@ fn checked_free_detects_a_double_free() {
 fn failed_bulk_allocation_leaves_no_object_in_use() {
     let (subsystem, recorded) = listening(true);
     let cache = KmemCache::builder("o", 64).limit(Limit::Slabs(1)).build_in(&subsystem).unwrap();
-    let mut all = [None; 65];
-    cache.alloc_bulk(Gfp::KERNEL, &mut all).unwrap_err();
+    let mut objects = [None; 65];
+    cache.alloc_bulk(Gfp::KERNEL, &mut objects).unwrap_err();
     let object = cache.alloc(Gfp::KERNEL).unwrap();
     let page = subsystem.pages().pfn_of(object.as_ptr()).unwrap();
     for index in 0..64 {
@@ -194,7 +194,7 @@ fn slab_refuses_foreign_objects_without_checked_frees() {
     inode.shrink();
     assert_eq!(kinds(&recorded), [CorruptionKind::WrongCache, CorruptionKind::Interior]);
     subsystem.check().unwrap();
-    assert_eq!(inode.info().used, 1, "the object is still allocated");
+    assert_eq!(inode.info().used, 1, "the object must still be allocated");
     // SAFETY: the object was allocated above; earlier frees of it were refused.
     unsafe { inode.free(object) };
 }
@@ -380,12 +380,12 @@ fn immediate_double_free_is_detected_without_checks() {
     assert!(frees_until_report.is_some_and(|times| times >= 2), "{frees_until_report:?}");
     assert_eq!(messages, [CorruptionKind::DoubleFree]);
     let reused = cache.alloc(Gfp::KERNEL).unwrap();
-    assert_eq!(reused, object, "the first free was valid");
+    assert_eq!(reused, object, "the first free must be valid");
     // SAFETY: the object was allocated above, and is freed once.
     unsafe { cache.free(reused) };
     if frees_until_report == Some(2) {
         let info = cache.info();
-        assert_eq!((info.allocs, info.frees), (2, 2), "the second free is refused");
+        assert_eq!((info.allocs, info.frees), (2, 2), "the second free must be refused");
         subsystem.check().unwrap();
     }
 }

@@ -23,23 +23,23 @@ struct Mappings {
 
 fn tables() -> Mappings {
     let smaps = std::fs::read_to_string("/proc/self/smaps").unwrap();
-    let (mut all, mut single) = (Mappings::default(), Mappings::default());
+    let (mut all_mappings, mut mapping) = (Mappings::default(), Mappings::default());
     let kib = |number_text: &str| number_text.trim().trim_end_matches(" kB").parse::<usize>().unwrap() << 10;
     for line in smaps.lines() {
         if let Some(size) = line.strip_prefix("Size:") {
-            single = Mappings { bytes: kib(size), ..Mappings::default() };
+            mapping = Mappings { bytes: kib(size), ..Mappings::default() };
         } else if let Some(resident) = line.strip_prefix("Rss:") {
-            single.resident = kib(resident);
+            mapping.resident = kib(resident);
         } else if let Some(flags) = line.strip_prefix("VmFlags:").filter(|flags| flags.contains(" nh")) {
-            all.count += 1;
-            all.bytes += single.bytes;
-            all.writable += if flags.contains(" wr") { single.bytes } else { 0 };
-            all.resident += single.resident;
-            all.misdumped +=
+            all_mappings.count += 1;
+            all_mappings.bytes += mapping.bytes;
+            all_mappings.writable += if flags.contains(" wr") { mapping.bytes } else { 0 };
+            all_mappings.resident += mapping.resident;
+            all_mappings.misdumped +=
                 usize::from(flags.contains(" rd") && flags.contains(" wr") == flags.contains(" dd"));
         }
     }
-    all
+    all_mappings
 }
 
 /// Returns a subsystem for simulated CPUs.
@@ -84,7 +84,7 @@ fn child_starts_a_subsystem_of_four_terabytes() {
     let before = resident();
     let subsystem = Subsystem::new(Config { check_frees: false, ..Config::new(pages) }).unwrap();
     let added_bytes = resident().saturating_sub(before);
-    assert_eq!(subsystem.pages().frames().len(), 1 << 30, "the whole reservation was granted");
+    assert_eq!(subsystem.pages().frames().len(), 1 << 30, "the whole reservation must be granted");
     assert!(added_bytes <= 6 * MIB, "{} KiB", added_bytes >> 10);
 }
 
@@ -103,7 +103,7 @@ fn child_uses_a_thousand_caches_once() {
     let before = resident();
     let caches = caches(&subsystem, count);
     let creation_bytes = resident().saturating_sub(before);
-    assert!(creation_bytes <= 8 * MIB, "{} bytes for each cache", creation_bytes / count);
+    assert!(creation_bytes <= 8 * MIB, "a cache must take fewer bytes: {} each", creation_bytes / count);
     use_once(&subsystem, &caches);
     let use_bytes = tables();
     let drain_passes = || subsystem.info().drains.passes;
@@ -143,7 +143,7 @@ fn child_uses_a_thousand_caches_once() {
     drop(caches);
     subsystem.end_interval();
     let dropped = tables().resident;
-    assert!(dropped <= reaped.resident + MIB, "the stacks of dropped classes are decommitted: {dropped}");
+    assert!(dropped <= reaped.resident + MIB, "the stacks of dropped classes must be decommitted: {dropped}");
     subsystem.check().unwrap();
 }
 
@@ -226,7 +226,7 @@ fn child_allocates_from_a_hundred_caches() {
         );
         assert!(
             use_bytes - pages >= cpus as usize * 100 * 4096,
-            "used stacks are charged: {use_bytes} bytes"
+            "used stacks must be charged: {use_bytes} bytes"
         );
     }
 }
@@ -311,7 +311,7 @@ fn child_creates_more_caches_than_class_numbers() {
         // SAFETY: the objects were allocated above, and each is freed once.
         objects.into_iter().for_each(|object| unsafe { cache.free(object) });
         let info = cache.info();
-        assert_eq!((info.allocs, info.frees, info.used), (100, 100, 0), "a new cache starts at 0");
+        assert_eq!((info.allocs, info.frees, info.used), (100, 100, 0), "a new cache must start at 0");
     }
     let has_magazines = |cache: &&KmemCache| cache.info().magazine_capacity > 0;
     let magazines = sampled_caches.iter().copied().filter(has_magazines).count();
@@ -325,7 +325,7 @@ fn child_creates_more_caches_than_class_numbers() {
     let next_cache = KmemCache::builder("next", 64).build_in(&subsystem).unwrap();
     let info = next_cache.info();
     assert_eq!((info.allocs, info.frees, info.in_magazines), (0, 0, 0));
-    assert!(info.magazine_capacity > 0, "class numbers were freed");
+    assert!(info.magazine_capacity > 0, "class numbers must be freed");
     subsystem.check().unwrap();
 }
 
@@ -366,6 +366,6 @@ fn shrink_continues_after_the_corruption_handler_panics() {
     subsystem.shrink();
     assert_eq!((other_cache.info().in_magazines, other_cache.info().slabs), (0, 0));
     push();
-    assert!(other_cache.info().in_magazines > 0, "the cache's stacks hold objects");
+    assert!(other_cache.info().in_magazines > 0, "the cache's stacks must hold objects");
     std::mem::forget(wrong_cache);
 }

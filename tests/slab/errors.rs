@@ -200,9 +200,9 @@ fn failed_refill_keeps_only_the_previous_objects() {
         faults.arm(parse("slab:nth=2,times=-1").unwrap());
         assert_eq!(prefilled.refill(1001), Err(AllocError::Injected));
         faults.disarm();
-        assert_eq!(prefilled.len(), 3, "objects allocated before the refusal were freed");
+        assert_eq!(prefilled.len(), 3, "objects allocated before the refusal must be freed");
         prefilled.refill(1001).unwrap();
-        assert_eq!(prefilled.len(), 1001, "the cache requests no more objects than it keeps");
+        assert_eq!(prefilled.len(), 1001, "the cache must request no more objects than it keeps");
     }
     assert_all_given_back(&subsystem);
 }
@@ -243,7 +243,10 @@ fn failed_madvise_causes_no_error() {
     for _ in 0..3 {
         let mut used_blocks = cache.alloc_blocks(Gfp::ZERO, 1000).unwrap();
         for block in &mut used_blocks {
-            assert!(block.bytes().iter().all(|byte| *byte == 0), "memory that was not decommitted is zeroed");
+            assert!(
+                block.bytes().iter().all(|byte| *byte == 0),
+                "memory that was not decommitted must be zeroed"
+            );
             block.bytes_mut().fill(9);
         }
         drop(used_blocks);

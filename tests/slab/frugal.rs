@@ -20,7 +20,11 @@ fn untouched_pages_of_a_slab_are_not_resident() {
     let blocks: Vec<_> = (0..N).map(|_| cache.alloc_block(Gfp::KERNEL).unwrap()).collect();
     let added_bytes = resident().saturating_sub(before);
     // The subsystem has 64 MiB of objects; frames, magazines and the vector need some memory.
-    assert!(added_bytes < 8 << 20, "{N} untouched objects made {} KiB resident", added_bytes >> 10);
+    assert!(
+        added_bytes < 8 << 20,
+        "{N} untouched objects must not become resident: {} KiB",
+        added_bytes >> 10
+    );
     drop(blocks);
     cache.shrink();
     subsystem.pages().decommit();

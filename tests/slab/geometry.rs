@@ -115,7 +115,8 @@ fn geometry_matches_every_attribute_table_of_the_trace_library() {
 }
 
 fn slabinfos(folder: &Path) -> Vec<PathBuf> {
-    let all = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
-    all.filter(|path| path.file_name().is_some_and(|name| name.to_string_lossy().ends_with("slabinfo")))
+    let entries = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    entries
+        .filter(|path| path.file_name().is_some_and(|name| name.to_string_lossy().ends_with("slabinfo")))
         .collect()
 }

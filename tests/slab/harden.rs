@@ -61,14 +61,14 @@ fn slab_debug_and_canaries_can_be_combined() {
                 if rules.contains('Z') { CorruptionKind::RedZone } else { CorruptionKind::Overflow };
             let cache = KmemCache::builder("inode", 64).build_in(&subsystem).unwrap();
             for round in 0..3 {
-                let all: Vec<_> = (0..100).map(|_| cache.alloc(Gfp::KERNEL).unwrap()).collect();
-                all.iter().for_each(|object| bytes(*object, 64).fill(7));
+                let objects: Vec<_> = (0..100).map(|_| cache.alloc(Gfp::KERNEL).unwrap()).collect();
+                objects.iter().for_each(|object| bytes(*object, 64).fill(7));
                 assert_eq!((cache.validate().errors(), kinds(&recorded)), (0, vec![]), "{rules} {harden:?}");
                 // SAFETY: the objects were allocated above, and each is freed once; the write after one of them is the
                 // error under test.
                 unsafe {
-                    flip_byte(all[round].add(64));
-                    all.into_iter().for_each(|object| cache.free(object));
+                    flip_byte(objects[round].add(64));
+                    objects.into_iter().for_each(|object| cache.free(object));
                 }
                 assert_eq!(kinds(&recorded), [kind_behind], "{rules} {harden:?}");
                 assert_eq!(cache.validate().errors(), 0, "{rules} {harden:?}");
@@ -255,7 +255,7 @@ fn idle_mappings_are_unmapped_and_counted() {
     let unmapped = || subsystem.info().huge.unmapped;
     let piece = || drop(malloc.alloc_block(layout(5 << 20), Gfp::KERNEL).unwrap());
     (0..64).for_each(|_| piece());
-    assert_eq!(unmapped(), 0, "the quarantine holds this many objects");
+    assert_eq!(unmapped(), 0, "the quarantine must hold this many objects");
     piece();
     assert_eq!((unmapped(), subsystem.info().huge.frees), (1, 65));
     subsystem.check().unwrap();
@@ -268,10 +268,10 @@ fn write_between_two_objects_is_reported_by_either_free() {
     let (subsystem, recorded) = hardened(Harden { canaries: true, ..Harden::OFF });
     let cache = KmemCache::builder("inode", 64).build_in(&subsystem).unwrap();
     let stride = cache.geometry().stride();
-    let mut all: Vec<_> = (0..500).map(|_| cache.alloc(Gfp::KERNEL).unwrap()).collect();
-    all.sort();
+    let mut objects: Vec<_> = (0..500).map(|_| cache.alloc(Gfp::KERNEL).unwrap()).collect();
+    objects.sort();
     let pairs: Vec<_> =
-        all.windows(2).filter(|pair| pair[1].addr().get() - pair[0].addr().get() == stride).collect();
+        objects.windows(2).filter(|pair| pair[1].addr().get() - pair[0].addr().get() == stride).collect();
     assert!(pairs.len() > 100, "{} pairs", pairs.len());
     // For each pair: the object that is freed before the write, if any, and the object whose free reports it.
     let cases = [(None, 0), (None, 1), (Some(0), 1)];
@@ -453,8 +453,8 @@ fn random_object_order_depends_on_the_seed() {
         let drawn_order = seeded(seed);
         assert_eq!(drawn_order, seeded(seed), "seed {seed}");
         assert_ne!(drawn_order, seeded(seed + 1), "seed {seed}");
-        let all: BTreeSet<_> = drawn_order.iter().collect();
-        assert_eq!(all.len(), 256);
+        let indexes: BTreeSet<_> = drawn_order.iter().collect();
+        assert_eq!(indexes.len(), 256);
         let neighbours = drawn_order.windows(2).filter(|pair| pair[0].abs_diff(pair[1]) == 64).count();
         assert!(neighbours < 40, "seed {seed}: {neighbours} of 255 objects are adjacent to the previous one");
     }
@@ -501,7 +501,7 @@ fn quarantine_delays_the_reuse_of_freed_objects() {
     assert_eq!((census.quarantined, census.used), (256, 0));
     // A reap flushes quarantined objects of the previous interval; a shrink flushes all.
     subsystem.reap();
-    assert_eq!(cache.info().quarantined, 256, "the sample is from this interval");
+    assert_eq!(cache.info().quarantined, 256, "the sample must be from this interval");
     subsystem.reap();
     assert_eq!(cache.info().quarantined, 0);
     // SAFETY: the object was allocated just now, and is freed once.
@@ -544,9 +544,9 @@ fn quarantine_delays_the_reuse_of_freed_objects() {
 fn cache_at_its_limit_takes_quarantined_objects() {
     let (subsystem, _) = hardened(Harden { quarantine: 1 << 20, ..Harden::OFF });
     let cache = KmemCache::builder("limited", 1024).limit(Limit::Slabs(1)).build_in(&subsystem).unwrap();
-    let all = cache.geometry().objects();
+    let slab_objects = cache.geometry().objects();
     for _ in 0..10 {
-        let objects: Vec<_> = (0..all).map(|_| cache.alloc(Gfp::KERNEL).unwrap()).collect();
+        let objects: Vec<_> = (0..slab_objects).map(|_| cache.alloc(Gfp::KERNEL).unwrap()).collect();
         assert!(cache.alloc(Gfp::KERNEL).is_err());
         // SAFETY: the objects were allocated above, and each is freed once.
         objects.into_iter().for_each(|object| unsafe { cache.free(object) });
@@ -585,8 +585,8 @@ fn zero_size_allocations_have_distinct_inaccessible_addresses() {
     subsystem.shrink();
     assert_eq!(subsystem.check().unwrap().slabs, 0);
     // The memory's pages are used like any others.
-    let all = std::iter::from_fn(|| malloc.alloc(layout(32 << 10), Gfp::KERNEL).ok());
-    all.for_each(|memory| bytes(memory, 32 << 10).fill(1));
+    let blocks = std::iter::from_fn(|| malloc.alloc(layout(32 << 10), Gfp::KERNEL).ok());
+    blocks.for_each(|memory| bytes(memory, 32 << 10).fill(1));
 }
 
 /// Regression test: memory that cannot be accessed was checked for unexpected writes.
@@ -854,7 +854,7 @@ fn guard_samples_once_per_interval_without_magazine_misses() {
         sampled
     };
     pairs(100);
-    assert_eq!(pairs(1_000_000), 0, "each operation is served by the CPU");
+    assert_eq!(pairs(1_000_000), 0, "each operation must be served by the CPU");
     for interval in 0..10 {
         subsystem.end_interval();
         // The allocation after a sample also misses, and may be the next sample; so may the one after that. Ten pairs
@@ -863,7 +863,7 @@ fn guard_samples_once_per_interval_without_magazine_misses() {
     }
     // The number of pairs is too small for a sample.
     subsystem.end_interval();
-    assert!((1..=3).contains(&pairs(100)), "the sample is from the previous interval");
+    assert!((1..=3).contains(&pairs(100)), "the sample must be from the previous interval");
     subsystem.end_interval();
     assert_eq!(pairs(100), 0);
 }
@@ -886,7 +886,7 @@ fn guard_samples_caches_at_the_configured_rate() {
         (0..n).filter(draw_one).count()
     };
     pairs(100);
-    assert_eq!(pairs(1_000_000), 0, "each operation is served by the CPU");
+    assert_eq!(pairs(1_000_000), 0, "each operation must be served by the CPU");
 }
 
 #[cfg(all(target_os = "linux", not(uslab_heap)))]
@@ -1000,9 +1000,9 @@ fn guard_samples_only_small_objects_without_constructor() {
 /// Makes a mistake that must end the process.
 #[cfg(all(target_os = "linux", not(uslab_heap)))]
 #[inline(never)]
-fn make_a_mistake(what: &str, of_kmalloc: bool) {
+fn make_a_mistake(mistake: &str, of_kmalloc: bool) {
     let (mut config, is_overflow) =
-        (Config { guard_every: 1, ..config(2, 1, 64 << 20) }, what != "underflow");
+        (Config { guard_every: 1, ..config(2, 1, 64 << 20) }, mistake != "underflow");
     config.check_frees = false;
     on_cpu(0);
     let subsystem = Subsystem::new(config).unwrap();
@@ -1019,7 +1019,7 @@ fn make_a_mistake(what: &str, of_kmalloc: bool) {
     // SAFETY: the error is under test.
     unsafe {
         let free = || if of_kmalloc { subsystem.kmalloc().free(object) } else { cache.free(object) };
-        match what {
+        match mistake {
             "overflow" => object.add(64).write_volatile(1),
             "underflow" => object.sub(1).write_volatile(1),
             "use after free" => {

@@ -49,7 +49,7 @@ fn allocation_with_held_memory_constructs_a_single_object() {
     assert_eq!(held_bytes.load(Relaxed), 300 * HELD_BYTES);
     let single_object = cache.alloc().unwrap();
     cache.shrink();
-    assert_eq!(held_bytes.load(Relaxed), HELD_BYTES, "the object in use is counted");
+    assert_eq!(held_bytes.load(Relaxed), HELD_BYTES, "the object in use must be counted");
     drop(single_object);
     cache.reap();
     cache.reap();

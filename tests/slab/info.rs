@@ -161,7 +161,7 @@ fn all_report_formats_show_equal_numbers() {
     assert_eq!(
         (&table, table.rows[0].name.as_str()),
         (&subsystem.slabinfo(), "inode"),
-        "the newest objects are first"
+        "the newest objects must be first"
     );
     assert_eq!(table.to_string().parse().as_ref(), Ok(&table));
     let json = serde_json::to_value(&table).unwrap();
@@ -341,9 +341,9 @@ fn operations_are_counted_by_the_level_serving_them() {
     // Each of ten objects of one bulk call counts as taken from the slabs.
     let before = paths();
     drop(cache.alloc_blocks(Gfp::KERNEL, 10).unwrap());
-    let after = paths();
-    assert_eq!(after.operations() - before.operations(), 20);
-    assert_eq!((after.pages - before.pages, after.commit), (10, before.commit));
+    let new_paths = paths();
+    assert_eq!(new_paths.operations() - before.operations(), 20);
+    assert_eq!((new_paths.pages - before.pages, new_paths.commit), (10, before.commit));
     assert_all_given_back(&subsystem);
 }
 
@@ -410,7 +410,7 @@ fn caches_without_slabs_are_shown_only_on_request() {
     cache.shrink();
     let info = subsystem.info();
     let names = |table: &SlabInfo| table.rows.iter().map(|row| row.name.clone()).collect::<Vec<_>>();
-    assert_eq!(names(&info.slabinfo()), ["inode", "kmalloc-128"], "a cache that had a slab is shown");
+    assert_eq!(names(&info.slabinfo()), ["inode", "kmalloc-128"], "a cache that had a slab must be shown");
     assert_eq!((info.slabinfo(), info.slabinfo_all().rows.len()), (subsystem.slabinfo(), 54));
     let series = |text: String| text.lines().filter(|line| line.starts_with("uslab_cache_objects{")).count();
     assert_eq!(series(info.prometheus().to_string()), 2 * 5);

@@ -111,8 +111,8 @@ fn checker_detects_a_pool_with_non_atomic_allocation() {
 /// The specification of a pool with a reserve.
 #[derive(Clone, PartialEq, Eq, Hash)]
 struct PoolSpec {
-    least: usize,
-    out: BTreeSet<usize>,
+    min_live: usize,
+    live_objects: BTreeSet<usize>,
 }
 #[derive(Clone, Copy, Debug)]
 enum PoolOp {
@@ -125,9 +125,9 @@ impl Spec for PoolSpec {
     fn allows(&mut self, op: &PoolOp) -> bool {
         match op {
             // An allocation must succeed while fewer objects are in use than the reserve has.
-            PoolOp::Alloc(None) => self.out.len() >= self.least,
-            PoolOp::Alloc(Some(object)) => self.out.insert(*object),
-            PoolOp::Free(object) => self.out.remove(object),
+            PoolOp::Alloc(None) => self.live_objects.len() >= self.min_live,
+            PoolOp::Alloc(Some(object)) => self.live_objects.insert(*object),
+            PoolOp::Free(object) => self.live_objects.remove(object),
         }
     }
 }
@@ -170,7 +170,7 @@ fn mempool_refuses_only_while_its_reserve_is_used() {
         };
         let history = take_turns(round, alloc, free);
         refusals += history.iter().filter(|call| matches!(call.op, PoolOp::Alloc(None))).count();
-        explained(round, check(&PoolSpec { least: 3, out: BTreeSet::new() }, &history));
+        explained(round, check(&PoolSpec { min_live: 3, live_objects: BTreeSet::new() }, &history));
     }
     assert!(refusals > 0, "the reserve must be used in some history");
     println!("LINEARIZABLE | mempool | {ROUNDS} histories | {refusals} refusals");
@@ -186,7 +186,7 @@ fn checker_detects_a_reserve_that_refills_late() {
             objects.lock().extend(before);
         };
         let history = take_turns(round, || objects.lock().pop(), free);
-        check(&PoolSpec { least: 3, out: BTreeSet::new() }, &history).is_err()
+        check(&PoolSpec { min_live: 3, live_objects: BTreeSet::new() }, &history).is_err()
     };
     assert!(is_caught(run_wrong_pool));
 }

@@ -184,9 +184,9 @@ fn blocks_and_mappings_share_a_single_memory_limit() {
     assert_eq!(charged_bytes(&subsystem), 0);
     blocks.into_iter().for_each(free);
     // Free pages in magazines and in zones are released for a mapping.
-    let all = alloc(62).unwrap();
+    let largest_block = alloc(62).unwrap();
     assert_eq!(charged_bytes(&subsystem), 62);
-    free(all);
+    free(largest_block);
     subsystem.shrink();
     assert_eq!(charged_bytes(&subsystem), 0);
     assert_all_given_back(&subsystem);
@@ -249,7 +249,7 @@ fn growing_a_guarded_mapping_is_charged_once() {
     // SAFETY: the memory was allocated with this layout, and is freed with the last one.
     unsafe {
         let memory = malloc.realloc_sized(memory, small, large_layout.size(), Gfp::KERNEL).unwrap();
-        assert_eq!(charged_bytes(&subsystem), 9, "one more page is charged");
+        assert_eq!(charged_bytes(&subsystem), 9, "one more page must be charged");
         malloc.free_sized(memory, large_layout);
     }
     assert_eq!(charged_bytes(&subsystem), 0);
@@ -564,7 +564,7 @@ fn freed_mapping_is_unmapped_after_two_idle_intervals() {
     piece(30);
     subsystem.reap();
     subsystem.reap();
-    assert_eq!(huge(&subsystem), (5, 0), "a manual reap also frees the mapping");
+    assert_eq!(huge(&subsystem), (5, 0), "a manual reap must also free the mapping");
     drop(separate_block);
     assert_eq!(huge(&subsystem), (0, 5));
 }

@@ -111,7 +111,7 @@ fn metrics_include_accounts_limits_and_waits() {
     let requests = build("request").account(&tenant).build_in(&subsystem).unwrap();
     let pages = build("page").limit(Limit::Slabs(1)).build_in(&subsystem).unwrap();
     let blocks: Vec<_> = std::iter::from_fn(|| requests.alloc_block(Gfp::KERNEL).ok()).collect();
-    let all: Vec<_> = std::iter::from_fn(|| pages.alloc_block(Gfp::KERNEL).ok()).collect();
+    let page_blocks: Vec<_> = std::iter::from_fn(|| pages.alloc_block(Gfp::KERNEL).ok()).collect();
     assert!(pages.acquire_timeout(Gfp::KERNEL, Duration::from_millis(2)).is_err());
     let waits = |cache: &KmemCache| -> bool {
         let mut acquire = pin!(cache.acquire(Gfp::KERNEL));
@@ -148,7 +148,7 @@ fn metrics_include_accounts_limits_and_waits() {
     };
     assert!(waits(&requests) && waits(&pages));
     assert_eq!(requests.info().waits + pages.info().waits, 3);
-    drop((blocks, all));
+    drop((blocks, page_blocks));
 }
 
 #[test]
@@ -172,8 +172,8 @@ fn prometheus_labels_are_escaped() {
 
 #[test]
 fn metrics_text_reader_rejects_invalid_text() {
-    let good = "# HELP a_total A.\n# TYPE a_total counter\na_total{b=\"c\"} 1\n";
-    assert_eq!(read(good).unwrap().len(), 1);
+    let valid_text = "# HELP a_total A.\n# TYPE a_total counter\na_total{b=\"c\"} 1\n";
+    assert_eq!(read(valid_text).unwrap().len(), 1);
     for (original, replacement) in [
         ("# HELP a_total A.\n", ""),
         ("# TYPE a_total counter\n", ""),
@@ -189,7 +189,8 @@ fn metrics_text_reader_rejects_invalid_text() {
         ("} 1\n", "} 1\na_total{b=\"c\"} 2\n"),
         ("a_total{b=\"c\"} 1\n", ""),
     ] {
-        read(&good.replace(original, replacement)).expect_err(&format!("{original:?} -> {replacement:?}"));
+        read(&valid_text.replace(original, replacement))
+            .expect_err(&format!("{original:?} -> {replacement:?}"));
     }
 }
 

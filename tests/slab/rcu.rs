@@ -140,7 +140,7 @@ fn deferred_free_waits_for_readers_of_the_object() {
     assert_eq!(
         (cache.info().used, cache.alloc().unwrap().load(Relaxed)),
         (0, 1),
-        "the object was reset when it was freed"
+        "the object must be reset by its free"
     );
     drop(cache);
     assert_all_given_back(&subsystem);

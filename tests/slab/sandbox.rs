@@ -47,7 +47,7 @@ fn child_drains_caches_without_membarrier() {
             // SAFETY: the object was allocated just now.
             raw.alloc_inlined(Gfp::KERNEL).map(|object| unsafe { raw.free(object) }).is_some()
         });
-        assert!(is_open, "the stacks are open again after the drain");
+        assert!(is_open, "the stacks must be open again after the drain");
     }
     assert_eq!(subsystem.info().drains, uslab::DrainInfo::default());
     for _ in 0..5 {
@@ -82,7 +82,7 @@ fn child_drains_caches_without_membarrier() {
     let line = format!("# drains: {refused_drains} of {} were refused (membarrier)", info.drains.passes);
     match subsystem.cpus().mechanism() {
         Mechanism::Claimed => {
-            assert_eq!((refused_drains, held_objects), (0, 0), "the claimed mechanism issues no barrier");
+            assert_eq!((refused_drains, held_objects), (0, 0), "the claimed mechanism must issue no barrier");
             assert!(!statistics_text.contains("# drains"), "{statistics_text}");
         }
         Mechanism::Rseq => {

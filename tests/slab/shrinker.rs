@@ -56,9 +56,9 @@ fn cache_at_its_limit_gets_objects_from_its_shrinker() {
     }
     let calls = lru.calls.get();
     assert_eq!(cache.alloc_block(Gfp::NOWAIT).unwrap_err(), AllocError::CacheLimit { slabs: 2 });
-    assert_eq!(lru.calls.get(), calls, "a non-blocking request calls no shrinker");
+    assert_eq!(lru.calls.get(), calls, "a non-blocking request must call no shrinker");
     drop(cache.prefill(Gfp::NOIO, 3).unwrap());
-    assert_eq!(lru.flags.get(), u64::from(Gfp::NOIO.bits()), "the shrinker gets the request's flags");
+    assert_eq!(lru.flags.get(), u64::from(Gfp::NOIO.bits()), "the shrinker must get the request's flags");
     let calls = lru.calls.get();
     while let Ok(block) = cache.alloc_block(Gfp::NOWAIT) {
         lru.blocks.lock().push(block);
@@ -70,7 +70,7 @@ fn cache_at_its_limit_gets_objects_from_its_shrinker() {
     drop(other_blocks);
     drop(registered);
     assert!(cache.alloc_block(Gfp::KERNEL).is_err());
-    assert_eq!(lru.calls.get(), calls, "the shrinker is no longer called");
+    assert_eq!(lru.calls.get(), calls, "the shrinker must no longer be called");
     let remaining_blocks = std::mem::take(&mut *lru.blocks.lock());
     drop(remaining_blocks);
     assert_all_given_back(&subsystem);

@@ -87,7 +87,7 @@ mod slub_kunit {
         }
         cache.destroy().unwrap();
         assert_eq!(subsystem.check().unwrap().objects, 0);
-        assert!(reports.take_reports().is_empty(), "the byte was repaired");
+        assert!(reports.take_reports().is_empty(), "the byte must be repaired");
         errors_found
     }
 
@@ -199,7 +199,7 @@ mod slub_kunit {
         unsafe {
             object.write_bytes(0xff, 48);
             let smaller = kmalloc.realloc(object, 40, Gfp::ZERO).unwrap();
-            assert_eq!((smaller, kmalloc.usable_size(smaller)), (object, 40), "the block grew in place");
+            assert_eq!((smaller, kmalloc.usable_size(smaller)), (object, 40), "the block must grow in place");
             let zone = std::slice::from_raw_parts(object.as_ptr().add(40), 8);
             assert!(zone.iter().all(|byte| *byte == 0xcc), "{zone:x?}");
             assert_eq!(cache.validate().errors(), 0);
@@ -207,7 +207,7 @@ mod slub_kunit {
             assert_eq!(
                 (larger_object, kmalloc.usable_size(larger_object)),
                 (object, 56),
-                "the block grew in place"
+                "the block must grow in place"
             );
             let new = std::slice::from_raw_parts(object.as_ptr().add(40), 16);
             assert!(new.iter().all(|byte| *byte == 0), "{new:x?}");
@@ -326,7 +326,7 @@ fn red_zone_write_is_reported_and_repaired() {
         assert!(lines[3].ends_with("First byte 0x12 instead of 0xcc"), "{report}");
         let fix = format!("FIX inode: Restoring {part} {wrong_address:#x}-{wrong_address:#x}=0xcc");
         assert_eq!(*lines.last().unwrap(), fix);
-        assert_eq!((cache.info().corruptions, cache.info().used), (1, 4), "the object was freed");
+        assert_eq!((cache.info().corruptions, cache.info().used), (1, 4), "the object must be freed");
         // SAFETY: the byte is inside the slab; the write is the error under test. The object is free now: its red zones
         // have another value, and are checked at its next allocation.
         unsafe { clobber(kept_objects[2], offset, 0x13) };
@@ -366,8 +366,8 @@ fn poisoned_object_write_is_reported_and_repaired() {
                 assert_eq!((bytes[0], bytes[62], bytes[63]), (0x6b, 0x6b, 0xa5));
                 clobber(object, offset, 0x12);
             }
-            let all: Vec<_> = (0..64).map(|_| cache.alloc(Gfp::KERNEL).unwrap()).collect();
-            assert!(all.contains(&object));
+            let objects: Vec<_> = (0..64).map(|_| cache.alloc(Gfp::KERNEL).unwrap()).collect();
+            assert!(objects.contains(&object));
             let reported = reports.take_reports();
             let [(CorruptionKind::Poison, line, report)] = &reported[..] else { panic!("{reported:?}") };
             assert!(line.starts_with(&format!("cache inode: use after free of object {:#x}", object.addr())));
@@ -377,7 +377,7 @@ fn poisoned_object_write_is_reported_and_repaired() {
             assert!(report.contains(&format!("First byte 0x12 instead of {first}")), "{report}");
             assert!(report.contains("\nAllocated: age=") && report.contains("\nFreed: age="), "{report}");
             // SAFETY: the objects were allocated above, and each is freed once.
-            unsafe { cache.free_bulk(all) };
+            unsafe { cache.free_bulk(objects) };
             assert_eq!(cache.validate().errors(), 0);
         }
     }
@@ -418,7 +418,7 @@ fn write_after_the_last_slab_object_is_reported() {
         !report.contains("Allocated:") && !report.contains("Freed:"),
         "the report must name no object: {report}"
     );
-    assert_eq!(subsystem.check().unwrap().slabs, 0, "the padding is checked when the slab is freed");
+    assert_eq!(subsystem.check().unwrap().slabs, 0, "the padding must be checked when the slab is freed");
 }
 
 /// The test writes to all bytes that belong to no object, before and after the objects, up to the end of their zones.
@@ -508,7 +508,7 @@ fn resize_of_a_freed_object_is_refused() {
         assert_eq!(
             reports.kinds(),
             [CorruptionKind::DoubleFree],
-            "the object has the red zones of a free object"
+            "the object must have the red zones of a free object"
         );
         assert_ne!(new_memory, memory);
         malloc.free(new_memory);
@@ -566,9 +566,9 @@ fn double_free_report_has_allocation_and_free_stacks() {
     let [(CorruptionKind::DoubleFree, _, report)] = &reported[..] else { panic!("{reported:?}") };
     let parts: Vec<_> =
         ["\nAllocated:", "\nFreed:", "\nNoticed by"].map(|part| report.find(part).unwrap()).into();
-    let allocated = report.find("allocating_function").unwrap();
+    let allocation_line = report.find("allocating_function").unwrap();
     let freed: Vec<_> = report.match_indices("freeing_function").map(|(offset, _)| offset).collect();
-    assert!(parts[0] < allocated && allocated < parts[1], "{report}");
+    assert!(parts[0] < allocation_line && allocation_line < parts[1], "{report}");
     assert!(freed.len() >= 2 && parts[1] < freed[0] && *freed.last().unwrap() > parts[2], "{report}");
 }
 
@@ -698,7 +698,7 @@ fn concurrent_double_free_is_refused_once() {
         let mut reused: Vec<_> = (0..ROUNDS).map(|_| cache.alloc(Gfp::KERNEL).unwrap().addr()).collect();
         reused.sort_unstable();
         reused.dedup();
-        assert_eq!(reused.len(), ROUNDS, "no object is allocated twice");
+        assert_eq!(reused.len(), ROUNDS, "no object may be allocated twice");
     }
 }
 
@@ -761,18 +761,21 @@ fn slab_debug_does_not_poison_constructed_objects() {
     let (subsystem, reports) = listening("FZPU");
     let cache = ObjectCache::builder("built").ctor(|| [7_u64; 9]).build_in(&subsystem).unwrap();
     for _ in 0..3 {
-        let mut all: Vec<_> = (0..100).map(|_| cache.alloc().unwrap()).collect();
-        assert!(all.iter().all(|object| object[8] == 7));
-        all.iter_mut().for_each(|object| object[0] = 9);
-        drop(all);
-        assert!(cache.alloc().unwrap()[0] >= 7, "the object is constructed, or unchanged since its last use");
+        let mut objects: Vec<_> = (0..100).map(|_| cache.alloc().unwrap()).collect();
+        assert!(objects.iter().all(|object| object[8] == 7));
+        objects.iter_mut().for_each(|object| object[0] = 9);
+        drop(objects);
+        assert!(
+            cache.alloc().unwrap()[0] >= 7,
+            "the object must be constructed, or unchanged since its last use"
+        );
     }
     let zeroing_cache = KmemCache::builder("secret", 64).zero_on_free().build_in(&subsystem).unwrap();
-    let plain = zeroing_cache.alloc(Gfp::ZERO).unwrap();
+    let zeroed_object = zeroing_cache.alloc(Gfp::ZERO).unwrap();
     // SAFETY: the object was allocated above, was zeroed, and is freed once.
     unsafe {
-        assert_eq!(plain.cast::<u64>().read(), 0);
-        zeroing_cache.free(plain);
+        assert_eq!(zeroed_object.cast::<u64>().read(), 0);
+        zeroing_cache.free(zeroed_object);
     }
     assert_eq!((zeroing_cache.validate().errors(), reports.take_reports()), (0, vec![]));
     drop(cache);
@@ -936,7 +939,7 @@ fn gdb_reports_objects_without_pointer_as_unreachable() {
     }
     let (subsystem, _) = listening("FU");
     let cache = |name: &str| KmemCache::builder(name, 64).build_in(&subsystem).unwrap();
-    let (leaked, held_cache, plain) = (cache("leaked"), cache("held"), cache("plain"));
+    let (leaked, held_cache, plain_cache) = (cache("leaked"), cache("held"), cache("plain"));
     alloc_and_leak(&leaked, 200);
     // The list has pointers to the inside of its objects.
     let mut first: Box<Option<NonNull<u8>>> = Box::new(None);
@@ -946,7 +949,7 @@ fn gdb_reports_objects_without_pointer_as_unreachable() {
         unsafe { object.add(48).cast::<Option<NonNull<u8>>>().write(*first) };
         *first = Some(object.map_addr(|address| address.saturating_add(56)));
     }
-    drop(plain.alloc_block(Gfp::KERNEL).unwrap());
+    drop(plain_cache.alloc_block(Gfp::KERNEL).unwrap());
     let holders = subsystem.leaks();
     let holder_of = |name: &str| holders.0.iter().find(|holder| holder.cache == name);
     let leaked_holder = holder_of("leaked").unwrap();

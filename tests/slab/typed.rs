@@ -44,13 +44,13 @@ fn objects_stay_constructed_until_their_slab_is_freed() {
         assert_eq!(reused.name, "fresh, used");
         let expected = if whole_slabs { cache.info().objects } else { 1 };
         assert_eq!(live_count.load(Relaxed) as u64, expected);
-        assert_eq!(cache.shrink(), 0, "one object is in use");
+        assert_eq!(cache.shrink(), 0, "an object in use must keep its slab");
         drop(reused);
         assert_eq!((cache.shrink(), live_count.load(Relaxed)), (1, 0));
         assert_eq!(cache.info().destructed, cache.info().constructed);
         drop(cache.alloc().unwrap());
         drop(cache);
-        assert_eq!(live_count.load(Relaxed), 0, "dropping the cache releases its slabs");
+        assert_eq!(live_count.load(Relaxed), 0, "a drop of the cache must release its slabs");
         assert_all_given_back(&subsystem);
     }
 }
@@ -155,7 +155,7 @@ fn freed_typed_object_is_reset() {
         let objects = cache.alloc_bulk(cache.info().objects as usize).unwrap();
         assert!(
             objects.iter().all(|buffer| buffer.is_empty() && buffer.capacity() == 100),
-            "every object is dropped"
+            "every object must be dropped"
         );
         drop(objects);
         if magazines == Magazines::Off {
@@ -165,7 +165,7 @@ fn freed_typed_object_is_reset() {
         let mut buffer = prefilled.alloc().unwrap();
         buffer.push(9);
         prefilled.free(buffer);
-        assert!(prefilled.alloc().unwrap().is_empty(), "prefilled objects are reset, too");
+        assert!(prefilled.alloc().unwrap().is_empty(), "prefilled objects must be reset, too");
     }
 }
 
@@ -184,7 +184,7 @@ fn reset_panic_leaks_nothing() {
     *object = 7;
     let panic = uslab_magazine::sync::catch_panic(|| drop(object));
     assert!(panic.is_err());
-    assert_eq!((cache.info().used, *cache.alloc().unwrap()), (0, 8), "the object is free and unchanged");
+    assert_eq!((cache.info().used, *cache.alloc().unwrap()), (0, 8), "the object must be free and unchanged");
     cache.destroy().unwrap();
     assert_all_given_back(&subsystem);
 }
@@ -210,7 +210,7 @@ fn owned_objects_keep_their_cache_alive() {
         })
         .collect();
     threads.into_iter().for_each(|thread| thread.join().unwrap());
-    assert_eq!(live_count.load(Relaxed), 0, "the cache was destroyed with its last object");
+    assert_eq!(live_count.load(Relaxed), 0, "the cache must be destroyed with its last object");
     assert!(subsystem.info().caches.iter().all(|cache| cache.name != "t"));
     assert_all_given_back(&subsystem);
 }
@@ -228,7 +228,11 @@ fn raw_objects_can_be_returned_to_their_cache() {
     let held_objects = prefilled.len();
     assert!(!prefilled.is_empty());
     prefilled.free(object);
-    assert_eq!((cache.info().used, prefilled.len()), (0, held_objects), "the object was freed to its cache");
+    assert_eq!(
+        (cache.info().used, prefilled.len()),
+        (0, held_objects),
+        "the object must be freed to its cache"
+    );
     prefilled.refill(held_objects + 1).unwrap();
     assert!(prefilled.len() > held_objects);
 }

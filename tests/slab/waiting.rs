@@ -51,7 +51,7 @@ fn acquire_below_the_limit_does_not_wait() {
     let object = poll(&mut pin!(cache.acquire())).unwrap().unwrap();
     assert_eq!((*object, *cache.acquire_timeout(Duration::ZERO).unwrap()), (7, 7));
     drop(object);
-    assert!(cache.info().in_magazines > 0, "the magazines are open");
+    assert!(cache.info().in_magazines > 0, "the magazines must be open");
     assert_eq!(cache.info().waits, 0);
 }
 
@@ -103,7 +103,7 @@ fn timed_out_waiter_leaves_the_wait_queue() {
     assert_eq!(cache.acquire_timeout(Gfp::KERNEL, Duration::ZERO), limit);
     // SAFETY: the objects were allocated above, and each is freed once.
     objects.into_iter().for_each(|object| unsafe { cache.free(object) });
-    assert!(cache.info().in_magazines > 0, "the magazines are open again");
+    assert!(cache.info().in_magazines > 0, "the magazines must be open again");
     drop(cache);
     assert_all_given_back(&subsystem);
 }
@@ -164,11 +164,11 @@ fn constructor_panic_does_not_block_the_next_waiter() {
     };
     let cache =
         ObjectCache::builder("p").ctor(construct).limit(Limit::Slabs(1)).build_in(&subsystem).unwrap();
-    let all = cache.alloc_bulk(cache.info().objs_per_slab as usize).unwrap();
+    let objects = cache.alloc_bulk(cache.info().objs_per_slab as usize).unwrap();
     let mut futures: Vec<_> = (0..2).map(|_| Box::pin(cache.acquire())).collect();
     assert!(futures.iter_mut().all(|future| poll(future).is_none()));
     // Both futures were given an object, and both are dropped.
-    drop(all);
+    drop(objects);
     drop(futures.split_off(0));
     assert_eq!((cache.info().used, cache.shrink()), (0, 1));
     panics.set(1);
@@ -215,7 +215,7 @@ fn forked_child_has_no_waiter() {
         // SAFETY: the object was allocated above, and is freed once.
         unsafe { cache.free(objects.pop().unwrap()) };
     }
-    assert!(cache.info().in_magazines > 0, "the magazines are open again");
+    assert!(cache.info().in_magazines > 0, "the magazines must be open again");
     objects.push(cache.alloc(Gfp::KERNEL).unwrap());
     // The future is queued anew, and a later future waits behind it.
     objects.push(poll(&mut acquire).unwrap().unwrap());
@@ -224,7 +224,7 @@ fn forked_child_has_no_waiter() {
     drop((third_acquire, served_futures));
     // SAFETY: the objects were allocated above, and each is freed once.
     objects.into_iter().for_each(|object| unsafe { cache.free(object) });
-    assert_eq!(cache.info().used, 1, "a waiter of the parent received the object");
+    assert_eq!(cache.info().used, 1, "a waiter of the parent must receive the object");
 }
 
 #[test]
@@ -232,7 +232,7 @@ fn threads_and_tasks_share_a_wait_queue() {
     let subsystem = subsystem(2);
     let cache = ObjectCache::builder("mixed").ctor(|| [0_u8; 1000]).limit(Limit::Slabs(1));
     let cache = &cache.build_in(&subsystem).unwrap();
-    let mut all = VecDeque::from(cache.alloc_bulk(cache.info().objs_per_slab as usize).unwrap());
+    let mut objects = VecDeque::from(cache.alloc_bulk(cache.info().objs_per_slab as usize).unwrap());
     let (sender, order) = channel();
     std::thread::scope(|scope| {
         let mut future = Box::pin(cache.acquire());
@@ -244,10 +244,10 @@ fn threads_and_tasks_share_a_wait_queue() {
             drop(object);
         });
         // The next object is the future's, although the thread may not be waiting yet.
-        drop(all.pop_front());
+        drop(objects.pop_front());
         assert!(order.recv_timeout(Duration::from_millis(20)).is_err());
         let object = poll(&mut future).unwrap().unwrap();
-        drop(all.pop_front());
+        drop(objects.pop_front());
         order.recv().unwrap();
         drop(object);
     });
@@ -290,9 +290,9 @@ fn every_contending_waiter_is_eventually_served() {
         });
         assert!(cache.info().waits > 0);
         drop(other_objects);
-        let all = cache.alloc_bulk(16).unwrap();
-        assert_eq!(all.iter().map(|object| **object).sum::<u64>(), served_count.get());
-        drop(all);
+        let objects = cache.alloc_bulk(16).unwrap();
+        assert_eq!(objects.iter().map(|object| **object).sum::<u64>(), served_count.get());
+        drop(objects);
         assert_eq!(cache.info().used, 0);
         subsystem.check().unwrap();
     }
@@ -341,7 +341,7 @@ proptest! {
                     match poll(&mut acquire) {
                         Some(object) => objects_held.push(object.unwrap()),
                         None => {
-                            prop_assert_eq!(objects_held.len() + served_futures.len(), max_objects, "a new waiter waits only at the limit");
+                            prop_assert_eq!(objects_held.len() + served_futures.len(), max_objects, "a new waiter must wait only at the limit");
                             waiting.push_back(acquire);
                         }
                     }
@@ -352,7 +352,7 @@ proptest! {
                 }
                 Op::Poll(position) if !waiting.is_empty() => {
                     let position = position.index(waiting.len());
-                    prop_assert!(poll(&mut waiting[position]).is_none(), "another waiter is first");
+                    prop_assert!(poll(&mut waiting[position]).is_none(), "a waiter that is not first must wait");
                 }
                 Op::Cancel(position) => {
                     let position = position.index(waiting.len() + served_futures.len() + 1);
@@ -395,11 +395,11 @@ proptest! {
 /// The future of `acquire` is `Send` if a box of the object is.
 #[test]
 fn acquire_futures_are_send() {
-    fn sent<T: Send>(_: &T) {}
+    fn assert_send<T: Send>(_: &T) {}
     let cache =
         ObjectCache::builder("sent").ctor(|| std::cell::Cell::new(1)).build_in(&subsystem(1)).unwrap();
     let future = cache.acquire();
-    sent(&future);
+    assert_send(&future);
     let object: CacheBox<'_, _> = poll(&mut pin!(future)).unwrap().unwrap();
     assert_eq!(object.get(), 1);
 }
@@ -419,7 +419,7 @@ fn served_waiter_is_not_counted_as_failure() {
     assert_eq!(
         cache.info().paths,
         Paths { slab, ..paths },
-        "the magazines are closed for the free and the waiter"
+        "the magazines must be closed for the free and the waiter"
     );
     assert!(cache.acquire_timeout(Gfp::KERNEL, Duration::ZERO).is_err());
     assert_eq!(cache.info().failures, failures + 1);
@@ -438,17 +438,17 @@ fn lowering_a_cache_limit_calls_the_shrinkers() {
     let _registration = cache.register_shrinker(Idle(Arc::clone(&idle)));
     account.set_limit(bytes / 2);
     assert!(account.charged() <= bytes / 2, "{}", account.charged());
-    assert!(!idle.lock().is_empty(), "at most the requested number of objects");
+    assert!(!idle.lock().is_empty(), "at most the requested number of objects may be returned");
 }
 
 #[test]
 fn acquire_waits_for_a_pinned_object() {
     let builder = ObjectCache::builder("pinned").ctor(|| [0_u8; 1000]).limit(Limit::Slabs(1));
     let cache = builder.build_pinned_in(&subsystem(1)).unwrap();
-    let mut all: Vec<_> = std::iter::from_fn(|| cache.alloc().ok()).collect();
+    let mut objects: Vec<_> = std::iter::from_fn(|| cache.alloc().ok()).collect();
     let mut waiting = pin!(cache.acquire());
     assert!(poll(&mut waiting).is_none());
-    all.pop();
+    objects.pop();
     assert!(poll(&mut waiting).unwrap().is_ok());
 }
 
@@ -519,7 +519,7 @@ fn request_above_the_account_limit_is_refused() {
     let error_of = |n| cache.alloc_blocks(Gfp::KERNEL, n).unwrap_err();
     assert_eq!(error_of(5 * objects), AllocError::AccountLimit { bytes });
     assert_eq!(error_of(9 * objects), AllocError::CacheLimit { slabs: 8 });
-    assert_eq!(account.charged(), 0, "no reclaim is tried for the request");
+    assert_eq!(account.charged(), 0, "no reclaim may be tried for the request");
 }
 
 /// Regression test: when the account had room again, empty slabs of other caches were not reclaimed.
@@ -640,8 +640,8 @@ fn account_at_its_limit_calls_shrinkers_of_every_cache() {
     let cache = cache.build_in(&subsystem).unwrap();
     let idle = Arc::new(Mutex::new(vec![]));
     let _registration = cache.register_shrinker(Idle(Arc::clone(&idle)));
-    let all: Vec<_> = std::iter::from_fn(|| cache.alloc_owned().ok()).collect();
-    *idle.lock() = all;
+    let objects: Vec<_> = std::iter::from_fn(|| cache.alloc_owned().ok()).collect();
+    *idle.lock() = objects;
     let other_cache = KmemCache::builder("other", 1000).account(&account).build_in(&subsystem).unwrap();
     assert!(other_cache.alloc_block(Gfp::KERNEL).is_ok());
     assert!(account.charged() <= bytes);
@@ -651,8 +651,8 @@ fn account_at_its_limit_calls_shrinkers_of_every_cache() {
 struct Silent(Mutex<Vec<OwnedBox<[u8; 1000]>>>);
 impl uslab::Shrinker for Silent {
     fn count(&self) -> usize {
-        let all = std::mem::take(&mut *self.0.lock());
-        drop(all);
+        let objects = std::mem::take(&mut *self.0.lock());
+        drop(objects);
         0
     }
     fn scan(&self, _: usize, _: Gfp) -> usize {
@@ -670,8 +670,8 @@ fn new_account_waiter_gets_previously_freed_objects() {
     let account = Account::new_in(&subsystem, bytes);
     let cache = ObjectCache::builder("idle").ctor(|| [0_u8; 1000]).account(&account);
     let cache = cache.build_in(&subsystem).unwrap();
-    let all = std::iter::from_fn(|| cache.alloc_owned().ok()).collect();
-    let _registration = cache.register_shrinker(Silent(Mutex::new(all)));
+    let objects = std::iter::from_fn(|| cache.alloc_owned().ok()).collect();
+    let _registration = cache.register_shrinker(Silent(Mutex::new(objects)));
     let other_cache = KmemCache::builder("other", 1000).account(&account).build_in(&subsystem).unwrap();
     let object = poll(&mut other_cache.acquire(Gfp::KERNEL)).unwrap().unwrap();
     // SAFETY: the object was allocated just now.
@@ -846,11 +846,11 @@ fn waiters_retry_a_shrinker_that_gave_up() {
         assert!(poll(&mut waiting).is_none());
         drop(idle_guard);
         assert!(poll(&mut waiting).is_none(), "no shrinker was called");
-        let served = (0..64).find_map(|_| {
+        let object = (0..64).find_map(|_| {
             subsystem.end_interval();
             poll(&mut waiting)
         });
-        assert!(served.unwrap().is_ok());
+        assert!(object.unwrap().is_ok());
         idle.lock().clear();
     }
 }
@@ -937,12 +937,12 @@ fn new_waiter_wakes_the_sleeping_reaper() {
             "the reaper slept while a caller waited"
         );
         drop(idle_guard);
-        let mut served = None;
+        let mut object = None;
         wait_until(|| {
-            served = poll(&mut waiting);
-            served.is_some()
+            object = poll(&mut waiting);
+            object.is_some()
         });
-        assert!(served.unwrap().is_ok());
+        assert!(object.unwrap().is_ok());
         idle.lock().clear();
     }
 }
@@ -961,7 +961,7 @@ fn waiter_gets_a_memory_error_if_memory_is_exhausted() {
     let objects_held = first.alloc_blocks(Gfp::KERNEL, first.geometry().objects()).unwrap();
     let mut acquire = second.acquire(Gfp::KERNEL);
     assert_eq!(poll(&mut acquire), None);
-    assert_eq!(second.info().failures, 0, "a waiting caller does not count as failed");
+    assert_eq!(second.info().failures, 0, "a waiting caller must not count as failed");
     drop(objects_held);
     let pages = subsystem.pages();
     let _all: Vec<_> =
@@ -1072,7 +1072,7 @@ fn waiter_with_a_short_timeout_retries_no_shrinker() {
     assert!(cache.acquire_timeout(Gfp::KERNEL, Duration::ZERO).is_err());
     assert!(
         first_calls > 0 && calls.get() <= 3 * first_calls,
-        "an allocation calls the shrinker once, and a waiter twice"
+        "an allocation must call the shrinker once, and a waiter twice"
     );
     // SAFETY: the objects were allocated above, and each is freed once.
     objects.into_iter().for_each(|object| unsafe { cache.free(object) });
@@ -1138,12 +1138,12 @@ fn acquire_future_gets_deferred_objects_after_a_reap() {
     let mut acquire = cache.acquire(Gfp::KERNEL);
     assert_eq!(poll(&mut acquire), None);
     drop(reader);
-    let served = (0..1000).find_map(|_| {
+    let acquired = (0..1000).find_map(|_| {
         subsystem.end_interval();
         std::thread::yield_now();
         poll(&mut acquire)
     });
-    objects.push(served.unwrap().unwrap());
+    objects.push(acquired.unwrap().unwrap());
     // SAFETY: the objects were allocated above, and each is freed once.
     objects.into_iter().for_each(|object| unsafe { cache.free(object) });
 }
@@ -1239,14 +1239,14 @@ fn dropped_cache_with_account_waiters_is_freed() {
     let account = Account::new_in(&subsystem, bytes);
     let left_cache = ObjectCache::builder("left").ctor(|| [0_u8; 1000]).account(&account);
     let left_cache = left_cache.build_in(&subsystem).unwrap();
-    let mut owned: Vec<_> = (0..3).map(|_| left_cache.alloc_owned().unwrap()).collect();
+    let mut owned_objects: Vec<_> = (0..3).map(|_| left_cache.alloc_owned().unwrap()).collect();
     drop(left_cache);
     let cache = KmemCache::builder("waits", 1000).account(&account).build_in(&subsystem).unwrap();
     let (objects_held, _) = all_of(&cache);
     let mut acquire = cache.acquire(Gfp::KERNEL);
     assert_eq!(poll(&mut acquire), None);
     drop(acquire);
-    while owned.pop().is_some() {}
+    while owned_objects.pop().is_some() {}
     assert!(subsystem.info().caches.iter().all(|cache| cache.name != "left"));
     drop(objects_held);
 }
@@ -1275,7 +1275,7 @@ fn forked_child_has_no_waiter_for_an_account() {
     }
     drop(block);
     drop(other_cache.alloc_block(Gfp::KERNEL).unwrap());
-    assert!(other_cache.info().in_magazines > 0, "the cache's magazines are open");
+    assert!(other_cache.info().in_magazines > 0, "the cache's magazines must be open");
     drop((acquire, objects_held));
     assert_eq!(cache.info().waiting, 0);
     drop((cache, other_cache));
@@ -1302,7 +1302,7 @@ fn acquire_from_a_destroyed_cache_does_not_wait() {
     assert_eq!(poll(&mut waiting), Some(Err(AllocError::Destroyed)));
     assert_eq!(dropped_cache.alloc(Gfp::KERNEL), Err(AllocError::Destroyed));
     objects_held.truncate(objects_held.len() - 2);
-    assert!(full_cache.info().in_magazines > 0, "no caller waits for the account");
+    assert!(full_cache.info().in_magazines > 0, "no caller may wait for the account");
 }
 
 /// The shrinker drops enough objects before it panics. Regression test: the panic ended the allocation.
@@ -1322,8 +1322,8 @@ fn allocation_uses_objects_freed_by_a_panicking_shrinker() {
     on_cpu(0);
     let cache =
         ObjectCache::builder("idle").ctor(|| 7_u64).limit(Limit::Slabs(1)).build_in(&subsystem).unwrap();
-    let all = std::iter::from_fn(|| cache.alloc_owned().ok()).collect();
-    let _registered = cache.register_shrinker(Drops(Mutex::new(all)));
+    let objects = std::iter::from_fn(|| cache.alloc_owned().ok()).collect();
+    let _registered = cache.register_shrinker(Drops(Mutex::new(objects)));
     assert_eq!(*cache.alloc().unwrap(), 7);
 }
 

@@ -23,9 +23,9 @@ impl<D: Design> Engine<'_, D> {
             self.operation(|engine, action| {
                 let (cache, freed) = engine.subject(action).unzip();
                 let watch = Watch::new(engine, engine.cpu(), cache);
-                let what = engine.act(action)?;
-                let object = if what == What::Alloc { engine.youngest() } else { freed.flatten() };
-                let step = watch.into_step(engine, what, object);
+                let step_kind = engine.act(action)?;
+                let object = if step_kind == What::Alloc { engine.youngest() } else { freed.flatten() };
+                let step = watch.into_step(engine, step_kind, object);
                 if !matches!(action, Action::Start { .. }) {
                     steps.push(step);
                 }

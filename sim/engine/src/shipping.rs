@@ -196,11 +196,11 @@ mod tests {
                 writer.cache("dentry".to_owned(), Kind::Named, 192);
                 writer.cache("kmalloc-large".to_owned(), Kind::Large, 0);
             }
-            let at = hash(&n.to_le_bytes());
-            match at % 16 {
-                0 => writer.alloc(0, 1, at % 20, 20_000),
-                1..8 => writer.alloc((at % 2) as u32, 0, at % 1000, 192),
-                _ => drop(writer.free((at % 2) as u32, at % 1000)),
+            let digest = hash(&n.to_le_bytes());
+            match digest % 16 {
+                0 => writer.alloc(0, 1, digest % 20, 20_000),
+                1..8 => writer.alloc((digest % 2) as u32, 0, digest % 1000, 192),
+                _ => drop(writer.free((digest % 2) as u32, digest % 1000)),
             }
         }
         writer.finish()

@@ -34,7 +34,7 @@ pub struct Slabs {
     lists: Box<[List]>,
     /// The number of allocated objects.
     used: u64,
-    made: u64,
+    made_slabs: u64,
     /// The pages whose frames the current operation has accessed.
     touched: Vec<u32>,
     /// The number of times that a slab was inspected or moved.
@@ -51,7 +51,7 @@ struct Slab {
     objects: u16,
     free: u16,
     /// A bit for each object that has left the slab.
-    out: Box<[u64]>,
+    outside: Box<[u64]>,
     /// A bit for each allocated object.
     used: Box<[u64]>,
     next: u32,
@@ -89,18 +89,18 @@ pub enum End {
 
 impl Slabs {
     pub(crate) fn new(geometry: Geometry, lists: usize, falls_back: bool) -> Self {
-        let least = Order::for_bytes(geometry.stride());
+        let min_order = Order::for_bytes(geometry.stride());
         let list = List { first: NONE, last: NONE, len: 0, free: 0 };
         let objects = geometry.objects() as u16;
         Self {
             geometry,
             objects,
-            fallback: least.filter(|least| falls_back && *least < geometry.order()),
+            fallback: min_order.filter(|min_order| falls_back && *min_order < geometry.order()),
             slabs: vec![],
             freed_numbers: vec![],
             lists: vec![list; lists].into(),
             used: 0,
-            made: 0,
+            made_slabs: 0,
             touched: vec![],
             inspections: Cell::new(0),
         }
@@ -128,7 +128,7 @@ impl Slabs {
     }
     /// Returns the number of slabs that were ever created.
     pub fn created(&self) -> u64 {
-        self.made
+        self.made_slabs
     }
     /// Returns the number of allocated objects.
     pub fn used(&self) -> u64 {
@@ -144,7 +144,7 @@ impl Slabs {
     }
     /// Returns `true` if an object has left its slab.
     pub fn is_out(&self, slab: u32, index: u16) -> bool {
-        self.slabs[slab as usize].out[usize::from(index) / 64] >> (index % 64) & 1 == 1
+        self.slabs[slab as usize].outside[usize::from(index) / 64] >> (index % 64) & 1 == 1
     }
     /// Returns the number of free objects in a slab. The call counts as an inspection of the slab.
     pub fn free(&self, slab: u32) -> u16 {
@@ -277,12 +277,12 @@ impl Slabs {
         let bits = || vec![0; words].into_boxed_slice();
         let slab = Slab {
             page,
-            born: self.made,
+            born: self.made_slabs,
             list,
             order: order.get(),
             objects,
             free: objects,
-            out: bits(),
+            outside: bits(),
             used: bits(),
             next: NONE,
             previous: NONE,
@@ -297,7 +297,7 @@ impl Slabs {
                 self.slabs.len() as u32 - 1
             }
         };
-        self.made += 1;
+        self.made_slabs += 1;
         self.link(number, list, End::Front);
         (page..page + order.pages()).for_each(|page| self.touch(page));
         Ok(number)
@@ -321,7 +321,7 @@ impl Slabs {
         if slab_entry.free == 0 {
             return None;
         }
-        let (word, bits) = slab_entry.out.iter_mut().enumerate().find(|(_, bits)| **bits != u64::MAX)?;
+        let (word, bits) = slab_entry.outside.iter_mut().enumerate().find(|(_, bits)| **bits != u64::MAX)?;
         let index = (word * 64) as u16 + bits.trailing_ones() as u16;
         debug_assert!(index < objects);
         *bits |= 1 << (index % 64);
@@ -339,11 +339,11 @@ impl Slabs {
         let (word, bit) = (usize::from(object.index) / 64, 1 << (object.index % 64));
         let slab_entry = self.slab(object.slab);
         assert!(
-            slab_entry.list != FREED_LIST && slab_entry.out[word] & bit != 0,
+            slab_entry.list != FREED_LIST && slab_entry.outside[word] & bit != 0,
             "{object:?} is not allocated"
         );
         assert!(slab_entry.used[word] & bit == 0, "{object:?} is allocated");
-        slab_entry.out[word] &= !bit;
+        slab_entry.outside[word] &= !bit;
         slab_entry.free += 1;
         let list = slab_entry.list;
         self.lists[usize::from(list)].free += 1;
@@ -369,7 +369,7 @@ impl Slabs {
     pub(crate) fn hand_out(&mut self, object: Object) -> Result<(), String> {
         let (word, bit) = (usize::from(object.index) / 64, 1 << (object.index % 64));
         let slab_entry = self.slab(object.slab);
-        if slab_entry.list == FREED_LIST || slab_entry.out[word] & bit == 0 {
+        if slab_entry.list == FREED_LIST || slab_entry.outside[word] & bit == 0 {
             return Err(format!("{object} is both allocated and free"));
         }
         if slab_entry.used[word] & bit != 0 {
@@ -401,12 +401,18 @@ impl Slabs {
                 outside_bits.push(vec![]);
                 continue;
             }
-            error("objects of a slab", count(&slab.out) + u64::from(slab.free), slab.objects.into())?;
-            if slab.out.iter().zip(&slab.used).any(|(out, used)| used & !out != 0) {
+            error("objects of a slab", count(&slab.outside) + u64::from(slab.free), slab.objects.into())?;
+            if slab.outside.iter().zip(&slab.used).any(|(outside_word, used)| used & !outside_word != 0) {
                 return Err("an allocated object is free in its slab".to_owned());
             }
             used += count(&slab.used);
-            outside_bits.push(slab.out.iter().zip(&slab.used).map(|(out, used)| out & !used).collect());
+            outside_bits.push(
+                slab.outside
+                    .iter()
+                    .zip(&slab.used)
+                    .map(|(outside_word, used)| outside_word & !used)
+                    .collect(),
+            );
         }
         error("objects in use", used, self.used)?;
         for object in held {
@@ -445,15 +451,15 @@ mod tests {
     use uslab::OrderRule;
 
     /// A source of pages that has no blocks above a given order.
-    struct Few {
-        most: u8,
+    struct MemoryOfSmallBlocks {
+        max_order: u8,
         next: u32,
     }
 
-    impl PageSource for Few {
+    impl PageSource for MemoryOfSmallBlocks {
         fn alloc(&mut self, _: u32, order: u8) -> Result<u32, NoMemory> {
             self.next += 8;
-            if order > self.most { Err(NoMemory) } else { Ok(self.next) }
+            if order > self.max_order { Err(NoMemory) } else { Ok(self.next) }
         }
         fn free(&mut self, _: u32, _: u32) {}
     }
@@ -464,8 +470,8 @@ mod tests {
         let geometry = || Geometry::new(704, 0, &OrderRule::for_cpus(4)).unwrap();
         assert_eq!((geometry().order().get(), geometry().objects()), (2, 23));
         let mut slabs = Slabs::new(geometry(), 1, true);
-        let large_slab = slabs.make(&mut Few { most: 2, next: 0 }, 0, 0).unwrap();
-        let small = slabs.make(&mut Few { most: 1, next: 100 }, 0, 0).unwrap();
+        let large_slab = slabs.make(&mut MemoryOfSmallBlocks { max_order: 2, next: 0 }, 0, 0).unwrap();
+        let small = slabs.make(&mut MemoryOfSmallBlocks { max_order: 1, next: 100 }, 0, 0).unwrap();
         assert_eq!([large_slab, small].map(|slab| slabs.objects_of(slab)), [23, 5]);
         assert_eq!((slabs.pages(), slabs.free_in_all()), (4 + 1, 23 + 5));
         let taken_objects: Vec<_> = std::iter::from_fn(|| slabs.take(small)).collect();
@@ -474,6 +480,6 @@ mod tests {
         assert!(slabs.is_empty(small) && slabs.by_fullness() == [0, 0, 2]);
         assert_eq!(slabs.check([]), Ok(()));
         let mut other_slabs = Slabs::new(geometry(), 1, false);
-        assert_eq!(other_slabs.make(&mut Few { most: 1, next: 0 }, 0, 0), Err(NoMemory));
+        assert_eq!(other_slabs.make(&mut MemoryOfSmallBlocks { max_order: 1, next: 0 }, 0, 0), Err(NoMemory));
     }
 }

@@ -234,19 +234,19 @@ pub enum StreamError {
     NoCpu,
 }
 
-fn put(to: &mut Vec<u8>, mut n: u64) {
+fn put(bytes: &mut Vec<u8>, mut n: u64) {
     while n >= 0x80 {
-        to.push(n as u8 | 0x80);
+        bytes.push(n as u8 | 0x80);
         n >>= 7;
     }
-    to.push(n as u8);
+    bytes.push(n as u8);
 }
 
 #[inline]
-fn get(from: &[u8], position: &mut usize) -> Option<u64> {
+fn get(bytes: &[u8], position: &mut usize) -> Option<u64> {
     let (mut n, mut shift) = (0_u64, 0);
     loop {
-        let byte = *from.get(*position)?;
+        let byte = *bytes.get(*position)?;
         *position += 1;
         n |= u64::from(byte & 0x7f).checked_shl(shift)?;
         if byte < 0x80 {
@@ -256,66 +256,66 @@ fn get(from: &[u8], position: &mut usize) -> Option<u64> {
     }
 }
 
-fn put_text(to: &mut Vec<u8>, text: &str) {
-    put(to, text.len() as u64);
-    to.extend_from_slice(text.as_bytes());
+fn put_text(bytes: &mut Vec<u8>, text: &str) {
+    put(bytes, text.len() as u64);
+    bytes.extend_from_slice(text.as_bytes());
 }
 
-fn get_bytes<'b>(from: &'b [u8], position: &mut usize) -> Option<&'b [u8]> {
-    let len = usize::try_from(get(from, position)?).ok()?;
-    let bytes = from.get(*position..position.checked_add(len)?)?;
+fn get_bytes<'b>(source: &'b [u8], position: &mut usize) -> Option<&'b [u8]> {
+    let len = usize::try_from(get(source, position)?).ok()?;
+    let bytes = source.get(*position..position.checked_add(len)?)?;
     *position += len;
     Some(bytes)
 }
 
-fn read_text(from: &[u8], position: &mut usize) -> Option<String> {
-    core::str::from_utf8(get_bytes(from, position)?).ok().map(str::to_owned)
+fn read_text(bytes: &[u8], position: &mut usize) -> Option<String> {
+    core::str::from_utf8(get_bytes(bytes, position)?).ok().map(str::to_owned)
 }
 
 impl Stream {
     /// Encodes the stream.
     pub fn write(&self) -> Vec<u8> {
-        let mut to = MAGIC.to_vec();
-        put(&mut to, VERSION);
-        put_text(&mut to, &self.title);
-        put_text(&mut to, &self.linux);
+        let mut file = MAGIC.to_vec();
+        put(&mut file, VERSION);
+        put_text(&mut file, &self.title);
+        put_text(&mut file, &self.linux);
         for n in [self.cpus.into(), self.operations, self.tick_ns, self.zones.len() as u64] {
-            put(&mut to, n);
+            put(&mut file, n);
         }
         for (kind, pages) in &self.zones {
-            to.push(*kind as u8);
-            put(&mut to, (*pages).into());
+            file.push(*kind as u8);
+            put(&mut file, (*pages).into());
         }
-        put(&mut to, self.caches.len() as u64);
+        put(&mut file, self.caches.len() as u64);
         let mut before = 0;
         for cache in &self.caches {
-            put_text(&mut to, &cache.name);
-            to.push(cache.kind as u8);
-            put(&mut to, cache.size.into());
-            put(&mut to, cache.sheaf_capacity.map_or(0, |capacity| u64::from(capacity) + 1));
-            put(&mut to, cache.from - before);
+            put_text(&mut file, &cache.name);
+            file.push(cache.kind as u8);
+            put(&mut file, cache.size.into());
+            put(&mut file, cache.sheaf_capacity.map_or(0, |capacity| u64::from(capacity) + 1));
+            put(&mut file, cache.from - before);
             before = cache.from;
         }
-        put(&mut to, self.marks.len() as u64);
+        put(&mut file, self.marks.len() as u64);
         let mut before = 0;
         for mark in &self.marks {
-            put(&mut to, mark.operation - before);
-            put_text(&mut to, &mark.text);
+            put(&mut file, mark.operation - before);
+            put_text(&mut file, &mark.text);
             before = mark.operation;
         }
         for column in &self.columns {
-            put(&mut to, column.len() as u64);
-            to.extend_from_slice(column);
+            put(&mut file, column.len() as u64);
+            file.extend_from_slice(column);
         }
-        to
+        file
     }
 
     /// Decodes a stream.
     ///
     /// # Errors
     /// Returns a [`StreamError`].
-    pub fn read(from: &[u8]) -> Result<Self, StreamError> {
-        let body = from.strip_prefix(MAGIC).ok_or(StreamError::Other)?;
+    pub fn read(file: &[u8]) -> Result<Self, StreamError> {
+        let body = file.strip_prefix(MAGIC).ok_or(StreamError::Other)?;
         let mut position = 0;
         match get(body, &mut position) {
             Some(VERSION) => Self::parse(body, &mut position).ok_or(StreamError::Damaged),
@@ -324,30 +324,30 @@ impl Stream {
         }
     }
 
-    fn parse(from: &[u8], position: &mut usize) -> Option<Self> {
+    fn parse(body: &[u8], position: &mut usize) -> Option<Self> {
         let mut parsed =
-            Self { title: read_text(from, position)?, linux: read_text(from, position)?, ..Self::default() };
-        parsed.cpus = u32::try_from(get(from, position)?).ok()?;
-        parsed.operations = get(from, position)?;
-        parsed.tick_ns = get(from, position)?;
-        for _ in 0..get(from, position)? {
-            let kind = *ZoneKind::ALL.get(usize::from(*from.get(*position)?))?;
+            Self { title: read_text(body, position)?, linux: read_text(body, position)?, ..Self::default() };
+        parsed.cpus = u32::try_from(get(body, position)?).ok()?;
+        parsed.operations = get(body, position)?;
+        parsed.tick_ns = get(body, position)?;
+        for _ in 0..get(body, position)? {
+            let kind = *ZoneKind::ALL.get(usize::from(*body.get(*position)?))?;
             *position += 1;
-            parsed.zones.push((kind, u32::try_from(get(from, position)?).ok()?));
+            parsed.zones.push((kind, u32::try_from(get(body, position)?).ok()?));
         }
         let mut before = 0_u64;
-        for _ in 0..get(from, position)? {
-            let name = read_text(from, position)?;
-            let kind = match *from.get(*position)? {
+        for _ in 0..get(body, position)? {
+            let name = read_text(body, position)?;
+            let kind = match *body.get(*position)? {
                 0 => Kind::Kmalloc,
                 1 => Kind::Large,
                 2 => Kind::Named,
                 _ => return None,
             };
             *position += 1;
-            let size = u32::try_from(get(from, position)?).ok()?;
-            let capacity = u32::try_from(get(from, position)?).ok()?;
-            before = before.checked_add(get(from, position)?)?;
+            let size = u32::try_from(get(body, position)?).ok()?;
+            let capacity = u32::try_from(get(body, position)?).ok()?;
+            before = before.checked_add(get(body, position)?)?;
             parsed.caches.push(CacheInfo {
                 name,
                 kind,
@@ -357,12 +357,12 @@ impl Stream {
             });
         }
         let mut before = 0_u64;
-        for _ in 0..get(from, position)? {
-            before = before.checked_add(get(from, position)?)?;
-            parsed.marks.push(Mark { operation: before, text: read_text(from, position)? });
+        for _ in 0..get(body, position)? {
+            before = before.checked_add(get(body, position)?)?;
+            parsed.marks.push(Mark { operation: before, text: read_text(body, position)? });
         }
         for column in &mut parsed.columns {
-            *column = get_bytes(from, position)?.to_vec();
+            *column = get_bytes(body, position)?.to_vec();
         }
         Some(parsed)
     }
@@ -487,7 +487,7 @@ pub struct Writer {
     stream: Stream,
     cpu: Option<u32>,
     /// `true` if the current operation has an action.
-    begun: bool,
+    is_operation_open: bool,
     /// The constraints that the caller sets on the next action.
     manner: CallMode,
     /// The birth number of each object, by the object's address.
@@ -552,10 +552,10 @@ impl Writer {
         self.stream.operations += 1;
     }
     fn end(&mut self) {
-        if !self.begun && self.stream.operations > 0 {
+        if !self.is_operation_open && self.stream.operations > 0 {
             self.code(Code::Nothing, self.cpu.unwrap_or(0));
         }
-        self.begun = false;
+        self.is_operation_open = false;
     }
 
     fn put(&mut self, column: Column, n: u64) {
@@ -568,10 +568,10 @@ impl Writer {
             self.put(Column::Cpu, cpu.into());
             self.cpu = Some(cpu);
         }
-        if self.begun {
+        if self.is_operation_open {
             byte |= CONTINUES_FLAG;
         }
-        self.begun = true;
+        self.is_operation_open = true;
         self.stream.columns[Column::What as usize].push(byte);
     }
     fn of_cache(&mut self, code: Code, cpu: u32, cache: u32, bytes: u64) {

@@ -137,7 +137,7 @@ pub struct Free {
     /// The indices of the free objects of each slab, by the slab's number.
     pub slabs: BTreeMap<u64, BTreeSet<u16>>,
     /// The number of slabs created so far.
-    pub made: u64,
+    pub made_slabs: u64,
     /// The number of objects in a slab.
     pub per_slab: u16,
 }
@@ -149,9 +149,9 @@ impl Free {
     }
     /// Creates a slab of free objects. Returns the number of the new slab.
     pub fn make(&mut self) -> u64 {
-        self.slabs.insert(self.made, (0..self.per_slab).collect());
-        self.made += 1;
-        self.made - 1
+        self.slabs.insert(self.made_slabs, (0..self.per_slab).collect());
+        self.made_slabs += 1;
+        self.made_slabs - 1
     }
     /// Returns the number of free objects in a slab.
     pub fn of(&self, slab: u64) -> usize {
@@ -269,6 +269,6 @@ fn check_along<P: Policy>(
     }
     script.free(0, objects_in_use);
     script.shrink();
-    prop_assert_eq!(script.counts(), (0, 0), "no object remains");
+    prop_assert_eq!(script.counts(), (0, 0), "no object may remain");
     Ok(())
 }

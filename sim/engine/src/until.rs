@@ -116,7 +116,7 @@ impl<D: Design> Engine<'_, D> {
         Ok(None)
     }
 
-    /// Returns counts; if the condition is met, at least one of these counts has changed.
+    /// Returns the counts that the condition depends on: if no count changes, the condition is not met.
     fn watched(&self, until: &Until) -> [u64; 3] {
         match *until {
             Until::DepotEmpty { cache } => [self.design.counts(cache).in_depot, 0, 0],
@@ -252,8 +252,8 @@ pub(crate) mod tests {
             let mut stop_operations = Vec::new();
             // The stream runs in pieces, as a web page runs it.
             for end in (0..=self.0.operations).step_by(250) {
-                while let Some(found) = engine.run_until(&self.1, end).unwrap() {
-                    stop_operations.push(found.operation);
+                while let Some(stop) = engine.run_until(&self.1, end).unwrap() {
+                    stop_operations.push(stop.operation);
                 }
                 assert_eq!(engine.operations(), end);
             }
@@ -267,7 +267,7 @@ pub(crate) mod tests {
             let spec: Spec = design.parse().unwrap();
             let views = spec.on(&stream, Views(&stream)).unwrap();
             let page = views[900].shown[0].slabs[0].page;
-            let mut found = 0;
+            let mut stop_count = 0;
             for until in [
                 Until::DepotEmpty { cache: 0 },
                 Until::SlabBorn { cache: 1 },
@@ -286,9 +286,9 @@ pub(crate) mod tests {
                     expected,
                     "{design}: {until:?}"
                 );
-                found += usize::from(!expected.is_empty());
+                stop_count += usize::from(!expected.is_empty());
             }
-            assert!(found >= 4, "{design}: only {found} of the events happen");
+            assert!(stop_count >= 4, "{design}: only {stop_count} of the events happen");
         }
     }
 }

@@ -168,12 +168,12 @@ impl<D: Design> Engine<'_, D> {
         }
     }
 
-    /// Writes the kind of each page to the vector `to`, as one [`PageIs`] per page, up to the last page that was ever
+    /// Writes the kind of each page to the vector `buffer`, as one [`PageIs`] per page, up to the last page that was ever
     /// used.
-    pub fn map(&self, to: &mut Vec<u8>) {
+    pub fn map(&self, buffer: &mut Vec<u8>) {
         let frames = self.design.pages().frames();
-        to.clear();
-        to.resize(frames.len() as usize, PageIs::Free as u8);
+        buffer.clear();
+        buffer.resize(frames.len() as usize, PageIs::Free as u8);
         let (mut page, mut end) = (0, 0);
         while page < frames.len() {
             let frame = frames.frame(uslab_buddy::Pfn::new(page));
@@ -187,28 +187,28 @@ impl<D: Design> Engine<'_, D> {
                 Kind::Allocated => PageIs::Block,
             };
             if state_byte != PageIs::Free {
-                to[page as usize..(page + pages) as usize].fill(state_byte as u8);
+                buffer[page as usize..(page + pages) as usize].fill(state_byte as u8);
                 end = page + pages;
             }
             page += pages;
         }
-        to.truncate(end.next_multiple_of(1 << uslab_buddy::MAX_ORDER) as usize);
+        buffer.truncate(end.next_multiple_of(1 << uslab_buddy::MAX_ORDER) as usize);
     }
 
-    /// Writes the values of a time line to the vector `to`. The first [`SUMS`] values are sums: objects in use, objects
+    /// Writes the values of a time line to the vector `buffer`. The first [`SUMS`] values are sums: objects in use, objects
     /// in magazines and depots, free objects in slabs, slabs, and operations that a depot, a slab, the pages and the
     /// system served. Then three values follow for each cache of the stream, also for caches not used so far: objects
     /// in use, objects in magazines and depots, and operations.
-    pub fn sample(&self, to: &mut Vec<f64>) {
-        to.clear();
-        to.resize(SUMS + 3 * self.stream.caches.len(), 0.0);
+    pub fn sample(&self, buffer: &mut Vec<f64>) {
+        buffer.clear();
+        buffer.resize(SUMS + 3 * self.stream.caches.len(), 0.0);
         let paths = self.design.paths();
-        for (place, n) in to[4..].iter_mut().zip([paths.depot, paths.slab, paths.pages, paths.commit]) {
+        for (place, n) in buffer[4..].iter_mut().zip([paths.depot, paths.slab, paths.pages, paths.commit]) {
             *place = n as f64;
         }
         for position in 0..self.caches() {
             let first_sum = SUMS + 3 * position;
-            to[first_sum + 2] = self.served[position] as f64;
+            buffer[first_sum + 2] = self.served[position] as f64;
             let counts = self.design.counts(position as u32);
             let cached = counts.in_magazines + counts.in_depot;
             for (place, n) in [
@@ -219,7 +219,7 @@ impl<D: Design> Engine<'_, D> {
                 (first_sum, counts.used),
                 (first_sum + 1, cached),
             ] {
-                to[place] += n as f64;
+                buffer[place] += n as f64;
             }
         }
     }

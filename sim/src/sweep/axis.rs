@@ -111,9 +111,9 @@ impl TryFrom<toml::Value> for Axis {
         if values.len() > MAX_VALUES {
             return Err(format!("more than {MAX_VALUES} values"));
         }
-        let mut sorted = values.clone();
-        sorted.sort_unstable();
-        match sorted.windows(2).find(|pair| pair[0] == pair[1]) {
+        let mut sorted_values = values.clone();
+        sorted_values.sort_unstable();
+        match sorted_values.windows(2).find(|pair| pair[0] == pair[1]) {
             Some(pair) => Err(format!("{} is given twice", pair[0])),
             None => Ok(Self(values)),
         }

@@ -81,8 +81,8 @@ fn from_root(path: &Path) -> PathBuf {
 /// the sweep's hash, so that a changed sweep is another job.
 fn job_name(plan: &Plan) -> String {
     let stem = plan.path.file_stem().unwrap_or_default().to_string_lossy().to_lowercase();
-    let plain = |c: char| if c.is_ascii_alphanumeric() { c } else { '-' };
-    let name: String = format!("uslab-{stem}").chars().map(plain).take(40).collect();
+    let label_char = |c: char| if c.is_ascii_alphanumeric() { c } else { '-' };
+    let name: String = format!("uslab-{stem}").chars().map(label_char).take(40).collect();
     format!("{}-{}", name.trim_matches('-'), &plan.hash[..10])
 }
 

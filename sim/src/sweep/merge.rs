@@ -31,20 +31,20 @@ pub(super) struct CollectedResults {
 /// Fails if a result is of another item, or cannot be read.
 pub(super) fn collect(plan: &Plan, store: &Store, progress: &Progress) -> anyhow::Result<CollectedResults> {
     let stage = progress.stage("reading", plan.len());
-    let mut all = CollectedResults::default();
+    let mut results = CollectedResults::default();
     for number in 0..plan.len() {
         let item = plan.item(number);
         match store.read(&plan.identity(item))? {
-            StoredResult::Done(numbers) => all.rows.push(Row::new(plan, item, *numbers)),
-            StoredResult::Missing => all.missing.push(number),
-            StoredResult::Failed(reason) => all.failed.push((number, reason)),
-            StoredResult::Damaged(reason) => all.damaged.push((number, reason)),
+            StoredResult::Done(numbers) => results.rows.push(Row::new(plan, item, *numbers)),
+            StoredResult::Missing => results.missing.push(number),
+            StoredResult::Failed(reason) => results.failed.push((number, reason)),
+            StoredResult::Damaged(reason) => results.damaged.push((number, reason)),
         }
         if number % 256 == 0 {
             stage.at(number);
         }
     }
-    Ok(all)
+    Ok(results)
 }
 
 impl CollectedResults {
@@ -159,7 +159,7 @@ impl Report {
 /// Returns a sentence about the accuracy of a design's indices.
 pub(super) fn accuracy_text(sensitivity: &Sensitivity) -> String {
     let Sensitivity { settings, left_out, method, chance, .. } = sensitivity;
-    let mut said = match method {
+    let mut summary = match method {
         Method::Grid => format!("exact, from all {settings} combinations"),
         Method::Fit { predicts } => {
             format!(
@@ -169,13 +169,13 @@ pub(super) fn accuracy_text(sensitivity: &Sensitivity) -> String {
         }
     };
     if *left_out > 0 {
-        said += &format!("; {left_out} settings with missing results are omitted");
+        summary += &format!("; {left_out} settings with missing results are omitted");
     }
-    said += &match chance {
+    summary += &match chance {
         Some(chance) => format!("; chance would explain {} of all differences", percent(*chance)),
         None => "; with one seed, chance cannot be estimated".to_owned(),
     };
-    said
+    summary
 }
 
 /// Formats an index in per cent. An index below the part that the fit does not predict is shown as an upper bound.

@@ -115,24 +115,24 @@ impl From<LockCounts> for Lock {
 }
 
 impl From<Outcome> for Numbers {
-    fn from(at: Outcome) -> Self {
+    fn from(outcome: Outcome) -> Self {
         Self {
-            cpus: at.cpus,
-            operations: at.operations,
-            ns: at.ns,
-            operations_per_us: at.operations_per_us,
-            waiting: at.waiting,
-            lines_per_operation: at.lines_per_operation,
-            depot: at.depot.into(),
-            lists: at.lists.into(),
-            zone: at.zone.into(),
-            cpu: at.paths.cpu,
-            depots: at.paths.depot,
-            slab: at.paths.slab,
-            pages: at.paths.pages,
-            commit: at.paths.commit,
-            slabs: at.slabs,
-            container: at.container,
+            cpus: outcome.cpus,
+            operations: outcome.operations,
+            ns: outcome.ns,
+            operations_per_us: outcome.operations_per_us,
+            waiting: outcome.waiting,
+            lines_per_operation: outcome.lines_per_operation,
+            depot: outcome.depot.into(),
+            lists: outcome.lists.into(),
+            zone: outcome.zone.into(),
+            cpu: outcome.paths.cpu,
+            depots: outcome.paths.depot,
+            slab: outcome.paths.slab,
+            pages: outcome.paths.pages,
+            commit: outcome.paths.commit,
+            slabs: outcome.slabs,
+            container: outcome.container,
         }
     }
 }
@@ -313,10 +313,14 @@ mod tests {
         for (name, more) in Metric::ALL {
             let metric: Metric = name.parse().unwrap();
             assert_eq!((metric.name(), metric.more), (name, more));
-            let (good, worse_value) = if more { (4.0, 1.0) } else { (1.0, 4.0) };
+            let (better_value, worse_value) = if more { (4.0, 1.0) } else { (1.0, 4.0) };
             assert_eq!(
-                (metric.ratio(good, good), metric.ratio(worse_value, good), metric.better(good, worse_value)),
-                (1.0, 0.25, good)
+                (
+                    metric.ratio(better_value, better_value),
+                    metric.ratio(worse_value, better_value),
+                    metric.better(better_value, worse_value)
+                ),
+                (1.0, 0.25, better_value)
             );
         }
         assert_eq!("waiting".parse::<Metric>().unwrap().ratio(0.0, 0.0), 1.0);

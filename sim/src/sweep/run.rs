@@ -64,20 +64,24 @@ impl Lines {
         Self { interval, start, last: Mutex::new(start) }
     }
     /// Reports the number of items that are done.
-    fn report(&self, done: u64, all: u64) {
+    fn report(&self, finished: u64, total: u64) {
         let Some(interval) = self.interval else { return };
         let Some(mut last) = self.last.try_lock() else { return };
         if last.elapsed() >= interval {
             *last = Instant::now();
-            let _ = writeln!(std::io::stderr(), "uslab: {}", progress_line(done, all, self.start.elapsed()));
+            let _ = writeln!(
+                std::io::stderr(),
+                "uslab: {}",
+                progress_line(finished, total, self.start.elapsed())
+            );
         }
     }
 }
 
-fn progress_line(done: u64, all: u64, elapsed: Duration) -> String {
-    let remaining = elapsed.as_secs_f64() / done.max(1) as f64 * (all - done.min(all)) as f64;
+fn progress_line(finished: u64, total: u64, elapsed: Duration) -> String {
+    let remaining = elapsed.as_secs_f64() / finished.max(1) as f64 * (total - finished.min(total)) as f64;
     let [elapsed, remaining] = [elapsed.as_secs_f64(), remaining].map(time);
-    format!("{} of {} items run in {elapsed}, about {remaining} left", grouped(done), grouped(all))
+    format!("{} of {} items run in {elapsed}, about {remaining} left", grouped(finished), grouped(total))
 }
 
 /// Formats a time as seconds, or as `1:23`, or as `2:01:23`.
@@ -164,8 +168,8 @@ pub(super) fn run<P: Policy>(
     let pool = pool.context("threads").map_err(EarlyEnd::Write)?;
     let costs = Mutex::new(store.costs().map_err(EarlyEnd::Write)?);
     let stage = progress.stage("sweeping", wanted_items.len() as u64);
-    let (all, lines) = (wanted_items.len() as u64, Lines::new(options.interval));
-    progress_state.all.store(all, Relaxed);
+    let (total, lines) = (wanted_items.len() as u64, Lines::new(options.interval));
+    progress_state.all.store(total, Relaxed);
     progress_state.finished.store(0, Relaxed);
     let stats = Mutex::new((0.0, vec![]));
     // Traces are read one after another, so that only one is in memory.
@@ -188,9 +192,9 @@ pub(super) fn run<P: Policy>(
                 stats.1.push((*number, why));
             }
             drop(stats);
-            let done = progress_state.finished.fetch_add(1, Relaxed) + 1;
-            stage.at(done);
-            lines.report(done, all);
+            let finished = progress_state.finished.fetch_add(1, Relaxed) + 1;
+            stage.at(finished);
+            lines.report(finished, total);
             Ok(())
         };
         pool.install(|| wanted_items.par_iter().try_for_each(run_item)).map_err(EarlyEnd::Write)?;

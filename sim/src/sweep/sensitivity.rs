@@ -116,9 +116,10 @@ fn of_design(
     names: &[&str],
     settings: BTreeMap<Vec<u64>, BTreeMap<WorkloadOnCpus<'_>, RatiosByRun>>,
 ) -> Option<Sensitivity> {
-    let all: BTreeSet<_> = settings.values().flat_map(|places| places.keys().copied()).collect();
+    let all_places: BTreeSet<_> = settings.values().flat_map(|places| places.keys().copied()).collect();
     let count = settings.len();
-    let settings: Vec<_> = settings.into_iter().filter(|(_, places)| places.len() == all.len()).collect();
+    let settings: Vec<_> =
+        settings.into_iter().filter(|(_, places)| places.len() == all_places.len()).collect();
     // Options with only one value explain nothing.
     let knobs: Vec<(&str, Vec<u64>)> = names
         .iter()
@@ -140,7 +141,7 @@ fn of_design(
 
     let (mut noise, mut has_noise) = (0.0, false);
     let mut values: Vec<(WorkloadOnCpus<'_>, Vec<f64>)> = vec![];
-    for at in &all {
+    for at in &all_places {
         let mut of_place = Vec::with_capacity(settings.len());
         for (_, places) in &settings {
             let reached: Vec<_> = places[at].values().map(|seeds| mean(seeds)).collect();
@@ -154,8 +155,9 @@ fn of_design(
     }
     let variances: Vec<Variances> = values.iter().map(|(_, y)| Variances::of(&points, &levels, y)).collect();
     let sum = |value_of: &dyn Fn(&Variances) -> f64| variances.iter().map(value_of).sum::<f64>();
-    let whole = sum(&|v| v.whole);
-    let part = |value: f64, whole: f64| if whole > 0.0 { value / whole } else { 0.0 };
+    let total_variance = sum(&|v| v.whole);
+    let part =
+        |value: f64, total_variance: f64| if total_variance > 0.0 { value / total_variance } else { 0.0 };
     let effects = varied.iter().enumerate().map(|(axis, knob)| {
         let groups = levels[axis].min(MAX_GROUPS);
         let group = |rank: usize| rank * groups / levels[axis];
@@ -198,8 +200,8 @@ fn of_design(
         let means = names.zip(overall).collect();
         places.sort_by(|a, b| swing(&b.means).total_cmp(&swing(&a.means)));
         let index = Index {
-            first: part(sum(&|v| v.first[axis]), whole),
-            total: part(sum(&|v| v.total[axis]), whole),
+            first: part(sum(&|v| v.first[axis]), total_variance),
+            total: part(sum(&|v| v.total[axis]), total_variance),
         };
         Effect { knob: (*name).to_owned(), index, means, places }
     });
@@ -207,14 +209,14 @@ fn of_design(
     effects.sort_by(|a, b| b.index.total.total_cmp(&a.index.total));
     let method = match is_grid(&points, &levels) {
         true => Method::Grid,
-        false => Method::Fit { predicts: 1.0 - part(sum(&|v| v.missed), whole).min(1.0) },
+        false => Method::Fit { predicts: 1.0 - part(sum(&|v| v.missed), total_variance).min(1.0) },
     };
     Some(Sensitivity {
         design: design.to_owned(),
         settings: count,
         left_out: count - points.len(),
         method,
-        chance: has_noise.then(|| part(noise, whole).min(1.0)),
+        chance: has_noise.then(|| part(noise, total_variance).min(1.0)),
         knobs: effects,
     })
 }
@@ -225,9 +227,9 @@ pub(super) fn swing(means: &[f64]) -> f64 {
 }
 
 fn is_grid(points: &[Vec<usize>], levels: &[usize]) -> bool {
-    let all = levels.iter().try_fold(1_usize, |all, n| all.checked_mul(*n));
+    let combinations = levels.iter().try_fold(1_usize, |combinations, n| combinations.checked_mul(*n));
     // A grid has each combination exactly once.
-    all == Some(points.len())
+    combinations == Some(points.len())
 }
 
 /// The variance of some values, and the part of the variance that each axis explains.
@@ -447,12 +449,13 @@ fn matching(columns: &[Vec<f64>], y: &[f64], points: &[usize]) -> Vec<FittedMode
 /// Returns polynomials in the rank, indexed by degree and rank; they are orthonormal if all ranks have equal weight.
 fn polynomials(levels: usize) -> Vec<Vec<f64>> {
     let n = levels as f64;
-    let at: Vec<f64> = (0..levels).map(|rank| (2.0 * rank as f64 + 1.0) / n - 1.0).collect();
+    let rank_positions: Vec<f64> = (0..levels).map(|rank| (2.0 * rank as f64 + 1.0) / n - 1.0).collect();
     let dot = |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(a, b)| a * b).sum::<f64>() / n;
     let mut basis = vec![vec![1.0; levels]];
     while basis.len() < levels && basis.len() <= MAX_DEGREE as usize {
         let Some(last) = basis.last() else { break };
-        let mut next_polynomial: Vec<f64> = last.iter().zip(&at).map(|(value, at)| value * at).collect();
+        let mut next_polynomial: Vec<f64> =
+            last.iter().zip(&rank_positions).map(|(value, rank_positions)| value * rank_positions).collect();
         for _ in 0..2 {
             for before in &basis {
                 let part = dot(before, &next_polynomial);
@@ -468,7 +471,7 @@ fn polynomials(levels: usize) -> Vec<Vec<f64>> {
 
 /// Returns all terms except the constant, in order of total degree, up to a limit; a term has a degree for each axis.
 fn terms(max_degrees: &[u32]) -> Vec<Vec<u32>> {
-    let mut all: Vec<Vec<u32>> = vec![];
+    let mut exponents: Vec<Vec<u32>> = vec![];
     let mut last = vec![vec![0; max_degrees.len()]];
     for _ in 0..MAX_DEGREE {
         let next: BTreeSet<Vec<u32>> = last
@@ -481,13 +484,13 @@ fn terms(max_degrees: &[u32]) -> Vec<Vec<u32>> {
                 })
             })
             .collect();
-        if next.is_empty() || all.len() + next.len() > MAX_TERMS {
+        if next.is_empty() || exponents.len() + next.len() > MAX_TERMS {
             break;
         }
         last = next.into_iter().collect();
-        all.extend(last.iter().cloned());
+        exponents.extend(last.iter().cloned());
     }
-    all
+    exponents
 }
 
 #[cfg(test)]
@@ -650,7 +653,7 @@ mod tests {
         for knob in &designs[0].knobs {
             assert_eq!(knob.index, Index { first: 0.0, total: 1.0 });
         }
-        assert_eq!(designs[0].chance, None, "one seed gives no estimate of chance");
+        assert_eq!(designs[0].chance, None, "one seed must give no estimate of chance");
     }
 
     #[test]

@@ -86,35 +86,37 @@ impl ValueError {
     /// Returns the line of the wrong value in the file.
     fn line(&self, text: &str) -> Option<usize> {
         let file = DeTable::parse(text).ok()?;
-        let (mut table, mut at) = (file.get_ref(), None);
+        let (mut table, mut position) = (file.get_ref(), None);
         for name in &self.keys {
             let (key, value) = table.iter().find(|(key, _)| key.get_ref() == name)?;
-            at = Some(key.span().start);
+            position = Some(key.span().start);
             match value.get_ref() {
                 DeValue::Table(inner) => table = inner,
                 DeValue::Array(list) => {
                     let value = self.place.and_then(|place| list.get(place));
-                    at = value.map(|value| value.span().start).or(at);
+                    position = value.map(|value| value.span().start).or(position);
                 }
                 _ => {}
             }
         }
-        at.map(|at| line_of(text, at))
+        position.map(|position| line_of(text, position))
     }
 }
 
 /// Returns the key of the value at a text position; deserialising errors name only the position.
-fn key_at(table: &DeTable<'_>, at: usize) -> Option<String> {
+fn key_at(table: &DeTable<'_>, position: usize) -> Option<String> {
     table.iter().find_map(|(key, value)| {
-        let inner = if let DeValue::Table(inner) = value.get_ref() { key_at(inner, at) } else { None };
+        let inner = if let DeValue::Table(inner) = value.get_ref() { key_at(inner, position) } else { None };
         let name = key.get_ref();
-        inner.map(|inner| format!("{name}.{inner}")).or(value.span().contains(&at).then(|| name.to_string()))
+        inner
+            .map(|inner| format!("{name}.{inner}"))
+            .or(value.span().contains(&position).then(|| name.to_string()))
     })
 }
 
 /// Returns the line number of a text position, counted from 1.
-fn line_of(text: &str, at: usize) -> usize {
-    text[..at.min(text.len())].matches('\n').count() + 1
+fn line_of(text: &str, position: usize) -> usize {
+    text[..position.min(text.len())].matches('\n').count() + 1
 }
 
 /// The file of one round of `uslab tune`; it has the format of any sweep's file.
@@ -166,17 +168,22 @@ pub(super) fn read<P: Policy>(path: &Path, inputs: Option<&Path>) -> anyhow::Res
     let path_text = path.display();
     let text = std::fs::read_to_string(path).with_context(|| path_text.to_string())?;
     let file: File = toml::from_str(&text).map_err(|error| {
-        let at = error.span().map_or(0, |span| span.start);
-        let key = DeTable::parse(&text).ok().and_then(|file| key_at(file.get_ref(), at));
+        let position = error.span().map_or(0, |span| span.start);
+        let key = DeTable::parse(&text).ok().and_then(|file| key_at(file.get_ref(), position));
         let key = key.map_or_else(String::new, |key| format!("{key}: "));
-        anyhow::anyhow!("{path_text}:{}: {key}{}", line_of(&text, at), error.message().replace('\n', " "))
+        anyhow::anyhow!(
+            "{path_text}:{}: {key}{}",
+            line_of(&text, position),
+            error.message().replace('\n', " ")
+        )
     })?;
     let mut plan = plan::<P>(file, path, inputs).map_err(|error| {
         let line = error.downcast_ref::<ValueError>().and_then(|value_error| value_error.line(&text));
         error.context(line.map_or_else(|| path_text.to_string(), |line| format!("{path_text}:{line}")))
     })?;
-    for (at, trace) in plan.traces.iter_mut().enumerate() {
-        let value_error = ValueError { keys: vec!["trace".to_owned()], place: Some(at), why: String::new() };
+    for (position, trace) in plan.traces.iter_mut().enumerate() {
+        let value_error =
+            ValueError { keys: vec!["trace".to_owned()], place: Some(position), why: String::new() };
         trace.line = value_error.line(&text).unwrap_or(1);
     }
     Ok(plan)
@@ -323,14 +330,14 @@ fn settings<P: Policy>(
                 // The option that the error names, and the index of this setting's value of it.
                 let knob = axes.iter().find(|knob| error.contains(&knob.key));
                 let key = knob.map_or_else(String::new, |knob| format!(".{}", knob.key));
-                let at = knob.and_then(|knob| {
+                let position = knob.and_then(|knob| {
                     knob.values
                         .iter()
                         .position(|value| text.split(':').any(|part| part == format!("{}={value}", knob.key)))
                 });
                 return Err(ValueError::error(
                     &format!("knobs.{name}{key}"),
-                    at,
+                    position,
                     format_args!("{error} (in {text})"),
                 ));
             }

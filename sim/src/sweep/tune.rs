@@ -101,7 +101,7 @@ pub(super) fn tune<P: Policy>(
     plan: &Plan,
     options: &Options<'_>,
     progress: &Progress,
-    kept: &RunProgress,
+    progress_state: &RunProgress,
 ) -> Result<Report, EarlyEnd> {
     let folder = plan.path.with_extension("tune");
     let mut settings: Vec<String> =
@@ -116,28 +116,35 @@ pub(super) fn tune<P: Policy>(
     let folder_of_results = from_rounds(plan, store.folder()).map_err(EarlyEnd::Input)?;
     for round in 0..sizes.len() {
         let file = folder.join(format!("round-{}.toml", round + 1));
-        let part = |all: usize| halving::part(all, round, sizes.len(), options.factor);
+        let part = |leads_of_round: usize| halving::part(leads_of_round, round, sizes.len(), options.factor);
         let [traces, seeds] = lists.map(part);
         let results = &folder_of_results;
         let text = round_text(plan, options, &settings, traces, seeds, (round, sizes.len()), results)
             .map_err(EarlyEnd::Input)?;
         write_round(&folder, &file, &text)?;
         let round_plan = spec::read::<P>(&file, options.inputs).map_err(EarlyEnd::Input)?;
-        let mut all = collect(&round_plan, &store, progress).map_err(EarlyEnd::Input)?;
-        let there = all.rows.len() as u64;
-        if !(all.missing.is_empty() && all.damaged.is_empty()) {
+        let mut leads_of_round = collect(&round_plan, &store, progress).map_err(EarlyEnd::Input)?;
+        let there = leads_of_round.rows.len() as u64;
+        if !(leads_of_round.missing.is_empty() && leads_of_round.damaged.is_empty()) {
             if options.steps == Steps::None || (options.steps == Steps::One && has_run) {
                 let command = command("run", &file, options, None);
                 report.next = Some(Next { file, command });
                 return Ok(report);
             }
-            run::run::<P>(&round_plan, &store, 0..round_plan.len(), options.run_options, progress, kept)?;
-            all = collect(&round_plan, &store, progress).map_err(EarlyEnd::Input)?;
+            run::run::<P>(
+                &round_plan,
+                &store,
+                0..round_plan.len(),
+                options.run_options,
+                progress,
+                progress_state,
+            )?;
+            leads_of_round = collect(&round_plan, &store, progress).map_err(EarlyEnd::Input)?;
             has_run = true;
         }
-        let ranked = ranked(&all, options.metric);
+        let ranked = ranked(&leads_of_round, options.metric);
         if ranked.is_empty() {
-            let (item, reason) = all.failed.first().cloned().unwrap_or_default();
+            let (item, reason) = leads_of_round.failed.first().cloned().unwrap_or_default();
             return Err(EarlyEnd::Write(anyhow::anyhow!(
                 "{}: every setting has a failed item; item {item}: {reason}",
                 file.display()
@@ -149,7 +156,7 @@ pub(super) fn tune<P: Policy>(
             traces,
             seeds,
             items: round_plan.len(),
-            failed: all.failed.len() as u64,
+            failed: leads_of_round.failed.len() as u64,
             there,
             best: ranked.iter().take(3).cloned().collect(),
         });
@@ -160,15 +167,15 @@ pub(super) fn tune<P: Policy>(
             report.winner = ranked.first().and_then(|first| {
                 let score =
                     scores(&rows, options.metric).into_iter().find(|score| score.setting == first.setting)?;
-                let all = leads(&rows, options.metric, &first.setting);
+                let leads_of_round = leads(&rows, options.metric, &first.setting);
                 let rerun_folder = Some(folder.join("again"));
                 let rerun_commands =
                     ["run", "merge"].map(|verb| command(verb, &file, options, rerun_folder.as_deref()));
                 Some(Winner {
                     score,
-                    beside: all.len() + 1,
-                    ties: all.iter().filter(|lead| lead.is_tie()).count(),
-                    nearest: all.into_iter().take(MAX_SHOWN_SETTINGS).collect(),
+                    beside: leads_of_round.len() + 1,
+                    ties: leads_of_round.iter().filter(|lead| lead.is_tie()).count(),
+                    nearest: leads_of_round.into_iter().take(MAX_SHOWN_SETTINGS).collect(),
                     commands: vec![
                         rerun_commands.join(" && "),
                         command("merge", &plan.path, options, options.results) + " --partial",

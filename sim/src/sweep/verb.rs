@@ -117,7 +117,7 @@ fn expansion<P: Policy>(files: &SweepFiles, json: Option<Place>) -> anyhow::Resu
         first: item_text(0),
         last: item_text(plan.len() - 1),
     };
-    let mut said =
+    let mut text =
         format!("{}: {}, sweep {}.\n\n", files.file.display(), items_text(plan.len()), plan.short_hash());
     let Plan { traces, workloads, cpus, seeds, sizes, operations, thinks, .. } = &plan;
     let list = |values: &[String], unit: &str| match values {
@@ -143,14 +143,14 @@ fn expansion<P: Policy>(files: &SweepFiles, json: Option<Place>) -> anyhow::Resu
     }
     axes.push(("profile", 1, plan.profile_name.clone()));
     for (name, length, values) in axes.into_iter().filter(|(_, length, _)| *length > 0) {
-        said += &format!("  {name:8} {:>6}  {values}\n", grouped(length as u64));
+        text += &format!("  {name:8} {:>6}  {values}\n", grouped(length as u64));
     }
-    said += "\nSettings:\n";
+    text += "\nSettings:\n";
     for (design, knobs, count) in plan.settings.designs() {
         let values = knobs.iter().map(|knob| format!(", {} = {}", knob.key, numbers(&knob.values, "")));
-        said += &format!("  {design}: {}{}", grouped(count), values.collect::<String>());
+        text += &format!("  {design}: {}{}", grouped(count), values.collect::<String>());
         let all: u64 = knobs.iter().fold(1, |all, knob| all.saturating_mul(knob.values.len() as u64));
-        said += &match plan.sample {
+        text += &match plan.sample {
             Some(Sample { points, .. }) if !knobs.is_empty() && count < points.into() => {
                 let which_combinations =
                     if count == all { "all combinations" } else { "all that a sample has found" };
@@ -158,29 +158,29 @@ fn expansion<P: Policy>(files: &SweepFiles, json: Option<Place>) -> anyhow::Resu
             }
             _ => String::new(),
         };
-        said += "\n";
+        text += "\n";
         let design_knobs = (plan.knobs)(design.split(':').next().unwrap_or_default());
         for knob in design_knobs.iter().filter(|known| knobs.iter().any(|knob| knob.key == known.name)) {
-            said += &format!("    {}: {knob}\n", knob.name);
+            text += &format!("    {}: {knob}\n", knob.name);
         }
     }
-    said += &format!(
+    text += &format!(
         "\nItem 0 is {}; the last one is {}.\nResults go to {}. `{}` runs them.\n",
         report.first,
         report.last,
         report.results,
         files.command("run")
     );
-    tell(&report, &said, json)?;
+    tell(&report, &text, json)?;
     // Each trace is read once, so that none fails in the middle of a long run.
-    let (mut failed, of_one) = (vec![], plan.settings.count() * plan.cpus.len().max(1) as u64);
+    let (mut failed_items, of_one) = (vec![], plan.settings.count() * plan.cpus.len().max(1) as u64);
     for (index, trace) in (0_u64..).zip(&plan.traces) {
         if let Err(why) = run::read(trace) {
-            failed.extend((index * of_one..(index + 1) * of_one).map(|item| (item, why.clone())));
+            failed_items.extend((index * of_one..(index + 1) * of_one).map(|item| (item, why.clone())));
         }
     }
-    failures(&plan, "would fail", &failed).iter().for_each(|line| print_warning(line));
-    Ok(if failed.is_empty() { Outcome::Done } else { Outcome::Violated })
+    failures(&plan, "would fail", &failed_items).iter().for_each(|line| print_warning(line));
+    Ok(if failed_items.is_empty() { Outcome::Done } else { Outcome::Violated })
 }
 
 fn run_items<P: Policy>(args: &RunArgs, json: Option<Place>) -> anyhow::Result<Outcome> {
@@ -209,8 +209,9 @@ fn run_items<P: Policy>(args: &RunArgs, json: Option<Place>) -> anyhow::Result<O
         None => shard.items(plan.len()),
     };
     let threads = args.threads.map(NonZeroUsize::get);
-    let how = RunOptions { rerun: args.item.is_some(), threads, interval: args.progress.retry_interval() };
-    match run::run::<P>(&plan, &store, items, how, &Progress::new(), &*RunProgress::on_interrupt()?) {
+    let options =
+        RunOptions { rerun: args.item.is_some(), threads, interval: args.progress.retry_interval() };
+    match run::run::<P>(&plan, &store, items, options, &Progress::new(), &*RunProgress::on_interrupt()?) {
         Ok(result) => {
             result.damaged.iter().for_each(|why| print_warning(&format!("{why}; the item ran again")));
             failures(&plan, "failed", &result.failed).iter().for_each(|line| print_warning(line));
@@ -250,9 +251,9 @@ struct Status<'a> {
 
 fn status<P: Policy>(files: &SweepFiles, json: Option<Place>) -> anyhow::Result<Outcome> {
     let (plan, store) = files.plan::<P>()?;
-    let all = collect(&plan, &store, &Progress::new())?;
+    let results = collect(&plan, &store, &Progress::new())?;
     let cost = store.cost(&plan)?;
-    let CollectedResults { rows, missing, failed, damaged } = &all;
+    let CollectedResults { rows, missing, failed, damaged } = &results;
     let lengths = [rows.len(), missing.len(), failed.len(), damaged.len()].map(|n| n as u64);
     let [done, missing, failed, damaged] = lengths;
     let remaining = cost.mean() * (missing + failed + damaged) as f64;
@@ -269,14 +270,14 @@ fn status<P: Policy>(files: &SweepFiles, json: Option<Place>) -> anyhow::Result<
         left_seconds: remaining,
     };
     let [done, missing, failed, damaged] = [done, missing, failed, damaged].map(grouped);
-    let mut said = format!(
+    let mut text = format!(
         "{}: {done} of {} done, {missing} missing, {failed} failed, {damaged} damaged (sweep {}).\n",
         files.file.display(),
         items_text(plan.len()),
         plan.short_hash()
     );
     if cost.runs > 0 {
-        said += &format!(
+        text += &format!(
             "{} run{}, including repeated ones, took {} of CPU time: {:.3} s each, at most {:.3} s for item {}.\n",
             grouped(cost.runs),
             if cost.runs == 1 { "" } else { "s" },
@@ -287,22 +288,22 @@ fn status<P: Policy>(files: &SweepFiles, json: Option<Place>) -> anyhow::Result<
         );
         // No number of machines can be faster than the longest item.
         let time_on = |cpus: f64, seconds: f64| (seconds / cpus).max(cost.dearest_seconds);
-        if all.is_whole() {
-            said += &format!(
+        if results.is_whole() {
+            text += &format!(
                 "The whole sweep would take {} on 1,000 CPUs.\n",
                 run::time(time_on(1000.0, cost.mean() * plan.len() as f64))
             );
         } else {
-            said += &format!(
+            text += &format!(
                 "The missing items would take {} on one CPU, and {} on 1,000.\n",
                 run::time(remaining),
                 run::time(time_on(1000.0, remaining))
             );
         }
     }
-    tell(&status, &said, json)?;
-    all.result_warnings(&plan, &files.command("run")).iter().for_each(|line| print_warning(line));
-    Ok(if all.is_whole() { Outcome::Done } else { Outcome::Violated })
+    tell(&status, &text, json)?;
+    results.result_warnings(&plan, &files.command("run")).iter().for_each(|line| print_warning(line));
+    Ok(if results.is_whole() { Outcome::Done } else { Outcome::Violated })
 }
 
 fn merge<P: Policy>(args: &MergeArgs, json: Option<Place>) -> anyhow::Result<Outcome> {
@@ -312,19 +313,19 @@ fn merge<P: Policy>(args: &MergeArgs, json: Option<Place>) -> anyhow::Result<Out
     Place::check_distinct([&json, &csv, &html])?;
     let (plan, store) = args.of.plan::<P>()?;
     let progress = Progress::new();
-    let all = collect(&plan, &store, &progress)?;
+    let results = collect(&plan, &store, &progress)?;
     drop(progress);
-    all.result_warnings(&plan, &args.of.command("run")).iter().for_each(|line| print_warning(line));
-    if !(all.is_whole() || args.partial) || all.rows.is_empty() {
+    results.result_warnings(&plan, &args.of.command("run")).iter().for_each(|line| print_warning(line));
+    if !(results.is_whole() || args.partial) || results.rows.is_empty() {
         return Ok(Outcome::Violated);
     }
-    let report = Report::new(&plan, &all, args.by);
+    let report = Report::new(&plan, &results, args.by);
     let places = || [&json, &csv, &html].into_iter().flatten();
     let to_stdout = places().any(Place::is_stdout);
     let wrote = places().filter(|place| !place.is_stdout()).map(Place::shown).collect::<Vec<_>>().join(", ");
     let title = plan.path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
     let json = json.map(|place| json_text(&report).map(|text| (place, text.into_bytes()))).transpose()?;
-    let csv = csv.map(|place| merge::csv(&all.rows).map(|rows| (place, rows))).transpose()?;
+    let csv = csv.map(|place| merge::csv(&results.rows).map(|rows| (place, rows))).transpose()?;
     let html =
         html.map(|place| page::page(&report, &title).map(|page| (place, page.into_bytes()))).transpose()?;
     if let Err(error) = write_all(json.into_iter().chain(csv).chain(html)) {

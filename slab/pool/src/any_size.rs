@@ -116,7 +116,7 @@ impl<S: Subject> Shadow<S> {
         let new = Layout::from_size_align(size, old.align()).unwrap();
         // SAFETY: the block was allocated with this layout and is in use.
         let resized = unsafe { self.subject.resize(block, old, new, 0) };
-        assert!(resized || size > old.size(), "a block can always shrink");
+        assert!(resized || size > old.size(), "a block must always be able to shrink");
         assert_full_of(block, old.size().min(if resized { size } else { old.size() }), old_stamp);
         self.insert(block, if resized { new } else { old }, stamp);
     }
@@ -143,7 +143,7 @@ fn run(subject: impl Subject, steps: Vec<Step>) {
     while !shadow.blocks.is_empty() {
         shadow.free(0);
     }
-    assert_eq!(shadow.subject.look(), empty, "all memory is one block again");
+    assert_eq!(shadow.subject.look(), empty, "all memory must be one block again");
 }
 
 proptest! {
@@ -215,7 +215,7 @@ proptest! {
                         None => {
                             let freed = stack.free_to(marker);
                             assert!(matches!(freed, Err(BadMarker::Freed { .. })), "{freed:?}");
-                            assert_eq!(stack.used(), before, "no block was freed");
+                            assert_eq!(stack.used(), before, "no block may be freed");
                         }
                     }
                 }
@@ -291,12 +291,12 @@ fn wrong_frees(heap: &mut impl Subject) {
         assert_eq!(
             heap.release(b, layout(24, 8), 0),
             not_allocated(b),
-            "the block was merged into the previous block"
+            "the block must be merged into the previous block"
         );
         assert_eq!(heap.release(c, layout(24, 8), 0), Ok(()));
         assert_eq!(heap.release(c, layout(24, 8), 0), not_allocated(c));
     }
-    assert_eq!(heap.look(), free_bytes, "the pool is unchanged");
+    assert_eq!(heap.look(), free_bytes, "the pool must be unchanged");
 }
 
 #[test]
@@ -310,13 +310,19 @@ fn grows_in_place(heap: &mut impl Subject) {
     let [a, b] = [100, 100].map(|size| heap.allocate(layout(size, 16), 0).unwrap());
     // SAFETY: the blocks belong to the test and have these layouts.
     unsafe {
-        assert!(!heap.resize(a, layout(100, 16), layout(500, 16), 0), "the next block is in use");
+        assert!(
+            !heap.resize(a, layout(100, 16), layout(500, 16), 0),
+            "a block must not grow into a block in use"
+        );
         assert!(heap.resize(b, layout(100, 16), layout(1000, 16), 0));
         assert!(heap.resize(b, layout(1000, 16), layout(10, 16), 0));
         assert!(!heap.resize(b, layout(10, 16), layout(100_000, 16), 0));
         heap.release(b, layout(10, 16), 0).unwrap();
         let free_blocks = heap.look()[0];
-        assert!(heap.resize(a, layout(100, 16), layout(100 + free_blocks, 16), 0), "all memory is allocated");
+        assert!(
+            heap.resize(a, layout(100, 16), layout(100 + free_blocks, 16), 0),
+            "all memory must be allocated"
+        );
         heap.release(a, layout(100 + free_blocks, 16), 0).unwrap();
     }
     assert_eq!(heap.look().len(), 1);
@@ -493,7 +499,7 @@ fn arena_never_drops_its_objects() {
     // SAFETY: the arena had this reference, and has leaked it.
     unsafe { Rc::decrement_strong_count(Rc::as_ptr(&count)) };
     let (a, b) = (&mut *arena.alloc(()).unwrap(), arena.alloc_slice_fill_with(3, |_| ()).unwrap());
-    assert_eq!((*a, b.len(), arena.used()), ((), 3, 0), "an empty list uses no memory");
+    assert_eq!((*a, b.len(), arena.used()), ((), 3, 0), "an empty list must use no memory");
 }
 
 #[test]

@@ -374,8 +374,8 @@ impl<M: Words> Blocks<M> {
         if need == size {
             return true;
         }
-        let left = size + extra - need;
-        match (extra > 0, left > 0) {
+        let rest_size = size + extra - need;
+        match (extra > 0, rest_size > 0) {
             (true, true) => self.replace(position + size, position + need),
             (true, false) => self.unlink(position + size),
             (false, _) => self.insert(position + need),
@@ -383,9 +383,9 @@ impl<M: Words> Blocks<M> {
         if extra > 0 {
             self.memory.record(Event::Merged { at: position + size, bytes: extra });
         }
-        if left > 0 {
-            self.memory.record(Event::Split { at: position + need, bytes: left });
-            self.set_tags(position + need, left, false);
+        if rest_size > 0 {
+            self.memory.record(Event::Split { at: position + need, bytes: rest_size });
+            self.set_tags(position + need, rest_size, false);
         }
         self.set_tags(position, need, true);
         true

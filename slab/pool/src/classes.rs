@@ -180,8 +180,8 @@ impl ClassPools {
     /// Requested and allocated bytes of all objects in use. The difference between requested and allocated bytes is
     /// internal waste.
     pub fn waste(&self) -> Waste {
-        let given = |pool: &ReservedPool| pool.usage().live() * pool.slots().stride() as u64;
-        Waste { requested: self.requested, allocated: self.pools.iter().map(given).sum() }
+        let live_bytes = |pool: &ReservedPool| pool.usage().live() * pool.slots().stride() as u64;
+        Waste { requested: self.requested, allocated: self.pools.iter().map(live_bytes).sum() }
     }
     /// The pools, ascending by size.
     pub fn pools(&self) -> &[ReservedPool] {
@@ -204,11 +204,11 @@ unsafe impl Allocator for ClassPools {
     }
     /// Succeeds if the new layout belongs to the class of the memory's slot.
     unsafe fn resize(&mut self, _: NonNull<u8>, old: Layout, new: Layout, _: usize) -> bool {
-        let same = self.class(new).is_ok_and(|class| self.class(old) == Ok(class));
-        if same {
+        let is_same_class = self.class(new).is_ok_and(|class| self.class(old) == Ok(class));
+        if is_same_class {
             self.requested = self.requested - old.size() as u64 + new.size() as u64;
         }
-        same
+        is_same_class
     }
 }
 

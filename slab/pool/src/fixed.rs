@@ -262,7 +262,7 @@ mod tests {
         let slots: Vec<_> = std::iter::from_fn(|| pool.alloc(layout(32, 8)).ok()).collect();
         assert_eq!((slots.len(), pool.alloc(layout(32, 8))), (256, Err(Refused::Full)));
         let offsets = slots.iter().map(|slot| slot.addr().get() - slots[0].addr().get());
-        assert!(offsets.eq((0..256).map(|slot| slot * 32)), "the slots are adjacent");
+        assert!(offsets.eq((0..256).map(|slot| slot * 32)), "the slots must be adjacent");
     }
 
     #[test]
@@ -357,14 +357,14 @@ mod tests {
             assert_eq!(
                 pool.free(pool.slot(1)),
                 Err(BadFree::Double { slot: 1 }),
-                "the slot was never allocated"
+                "a slot that was never allocated must be refused"
             );
             // Behind the last slot are unused bytes and the bitmap.
             let end = pool.slot(84).add(48);
             assert_eq!(pool.free(end), Err(BadFree::Foreign { address: end.addr().get() }));
             let before = pool.slot(0).map_addr(|address| (address.get() - 48).try_into().unwrap());
             assert_eq!(pool.free(before), Err(BadFree::Foreign { address: before.addr().get() }));
-            assert_eq!(pool.usage().live(), 1, "the pool is unchanged");
+            assert_eq!(pool.usage().live(), 1, "the pool must be unchanged");
             assert_eq!(pool.free(object), Ok(()));
             assert_eq!(pool.free(object), Err(BadFree::Double { slot: 0 }));
         }
@@ -384,7 +384,7 @@ mod tests {
             (pool.is_live(0), pool.is_live(1), pool.is_live(84)),
             (Some(false), Some(true), Some(false))
         );
-        assert_eq!(pool.is_live(85), Some(false), "the slot does not exist");
+        assert_eq!(pool.is_live(85), Some(false), "a slot that does not exist must be refused");
         assert!(self::pool(4096, 48, 8).live().is_none());
     }
 }

@@ -1,4 +1,4 @@
-//! Pools first, and the system's heap for all other requests.
+//! An allocator that uses pools first, and the system's heap for all other requests.
 //!
 //! The pool of its class serves an allocation if the slot has at most *tolerance* unused bytes and the pool has room.
 //! All other allocations are served by the system's heap. A free finds the pool or the heap by the address. The hybrid

@@ -214,10 +214,10 @@ impl<A: Area> IndexPool<A> {
     /// Returns the errors of [`new`](Self::new): the area does not hold the blocks, or there are 2^32 or more blocks.
     /// After an error, the pool is unchanged.
     pub fn extend(&mut self, blocks: usize) -> Result<(), PoolError> {
-        let all = (self.blocks as usize).saturating_add(blocks);
-        let all = count_blocks(&self.area, self.size, all)?;
-        self.free += all - self.blocks;
-        self.blocks = all;
+        let total_blocks = (self.blocks as usize).saturating_add(blocks);
+        let total_blocks = count_blocks(&self.area, self.size, total_blocks)?;
+        self.free += total_blocks - self.blocks;
+        self.blocks = total_blocks;
         Ok(())
     }
     /// Removes all blocks behind the last block in use, and returns their number. The memory of removed blocks is not

@@ -88,15 +88,15 @@ impl<C: Span> Chain<C> {
         Head { chunk: self.full.len(), at: self.head }
     }
     /// Moves the head back to `to`. Chunks behind the new head are dropped.
-    pub fn rewind(&mut self, to: Head) {
-        debug_assert!(to <= self.head());
-        if to.chunk < self.full.len() {
-            self.full.truncate(to.chunk + 1);
+    pub fn rewind(&mut self, head: Head) {
+        debug_assert!(head <= self.head());
+        if head.chunk < self.full.len() {
+            self.full.truncate(head.chunk + 1);
             if let Some(last) = self.full.pop() {
                 self.last = last;
             }
         }
-        self.head = to.at;
+        self.head = head.at;
     }
     #[inline]
     fn top(&self, address: usize, size: usize) -> Option<usize> {

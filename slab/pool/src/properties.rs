@@ -77,7 +77,7 @@ macro_rules! subjects {
 
 fn check_fixed<A: Area>(pool: &FixedPool<A>, live: usize) {
     assert_eq!(pool.usage().live(), live as u64);
-    assert_eq!(pool.chain().count(), pool.capacity() - live, "each slot is free or allocated");
+    assert_eq!(pool.chain().count(), pool.capacity() - live, "each slot must be free or allocated");
     if let Some(in_use) = pool.live() {
         assert_eq!(in_use.count(), live);
     }
@@ -91,7 +91,7 @@ subjects! {
         let fill: Vec<_> = pool.fill().collect();
         assert_eq!((fill.iter().sum::<usize>(), fill.len()), (live, pool.chunks()));
         let full = fill.iter().position(|&live| live == pool.capacity()).unwrap_or(fill.len());
-        assert!(fill[full..].iter().all(|&live| live == pool.capacity()), "a full chunk is first: {fill:?}");
+        assert!(fill[full..].iter().all(|&live| live == pool.capacity()), "a full chunk must not be first: {fill:?}");
     };
     MarkedPool<UnalignedArea>: |pool: &Self| Some(pool.pool().capacity()),
         |pool: &Self, live| assert_eq!(pool.live().count(), live);
@@ -230,8 +230,9 @@ impl Subject for Hybrid {
     }
     fn check(&self, live: usize) {
         let routes = self.routes();
-        let out = routes.pool + routes.unfit + routes.full - routes.pool_frees - routes.heap_frees;
-        assert_eq!(out, live as u64);
+        let allocated_slots =
+            routes.pool + routes.unfit + routes.full - routes.pool_frees - routes.heap_frees;
+        assert_eq!(allocated_slots, live as u64);
     }
 }
 

@@ -199,21 +199,21 @@ mod tests {
         assert_eq!(pool.committed(), STEP);
         let new = pool.alloc(OBJECT).unwrap();
         assert_eq!(pool.committed(), 2 * STEP);
-        assert_eq!(new.addr().get() - first[0].addr().get(), STEP, "the steps are adjacent");
+        assert_eq!(new.addr().get() - first[0].addr().get(), STEP, "the steps must be adjacent");
         // SAFETY: the slot was allocated above and is freed once.
         unsafe { pool.free(first[3]) }.unwrap();
-        assert_eq!(pool.alloc(OBJECT), Ok(first[3]), "an old slot is allocated first");
+        assert_eq!(pool.alloc(OBJECT), Ok(first[3]), "an old slot must be allocated first");
     }
 
     #[test]
     fn reserved_pool_is_full_at_its_limit() {
         let mut pool = pool(3 * STEP / 2);
-        let all: Vec<_> = std::iter::from_fn(|| pool.alloc(OBJECT).ok()).collect();
-        assert_eq!((all.len(), pool.capacity(), pool.committed()), (768, 768, 3 * STEP / 2));
+        let blocks: Vec<_> = std::iter::from_fn(|| pool.alloc(OBJECT).ok()).collect();
+        assert_eq!((blocks.len(), pool.capacity(), pool.committed()), (768, 768, 3 * STEP / 2));
         assert_eq!(pool.alloc(OBJECT), Err(Refused::Full));
         // SAFETY: the slot was allocated above and is freed once.
-        unsafe { pool.free(all[700]) }.unwrap();
-        assert_eq!(pool.alloc(OBJECT), Ok(all[700]));
+        unsafe { pool.free(blocks[700]) }.unwrap();
+        assert_eq!(pool.alloc(OBJECT), Ok(blocks[700]));
     }
 
     #[test]
@@ -221,9 +221,9 @@ mod tests {
         for (size, align) in [(100 << 10, 8), (10_000, 8), (5000, 4096)] {
             let mut pool = ReservedPool::new(SlotLayout::new(size, align).unwrap(), 1 << 20).unwrap();
             let layout = Layout::from_size_align(size, align).unwrap();
-            let all: Vec<_> = std::iter::from_fn(|| pool.alloc(layout).ok()).collect();
-            assert_eq!(all.len(), pool.capacity());
-            for slot in all {
+            let blocks: Vec<_> = std::iter::from_fn(|| pool.alloc(layout).ok()).collect();
+            assert_eq!(blocks.len(), pool.capacity());
+            for slot in blocks {
                 // SAFETY: the slot has that many bytes.
                 unsafe { slot.write_bytes(0x5A, size) };
             }

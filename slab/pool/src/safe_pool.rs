@@ -236,7 +236,7 @@ mod tests {
         assert_eq!(
             reused.each_ref().map(PoolGuard::address),
             [first, second],
-            "the slot that was freed last is first"
+            "the slot that was freed last must be first"
         );
         drop((reused, c));
         assert_eq!(pool.state().free, 3);
@@ -292,6 +292,6 @@ mod tests {
         assert!(matches!(pool.check_all()[..], [Overrun { side: Side::After, .. }]));
         assert!(matches!(overrun_object.free(), Err(BadFree::Overrun(Overrun { side: Side::After, .. }))));
         assert_eq!(good.free(), Ok(()));
-        assert_eq!(pool.leaks().len(), 1, "the damaged slot stays allocated");
+        assert_eq!(pool.leaks().len(), 1, "the damaged slot must stay allocated");
     }
 }

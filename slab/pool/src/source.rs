@@ -56,10 +56,10 @@ unsafe fn move_to_new(
 ///
 /// # Safety
 /// The memory must have that layout and belong to the caller.
-unsafe fn zeroed(memory: NonNull<u8>, layout: Layout, from: usize, zero: bool) -> NonNull<u8> {
+unsafe fn zeroed(memory: NonNull<u8>, layout: Layout, first_byte: usize, zero: bool) -> NonNull<u8> {
     if zero {
         // SAFETY: the bytes belong to the caller, by this function's contract.
-        unsafe { memory.add(from).write_bytes(0, layout.size() - from) };
+        unsafe { memory.add(first_byte).write_bytes(0, layout.size() - first_byte) };
     }
     memory
 }
@@ -74,7 +74,7 @@ unsafe impl Source for &Hybrid {
     unsafe fn put(self, memory: NonNull<u8>, layout: Layout) {
         // SAFETY: the memory has this layout and is no longer used, by this function's contract.
         let freed = unsafe { self.free(memory, layout) };
-        debug_assert_eq!(freed, Ok(()), "the block belongs to this allocator");
+        debug_assert_eq!(freed, Ok(()), "the block must belong to this allocator");
     }
 }
 
@@ -117,13 +117,13 @@ in_place! {
 }
 
 /// Returns a dangling pointer for an empty layout.
-fn nothing(layout: Layout) -> NonNull<u8> {
+fn dangling_block(layout: Layout) -> NonNull<u8> {
     NonNull::without_provenance(core::num::NonZeroUsize::MIN.saturating_add(layout.align() - 1))
 }
 
 /// Allocates memory for any layout.
 pub fn allocate(source: impl Source, layout: Layout, zero: bool) -> Option<NonNull<[u8]>> {
-    let memory = if layout.size() == 0 { Some(nothing(layout)) } else { source.get(layout, zero) };
+    let memory = if layout.size() == 0 { Some(dangling_block(layout)) } else { source.get(layout, zero) };
     memory.map(|memory| NonNull::slice_from_raw_parts(memory, layout.size()))
 }
 /// Frees memory.

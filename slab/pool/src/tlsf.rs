@@ -370,10 +370,10 @@ impl<M: Words> Blocks<M> {
             self.memory.record(Event::Merged { at: position + size, bytes: extra });
         }
         self.memory.store(position, need as u32 | header & FLAGS);
-        let left = size + extra - need;
-        if left > 0 {
-            self.memory.record(Event::Split { at: position + need, bytes: left });
-            self.make_free(position + need, left);
+        let rest_size = size + extra - need;
+        if rest_size > 0 {
+            self.memory.record(Event::Split { at: position + need, bytes: rest_size });
+            self.make_free(position + need, rest_size);
         } else {
             self.clear_previous_free(position + need);
         }

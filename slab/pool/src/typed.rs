@@ -38,7 +38,7 @@ impl<T> Slot<T> {
 /// let hole = b.address();
 /// drop(b);
 /// let d = pool.alloc([4; 96]).unwrap();
-/// assert_eq!(d.address(), hole, "the next object takes the hole");
+/// assert_eq!(d.address(), hole, "the next object must take the hole");
 /// assert_eq!((a[0], c[0], d[0]), (1, 3, 4));
 /// ```
 ///
@@ -229,7 +229,7 @@ mod tests {
         let reused = [pool.alloc(10).unwrap(), pool.alloc(11).unwrap()];
         assert_eq!([reused[0].address(), reused[1].address()], [first, last]);
         assert_eq!((*boxes[0], *reused[0], *reused[1]), (1, 10, 11));
-        assert!(Pool::<u64, 0>::new().alloc(1).is_err(), "a pool without slots is full");
+        assert!(Pool::<u64, 0>::new().alloc(1).is_err(), "a pool without slots must be full");
     }
 
     #[test]
@@ -244,7 +244,7 @@ mod tests {
         assert_eq!((Rc::strong_count(&count), pool.is_full()), (8, false));
         drop(inner);
         *boxes[0] = Rc::new(());
-        assert_eq!(Rc::strong_count(&count), 6, "an assignment drops the old value");
+        assert_eq!(Rc::strong_count(&count), 6, "an assignment must drop the old value");
         drop(boxes);
         assert_eq!(Rc::strong_count(&count), 1);
         let reused: Vec<_> = (0..9).map_while(|_| pool.alloc(count.clone()).ok()).collect();
@@ -280,21 +280,21 @@ mod tests {
         #[test]
         fn objects_keep_their_values_while_others_are_allocated_and_freed(steps in proptest::collection::vec(proptest::prelude::any::<u16>(), 1..200)) {
             let pool = Pool::<u64, 20>::new();
-            let mut out: Vec<(PoolBox<'_, u64>, u64)> = Vec::new();
+            let mut boxes: Vec<(PoolBox<'_, u64>, u64)> = Vec::new();
             for step in steps {
                 let value = u64::from(step);
                 if step % 2 == 0 {
                     match pool.alloc(value) {
-                        Ok(object) => out.push((object, value)),
-                        Err(_) => assert_eq!(out.len(), 20),
+                        Ok(object) => boxes.push((object, value)),
+                        Err(_) => assert_eq!(boxes.len(), 20),
                     }
-                } else if !out.is_empty() {
-                    let (object, value) = out.swap_remove(step as usize / 2 % out.len());
+                } else if !boxes.is_empty() {
+                    let (object, value) = boxes.swap_remove(step as usize / 2 % boxes.len());
                     assert_eq!(object.into_inner(), value);
                 }
-                assert!(out.iter().all(|(object, value)| **object == *value));
+                assert!(boxes.iter().all(|(object, value)| **object == *value));
             }
-            out.clear();
+            boxes.clear();
             assert_eq!((0..).map_while(|_| pool.alloc(0).ok().map(core::mem::forget)).count(), 20);
         }
     }

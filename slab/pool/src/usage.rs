@@ -20,10 +20,10 @@ pub struct Usage {
 
 impl Usage {
     #[inline]
-    pub(crate) fn alloc(&mut self, requested: usize, given: usize) {
+    pub(crate) fn alloc(&mut self, requested: usize, slot_bytes: usize) {
         self.allocs += 1;
         self.requested += requested as u64;
-        self.given += given as u64;
+        self.given += slot_bytes as u64;
         self.peak = self.peak.max(self.live());
         self.sum += self.live();
     }
@@ -63,6 +63,6 @@ mod tests {
         usage.alloc(96, 96);
         assert_eq!((usage.live(), usage.peak, usage.mean(), usage.wasted()), (3, 3, 1.8, 16 + 96));
         usage.free();
-        assert_eq!((usage.live(), usage.peak), (2, 3), "the peak does not decrease");
+        assert_eq!((usage.live(), usage.peak), (2, 3), "the peak must not decrease");
     }
 }

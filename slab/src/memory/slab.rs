@@ -258,16 +258,16 @@ impl<'a> Slab<'a> {
                 unsafe { &mut *data }.split_first_mut().expect("the bitmap must have five words");
             let mut head = Head::unpack(*word);
             let objects = usize::from(head.fill.objects);
-            let all = head.constructed.words(objects);
-            let bits = if all <= FRAME_WORDS {
-                &mut slot_bits[..all]
+            let bitmap_words = head.constructed.words(objects);
+            let bits = if bitmap_words <= FRAME_WORDS {
+                &mut slot_bits[..bitmap_words]
             } else {
-                // SAFETY: `set_up` committed `all` words at this slab's place in the table, which no other slab has. By
+                // SAFETY: `set_up` committed `bitmap_words` words at this slab's place in the table, which no other slab has. By
                 // contract, no other thread accesses them now.
-                unsafe { core::slice::from_raw_parts_mut(self.table.bits(self.pfn), all) }
+                unsafe { core::slice::from_raw_parts_mut(self.table.bits(self.pfn), bitmap_words) }
             };
-            let (out, constructed) = bits.split_at_mut(words(objects));
-            let result = f(&mut head.fill, out, constructed);
+            let (allocated_bits, constructed) = bits.split_at_mut(words(objects));
+            let result = f(&mut head.fill, allocated_bits, constructed);
             *word = head.pack();
             result
         })
@@ -288,8 +288,8 @@ impl<'a> Slab<'a> {
         self.frame.data().with_mut(|data| unsafe { (*data)[0] = head.pack() });
         // SAFETY: by contract, only the caller has the slab, whose head is written.
         unsafe {
-            self.with_fields(|_, out, constructed| {
-                clear(out, objects);
+            self.with_fields(|_, allocated_bits, constructed| {
+                clear(allocated_bits, objects);
                 if !constructed.is_empty() {
                     clear(constructed, objects);
                 }
@@ -323,17 +323,22 @@ impl<'a> Slab<'a> {
     ) -> (Fill, bool) {
         // SAFETY: by contract, the caller has the node's lock or the slab alone.
         unsafe {
-            self.with_fields(|fill, out, constructed| {
-                let mut take = |out: &mut [u64], skipped_bits: &dyn Fn(usize) -> u64, max| match &mut draws {
-                    None => alloc_bits(out, skipped_bits, max, &mut add),
-                    Some(draws) => draw_bits(out, skipped_bits, max, draws, &mut add),
-                };
-                let mut taken_count = take(out, &|word| constructed.get(word).map_or(0, |bits| !bits), max);
+            self.with_fields(|fill, allocated_bits, constructed| {
+                let mut take =
+                    |allocated_bits: &mut [u64], skipped_bits: &dyn Fn(usize) -> u64, max| match &mut draws {
+                        None => alloc_bits(allocated_bits, skipped_bits, max, &mut add),
+                        Some(draws) => draw_bits(allocated_bits, skipped_bits, max, draws, &mut add),
+                    };
+                let mut taken_count =
+                    take(allocated_bits, &|word| constructed.get(word).map_or(0, |bits| !bits), max);
                 let is_new = new && taken_count == 0 && !constructed.is_empty();
                 if is_new {
-                    taken_count = take(out, &|_| 0, 1);
+                    taken_count = take(allocated_bits, &|_| 0, 1);
                     // Mark the taken object as constructed, because the caller constructs it.
-                    constructed.iter_mut().zip(out).for_each(|(constructed, out)| *constructed |= *out);
+                    constructed
+                        .iter_mut()
+                        .zip(allocated_bits)
+                        .for_each(|(constructed, allocated_bits)| *constructed |= *allocated_bits);
                 }
                 fill.inuse += taken_count as u16;
                 (*fill, is_new && taken_count > 0)
@@ -348,9 +353,9 @@ impl<'a> Slab<'a> {
     pub(crate) unsafe fn take_constructed(&self, add: impl FnMut(usize)) -> Fill {
         // SAFETY: by contract, the caller has the node's lock or the slab alone.
         unsafe {
-            self.with_fields(|fill, out, constructed| {
+            self.with_fields(|fill, allocated_bits, constructed| {
                 let skipped_bits = |word: usize| constructed.get(word).map_or(!0, |bits| !bits);
-                fill.inuse += alloc_bits(out, skipped_bits, usize::MAX, add) as u16;
+                fill.inuse += alloc_bits(allocated_bits, skipped_bits, usize::MAX, add) as u16;
                 *fill
             })
         }
@@ -369,10 +374,10 @@ impl<'a> Slab<'a> {
     ) -> (u16, Fill) {
         // SAFETY: by contract, the caller has the node's lock or the slab alone.
         unsafe {
-            self.with_fields(|fill, out, constructed| {
+            self.with_fields(|fill, allocated_bits, constructed| {
                 let mut freed_count = 0;
                 for index in indices {
-                    match free_bit(out, index) {
+                    match free_bit(allocated_bits, index) {
                         Ok(()) => freed_count += 1,
                         Err(AlreadyFree) => on_refused(index),
                     }
@@ -421,12 +426,12 @@ impl<'a> Slab<'a> {
         let mut found = 0_u16;
         // SAFETY: by contract, the caller has the node's lock or the slab alone.
         unsafe {
-            self.with_fields(|fill, out, _| {
+            self.with_fields(|fill, allocated_bits, _| {
                 for bit in 0..pages / part {
                     let bytes = |page: u32| page as usize * PAGE_SIZE;
                     let mut objects =
                         geometry.touching(bytes(bit * part)..bytes((bit + 1) * part), fill.objects);
-                    if objects.all(|index| out[index / 64] & 1 << (index % 64) == 0) {
+                    if objects.all(|index| allocated_bits[index / 64] & 1 << (index % 64) == 0) {
                         found |= 1 << bit;
                     }
                 }
@@ -453,9 +458,10 @@ impl<'a> Slab<'a> {
         (0..objects).filter(move |index| {
             // SAFETY: by contract, only the caller has the slab.
             unsafe {
-                self.with_fields(|_, out, constructed| {
+                self.with_fields(|_, allocated_bits, constructed| {
                     let (word, bit) = (index / 64, 1 << (index % 64));
-                    out[word] & bit == 0 && constructed.get(word).is_none_or(|word| word & bit != 0)
+                    allocated_bits[word] & bit == 0
+                        && constructed.get(word).is_none_or(|word| word & bit != 0)
                 })
             }
         })
@@ -486,7 +492,8 @@ impl<'a> Slab<'a> {
             self.with_fields(|fill, bits, constructed| {
                 let set: u32 = bits.iter().map(|word| word.count_ones()).sum();
                 let unused_bits = bits.len() * 64 - usize::from(fill.objects);
-                let is_constructed = |(out, constructed): (&u64, &u64)| out & !constructed == 0;
+                let is_constructed =
+                    |(allocated_bits, constructed): (&u64, &u64)| allocated_bits & !constructed == 0;
                 set as usize == usize::from(fill.inuse) + unused_bits
                     && bits.iter().zip(&*constructed).all(is_constructed)
             })
@@ -511,28 +518,28 @@ mod tests {
         ) {
             let mut bits = vec![0x5555_5555_5555_5555; words(objects)];
             clear(&mut bits, objects);
-            let mut out = vec![false; objects];
+            let mut allocated_bits = vec![false; objects];
             let secret = |seed| Secret::new(&Harden { seed: Some(seed), ..Harden::ALL }).next();
             let mut draws = seed.map(|seed| Draws::of(secret(seed), 0));
             for (is_take, n) in steps {
                 if is_take {
                     let max = n % 70;
                     let mut indexes = Vec::new();
-                    let expected: Vec<_> = (0..objects).filter(|&i| !out[i]).take(max).collect();
+                    let expected: Vec<_> = (0..objects).filter(|&i| !allocated_bits[i]).take(max).collect();
                     let taken_count = match &mut draws {
                         None => alloc_bits(&mut bits, |_| 0, max, |i| indexes.push(i)),
                         Some(draws) => draw_bits(&mut bits, |_| 0, max, draws, |i| indexes.push(i)),
                     };
                     prop_assert_eq!((taken_count, expected.len()), (indexes.len(), indexes.len()));
                     match draws {
-                        None => prop_assert_eq!(&indexes, &expected, "the lowest free ones"),
-                        Some(_) => prop_assert!(indexes.iter().all(|&i| !out[i]) && indexes.iter().all(|i| indexes.iter().filter(|j| i == *j).count() == 1)),
+                        None => prop_assert_eq!(&indexes, &expected, "the lowest free indexes must be allocated"),
+                        Some(_) => prop_assert!(indexes.iter().all(|&i| !allocated_bits[i]) && indexes.iter().all(|i| indexes.iter().filter(|j| i == *j).count() == 1)),
                     }
-                    indexes.iter().for_each(|&i| out[i] = true);
+                    indexes.iter().for_each(|&i| allocated_bits[i] = true);
                 } else {
                     let index = n % objects;
-                    prop_assert_eq!(free_bit(&mut bits, index).is_ok(), out[index]);
-                    out[index] = false;
+                    prop_assert_eq!(free_bit(&mut bits, index).is_ok(), allocated_bits[index]);
+                    allocated_bits[index] = false;
                 }
             }
         }

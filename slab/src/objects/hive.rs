@@ -51,9 +51,9 @@ pub struct Hive<T> {
     /// Unique number of the hive.
     number: u64,
     len: usize,
-    /// Snapshot of the values' places; outdated while `stale` is set.
+    /// Snapshot of the values' places; outdated while `is_outdated` is set.
     live_entries: Live,
-    stale: bool,
+    is_outdated: bool,
     values: PhantomData<Slot<T>>,
 }
 
@@ -118,7 +118,7 @@ impl<T> Hive<T> {
             cache,
             number: unique(),
             len: 0,
-            stale: false,
+            is_outdated: false,
             values: PhantomData,
         }
     }
@@ -134,7 +134,7 @@ impl<T> Hive<T> {
                 // SAFETY: `place` was just allocated, with the size and alignment of a `T`, and is not shared.
                 unsafe { place.write(value) };
                 self.len += 1;
-                self.stale = true;
+                self.is_outdated = true;
                 Ok(Key { value: place, hive: self.number })
             }
             Err(error) => Err(Refused { value, error }),
@@ -152,10 +152,10 @@ impl<T> Hive<T> {
         self.cache.touch(key.value.cast());
         // SAFETY: the key belongs to this hive, so its place holds a value. The value is moved out and the key consumed.
         let value = unsafe { key.value.read() };
-        planted!("a hive reads the value of a free place" => { self.len -= 1; self.stale = true; return value; });
+        planted!("a hive reads the value of a free place" => { self.len -= 1; self.is_outdated = true; return value; });
         free();
         self.len -= 1;
-        self.stale = true;
+        self.is_outdated = true;
         value
     }
     /// The value of the given key.
@@ -230,17 +230,17 @@ impl<T> Hive<T> {
     /// value.
     fn look(&mut self) -> bool {
         for _ in 0..MAX_RETRIES {
-            if !self.stale {
+            if !self.is_outdated {
                 return true;
             }
             self.cache.live_into(&mut self.live_entries);
-            self.stale = self.live_entries.len() != self.len;
-            planted!("a hive treats any set bit as a value" => self.stale = false);
-            if self.stale {
+            self.is_outdated = self.live_entries.len() != self.len;
+            planted!("a hive treats any set bit as a value" => self.is_outdated = false);
+            if self.is_outdated {
                 relax();
             }
         }
-        !self.stale
+        !self.is_outdated
     }
     #[track_caller]
     fn check_owner(&self, key: &Key<T>) {
@@ -356,7 +356,7 @@ mod tests {
             }
             drop(hive);
             for (_, value) in entries {
-                prop_assert_eq!(Rc::strong_count(&value), 1, "dropped with the hive, once");
+                prop_assert_eq!(Rc::strong_count(&value), 1, "the value must be dropped once, with the hive");
             }
         }
     }

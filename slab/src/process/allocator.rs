@@ -22,8 +22,8 @@ unsafe impl Source for &KmemCache {
         let serves = |geometry: &crate::Geometry| {
             layout.size() <= geometry.object_size() && layout.align() <= geometry.align()
         };
-        let good = serves(self.geometry()) && !self.cache().has_hooks();
-        good.then(|| self.alloc(flags(zero)).ok()).flatten()
+        let is_supported = serves(self.geometry()) && !self.cache().has_hooks();
+        is_supported.then(|| self.alloc(flags(zero)).ok()).flatten()
     }
     unsafe fn put(self, memory: NonNull<u8>, _: Layout) {
         // SAFETY: by the trait's contract, the memory came from this allocator and is no longer used.

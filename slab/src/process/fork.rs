@@ -152,7 +152,7 @@ mod tests {
         let held_counts = counting.1.take();
         // SAFETY: `before_fork` was called, and the process did not fork.
         unsafe { counting.after_fork_in_parent() };
-        assert_eq!(counting.1.take(), held_counts, "all locks are released");
+        assert_eq!(counting.1.take(), held_counts, "all locks must be released");
         held_counts
     }
 

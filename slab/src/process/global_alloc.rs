@@ -171,9 +171,9 @@ fn start() -> Option<&'static Process> {
         return PROCESS.get();
     }
     STARTING_THREAD.set(true);
-    let started = start_here();
+    let process = start_here();
     STARTING_THREAD.set(false);
-    started
+    process
 }
 
 /// The configuration that the environment requests, with one sampled allocation in `guard`.
@@ -369,8 +369,8 @@ impl Uslab {
         let process = PROCESS.get()?;
         // SAFETY: a started malloc lives for ever.
         unsafe {
-            let own = process.fast_paths.and_then(|paths| paths.alloc(size, align));
-            own.or_else(|| process.malloc.fast().alloc_counted(size, align))
+            let fast_block = process.fast_paths.and_then(|paths| paths.alloc(size, align));
+            fast_block.or_else(|| process.malloc.fast().alloc_counted(size, align))
         }
     }
     /// Allocates without the inlined part; returns null if memory is short.

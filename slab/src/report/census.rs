@@ -240,13 +240,13 @@ impl ListTotals {
                     totals.pages += u64::from(core.memory.frames().frame(page).state().order().pages());
                     totals.inuse += u64::from(fill.inuse);
                     totals.objects += u64::from(fill.objects);
-                    if let Some(what) = fault(core, cache, page, list, fill, agrees) {
-                        wrong_slab.get_or_insert((page, what));
+                    if let Some(fault) = fault(core, cache, page, list, fill, agrees) {
+                        wrong_slab.get_or_insert((page, fault));
                     }
                 });
         }
-        wrong_slab.map_or(Ok(Self { count, ..totals }), |(page, what)| {
-            Err(Violation::Slab { cache: cache.name().to_owned(), page: page.get(), what: what.to_string() })
+        wrong_slab.map_or(Ok(Self { count, ..totals }), |(page, fault)| {
+            Err(Violation::Slab { cache: cache.name().to_owned(), page: page.get(), what: fault.to_string() })
         })
     }
 }
@@ -317,7 +317,7 @@ mod tests {
         assert!(core.check().is_ok());
         let slab = core.memory.frames().frame(core.memory.pages.pfn_of(object.as_ptr()).unwrap()).head();
         harm(&core, &cache, slab);
-        let text = core.check().expect_err("the harm is seen").to_string();
+        let text = core.check().expect_err("the damage must be seen").to_string();
         // The cache is too damaged to be destroyed.
         core::mem::forget(cache);
         text

@@ -411,7 +411,7 @@ mod tests {
         map.each_written(range.start..range.start + bytes / 4, |part| searched_bytes += part.len());
         assert_eq!(searched_bytes, 0, "a search must not write to unwritten pages");
         PageMap(None).each_written(range.clone(), |part| searched_bytes += part.len());
-        assert_eq!(searched_bytes, bytes, "without a table the search reads all pages");
+        assert_eq!(searched_bytes, bytes, "without a table, the search must read all pages");
         // SAFETY: the test made this mapping.
         unsafe { libc::munmap(base, bytes) };
     }

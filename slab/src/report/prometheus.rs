@@ -117,11 +117,11 @@ impl<F: Fn() -> Vec<(&'static str, Info)> + Send + Sync + 'static> Collector for
             };
             let mut metric = encoder.encode_descriptor(name, help, None, kind)?;
             series.iter().try_for_each(|(labels, value)| {
-                let one = metric.encode_family(labels)?;
+                let family_encoder = metric.encode_family(labels)?;
                 match (kind, seconds(name, *value)) {
-                    (_, Some(seconds)) => ConstCounter::new(seconds).encode(one),
-                    (MetricType::Counter, None) => ConstCounter::new(*value).encode(one),
-                    _ => ConstGauge::new(*value).encode(one),
+                    (_, Some(seconds)) => ConstCounter::new(seconds).encode(family_encoder),
+                    (MetricType::Counter, None) => ConstCounter::new(*value).encode(family_encoder),
+                    _ => ConstGauge::new(*value).encode(family_encoder),
                 }
             })
         })
@@ -395,9 +395,13 @@ impl Exposition<'_> {
         visit(CACHES, &caches.collect::<Vec<_>>(), visitor)?;
         let mut accounts: BTreeMap<(&str, &str), Vec<&AccountInfo>> = BTreeMap::new();
         for (heap, info) in &self.heaps {
-            info.accounts.iter().for_each(|of| accounts.entry((heap, &of.name)).or_default().push(of));
+            info.accounts
+                .iter()
+                .for_each(|account| accounts.entry((heap, &account.name)).or_default().push(account));
         }
-        let accounts = accounts.into_iter().map(|((heap, name), of)| (labels(heap, [("account", name)]), of));
+        let accounts = accounts
+            .into_iter()
+            .map(|((heap, name), account_infos)| (labels(heap, [("account", name)]), account_infos));
         visit(ACCOUNTS, &accounts.collect::<Vec<_>>(), visitor)?;
         let zones = || {
             self.heaps.iter().flat_map(|(heap, info)| info.pages.zones.iter().map(move |zone| (*heap, zone)))

@@ -159,19 +159,24 @@ impl Core {
     /// Resizes the huge allocation at `memory` to `to`; the system may move it if page alignment is enough. Returns
     /// `None`, with nothing changed, on failure.
     #[cold]
-    pub(crate) fn resize_huge(&self, memory: NonNull<u8>, to: Layout, gfp: Gfp) -> Option<NonNull<u8>> {
+    pub(crate) fn resize_huge(
+        &self,
+        memory: NonNull<u8>,
+        new_layout: Layout,
+        gfp: Gfp,
+    ) -> Option<NonNull<u8>> {
         // A mapping with a guard page cannot be resized; the caller copies it.
         if self.harden.guard_pages {
             return None;
         }
         let (old, new) =
-            (self.huge.bytes(memory).ok()?, to.size().max(1).checked_next_multiple_of(PAGE_SIZE)?);
+            (self.huge.bytes(memory).ok()?, new_layout.size().max(1).checked_next_multiple_of(PAGE_SIZE)?);
         let added_bytes = new.saturating_sub(old);
         let charge = || self.memory.pages.charge(added_bytes / PAGE_SIZE).then_some(());
         self.press(gfp, new, charge)?;
         // Noted before the resize, after which another allocation may use the address.
         self.note_free(memory);
-        let resized = self.huge.resize(memory, to.size(), to.align() <= PAGE_SIZE);
+        let resized = self.huge.resize(memory, new_layout.size(), new_layout.align() <= PAGE_SIZE);
         self.uncharge_huge(if resized.is_some() { old.saturating_sub(new) } else { added_bytes });
         let (memory_at, bytes) = resized.map_or((memory, old), |resized| (resized, new));
         self.note_large(memory_at, bytes, "huge");

@@ -56,7 +56,7 @@ pub struct Malloc {
     /// Number of canary bytes at the end of each object.
     tail: usize,
     /// Cache for empty layouts, if each empty layout gets a distinct address.
-    nothing: Option<KmemCache>,
+    empty_layout_cache: Option<KmemCache>,
     core: Arc<Core>,
 }
 
@@ -105,7 +105,7 @@ impl Malloc {
             FastPaths::init(&mut *(&raw mut (*place).fast).cast::<MaybeUninit<_>>(), core, &caches);
             (&raw mut (*place).caches).write(caches);
             (&raw mut (*place).tail).write(tail);
-            (&raw mut (*place).nothing).write(zero_size_cache);
+            (&raw mut (*place).empty_layout_cache).write(zero_size_cache);
             (&raw mut (*place).core).write(core.clone());
         }
         Ok(())
@@ -226,10 +226,12 @@ impl Malloc {
                 }
                 Ok(memory)
             }
-            _ if layout.size() == 0 && layout.align() <= ZERO_SIZE.addr().get() => match &self.nothing {
-                Some(zero_size_cache) => zero_size_cache.alloc(Gfp::KERNEL),
-                None => Ok(ZERO_SIZE),
-            },
+            _ if layout.size() == 0 && layout.align() <= ZERO_SIZE.addr().get() => {
+                match &self.empty_layout_cache {
+                    Some(zero_size_cache) => zero_size_cache.alloc(Gfp::KERNEL),
+                    None => Ok(ZERO_SIZE),
+                }
+            }
             _ if is_huge(layout) => self.core.alloc_huge(layout, gfp),
             _ if self.core.harden.guard_pages && layout.size() > 0 => self.core.alloc_guarded(layout, gfp),
             _ => self.core.alloc_large(layout.size().max(layout.align()), gfp),
@@ -265,8 +267,8 @@ impl Malloc {
     fn guard_sample(&self, class: usize, layout: Layout) -> Option<NonNull<u8>> {
         let (guard, profiler) = (&self.core.guard, &self.core.profiler);
         // During a profile that observes each operation, each allocation takes this path.
-        let all = profiler.runs() && !profiler.counts_only();
-        let allocs_per_miss = || if all { 1 } else { self.caches[class].cache().allocs_of_a_miss() };
+        let observes_all = profiler.runs() && !profiler.counts_only();
+        let allocs_per_miss = || if observes_all { 1 } else { self.caches[class].cache().allocs_of_a_miss() };
         let is_guarded = guard.is_on() && guard.is_due(allocs_per_miss());
         if is_guarded { guard.alloc(layout.size(), layout.align()) } else { None }
     }

@@ -710,7 +710,7 @@ fn hardened_program_at_the_mapping_limit_continues() {
         let has_enough = numbers[..6]
             .iter()
             .zip([20_000, 12_000, 40].iter().cycle())
-            .all(|(count, of)| count * 10 >= of * 9);
+            .all(|(count, total)| count * 10 >= total * 9);
         assert!(has_enough && numbers[6] == 1, "{options}: {stdout}");
         let output_text =
             "uslab: harden: the system refuses mappings (vm.max_map_count): new memory has no guard pages\n";

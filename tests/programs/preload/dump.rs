@@ -28,7 +28,7 @@ fn dump(dump_method: &str, format: &str) -> (Option<String>, Output) {
 fn file_extension_determines_the_signal_dump_format() {
     for format in ["json", "prom", "txt"] {
         let (file, output) = dump("asked", format);
-        assert_eq!(text(&output.stdout), "2\n", "the dump has a separate thread");
+        assert_eq!(text(&output.stdout), "2\n", "the dump must have a separate thread");
         let dump = file.unwrap();
         let used_bytes = match format {
             "json" => {
@@ -89,7 +89,7 @@ fn profile_dump_of_many_stacks_uses_little_memory() {
         let of_branch = flame.stacks.iter().filter(|stack| stack.frames.last().unwrap() == "branch");
         assert_eq!(of_branch.map(|stack| stack.bytes).sum::<u64>(), 512 * 112, "{flame:?}");
         let leftover_files = std::fs::read_dir(dir.path()).unwrap().count();
-        assert_eq!(leftover_files, 2, "the folder has the program and one dump, and no temporary file");
+        assert_eq!(leftover_files, 2, "the folder must have the program and one dump, and no temporary file");
     }
 }
 
@@ -138,8 +138,8 @@ fn signal_dump_preserves_signals_and_threads_of_the_program() {
     assert!(file.is_some_and(|file| file.starts_with("slabinfo - version: 2.1\n")), "{output:?}");
     let dir = tempfile::tempdir().unwrap();
     let program = compiled("dump.c", dir.path());
-    let mut plain = Command::new(&program);
-    let output = preloaded(plain.args(["none", ".", "."]), "check=1");
+    let mut unchanged_program = Command::new(&program);
+    let output = preloaded(unchanged_program.args(["none", ".", "."]), "check=1");
     assert_eq!((text(&output.stdout).as_str(), output.stderr.is_empty()), ("1\n", true));
     // The parent process has set the signal to be ignored.
     let mut ignoring = Command::new("sh");

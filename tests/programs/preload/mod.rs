@@ -29,8 +29,8 @@ pub(crate) fn preloaded(command: &mut Command, options: &str) -> Output {
 }
 
 /// Runs the command; `with` decides if the library is preloaded.
-fn run(command: &mut Command, with: bool) -> Output {
-    match with {
+fn run(command: &mut Command, preloads: bool) -> Output {
+    match preloads {
         true => preloaded(command, "check=1"),
         false => command.output().expect("the program must start"),
     }
@@ -66,14 +66,19 @@ fn program(name: &str) -> Option<PathBuf> {
 fn check_same_output(name: &str, command: impl Fn() -> Command) {
     let without_library = run(&mut command(), false);
     assert!(without_library.status.success(), "{name} alone: {}", text(&without_library.stderr));
-    let with = run(&mut command(), true);
-    assert!(with.status.success(), "{name}: {:?} {}", with.status, text(&with.stderr));
-    assert_eq!(text(&with.stdout), text(&without_library.stdout), "{name}");
-    assert_eq!(text(&with.stderr), text(&without_library.stderr), "{name}");
-    assert!(!with.stdout.is_empty(), "{name} prints nothing");
+    let preloaded_output = run(&mut command(), true);
+    assert!(
+        preloaded_output.status.success(),
+        "{name}: {:?} {}",
+        preloaded_output.status,
+        text(&preloaded_output.stderr)
+    );
+    assert_eq!(text(&preloaded_output.stdout), text(&without_library.stdout), "{name}");
+    assert_eq!(text(&preloaded_output.stderr), text(&without_library.stderr), "{name}");
+    assert!(!preloaded_output.stdout.is_empty(), "{name} must print something");
     print_line(&format!(
         "preload: {name}: the same {} bytes with and without the library",
-        with.stdout.len()
+        preloaded_output.stdout.len()
     ));
 }
 

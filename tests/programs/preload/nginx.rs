@@ -46,7 +46,7 @@ fn get(port: u16, path: &str, options: &str) -> Vec<u8> {
     answer
 }
 
-fn answers(nginx: &Path, wrk: &Path, with: bool) -> Vec<Vec<u8>> {
+fn answers(nginx: &Path, wrk: &Path, preloads: bool) -> Vec<Vec<u8>> {
     let dir = tempfile::tempdir().unwrap();
     let dir = dir.path();
     std::fs::create_dir(dir.join("files")).unwrap();
@@ -64,7 +64,7 @@ fn answers(nginx: &Path, wrk: &Path, with: bool) -> Vec<Vec<u8>> {
         nginx.arg(dir).args(["-e", "error.log", "-c"]).arg(dir.join("conf")).args(options);
         nginx
     };
-    let mut server = Server::start(nginx(&[]), nginx(&["-s", "quit"]), dir, with);
+    let mut server = Server::start(nginx(&[]), nginx(&["-s", "quit"]), dir, preloads);
     server.wait_until("nginx answers", || TcpStream::connect(("127.0.0.1", port)).is_ok());
 
     let all = || -> Vec<_> {
@@ -89,7 +89,7 @@ fn answers(nginx: &Path, wrk: &Path, with: bool) -> Vec<Vec<u8>> {
         PATHS.join("', '")
     );
     std::fs::write(dir.join("paths.lua"), script).unwrap();
-    if with {
+    if preloads {
         let duration = if run_long_tests() { "20s" } else { "2s" };
         let mut wrk = command(wrk, &["-t2", "-c24", "-d", duration, "-s"]);
         wrk.arg(dir.join("paths.lua")).arg(format!("http://127.0.0.1:{port}/"));
@@ -117,7 +117,7 @@ fn answers(nginx: &Path, wrk: &Path, with: bool) -> Vec<Vec<u8>> {
     });
     assert!(all() == bodies, "the answers must not change after a reload");
     let tables = server.end();
-    assert!(!with || tables > 2 * WORKERS, "{tables} processes used the library");
+    assert!(!preloads || tables > 2 * WORKERS, "too few processes used the library: {tables}");
     bodies
 }
 

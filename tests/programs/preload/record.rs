@@ -343,7 +343,7 @@ fn truncated_compressed_recording_is_refused() {
     // The reader uses the file up to the last record, and nothing after it.
     let used_bytes = HEADER + 2000 * RECORD;
     assert_eq!(facts(&part(&whole_file[..used_bytes])).0.total, 2000);
-    let with = |position: usize, byte: u8| {
+    let changed_record = |position: usize, byte: u8| {
         let mut bytes = whole_file.clone();
         bytes[position] = byte;
         bytes
@@ -356,9 +356,12 @@ fn truncated_compressed_recording_is_refused() {
         ),
         (whole_file[..HEADER].to_vec(), "recorded by libuslab.so: truncated: 0 of 2000 records are present"),
         (whole_file[..HEADER - 1].to_vec(), "recorded by libuslab.so: truncated within its header"),
-        (with(8, 2), "recorded by libuslab.so: has format version 2; expected 1; record it again"),
-        (with(record + RECORD - 1, 77), "recorded by libuslab.so: damaged: record 8 has an unknown kind"),
-        (with(record + 7, 0xff), "impossible cpu="),
+        (changed_record(8, 2), "recorded by libuslab.so: has format version 2; expected 1; record it again"),
+        (
+            changed_record(record + RECORD - 1, 77),
+            "recorded by libuslab.so: damaged: record 8 has an unknown kind",
+        ),
+        (changed_record(record + 7, 0xff), "impossible cpu="),
     ] {
         let file = part(&bytes);
         let output = replay(&file, &["--json", "-"]);

@@ -112,8 +112,8 @@ fn commands(script_text: &str, i: usize) -> String {
 }
 
 fn script(keys: usize) -> String {
-    let response_lines =
-        (1..keys).map(|i| commands(EACH, i) + &commands(if i % 3 == 0 { REMOVING_COMMANDS } else { "" }, i));
+    let response_lines = (1..keys)
+        .map(|i| commands(KEY_COMMANDS, i) + &commands(if i % 3 == 0 { REMOVING_COMMANDS } else { "" }, i));
     let first_queries = (0..7).map(|i| commands(QUERIES, i));
     response_lines.chain(first_queries).chain([LAST.into()]).collect()
 }
@@ -143,9 +143,9 @@ fn answers(programs: [&Path; 3], load: &Load, with_library: bool) -> String {
         save().contains("rdb_bgsave_in_progress:0")
     });
     assert!(save().contains("rdb_last_bgsave_status:ok"));
-    let after = server.run_commands("debug digest");
-    assert_ne!(before, after);
-    replies += &after;
+    let new_digest = server.run_commands("debug digest");
+    assert_ne!(before, new_digest);
+    replies += &new_digest;
     server.server.end();
 
     let server = Redis::start(redis, cli, dir.path(), load.threads, with_library);

@@ -35,14 +35,14 @@ fn memory_bug_report_has_allocation_and_free_stacks() {
             let err = report(&program, mistake, options);
             assert!(err.starts_with("uslab: corruption: cache malloc-"), "{mistake} {options}: {err}");
             assert!(err.contains(&format!(": {mistake_text}\n")), "{mistake} {options}: {err}");
-            let allocated = err.find("\nAllocated: age=").unwrap_or_else(|| panic!("{err}"));
+            let allocation_line = err.find("\nAllocated: age=").unwrap_or_else(|| panic!("{err}"));
             let freed_at = err.find("\nFreed: age=").unwrap_or(usize::MAX);
             let positions_of =
                 |name: &str| err.match_indices(name).map(|(position, _)| position).collect::<Vec<_>>();
             if mistake != "realloc" {
                 let positions = positions_of("the_allocation");
                 assert!(
-                    positions.iter().any(|position| *position > allocated && *position < freed_at),
+                    positions.iter().any(|position| *position > allocation_line && *position < freed_at),
                     "{mistake} {options}: {err}"
                 );
             }
@@ -87,7 +87,7 @@ fn slab_debug_tracing_prints_each_allocation_and_free() {
             _ => panic!("{err}"),
         }
     }
-    assert!(freed > 0, "the program frees what it allocates: {err}");
+    assert!(freed > 0, "the program must free what it allocates: {err}");
     let thread = threads.pop_first().and_then(|thread| thread.strip_prefix("thread=")?.parse::<u32>().ok());
     assert!(thread.is_some_and(|thread| thread > 0) && threads.is_empty(), "{err}");
 }

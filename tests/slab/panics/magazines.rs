@@ -83,11 +83,11 @@ pub(super) mod supplier {
         assert_eq!(layer.stats().in_magazines, 0);
         let round = layer.alloc(&supplier).unwrap();
         layer.free(&supplier, round);
-        assert!(layer.stats().in_magazines > 0, "the class is open again");
+        assert!(layer.stats().in_magazines > 0, "the class must be open again");
         assert_eq!(
             supplier.census(&layer),
             100 - cached_rounds,
-            "only the rounds of the panicking call are lost"
+            "only the rounds of the panicking call may be lost"
         );
     }
     pub(crate) fn reenters() {

@@ -45,7 +45,7 @@ pub(super) mod constructor {
                 let subsystem = Subsystem::new(config).unwrap();
                 let cache = Arc::new(builder.build_in(&subsystem).unwrap());
                 passes_on(|| cache.alloc(Gfp::KERNEL));
-                assert_eq!(*calls.lock(), 1, "no other node is tried");
+                assert_eq!(*calls.lock(), 1, "no other node may be tried");
                 passes_on(|| cache.alloc_blocks(Gfp::KERNEL, 30).map(drop));
                 passes_on(|| cache.alloc_node(Gfp::KERNEL, nodes - 1));
                 passes_on(|| cache.prefill(Gfp::KERNEL, 10).map(drop));
@@ -94,10 +94,10 @@ pub(super) mod constructor {
                 cache_slot.keep(if whole_slab { all } else { first_builder }.build_in(&subsystem).unwrap());
             let held_block = (!new).then(|| cache.alloc_block(Gfp::KERNEL).unwrap());
             run_guard.0.store(false, Relaxed);
-            let allocated = cache.alloc_block(Gfp::KERNEL).map(drop);
+            let result = cache.alloc_block(Gfp::KERNEL).map(drop);
             let expected = if new { Ok(()) } else { Err(Busy { live: 2, aliases: 0 }) };
             assert_eq!(outcome.lock().take(), Some(expected));
-            assert_eq!(allocated, if new { Err(AllocError::Destroyed) } else { Ok(()) });
+            assert_eq!(result, if new { Err(AllocError::Destroyed) } else { Ok(()) });
             drop(held_block);
             cache.destroy().unwrap();
             drop(cache);
@@ -266,7 +266,7 @@ pub(super) mod reset {
         let cache = cache(&subsystem, &cache_slot, move |_| first.run(|| explode()));
         let object = cache.alloc().unwrap();
         passes_on(|| drop(object));
-        assert_eq!(cache.info().used, 0, "the object is free");
+        assert_eq!(cache.info().used, 0, "the object must be free");
         ends(&subsystem, cache);
     }
     pub(crate) fn reenters() {

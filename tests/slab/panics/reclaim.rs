@@ -25,7 +25,7 @@ pub(super) mod observer {
         let subsystem = subsystem(1);
         let observer = subsystem.observe(|_| explode()).unwrap();
         works(&subsystem, Arc::new(blocks(&subsystem)));
-        assert_eq!(observer.counts().panics, 1, "the callback is not called again");
+        assert_eq!(observer.counts().panics, 1, "the callback must not be called again");
         drop(observer);
         works(&subsystem, Arc::new(blocks(&subsystem)));
     }
@@ -59,7 +59,7 @@ pub(super) mod observer {
         });
         value_slot.fill(observer.unwrap());
         works(&subsystem, Arc::new(blocks(&subsystem)));
-        assert_eq!((*calls.lock(), Arc::strong_count(&calls)), (1, 1), "the callback was dropped");
+        assert_eq!((*calls.lock(), Arc::strong_count(&calls)), (1, 1), "the callback must be dropped");
     }
 }
 
@@ -108,8 +108,8 @@ pub(super) mod shrinker {
         }
         let subsystem = subsystem(1);
         let cache = Arc::new(limited(&subsystem));
-        let (calls, after) = (Arc::new(Mutex::new(0)), Arc::new(Mutex::new(0)));
-        let [first, last] = [calls.clone(), after.clone()];
+        let (calls, late_calls) = (Arc::new(Mutex::new(0)), Arc::new(Mutex::new(0)));
+        let [first, last] = [calls.clone(), late_calls.clone()];
         let counts = cache.register_shrinker(Counts);
         let panics = cache.register_shrinker(ClosureRunner(move || {
             *first.lock() += 1;
@@ -120,7 +120,10 @@ pub(super) mod shrinker {
             0
         }));
         fill(&cache);
-        assert!(*calls.lock() > 0 && *after.lock() == *calls.lock(), "the other shrinkers are still called");
+        assert!(
+            *calls.lock() > 0 && *late_calls.lock() == *calls.lock(),
+            "the other shrinkers must still be called"
+        );
         drop((counts, panics, registration));
         ends_untyped(&subsystem, cache);
     }
@@ -158,7 +161,7 @@ pub(super) mod shrinker {
             0
         })));
         fill(&cache);
-        assert_eq!((*calls.lock(), Arc::strong_count(&calls)), (1, 1), "the callback was dropped");
+        assert_eq!((*calls.lock(), Arc::strong_count(&calls)), (1, 1), "the callback must be dropped");
         ends_untyped(&subsystem, cache);
     }
 }

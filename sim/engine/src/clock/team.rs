@@ -15,7 +15,7 @@ struct SharedState<O> {
     /// The current virtual time of the running CPU.
     now: f64,
     /// The objects that were sent to each CPU, each with its arrival time, earliest first.
-    sent: Vec<VecDeque<(f64, O)>>,
+    sent_objects: Vec<VecDeque<(f64, O)>>,
     finished: Vec<bool>,
 }
 
@@ -25,8 +25,8 @@ const IDLE_NS: f64 = 50.0;
 impl<O> Team<O> {
     pub(super) fn new(workload: &Workload, cpus: u32, operations: u64, seed: u64) -> Self {
         let script = |cpu| Script::new(workload, cpu, cpus, operations, seed);
-        let sent = (0..cpus).map(|_| VecDeque::new()).collect();
-        let shared = SharedState { now: 0.0, sent, finished: vec![false; cpus as usize] };
+        let sent_objects = (0..cpus).map(|_| VecDeque::new()).collect();
+        let shared = SharedState { now: 0.0, sent_objects, finished: vec![false; cpus as usize] };
         Self { scripts: (0..cpus).map(script).collect(), shared }
     }
 }
@@ -38,7 +38,7 @@ impl<O> Source<O> for Team<O> {
             ScriptAction::Alloc => Next::Alloc { cache: 0, bytes: 0 },
             ScriptAction::Free(object) => Next::Free { cache: 0, object },
             ScriptAction::Wait => {
-                let first = self.shared.sent[cpu as usize].front().map(|(arrival, _)| *arrival);
+                let first = self.shared.sent_objects[cpu as usize].front().map(|(arrival, _)| *arrival);
                 Next::IdleUntil(first.filter(|arrival| *arrival > now).unwrap_or(now + IDLE_NS))
             }
             ScriptAction::Done => Next::Done,
@@ -50,23 +50,23 @@ impl<O> Source<O> for Team<O> {
         None
     }
     fn objects_in_use(&self) -> u64 {
-        let sent = self.shared.sent.iter().map(VecDeque::len);
-        sent.chain(self.scripts.iter().map(Script::held)).sum::<usize>() as u64
+        let sent_objects = self.shared.sent_objects.iter().map(VecDeque::len);
+        sent_objects.chain(self.scripts.iter().map(Script::held)).sum::<usize>() as u64
     }
 }
 
 impl<O> Exchange<O> for SharedState<O> {
     fn take(&mut self, cpu: u32) -> Option<O> {
         let now = self.now;
-        self.sent[cpu as usize].pop_front_if(|(arrival, _)| *arrival <= now).map(|(_, object)| object)
+        self.sent_objects[cpu as usize].pop_front_if(|(arrival, _)| *arrival <= now).map(|(_, object)| object)
     }
     fn send(&mut self, cpu: u32, object: O) {
-        let (now, sent) = (self.now, &mut self.sent[cpu as usize]);
-        let position = sent.partition_point(|(arrival, _)| *arrival <= now);
-        sent.insert(position, (now, object));
+        let (now, sent_objects) = (self.now, &mut self.sent_objects[cpu as usize]);
+        let position = sent_objects.partition_point(|(arrival, _)| *arrival <= now);
+        sent_objects.insert(position, (now, object));
     }
     fn waiting(&self, cpu: u32) -> u64 {
-        self.sent[cpu as usize].len() as u64
+        self.sent_objects[cpu as usize].len() as u64
     }
     fn is_finished(&self, cpu: u32) -> bool {
         self.finished[cpu as usize]
@@ -82,7 +82,7 @@ mod tests {
 
     #[test]
     fn sent_objects_arrive_in_time_order() {
-        let mut shared = SharedState { now: 0.0, sent: vec![VecDeque::new()], finished: vec![false] };
+        let mut shared = SharedState { now: 0.0, sent_objects: vec![VecDeque::new()], finished: vec![false] };
         for (arrival, object) in [(5.0, 'c'), (3.0, 'a'), (3.0, 'b')] {
             shared.now = arrival;
             shared.send(0, object);

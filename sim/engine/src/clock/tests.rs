@@ -104,12 +104,12 @@ fn depot_lock_is_released_before_the_magazine_travels() {
 fn written_cache_lines_become_exclusive() {
     let profile = profile();
     let mut clock = Clock::new(&profile);
-    let put = effects(&[CostEvent::Exchange], &[]);
+    let exchange_effects = effects(&[CostEvent::Exchange], &[]);
     let take = OperationEffects { taken: true, ..effects(&[CostEvent::Exchange], &[]) };
     for (cpu, visit, lines, reason) in [
-        (0, &put, 0, "no CPU had them"),
+        (0, &exchange_effects, 0, "no CPU had them"),
         (1, &take, 4, "the lock's and the magazine's three"),
-        (0, &put, 4, "the same: CPU 1 still has the magazine"),
+        (0, &exchange_effects, 4, "the same: CPU 1 still has the magazine"),
         (0, &take, 0, "all is here"),
         (
             2,
@@ -133,20 +133,21 @@ fn counter_cache_lines_travel_with_their_objects() {
     let mut clock = Clock::new(&profile);
     let lines = Lines { depot: 1, lists: 2, counts: 3, slabs: 1 };
     let grows = &[CostEvent::Refill(0), CostEvent::Made, CostEvent::Refill(2)][..];
-    let of = |cost_events, frames| OperationEffects { lines, taken: true, ..effects(cost_events, frames) };
+    let effects_on =
+        |cost_events, frames| OperationEffects { lines, taken: true, ..effects(cost_events, frames) };
     for (cpu, operation, lines, reason) in [
-        (0, of(grows, &[7, 8]), 0, "no CPU had them"),
+        (0, effects_on(grows, &[7, 8]), 0, "no CPU had them"),
         (
             1,
-            of(grows, &[9, 8]),
+            effects_on(grows, &[9, 8]),
             11,
             "two of the lists, three of the zone, a frame, three counts, the depot's, one of slabs",
         ),
-        (1, of(&[], &[]), 0, "all is here"),
-        (0, of(&[], &[]), 0, "nothing is counted"),
-        (0, of(&[CostEvent::Exchange], &[]), 4, "three counts, and the depot's with its lock"),
-        (1, of(&[CostEvent::Flush(1)], &[9, 7]), 5, "three counts, the depot's and a frame"),
-        (0, of(&[CostEvent::Widened], &[]), 4, "three counts and the depot's"),
+        (1, effects_on(&[], &[]), 0, "all is here"),
+        (0, effects_on(&[], &[]), 0, "nothing is counted"),
+        (0, effects_on(&[CostEvent::Exchange], &[]), 4, "three counts, and the depot's with its lock"),
+        (1, effects_on(&[CostEvent::Flush(1)], &[9, 7]), 5, "three counts, the depot's and a frame"),
+        (0, effects_on(&[CostEvent::Widened], &[]), 4, "three counts and the depot's"),
     ] {
         let before = clock.moved_lines;
         clock.charge(cpu, 1000.0, &operation);
@@ -190,7 +191,7 @@ fn magazines_scale_better_than_a_single_lock() {
         outcome_after::<Magazines01>(LONG, magazines01::Knobs::default(), "pairs", cpus, 1).operations_per_us
     };
     let (lock, layer) = ([1, 2, 4, 8, 16].map(simulate), [1, 2, 4, 8, 16].map(magazines));
-    assert!(lock[1..].iter().all(|more| *more < lock[0] / 2.0), "{lock:?}");
+    assert!(lock[1..].iter().all(|later_mean| *later_mean < lock[0] / 2.0), "{lock:?}");
     for (index, speed) in layer.into_iter().enumerate() {
         let (cpus, speed_up) = (f64::from(1 << index), speed / layer[0]);
         assert!(speed_up > 0.85 * cpus && speed_up <= cpus, "{cpus} CPUs: {speed_up} of {layer:?}");
@@ -207,9 +208,9 @@ fn depot_contention_enlarges_magazines() {
 
 #[test]
 fn simulated_outcome_depends_only_on_the_seed() {
-    let of = |seed| point::<Slub>(slub::Knobs::default(), "server=500", 3, seed);
-    assert_eq!(of(7), of(7));
-    assert_ne!(of(7), of(8));
+    let point_of_seed = |seed| point::<Slub>(slub::Knobs::default(), "server=500", 3, seed);
+    assert_eq!(point_of_seed(7), point_of_seed(7));
+    assert_ne!(point_of_seed(7), point_of_seed(8));
 }
 
 #[test]
@@ -257,7 +258,7 @@ fn workload_is_parsed_from_its_name_and_parameters() {
 #[test]
 fn clock_profile_has_a_source_for_each_price() {
     let names: Vec<_> = Profile::built_in().map(|profile| profile.name).collect();
-    assert_eq!(names, ["vm2", "milan2s"], "all profiles parse");
+    assert_eq!(names, ["vm2", "milan2s"], "all profiles must parse");
     for profile in Profile::built_in() {
         for (name, price) in profile.prices() {
             assert!(price.source.len() > 20, "{} of {}: {}", name, profile.name, price.source);

@@ -229,10 +229,14 @@ mod tests {
             }
             outcome::<Bonwick94>(&writer.finish()).unwrap()
         };
-        let (single, double) = (run(1), run(2));
-        assert!(single.lists.contended > 100, "{single:?}");
-        assert_eq!((double.lists.contended, double.lists.taken), (0, single.lists.taken), "{double:?}");
-        assert!(double.operations_per_us > 2.0 * single.operations_per_us);
+        let (single_run, double_run) = (run(1), run(2));
+        assert!(single_run.lists.contended > 100, "{single_run:?}");
+        assert_eq!(
+            (double_run.lists.contended, double_run.lists.taken),
+            (0, single_run.lists.taken),
+            "{double_run:?}"
+        );
+        assert!(double_run.operations_per_us > 2.0 * single_run.operations_per_us);
     }
 
     #[test]

@@ -77,10 +77,10 @@ impl FromStr for Workload {
             Some((name, number)) => (name, Some(number)),
             None => (text, None),
         };
-        let n = |default: u64, most: u64| match number.map(str::parse::<u64>) {
+        let n = |default: u64, max: u64| match number.map(str::parse::<u64>) {
             None => Ok(default),
-            Some(Ok(n)) if (1..=most).contains(&n) => Ok(n),
-            _ => Err(BadWorkload(format!("`{text}`: expected {name}=N with N from 1 to {most}"))),
+            Some(Ok(n)) if (1..=max).contains(&n) => Ok(n),
+            _ => Err(BadWorkload(format!("`{text}`: expected {name}=N with N from 1 to {max}"))),
         };
         const MAX_WITHOUT_TIME: u64 = 1 << 20;
         let kind = match name {

@@ -239,12 +239,12 @@ pub fn drive<A: Allocator, E>(
         free: None,
         outcome,
     };
-    let mut failed = None;
+    let mut first_error = None;
     for op in ops {
         match op {
             Ok(op) => driver.apply(op),
             Err(error) => {
-                failed = Some(error);
+                first_error = Some(error);
                 break;
             }
         }
@@ -265,7 +265,7 @@ pub fn drive<A: Allocator, E>(
     driver.outcome.work = driver.allocator.work();
     driver.outcome.beside = driver.allocator.metadata_bytes() as u64;
     driver.free_all();
-    match failed {
+    match first_error {
         Some(error) => Err(error),
         None => Ok(driver.outcome),
     }
@@ -316,7 +316,7 @@ mod tests {
         // Steps are counted from the creation of the caches.
         let holes =
             |outcome: &Outcome| outcome.samples.iter().map(|s| (s.taken, s.holes)).collect::<Vec<_>>();
-        assert_eq!(holes(&repeated), holes(&outcomes[5]), "equal operations leave equal holes");
+        assert_eq!(holes(&repeated), holes(&outcomes[5]), "equal operations must leave equal holes");
         assert_eq!(
             drive(&mut Tlsf::new(1 << 20, 4, Search::Bitmaps).unwrap(), workload.ops().unwrap(), &options)
                 .unwrap(),
@@ -346,7 +346,7 @@ mod tests {
         let outcome = drive(&mut heap, all(&ops), &Options::default()).unwrap();
         assert_eq!((outcome.refused, outcome.refused_for_pieces, outcome.missed), (3, 1, 2));
         assert_eq!((outcome.peak_asked, outcome.samples[0].blocks), (32, 2));
-        assert_eq!(heap.holes().count, 1, "all blocks were freed");
+        assert_eq!(heap.holes().count, 1, "all blocks must be freed");
     }
 
     #[test]
@@ -415,7 +415,7 @@ mod tests {
     #[test]
     fn workload_error_frees_all_blocks() {
         let mut buddy = Buddy::new(1024).unwrap();
-        let line = || OpsError::Late { path: "x".into(), line: 1, what: "operations", said: 1 };
+        let line = || OpsError::Late { path: "x".into(), line: 1, kind: "operations", declared: 1 };
         let ops = [Ok(Op::Alloc { id: 0, layout: layout(8) }), Err(line())];
         let error = drive(&mut buddy, ops, &Options::default()).unwrap_err();
         assert_eq!(error.to_string(), line().to_string());

@@ -127,14 +127,14 @@ impl Headerless {
                 }
             }
             Order::Lifo => {
-                let mut merged = used;
-                if let Some(index) = self.free.iter().position(|hole| hole.end == merged.start) {
-                    merged.start = self.remove_hole(index).start;
+                let mut merged_range = used;
+                if let Some(index) = self.free.iter().position(|hole| hole.end == merged_range.start) {
+                    merged_range.start = self.remove_hole(index).start;
                 }
-                if let Some(index) = self.free.iter().position(|hole| hole.start == merged.end) {
-                    merged.end = self.remove_hole(index).end;
+                if let Some(index) = self.free.iter().position(|hole| hole.start == merged_range.end) {
+                    merged_range.end = self.remove_hole(index).end;
                 }
-                self.free.insert(0, merged);
+                self.free.insert(0, merged_range);
             }
         }
     }

@@ -112,9 +112,9 @@ impl Memory {
     }
 
     /// Returns the block of `bytes` bytes at offset `at`.
-    pub(super) fn piece(&self, at: usize, bytes: usize) -> Piece {
-        debug_assert!(at + bytes <= self.len);
-        Piece { memory: self.address(), at, bytes }
+    pub(super) fn piece(&self, offset: usize, bytes: usize) -> Piece {
+        debug_assert!(offset + bytes <= self.len);
+        Piece { memory: self.address(), at: offset, bytes }
     }
     /// Returns `true` if `piece` is a block of this memory.
     pub fn owns(&self, piece: &Piece) -> bool {
@@ -133,8 +133,8 @@ impl Memory {
     /// # Panics
     /// Panics as [`checked_offset`](Self::checked_offset) does.
     pub(super) fn bytes(&mut self, piece: &Piece) -> &mut [u8] {
-        let at = self.checked_offset(piece);
-        self.slice_mut(at..at + piece.bytes)
+        let offset = self.checked_offset(piece);
+        self.slice_mut(offset..offset + piece.bytes)
     }
     pub(super) fn slice(&self, range: Range<usize>) -> &[u8] {
         &self.bytes[self.skip + range.start..self.skip + range.end]
@@ -175,17 +175,17 @@ impl Span for Memory {
 
 /// The library's allocators access words through this trait, so that the accesses are counted.
 impl Words for Memory {
-    fn peek(&self, at: usize) -> u32 {
-        let bytes = &self.bytes[self.skip + at..self.skip + at + 4];
+    fn peek(&self, offset: usize) -> u32 {
+        let bytes = &self.bytes[self.skip + offset..self.skip + offset + 4];
         u32::from_ne_bytes([bytes[0], bytes[1], bytes[2], bytes[3]])
     }
-    fn load(&mut self, at: usize) -> u32 {
+    fn load(&mut self, offset: usize) -> u32 {
         self.work.touched += 4;
-        self.peek(at)
+        self.peek(offset)
     }
-    fn store(&mut self, at: usize, word: u32) {
+    fn store(&mut self, offset: usize, word: u32) {
         self.work.touched += 4;
-        self.slice_mut(at..at + 4).copy_from_slice(&word.to_ne_bytes());
+        self.slice_mut(offset..offset + 4).copy_from_slice(&word.to_ne_bytes());
     }
     fn record(&mut self, event: Event) {
         match event {
@@ -210,13 +210,13 @@ macro_rules! of_the_library {
 
             fn alloc(&mut self, layout: Layout) -> Option<Piece> {
                 let position = if Memory::aligns(layout) { $take(self, layout) } else { None };
-                let block = position.map(|at| self.blocks.memory().piece(at, layout.size()));
+                let block = position.map(|offset| self.blocks.memory().piece(offset, layout.size()));
                 self.work.count_allocation(block)
             }
             fn free(&mut self, block: Piece) {
-                let at = self.blocks.memory().checked_offset(&block);
+                let offset = self.blocks.memory().checked_offset(&block);
                 self.work.frees += 1;
-                self.blocks.free_block(at);
+                self.blocks.free_block(offset);
             }
             fn range(&self, block: &Piece) -> Range<usize> {
                 block.at()..block.at() + self.blocks.size(block.at())

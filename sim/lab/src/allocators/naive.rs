@@ -205,7 +205,7 @@ mod tests {
     fn scan_steps_equal_the_slots_before_the_free_slot() {
         let mut scans = ScansForFree::new(arena(100), particle()).unwrap();
         let mut blocks: Vec<_> = (0..100).map(|_| scans.alloc(particle()).unwrap()).collect();
-        assert_eq!(scans.work().steps, 100 * 99 / 2, "n allocations inspect n(n-1)/2 slots");
+        assert_eq!(scans.work().steps, 100 * 99 / 2, "n allocations must inspect n(n-1)/2 slots");
         scans.free(blocks.remove(70));
         let before = scans.work().steps;
         scans.alloc(particle()).unwrap();

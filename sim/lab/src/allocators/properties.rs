@@ -147,7 +147,11 @@ fn check_random_operations_every<A: Allocator>(interval: usize, new_allocator: i
         if A::REUSE == Reuse::Never {
             prop_assert!(shadow.allocator.holes().total <= initial_holes.total);
         } else {
-            prop_assert_eq!(shadow.allocator.holes(), initial_holes, "not all was made one again");
+            prop_assert_eq!(
+                shadow.allocator.holes(),
+                initial_holes,
+                "all free memory must be one block again"
+            );
         }
         Ok(())
     };

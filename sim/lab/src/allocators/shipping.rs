@@ -170,8 +170,8 @@ impl<'s> Allocator for ObjectSlab<'s> {
     fn alloc(&mut self, layout: Layout) -> Option<SlabBlock<'s>> {
         on_cpu(0);
         let geometry = self.cache.geometry();
-        let fits = layout.size() <= geometry.object_size() && layout.align() <= geometry.align();
-        let block = if fits { self.cache.alloc_block(Gfp::KERNEL).ok() } else { None };
+        let is_supported = layout.size() <= geometry.object_size() && layout.align() <= geometry.align();
+        let block = if is_supported { self.cache.alloc_block(Gfp::KERNEL).ok() } else { None };
         self.work.count_allocation(block.map(|block| SlabBlock { block, size: layout.size() }))
     }
 }

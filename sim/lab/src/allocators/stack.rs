@@ -104,8 +104,8 @@ impl Stack {
     }
     /// Returns the head's position, which can be passed to [`pop`](Self::pop).
     pub fn mark(&self) -> Marker {
-        let below = self.frames.last().map(|frame| frame.birth);
-        Marker { head: self.head, frames: self.frames.len(), block_below: below }
+        let birth_below = self.frames.last().map(|frame| frame.birth);
+        Marker { head: self.head, frames: self.frames.len(), block_below: birth_below }
     }
 
     /// Frees everything that was allocated after `marker`, newest first. Destructors run, and the freed bytes become
@@ -123,8 +123,8 @@ impl Stack {
 
     /// Returns `true` if the block below the marker was popped.
     pub fn is_stale(&self, marker: Marker) -> bool {
-        let below = marker.frames.checked_sub(1).and_then(|below| self.frames.get(below));
-        below.map(|frame| frame.birth) != marker.block_below
+        let frame_below = marker.frames.checked_sub(1).and_then(|frame_below| self.frames.get(frame_below));
+        frame_below.map(|frame| frame.birth) != marker.block_below
     }
 
     /// Continues to pop blocks even if a destructor panics.
@@ -330,12 +330,12 @@ mod tests {
         stack.bytes(&mut before).fill(1);
         stack.alloc(layout(32)).unwrap();
         let marker = stack.mark();
-        let mut after = [32, 32].map(|size| stack.alloc(layout(size)).unwrap());
+        let mut new_blocks = [32, 32].map(|size| stack.alloc(layout(size)).unwrap());
         assert_eq!(stack.used(), 128);
         let upper_marker = stack.mark();
         stack.pop(marker).unwrap();
         assert_eq!((stack.used(), stack.holes().largest), (64, 192));
-        assert_eq!((stack.bytes(&mut before)[31], stack.bytes(&mut after[0])[0]), (1, FREED));
+        assert_eq!((stack.bytes(&mut before)[31], stack.bytes(&mut new_blocks[0])[0]), (1, FREED));
         assert_eq!(stack.pop(upper_marker), Err(StaleMark { mark: 128, head: 64 }));
         stack.pop(marker).unwrap();
         assert_eq!(stack.used(), 64, "a second reset frees no block");
@@ -425,8 +425,8 @@ mod tests {
         let kept_block = stack.alloc(layout(8)).unwrap();
         let result = catch_panic(|| {
             let mut scope = stack.scope();
-            let below = scope.alloc(layout(8)).unwrap();
-            assert!(scope.on_pop(&below, move |_| sender.send(()).unwrap()).is_ok());
+            let lower_block = scope.alloc(layout(8)).unwrap();
+            assert!(scope.on_pop(&lower_block, move |_| sender.send(()).unwrap()).is_ok());
             let panics = scope.alloc(layout(8)).unwrap();
             assert!(scope.on_pop(&panics, |_| panic!("intended panic of a destructor")).is_ok());
         });

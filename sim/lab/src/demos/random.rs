@@ -18,8 +18,8 @@ impl Numbers {
     pub(super) fn below(&mut self, bound: usize) -> usize {
         ((u64::from(self.0.next_u32()) * bound as u64) >> 32) as usize
     }
-    fn choice<'a, T>(&mut self, all: &'a [T]) -> Option<&'a T> {
-        all.get(self.below(all.len()))
+    fn choice<'a, T>(&mut self, items: &'a [T]) -> Option<&'a T> {
+        items.get(self.below(items.len()))
     }
 }
 
@@ -46,11 +46,11 @@ impl Name {
                 scene.parts.iter().filter_map(|part| block_name(&part.is)).collect();
             let (mut handles, mut marks) = (vec![], vec![]);
             match scene.structure.map(|structure| structure.shape) {
-                Some(Shape::Slots { handles: all, .. } | Shape::Packed { handles: all, .. }) => {
-                    handles = all.into_iter().map(|handle| handle.name).collect();
+                Some(Shape::Slots { handles: options, .. } | Shape::Packed { handles: options, .. }) => {
+                    handles = options.into_iter().map(|handle| handle.name).collect();
                 }
-                Some(Shape::Head { marks: all, .. }) => {
-                    marks = all.into_iter().filter(|mark| !mark.stale).map(|mark| mark.name).collect();
+                Some(Shape::Head { marks: options, .. }) => {
+                    marks = options.into_iter().filter(|mark| !mark.stale).map(|mark| mark.name).collect();
                 }
                 _ => {}
             }
@@ -61,8 +61,8 @@ impl Name {
             let command = match (words[0], words.get(1).copied()) {
                 ("walk", _) => {
                     let pick = |numbers: &mut Numbers, choices: &str| {
-                        let all: Vec<_> = choices.split('|').map(str::to_owned).collect();
-                        numbers.choice(&all).cloned().unwrap_or_default()
+                        let options: Vec<_> = choices.split('|').map(str::to_owned).collect();
+                        numbers.choice(&options).cloned().unwrap_or_default()
                     };
                     let access = pick(&mut numbers, words[1]);
                     Command::Walk { access, layout: pick(&mut numbers, words[2]) }

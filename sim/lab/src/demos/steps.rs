@@ -30,15 +30,15 @@ pub(super) fn of_buddy(buddy: &Buddy, operation: &Operation<'_>, log: &[Event]) 
             let wanted_bytes = layout.size().max(layout.align()).max(buddy::UNIT).next_power_of_two();
             let lists = search_steps(log);
             for n in 0..lists {
-                let (bytes, found) = (wanted_bytes << n, block.is_some() && n + 1 == lists);
+                let (bytes, is_found) = (wanted_bytes << n, block.is_some() && n + 1 == lists);
                 // A refused search ends behind the last list.
                 if bytes > buddy.capacity() {
                     break;
                 }
-                let state = if found { "has a block" } else { "is empty" };
+                let state = if is_found { "has a block" } else { "is empty" };
                 steps.push(Step::new(
                     format!("The list of {bytes}-byte blocks {state}."),
-                    On::List { bytes, found },
+                    On::List { bytes, found: is_found },
                 ));
             }
             for event in log {

@@ -129,8 +129,8 @@ impl Demo for Walk {
 
     fn scene(&self) -> Scene {
         let Some((access, layout)) = self.last else {
-            let all = Part::of(0..(STRUCTS * STRUCT) as usize, Is::Free);
-            return Scene { parts: vec![all], ..Scene::default() };
+            let whole_memory = Part::of(0..(STRUCTS * STRUCT) as usize, Is::Free);
+            return Scene { parts: vec![whole_memory], ..Scene::default() };
         };
         let loaded = access.loaded(layout, STRUCTS, LINE);
         let mut used = vec![false; (STRUCTS * STRUCT / 4) as usize];

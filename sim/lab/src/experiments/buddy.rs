@@ -86,16 +86,21 @@ impl Buddies {
         let rule = OrderRule::for_cpus(4);
         // A separate cache for a size is worthwhile for objects up to a page.
         let slabs_to = 4096.min(self.largest);
-        let [mut even, mut octaves, mut small, mut slabs] = [(); 4].map(|()| Mean::default());
+        let [mut even_sizes, mut octaves, mut small_sizes, mut slab_sizes] =
+            [(); 4].map(|()| Mean::default());
         let mut curve = Vec::new();
         // Sizes below the smallest block reveal nothing about powers of two.
         for size in 16..=self.largest {
             let bytes = block_bytes(&mut buddy, size)?;
-            even.add(size, bytes as f64, 1.0);
+            even_sizes.add(size, bytes as f64, 1.0);
             octaves.add(size, bytes as f64, 1.0 / size as f64);
             if size <= slabs_to {
-                small.add(size, bytes as f64, 1.0);
-                slabs.add(size, in_slab(size, &rule).context("a geometry for each size up to a page")?, 1.0);
+                small_sizes.add(size, bytes as f64, 1.0);
+                slab_sizes.add(
+                    size,
+                    in_slab(size, &rule).context("a geometry for each size up to a page")?,
+                    1.0,
+                );
             }
             if size <= 1024 && size.is_multiple_of(4) {
                 curve.push((size as f64, bytes as f64 / size as f64));
@@ -108,10 +113,10 @@ impl Buddies {
         let range = format!("16 to {}", self.largest);
         let page = format!("16 to {slabs_to}");
         let rows = [
-            (format!("{range}, uniform"), even.ratios()),
+            (format!("{range}, uniform"), even_sizes.ratios()),
             (format!("{range}, uniform in each doubling"), octaves.ratios()),
-            (format!("{page}, uniform"), small.ratios()),
-            (format!("{page}, with slabs for each size"), slabs.ratios()),
+            (format!("{page}, uniform"), small_sizes.ratios()),
+            (format!("{page}, with slabs for each size"), slab_sizes.ratios()),
         ];
         for (name, [all, largest_only]) in &rows {
             let wasted = Value::Number((1.0 - 1.0 / all) * 100.0, 1);

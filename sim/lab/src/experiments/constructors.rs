@@ -54,23 +54,23 @@ impl Object {
 struct ObjectSource {
     cache: ObjectCache<Object>,
     words: u16,
-    kept: bool,
+    keeps_state: bool,
     constructed: Arc<Counter>,
 }
 
 impl ObjectSource {
-    fn new(subsystem: &Subsystem, words: u16, kept: bool) -> anyhow::Result<Self> {
+    fn new(subsystem: &Subsystem, words: u16, keeps_state: bool) -> anyhow::Result<Self> {
         let constructed = Arc::new(Counter::new(0));
         let counter = constructed.clone();
         let construct = move || {
             let mut object = Object([0; 64]);
-            if kept {
+            if keeps_state {
                 object.construct(words, &counter);
             }
             object
         };
         let cache = ObjectCache::builder("object").ctor(construct).check_frees(false).build_in(subsystem)?;
-        Ok(Self { cache, words, kept, constructed })
+        Ok(Self { cache, words, keeps_state, constructed })
     }
     /// Runs `bursts` bursts; each burst allocates `burst` objects and frees them.
     fn bursts(&self, burst: u32, bursts: u32) -> anyhow::Result<()> {
@@ -78,7 +78,7 @@ impl ObjectSource {
         for _ in 0..bursts {
             for _ in 0..burst {
                 let mut object = self.cache.alloc()?;
-                if !self.kept {
+                if !self.keeps_state {
                     object.construct(self.words, &self.constructed);
                 }
                 object.use_all_words();
@@ -92,8 +92,8 @@ impl ObjectSource {
 
 /// Returns the number of constructions for a burst size, once with objects that are kept constructed and once without.
 fn counts(words: u16, burst: u32, bursts: u32) -> anyhow::Result<[u64; 2]> {
-    let count = |kept| {
-        let object_source = ObjectSource::new(&counting_subsystem()?, words, kept)?;
+    let count = |keeps_state| {
+        let object_source = ObjectSource::new(&counting_subsystem()?, words, keeps_state)?;
         object_source.bursts(burst, bursts)?;
         anyhow::Ok(object_source.constructed.get())
     };
@@ -141,7 +141,7 @@ impl Constructors {
         let mut last = None;
         let stage = context.progress.stage("constructors", self.words.len() as u64);
         for (i, &words) in self.words.iter().enumerate() {
-            let [kept, constructed_again] = counts(words, self.burst, self.bursts)?;
+            let [keeps_state, constructed_again] = counts(words, self.burst, self.bursts)?;
             let times = match context.exact {
                 true => [Spread::default(); 3],
                 false => times(context, words, self.burst, self.bursts)?,
@@ -153,7 +153,7 @@ impl Constructors {
             table.row(vec![
                 u64::from(words).into(),
                 (u64::from(self.burst) * u64::from(self.bursts)).into(),
-                kept.into(),
+                keeps_state.into(),
                 constructed_again.into(),
                 times[0].into(),
                 times[1].into(),
@@ -163,7 +163,7 @@ impl Constructors {
         }
         drop(stage);
         findings.table(table);
-        let [kept, constructed_again] = curves;
+        let [keeps_state, constructed_again] = curves;
         if let Some((words, ratio)) = last {
             findings.claim(Claim {
                 says:
@@ -186,7 +186,10 @@ impl Constructors {
             title: "An allocation, a use and a free".into(),
             x: Axis::linear("words to construct"),
             y: Axis::linear("ns"),
-            series: vec![series("kept constructed", kept), series("constructed anew", constructed_again)],
+            series: vec![
+                series("kept constructed", keeps_state),
+                series("constructed anew", constructed_again),
+            ],
             measured: true,
         });
         Ok(findings)

@@ -145,8 +145,8 @@ impl FiftyPercent {
         .named_by(3);
         let mut curves = Vec::new();
         let (mut max_spread, mut results) = (0.0f64, Vec::new());
-        let all = POLICIES.len() * Sizes::ALL.len() * GRANULES.len();
-        let stage = context.progress.stage("fifty-percent", all as u64);
+        let runs = POLICIES.len() * Sizes::ALL.len() * GRANULES.len();
+        let stage = context.progress.stage("fifty-percent", runs as u64);
         for (policy, fit, order) in POLICIES {
             for (name, sizes) in Sizes::ALL {
                 for granule in GRANULES {
@@ -172,9 +172,9 @@ impl FiftyPercent {
         }
         drop(stage);
         findings.table(table);
-        let holes_of = |policy: usize, wanted: usize| {
+        let holes_of = |policy: usize, expected: usize| {
             let result =
-                results.iter().find(|(name, granule, _)| (*name, *granule) == (POLICIES[policy].0, wanted));
+                results.iter().find(|(name, granule, _)| (*name, *granule) == (POLICIES[policy].0, expected));
             result.map_or(0.0, |(.., holes)| *holes)
         };
         let (first, rounded) = (holes_of(FIRST, 1), holes_of(FIRST, 16));

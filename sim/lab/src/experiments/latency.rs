@@ -350,13 +350,13 @@ fn report(findings: &mut Findings, all: &[(&str, AllocatorTimes)]) {
         ],
     );
     for (name, allocator_times) in all {
-        let Causes { faults, switches, own } = allocator_times.allocs.causes;
+        let Causes { faults, switches, own: own_causes } = allocator_times.allocs.causes;
         let worst_frame_ms = allocator_times.worst_frame.map(|nanoseconds| nanoseconds as f64 / 1e6);
         causes.row(vec![
             (*name).into(),
             switches.into(),
             faults.into(),
-            own.into(),
+            own_causes.into(),
             Value::Number(worst_frame_ms[0], 3),
             Value::Number(worst_frame_ms[1], 3),
             Value::Number(worst_frame_ms[1] * 100.0 / FRAME, 1),
@@ -367,7 +367,7 @@ fn report(findings: &mut Findings, all: &[(&str, AllocatorTimes)]) {
         "The system says when it ran something else on this CPU. What a machine below it took away, and interrupts, it does not say: \
          that is in the column of the allocator itself.",
     );
-    let own = |allocator_times: &AllocatorTimes| {
+    let own_causes = |allocator_times: &AllocatorTimes| {
         let times = &allocator_times.allocs.own;
         QUANTILES_ONE_IN.into_iter().filter_map(|n| Some((n as f64, slowest(times, n)? as f64))).collect()
     };
@@ -377,7 +377,10 @@ fn report(findings: &mut Findings, all: &[(&str, AllocatorTimes)]) {
         y: Axis::logarithmic("ns"),
         series: all
             .iter()
-            .map(|(name, allocator_times)| Series { name: (*name).into(), points: own(allocator_times) })
+            .map(|(name, allocator_times)| Series {
+                name: (*name).into(),
+                points: own_causes(allocator_times),
+            })
             .collect(),
         measured: true,
     });

@@ -287,13 +287,13 @@ impl Layout {
             let bars = STEPS.into_iter().zip(steps.iter().map(|step| step.median));
             findings.bars(Bars::measured("An update of the tree", Axis::linear("ms"), bars));
             let best = if steps[3].median < steps[2].median { 3 } else { 2 };
-            let all = samples[0].times(&samples[best], 0);
+            let ratio = samples[0].times(&samples[best], 0);
             findings.claim(Claim {
                 says: "data laid out for the pass makes the update about 6 times as fast, not 20 times"
                     .into(),
                 source: "Albrecht 2009".into(),
-                found: format!("{} times; 4 to 9 count as about 6", all.shown(1)),
-                holds: match (all.is_between(4.0, 9.0), all.is_between(1.5, 20.0)) {
+                found: format!("{} times; 4 to 9 count as about 6", ratio.shown(1)),
+                holds: match (ratio.is_between(4.0, 9.0), ratio.is_between(1.5, 20.0)) {
                     // The result is not 20 times as fast, but it is faster.
                     (Holds::No, Holds::Yes) => Holds::Partly,
                     (holds, _) => holds,
@@ -344,9 +344,9 @@ mod tests {
         update_placed(&mut placed, 0, &identity);
         let mut flat = Flat { world: vec![identity; locals.len()], local: locals };
         flat.update::<0>();
-        let plain = flat.world.clone();
+        let flat_world = flat.world.clone();
         flat.update::<16>();
-        assert_eq!(plain, flat.world);
+        assert_eq!(flat_world, flat.world);
         // Each node of the level below the root is followed by its ten children, so node `n` of that level is at 1 + 11
         // n.
         let level_by_level = |i: usize| match i {
@@ -355,7 +355,7 @@ mod tests {
             i => 11 + (i - 1) / 11 * 10 + (i - 2) % 11,
         };
         for (i, placed) in placed.iter().enumerate() {
-            for (a, b) in placed.world.iter().flatten().zip(plain[level_by_level(i)].iter().flatten()) {
+            for (a, b) in placed.world.iter().flatten().zip(flat_world[level_by_level(i)].iter().flatten()) {
                 assert!((a - b).abs() < 1e-5, "{a} {b}");
             }
         }

@@ -182,9 +182,13 @@ fn steps_among_holes<A: Allocator>(mut allocator: A, holes: usize) -> anyhow::Re
         .context("the memory must have room after the holes")?;
     let work_before = allocator.work();
     allocator.free(block);
-    let after = allocator.work();
+    let new_work = allocator.work();
     kept_blocks.into_iter().for_each(|block| allocator.free(block));
-    Ok([work_before.steps - before.steps, after.steps - work_before.steps, after.touched - before.touched])
+    Ok([
+        work_before.steps - before.steps,
+        new_work.steps - work_before.steps,
+        new_work.touched - before.touched,
+    ])
 }
 
 fn steps(findings: &mut Findings) -> anyhow::Result<()> {

@@ -75,15 +75,15 @@ pub fn try_rounds<const N: usize, E>(
     contenders: usize,
     mut turn: impl FnMut(usize) -> Result<[f64; N], E>,
 ) -> Result<Vec<Samples<N>>, E> {
-    let mut failed = None;
-    let samples = self::rounds(rounds, contenders, |i| match failed {
+    let mut first_error = None;
+    let samples = self::rounds(rounds, contenders, |i| match first_error {
         Some(_) => [0.0; N],
         None => turn(i).unwrap_or_else(|error| {
-            failed = Some(error);
+            first_error = Some(error);
             [0.0; N]
         }),
     });
-    failed.map_or(Ok(samples), Err)
+    first_error.map_or(Ok(samples), Err)
 }
 
 impl<const N: usize> Samples<N> {
@@ -192,9 +192,9 @@ mod tests {
             let first: Vec<usize> =
                 (0..contenders).map(|round| turns(round, contenders).next().unwrap()).collect();
             for round in 0..10 {
-                let mut all: Vec<usize> = turns(round, contenders).collect();
-                all.sort_unstable();
-                assert!(all.into_iter().eq(0..contenders));
+                let mut turn_order: Vec<usize> = turns(round, contenders).collect();
+                turn_order.sort_unstable();
+                assert!(turn_order.into_iter().eq(0..contenders));
             }
             assert!(contenders < 3 || first.iter().any(|f| *f != first[0]), "{first:?}");
         }
@@ -205,11 +205,11 @@ mod tests {
         });
         assert_eq!((samples[0].spread(0).median, samples[1].spread(0).median, order.len()), (0.0, 1.0, 6));
         let mut turns = 0;
-        let failed = try_rounds(3, 2, |i| {
+        let first_error = try_rounds(3, 2, |i| {
             turns += 1;
             if turns == 4 { Err(i) } else { Ok([1.0]) }
         });
-        assert_eq!((failed, turns), (Err(super::turns(1, 2).nth(1).unwrap()), 4));
+        assert_eq!((first_error, turns), (Err(super::turns(1, 2).nth(1).unwrap()), 4));
         let complete = try_rounds(3, 2, |i| Ok::<_, ()>([i as f64]));
         assert_eq!(complete, Ok(vec![Samples(vec![[0.0]; 3]), Samples(vec![[1.0]; 3])]));
     }

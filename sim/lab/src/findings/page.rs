@@ -109,8 +109,8 @@ mod tests {
         assert!(page.contains("first, &quot;best&quot; fit") && page.contains("&lt;first fit&gt;"), "{page}");
         assert!(!page.contains("<first fit>"));
         assert_eq!(page.matches("<svg").count(), 2);
-        for outside in ["src=", "href=", "@import", "url("] {
-            assert!(!page.contains(outside), "{outside}");
+        for reference in ["src=", "href=", "@import", "url("] {
+            assert!(!page.contains(reference), "{reference}");
         }
         assert_eq!(page, example().page().unwrap(), "equal findings must give equal bytes");
     }

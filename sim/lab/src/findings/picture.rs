@@ -166,9 +166,9 @@ mod tests {
 
     #[test]
     fn numbers_keep_three_significant_digits() {
-        let shown =
+        let label =
             [0.0, 0.000512, 0.0625, 0.3000000004, 1.0, 20.328, 99.96, 1234.5, 65536.0, -0.5].map(number);
-        assert_eq!(shown, ["0", "0.000512", "0.0625", "0.3", "1", "20.3", "100", "1,235", "65,536", "-0.5"]);
+        assert_eq!(label, ["0", "0.000512", "0.0625", "0.3", "1", "20.3", "100", "1,235", "65,536", "-0.5"]);
         assert_eq!([1.5e-9, f64::INFINITY].map(number), ["1.50e-9", "inf"]);
     }
 

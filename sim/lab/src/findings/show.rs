@@ -80,8 +80,8 @@ impl Table {
 impl Chart {
     fn write_text(&self, out: &mut String) -> std::fmt::Result {
         writeln!(out, "{}", self.title)?;
-        let all = || self.series.iter().flat_map(|s| &s.points);
-        let (Some(x), Some(y)) = (span(all().map(|p| p.0)), span(all().map(|p| p.1))) else {
+        let points = || self.series.iter().flat_map(|s| &s.points);
+        let (Some(x), Some(y)) = (span(points().map(|p| p.0)), span(points().map(|p| p.1))) else {
             return writeln!(out, "  (nothing)");
         };
         let (x, y) = (Scale::of(&self.x, x), Scale::of(&self.y, y));

@@ -158,10 +158,10 @@ impl MarkedAxis<'_> {
                 (self.0.low.log(base).floor() as i32, self.0.high.log(base).ceil() as i32);
             let powers =
                 (first_power..=last_power).filter(|k| k.rem_euclid(power_step) == 0).map(|k| base.powi(k));
-            let all = powers.flat_map(|power| steps.iter().map(move |step| power * step));
+            let candidates = powers.flat_map(|power| steps.iter().map(move |step| power * step));
             // The ends are data values, whose last digits may be inexact.
             let (low, high) = (self.0.low * (1.0 - 1e-9), self.0.high * (1.0 + 1e-9));
-            all.filter(|x| (low..=high).contains(x)).collect()
+            candidates.filter(|x| (low..=high).contains(x)).collect()
         };
         let of_two = self.1.name.starts_with("bytes");
         let fine_ratios = (!of_two).then(|| powers(10.0, &[1.0, 2.0, 5.0], 1));

@@ -35,7 +35,7 @@ pub(super) struct Line<'l> {
 impl Lines {
     /// Opens the file at `path`; `expected` describes the lines that the file should have. `-` is standard input.
     pub(super) fn open(path: &Path, expected: &'static str) -> Result<Self, OpsError> {
-        let no_text = |path, reason| OpsError::NoText { path, why: reason, expected };
+        let no_text = |path, reason| OpsError::NoText { path, reason, expected };
         Source::open(path).map(Self::of).map_err(|error| match error {
             TraceError::Directory { path } => no_text(path, "a directory"),
             // Hints of other errors describe what to do with the file, and apply to recordings.
@@ -99,7 +99,7 @@ impl Line<'_> {
             path: self.path.to_owned(),
             line: self.number,
             text: self.text.chars().take(MAX_SHOWN_CHARACTERS).collect(),
-            why: reason.into(),
+            reason: reason.into(),
             expected,
         }
     }

@@ -67,9 +67,9 @@ impl Workload {
     pub fn generate(&self) -> Result<GeneratedOperations, SpecError> {
         if !self.align.is_power_of_two() || self.align > MAX_ALIGN {
             return Err(SpecError {
-                what: "alignment",
+                kind: "alignment",
                 text: self.align.to_string(),
-                why: "not an alignment".to_owned(),
+                reason: "not an alignment".to_owned(),
                 expected: "a power of two up to 2^30",
             });
         }
@@ -218,8 +218,8 @@ mod tests {
             ..Workload::default()
         };
         let ops = generate(&workload);
-        let even = |(i, op): (usize, &Op)| matches!(op, Op::Alloc { .. }) == i.is_multiple_of(2);
-        assert!(ops.len() == 10_000 && ops.iter().enumerate().all(even));
+        let alternates = |(i, op): (usize, &Op)| matches!(op, Op::Alloc { .. }) == i.is_multiple_of(2);
+        assert!(ops.len() == 10_000 && ops.iter().enumerate().all(alternates));
     }
 
     #[test]

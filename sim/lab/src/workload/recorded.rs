@@ -39,7 +39,7 @@ impl BlockStates {
     fn op(
         &mut self,
         line: &Line<'_>,
-        what: RecordKind,
+        kind: RecordKind,
         id: u64,
         size: Option<&str>,
         align: usize,
@@ -60,7 +60,7 @@ impl BlockStates {
             Some(false) => Err(line.error(format!("block {id} was freed before"), expected)),
             None => Err(line.error(format!("block {id} was never allocated"), expected)),
         };
-        let op = match what {
+        let op = match kind {
             RecordKind::Alloc if state == Some(true) => {
                 return Err(line.error(format!("block {id} exists already"), "an id that is not in use"));
             }
@@ -74,7 +74,7 @@ impl BlockStates {
                 Op::Free { id }
             }
         };
-        self.live_blocks.insert(id, what != RecordKind::Free);
+        self.live_blocks.insert(id, kind != RecordKind::Free);
         Ok(op)
     }
 }
@@ -103,7 +103,13 @@ pub(super) fn rep(mut lines: Lines) -> Result<Vec<Op>, OpsError> {
     for (i, number) in header.iter_mut().enumerate() {
         let Some(line) = lines.next_line()? else {
             let (path, line) = (lines.path().to_owned(), lines.number());
-            return Err(OpsError::Early { path, line, what: "lines of a header", found: i as u64, said: 4 });
+            return Err(OpsError::Early {
+                path,
+                line,
+                kind: "lines of a header",
+                found: i as u64,
+                declared: 4,
+            });
         };
         let parsed = line.text.parse();
         *number = parsed
@@ -114,28 +120,28 @@ pub(super) fn rep(mut lines: Lines) -> Result<Vec<Op>, OpsError> {
     while let Some(line) = lines.next_line()? {
         if ops.len() as u64 == declared {
             let (path, line) = (lines.path().to_owned(), lines.number());
-            return Err(OpsError::Late { path, line, what: "operations", said: declared });
+            return Err(OpsError::Late { path, line, kind: "operations", declared });
         }
         let words: Vec<_> = line.text.split_whitespace().collect();
-        let (what, id, size) = match words[..] {
-            [what @ ("a" | "r"), id, size] => (RecordKind::of(what), id, Some(size)),
+        let (kind, id, size) = match words[..] {
+            [kind @ ("a" | "r"), id, size] => (RecordKind::of(kind), id, Some(size)),
             ["f", id] => (Some(RecordKind::Free), id, None),
             _ => (None, "", None),
         };
-        let (Some(what), Ok(id)) = (what, id.parse::<u64>()) else {
+        let (Some(kind), Ok(id)) = (kind, id.parse::<u64>()) else {
             return Err(line.error("no operation", REP));
         };
         if id >= ids {
             return Err(line.error(format!("block {id} of {ids}"), "an id below the number in the header"));
         }
-        ops.push(states.op(&line, what, id, size, MALLOC_ALIGN)?);
+        ops.push(states.op(&line, kind, id, size, MALLOC_ALIGN)?);
     }
-    let early_end = |what, found, declared| OpsError::Early {
+    let early_end = |kind, found, declared| OpsError::Early {
         path: lines.path().to_owned(),
         line: lines.number(),
-        what,
+        kind,
         found,
-        said: declared,
+        declared,
     };
     if (ops.len() as u64) < declared {
         return Err(early_end("operations", ops.len() as u64, declared));
@@ -158,22 +164,22 @@ pub(super) fn csv(mut lines: Lines) -> Result<Vec<Op>, OpsError> {
         let field_count = fields.iter().rposition(|field| !field.is_empty()).map_or(0, |last| last + 1);
         let parsed = match (fields.first().and_then(|op| RecordKind::of(op)), &fields[..field_count]) {
             (Some(RecordKind::Free), [_, id]) => Some((RecordKind::Free, id, None, None)),
-            (Some(what), [_, id, size]) if what != RecordKind::Free => Some((what, id, Some(*size), None)),
-            (Some(what), [_, id, size, align]) if what != RecordKind::Free => {
-                Some((what, id, Some(*size), Some(align)))
+            (Some(kind), [_, id, size]) if kind != RecordKind::Free => Some((kind, id, Some(*size), None)),
+            (Some(kind), [_, id, size, align]) if kind != RecordKind::Free => {
+                Some((kind, id, Some(*size), Some(align)))
             }
             _ => None,
         };
-        let parsed = parsed.and_then(|(what, id, size, align)| {
+        let parsed = parsed.and_then(|(kind, id, size, align)| {
             Some((
-                what,
+                kind,
                 id.parse().ok()?,
                 size,
                 align.map_or(Some(MALLOC_ALIGN), |align| align.parse().ok())?,
             ))
         });
-        let Some((what, id, size, align)) = parsed else { return Err(line.error("no operation", CSV)) };
-        ops.push(states.op(&line, what, id, size, align)?);
+        let Some((kind, id, size, align)) = parsed else { return Err(line.error("no operation", CSV)) };
+        ops.push(states.op(&line, kind, id, size, align)?);
     }
     Ok(ops)
 }
@@ -303,8 +309,8 @@ mod tests {
             more in prop_oneof![3 => Just(0), 1 => 0..3_usize],
         ) {
             let text = |text_with_separator: &str| {
-                let line = |(what, id, size): &(usize, u64, u64)| {
-                    let op = ["a", "a", "a", "a", "a", "f", "f", "f", "f", "r", "r", "x"][*what];
+                let line = |(kind, id, size): &(usize, u64, u64)| {
+                    let op = ["a", "a", "a", "a", "a", "f", "f", "f", "f", "r", "r", "x"][*kind];
                     if op == "f" { format!("f{text_with_separator}{id}\n") } else { format!("{op}{text_with_separator}{id}{text_with_separator}{size}\n") }
                 };
                 words.iter().map(line).collect::<String>()

@@ -7,20 +7,20 @@ use core::str::FromStr;
 /// The text of a distribution that is being parsed.
 #[derive(Clone, Copy)]
 pub(super) struct Spec<'t> {
-    what: &'static str,
+    kind: &'static str,
     expected: &'static str,
     text: &'t str,
 }
 
 impl<'t> Spec<'t> {
-    pub(super) fn new(what: &'static str, expected: &'static str, text: &'t str) -> Self {
-        Self { what, expected, text }
+    pub(super) fn new(kind: &'static str, expected: &'static str, text: &'t str) -> Self {
+        Self { kind, expected, text }
     }
     pub(super) fn error<T>(&self, reason: impl Into<String>) -> Result<T, SpecError> {
         Err(SpecError {
-            what: self.what,
+            kind: self.kind,
             text: self.text.to_owned(),
-            why: reason.into(),
+            reason: reason.into(),
             expected: self.expected,
         })
     }

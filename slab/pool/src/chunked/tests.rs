@@ -41,8 +41,8 @@ fn full_chunks_move_to_the_list_end() {
     let third = alloc_slots(&mut pool, 1);
     assert_eq!(fill(&pool), [1, n, n]);
     free_slot(&mut pool, slots[0]);
-    assert_eq!(fill(&pool), [n - 1, 1, n], "the oldest chunk is first again");
-    assert_eq!(alloc_slots(&mut pool, 1), [slots[0]], "an old slot is allocated first");
+    assert_eq!(fill(&pool), [n - 1, 1, n], "the oldest chunk must be first again");
+    assert_eq!(alloc_slots(&mut pool, 1), [slots[0]], "an old slot must be allocated first");
     assert_eq!(fill(&pool), [1, n, n]);
     free_slot(&mut pool, third[0]);
     assert_eq!(fill(&pool), [0, n, n]);
@@ -64,7 +64,7 @@ fn purge_releases_only_empty_chunks() {
     assert_eq!(fill(&pool), [n - 1, n]);
     slots[n + 1..2 * n].iter().chain(&slots[3 * n..4 * n]).for_each(|slot| free_slot(&mut pool, *slot));
     assert_eq!((pool.purge(), fill(&pool)), (2, vec![]));
-    assert_eq!(alloc_slots(&mut pool, 1).len(), 1, "the pool grows again");
+    assert_eq!(alloc_slots(&mut pool, 1).len(), 1, "the pool must grow again");
 }
 
 #[test]
@@ -154,21 +154,22 @@ fn pages<P>(
         seed ^= seed << 17;
         (seed % bound as u64) as usize
     };
-    let mut out: Vec<_> = (0..live).map(|_| alloc(pool)).collect();
+    let mut allocated_blocks: Vec<_> = (0..live).map(|_| alloc(pool)).collect();
     for step in 0..4 * live {
         // The number of objects varies randomly around half of `live`, so that not only the last hole is used.
-        if step < live / 2 || random(live) < out.len() {
-            let pick = random(out.len());
-            free(pool, out.swap_remove(pick));
+        if step < live / 2 || random(live) < allocated_blocks.len() {
+            let pick = random(allocated_blocks.len());
+            free(pool, allocated_blocks.swap_remove(pick));
         } else {
-            out.push(alloc(pool));
+            allocated_blocks.push(alloc(pool));
         }
     }
     let different_pages = |row: Vec<NonNull<u8>>| {
         row.iter().map(|slot| slot.addr().get() / PAGE_SIZE).collect::<BTreeSet<_>>().len()
     };
     let allocs = different_pages((0..1000).map(|_| alloc(pool)).collect());
-    let freed: Vec<_> = (0..1000).map(|_| out.swap_remove(random(out.len()))).collect();
+    let freed: Vec<_> =
+        (0..1000).map(|_| allocated_blocks.swap_remove(random(allocated_blocks.len()))).collect();
     freed.iter().for_each(|&slot| free(pool, slot));
     Pages { allocs, frees: different_pages(freed) }
 }
@@ -180,7 +181,7 @@ fn pages<P>(
 fn chunks_touch_fewer_pages_than_a_single_list() {
     let live = 256 << 10;
     let slots = SlotLayout::new(64, 8).unwrap();
-    let one = pages(
+    let pages_of_one_chunk = pages(
         &mut ReservedPool::new(slots, 64 << 20).unwrap(),
         live,
         |pool| pool.alloc(OBJECT).unwrap(),
@@ -197,9 +198,11 @@ fn chunks_touch_fewer_pages_than_a_single_list() {
         )
     };
     let chunks = [4 << 10, 32 << 10, 256 << 10].map(by_chunk);
-    println!("distinct pages of 1,000: one list {one:?}; by chunk of 4, 32, 256 KiB {chunks:?}");
+    println!(
+        "distinct pages of 1,000: one list {pages_of_one_chunk:?}; by chunk of 4, 32, 256 KiB {chunks:?}"
+    );
     for chunks in chunks {
-        assert!(chunks.allocs < one.allocs / 4, "{one:?} {chunks:?}");
-        assert!(chunks.frees > one.frees * 3 / 4, "{one:?} {chunks:?}");
+        assert!(chunks.allocs < pages_of_one_chunk.allocs / 4, "{pages_of_one_chunk:?} {chunks:?}");
+        assert!(chunks.frees > pages_of_one_chunk.frees * 3 / 4, "{pages_of_one_chunk:?} {chunks:?}");
     }
 }

@@ -31,7 +31,7 @@ fn check_detects_broken_guards_on_both_sides() {
         assert_eq!((pool.check(objects[0]), pool.check(objects[2])), (Ok(()), Ok(())));
         // SAFETY: the object is not used.
         assert_eq!(unsafe { pool.free(objects[1]) }, Err(BadFree::Overrun(found)));
-        assert_eq!(pool.pool().live(), 3, "the slot stays allocated");
+        assert_eq!(pool.pool().live(), 3, "the slot must stay allocated");
     }
 }
 
@@ -63,7 +63,7 @@ fn wrong_frees_are_reported_by_kind() {
         assert_eq!(
             pool.free(object.add(44)),
             Err(BadFree::Double { slot: 1 }),
-            "the slot was never allocated"
+            "a slot that was never allocated must be refused"
         );
         assert_eq!(pool.free(object), Ok(()));
         assert_eq!(pool.free(object), Err(BadFree::Double { slot: 0 }));
@@ -88,7 +88,7 @@ fn write_to_a_free_object_is_detected_at_reuse() {
         assert_eq!((found.address, found.side), (a.addr().get(), side), "{offset}");
         // Offset -8 is the link, which the pool does not follow.
         assert_eq!(pool.alloc(), Err(Refused::Corrupt(found)));
-        assert_eq!(pool.alloc(), Err(Refused::Corrupt(found)), "the slot stays damaged");
+        assert_eq!(pool.alloc(), Err(Refused::Corrupt(found)), "the slot must stay damaged");
     }
 }
 

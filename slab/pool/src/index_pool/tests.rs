@@ -117,7 +117,7 @@ fn first_allocation_of_a_lazy_pool_touches_one_block() {
     let initialised = |policy| {
         let mut pool = pool(64, 1000, policy);
         for _ in 0..1000 {
-            assert_eq!(pool.alloc_index(), Some(0), "the block that was freed last");
+            assert_eq!(pool.alloc_index(), Some(0), "the block that was freed last must be allocated first");
             pool.free_index(0);
         }
         pool.state().initialised
@@ -192,10 +192,14 @@ fn wrong_free_addresses_are_named_in_the_error() {
         assert_eq!(
             pool.free(with_address(address + 32)),
             Err(BadFree::Double { slot: 1 }),
-            "the slot was never allocated"
+            "a slot that was never allocated must be refused"
         );
         assert_eq!(pool.free(block), Ok(()));
-        assert_eq!(pool.free(block), Err(BadFree::Double { slot: 0 }), "no block is allocated");
+        assert_eq!(
+            pool.free(block),
+            Err(BadFree::Double { slot: 0 }),
+            "a free must be refused if no block is allocated"
+        );
         let block = pool.alloc().unwrap();
         pool.free_unchecked(block);
     }
@@ -216,7 +220,7 @@ fn recreated_pool_starts_empty() {
     assert_eq!(pool.reconfigure(32, 8), Err(PoolError::Busy { live: 4 }));
     (0..4).for_each(|index| pool.free_index(index));
     assert_eq!(pool.reconfigure(32, 9), Err(PoolError::NoRoom { bytes: 256, needed: 288 }));
-    assert_eq!((pool.size(), pool.blocks()), (64, 4), "the pool is unchanged");
+    assert_eq!((pool.size(), pool.blocks()), (64, 4), "the pool must be unchanged");
     assert_eq!(pool.reconfigure(32, 8), Ok(()));
     assert_eq!(pool.state(), State { free: 8, initialised: 0, next: 0 });
     assert!((0..8).all(|index| pool.alloc_index() == Some(index)) && pool.alloc_index().is_none());
@@ -257,13 +261,13 @@ fn pool_shrinks_to_its_last_used_block() {
         assert_eq!(
             [0, 2, 1].map(Some),
             [pool.alloc_index(), pool.alloc_index(), pool.alloc_index()],
-            "the order is unchanged"
+            "the order must be unchanged"
         );
         assert_eq!((pool.alloc_index(), pool.shrink_to_used()), (None, Ok(0)));
         pool.extend(5).unwrap();
         assert_eq!([5, 6].map(Some), [pool.alloc_index(), pool.alloc_index()]);
         (0..7).for_each(|index| pool.free_index(index));
-        assert_eq!((pool.shrink_to_used(), pool.blocks()), (Ok(9), 1), "one block stays");
+        assert_eq!((pool.shrink_to_used(), pool.blocks()), (Ok(9), 1), "one block must stay");
         assert_eq!([pool.alloc_index(), pool.alloc_index()], [Some(0), None]);
     }
 }
@@ -317,7 +321,7 @@ fn index_pool_addresses_blocks_beyond_four_gibibytes() {
     assert_eq!(
         (distance, distance as u32 as usize / BLOCK),
         (BLOCK * (BLOCKS - 1), 2047),
-        "the code agrees with the paper's listing"
+        "the code must agree with the paper's listing"
     );
     // SAFETY: the block was allocated above and is freed once.
     unsafe {

@@ -116,11 +116,11 @@ mod tests {
             for size in 16..=1 << 20 {
                 let upper = classes.round_up(size).unwrap();
                 let own_class = classes.of(size);
-                assert!(classes.start(own_class) <= size, "a block is in its class");
+                assert!(classes.start(own_class) <= size, "a block must be in its class");
                 assert_eq!(
                     classes.start(classes.of(upper)),
                     upper,
-                    "a search begins at the start of a class"
+                    "a search must begin at the start of a class"
                 );
                 assert!((upper - size) << bits < size, "{size} bytes are searched as {upper}");
                 max_waste = max_waste.max((upper - size) as f64 / size as f64);

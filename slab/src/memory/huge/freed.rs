@@ -223,7 +223,7 @@ mod tests {
     fn full_list_of_freed_mappings_drops_the_oldest() {
         let mut freed = Freed::new();
         let mut rest = mapped((2 * MAX_FREED + 2) * 2 * PAGE_SIZE);
-        let mut apart = vec![];
+        let mut separate_regions = vec![];
         for n in 0..=MAX_FREED {
             let next = rest.split_off(PAGE_SIZE).unwrap();
             let first = rest.base();
@@ -232,7 +232,7 @@ mod tests {
             assert!(returned.is_none_or(|returned| returned.base() != first));
             rest = next;
             let next = rest.split_off(PAGE_SIZE).unwrap();
-            apart.push(rest);
+            separate_regions.push(rest);
             rest = next;
         }
         assert_eq!(freed.bytes(), MAX_FREED * PAGE_SIZE);
@@ -279,9 +279,9 @@ mod tests {
                 }
                 prop_assert_eq!(freed.bytes(), kept);
                 prop_assert_eq!(freed.iter().map(Region::bytes).sum::<usize>(), kept);
-                let mut all: Vec<_> = held.iter().chain(freed.iter()).map(|r| (r.base().addr().get(), r.bytes())).collect();
-                all.sort_unstable();
-                prop_assert!(all.is_sorted_by(|lower, upper| lower.0 + lower.1 <= upper.0), "two have the same bytes: {:?}", all);
+                let mut pieces: Vec<_> = held.iter().chain(freed.iter()).map(|r| (r.base().addr().get(), r.bytes())).collect();
+                pieces.sort_unstable();
+                prop_assert!(pieces.is_sorted_by(|lower, upper| lower.0 + lower.1 <= upper.0), "two have the same bytes: {:?}", pieces);
                 // Each region must be readable and writable.
                 for region in &held {
                     // SAFETY: the whole region is committed, and the test owns it.

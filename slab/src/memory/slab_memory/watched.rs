@@ -50,7 +50,7 @@ impl Owners {
         let objects_per_page = PAGE_SIZE / SPACING;
         for owner in &self.0[first.get() as usize * objects_per_page..][..pages as usize * objects_per_page] {
             owner.race.with_mut(|_| ());
-            assert!(owner.out.get() == 0, "memory of an object in use discarded");
+            assert!(owner.out.get() == 0, "memory of an object in use was discarded");
         }
     }
     fn owner_of(&self, memory: &SlabMemory, object: NonNull<u8>) -> &Owner {

@@ -97,9 +97,9 @@ impl FastPaths {
         for (stride, cache) in strides[1..].iter_mut().zip(caches) {
             let geometry = cache.geometry();
             let slab = geometry.order().bytes();
-            // Without `plain`, a free must check the object's state: it may have a canary, be free, or be between red zones.
-            let plain = geometry.lead() == 0 && !core.harden.is_on();
-            let stride_of_slab = Stride::new(geometry.stride(), slab).filter(|_| plain);
+            // Without `is_unguarded`, a free must check the object's state: it may have a canary, be free, or be between red zones.
+            let is_unguarded = geometry.lead() == 0 && !core.harden.is_on();
+            let stride_of_slab = Stride::new(geometry.stride(), slab).filter(|_| is_unguarded);
             *stride = stride_of_slab.unwrap_or_default();
         }
         let [allocs, frees, counted] = [0, 1, 2]

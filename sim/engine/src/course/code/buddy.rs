@@ -161,17 +161,17 @@ impl MemoryState {
     }
     /// Checks two invariants: each page is in exactly one block, and no block and its buddy are both free.
     fn check_invariants(&self) -> Result<(), BrokenInvariant> {
-        let broken = |pages: &[u32], text| Err(BrokenInvariant { text, pages: pages.to_vec() });
+        let broken_invariant = |pages: &[u32], text| Err(BrokenInvariant { text, pages: pages.to_vec() });
         let mut owner = vec![None; 1 << ORDER];
-        let all = self
+        let blocks = self
             .lists
             .blocks()
             .map(|block| (block, "free"))
             .chain(self.allocated.iter().map(|block| (*block, "in use")));
-        for ((page, order), state) in all {
+        for ((page, order), state) in blocks {
             let pages = 1_u32 << order;
             if !page.is_multiple_of(pages) || page + pages > 1 << ORDER {
-                return broken(
+                return broken_invariant(
                     &[page],
                     format!(
                         "the block of order {order} at page {page}, which is {state}, is not aligned to its order"
@@ -180,7 +180,7 @@ impl MemoryState {
             }
             for page_in_block in page..page + pages {
                 if let Some(other_state) = owner[page_in_block as usize].replace(state) {
-                    return broken(
+                    return broken_invariant(
                         &[page_in_block],
                         format!("page {page_in_block} is in two blocks: one is {state}, one {other_state}"),
                     );
@@ -193,7 +193,7 @@ impl MemoryState {
         for (page, order) in self.lists.blocks() {
             let buddy = page ^ (1 << order);
             if order < ORDER && page < buddy && self.lists.free[usize::from(order)].contains(&buddy) {
-                return broken(
+                return broken_invariant(
                     &[page, buddy],
                     format!(
                         "the blocks of order {order} at pages {page} and {buddy} are buddies, both free, and not merged"

@@ -54,9 +54,9 @@ impl<L: Layer<Object>> Policy for Layered<L> {
         }
     }
     fn shrink(&mut self, op: &mut Op<'_>) -> u64 {
-        let all = self.0.drain();
-        let held = all.len() as u64;
-        all.into_iter().for_each(|object| bonwick94::put(op, object));
+        let containers = self.0.drain();
+        let held = containers.len() as u64;
+        containers.into_iter().for_each(|object| bonwick94::put(op, object));
         release_empty(op);
         held
     }

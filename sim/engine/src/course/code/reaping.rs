@@ -89,9 +89,9 @@ impl<R: Reaper> Policy for Reaped<R> {
         self.kept += (full - reaped) as u64;
     }
     fn shrink(&mut self, op: &mut Op<'_>) -> u64 {
-        let all = self.layer.drain();
-        let held = all.len() as u64;
-        all.into_iter().for_each(|object| bonwick94::put(op, object));
+        let containers = self.layer.drain();
+        let held = containers.len() as u64;
+        containers.into_iter().for_each(|object| bonwick94::put(op, object));
         release_empty(op);
         held
     }
@@ -110,8 +110,8 @@ fn costs<R: Reaper>(stream: &Stream) -> Result<Vec<(u64, u64)>, PolicyFailure> {
     let (mut costs, mut slabs) = (vec![], 0);
     run::<Reaped<R>>(stream, |_, model| {
         slabs += u64::from(model.cost_events().contains(&CostEvent::Refill(1)));
-        let kept = model.cache(0).map_or(0, |(_, policy)| policy.kept);
-        costs.push((kept, slabs));
+        let kept_slabs = model.cache(0).map_or(0, |(_, policy)| policy.kept);
+        costs.push((kept_slabs, slabs));
     })?;
     Ok(costs)
 }
@@ -130,13 +130,13 @@ pub fn reaping<R: Reaper>(seed: u32) -> Verdict {
         Err(broken) => return Verdict::with_broken_invariant::<Reaped<R>>(LAB, seed, &stream, broken),
     };
     let last = |costs: &[(u64, u64)]| costs.last().copied().unwrap_or_default();
-    let (kept, slabs) = last(&student);
+    let (kept_slabs, slabs) = last(&student);
     let bound = sum(last(&reference)) as f64 * 1.05;
     let requirement = format!(
         "cost (2 for each full magazine and interval, 1 for each object from a slab): at most {bound:.0}"
     );
-    let result = format!("2 x {kept} + {slabs} = {}", sum((kept, slabs)));
-    let check = Check::new(requirement, result, sum((kept, slabs)) as f64 <= bound);
+    let result = format!("2 x {kept_slabs} + {slabs} = {}", sum((kept_slabs, slabs)));
+    let check = Check::new(requirement, result, sum((kept_slabs, slabs)) as f64 <= bound);
     // The first operation after which the policy's cost exceeds the limit.
     let excess_operation = student
         .iter()

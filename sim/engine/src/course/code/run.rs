@@ -136,12 +136,12 @@ impl Verdict {
         stream: &Stream,
         failure: PolicyFailure,
     ) -> Self {
-        let found = format!("operation {}: {}", failure.at, failure.wrong);
+        let failure_text = format!("operation {}: {}", failure.at, failure.wrong);
         let failure = moments::<P>(lab, stream, failure);
         Self {
             lab: lab.to_owned(),
             seed,
-            checks: vec![Check::new(POLICY_INVARIANT, found, false)],
+            checks: vec![Check::new(POLICY_INVARIANT, failure_text, false)],
             failure: serde_json::to_value(failure).ok(),
         }
     }
@@ -154,11 +154,11 @@ impl Verdict {
         costs: Vec<Check>,
         excess_operation: Option<u64>,
     ) -> Self {
-        let failed = costs
+        let failed_checks = costs
             .iter()
             .find(|check| !check.holds)
             .map(|check| format!("{}, found {}", check.wanted, check.found));
-        let failure = failed
+        let failure = failed_checks
             .zip(excess_operation)
             .map(|(reason, at)| moments::<P>(lab, stream, PolicyFailure { at, wrong: reason }));
         let mut checks =

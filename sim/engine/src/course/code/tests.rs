@@ -18,8 +18,8 @@ const SEEDS: std::ops::Range<u32> = 0..4;
 /// Returns the checks that failed. A failed operation must come with states that can be displayed, including the state
 /// of the failure.
 fn fails(verdict: &Verdict) -> Vec<String> {
-    let failed = verdict.checks.iter().filter(|check| !check.holds);
-    let errors: Vec<_> = failed.map(|check| format!("{}: {}", check.wanted, check.found)).collect();
+    let failed_checks = verdict.checks.iter().filter(|check| !check.holds);
+    let errors: Vec<_> = failed_checks.map(|check| format!("{}: {}", check.wanted, check.found)).collect();
     match &verdict.failure {
         Some(failure) => {
             let moments = |field: &str| failure[field].as_array().unwrap().len();
@@ -33,8 +33,12 @@ fn fails(verdict: &Verdict) -> Vec<String> {
 }
 #[track_caller]
 fn fails_with(verdict: &Verdict, expected: &str) {
-    let failed = fails(verdict);
-    assert!(failed.iter().any(|errors| errors.contains(expected)), "{}: {failed:?}", verdict.lab);
+    let failed_checks = fails(verdict);
+    assert!(
+        failed_checks.iter().any(|errors| errors.contains(expected)),
+        "{}: {failed_checks:?}",
+        verdict.lab
+    );
 }
 
 #[test]

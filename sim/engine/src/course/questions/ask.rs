@@ -76,7 +76,7 @@ pub(super) fn number_question(unit: &str) -> Expects {
     Expects::Number(unit.to_owned())
 }
 pub(super) fn choice_question(choices: &[&str]) -> Expects {
-    Expects::Choice(choices.iter().map(|one| (*one).to_owned()).collect())
+    Expects::Choice(choices.iter().map(|choice| (*choice).to_owned()).collect())
 }
 
 /// The result of running a question's script.
@@ -110,9 +110,9 @@ impl ScriptResult {
                     }
                     engine.view(vec![], &[])
                 };
-                let marked = run(&mut engine, mark);
+                let marked_view = run(&mut engine, mark);
                 let end = run(&mut engine, self.0.operations);
-                ScriptResult { steps: run_steps, mark, marked, end }
+                ScriptResult { steps: run_steps, mark, marked: marked_view, end }
             }
         }
         let stream = script(text).expect("the course's script must parse");

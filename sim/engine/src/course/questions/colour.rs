@@ -44,9 +44,9 @@ fn used_sets(set_counts: &[usize]) -> usize {
 /// Draws a slab with a colour, which splits the unused space into a part before the objects and a part after them.
 fn slab(size: usize, colour: usize) -> Strip {
     let (objects, front) = (geometry(size).objects(), colour * LINE);
-    let back = PAGE_SIZE - front - objects * size;
+    let tail_bytes = PAGE_SIZE - front - objects * size;
     let objects = (0..objects).map(|n| (size as u32, Some(n.to_string())));
-    let pieces = [(front as u32, None)].into_iter().chain(objects).chain([(back as u32, None)]);
+    let pieces = [(front as u32, None)].into_iter().chain(objects).chain([(tail_bytes as u32, None)]);
     Strip {
         said: format!("A slab of colour {colour}: its objects by number."),
         pieces: pieces.filter(|(bytes, _)| *bytes > 0).collect(),
@@ -56,10 +56,10 @@ fn slab(size: usize, colour: usize) -> Strip {
 /// Draws the sets of the processor's cache; each set is as wide as a cache line.
 fn cache(set_counts: &[usize]) -> Strip {
     let set = |slabs: &usize| (LINE as u32, (*slabs > 0).then(|| slabs.to_string()));
-    let said = format!(
+    let text = format!(
         "The {SETS} sets of the cache. A number is the number of slabs whose first object is in the set."
     );
-    Strip { said, pieces: set_counts.iter().map(set).collect() }
+    Strip { said: text, pieces: set_counts.iter().map(set).collect() }
 }
 
 fn ask(random: &mut Random) -> Vec<PreparedQuestion> {

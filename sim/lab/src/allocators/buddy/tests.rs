@@ -49,12 +49,16 @@ fn splits_and_merges_are_counted() {
     let small = buddy.alloc(layout(16)).unwrap();
     assert_eq!((buddy.free_blocks(), buddy.work().splits), (vec![1, 1, 1, 1, 1, 1, 0], 6));
     let second_block = buddy.alloc(layout(16)).unwrap();
-    assert_eq!((second_block.at(), buddy.work().splits), (16, 6), "the buddy is allocated without a split");
+    assert_eq!(
+        (second_block.at(), buddy.work().splits),
+        (16, 6),
+        "the buddy must be allocated without a split"
+    );
     buddy.free(small);
     assert_eq!((buddy.free_blocks(), buddy.work().merges), (vec![1, 1, 1, 1, 1, 1, 0], 0));
     buddy.free(second_block);
     assert_eq!((buddy.free_blocks(), buddy.work().merges), (vec![0, 0, 0, 0, 0, 0, 1], 6));
-    assert_eq!(buddy.work().longest, Some(7), "an operation inspects each order at most once");
+    assert_eq!(buddy.work().longest, Some(7), "an operation must inspect each order at most once");
 }
 
 #[test]
@@ -124,7 +128,7 @@ fn free_without_a_header_update_misses_later_merges() {
     lab_buddy.free(first);
     lab_buddy.free(second);
     assert_eq!((lab_buddy.free_blocks(), lab_buddy.work().merges), (vec![0, 0, 1], 2));
-    assert_eq!(lab_buddy.table[0], FREE | 2, "the merged block has its size and flag");
+    assert_eq!(lab_buddy.table[0], FREE | 2, "the merged block must have its size and flag");
 }
 
 #[test]

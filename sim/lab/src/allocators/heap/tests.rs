@@ -32,11 +32,15 @@ fn each_fit_policy_selects_its_block() {
     assert_eq!(position_of(Fit::First, Order::Address, 20), 16);
     assert_eq!(position_of(Fit::Best, Order::Address, 20), 96);
     assert_eq!(position_of(Fit::Best, Order::Address, 30), 144);
-    assert_eq!(position_of(Fit::First, Order::Lifo, 20), 144, "the block that was freed last");
+    assert_eq!(
+        position_of(Fit::First, Order::Lifo, 20),
+        144,
+        "the block that was freed last must be allocated first"
+    );
     assert_eq!(position_of(Fit::First, Order::Address, 57), 208);
     let (mut heap, _used_blocks) = with_holes(Fit::Next, Order::Address);
     let next: Vec<_> = (0..3).map(|_| heap.alloc(layout(20)).unwrap().at()).collect();
-    assert_eq!(next, [208, 240, 272], "the search begins where the last search ended");
+    assert_eq!(next, [208, 240, 272], "the search must begin where the last search ended");
 }
 
 /// Regression test: after an exact fit, the next search began where the previous search had begun.
@@ -62,7 +66,7 @@ fn search_lengths_are_counted() {
         heap.work().steps - before
     };
     assert_eq!((steps(Fit::First, 20), steps(Fit::First, 50), steps(Fit::First, 60)), (1, 1, 4));
-    assert_eq!(steps(Fit::Best, 20), 4, "best fit inspects all free blocks");
+    assert_eq!(steps(Fit::Best, 20), 4, "best fit must inspect all free blocks");
     let (mut heap, _used_blocks) = with_holes(Fit::First, Order::Address);
     heap.alloc(layout(2000)).ok_or(()).unwrap_err();
     assert_eq!((heap.work().refused, heap.work().longest), (1, Some(4)));

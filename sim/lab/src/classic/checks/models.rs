@@ -38,7 +38,7 @@ fn loom_runs_critical_sections_in_every_order() {
         ORDERS.set(ORDERS.get() | 1 << *order.lock());
     });
     // A lower `BOUND` may have excluded some orders.
-    assert!(executions < 200 || ORDERS.get().count_ones() == 6, "three threads have six orders");
+    assert!(executions < 200 || ORDERS.get().count_ones() == 6, "three threads must have six orders");
 }
 
 // ---------------------------------------------------------------- C1: rounds
@@ -120,8 +120,8 @@ pub(super) fn refused() {
         world.free(3);
         vec![]
     };
-    let takes = |world: &World| vec![world.alloc(), world.alloc(), world.alloc()];
-    run(world, (Script::on(0), frees), &[(Script::on(0), takes)]);
+    let alloc_three = |world: &World| vec![world.alloc(), world.alloc(), world.alloc()];
+    run(world, (Script::on(0), frees), &[(Script::on(0), alloc_three)]);
 }
 
 // ---------------------------------------------------------------- C3: drains and the end

@@ -22,8 +22,8 @@ impl NumberSupplier {
     }
     /// Returns how many numbers are allocated.
     fn allocated(&self) -> u64 {
-        let (free, made) = &*self.state.lock();
-        made - free.len() as u64
+        let (free, made_objects) = &*self.state.lock();
+        made_objects - free.len() as u64
     }
 }
 
@@ -41,8 +41,8 @@ impl Slab<u64> for SharedNumbers {
         })
     }
     fn free(&self, number: u64) {
-        let (free, made) = &mut *self.0.state.lock();
-        assert!((1..=*made).contains(&number) && !free.contains(&number), "{number} is freed twice");
+        let (free, made_objects) = &mut *self.0.state.lock();
+        assert!((1..=*made_objects).contains(&number) && !free.contains(&number), "{number} is freed twice");
         free.push(number);
     }
     fn magazine(&self, size: usize) -> Option<Vec<u64>> {

@@ -68,7 +68,7 @@ pub(super) fn indirections(findings: &mut Findings) -> anyhow::Result<()> {
         let slots = 0..names.iter().map(|(_, handle)| handle.index() + 1).max().unwrap_or(0);
         let owner =
             |slot| names.iter().find(|(_, handle)| handle.index() == slot && map.is_valid(*handle)).copied();
-        let of = |slot, what: &dyn Fn(Handle24x8) -> Option<String>| {
+        let value_of = |slot, what: &dyn Fn(Handle24x8) -> Option<String>| {
             owner(slot).and_then(|(_, handle)| what(handle)).unwrap_or_else(|| "-".into())
         };
         let place = |handle| map.place(handle).map(|place| place.to_string());
@@ -77,8 +77,8 @@ pub(super) fn indirections(findings: &mut Findings) -> anyhow::Result<()> {
             step.into(),
             list(map.as_slice().iter().map(char::to_string).collect()),
             list(map.handles().iter().map(|handle| handle.index().to_string()).collect()),
-            list(slots.clone().map(|slot| of(slot, &place)).collect()),
-            list(slots.map(|slot| of(slot, &generation)).collect()),
+            list(slots.clone().map(|slot| value_of(slot, &place)).collect()),
+            list(slots.map(|slot| value_of(slot, &generation)).collect()),
         ];
         for name in 'A'..='D' {
             let handle = names.iter().find(|(known_name, _)| *known_name == name);

@@ -45,9 +45,9 @@ where
     // A first batch maps and grows the memory that later batches need.
     pass()?;
     let before = faults();
-    let mut done = Ok(());
-    let time = clock::nanoseconds(|| done = (0..repeats).try_for_each(|_| pass()));
-    done?;
+    let mut first_result = Ok(());
+    let time = clock::nanoseconds(|| first_result = (0..repeats).try_for_each(|_| pass()));
+    first_result?;
     let pairs = (n * repeats) as f64;
     Ok([time / pairs, (faults() - before) / pairs])
 }
@@ -126,7 +126,7 @@ impl Kenwright {
         let medians = || ratios.iter().map(|ratio| ratio.median);
         let (min_ratio, max_ratio) = medians().fold((f64::MAX, 0.0_f64), |(l, m), r| (l.min(r), m.max(r)));
         let verdicts: Vec<Holds> = ratios.iter().map(|ratio| ratio.at_least(10.0)).collect();
-        let rows = |wanted| verdicts.iter().filter(|holds| **holds == wanted).count();
+        let rows = |expected| verdicts.iter().filter(|holds| **holds == expected).count();
         findings.claim(Claim {
             says: "the pool is ten times as fast as the system's malloc".into(),
             source: "Kenwright 2012, figure 4".into(),

@@ -82,14 +82,14 @@ impl Order {
 
 /// Runs a design whose keys stay valid.
 fn run_design<D: Design>(design: &mut D, set: &Set, order: &Order, walks: usize) -> anyhow::Result<Run> {
-    let mut failed = None;
+    let mut first_error = None;
     let mut keys: Vec<Option<D::Key>> = Vec::with_capacity(set.allocs);
     let mut live: Vec<D::Key> = Vec::with_capacity(set.allocs);
     let build = clock::nanoseconds(|| {
         for i in 0..set.allocs {
             match design.alloc(Particle::new(i)) {
                 Ok(key) => keys.push(Some(key)),
-                Err(error) => return failed = Some(error),
+                Err(error) => return first_error = Some(error),
             }
         }
         for i in &order.first[..set.frees] {
@@ -105,11 +105,11 @@ fn run_design<D: Design>(design: &mut D, set: &Set, order: &Order, walks: usize)
             design.free(key);
             match design.alloc(Particle::new(i)) {
                 Ok(key) => live.push(key),
-                Err(error) => return failed = Some(error),
+                Err(error) => return first_error = Some(error),
             }
         }
     }) / 1e6;
-    if let Some(error) = failed {
+    if let Some(error) = first_error {
         return Err(error);
     }
     let run = walk(design, walks);
@@ -132,11 +132,11 @@ fn walk<D: Design>(design: &mut D, walks: usize) -> Run {
 /// Runs the packed array, in which only the index identifies an object.
 fn packed(set: &Set, order: &Order, walks: usize) -> anyhow::Result<Run> {
     let mut array = PackedArray::default();
-    let mut failed = None;
+    let mut first_error = None;
     let build = clock::nanoseconds(|| {
         for i in 0..set.allocs {
             if let Err(error) = array.alloc(Particle::new(i)) {
-                return failed = Some(error);
+                return first_error = Some(error);
             }
         }
         for (i, index) in order.first[..set.frees].iter().enumerate() {
@@ -147,11 +147,11 @@ fn packed(set: &Set, order: &Order, walks: usize) -> anyhow::Result<Run> {
         for (i, index) in order.churn.iter().enumerate() {
             array.free(*index);
             if let Err(error) = array.alloc(Particle::new(i)) {
-                return failed = Some(error);
+                return first_error = Some(error);
             }
         }
     }) / 1e6;
-    if let Some(error) = failed {
+    if let Some(error) = first_error {
         return Err(error.into());
     }
     Ok(Run { build, churn, ..walk(&mut array, walks) })
