@@ -78,7 +78,7 @@ impl<R: Round, M: Memory> FastPath<R, M> {
     }
 
     /// Returns the number of the CPU on which this thread runs, as a hint. The number is valid only if restartable
-    /// sequences serve the table.
+    /// sequences serve the table. A thread that the libc does not register gets an invalid number until it first misses.
     #[inline(always)]
     pub fn cpu(&self) -> u32 {
         self.pcpu.cpu()
@@ -425,6 +425,8 @@ mod tests {
         let table = table(Cpus::os());
         let (this, front) = (nix::unistd::Pid::from_raw(0), layers(&table)[0].fast_path(Words::Inlined));
         let allowed = sched_getaffinity(this).unwrap();
+        // Registers this thread if the libc does not.
+        table.cpus().current();
         for cpu in (0..CpuSet::count()).filter(|cpu| allowed.is_set(*cpu).unwrap()).take(4) {
             let mut only = CpuSet::new();
             only.set(cpu).unwrap();

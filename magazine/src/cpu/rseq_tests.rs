@@ -115,6 +115,8 @@ impl World {
     const REGION: usize = 64 << 10;
 
     fn new() -> Self {
+        // Registers this thread if the libc does not: every section of an unregistered thread misses.
+        cpu_id();
         let cpus = Cpus::os();
         let bytes = Table::<Heap>::footprint(&cpus, Self::REGION);
         let table = Table::new(cpus, Self::REGION, Heap::new(bytes).unwrap()).unwrap();

@@ -173,18 +173,17 @@ impl PageMap {
     }
     /// Calls `search` with the parts of `range` whose pages are in memory or in swap space. Other pages were never written:
     /// they hold no address, and a reading would map them.
-    #[cfg(target_os = "linux")]
     fn each_written(&self, range: Range<usize>, mut search: impl FnMut(Range<usize>)) {
-        use std::os::unix::fs::FileExt;
+        use std::io::{Read, Seek, SeekFrom};
         /// Bytes of an entry of the table.
         const ENTRY: usize = size_of::<u64>();
-        let Some(file) = &self.0 else { return search(range) };
+        let Some(mut file) = self.0.as_ref() else { return search(range) };
         let (mut start, mut address) = (None, range.start);
         while address < range.end {
             let mut entries = [0; 512 * ENTRY];
             let bytes = entries.len().min((range.end.div_ceil(PAGE_SIZE) - address / PAGE_SIZE) * ENTRY);
-            let bytes_read =
-                file.read_at(&mut entries[..bytes], (address / PAGE_SIZE * ENTRY) as u64).unwrap_or(0);
+            let entry = SeekFrom::Start((address / PAGE_SIZE * ENTRY) as u64);
+            let bytes_read = file.seek(entry).and_then(|_| file.read(&mut entries[..bytes])).unwrap_or(0);
             if bytes_read < ENTRY {
                 return search(start.unwrap_or(address)..range.end);
             }
@@ -202,10 +201,6 @@ impl PageMap {
         if let Some(start) = start {
             search(start..range.end);
         }
-    }
-    #[cfg(not(target_os = "linux"))]
-    fn each_written(&self, range: Range<usize>, mut search: impl FnMut(Range<usize>)) {
-        search(range);
     }
 }
 
