@@ -563,7 +563,7 @@ mod tests {
         for (index, known) in variances.iter().zip(known_function.indices) {
             assert!(
                 (index.0 - known.0).abs() < tolerance && (index.1 - known.1).abs() < tolerance,
-                "{variances:?} {known_function:?}"
+                "{variances:?} {known:?}"
             );
         }
     }
