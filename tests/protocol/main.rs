@@ -10,7 +10,7 @@
 //! with `STORY_JSON=DIRECTORY`, they are written for `uslab story FILE --html`.
 //!
 //! The unit test `in_step` of `uslab-magazine` shows that the code follows `model.rs`.
-#![cfg(all(test, not(any_discovery(loom, shuttle, uslab_heap, uslab_no_rseq))))]
+#![cfg(all(test, not(any(loom, shuttle, uslab_heap, uslab_no_rseq))))]
 
 mod graph;
 mod model;
@@ -158,8 +158,8 @@ fn check(model: &CanonicalProtocol) -> Result<usize, Failure> {
 
 /// Explores all states as a graph, and searches for operations that do not end.
 fn check_ends(model: &CanonicalProtocol, max_states: usize) -> Result<(usize, usize), Failure> {
-    let graph = Graph::of(model, max_states);
-    match graph.endless() {
+    let graph = Graph::explore(model, max_states);
+    match graph.find_endless_round() {
         None => Ok((graph.states.len(), graph.transitions())),
         Some(endless) => {
             let description = if endless.round.is_empty() {
@@ -177,7 +177,7 @@ fn check_ends(model: &CanonicalProtocol, max_states: usize) -> Result<(usize, us
 }
 
 fn explain(model: &CanonicalProtocol, title: &str, failure: &Failure) -> uslab_sim::story::Story {
-    story::explain(&model.protocol, title, &failure.path, &failure.end)
+    story::trace_of(&model.protocol, title, &failure.path, &failure.end)
 }
 
 struct Scenario {
@@ -282,7 +282,7 @@ const PLANTED: &[Planted] = &[
     (ChildLosesTaken, BOTH_MECHANISMS, SINGLE, &[User, Drainer, Forker], ROUND_IN_ONE_PLACE),
 ];
 const BOTH_MECHANISMS: &[Mechanism] = &[Rseq, Claimed];
-const OWNED: &str = "an operation wrote to a region that a drain owns";
+const OWNED_REGION_WRITTEN: &str = "an operation wrote to a region that a drain owns";
 const CLOSED: &str = "a closed and flushed class holds rounds";
 
 #[test]
@@ -358,15 +358,15 @@ fn protocol_counterexample_opens_as_an_html_page() {
 
 #[test]
 fn reaper_model_loses_no_wake_up() {
-    let graph = Graph::of(&reaper::Reaper(None), 1_000_000);
-    if let Some(endless) = graph.endless() {
+    let graph = Graph::explore(&reaper::Reaper(None), 1_000_000);
+    if let Some(endless) = graph.find_endless_round() {
         panic!("{endless:#?}");
     }
     println!("PROTOCOL | the reaper | {} states | {} transitions", graph.states.len(), graph.transitions());
     use reaper::Bug::*;
     let bugs = [LooksOnce, WakesBeforeItCounts, StaysAsleep, ChildBelieves, RefusedForGood, KeepsSubsystem];
     for bug in bugs {
-        let endless = Graph::of(&reaper::Reaper(Some(bug)), 1_000_000).endless();
+        let endless = Graph::explore(&reaper::Reaper(Some(bug)), 1_000_000).find_endless_round();
         let endless = endless.unwrap_or_else(|| panic!("{bug:?} was not found"));
         println!(
             "PLANTED | {bug:?} | {} steps | a cycle of {} states",

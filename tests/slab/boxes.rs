@@ -1,7 +1,7 @@
 //! Tests boxes of one word, whose cache is found by their address, and caches that are freed after their last handle
 //! was dropped.
 
-use crate::common::{self, assert_all_given_back, is_outlived, subsystem};
+use crate::common::{self, assert_all_given_back, subsystem, use_outlived_boxes};
 use std::sync::Arc;
 use std::sync::mpsc::sync_channel;
 use uslab::faults::{Faults, Rule};

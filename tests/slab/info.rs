@@ -6,7 +6,7 @@ use uslab::{AllocError, Block, Gfp, KmemCache, Magazines, Path, Paths, SlabInfo,
 use uslab_magazine::on_cpu;
 use uslab_magazine::sync::Counter;
 
-fn node(subsystem: &Subsystem, object: core::ptr::NonNull<u8>) -> u32 {
+fn node_of(subsystem: &Subsystem, object: core::ptr::NonNull<u8>) -> u32 {
     let pages = subsystem.pages();
     pages.node_of(pages.pfn_of(object.as_ptr()).unwrap())
 }
@@ -35,7 +35,8 @@ fn object_counts_by_place_sum_to_all_objects() {
                             for block in blocks {
                                 frees.add(1);
                                 remote.add(u64::from(
-                                    node(subsystem, block.address()) != subsystem.cpus().node_of(cpu as u32),
+                                    node_of(subsystem, block.address())
+                                        != subsystem.cpus().node_of(cpu as u32),
                                 ));
                                 drop(block);
                             }
@@ -191,14 +192,14 @@ fn allocation_uses_the_requested_numa_node_unless_full() {
         on_cpu(cpu);
         for node in [0, 1, 1, 0] {
             let object = cache.alloc_node(Gfp::KERNEL, node).unwrap();
-            assert_eq!(node(&subsystem, object), node, "on CPU {cpu}");
+            assert_eq!(node_of(&subsystem, object), node, "on CPU {cpu}");
             used_blocks.push(object);
         }
     }
     assert_eq!(cache.info().other_node_allocs, 0);
     on_cpu(1);
     while let Ok(object) = cache.alloc_node(Gfp::THIS_NODE, 0) {
-        assert_eq!(node(&subsystem, object), 0);
+        assert_eq!(node_of(&subsystem, object), 0);
         used_blocks.push(object);
     }
     let full_info = cache.info();
@@ -209,7 +210,7 @@ fn allocation_uses_the_requested_numa_node_unless_full() {
     for cpu in 0..2 {
         on_cpu(cpu);
         let object = cache.alloc_node(Gfp::KERNEL, 0).unwrap();
-        assert_eq!(node(&subsystem, object), 1);
+        assert_eq!(node_of(&subsystem, object), 1);
         used_blocks.push(object);
     }
     on_cpu(0);

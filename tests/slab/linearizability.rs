@@ -160,7 +160,8 @@ fn mempool_refuses_only_while_its_reserve_is_used() {
         let cache = KmemCache::builder("linear", 512).limit(Limit::Slabs(1)).build_in(&subsystem).unwrap();
         let pool = Mempool::new(cache, 3).unwrap();
         // One of the cache's own objects is left.
-        let mut others: Vec<_> = std::iter::from_fn(|| pool.cache().alloc_block(Gfp::KERNEL).ok()).collect();
+        let mut other_blocks: Vec<_> =
+            std::iter::from_fn(|| pool.cache().alloc_block(Gfp::KERNEL).ok()).collect();
         drop(other_blocks.pop());
         let alloc = || pool.alloc(Gfp::KERNEL).ok().map(|object| object.expose_provenance().get());
         let free = |object: usize| {

@@ -962,10 +962,10 @@ fn gdb_reports_objects_without_pointer_as_unreachable() {
     let sums =
         holders_of_held.fold((0, 0), |sum, holder| (sum.0 + holder.objects, sum.1 + holder.unreachable));
     assert_eq!(sums, (5, 0), "{holders}");
-    assert_eq!((holder_of("plain"), holders.unreachable()), (None, errors_found.unreachable), "{holders}");
+    assert_eq!((holder_of("plain"), holders.unreachable()), (None, leaked_holder.unreachable), "{holders}");
     assert_eq!(holders.0[0].cache, "leaked");
     let json = serde_json::to_value(&holders).unwrap();
-    assert_eq!(json[0]["unreachable"], errors_found.unreachable);
+    assert_eq!(json[0]["unreachable"], leaked_holder.unreachable);
     std::hint::black_box(&first);
     let all: Vec<_> = leaked.live().iter().chain(held_cache.live().iter()).collect();
     assert_eq!(all.len(), 205);

@@ -50,7 +50,7 @@ impl Redis {
 }
 
 /// Commands that are sent for each key I; they set every kind of value, in many sizes.
-const EACH: &str = "
+const KEY_COMMANDS: &str = "
 set key:I IVALUE
 append text:FEW VALUE.
 setrange hole:SOME SIZE x

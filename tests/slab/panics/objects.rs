@@ -585,7 +585,7 @@ pub(super) mod captured {
         drop(last);
         assert_all_given_back(&subsystem);
         drop(subsystem);
-        assert!(dropped.iter().all(RunsOnce::ran));
+        assert!(dropped.iter().all(RunsOnce::has_run));
     }
 
     pub(crate) fn bomb() {
