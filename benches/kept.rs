@@ -86,6 +86,7 @@ pub(crate) struct Run {
     /// Commit of the tree, with `-dirty` if the tree had changes.
     pub(crate) commit: String,
     /// Rounds, load and machine of the run.
+    #[serde(rename = "how")]
     pub(crate) conditions: String,
 }
 
