@@ -36,7 +36,7 @@ pub(crate) struct Program {
 }
 
 impl Program {
-    fn start(&self) -> anyhow::Result<Answering> {
+    fn spawn(&self) -> anyhow::Result<Answering> {
         let mut command = Command::new(&self.path);
         command.args(["--bench", "--serve"]).args(self.quick.then_some("--quick"));
         if let Some(library) = &self.library {
@@ -59,7 +59,7 @@ struct Answering {
 }
 
 impl Answering {
-    fn ask(&mut self, question: &Question) -> anyhow::Result<Vec<f64>> {
+    fn request(&mut self, question: &Question) -> anyhow::Result<Vec<f64>> {
         let questions = self.questions.as_mut().context("the child process ended before it answered")?;
         writeln!(questions, "{}", serde_json::to_string(question)?)?;
         let mut answer = String::new();
@@ -68,16 +68,16 @@ impl Answering {
             .with_context(|| format!("unexpected answer of the child process: {answer:?}"))
     }
 
-    /// Asks like `ask`, but kills the process if it takes longer than `limit`.
+    /// Asks like `request`, but kills the process if it takes longer than `limit`.
     fn ask_within(&mut self, limit: Duration, question: &Question) -> anyhow::Result<Vec<f64>> {
         let process = Pid::from_raw(self.child.id().try_into()?);
         let (answered, waiting) = mpsc::channel::<()>();
         let killer = std::thread::spawn(move || {
-            let late = waiting.recv_timeout(limit) == Err(RecvTimeoutError::Timeout);
+            let is_late = waiting.recv_timeout(limit) == Err(RecvTimeoutError::Timeout);
             // The process was not waited for yet, so its process id is still in use.
-            late && kill(process, Signal::SIGKILL).is_ok()
+            is_late && kill(process, Signal::SIGKILL).is_ok()
         });
-        let answer = self.ask(question);
+        let answer = self.request(question);
         drop(answered);
         anyhow::ensure!(!killer.join().unwrap_or_default(), "the child process took more than {limit:?}");
         answer
@@ -112,32 +112,32 @@ impl Companion {
         isolated: bool,
         question: Question,
     ) -> Contender {
-        let this = self.clone();
-        let mut failed = false;
+        let companion = self.clone();
+        let mut has_failed = false;
         let round = move || {
             if !isolated {
-                return this.round(&question);
+                return companion.round(&question);
             }
-            let answer = if failed { Vec::new() } else { this.run_in_child(&question) };
-            failed |= answer.is_empty();
+            let answer = if has_failed { Vec::new() } else { companion.run_in_child(&question) };
+            has_failed |= answer.is_empty();
             answer
         };
         Contender::new(name, kind, round)
     }
-    /// Runs one round. Returns no values if the process does not know the subject, or fails; the first failure is reported on
+    /// Runs one round. Returns no values if the process has no such subject, or fails; the first failure is reported on
     /// standard error.
     fn round(&self, question: &Question) -> Vec<f64> {
         let mut process = self.process.borrow_mut();
-        let started = process.get_or_insert_with(|| {
-            let started = self.program.start();
-            started.inspect_err(|error| eprintln!("{}: {error:#}", self.name)).ok()
+        let child = process.get_or_insert_with(|| {
+            let child = self.program.spawn();
+            child.inspect_err(|error| eprintln!("{}: {error:#}", self.name)).ok()
         });
-        let Some(answering) = started else {
+        let Some(running) = child else {
             return Vec::new();
         };
-        answering.ask(question).unwrap_or_else(|error| {
+        running.request(question).unwrap_or_else(|error| {
             eprintln!("{}: {}/{}: {error:#}", self.name, question.row, question.case);
-            *started = None;
+            *child = None;
             Vec::new()
         })
     }
@@ -145,7 +145,7 @@ impl Companion {
     /// Runs one round in a separate process. If the process fails or exceeds the limit, reports that on standard error and
     /// returns no values.
     fn run_in_child(&self, question: &Question) -> Vec<f64> {
-        let answer = self.program.start().and_then(|mut process| process.ask_within(LIMIT, question));
+        let answer = self.program.spawn().and_then(|mut process| process.ask_within(LIMIT, question));
         answer.unwrap_or_else(|error| {
             eprintln!("{}: {}/{}/{}: {error:#}", self.name, question.row, question.case, question.subject);
             Vec::new()
@@ -160,7 +160,7 @@ const LIMIT: Duration = Duration::from_secs(30);
 ///
 /// # Errors
 /// Fails if a question cannot be parsed, or an answer cannot be written.
-pub(crate) fn serve(mut round: impl FnMut(&Question) -> Vec<f64>) -> anyhow::Result<()> {
+pub(crate) fn answer_requests(mut round: impl FnMut(&Question) -> Vec<f64>) -> anyhow::Result<()> {
     for line in std::io::stdin().lock().lines() {
         let question = serde_json::from_str(&line?)?;
         println!("{}", serde_json::to_string(&round(&question))?);

@@ -12,12 +12,12 @@ pub fn cpu() -> Duration {
     clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map_or(Duration::ZERO, Duration::from)
 }
 
-/// Runs `chunk` until it has used `budget` of CPU time and `more` returns `false`. Returns nanoseconds per operation.
+/// Runs `chunk` until it has used `budget` of CPU time and `has_more` returns `false`. Returns nanoseconds per operation.
 ///
 /// `chunk` gets the number of operations to do, and returns the number that it did.
 pub fn per_operation(
     budget: Duration,
-    mut more: impl FnMut() -> bool,
+    mut has_more: impl FnMut() -> bool,
     mut chunk: impl FnMut() -> u64,
 ) -> f64 {
     let start = cpu();
@@ -25,13 +25,13 @@ pub fn per_operation(
     let mut finished = false;
     loop {
         operations += chunk();
-        let used = cpu() - start;
-        // `more` is called for every chunk after the budget is used, so that it can count the threads that are ready.
-        if used >= budget {
-            finished = !more();
+        let cpu_time = cpu() - start;
+        // `has_more` is called for every chunk after the budget is used, so that it can count the threads that are ready.
+        if cpu_time >= budget {
+            finished = !has_more();
         }
         if finished {
-            return used.as_nanos() as f64 / operations as f64;
+            return cpu_time.as_nanos() as f64 / operations as f64;
         }
     }
 }

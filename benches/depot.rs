@@ -29,17 +29,17 @@ impl Round for TestRound {
 
 /// A supplier that makes rounds; it panics if a round is returned, because this would mean that the depot is too small.
 struct RoundMaker {
-    made: AtomicUsize,
+    made_rounds: AtomicUsize,
     flushed: AtomicUsize,
 }
 
 impl Supplier<TestRound> for RoundMaker {
-    fn fill(&self, op: &Operation, _: u32, max: usize, mut put: impl FnMut(TestRound)) -> usize {
+    fn fill(&self, op: &Operation, _: u32, max: usize, mut add: impl FnMut(TestRound)) -> usize {
         op.did(Path::Slab);
         for _ in 0..max {
-            let number = self.made.fetch_add(1, Ordering::Relaxed) + 1;
+            let number = self.made_rounds.fetch_add(1, Ordering::Relaxed) + 1;
             // Rounds must be multiples of 8, as addresses are; numbers begin at 8.
-            put(TestRound(
+            add(TestRound(
                 NonNull::new(std::ptr::without_provenance_mut(number * 8))
                     .expect("the number of threads must not be zero"),
             ));
@@ -72,7 +72,7 @@ impl Exchanges {
         let layer = Layer::new(&table, Config::new(CAPACITY, stock, depot_limit.min(MAX_DEPOT)))?;
         Some(Self {
             layer,
-            maker: RoundMaker { made: AtomicUsize::new(0), flushed: AtomicUsize::new(0) },
+            maker: RoundMaker { made_rounds: AtomicUsize::new(0), flushed: AtomicUsize::new(0) },
             batch,
             capacity,
             budget,
@@ -80,9 +80,9 @@ impl Exchanges {
     }
 
     /// Millions of exchanges per CPU second, and nanoseconds per pair.
-    fn with(&self, threads: usize) -> [f64; 2] {
+    fn measure(&self, threads: usize) -> [f64; 2] {
         let before = self.layer.stats();
-        let member = |_, team: &Team| {
+        let worker = |_, team: &Team| {
             let mut rounds = Vec::with_capacity(self.batch);
             let mut batch = || {
                 while rounds.len() < self.batch {
@@ -98,21 +98,25 @@ impl Exchanges {
             }
             team.measure(batch)
         };
-        let ns = mean(&Team::run(threads, true, self.budget, member));
-        let after = self.layer.stats();
+        let ns = mean(&Team::run(threads, true, self.budget, worker));
+        let new_stats = self.layer.stats();
         // Exchanges per pair over the whole run, including the warm-up, times the pairs in a CPU second.
-        let pairs = (after.allocs - before.allocs) as f64;
-        let exchanges = (after.depot_exchanges - before.depot_exchanges) as f64;
+        let pairs = (new_stats.allocs - before.allocs) as f64;
+        let exchanges = (new_stats.depot_exchanges - before.depot_exchanges) as f64;
         [exchanges / pairs * threads as f64 * 1e3 / ns, ns]
     }
 
     fn round(&self) -> Vec<f64> {
-        let measured: Vec<_> = (1..=self.capacity).map(|threads| self.with(threads)).collect();
+        let results: Vec<_> = (1..=self.capacity).map(|threads| self.measure(threads)).collect();
         let stats = self.layer.stats();
-        let made = self.maker.made.load(Ordering::Relaxed) as u64;
-        let gone = self.maker.flushed.load(Ordering::Relaxed) as u64;
-        assert_eq!(made - gone, stats.in_magazines + stats.in_depot, "the depot must lose no round");
-        measured.into_iter().flatten().collect()
+        let made_rounds = self.maker.made_rounds.load(Ordering::Relaxed) as u64;
+        let flushed_rounds = self.maker.flushed.load(Ordering::Relaxed) as u64;
+        assert_eq!(
+            made_rounds - flushed_rounds,
+            stats.in_magazines + stats.in_depot,
+            "the depot must lose no round"
+        );
+        results.into_iter().flatten().collect()
     }
 }
 

@@ -81,13 +81,14 @@ fn objects(quick: bool) {
          when all are freed, and a second later.\n\n| an object is constructed | the cache knows its size | first | one | freed | idle |\n\
          |---|---|---|---|---|---|"
     );
-    let none = (Preload { name: "system".into(), kind: Kind::General, library: None }, "");
+    let no_library = (Preload { name: "system".into(), kind: Kind::General, library: None }, "");
     for (construct, constructed) in [(1, "when it first leaves its slab"), (2, "with its slab")] {
-        for (holds, knows) in [(1, "yes"), (2, "no")] {
-            let report = report(&none, quick, "objects", &[("construct", construct), ("holds", holds)]);
+        for (size_known, known_text) in [(1, "yes"), (2, "no")] {
+            let report =
+                report(&no_library, quick, "objects", &[("construct", construct), ("holds", size_known)]);
             let cells = ["first", "one", "freed", "idle"]
                 .map(|name| cell(report.as_deref().and_then(|report| number(report, name))));
-            println!("| {constructed} | {knows} | {} |", cells.join(" | "));
+            println!("| {constructed} | {known_text} | {} |", cells.join(" | "));
         }
     }
 }
@@ -96,27 +97,31 @@ fn returns(mallocs: &[Malloc], quick: bool) {
     println!(
         "\nMiB that are resident: when all is loaded; then a second and ten seconds after most was dropped."
     );
-    for (on, of) in (1..).zip(TASK_KINDS) {
+    for (column, task) in (1..).zip(TASK_KINDS) {
         println!(
-            "\n| {of} | loaded | {} |",
+            "\n| {task} | loaded | {} |",
             KEPT_OBJECTS
-                .map(|kept| NEXT_STATES.map(|then| format!("{kept}, {then}")).join(" | "))
+                .map(|state| NEXT_STATES.map(|next_state| format!("{state}, {next_state}")).join(" | "))
                 .join(" | ")
         );
         println!("|---|---|{}", "---|".repeat(KEPT_OBJECTS.len() * NEXT_STATES.len()));
         for malloc in mallocs {
-            let mut loaded = None;
+            let mut loaded_mib = None;
             let mut cells = String::new();
-            for keep in 1..=KEPT_OBJECTS.len() {
-                for then in 1..=NEXT_STATES.len() {
-                    let report =
-                        report(malloc, quick, "returns", &[("keep", keep), ("then", then), ("on", on)]);
-                    let mib = |when| report.as_deref().and_then(|report| number(report, when));
-                    loaded = loaded.or_else(|| mib("loaded"));
+            for kept_column in 1..=KEPT_OBJECTS.len() {
+                for next_state in 1..=NEXT_STATES.len() {
+                    let report = report(
+                        malloc,
+                        quick,
+                        "returns",
+                        &[("keep", kept_column), ("then", next_state), ("on", column)],
+                    );
+                    let mib = |label| report.as_deref().and_then(|report| number(report, label));
+                    loaded_mib = loaded_mib.or_else(|| mib("loaded"));
                     cells += &format!(" {}, {} |", cell(mib("soon")), cell(mib("later")));
                 }
             }
-            println!("| `{}` | {} |{cells}", malloc.0.name, cell(loaded));
+            println!("| `{}` | {} |{cells}", malloc.0.name, cell(loaded_mib));
         }
     }
 }
@@ -141,17 +146,17 @@ fn filters() {
         TEST,
     ]);
     let output = command.output().expect("cargo must run");
-    let all = [output.stdout, output.stderr].concat();
-    let all = String::from_utf8_lossy(&all);
-    for line in all.lines().filter_map(|line| line.strip_prefix("preload: under filter ")) {
-        let words = line.split_once(" with check=0: ").and_then(|(what, ends)| {
-            Some((what.split_once(' ')?, ends.split_once("; without the library: ")?))
+    let output_text = [output.stdout, output.stderr].concat();
+    let output_text = String::from_utf8_lossy(&output_text);
+    for line in output_text.lines().filter_map(|line| line.strip_prefix("preload: under filter ")) {
+        let words = line.split_once(" with check=0: ").and_then(|(allocator_words, ends)| {
+            Some((allocator_words.split_once(' ')?, ends.split_once("; without the library: ")?))
         });
-        if let Some(((filter, program), (with, without))) = words {
-            println!("| {filter} | {program} | {with} | {without} |");
+        if let Some(((filter, program), (with_library, without_library))) = words {
+            println!("| {filter} | {program} | {with_library} | {without_library} |");
         }
     }
-    assert!(output.status.success(), "{all}");
+    assert!(output.status.success(), "{output_text}");
 }
 
 /// Compiles a C program of the tests.
@@ -175,13 +180,13 @@ fn small(mallocs: &[Malloc], dir: &Path) {
     );
     let [calls, program] = ["calls.c", "small.c"].map(|name| compiled(name, dir));
     for (malloc, options) in mallocs {
-        let counted = stdout_of(Command::new(&calls).arg(library(malloc)).arg(&program).arg("once"));
-        let calls = counted.and_then(|text| text.trim().parse().ok());
+        let call_count = stdout_of(Command::new(&calls).arg(library(malloc)).arg(&program).arg("once"));
+        let calls = call_count.and_then(|text| text.trim().parse().ok());
         let mut valgrind = Command::new("valgrind");
         valgrind.args(["--tool=callgrind", "--callgrind-out-file=/dev/null"]).arg(&program).arg("once");
-        let counted = valgrind.env("LD_PRELOAD", library(malloc)).env("USLAB_OPTIONS", options).output();
+        let output = valgrind.env("LD_PRELOAD", library(malloc)).env("USLAB_OPTIONS", options).output();
         let text =
-            counted.map(|output| String::from_utf8_lossy(&output.stderr).into_owned()).unwrap_or_default();
+            output.map(|output| String::from_utf8_lossy(&output.stderr).into_owned()).unwrap_or_default();
         let instructions =
             text.lines().find_map(|line| line.split_once("Collected :")?.1.trim().parse().ok());
         // A huge page would be mostly unused, so huge pages are off.
@@ -193,8 +198,10 @@ fn small(mallocs: &[Malloc], dir: &Path) {
         );
         let kib: Vec<f64> =
             text.iter().flat_map(|text| text.split_whitespace()).filter_map(|kib| kib.parse().ok()).collect();
-        let ratios = [(1, 10_000.0), (2, 100_000.0)].map(|(at, objects)| {
-            kib.get(at).map_or("failed".into(), |with| format!("{:.2}", (with - kib[0]) / (objects / 16.0)))
+        let ratios = [(1, 10_000.0), (2, 100_000.0)].map(|(text_column, objects)| {
+            kib.get(text_column).map_or("failed".into(), |with_library| {
+                format!("{:.2}", (with_library - kib[0]) / (objects / 16.0))
+            })
         });
         let before = cell(kib.first().copied());
         println!(
@@ -256,10 +263,10 @@ fn limits(mallocs: &[Malloc], dir: &Path) {
 
 fn main() {
     let options = Options::parse();
-    let ours = |name: &str| Preload { name: name.into(), kind: Kind::Ours, library: Some(libuslab()) };
-    let ours = [(ours("uslab"), ""), (ours("uslab, reap=500"), "reap=500")];
-    let all = ours.into_iter().chain(peers().into_iter().map(|peer| (peer, "")));
-    let mallocs: Vec<Malloc> = all
+    let own_malloc = |name: &str| Preload { name: name.into(), kind: Kind::Ours, library: Some(libuslab()) };
+    let own_mallocs = [(own_malloc("uslab"), ""), (own_malloc("uslab, reap=500"), "reap=500")];
+    let all_mallocs = own_mallocs.into_iter().chain(peers().into_iter().map(|peer| (peer, "")));
+    let mallocs: Vec<Malloc> = all_mallocs
         .filter(|(malloc, _)| options.malloc.as_ref().is_none_or(|name| malloc.name.contains(name.as_str())))
         .collect();
     let dir = tempfile::tempdir().expect("a folder");

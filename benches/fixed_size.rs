@@ -76,7 +76,7 @@ impl Objects for Malloc {
 }
 
 /// Measures nanoseconds per hot pair, and per pair of a batch.
-fn measured(mut pool: impl Objects, budget: Duration) -> impl FnMut() -> Vec<f64> + 'static {
+fn rounds_of(mut pool: impl Objects, budget: Duration) -> impl FnMut() -> Vec<f64> + 'static {
     let mut batch = Vec::with_capacity(BATCH);
     move || {
         let pair = clock::per_operation(
@@ -126,34 +126,37 @@ fn operations(bench: &mut Bench) -> Result<(), PoolError> {
     let budget = bench.budget();
     let slots = SlotLayout::new(OBJECT.size(), OBJECT.align())?;
     let area = || HeapArea::new(BYTES, 64);
-    let ours = |name, round: Box<dyn FnMut() -> Vec<f64>>| Contender::new(name, Kind::Ours, round);
+    let own_contender = |name, round: Box<dyn FnMut() -> Vec<f64>>| Contender::new(name, Kind::Ours, round);
     let size = OBJECT.size();
     let blocks = BYTES / size;
     let list = area()?;
     // SAFETY: the memory lives as long as the list, and has no other user.
     let list = ListWithMemory(unsafe { FreeList::new(list.memory(), size, OBJECT.align(), 0) }?, list);
-    let each = IndexPool::with_blocks(area()?, size, blocks, Initialise::EachAllocation)?;
+    let each_allocation = IndexPool::with_blocks(area()?, size, blocks, Initialise::EachAllocation)?;
     let classes = ClassPools::new(&SizeClasses::micro(), BYTES)?;
     let contenders = vec![
-        ours("free list", Box::new(measured(list, budget))),
-        ours("fixed", Box::new(measured(FixedPool::new(area()?, slots)?, budget))),
-        ours("fixed, checked", Box::new(measured(FixedPool::checked(area()?, slots)?, budget))),
-        ours("lazy", Box::new(measured(IndexPool::new(area()?, size)?, budget))),
-        ours("lazy, as the paper", Box::new(measured(each, budget))),
-        ours("lazy, unchecked", Box::new(measured(Unchecked(IndexPool::new(area()?, size)?), budget))),
-        ours("guarded", Box::new(measured(GuardedPool::new(area()?, OBJECT)?, budget))),
-        ours("marked", Box::new(measured(MarkedPool::new(area()?, size, OBJECT.align())?, budget))),
-        ours("chunked", Box::new(measured(ChunkedPool::new(slots, 32 << 10)?, budget))),
-        ours("reserved", Box::new(measured(ReservedPool::new(slots, BYTES)?, budget))),
-        ours("hybrid", Box::new(measured(Hybrid::new(classes, 0), budget))),
-        Contender::new("system", Kind::General, measured(Malloc, budget)),
+        own_contender("free list", Box::new(rounds_of(list, budget))),
+        own_contender("fixed", Box::new(rounds_of(FixedPool::new(area()?, slots)?, budget))),
+        own_contender("fixed, checked", Box::new(rounds_of(FixedPool::checked(area()?, slots)?, budget))),
+        own_contender("lazy", Box::new(rounds_of(IndexPool::new(area()?, size)?, budget))),
+        own_contender("lazy, as the paper", Box::new(rounds_of(each_allocation, budget))),
+        own_contender(
+            "lazy, unchecked",
+            Box::new(rounds_of(Unchecked(IndexPool::new(area()?, size)?), budget)),
+        ),
+        own_contender("guarded", Box::new(rounds_of(GuardedPool::new(area()?, OBJECT)?, budget))),
+        own_contender("marked", Box::new(rounds_of(MarkedPool::new(area()?, size, OBJECT.align())?, budget))),
+        own_contender("chunked", Box::new(rounds_of(ChunkedPool::new(slots, 32 << 10)?, budget))),
+        own_contender("reserved", Box::new(rounds_of(ReservedPool::new(slots, BYTES)?, budget))),
+        own_contender("hybrid", Box::new(rounds_of(Hybrid::new(classes, 0), budget))),
+        Contender::new("system", Kind::General, rounds_of(Malloc, budget)),
     ];
     bench.group("", [Column::lower("pair", "ns"), Column::lower("batch of 1,000", "ns")], contenders);
     Ok(())
 }
 
 /// Measures making a pool and allocating one object, on memory that is mapped each time.
-fn making(bench: &mut Bench) {
+fn bench_creation(bench: &mut Bench) {
     let budget = bench.budget();
     let lazy = |blocks: usize| {
         move || {
@@ -168,21 +171,21 @@ fn making(bench: &mut Bench) {
             let _ = black_box(FixedPool::new(area, slots).expect("room").alloc(Layout::new::<u64>()));
         }
     };
-    let making = |name, mut make: Box<dyn FnMut()>| {
+    let creation = |name, mut create: Box<dyn FnMut()>| {
         let round = move || {
-            let make = || {
-                make();
+            let create = || {
+                create();
                 1
             };
-            vec![clock::per_operation(budget, || false, make)]
+            vec![clock::per_operation(budget, || false, create)]
         };
         Contender::new(name, Kind::Ours, round)
     };
     let contenders = vec![
-        making("lazy, 1,000 blocks", Box::new(lazy(1000))),
-        making("lazy, 100,000,000 blocks", Box::new(lazy(100_000_000))),
-        making("fixed, 1,000 blocks", Box::new(threaded(1000))),
-        making("fixed, 1,000,000 blocks", Box::new(threaded(1_000_000))),
+        creation("lazy, 1,000 blocks", Box::new(lazy(1000))),
+        creation("lazy, 100,000,000 blocks", Box::new(lazy(100_000_000))),
+        creation("fixed, 1,000 blocks", Box::new(threaded(1000))),
+        creation("fixed, 1,000,000 blocks", Box::new(threaded(1_000_000))),
     ];
     bench.group("make and take one", [Column::lower("", "ns")], contenders);
 }
@@ -197,20 +200,23 @@ fn walks(bench: &mut Bench) -> Result<(), PoolError> {
     let by_bits: Vec<_> = (0..SLOTS).map(|_| bits.alloc(OBJECT).expect("room")).collect();
     let by_marks: Vec<_> = (0..SLOTS).map(|_| marks.alloc(OBJECT).expect("room")).collect();
     // Every tenth object stays, in an order different from the slots' order, which matters if a walk follows links.
-    let mut kept = Vec::new();
+    let mut kept_objects = Vec::new();
     for index in (0..SLOTS).map(|index| index * 7919 % SLOTS) {
         // SAFETY: the object was allocated above, and is freed at most once. Objects that are not freed are in use.
         unsafe {
             if index % 10 == 0 {
                 by_bits[index].cast::<u64>().write(1);
                 by_marks[index].cast::<u64>().write(1);
-                kept.push(by_bits[index]);
+                kept_objects.push(by_bits[index]);
             } else {
                 let _ = (bits.free(by_bits[index]), marks.free(by_marks[index]));
             }
         }
     }
-    let links = kept.windows(2).map(|pair| (pair[0], Some(pair[1]))).chain([(kept[kept.len() - 1], None)]);
+    let links = kept_objects
+        .windows(2)
+        .map(|pair| (pair[0], Some(pair[1])))
+        .chain([(kept_objects[kept_objects.len() - 1], None)]);
     for (object, next) in links {
         // SAFETY: this is the second word of an object in use.
         unsafe { object.add(8).cast::<Option<NonNull<u8>>>().write(next) };
@@ -218,7 +224,7 @@ fn walks(bench: &mut Bench) -> Result<(), PoolError> {
     // SAFETY: an object in use has a word.
     let word = |object: NonNull<u8>| unsafe { object.cast::<u64>().read() };
     // The linked list goes through objects of the checked pool, which the closures share.
-    let (bits, first) = (std::rc::Rc::new(bits), kept[0]);
+    let (bits, first) = (std::rc::Rc::new(bits), kept_objects[0]);
     let memory = bits.clone();
     let walk = |name, mut sum: Box<dyn FnMut() -> u64>| {
         let round = move || {
@@ -233,8 +239,8 @@ fn walks(bench: &mut Bench) -> Result<(), PoolError> {
     let linked = move || {
         let _ = &memory;
         // SAFETY: the chain links objects in use.
-        let next = |object: &NonNull<u8>| unsafe { object.add(8).cast::<Option<NonNull<u8>>>().read() };
-        std::iter::successors(Some(first), next).map(word).sum()
+        let next_of = |object: &NonNull<u8>| unsafe { object.add(8).cast::<Option<NonNull<u8>>>().read() };
+        std::iter::successors(Some(first), next_of).map(word).sum()
     };
     let contenders = vec![
         walk("bitmap", Box::new(move || bits.live().into_iter().flatten().map(word).sum())),
@@ -272,9 +278,9 @@ fn pages(bench: &mut Bench) {
 
 fn main() -> anyhow::Result<()> {
     let mut bench =
-        Bench::start("fixed_size", "CPU ns of pools of 64 B objects, and of what their design claims");
+        Bench::start("fixed_size", "CPU ns of pools of 64 B objects, and of the claims about their designs");
     operations(&mut bench)?;
-    making(&mut bench);
+    bench_creation(&mut bench);
     walks(&mut bench)?;
     pages(&mut bench);
     bench.run()

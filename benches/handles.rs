@@ -38,7 +38,7 @@ impl NameLookup {
         let (budget, stamp_sum, objects) = (self.budget, self.stamp_sum, self.objects as u64);
         let pass = move || names.iter().fold(0_u64, |sum, name| sum.wrapping_add(find(black_box(name))));
         Contender::new(name, kind, move || {
-            assert_eq!(pass(), stamp_sum, "{name} found other objects");
+            assert_eq!(pass(), stamp_sum, "{name} found wrong objects");
             let pass = || {
                 black_box(pass());
                 objects
@@ -47,76 +47,77 @@ impl NameLookup {
         })
     }
 
-    /// All ways to find an object, or, if `gone`, to detect that the object no longer exists.
-    fn contenders(budget: Duration, objects: usize, gone: bool) -> anyhow::Result<Vec<Contender>> {
-        let stamp_sum = if gone { 0 } else { (objects * (objects + 1) / 2) as u64 };
-        let this = Self { budget, objects, stamp_sum };
+    /// All ways to find an object, or, if `are_freed`, to detect that the object no longer exists.
+    fn contenders(budget: Duration, objects: usize, are_freed: bool) -> anyhow::Result<Vec<Contender>> {
+        let stamp_sum = if are_freed { 0 } else { (objects * (objects + 1) / 2) as u64 };
+        let scenario = Self { budget, objects, stamp_sum };
         let stamps = || (1..=objects).map(value::<8>);
-        let (ours, pool, general) = (Kind::Ours, Kind::Pool, Kind::General);
+        let (own_kind, pool, general) = (Kind::Ours, Kind::Pool, Kind::General);
         let mut all = vec![];
 
         let mut narrow = HandleTable::<_, u32, 8>::new();
         let names: Vec<_> = stamps().map(|value| narrow.alloc(value)).collect::<Result<_, _>>()?;
-        if gone {
+        if are_freed {
             names.iter().for_each(|name| _ = narrow.free(*name));
         }
         let find = move |name: &_| narrow.get(*name).map_or(0, |value| value[0]);
-        all.push(this.bench_lookup("HandleTable, 24 + 8", ours, names, find));
+        all.push(scenario.bench_lookup("HandleTable, 24 + 8", own_kind, names, find));
 
         let mut table = HandleTable::<_>::new();
         let names: Vec<_> = stamps().map(|value| table.alloc(value)).collect::<Result<_, _>>()?;
-        if gone {
+        if are_freed {
             names.iter().for_each(|name| _ = table.free(*name));
         }
         let find = move |name: &_| table.get(*name).map_or(0, |value| value[0]);
-        all.push(this.bench_lookup("HandleTable, 32 + 32", ours, names, find));
+        all.push(scenario.bench_lookup("HandleTable, 32 + 32", own_kind, names, find));
 
         let mut map = SlotMap::<_>::new();
         let names: Vec<_> = stamps().map(|value| map.alloc(value)).collect::<Result<_, _>>()?;
-        if gone {
+        if are_freed {
             names.iter().for_each(|name| _ = map.free(*name));
         }
         let find = move |name: &_| map.get(*name).map_or(0, |value| value[0]);
-        all.push(this.bench_lookup("SlotMap", ours, names, find));
+        all.push(scenario.bench_lookup("SlotMap", own_kind, names, find));
 
         let cache: HandleCache<Value<8>> =
             ObjectCache::builder("bench-handles").ctor(|| value(0)).build_handles(WrapPolicy::Retire)?;
         let name = |value: Value<8>| cache.alloc_with(|object| *object = value);
         let names: Vec<_> = stamps().map(name).collect::<Result<_, _>>()?;
-        if gone {
+        if are_freed {
             names.iter().for_each(|name| _ = cache.free(*name));
         }
         let find = move |name: &_| cache.get(*name).map_or(0, |value| value[0]);
-        all.push(this.bench_lookup("HandleCache, held", ours, names, find));
+        all.push(scenario.bench_lookup("HandleCache, held", own_kind, names, find));
 
-        let mut theirs = slotmap::SlotMap::new();
-        let names: Vec<_> = stamps().map(|value| theirs.insert(value)).collect();
-        if gone {
-            theirs.clear();
+        let mut slot_map = slotmap::SlotMap::new();
+        let names: Vec<_> = stamps().map(|value| slot_map.insert(value)).collect();
+        if are_freed {
+            slot_map.clear();
         }
-        let find = move |name: &_| theirs.get(*name).map_or(0, |value: &Value<8>| value[0]);
-        all.push(this.bench_lookup("slotmap::SlotMap", pool, names, find));
+        let find = move |name: &_| slot_map.get(*name).map_or(0, |value: &Value<8>| value[0]);
+        all.push(scenario.bench_lookup("slotmap::SlotMap", pool, names, find));
 
         let arcs: Vec<_> = stamps().map(Arc::new).collect();
         let names: Vec<_> = arcs.iter().map(Arc::downgrade).collect();
-        let kept = if gone { vec![] } else { arcs };
+        let kept_arcs = if are_freed { vec![] } else { arcs };
         let find = move |name: &Weak<Value<8>>| {
-            black_box(&kept);
+            black_box(&kept_arcs);
             name.upgrade().map_or(0, |value| value[0])
         };
-        all.push(this.bench_lookup("Weak, upgraded", general, names, find));
-        if gone {
+        all.push(scenario.bench_lookup("Weak, upgraded", general, names, find));
+        if are_freed {
             return Ok(all);
         }
 
         let arcs: Vec<_> = stamps().map(Arc::new).collect();
-        all.push(this.bench_lookup("Arc, cloned", general, arcs, |name| black_box(name.clone())[0]));
+        all.push(scenario.bench_lookup("Arc, cloned", general, arcs, |name| black_box(name.clone())[0]));
         let values: Vec<_> = stamps().collect();
         all.push(
-            this.bench_lookup("index", pool, (0..objects).collect(), move |name: &usize| values[*name][0]),
+            scenario
+                .bench_lookup("index", pool, (0..objects).collect(), move |name: &usize| values[*name][0]),
         );
         let boxes: Vec<_> = stamps().map(Box::new).collect();
-        all.push(this.bench_lookup("Box", pool, boxes, |name| name[0]));
+        all.push(scenario.bench_lookup("Box", pool, boxes, |name| name[0]));
         Ok(all)
     }
 }
@@ -125,7 +126,7 @@ impl NameLookup {
 fn replace<const WORDS: usize>(budget: Duration) -> anyhow::Result<Vec<Contender>> {
     const LIVE: usize = 1000;
     const CHUNK: u64 = 1000;
-    let by = |name, kind, mut replace: Box<dyn FnMut(usize, Value<WORDS>)>| {
+    let contender = |name, kind, mut replace: Box<dyn FnMut(usize, Value<WORDS>)>| {
         let mut random = random();
         Contender::new(name, kind, move || {
             let chunk = || {
@@ -163,10 +164,10 @@ fn replace<const WORDS: usize>(budget: Duration) -> anyhow::Result<Vec<Contender
         boxes[pick] = Some(Box::new(value));
     };
     Ok(vec![
-        by("HandleTable", Kind::Ours, Box::new(in_table)),
-        by("SlotMap", Kind::Ours, Box::new(in_map)),
-        by("PackedArray", Kind::Ours, Box::new(in_array)),
-        by("Box", Kind::General, Box::new(in_boxes)),
+        contender("HandleTable", Kind::Ours, Box::new(in_table)),
+        contender("SlotMap", Kind::Ours, Box::new(in_map)),
+        contender("PackedArray", Kind::Ours, Box::new(in_array)),
+        contender("Box", Kind::General, Box::new(in_boxes)),
     ])
 }
 
@@ -188,21 +189,21 @@ fn visit(budget: Duration, freed: usize) -> anyhow::Result<Vec<Contender>> {
         boxes[stamp] = None;
     }
     let expected = names.iter().map(|(.., stamp)| *stamp as u64).sum::<u64>();
-    let left = names.len() as u64;
-    let by = |name, kind, pass: Box<dyn Fn() -> u64>| {
+    let count = names.len() as u64;
+    let contender = |name, kind, pass: Box<dyn Fn() -> u64>| {
         Contender::new(name, kind, move || {
             assert_eq!(pass(), expected, "{name} visited other objects");
             let pass = || {
                 black_box(pass());
-                left
+                count
             };
             vec![clock::per_operation(budget, || false, pass)]
         })
     };
     Ok(vec![
-        by("HandleTable", Kind::Ours, Box::new(move || table.iter().map(|(_, value)| value[0]).sum())),
-        by("SlotMap", Kind::Ours, Box::new(move || map.as_slice().iter().map(|value| value[0]).sum())),
-        by("Box", Kind::General, Box::new(move || boxes.iter().flatten().map(|value| value[0]).sum())),
+        contender("HandleTable", Kind::Ours, Box::new(move || table.iter().map(|(_, value)| value[0]).sum())),
+        contender("SlotMap", Kind::Ours, Box::new(move || map.as_slice().iter().map(|value| value[0]).sum())),
+        contender("Box", Kind::General, Box::new(move || boxes.iter().flatten().map(|value| value[0]).sum())),
     ])
 }
 

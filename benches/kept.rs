@@ -73,8 +73,8 @@ pub(crate) fn directory() -> PathBuf {
     std::env::var_os("CRITERION_HOME").map_or_else(
         || {
             // The executable is `target/release/deps/all-...`.
-            let own = std::env::current_exe().unwrap_or_default();
-            own.ancestors().nth(3).unwrap_or(Path::new("target")).join("criterion")
+            let executable = std::env::current_exe().unwrap_or_default();
+            executable.ancestors().nth(3).unwrap_or(Path::new("target")).join("criterion")
         },
         PathBuf::from,
     )
@@ -86,12 +86,13 @@ pub(crate) struct Run {
     /// Commit of the tree, with `-dirty` if the tree had changes.
     pub(crate) commit: String,
     /// Rounds, load and machine of the run.
-    pub(crate) how: String,
+    #[serde(rename = "how")]
+    pub(crate) conditions: String,
 }
 
 impl fmt::Display for Run {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "commit {}; {}", self.commit, self.how)
+        write!(f, "commit {}; {}", self.commit, self.conditions)
     }
 }
 
@@ -138,7 +139,7 @@ pub(crate) fn runs(directory: &Path, rows: &[&str], baseline: &str) -> anyhow::R
                 run.to_string()
             }
         };
-        match runs.iter_mut().find(|(other, _)| *other == run) {
+        match runs.iter_mut().find(|(run_name, _)| *run_name == run) {
             Some((_, rows)) => rows.push(row),
             None => runs.push((run, vec![row])),
         }
@@ -161,8 +162,8 @@ pub(crate) fn analyse(
     baselines: &Baselines,
     directory: &Path,
 ) -> anyhow::Result<()> {
-    let enough: Vec<_> = rows.iter().filter(|row| row.samples.len() >= MIN_SAMPLES).collect();
-    for row in &enough {
+    let complete_rows: Vec<_> = rows.iter().filter(|row| row.samples.len() >= MIN_SAMPLES).collect();
+    for row in &complete_rows {
         let mut criterion = Criterion::default()
             .with_measurement(MeasuredValue(row.unit))
             .output_directory(directory)
@@ -185,14 +186,14 @@ pub(crate) fn analyse(
         group.sampling_mode(SamplingMode::Flat);
         // The samples repeat, so that each sample is used once however often criterion warms up.
         let mut samples = row.samples.iter().cycle();
-        let mut next = |iterations: u64| iterations as f64 * samples.next().copied().unwrap_or_default();
-        group.bench_function(id(row), |bencher| bencher.iter_custom(&mut next));
+        let mut next_time = |iterations: u64| iterations as f64 * samples.next().copied().unwrap_or_default();
+        group.bench_function(id(row), |bencher| bencher.iter_custom(&mut next_time));
         group.finish();
     }
-    if enough.is_empty() && !rows.is_empty() {
+    if complete_rows.is_empty() && !rows.is_empty() {
         eprintln!("criterion needs at least {MIN_SAMPLES} rounds, so no baseline was compared or saved");
     }
-    baselines.save_baseline.as_ref().map_or(Ok(()), |name| save_run(&enough, run, name, directory))
+    baselines.save_baseline.as_ref().map_or(Ok(()), |name| save_run(&complete_rows, run, name, directory))
 }
 
 /// Criterion's name of a row within its group. A benchmark without a case has its subject as the case.
@@ -273,18 +274,18 @@ mod tests {
         }
         let folder = tempfile::tempdir().unwrap();
         let baselines = Baselines { save_baseline: Some("a".into()), ..Baselines::default() };
-        let run = Run { commit: "0123abcd".into(), how: "11 rounds".into() };
+        let run = Run { commit: "0123abcd".into(), conditions: "11 rounds".into() };
         analyse(&report.rows, &run, &baselines, folder.path()).unwrap();
         for case in ["bench/case", ""] {
-            let mut taken = saved(folder.path(), ["row", case, "subject"], "a").unwrap();
-            taken.sort_by(f64::total_cmp);
-            let close = taken.iter().zip(&samples).all(|(a, b)| (a - b).abs() < 1e-9);
-            assert!(taken.len() == samples.len() && close, "{taken:?}");
+            let mut kept_baseline = saved(folder.path(), ["row", case, "subject"], "a").unwrap();
+            kept_baseline.sort_by(f64::total_cmp);
+            let close = kept_baseline.iter().zip(&samples).all(|(a, b)| (a - b).abs() < 1e-9);
+            assert!(kept_baseline.len() == samples.len() && close, "{kept_baseline:?}");
         }
         assert!(saved(folder.path(), ["row", "bench/case", "subject"], "b").unwrap().is_empty());
         assert_eq!(runs(folder.path(), &["row"], "a").unwrap(), "`a`: commit 0123abcd; 11 rounds");
-        let two = "`a` (row): commit 0123abcd; 11 rounds\n`a` (other): commit not kept";
-        assert_eq!(runs(folder.path(), &["row", "other"], "a").unwrap(), two);
+        let two_runs = "`a` (row): commit 0123abcd; 11 rounds\n`a` (other): commit not kept";
+        assert_eq!(runs(folder.path(), &["row", "other"], "a").unwrap(), two_runs);
         let cases = saved_cases(folder.path(), "row", "a").unwrap();
         assert_eq!(cases, [("bench/case".into(), "subject".into())]);
     }

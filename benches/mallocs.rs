@@ -196,7 +196,7 @@ loaded! {
 }
 
 /// Names of peers whose libraries are not installed.
-pub(crate) fn missing() -> impl Iterator<Item = &'static str> {
+pub(crate) fn missing_libraries() -> impl Iterator<Item = &'static str> {
     let all = [
         (MiMalloc2::NAME, MiMalloc2::available()),
         (GPerfTools::NAME, GPerfTools::available()),

@@ -25,7 +25,7 @@ pub fn unit(program: &str, column: &str) -> &'static str {
 }
 
 /// Splits the name of a case into the program and the column.
-pub(crate) fn split(case: &str) -> Option<(&str, &str)> {
+pub(crate) fn split_case(case: &str) -> Option<(&str, &str)> {
     case.rsplit_once(", ")
 }
 
@@ -41,7 +41,7 @@ pub(crate) fn saved(directory: &Path, baseline: &str) -> anyhow::Result<Option<R
     let mut report = Report::new(kept::runs(directory, &[ROW], baseline)?, Vec::new());
     for of_case in cases.chunk_by(|a, b| a.0 == b.0) {
         let case = &of_case[0].0;
-        let Some((program, column)) = split(case) else { continue };
+        let Some((program, column)) = split_case(case) else { continue };
         let column = Column::lower("", unit(program, column)).counts_in(case);
         let mut subjects = Vec::new();
         for (_, subject) in of_case {
@@ -84,23 +84,23 @@ struct ColumnMeans {
 impl ColumnMeans {
     /// Means of the given rows; `None` if no peer has every case.
     fn from_rows(rows: &[&Row]) -> Option<Self> {
-        let distinct = |name: fn(&Row) -> &String| {
+        let distinct_names = |name: fn(&Row) -> &String| {
             let mut names: Vec<_> = rows.iter().map(|row| name(row).clone()).collect();
             names.sort_unstable();
             names.dedup();
             names
         };
-        let (cases, subjects) = (distinct(|row| &row.case).len(), distinct(|row| &row.subject));
+        let (cases, subjects) = (distinct_names(|row| &row.case).len(), distinct_names(|row| &row.subject));
         let (mut means, mut incomplete, mut best_peer) = (Vec::new(), Vec::new(), f64::INFINITY);
         for subject in subjects {
-            let own = || rows.iter().filter(|row| row.subject == subject);
-            let logarithms: Vec<_> = own().filter_map(|row| Some(row.ratio?.ln())).collect();
+            let own_rows = || rows.iter().filter(|row| row.subject == subject);
+            let logarithms: Vec<_> = own_rows().filter_map(|row| Some(row.ratio?.ln())).collect();
             if logarithms.len() < cases {
                 incomplete.push(subject);
                 continue;
             }
             let mean = (logarithms.iter().sum::<f64>() / cases as f64).exp();
-            if own().all(|row| row.kind == Kind::General) {
+            if own_rows().all(|row| row.kind == Kind::General) {
                 best_peer = best_peer.min(mean);
             }
             means.push((subject, mean));
@@ -112,9 +112,9 @@ impl ColumnMeans {
 
 impl fmt::Display for ColumnMeans {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let shown = |(name, mean): &(String, f64)| format!("{name} {:.3}", mean / self.best_peer);
-        let shown: Vec<_> = self.means.iter().map(shown).collect();
-        write!(f, "{} ({} cases)", shown.join(", "), self.cases)?;
+        let column_text = |(name, mean): &(String, f64)| format!("{name} {:.3}", mean / self.best_peer);
+        let column_text: Vec<_> = self.means.iter().map(column_text).collect();
+        write!(f, "{} ({} cases)", column_text.join(", "), self.cases)?;
         if !self.incomplete.is_empty() {
             write!(f, "; not in every case: {}", self.incomplete.join(", "))?;
         }

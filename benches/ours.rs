@@ -7,7 +7,7 @@ mod classic;
 
 use crate::mallocs::{Malloc, OneSize, layout};
 use crate::rounds::Contender;
-use crate::subject::{Bytes, Kind, Raw, Subject, ThreadAccess, Work, hide};
+use crate::subject::{Bytes, Kind, Raw, Subject, ThreadAccess, Work, opaque_pointer};
 pub use classic::Classic;
 use std::alloc::GlobalAlloc;
 use std::fmt;
@@ -19,11 +19,11 @@ pub use uslab_magazine::sync;
 /// All contenders of this project, for objects of `WORDS` words.
 pub(crate) fn contenders<const WORDS: usize>(work: &impl Work) -> impl Iterator<Item = Contender> {
     let all = [
-        Contender::of::<Kmem<WORDS>>(work),
-        Contender::of::<Typed<WORDS>>(work),
-        Contender::of::<OneSize<Global, WORDS>>(work),
-        Contender::of::<OneSize<Kmalloc, WORDS>>(work),
-        Contender::of::<Classic<WORDS>>(work),
+        Contender::of_subject::<Kmem<WORDS>>(work),
+        Contender::of_subject::<Typed<WORDS>>(work),
+        Contender::of_subject::<OneSize<Global, WORDS>>(work),
+        Contender::of_subject::<OneSize<Kmalloc, WORDS>>(work),
+        Contender::of_subject::<Classic<WORDS>>(work),
     ];
     all.into_iter().flatten()
 }
@@ -135,7 +135,7 @@ impl<'s, const WORDS: usize> ThreadAccess for TypedAccess<'s, WORDS> {
     fn alloc(&mut self, stamp: u64) -> Self::Object {
         let mut object = self.0.alloc().expect("an allocation must succeed");
         object[0].write(stamp);
-        hide(NonNull::from_mut(&mut *object));
+        opaque_pointer(NonNull::from_mut(&mut *object));
         object
     }
     fn stamp(&self, object: &Self::Object) -> u64 {

@@ -9,7 +9,7 @@ use std::ptr::NonNull;
 use std::sync::{Arc, Barrier};
 use std::time::Duration;
 use uslab::ObjectCache;
-use uslab_benches::subject::{Checked, ThreadAccess, hide};
+use uslab_benches::subject::{Checked, ThreadAccess, opaque_pointer};
 use uslab_benches::{Bench, Column, Contender, Kind, clock, work};
 
 type Object = [u64; 8];
@@ -23,7 +23,7 @@ impl<A: Fn() -> O, O: DerefMut<Target = Object> + Send> ThreadAccess for FreedOn
     fn alloc(&mut self, stamp: u64) -> O {
         let mut object = (self.0)();
         object[0] = stamp;
-        hide(NonNull::from_mut(&mut *object));
+        opaque_pointer(NonNull::from_mut(&mut *object));
         object
     }
     fn stamp(&self, object: &O) -> u64 {
@@ -37,7 +37,7 @@ impl<A: Fn() -> O, O: DerefMut<Target = Object> + Send> ThreadAccess for FreedOn
 
 /// Free objects in a locked `Vec`, as a program might write by hand.
 #[derive(Default)]
-#[allow(clippy::vec_box, reason = "what is handed out is a box, and stays one")]
+#[allow(clippy::vec_box, reason = "allocations return a box, which stays a box")]
 struct Pool(Mutex<Vec<Box<Object>>>);
 
 /// An object of a [`Pool`], which keeps the pool alive.
@@ -72,7 +72,7 @@ impl Drop for Pooled {
 }
 
 /// CPU nanoseconds of a hot pair: in one thread, and in each of two threads at the same time.
-fn measured<O: DerefMut<Target = Object> + Send>(
+fn measure<O: DerefMut<Target = Object> + Send>(
     alloc: impl Fn() -> O + Clone + Send + 'static,
     budget: Duration,
 ) -> impl FnMut() -> Vec<f64> + 'static {
@@ -80,19 +80,19 @@ fn measured<O: DerefMut<Target = Object> + Send>(
         let mut local = FreedOnOwnerDrop(alloc, PhantomData);
         let mut checked = Checked::new(&mut local);
         work::pairs(&mut checked, 10_000);
-        assert_eq!(checked.written, checked.read, "objects did not keep their stamps");
+        assert_eq!(checked.written_sum, checked.read_sum, "the objects must keep their stamps");
         start.into_iter().for_each(|start| _ = start.wait());
         clock::per_operation(budget, || false, || work::pairs(&mut local, 20_000))
     };
     move || {
-        let alone = pairs(None, alloc.clone());
+        let alone_ns = pairs(None, alloc.clone());
         let start = &Barrier::new(2);
-        let both: f64 = std::thread::scope(|scope| {
+        let both_ns: f64 = std::thread::scope(|scope| {
             let threads =
                 [alloc.clone(), alloc.clone()].map(|alloc| scope.spawn(move || pairs(Some(start), alloc)));
             threads.into_iter().map(|thread| thread.join().expect("the thread must not panic")).sum()
         });
-        vec![alone, both / 2.0]
+        vec![alone_ns, both_ns / 2.0]
     }
 }
 
@@ -107,15 +107,15 @@ fn main() -> anyhow::Result<()> {
         Contender::new(
             "alloc",
             Kind::Ours,
-            measured(|| cache.alloc().expect("an allocation must succeed"), budget),
+            measure(|| cache.alloc().expect("an allocation must succeed"), budget),
         ),
         Contender::new(
             "alloc_owned",
             Kind::Ours,
-            measured(|| cache.alloc_owned().expect("an allocation must succeed"), budget),
+            measure(|| cache.alloc_owned().expect("an allocation must succeed"), budget),
         ),
-        Contender::new("Box", Kind::General, measured(Box::<Object>::default, budget)),
-        Contender::new("Arc pool", Kind::Pool, measured(move || Pooled::new(&pool), budget)),
+        Contender::new("Box", Kind::General, measure(Box::<Object>::default, budget)),
+        Contender::new("Arc pool", Kind::Pool, measure(move || Pooled::new(&pool), budget)),
     ];
     bench.group("", [Column::lower("one thread", "ns"), Column::lower("two threads", "ns")], contenders);
     bench.run()

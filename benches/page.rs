@@ -27,15 +27,16 @@ pub(crate) const PRELOADED: &str = " preloaded";
 
 impl Page<'_> {
     /// Writes a line for each row, with the ratios of each subject.
-    fn wins_and_losses(&self, preloaded: bool, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let here = |row: &str| row.ends_with(PRELOADED) == preloaded;
-        let places: Vec<_> = places(self.runs).into_iter().filter(|place| here(place.name)).collect();
-        let won = places.iter().filter(|place| place.ratio < 1.0).count();
-        writeln!(f, "Won: {won} of {}.\n", places.len())?;
+    fn wins_and_losses(&self, preloaded_text: bool, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let is_in_section = |row: &str| row.ends_with(PRELOADED) == preloaded_text;
+        let places: Vec<_> =
+            places(self.runs).into_iter().filter(|place| is_in_section(place.name)).collect();
+        let wins = places.iter().filter(|place| place.ratio < 1.0).count();
+        writeln!(f, "Won: {wins} of {}.\n", places.len())?;
         let measured = places.iter().map(|place| (place.name, place.worst.subject.as_str()));
         let expected = self.expected.iter().map(|(row, subject)| (row.as_str(), subject.as_str()));
         let (mut rows, mut subjects) = (Vec::new(), Vec::new());
-        for (row, subject) in measured.chain(expected).filter(|(row, _)| here(row)) {
+        for (row, subject) in measured.chain(expected).filter(|(row, _)| is_in_section(row)) {
             if !rows.contains(&row) {
                 rows.push(row);
             }
@@ -62,12 +63,17 @@ impl Page<'_> {
         if !last.rows.iter().any(|measured| measured.row == row) {
             return writeln!(f, "**{row}**: not measured.\n");
         }
-        let what = last.names.iter().find(|(name, _)| name == row).map_or("", |(_, what)| what);
-        last.table(row, what, f)?;
-        let without: Vec<_> =
-            last.unmeasured.iter().filter(|(of, _)| of == row).map(|(_, case)| case.as_str()).collect();
-        if !without.is_empty() {
-            writeln!(f, "Not measured: {}.\n", without.join("; "))?;
+        let description =
+            last.names.iter().find(|(name, _)| name == row).map_or("", |(_, description)| description);
+        last.table(row, description, f)?;
+        let absent: Vec<_> = last
+            .unmeasured
+            .iter()
+            .filter(|(row_name, _)| row_name == row)
+            .map(|(_, case)| case.as_str())
+            .collect();
+        if !absent.is_empty() {
+            writeln!(f, "Not measured: {}.\n", absent.join("; "))?;
         }
         Ok(())
     }
@@ -78,8 +84,11 @@ impl Page<'_> {
             return writeln!(f, "Not measured.\n");
         };
         let places = places(self.programs);
-        let mut programs: Vec<_> =
-            places.iter().filter_map(|place| means::split(place.name)).map(|(program, _)| program).collect();
+        let mut programs: Vec<_> = places
+            .iter()
+            .filter_map(|place| means::split_case(place.name))
+            .map(|(program, _)| program)
+            .collect();
         programs.sort_unstable();
         programs.dedup();
         writeln!(
@@ -101,8 +110,8 @@ impl Page<'_> {
             writeln!(f)?;
         }
         writeln!(f)?;
-        let means = means::means(last);
-        let mut lines = means.lines();
+        let means_text = means::means(last);
+        let mut lines = means_text.lines();
         writeln!(f, "Of the last run, {}:\n", lines.next().unwrap_or_default())?;
         lines.try_for_each(|line| writeln!(f, "- {line}"))?;
         writeln!(f)
@@ -115,13 +124,13 @@ impl fmt::Display for Page<'_> {
         writeln!(f, "This command wrote this page. `benches/README.md` defines rows, subjects and peers.\n")?;
         writeln!(f, "```console\n$ {}\n```\n", self.command)?;
         writeln!(f, "The runs:\n")?;
-        for line in self.runs.iter().flat_map(|run| run.how.lines()) {
+        for line in self.runs.iter().flat_map(|run| run.conditions.lines()) {
             writeln!(f, "- {line}")?;
         }
-        for line in self.programs.iter().flat_map(|run| run.how.lines()) {
+        for line in self.programs.iter().flat_map(|run| run.conditions.lines()) {
             writeln!(f, "- programs, {line}")?;
         }
-        writeln!(f, "\n## What is won, what is lost\n")?;
+        writeln!(f, "\n## Wins and losses\n")?;
         writeln!(
             f,
             "Ratios to the best peer in the worst case of the row, of the run with the middle ratio, and the lowest and the highest of all runs; below 1 the row is won. `disturbed` compares with the subject's quiet run, `scaling` with the median peer. `-` was not measured, or is not for the subject. The command without `--page` also prints the worst cases.\n"
@@ -146,28 +155,28 @@ mod tests {
     use crate::report::Column;
     use crate::subject::Kind;
 
-    fn run(name: &str, ours: f64) -> Report {
+    fn run(name: &str, own_time: f64) -> Report {
         let names =
             ["hot", "hot preloaded", "crowd preloaded"].map(|row| (row.to_owned(), format!("what {row} is")));
         let mut report = Report::new(format!("`{name}`: commit {name}; 11 rounds"), names.into());
         let column = Column::lower("", "ns");
-        let mut add = |row: &str, case: &str, of: &[(&'static str, Kind, f64)]| {
-            let samples = of.iter().map(|(subject, kind, value)| (*subject, *kind, vec![*value]));
+        let mut add = |row: &str, case: &str, results: &[(&'static str, Kind, f64)]| {
+            let samples = results.iter().map(|(subject, kind, value)| (*subject, *kind, vec![*value]));
             report.add(row, case, &column, samples);
         };
-        add("hot", "64 B", &[("uslab", Kind::Ours, ours), ("peer", Kind::General, 10.0)]);
+        add("hot", "64 B", &[("uslab", Kind::Ours, own_time), ("peer", Kind::General, 10.0)]);
         add("hot preloaded", "64 B", &[("libuslab", Kind::Ours, 12.0), ("peer", Kind::General, 10.0)]);
         add("crowd preloaded", "4 threads", &[("libuslab", Kind::Ours, 5.0), ("peer", Kind::General, 10.0)]);
         add("crowd preloaded", "64 threads", &[]);
         report
     }
 
-    fn programs(ours: f64) -> Report {
+    fn programs(own_time: f64) -> Report {
         let mut report = Report::new("`a`: commit a; 6 rounds".into(), Vec::new());
         for case in ["bench/cfrac, time", "bench/cfrac, peak"] {
             let column = Column::lower("", "ns").counts_in(case);
-            let of = [("uslab", Kind::Ours, vec![ours]), ("peer", Kind::General, vec![2.0])];
-            report.add(means::ROW, case, &column, of.into_iter());
+            let results = [("uslab", Kind::Ours, vec![own_time]), ("peer", Kind::General, vec![2.0])];
+            report.add(means::ROW, case, &column, results.into_iter());
         }
         report
     }
@@ -180,7 +189,7 @@ mod tests {
         let programs = [programs(1.0), programs(3.0), programs(1.5)];
         let page = Page { command: "cargo bench".into(), runs: &runs, expected, programs: &programs };
         let page = page.to_string();
-        let (called, preloaded) = page.split_once("preloaded peers:").unwrap();
+        let (linked_text, preloaded_text) = page.split_once("preloaded peers:").unwrap();
         for line in [
             "$ cargo bench",
             "- `b`: commit b; 11 rounds",
@@ -190,7 +199,7 @@ mod tests {
             "| hot | 0.80 (0.70 to 0.90) |",
             "| tails | - |",
         ] {
-            assert!(called.lines().any(|other| other == line), "expected {line} in\n{page}");
+            assert!(linked_text.lines().any(|other| other == line), "expected {line} in\n{page}");
         }
         for line in [
             "Won: 1 of 2.",
@@ -203,9 +212,9 @@ mod tests {
             "| bench/cfrac | 0.75 (0.50 to 1.50) | not measured | 0.75 (0.50 to 1.50) |",
             "- benchmark programs, time: uslab 0.750, peer 1.000 (1 cases)",
         ] {
-            assert!(preloaded.lines().any(|other| other == line), "expected {line} in\n{page}");
+            assert!(preloaded_text.lines().any(|other| other == line), "expected {line} in\n{page}");
         }
-        assert!(!called.contains("| hot preloaded") && !preloaded.contains("| hot |"));
+        assert!(!linked_text.contains("| hot preloaded") && !preloaded_text.contains("| hot |"));
     }
 
     #[test]

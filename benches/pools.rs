@@ -2,7 +2,7 @@
 
 use crate::subject::Raw;
 #[cfg(feature = "peers")]
-use crate::subject::{Bytes, hide, stamped};
+use crate::subject::{Bytes, opaque_pointer, stamped};
 use crate::subject::{Kind, Subject, ThreadAccess, hide_index};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::RefCell;
@@ -246,7 +246,7 @@ impl<'s, const WORDS: usize> ThreadAccess for &'s object_pool::Pool<Box<Bytes<WO
     fn alloc(&mut self, stamp: u64) -> Self::Object {
         let mut object = self.pull(|| Box::new([MaybeUninit::uninit(); WORDS]));
         object[0].write(stamp);
-        hide(NonNull::from_mut(&mut **object));
+        opaque_pointer(NonNull::from_mut(&mut **object));
         object
     }
     fn stamp(&self, object: &Self::Object) -> u64 {
@@ -292,7 +292,7 @@ impl<'s, const WORDS: usize> ThreadAccess for &'s lockfree_object_pool::LinearOb
     fn alloc(&mut self, stamp: u64) -> Self::Object {
         let mut object = self.pull();
         object[0].write(stamp);
-        hide(NonNull::from_mut(&mut *object));
+        opaque_pointer(NonNull::from_mut(&mut *object));
         object
     }
     fn stamp(&self, object: &Self::Object) -> u64 {
@@ -331,7 +331,7 @@ impl<const WORDS: usize> ThreadAccess for &crossbeam_queue::ArrayQueue<Box<Bytes
     fn alloc(&mut self, stamp: u64) -> Self::Object {
         let mut object = self.pop().unwrap_or_else(|| Box::new([MaybeUninit::uninit(); WORDS]));
         object[0].write(stamp);
-        hide(NonNull::from_mut(&mut *object));
+        opaque_pointer(NonNull::from_mut(&mut *object));
         object
     }
     fn stamp(&self, object: &Self::Object) -> u64 {

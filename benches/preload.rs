@@ -27,17 +27,19 @@ const PEERS: [(&str, &str); 6] = [
 
 /// Files that may be a peer's library, for the dynamic linker. A built library comes first, because it is newer.
 pub(crate) fn files(peer: &str) -> impl Iterator<Item = PathBuf> {
-    let built = target().join(format!("peers/lib{peer}.so"));
+    let built_library = target().join(format!("peers/lib{peer}.so"));
     let installed = PEERS.iter().find(|(name, _)| *name == peer).map(|(_, file)| PathBuf::from(file));
-    [Some(built), installed].into_iter().flatten()
+    [Some(built_library), installed].into_iter().flatten()
 }
 
 /// The C library's malloc and its peers. Missing peers are named on standard error.
 pub fn peers() -> Vec<Preload> {
-    let known = Command::new("ldconfig").arg("-p").output().map(|output| output.stdout).unwrap_or_default();
-    let known = String::from_utf8_lossy(&known);
-    let installed =
-        |file: &Path| known.lines().any(|line| line.split_whitespace().next().map(Path::new) == Some(file));
+    let linker_cache =
+        Command::new("ldconfig").arg("-p").output().map(|output| output.stdout).unwrap_or_default();
+    let linker_cache = String::from_utf8_lossy(&linker_cache);
+    let installed = |file: &Path| {
+        linker_cache.lines().any(|line| line.split_whitespace().next().map(Path::new) == Some(file))
+    };
     let mut all = vec![Preload { name: "system".into(), kind: Kind::General, library: None }];
     for (name, _) in PEERS {
         let library = files(name).find(|file| file.is_file() || installed(file));

@@ -75,7 +75,7 @@ fn pairs(operations: u64) {
 }
 /// Replaces random blocks with blocks of random sizes from 16 to 4,000 bytes.
 fn mixed(operations: u64) {
-    let mut held = vec![null_mut(); HELD_BLOCKS];
+    let mut blocks = vec![null_mut(); HELD_BLOCKS];
     let mut random = 0x9e37_79b9_7f4a_7c15_u64;
     for _ in 0..operations {
         // The generator is xorshift64 (Marsaglia, 2003).
@@ -85,26 +85,26 @@ fn mixed(operations: u64) {
         let place = (random >> 32) as usize % HELD_BLOCKS;
         let memory = malloc(16 + (random as u32 % 3985) as usize);
         // SAFETY: the pointer is null, or was allocated by an earlier iteration, which stored it here.
-        unsafe { free(std::mem::replace(&mut held[place], memory)) };
+        unsafe { free(std::mem::replace(&mut blocks[place], memory)) };
     }
     // SAFETY: each pointer is null, or was allocated above and is not freed yet.
-    held.into_iter().for_each(|memory| unsafe { free(memory) });
+    blocks.into_iter().for_each(|memory| unsafe { free(memory) });
 }
 
 /// Runs a program, and prints nanoseconds of CPU time per operation and the largest resident set in KiB.
-fn serve(asked: &str) -> anyhow::Result<()> {
-    let (name, operations) = asked.rsplit_once(' ').context("expected a name and a number")?;
+fn run_program(requested_program: &str) -> anyhow::Result<()> {
+    let (name, operations) = requested_program.rsplit_once(' ').context("expected a name and a number")?;
     let (program, operations): (fn(u64), u64) =
         (if name == "in turn" { pairs } else { mixed }, operations.parse()?);
     program(operations / 10);
     let clock = nix::time::ClockId::CLOCK_PROCESS_CPUTIME_ID;
     let before = clock.now()?;
     program(operations);
-    let spent = std::time::Duration::from(clock.now()? - before);
+    let elapsed = std::time::Duration::from(clock.now()? - before);
     let status = std::fs::read_to_string("/proc/self/status")?;
     let peak =
         status.lines().find_map(|line| line.strip_prefix("VmHWM:")?.strip_suffix("kB")).context("VmHWM")?;
-    println!("{} {}", spent.as_nanos() as f64 / operations as f64, peak.trim().parse::<u64>()?);
+    println!("{} {}", elapsed.as_nanos() as f64 / operations as f64, peak.trim().parse::<u64>()?);
     Ok(())
 }
 
@@ -127,27 +127,28 @@ fn round(
 }
 
 fn main() -> anyhow::Result<()> {
-    if let Some(asked) = std::env::var_os(PROGRAM) {
-        return serve(&asked.to_string_lossy());
+    if let Some(requested_program) = std::env::var_os(PROGRAM) {
+        return run_program(&requested_program.to_string_lossy());
     }
     let mut bench = Bench::start(
         "prices",
         "CPU ns for a malloc and its free under each option, and the largest resident set",
     );
-    let ours = uslab_tests::libuslab();
+    let own_library = uslab_tests::libuslab();
     let mut subjects = vec![("the C library's".to_owned(), Kind::General, None, "")];
-    subjects.extend(OPTIONS.map(|options| (options.to_owned(), Kind::Ours, Some(ours.clone()), options)));
+    subjects
+        .extend(OPTIONS.map(|options| (options.to_owned(), Kind::Ours, Some(own_library.clone()), options)));
     for (name, places) in HARDENED {
         match places.iter().map(PathBuf::from).find(|place| place.is_file()) {
             Some(library) => subjects.push((name.to_owned(), Kind::General, Some(library), "")),
             None => eprintln!("prices: skipped {name}: none of {places:?} exists"),
         }
     }
-    for (program, full, what) in [
+    for (program, full_count, description) in [
         ("in turn", 2_000_000, "100 bytes, in turn"),
         ("mixed", 500_000, "random sizes of 16 to 4,000 bytes at 2,000 random places"),
     ] {
-        let operations = bench.scale(full);
+        let operations = bench.scale(full_count);
         let contenders = subjects.iter().cloned().map(|(name, kind, library, options)| {
             let round = move || {
                 round(program, operations, library.as_deref(), options).unwrap_or_else(|error| {
@@ -157,7 +158,7 @@ fn main() -> anyhow::Result<()> {
             };
             Contender::new(name, kind, round)
         });
-        bench.row(program, what);
+        bench.row(program, description);
         bench.group(
             program,
             [Column::lower("CPU time", "ns"), Column::lower("peak", "KiB")],

@@ -26,14 +26,14 @@ fn whole_trace(c: &mut Criterion) {
     group.bench_function("read", |b| {
         b.iter(|| Recording::open(&path).expect("the bundled trace must be readable"))
     });
-    let whole = |options: &Options| {
+    let replay_all = |options: &Options| {
         let report =
             replay::run(Some(&path), options, &Progress::new()).expect("the bundled trace must be readable");
         assert_eq!((report.events_total, report.conservation.violated), (EVENTS, 0));
     };
-    group.bench_function("read_and_replay", |b| b.iter(|| whole(&Options::default())));
-    let off = Options { magazines: uslab::Magazines::Off, ..Options::default() };
-    group.bench_function("read_and_replay/without_magazines", |b| b.iter(|| whole(&off)));
+    group.bench_function("read_and_replay", |b| b.iter(|| replay_all(&Options::default())));
+    let without_magazines = Options { magazines: uslab::Magazines::Off, ..Options::default() };
+    group.bench_function("read_and_replay/without_magazines", |b| b.iter(|| replay_all(&without_magazines)));
 
     let stream = replay::read_stream(Some(&path), &Options::default(), &Progress::new());
     let stream = stream.expect("the bundled trace must be readable");

@@ -85,8 +85,8 @@ impl Column {
     /// Row of the last table in which the column counts, if any. `row` is the row of the group; its name already shows
     /// if a malloc is preloaded.
     pub(crate) fn standing(&self, row: &str) -> Option<String> {
-        let named = |name: &String| format!("{name}{}", if self.preloaded { PRELOADED } else { "" });
-        self.counts.then(|| self.row.as_ref().map_or_else(|| row.to_owned(), named))
+        let display_name = |name: &String| format!("{name}{}", if self.preloaded { PRELOADED } else { "" });
+        self.counts.then(|| self.row.as_ref().map_or_else(|| row.to_owned(), display_name))
     }
 }
 
@@ -121,7 +121,7 @@ pub struct Row {
 #[derive(Clone, Debug)]
 pub struct Report {
     /// Commit, rounds, load and machine of the run.
-    pub(crate) how: String,
+    pub(crate) conditions: String,
     /// Names and descriptions of the rows.
     pub(crate) names: Vec<(String, String)>,
     /// Rows and cases for which no subject has a value.
@@ -151,10 +151,10 @@ pub(crate) fn machine() -> String {
 
 /// Quantile `share` of `sorted`, interpolated linearly.
 fn quantile(sorted: &[f64], share: f64) -> f64 {
-    let at = share * (sorted.len() - 1) as f64;
-    let (low, part) = (at as usize, at.fract());
-    let high = (low + 1).min(sorted.len() - 1);
-    sorted[low] + (sorted[high] - sorted[low]) * part
+    let position = share * (sorted.len() - 1) as f64;
+    let (lower_index, part) = (position as usize, position.fract());
+    let upper_index = (lower_index + 1).min(sorted.len() - 1);
+    sorted[lower_index] + (sorted[upper_index] - sorted[lower_index]) * part
 }
 
 fn median(mut values: Vec<f64>) -> Option<f64> {
@@ -163,8 +163,8 @@ fn median(mut values: Vec<f64>) -> Option<f64> {
 }
 
 impl Report {
-    pub(crate) fn new(how: String, names: Vec<(String, String)>) -> Self {
-        Self { how, names, rows: Vec::new(), unmeasured: Vec::new() }
+    pub(crate) fn new(conditions: String, names: Vec<(String, String)>) -> Self {
+        Self { conditions, names, rows: Vec::new(), unmeasured: Vec::new() }
     }
 
     /// Adds a column of a group with the rounds of all contenders. A contender without rounds gets no row.
@@ -175,9 +175,9 @@ impl Report {
         column: &Column,
         contenders: impl Iterator<Item = (&'a str, Kind, Vec<f64>)>,
     ) {
-        let of = |(subject, kind, samples): (&str, Kind, Vec<f64>)| {
-            let mut sorted = samples.clone();
-            sorted.sort_by(f64::total_cmp);
+        let row_of = |(subject, kind, samples): (&str, Kind, Vec<f64>)| {
+            let mut sorted_samples = samples.clone();
+            sorted_samples.sort_by(f64::total_cmp);
             Row {
                 row: row.into(),
                 case: column.case(case),
@@ -185,14 +185,14 @@ impl Report {
                 better: column.better,
                 subject: subject.into(),
                 kind,
-                median: quantile(&sorted, 0.5),
-                quartiles: [0.25, 0.75].map(|share| quantile(&sorted, share)),
+                median: quantile(&sorted_samples, 0.5),
+                quartiles: [0.25, 0.75].map(|share| quantile(&sorted_samples, share)),
                 ratio: None,
                 samples,
                 standing: column.standing(row),
             }
         };
-        let mut rows: Vec<Row> = contenders.filter(|(.., samples)| !samples.is_empty()).map(of).collect();
+        let mut rows: Vec<Row> = contenders.filter(|(.., samples)| !samples.is_empty()).map(row_of).collect();
         if column.subtract_floor {
             match rows.iter().find(|row| row.kind == Kind::Floor).map(|row| row.median) {
                 // Without the floor, the values would have another meaning.
@@ -225,7 +225,7 @@ impl Report {
 
     /// Formats one row as Markdown: a line for each subject, and a column for each case, with the median and the ratio in a
     /// cell.
-    pub(crate) fn table(&self, name: &str, what: &str, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    pub(crate) fn table(&self, name: &str, description: &str, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let rows = || self.rows.iter().filter(|row| row.row == name);
         let (mut cases, mut subjects) = (Vec::new(), Vec::new());
         for row in rows() {
@@ -239,7 +239,7 @@ impl Report {
         if cases.is_empty() {
             return Ok(());
         }
-        write!(f, "**{name}**: {what}\n\n| subject |")?;
+        write!(f, "**{name}**: {description}\n\n| subject |")?;
         for (case, unit) in &cases {
             write!(f, " {} |", format!("{case} {unit}").trim())?;
         }
@@ -266,12 +266,12 @@ impl Report {
         let spread = |row: &Row| (row.quartiles[1] - row.quartiles[0]) / row.median;
         let mut spreads: Vec<_> = rows().filter(|row| row.median > 0.0).map(spread).collect();
         spreads.sort_by(f64::total_cmp);
-        if let Some(widest) = spreads.last() {
+        if let Some(widest_spread) = spreads.last() {
             writeln!(
                 f,
                 "\nDistance of the quartiles: {:.0} % of the median in the middle cell, {:.0} % in the widest.",
                 spreads[spreads.len() / 2] * 100.0,
-                widest * 100.0
+                widest_spread * 100.0
             )?;
         }
         writeln!(f)
@@ -280,8 +280,8 @@ impl Report {
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "\n{}\n", self.how)?;
-        self.names.iter().try_for_each(|(name, what)| self.table(name, what, f))
+        writeln!(f, "\n{}\n", self.conditions)?;
+        self.names.iter().try_for_each(|(name, description)| self.table(name, description, f))
     }
 }
 
@@ -368,11 +368,11 @@ pub(crate) fn places(runs: &[Report]) -> Vec<SubjectInRow<'_>> {
     let mut all: Vec<Vec<(WorstCase<'_>, &Report)>> = Vec::new();
     for run in runs {
         for standing in run.standings() {
-            let same = |runs: &&mut Vec<(WorstCase<'_>, &Report)>| {
-                let other = &runs[0].0;
-                other.name == standing.name && other.worst.subject == standing.worst.subject
+            let same_case = |runs: &&mut Vec<(WorstCase<'_>, &Report)>| {
+                let other_case = &runs[0].0;
+                other_case.name == standing.name && other_case.worst.subject == standing.worst.subject
             };
-            match all.iter_mut().find(same) {
+            match all.iter_mut().find(same_case) {
                 Some(runs) => runs.push((standing, run)),
                 None => all.push(vec![(standing, run)]),
             }
@@ -437,14 +437,15 @@ mod tests {
             ("silent", Kind::General, vec![]),
         ];
         let rows = report([("case", Column::lower("", "ns"), contenders)]).rows;
-        let shown: Vec<_> = rows.iter().map(|row| (row.subject.as_str(), row.median, row.ratio)).collect();
+        let row_values: Vec<_> =
+            rows.iter().map(|row| (row.subject.as_str(), row.median, row.ratio)).collect();
         let expected = [
             ("pool", 1.0, Some(0.25)),
             ("ours", 2.0, Some(0.5)),
             ("good", 4.0, Some(1.0)),
             ("bad", 8.0, Some(2.0)),
         ];
-        assert_eq!(shown, expected);
+        assert_eq!(row_values, expected);
         assert_eq!(rows[1].quartiles, [1.5, 2.5]);
     }
 
@@ -454,24 +455,24 @@ mod tests {
             (name, if name == "ours" { Kind::Ours } else { Kind::General }, vec![value])
         });
         let rows = report([("", Column::higher("scaling", ""), contenders.into())]).rows;
-        let ours = rows.iter().find(|row| row.subject == "ours").unwrap();
-        assert_eq!((ours.case.as_str(), ours.ratio), ("scaling", Some(1.8 / 1.9)));
+        let own_row = rows.iter().find(|row| row.subject == "ours").unwrap();
+        assert_eq!((own_row.case.as_str(), own_row.ratio), ("scaling", Some(1.8 / 1.9)));
         assert_eq!(rows[0].subject, "a");
     }
 
     #[test]
     fn benchmark_rows_are_sorted_by_their_worst_ratio() {
-        let run = |ours: f64| {
-            let case = |ours, peer| {
+        let run = |own_time: f64| {
+            let case = |own_time, peer| {
                 vec![
-                    ("ours", Kind::Ours, vec![ours]),
-                    ("ours@abc", Kind::Before, vec![2.0 * ours]),
+                    ("ours", Kind::Ours, vec![own_time]),
+                    ("ours@abc", Kind::Before, vec![2.0 * own_time]),
                     ("peer", Kind::General, vec![peer]),
                 ]
             };
             report([
                 ("a", Column::lower("", "ns"), case(1.0, 2.0)),
-                ("b", Column::lower("", "ns"), case(ours, 10.0)),
+                ("b", Column::lower("", "ns"), case(own_time, 10.0)),
                 ("c", Column::lower("", "ns").counts_in("other"), case(12.0, 10.0)),
                 ("d", Column::lower("", "ns").shown_only(), case(90.0, 10.0)),
             ])

@@ -11,7 +11,7 @@ use std::io::Read;
 /// # Panics
 /// Panics if the kernel has no `smaps_rollup` (added in Linux 4.14).
 pub fn resident() -> f64 {
-    read("/proc/self/smaps_rollup")
+    read_rollup("/proc/self/smaps_rollup")
 }
 
 /// Resident bytes of another process, which must exist.
@@ -19,13 +19,16 @@ pub fn resident() -> f64 {
 /// # Panics
 /// Panics as [`resident`] does, or if the process does not exist.
 pub fn resident_of(process: u32) -> f64 {
-    read(&format!("/proc/{process}/smaps_rollup"))
+    read_rollup(&format!("/proc/{process}/smaps_rollup"))
 }
 
-fn read(rollup: &str) -> f64 {
+fn read_rollup(rollup: &str) -> f64 {
     let mut bytes = [0; 4096];
-    let read = File::open(rollup).and_then(|mut file| file.read(&mut bytes));
-    let text = read.ok().and_then(|read| std::str::from_utf8(&bytes[..read]).ok()).unwrap_or_default();
+    let bytes_read = File::open(rollup).and_then(|mut file| file.read(&mut bytes));
+    let text = bytes_read
+        .ok()
+        .and_then(|bytes_read| std::str::from_utf8(&bytes[..bytes_read]).ok())
+        .unwrap_or_default();
     let line = text.lines().find_map(|line| line.strip_prefix("Rss:"));
     let kib = line.and_then(|line| line.trim().strip_suffix(" kB")).and_then(|kib| kib.parse::<u64>().ok());
     kib.unwrap_or_else(|| panic!("{rollup} has no line Rss")) as f64 * 1024.0
@@ -41,6 +44,6 @@ pub fn cpu_of(process: u32) -> anyhow::Result<[f64; 2]> {
     let stat = std::fs::read_to_string(&path).context(path)?;
     let fields: Vec<_> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
     let ticks = sysconf(SysconfVar::CLK_TCK)?.context("cannot read the clock")? as f64;
-    let seconds = |at: usize| anyhow::Ok(fields.get(at).context("stat")?.parse::<f64>()? / ticks);
+    let seconds = |field: usize| anyhow::Ok(fields.get(field).context("stat")?.parse::<f64>()? / ticks);
     Ok([seconds(12)?, seconds(11)?])
 }

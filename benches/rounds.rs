@@ -46,7 +46,7 @@ struct Arguments {
     /// Measures nothing: prints the tables of saved baselines, and the spread of the last table over them
     #[arg(long, value_delimiter = ',', value_name = "NAMES", conflicts_with_all = ["save_baseline", "baseline"])]
     saved: Vec<String>,
-    /// With --saved: writes these runs, and those of the whole programs, as a page. The path is relative to the workspace
+    /// With --saved: writes these runs, and the runs of the whole programs, as a page. The path is relative to the workspace
     #[arg(long, value_name = "FILE", requires = "saved", conflicts_with_all = ["filter", "skip", "subjects", "previous"])]
     page: Option<PathBuf>,
     /// Given by `cargo bench`; without it (`cargo test --benches`) one quick round shows that the bench works
@@ -70,10 +70,11 @@ impl Contender {
         Self { name: name.into(), kind, round: Box::new(round) }
     }
     /// Makes a contender of the subject `S`; `None` if the machine does not have `S`, or the work does not suit it.
-    pub fn of<S: Subject>(work: &impl Work) -> Option<Self> {
+    pub fn of_subject<S: Subject>(work: &impl Work) -> Option<Self> {
         let work = work.clone();
-        let made = LazySubject::<S>::later(work.live());
-        (S::available() && work.suits::<S>()).then(|| Self::new(S::NAME, S::KIND, move || work.run(&made)))
+        let lazy_subject = LazySubject::<S>::lazy(work.live());
+        (S::available() && work.suits::<S>())
+            .then(|| Self::new(S::NAME, S::KIND, move || work.run(&lazy_subject)))
     }
 }
 
@@ -86,28 +87,28 @@ impl fmt::Debug for Contender {
 /// Contenders of all subjects that the work suits, with objects of `WORDS` words.
 pub fn contenders<const WORDS: usize>(work: &impl Work) -> Vec<Contender> {
     let all = [
-        Contender::of::<pools::Null>(work),
-        Contender::of::<mallocs::OneSize<mallocs::System, WORDS>>(work),
-        Contender::of::<mallocs::OneSize<mallocs::MiMalloc2, WORDS>>(work),
-        Contender::of::<mallocs::OneSize<mallocs::GPerfTools, WORDS>>(work),
-        Contender::of::<mallocs::OneSize<mallocs::RpMalloc, WORDS>>(work),
+        Contender::of_subject::<pools::Null>(work),
+        Contender::of_subject::<mallocs::OneSize<mallocs::System, WORDS>>(work),
+        Contender::of_subject::<mallocs::OneSize<mallocs::MiMalloc2, WORDS>>(work),
+        Contender::of_subject::<mallocs::OneSize<mallocs::GPerfTools, WORDS>>(work),
+        Contender::of_subject::<mallocs::OneSize<mallocs::RpMalloc, WORDS>>(work),
         #[cfg(feature = "peers")]
-        Contender::of::<mallocs::OneSize<mallocs::MiMalloc3, WORDS>>(work),
+        Contender::of_subject::<mallocs::OneSize<mallocs::MiMalloc3, WORDS>>(work),
         #[cfg(feature = "peers")]
-        Contender::of::<mallocs::OneSize<mallocs::Jemalloc, WORDS>>(work),
+        Contender::of_subject::<mallocs::OneSize<mallocs::Jemalloc, WORDS>>(work),
         #[cfg(feature = "peers")]
-        Contender::of::<mallocs::OneSize<mallocs::SnMalloc, WORDS>>(work),
-        Contender::of::<pools::TlsVec<WORDS>>(work),
+        Contender::of_subject::<mallocs::OneSize<mallocs::SnMalloc, WORDS>>(work),
+        Contender::of_subject::<pools::TlsVec<WORDS>>(work),
         #[cfg(feature = "peers")]
-        Contender::of::<pools::Slab<WORDS>>(work),
+        Contender::of_subject::<pools::Slab<WORDS>>(work),
         #[cfg(feature = "peers")]
-        Contender::of::<pools::ShardedSlab<WORDS>>(work),
+        Contender::of_subject::<pools::ShardedSlab<WORDS>>(work),
         #[cfg(feature = "peers")]
-        Contender::of::<pools::ObjectPool<WORDS>>(work),
+        Contender::of_subject::<pools::ObjectPool<WORDS>>(work),
         #[cfg(feature = "peers")]
-        Contender::of::<pools::LinearPool<WORDS>>(work),
+        Contender::of_subject::<pools::LinearPool<WORDS>>(work),
         #[cfg(feature = "peers")]
-        Contender::of::<pools::ArrayQueue<WORDS>>(work),
+        Contender::of_subject::<pools::ArrayQueue<WORDS>>(work),
     ];
     all.into_iter().flatten().chain(ours::contenders::<WORDS>(work)).collect()
 }
@@ -145,7 +146,7 @@ pub struct Bench {
 
 impl Bench {
     /// Parses the command line. If the command line is invalid, prints the error and exits.
-    pub fn start(name: &'static str, what: &'static str) -> Self {
+    pub fn start(name: &'static str, description: &'static str) -> Self {
         // A thread that panics ends the bench, because the other threads would wait for it for ever.
         #[expect(clippy::disallowed_methods, reason = "the program's own path must be readable")]
         let report = std::panic::take_hook();
@@ -154,7 +155,7 @@ impl Bench {
             report(panic);
             std::process::exit(101);
         }));
-        let rows = vec![(name.into(), what.into())];
+        let rows = vec![(name.into(), description.into())];
         Self { name, rows, arguments: Arguments::parse(), groups: Vec::new(), preloads: false }
     }
     /// Returns `true` if the work should be small and short.
@@ -165,24 +166,24 @@ impl Bench {
     pub fn budget(&self) -> Duration {
         Duration::from_millis(if self.quick() { 1 } else { 20 })
     }
-    /// Returns `full`, or a smaller number if the measured numbers do not matter.
-    pub fn scale(&self, full: usize) -> usize {
-        if self.quick() { (full / 20).max(1) } else { full }
+    /// Returns `full_count`, or a smaller number if the measured numbers do not matter.
+    pub fn scale(&self, full_count: usize) -> usize {
+        if self.quick() { (full_count / 20).max(1) } else { full_count }
     }
     fn rounds(&self) -> u32 {
-        let usual = if !self.arguments.bench {
+        let default_rounds = if !self.arguments.bench {
             1
         } else if self.quick() {
             3
         } else {
             11
         };
-        self.arguments.rounds.unwrap_or(usual)
+        self.arguments.rounds.unwrap_or(default_rounds)
     }
 
     /// Begins a row; the following groups belong to it.
-    pub fn row(&mut self, name: impl Into<String>, what: impl Into<String>) {
-        self.rows.push((name.into(), what.into()));
+    pub fn row(&mut self, name: impl Into<String>, description: impl Into<String>) {
+        self.rows.push((name.into(), description.into()));
     }
 
     /// Measures each group again, in a separate row: with the subject `system`, in processes with a malloc preloaded.
@@ -215,11 +216,11 @@ impl Bench {
         let row = self.rows.last().map(|(name, _)| name.clone()).unwrap_or_default();
         let mut group = Group { row, case, columns, contenders, isolated };
         if isolated && !self.arguments.serve {
-            let this =
+            let companion =
                 Companion::new("this", self.program(std::env::current_exe().unwrap_or_default(), None));
             let spawning = |contender: &Contender| {
                 let question = group.question(&contender.name);
-                this.contender(contender.name.clone(), contender.kind, true, question)
+                companion.contender(contender.name.clone(), contender.kind, true, question)
             };
             group.contenders = group.contenders.iter().map(spawning).collect();
         }
@@ -247,7 +248,7 @@ impl Bench {
             self.serve()?;
             std::process::exit(0);
         }
-        self.older()?;
+        self.older_companion()?;
         self.preloaded()?;
         self.select()?;
         let reports = if self.arguments.saved.is_empty() {
@@ -272,7 +273,7 @@ impl Bench {
 
     /// Answers the questions of a parent process.
     fn serve(mut self) -> anyhow::Result<()> {
-        child::serve(|question| {
+        child::answer_requests(|question| {
             let group = self.groups.iter_mut().find(|g| g.row == question.row && g.case == question.case);
             let contender = group.and_then(|g| g.contenders.iter_mut().find(|c| c.name == question.subject));
             contender.map_or_else(Vec::new, |contender| (contender.round)())
@@ -280,7 +281,7 @@ impl Bench {
     }
 
     /// Adds this project's subjects of older commits.
-    fn older(&mut self) -> anyhow::Result<()> {
+    fn older_companion(&mut self) -> anyhow::Result<()> {
         for folder in self.arguments.previous.clone() {
             let program = in_workspace(&folder).join(self.name);
             anyhow::ensure!(
@@ -289,16 +290,21 @@ impl Bench {
                 program.display()
             );
             let commit = name_of(&folder);
-            let older = Companion::new(&commit, self.program(program.canonicalize()?, None));
+            let previous_build = Companion::new(&commit, self.program(program.canonicalize()?, None));
             for group in &mut self.groups {
-                let ours = group.contenders.iter().filter(|contender| contender.kind == Kind::Ours);
-                let names: Vec<_> = ours.map(|contender| contender.name.clone()).collect();
-                let older = names.iter().map(|name| {
+                let own_contenders = group.contenders.iter().filter(|contender| contender.kind == Kind::Ours);
+                let names: Vec<_> = own_contenders.map(|contender| contender.name.clone()).collect();
+                let previous_build = names.iter().map(|name| {
                     let question = group.question(name);
-                    older.contender(format!("{name}@{commit}"), Kind::Before, group.isolated, question)
+                    previous_build.contender(
+                        format!("{name}@{commit}"),
+                        Kind::Before,
+                        group.isolated,
+                        question,
+                    )
                 });
-                let older: Vec<_> = older.collect();
-                group.contenders.extend(older);
+                let previous_build: Vec<_> = previous_build.collect();
+                group.contenders.extend(previous_build);
             }
         }
         Ok(())
@@ -310,11 +316,12 @@ impl Bench {
         if !self.preloads || !self.arguments.bench {
             return Ok(());
         }
-        let of = |group: &Group| group.contenders.iter().any(|contender| contender.name == "system");
+        let uses_system = |group: &Group| group.contenders.iter().any(|contender| contender.name == "system");
         let name = |row: &str| format!("{row}{PRELOADED}");
-        let wanted =
-            |group: &Group| of(group) && self.is_selected(&format!("{}/{}", name(&group.row), group.case));
-        if !self.groups.iter().any(wanted) {
+        let is_wanted = |group: &Group| {
+            uses_system(group) && self.is_selected(&format!("{}/{}", name(&group.row), group.case))
+        };
+        if !self.groups.iter().any(is_wanted) {
             return Ok(());
         }
         let mut mallocs = preload::peers();
@@ -327,10 +334,10 @@ impl Bench {
                 library: Some(in_workspace(folder).join("libuslab.so").canonicalize()?),
             });
         }
-        let own = std::env::current_exe()?;
+        let executable = std::env::current_exe()?;
         let processes = mallocs.into_iter().map(|malloc| {
             (
-                Companion::new(&malloc.name, self.program(own.clone(), malloc.library)),
+                Companion::new(&malloc.name, self.program(executable.clone(), malloc.library)),
                 malloc.name,
                 malloc.kind,
             )
@@ -350,7 +357,7 @@ impl Bench {
         };
         let mut groups = Vec::new();
         for group in std::mem::take(&mut self.groups) {
-            let preloaded = of(&group).then(|| Group {
+            let preloaded = uses_system(&group).then(|| Group {
                 row: name(&group.row),
                 case: group.case.clone(),
                 columns: group.columns.iter().map(Column::preloaded).collect(),
@@ -362,19 +369,19 @@ impl Bench {
         }
         self.groups = groups;
         let rows = std::mem::take(&mut self.rows).into_iter();
-        let both = |(row, what): (String, String)| {
-            let preloaded = (name(&row), format!("{what}; malloc preloaded"));
-            [(row, what), preloaded]
+        let row_and_description = |(row, description): (String, String)| {
+            let preloaded = (name(&row), format!("{description}; malloc preloaded"));
+            [(row, description), preloaded]
         };
-        self.rows = rows.flat_map(both).collect();
+        self.rows = rows.flat_map(row_and_description).collect();
         Ok(())
     }
 
     fn write_page(&self, runs: &[Report], file: &Path) -> anyhow::Result<()> {
         let mut expected = Vec::new();
         for group in &self.groups {
-            let ours = group.contenders.iter().filter(|contender| contender.kind == Kind::Ours);
-            for subject in ours.map(|contender| &contender.name) {
+            let own_contenders = group.contenders.iter().filter(|contender| contender.kind == Kind::Ours);
+            for subject in own_contenders.map(|contender| &contender.name) {
                 let standings = group.columns.iter().filter_map(|column| column.standing(&group.row));
                 expected.extend(standings.map(|standing| (standing, subject.clone())));
             }
@@ -397,7 +404,7 @@ impl Bench {
 
     fn measure(mut self) -> (Report, Run) {
         let commit = kept::commit();
-        mallocs::missing().for_each(|name| {
+        mallocs::missing_libraries().for_each(|name| {
             eprintln!("{name} is skipped: its library is neither installed nor built by benches/peers")
         });
         let load_before = load();
@@ -415,8 +422,8 @@ impl Bench {
             }
         }
         let load = format!("load average {load_before} to {}", load());
-        let how = format!("{rounds} interleaved rounds, {load}; {}", report::machine());
-        let run = Run { commit, how };
+        let conditions = format!("{rounds} interleaved rounds, {load}; {}", report::machine());
+        let run = Run { commit, conditions };
         (self.report_of_samples(run.to_string(), samples), run)
     }
 
@@ -424,24 +431,27 @@ impl Bench {
         let directory = kept::directory();
         let mut samples = Vec::new();
         for group in &self.groups {
-            let of = |contender: &Contender, column: &Column| {
+            let rounds_of = |contender: &Contender, column: &Column| {
                 kept::saved(&directory, [&group.row, &column.case(&group.case), &contender.name], baseline)
             };
-            let rows =
-                group.contenders.iter().map(|c| group.columns.iter().map(|column| of(c, column)).collect());
+            let rows = group
+                .contenders
+                .iter()
+                .map(|c| group.columns.iter().map(|column| rounds_of(c, column)).collect());
             samples.push(rows.collect::<anyhow::Result<Vec<Vec<_>>>>()?);
         }
-        let none = samples.iter().flatten().flatten().all(Vec::is_empty);
-        anyhow::ensure!(!none, "--saved: no baseline {baseline} exists for these rows");
+        let has_no_values = samples.iter().flatten().flatten().all(Vec::is_empty);
+        anyhow::ensure!(!has_no_values, "--saved: no baseline {baseline} exists for these rows");
         let saved = self.groups.iter().zip(&samples);
-        let saved = saved.filter(|(_, of)| of.iter().flatten().any(|rounds| !rounds.is_empty()));
+        let saved =
+            saved.filter(|(_, rounds_of)| rounds_of.iter().flatten().any(|rounds| !rounds.is_empty()));
         let rows = dedup(saved.map(|(group, _)| group.row.as_str()).collect());
         Ok(self.report_of_samples(kept::runs(&directory, &rows, baseline)?, samples))
     }
 
     /// Makes rows from the samples, by group, contender, round and column.
-    fn report_of_samples(&self, how: String, samples: Vec<Vec<Vec<Vec<f64>>>>) -> Report {
-        let mut report = Report::new(how, self.rows.clone());
+    fn report_of_samples(&self, conditions: String, samples: Vec<Vec<Vec<Vec<f64>>>>) -> Report {
+        let mut report = Report::new(conditions, self.rows.clone());
         for (group, mut samples) in self.groups.iter().zip(samples) {
             for (i, column) in group.columns.iter().enumerate() {
                 let rounds = group.contenders.iter().zip(&mut samples);
@@ -461,23 +471,23 @@ impl Bench {
 
     /// Removes all rows, cases and subjects that the command line does not select.
     fn select(&mut self) -> anyhow::Result<()> {
-        if let Some(wanted) = &self.arguments.subjects {
-            let known: Vec<_> =
+        if let Some(wanted_subjects) = &self.arguments.subjects {
+            let known_names: Vec<_> =
                 self.groups.iter().flat_map(|g| &g.contenders).map(|c| c.name.as_str()).collect();
-            if let Some(unknown) = wanted.iter().find(|wanted| !known.contains(&wanted.as_str())) {
+            if let Some(unknown) = wanted_subjects.iter().find(|name| !known_names.contains(&name.as_str())) {
                 anyhow::bail!(
                     "--subjects: unknown subject {unknown}; expected one of {}",
-                    dedup(known).join(",")
+                    dedup(known_names).join(",")
                 );
             }
             for group in &mut self.groups {
-                group.contenders.retain(|c| wanted.contains(&c.name));
+                group.contenders.retain(|c| wanted_subjects.contains(&c.name));
             }
         }
         let groups = std::mem::take(&mut self.groups);
-        let known: Vec<_> = groups.iter().map(Group::name).collect();
+        let known_names: Vec<_> = groups.iter().map(Group::name).collect();
         self.groups = groups.into_iter().filter(|group| self.is_selected(&group.name())).collect();
-        let names = || dedup(known.iter().map(String::as_str).collect()).join(", ");
+        let names = || dedup(known_names.iter().map(String::as_str).collect()).join(", ");
         anyhow::ensure!(!self.groups.is_empty(), "unknown row or case; expected one of: {}", names());
         Ok(())
     }
@@ -503,13 +513,13 @@ fn name_of(folder: &Path) -> String {
 }
 
 fn dedup(names: Vec<&str>) -> Vec<&str> {
-    let mut seen = Vec::new();
+    let mut seen_names = Vec::new();
     for name in names {
-        if !seen.contains(&name) {
-            seen.push(name);
+        if !seen_names.contains(&name) {
+            seen_names.push(name);
         }
     }
-    seen
+    seen_names
 }
 
 /// Load average of the last minute; 0 if it cannot be read.

@@ -34,13 +34,13 @@ struct Subject {
 
 fn subjects() -> Vec<Subject> {
     let system = env!("CARGO_BIN_EXE_server-system");
-    let built = [
+    let contenders = [
         ("object-caches", Kind::Ours, system, "uslab"),
         ("box-uslab", Kind::Ours, env!("CARGO_BIN_EXE_server-uslab"), "box"),
         #[cfg(feature = "peers")]
         ("box-mimalloc", Kind::General, env!("CARGO_BIN_EXE_server-mimalloc"), "box"),
     ];
-    let built = built.map(|(name, kind, program, memory)| Subject {
+    let contenders = contenders.map(|(name, kind, program, memory)| Subject {
         name: name.into(),
         kind,
         program,
@@ -54,7 +54,7 @@ fn subjects() -> Vec<Subject> {
         memory: "box",
         preload: library,
     });
-    built.into_iter().chain(preloaded).collect()
+    contenders.into_iter().chain(preloaded).collect()
 }
 
 /// A running server, which is killed on drop.
@@ -161,9 +161,9 @@ impl Load {
         let peak = server.peak()?;
         server.clear()?;
         std::thread::sleep(IDLE);
-        let left = resident_of(server.process.id());
+        let resident_bytes = resident_of(server.process.id());
         let mib = |bytes: f64| bytes / f64::from(1 << 20);
-        Ok(vec![n / seconds / 1000.0, p99, cpu[0] + cpu[1], cpu[1], mib(peak), mib(left)])
+        Ok(vec![n / seconds / 1000.0, p99, cpu[0] + cpu[1], cpu[1], mib(peak), mib(resident_bytes)])
     }
 }
 

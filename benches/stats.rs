@@ -27,7 +27,7 @@ impl SeparateCache {
         let mut local = KmemAccess(&self.cache);
         let mut checked = Checked::new(&mut local);
         work::pairs(&mut checked, 10_000);
-        assert_eq!(checked.written, checked.read, "objects did not keep their stamps");
+        assert_eq!(checked.written_sum, checked.read_sum, "the objects must keep their stamps");
         vec![clock::per_operation(budget, || false, || work::pairs(&mut local, 20_000))]
     }
     /// Measures pairs while another thread reads the cache's statistics continuously.
@@ -40,9 +40,9 @@ impl SeparateCache {
                 }
             };
             scope.spawn(poll);
-            let measured = self.pairs(budget);
+            let ns_per_pair = self.pairs(budget);
             stop.store(true, Ordering::Relaxed);
-            measured
+            ns_per_pair
         })
     }
 }
@@ -51,45 +51,45 @@ fn main() -> anyhow::Result<()> {
     let mut bench =
         Bench::start("stats", "CPU ns for a hot pair of 64 B with checks and readers, and for a reading");
     let budget = bench.budget();
-    let ours = |name, round: Box<dyn FnMut() -> Vec<f64>>| Contender::new(name, Kind::Ours, round);
-    let plain = Arc::new(SeparateCache::new(|_| ())?);
-    let checked = SeparateCache::new(|config| config.check_frees = true)?;
-    let bare = SeparateCache::new(|config| config.magazines = Magazines::Off)?;
-    let polled = plain.clone();
+    let own_contender = |name, round: Box<dyn FnMut() -> Vec<f64>>| Contender::new(name, Kind::Ours, round);
+    let unchecked_cache = Arc::new(SeparateCache::new(|_| ())?);
+    let checked_cache = SeparateCache::new(|config| config.check_frees = true)?;
+    let without_magazines = SeparateCache::new(|config| config.magazines = Magazines::Off)?;
+    let polled_cache = unchecked_cache.clone();
     let pairs = vec![
-        ours(
+        own_contender(
             "plain",
             Box::new({
-                let plain = plain.clone();
-                move || plain.pairs(budget)
+                let unchecked_cache = unchecked_cache.clone();
+                move || unchecked_cache.pairs(budget)
             }),
         ),
-        ours("check_frees", Box::new(move || checked.pairs(budget))),
-        ours("numbers read meanwhile", Box::new(move || polled.pairs_polled(budget))),
-        ours("no magazines", Box::new(move || bare.pairs(budget))),
+        own_contender("check_frees", Box::new(move || checked_cache.pairs(budget))),
+        own_contender("numbers read meanwhile", Box::new(move || polled_cache.pairs_polled(budget))),
+        own_contender("no magazines", Box::new(move || without_magazines.pairs(budget))),
     ];
     bench.group("pair", [Column::lower("", "ns")], pairs);
-    let reading = plain.clone();
-    let reading_all = plain;
+    let reader_cache = unchecked_cache.clone();
+    let reading_all = unchecked_cache;
     let readings = vec![
-        ours(
+        own_contender(
             "KmemCache::info",
             Box::new(move || {
-                let read = || {
-                    (0..100).for_each(|_| drop(std::hint::black_box(reading.cache.info())));
+                let read_stats = || {
+                    (0..100).for_each(|_| drop(std::hint::black_box(reader_cache.cache.info())));
                     100
                 };
-                vec![clock::per_operation(budget, || false, read)]
+                vec![clock::per_operation(budget, || false, read_stats)]
             }),
         ),
-        ours(
+        own_contender(
             "Subsystem::slabinfo",
             Box::new(move || {
-                let read = || {
+                let read_stats = || {
                     drop(std::hint::black_box(reading_all.subsystem.slabinfo()));
                     1
                 };
-                vec![clock::per_operation(budget, || false, read)]
+                vec![clock::per_operation(budget, || false, read_stats)]
             }),
         ),
     ];

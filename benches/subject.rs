@@ -101,7 +101,7 @@ impl Raw {
         let object = object.cast::<u64>();
         // SAFETY: by contract, the caller owns 8 aligned bytes.
         unsafe { object.write(stamp) };
-        Self(hide(object))
+        Self(opaque_pointer(object))
     }
     /// First word of the object.
     #[inline(always)]
@@ -111,12 +111,12 @@ impl Raw {
     }
 }
 
-/// Returns the address, but the compiler cannot know that the result equals the argument.
+/// Returns the address; the compiler cannot infer that the result equals the argument.
 ///
 /// The compiler must assume that the object is read, so it can remove neither the stamp nor an allocation whose free it
 /// sees. Hiding an address costs no instruction, whereas `black_box` goes through memory.
 #[inline(always)]
-pub fn hide<T>(address: NonNull<T>) -> NonNull<T> {
+pub fn opaque_pointer<T>(address: NonNull<T>) -> NonNull<T> {
     #[cfg(target_arch = "x86_64")]
     {
         let mut address = address.as_ptr();
@@ -130,7 +130,7 @@ pub fn hide<T>(address: NonNull<T>) -> NonNull<T> {
     std::hint::black_box(address)
 }
 
-/// Hides an index from the compiler, as [`hide`] does, for subjects whose objects are numbers.
+/// Hides an index from the compiler, as [`opaque_pointer`] does, for subjects whose objects are numbers.
 #[inline(always)]
 pub fn hide_index(index: usize) -> usize {
     #[cfg(target_arch = "x86_64")]
@@ -151,22 +151,26 @@ pub struct Checked<'l, L> {
     local: &'l mut L,
     next: u64,
     /// Wrapping sum of the stamps written.
-    pub written: u64,
+    pub written_sum: u64,
     /// Wrapping sum of the stamps read.
-    pub read: u64,
+    pub read_sum: u64,
 }
 
 impl<'l, L: ThreadAccess> Checked<'l, L> {
     /// Wraps a local, whose operations are checked from now on.
     pub fn new(local: &'l mut L) -> Self {
-        Self { local, next: 0, written: 0, read: 0 }
+        Self { local, next: 0, written_sum: 0, read_sum: 0 }
     }
     /// Checks the sums after all objects were freed.
     ///
     /// # Panics
     /// Panics if the sums differ.
     pub fn finish<S: Subject>(self) {
-        assert!(!S::CHECKED || self.written == self.read, "{}: objects did not keep their stamps", S::NAME);
+        assert!(
+            !S::CHECKED || self.written_sum == self.read_sum,
+            "{}: objects did not keep their stamps",
+            S::NAME
+        );
     }
 }
 
@@ -176,14 +180,14 @@ impl<L: ThreadAccess> ThreadAccess for Checked<'_, L> {
         // The odd multiplier makes it unlikely that sums of few stamps are equal by accident.
         self.next = self.next.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let stamp = self.next.wrapping_mul(self.next | 1);
-        self.written = self.written.wrapping_add(stamp);
+        self.written_sum = self.written_sum.wrapping_add(stamp);
         self.local.alloc(stamp)
     }
     fn stamp(&self, object: &L::Object) -> u64 {
         self.local.stamp(object)
     }
     fn free(&mut self, object: L::Object) {
-        self.read = self.read.wrapping_add(self.local.stamp(&object));
+        self.read_sum = self.read_sum.wrapping_add(self.local.stamp(&object));
         self.local.free(object);
     }
 }
@@ -197,7 +201,7 @@ pub struct LazySubject<S> {
 
 impl<S: Subject> LazySubject<S> {
     /// Makes a subject for at most `live` objects at a time, which is not created yet.
-    pub fn later(live: usize) -> Self {
+    pub fn lazy(live: usize) -> Self {
         Self { subject: OnceCell::new(), live }
     }
     /// Returns the subject, and creates it if necessary.
@@ -215,5 +219,5 @@ pub trait Work: Clone + 'static {
         !S::LINEAR || self.live() <= 10_000
     }
     /// Runs one round. Returns a value for each column of the group.
-    fn run<S: Subject>(&self, made: &LazySubject<S>) -> Vec<f64>;
+    fn run<S: Subject>(&self, lazy_subject: &LazySubject<S>) -> Vec<f64>;
 }

@@ -25,7 +25,7 @@ pub fn pin(cpu: usize) {
 #[derive(Debug)]
 pub struct Team {
     barrier: Barrier,
-    ready: AtomicUsize,
+    ready_count: AtomicUsize,
     threads: usize,
     budget: Duration,
 }
@@ -33,29 +33,26 @@ pub struct Team {
 impl Team {
     /// Runs `member(i, team)` on each thread `i` of `threads`. Returns nanoseconds per operation for each thread.
     ///
-    /// `member` must call [`Team::measure`] once. `pinned` threads stay on one CPU each, round-robin.
+    /// `worker` must call [`Team::measure`] once. `pinned` threads stay on one CPU each, round-robin.
     pub fn run(
         threads: usize,
         pinned: bool,
         budget: Duration,
-        member: impl Fn(usize, &Team) -> f64 + Sync,
+        worker: impl Fn(usize, &Team) -> f64 + Sync,
     ) -> Vec<f64> {
-        let team = Team { barrier: Barrier::new(threads), ready: AtomicUsize::new(0), threads, budget };
-        let (team, member) = (&team, &member);
+        let team = Team { barrier: Barrier::new(threads), ready_count: AtomicUsize::new(0), threads, budget };
+        let (team, worker) = (&team, &worker);
         std::thread::scope(|scope| {
             let spawn = |i| {
                 scope.spawn(move || {
                     if pinned {
                         pin(i);
                     }
-                    member(i, team)
+                    worker(i, team)
                 })
             };
             let members: Vec<_> = (0..threads).map(spawn).collect();
-            members
-                .into_iter()
-                .map(|member| member.join().expect("the member's thread must not panic"))
-                .collect()
+            members.into_iter().map(|worker| worker.join().expect("the thread must not panic")).collect()
         })
     }
 
@@ -63,15 +60,15 @@ impl Team {
     /// threads have used the budget, so each thread is measured while all others are running.
     pub fn measure(&self, chunk: impl FnMut() -> u64) -> f64 {
         self.barrier.wait();
-        let mut counted = false;
-        let more = || {
-            if !counted {
-                counted = true;
-                self.ready.fetch_add(1, Ordering::Relaxed);
+        let mut is_counted = false;
+        let has_more = || {
+            if !is_counted {
+                is_counted = true;
+                self.ready_count.fetch_add(1, Ordering::Relaxed);
             }
-            self.ready.load(Ordering::Relaxed) < self.threads
+            self.ready_count.load(Ordering::Relaxed) < self.threads
         };
-        crate::clock::per_operation(self.budget, more, chunk)
+        crate::clock::per_operation(self.budget, has_more, chunk)
     }
 
     /// Waits for the other threads of the team.

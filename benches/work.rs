@@ -17,17 +17,17 @@ pub fn below(rng: &mut SmallRng, bound: usize) -> usize {
     ((u64::from(rng.next_u32()) * bound as u64) >> 32) as usize
 }
 
-/// Returns the given reference, but the compiler must assume that other code knows its address. Without this function,
+/// Returns the given reference; the compiler must assume that other code has its address. Without this function,
 /// the compiler could keep fields in registers during the whole loop, which it could not do in real programs.
 #[inline(always)]
-fn known_elsewhere<L>(local: &mut L) -> &mut L {
+fn escape<L>(local: &mut L) -> &mut L {
     std::hint::black_box(local)
 }
 
 /// Runs hot pairs: one object is allocated and freed over and over.
 #[inline(always)]
 pub fn pairs<L: ThreadAccess>(local: &mut L, count: u64) -> u64 {
-    let local = known_elsewhere(local);
+    let local = escape(local);
     for stamp in 0..count {
         let object = local.alloc(stamp);
         local.free(object);
@@ -75,7 +75,7 @@ impl Batch {
     /// Runs one batch. Returns the number of pairs.
     #[inline(always)]
     pub fn run<L: ThreadAccess>(&self, local: &mut L, places: &mut Places<L::Object>) -> u64 {
-        let local = known_elsewhere(local);
+        let local = escape(local);
         for place in 0..self.order.len() {
             places.put(place, local.alloc(place as u64));
         }
@@ -153,12 +153,12 @@ impl<O> Churn<O> {
     /// Runs bursts of at least `pairs` pairs in all.
     #[inline(always)]
     pub fn bursts<L: ThreadAccess<Object = O>>(&mut self, local: &mut L, pairs: u64) -> u64 {
-        let local = known_elsewhere(local);
-        let mut done = 0;
-        while done < pairs {
-            done += self.burst(local);
+        let local = escape(local);
+        let mut operations_done = 0;
+        while operations_done < pairs {
+            operations_done += self.burst(local);
         }
-        done
+        operations_done
     }
     /// Frees all objects.
     pub fn empty<L: ThreadAccess<Object = O>>(self, local: &mut L) {

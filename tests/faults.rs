@@ -42,30 +42,34 @@ impl FaultTrial {
         self.faults.arm(vec![self.rule.clone()]);
         let result = catch_panic(&mut operation);
         self.faults.disarm();
-        let after = self.subsystem.check().unwrap();
+        let census = self.subsystem.check().unwrap();
         let messages = match result {
-            Ok(Ok(done)) => return done,
+            Ok(Ok(outcome)) => return outcome,
             Ok(Err(error)) => error.to_string(),
             Err(panic) => {
                 panic.downcast_ref::<&str>().expect("the panic must be an injected one").to_string()
             }
         };
         assert!(
-            self.faults.tally().iter().any(|tally| tally.fired > 0),
+            self.faults.tally().iter().any(|fault_point| fault_point.fired > 0),
             "the operation failed without a fault: {messages}"
         );
-        let kept = |c: &Census| (c.caches, c.used, c.large_pages, c.block_pages, c.huge_pages);
-        assert_eq!(kept(&after), kept(&before), "the operation failed ({messages}) but kept memory");
+        let used_counts = |c: &Census| (c.caches, c.used, c.large_pages, c.block_pages, c.huge_pages);
+        assert_eq!(
+            used_counts(&census),
+            used_counts(&before),
+            "the operation failed ({messages}) but kept memory"
+        );
         self.messages.borrow_mut().insert(messages);
         operation().unwrap_or_else(|error| panic!("the operation must succeed without faults: {error}"))
     }
     /// Runs an operation, as `may_fail` does, that never returns an error.
     fn must_work<R>(&self, operation: impl FnOnce() -> R) -> R {
         self.faults.arm(vec![self.rule.clone()]);
-        let done = operation();
+        let outcome = operation();
         self.faults.disarm();
         self.subsystem.check().unwrap();
-        done
+        outcome
     }
     fn cache(&self, builder: KmemCacheBuilder) -> KmemCache {
         builder.build_in(&self.subsystem).unwrap()
@@ -91,7 +95,7 @@ fn tiny() -> KmemCacheBuilder {
     KmemCache::builder("tiny", 8)
 }
 /// Returns a cache whose slabs have a high order, and can have a smaller order if memory is short.
-fn wide() -> KmemCacheBuilder {
+fn wide_cache() -> KmemCacheBuilder {
     KmemCache::builder("wide", 2500)
 }
 
@@ -128,18 +132,18 @@ const OPERATIONS: &[Operation] = &[
     ("alloc", |t| run_trial(t, plain())),
     ("alloc, constructed", |t| run_trial(t, constructed())),
     ("alloc, long bitmap", |t| run_trial(t, tiny())),
-    ("alloc, high order", |t| run_trial(t, wide())),
+    ("alloc, high order", |t| run_trial(t, wide_cache())),
     ("alloc, limited", |t| run_trial(t, plain().limit(Limit::Slabs(1)))),
     ("alloc, type-stable", |t| run_trial(t, plain().type_stable())),
     ("alloc, no magazines", |t| run_trial(t, plain().magazines(uslab::Magazines::Off))),
     ("alloc, typed", |t| {
-        let alive = Arc::new(());
-        let object = alive.clone();
+        let liveness = Arc::new(());
+        let object = liveness.clone();
         let cache = ObjectCache::builder("typed").ctor(move || object.clone());
         let cache = cache.build_in(&t.subsystem).unwrap();
-        assert!(Arc::ptr_eq(&alive, &t.may_fail(|| cache.alloc())));
+        assert!(Arc::ptr_eq(&liveness, &t.may_fail(|| cache.alloc())));
         drop(cache);
-        assert_eq!(Arc::strong_count(&alive), 1, "every constructed object is destructed");
+        assert_eq!(Arc::strong_count(&liveness), 1, "every constructed object must be destructed");
     }),
     ("alloc a block", |t| {
         let cache = t.cache(plain());
@@ -153,15 +157,16 @@ const OPERATIONS: &[Operation] = &[
     ("alloc, the second slab", |t| {
         let cache = t.cache(plain());
         let first = t.objects(&cache, 40);
-        let more = t.may_fail(|| {
-            let mut more: Vec<NonNull<u8>> = vec![];
+        let more_objects = t.may_fail(|| {
+            let mut more_objects: Vec<NonNull<u8>> = vec![];
             for _ in 0..100 {
-                let object = cache.alloc(Gfp::KERNEL).inspect_err(|_| free(&cache, more.drain(..)))?;
-                more.push(object);
+                let object =
+                    cache.alloc(Gfp::KERNEL).inspect_err(|_| free(&cache, more_objects.drain(..)))?;
+                more_objects.push(object);
             }
-            Ok::<_, AllocError>(more)
+            Ok::<_, AllocError>(more_objects)
         });
-        free(&cache, first.into_iter().chain(more));
+        free(&cache, first.into_iter().chain(more_objects));
     }),
     ("alloc_bulk", |t| bulk(t, plain(), 300)),
     ("alloc_bulk, constructed", |t| bulk(t, constructed(), 50)),
@@ -247,9 +252,9 @@ const OPERATIONS: &[Operation] = &[
         // SAFETY: the memory was allocated with the layout of the last size, and 40 bytes of it are written.
         unsafe {
             memory.write_bytes(7, 40);
-            for next in [300, 70_000, 5 << 20, 9 << 20, 6 << 20, 100] {
-                memory = t.may_fail(|| malloc.realloc_sized(memory, layout(size), next, Gfp::KERNEL));
-                size = next;
+            for new_size in [300, 70_000, 5 << 20, 9 << 20, 6 << 20, 100] {
+                memory = t.may_fail(|| malloc.realloc_sized(memory, layout(size), new_size, Gfp::KERNEL));
+                size = new_size;
                 assert!(core::slice::from_raw_parts(memory.as_ptr(), 40).iter().all(|byte| *byte == 7));
             }
             malloc.free(memory);
@@ -287,10 +292,10 @@ impl TrialTotals {
     /// Adds the calls that were refused to the sum. Returns `false` if no call was refused, because the operation makes
     /// fewer calls than the rule requires.
     fn add(&mut self, faults: &Faults) -> bool {
-        let fired: Vec<_> = faults.tally().into_iter().filter(|tally| tally.fired > 0).collect();
-        for tally in &fired {
-            *self.by_point.entry(tally.point).or_default() += tally.fired;
-            self.injections += tally.fired;
+        let fired: Vec<_> = faults.tally().into_iter().filter(|fault_point| fault_point.fired > 0).collect();
+        for fault_point in &fired {
+            *self.by_point.entry(fault_point.point).or_default() += fault_point.fired;
+            self.injections += fault_point.fired;
         }
         self.points += u64::from(!fired.is_empty());
         !fired.is_empty()
@@ -299,8 +304,8 @@ impl TrialTotals {
 
 /// Returns the rules to try: for each `n`, the rules that refuse calls from the `n`-th call on.
 fn modes() -> impl Iterator<Item = Rule> {
-    let once = Rule { times: Some(1), ..Rule::every(None) };
-    [once, Rule::every(None)].into_iter().chain(POINTS.map(|point| Rule::every(Some(point))))
+    let fire_once = Rule { times: Some(1), ..Rule::every(None) };
+    [fire_once, Rule::every(None)].into_iter().chain(POINTS.map(|point| Rule::every(Some(point))))
 }
 
 fn sweep((name, operation): Operation, nodes: u32, mode: &Rule, sum: &mut TrialTotals) {
@@ -312,14 +317,14 @@ fn sweep((name, operation): Operation, nodes: u32, mode: &Rule, sum: &mut TrialT
         config.pages.faults = faults.clone();
         let subsystem = Subsystem::new(config).unwrap();
         let trial = FaultTrial { subsystem, faults: faults.clone(), rule, messages: Default::default() };
-        let done = catch_panic(|| {
+        let outcome = catch_panic(|| {
             operation(&trial);
             for _ in 0..8 {
                 uslab::rcu::advance();
             }
             assert_all_given_back(&trial.subsystem);
         });
-        assert!(done.is_ok(), "{name}, {nodes} nodes: refused by {:?}", trial.rule);
+        assert!(outcome.is_ok(), "{name}, {nodes} nodes: refused by {:?}", trial.rule);
         sum.messages.append(&mut trial.messages.borrow_mut());
         if !sum.add(&faults) {
             return;
@@ -334,9 +339,9 @@ fn start(mode: &Rule, sum: &mut TrialTotals) {
         let mut config = config(2, 1, 64 << 20);
         config.pages.faults = faults.clone();
         faults.arm(vec![Rule { nth: n, ..mode.clone() }]);
-        let started = Subsystem::new(config);
+        let start_result = Subsystem::new(config);
         faults.disarm();
-        match started {
+        match start_result {
             Ok(subsystem) => assert_all_given_back(&subsystem),
             Err(error) => _ = sum.messages.insert(error.to_string()),
         }
@@ -359,8 +364,8 @@ fn each_operation_survives_each_refused_system_call() {
     let line = format!("faults: {} points, {} injections\n", sum.points, sum.injections);
     std::io::stdout().write_all(line.as_bytes()).unwrap();
     println!("{:#?}\n{:#?}", sum.by_point, sum.messages);
-    let never: Vec<_> = POINTS.iter().filter(|point| !sum.by_point.contains_key(point.name)).collect();
-    assert!(never.is_empty(), "no call was refused at {never:?}");
+    let unreached: Vec<_> = POINTS.iter().filter(|point| !sum.by_point.contains_key(point.name)).collect();
+    assert!(unreached.is_empty(), "no call was refused at {unreached:?}");
     for limit in ["fault injection", "refused to commit", "bitmap", "limit of 0 slabs", CONSTRUCTOR_PANIC] {
         assert!(
             sum.messages.iter().any(|messages| messages.contains(limit)),
@@ -372,20 +377,20 @@ fn each_operation_survives_each_refused_system_call() {
 
 #[test]
 fn injected_faults_affect_only_their_subsystem() {
-    let [one, other] = [Faults::new(1), Faults::new(1)].map(|faults| {
+    let [first_faults, second] = [Faults::new(1), Faults::new(1)].map(|faults| {
         let mut config = config(1, 1, 16 << 20);
         config.pages.faults = faults.clone();
         (Subsystem::new(config).unwrap(), faults)
     });
-    one.1.arm(faults::parse("slab:cache=kmalloc-64").unwrap());
-    let kmalloc = one.0.kmalloc();
+    first_faults.1.arm(faults::parse("slab:cache=kmalloc-64").unwrap());
+    let kmalloc = first_faults.0.kmalloc();
     assert_eq!(kmalloc.alloc_block(64, Gfp::KERNEL).unwrap_err(), AllocError::Injected);
     assert!(kmalloc.alloc_block(65, Gfp::KERNEL).is_ok(), "another cache must not be refused");
-    assert!(other.0.kmalloc().alloc_block(64, Gfp::KERNEL).is_ok(), "another subsystem must not be refused");
+    assert!(second.0.kmalloc().alloc_block(64, Gfp::KERNEL).is_ok(), "another subsystem must not be refused");
     assert_eq!(
-        one.1.tally().iter().map(|tally| tally.fired).max(),
+        first_faults.1.tally().iter().map(|fault_point| fault_point.fired).max(),
         Some(2),
-        "the second call after the drain is refused"
+        "the second call after the drain must be refused"
     );
 }
 
@@ -395,10 +400,10 @@ fn injected_faults_can_be_limited_to_large_orders() {
     let faults = Faults::new(1);
     config.pages.faults = faults.clone();
     let subsystem = Subsystem::new(config).unwrap();
-    let cache = wide().build_in(&subsystem).unwrap();
+    let cache = wide_cache().build_in(&subsystem).unwrap();
     faults.arm(faults::parse("page:order=1..").unwrap());
     let objects: Vec<_> = (0..100).map(|_| cache.alloc(Gfp::KERNEL).unwrap()).collect();
-    assert_eq!(cache.info().order_fallbacks, 100, "each page has one object");
+    assert_eq!(cache.info().order_fallbacks, 100, "each page must have one object");
     faults.disarm();
     free(&cache, objects);
     drop(cache);
@@ -416,16 +421,16 @@ fn byte_limit_of_a_fault_includes_the_side_table() {
     let (objects, pages) = (cache.info().objs_per_slab as usize, 1 << cache.info().order);
     assert!(pages > 1);
     faults.arm(faults::parse(&format!("bitmap:cache=boxed,space={}", pages * size_of::<usize>())).unwrap());
-    let (mut held, mut error) = (vec![], None);
-    while error.is_none() && held.len() <= objects {
+    let (mut allocated, mut error) = (vec![], None);
+    while error.is_none() && allocated.len() <= objects {
         match cache.alloc() {
-            Ok(one) => held.push(one),
+            Ok(first_faults) => allocated.push(first_faults),
             Err(refused) => error = Some(refused),
         }
     }
-    assert_eq!((held.len(), error), (objects, Some(AllocError::SideTable)));
+    assert_eq!((allocated.len(), error), (objects, Some(AllocError::SideTable)));
     faults.disarm();
-    drop(held);
+    drop(allocated);
     drop(cache);
     assert_all_given_back(&subsystem);
 }

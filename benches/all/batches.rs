@@ -16,8 +16,8 @@ impl Work for Batches {
     fn live(&self) -> usize {
         self.batch.size()
     }
-    fn run<S: Subject>(&self, made: &LazySubject<S>) -> Vec<f64> {
-        let mut local = made.get().local();
+    fn run<S: Subject>(&self, lazy_subject: &LazySubject<S>) -> Vec<f64> {
+        let mut local = lazy_subject.get().local();
         let mut places = self.batch.places(&local);
         let mut checked = Checked::new(&mut local);
         for _ in 0..20 {

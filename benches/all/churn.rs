@@ -15,8 +15,8 @@ impl Work for Churning {
     fn live(&self) -> usize {
         self.live
     }
-    fn run<S: Subject>(&self, made: &LazySubject<S>) -> Vec<f64> {
-        let mut local = made.get().local();
+    fn run<S: Subject>(&self, lazy_subject: &LazySubject<S>) -> Vec<f64> {
+        let mut local = lazy_subject.get().local();
         let mut checked = Checked::new(&mut local);
         let mut churn = Churn::fill(&mut checked, self.live);
         churn.bursts(&mut checked, self.live as u64 / 4);

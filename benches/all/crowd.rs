@@ -30,14 +30,14 @@ struct Crowd {
 
 /// Allocates a batch and frees the batch, [`BATCHES_PER_READING`] times. Returns the CPU time used.
 fn turn<S: Subject>(local: &mut S::ThreadAccess<'_>) -> Duration {
-    let start = clock::cpu();
+    let start_time = clock::cpu();
     for _ in 0..BATCHES_PER_READING {
         let objects: [_; BATCH] = std::array::from_fn(|stamp| local.alloc(stamp as u64));
         for object in objects {
             local.free(object);
         }
     }
-    clock::cpu() - start
+    clock::cpu() - start_time
 }
 
 /// Runs a [`turn`] without timing, and checks that each object has the stamp that was written to it.
@@ -57,31 +57,31 @@ impl Crowd {
     /// CPU nanoseconds per pair, averaged over the threads, and MiB of memory.
     fn measure<S: Subject>(&self, subject: &S) -> Vec<f64> {
         let barrier = &Barrier::new(self.threads + 1);
-        let member = || {
+        let worker = || {
             let mut local = subject.local();
             check::<S>(&mut local);
             turn::<S>(&mut local);
             // Every thread has allocated before the first thread is timed.
             barrier.wait();
-            let mut used = Duration::ZERO;
+            let mut cpu_time = Duration::ZERO;
             for _ in 0..self.turns {
-                used += turn::<S>(&mut local);
+                cpu_time += turn::<S>(&mut local);
                 std::thread::yield_now();
             }
             // Between the members' two waits, the main thread reads the memory.
             barrier.wait();
             barrier.wait();
-            used.as_nanos() as f64 / (self.turns * BATCHES_PER_READING * BATCH) as f64
+            cpu_time.as_nanos() as f64 / (self.turns * BATCHES_PER_READING * BATCH) as f64
         };
         let before = resident();
         std::thread::scope(|scope| {
-            let spawn = |_| std::thread::Builder::new().stack_size(STACK).spawn_scoped(scope, member);
-            let members: Vec<_> = (0..self.threads).map(spawn).collect::<Result<_, _>>().expect("threads");
+            let spawn = |_| std::thread::Builder::new().stack_size(STACK).spawn_scoped(scope, worker);
+            let workers: Vec<_> = (0..self.threads).map(spawn).collect::<Result<_, _>>().expect("threads");
             barrier.wait();
             barrier.wait();
             let during = resident();
             barrier.wait();
-            let pairs = members.into_iter().map(|member| member.join().expect("the thread must not panic"));
+            let pairs = workers.into_iter().map(|worker| worker.join().expect("the thread must not panic"));
             vec![mean(&pairs.collect::<Vec<_>>()), (during - before) / MIB]
         })
     }
@@ -90,10 +90,10 @@ impl Crowd {
 /// MiB of threads that do not call malloc. Threads of the standard library call malloc, and their memory counts for
 /// every subject.
 fn idle_threads_mib(threads: usize) -> f64 {
-    extern "C" fn member(barrier: *mut c_void) -> *mut c_void {
+    extern "C" fn worker(barrier: *mut c_void) -> *mut c_void {
         // Uses about as much of the stack as other members use outside the malloc.
         black_box([0_u64; 256]);
-        // SAFETY: `alone` joins this thread before it drops the barrier.
+        // SAFETY: the caller joins this thread before it drops the barrier.
         let barrier = unsafe { &*barrier.cast_const().cast::<Barrier>() };
         barrier.wait();
         barrier.wait();
@@ -101,7 +101,7 @@ fn idle_threads_mib(threads: usize) -> f64 {
     }
     let barrier = Barrier::new(threads + 1);
     let argument = std::ptr::from_ref(&barrier).cast_mut().cast::<c_void>();
-    let mut members = Vec::with_capacity(threads);
+    let mut workers = Vec::with_capacity(threads);
     let before = resident();
     // SAFETY: the attributes are initialized before they are used. Threads get a valid argument, and each thread is joined
     // once.
@@ -111,14 +111,14 @@ fn idle_threads_mib(threads: usize) -> f64 {
         assert_eq!(libc::pthread_attr_setstacksize(attributes.as_mut_ptr(), STACK), 0);
         for _ in 0..threads {
             let mut thread = MaybeUninit::uninit();
-            let failed = libc::pthread_create(thread.as_mut_ptr(), attributes.as_ptr(), member, argument);
-            assert_eq!(failed, 0, "threads");
-            members.push(thread.assume_init());
+            let error_code = libc::pthread_create(thread.as_mut_ptr(), attributes.as_ptr(), worker, argument);
+            assert_eq!(error_code, 0, "threads");
+            workers.push(thread.assume_init());
         }
         barrier.wait();
         let during = resident();
         barrier.wait();
-        for thread in members {
+        for thread in workers {
             libc::pthread_join(thread, std::ptr::null_mut());
         }
         (during - before) / MIB
@@ -133,15 +133,15 @@ impl Work for Crowd {
         // Excludes the floor, whose ring would grow with the threads.
         S::KIND != Kind::Floor && (!S::LINEAR || self.live() <= 10_000)
     }
-    fn run<S: Subject>(&self, made: &LazySubject<S>) -> Vec<f64> {
-        self.measure(made.get())
+    fn run<S: Subject>(&self, lazy_subject: &LazySubject<S>) -> Vec<f64> {
+        self.measure(lazy_subject.get())
     }
 }
 
 pub(crate) fn row(bench: &mut Bench) {
     bench.row(
         "crowd",
-        "CPU ns for a pair of 64 B on each of many threads, free to move; MiB that all threads take while they are alive and idle, less what null takes; a process each",
+        "CPU ns for a pair of 64 B on each of many threads, not pinned; MiB of all idle threads, minus the MiB of `null`; one process per contender",
     );
     for threads in [1, 4, 64, 512, 4096] {
         let crowd =

@@ -35,33 +35,37 @@ const INTERRUPTION: Duration = Duration::from_millis(20);
 impl Disturbance {
     /// Disturbs the caches until `stop` is set. Returns the number of disturbances per second.
     fn run<S: Disturbed>(self, stop: &AtomicBool) -> f64 {
-        let stopped = || stop.load(Ordering::Relaxed);
+        let is_stopped = || stop.load(Ordering::Relaxed);
         let start = Instant::now();
         let mut times = 0;
         match self {
-            Self::Reaper => times = repeat_every(Duration::from_secs(1), &stopped, S::reap),
-            Self::Births => times = repeat_every(Duration::from_millis(1), &stopped, || S::other().pair()),
+            Self::Reaper => times = repeat_every(Duration::from_secs(1), &is_stopped, S::reap),
+            Self::Births => times = repeat_every(Duration::from_millis(1), &is_stopped, || S::other().pair()),
             Self::StuckDrain => {
-                let action = SigAction::new(SigHandler::Handler(stuck), SaFlags::SA_RESTART, SigSet::empty());
+                let action = SigAction::new(
+                    SigHandler::Handler(spin_in_signal_handler),
+                    SaFlags::SA_RESTART,
+                    SigSet::empty(),
+                );
                 // SAFETY: the handler only makes an async-signal-safe call.
                 unsafe { sigaction(Signal::SIGUSR1, &action) }.expect("a handler");
-                let other = S::other();
+                let other_allocator = S::other();
                 let victim = Mutex::new(None);
                 std::thread::scope(|scope| {
                     scope.spawn(|| {
                         pin(1);
                         *victim.lock() = Some(pthread_self());
-                        while !stopped() {
-                            other.pair();
+                        while !is_stopped() {
+                            other_allocator.pair();
                         }
                     });
-                    while !stopped() {
+                    while !is_stopped() {
                         if let Some(victim) = *victim.lock() {
                             interrupt(victim);
                         }
                         // During the sleep, the victim runs on the CPU and gets the signal.
                         std::thread::sleep(Duration::from_millis(2));
-                        other.drain();
+                        other_allocator.drain();
                         times += 1;
                         std::thread::sleep(INTERRUPTION);
                     }
@@ -73,18 +77,18 @@ impl Disturbance {
 }
 
 /// Calls `action` once in each interval; if a call is late, the next calls follow sooner. Returns the number of calls.
-fn repeat_every(interval: Duration, stopped: &impl Fn() -> bool, mut action: impl FnMut()) -> u32 {
-    let mut next = Instant::now() + interval;
+fn repeat_every(interval: Duration, is_stopped: &impl Fn() -> bool, mut action: impl FnMut()) -> u32 {
+    let mut next_time = Instant::now() + interval;
     let mut times = 0;
-    while !stopped() {
+    while !is_stopped() {
         let now = Instant::now();
-        if now < next {
-            std::thread::sleep((next - now).min(Duration::from_millis(10)));
+        if now < next_time {
+            std::thread::sleep((next_time - now).min(Duration::from_millis(10)));
             continue;
         }
         action();
         times += 1;
-        next += interval;
+        next_time += interval;
     }
     times
 }
@@ -95,7 +99,7 @@ fn interrupt(thread: Pthread) {
     _ = pthread_kill(thread, Signal::SIGUSR1);
 }
 
-extern "C" fn stuck(_: libc::c_int) {
+extern "C" fn spin_in_signal_handler(_: libc::c_int) {
     let time = libc::timespec { tv_sec: 0, tv_nsec: i64::from(INTERRUPTION.subsec_nanos()) };
     // SAFETY: `nanosleep` is async-signal-safe; `time` is a local of this function.
     unsafe { libc::nanosleep(&time, std::ptr::null_mut()) };
@@ -113,11 +117,11 @@ fn round<S: Disturbed>(subject: &S, tail: &TimedChurn) -> Vec<f64> {
                     disturbance.run::<S>(stop)
                 })
             });
-            let measured = scope.spawn(|| {
+            let measuring_thread = scope.spawn(|| {
                 pin(0);
                 tail.measure(&mut subject.local())
             });
-            let ticks = measured.join().expect("the measuring thread must not panic");
+            let ticks = measuring_thread.join().expect("the measuring thread must not panic");
             stop.store(true, Ordering::Relaxed);
             (
                 ticks,
@@ -127,12 +131,16 @@ fn round<S: Disturbed>(subject: &S, tail: &TimedChurn) -> Vec<f64> {
         let quantiles = |ticks: Ticks| COUNTED.map(|(_, quantile)| ticks.value_at_quantile(quantile) as f64);
         (ticks.into_iter().flat_map(quantiles).collect::<Vec<_>>(), rate)
     };
-    let of = |(_, disturbance)| {
-        let (quiet, _) = run(None);
+    let results_of = |(_, disturbance)| {
+        let (undisturbed, _) = run(None);
         let (disturbed, rate) = run(Some(disturbance));
-        disturbed.into_iter().zip(quiet).map(|(disturbed, quiet)| disturbed / quiet).chain([rate])
+        disturbed
+            .into_iter()
+            .zip(undisturbed)
+            .map(|(disturbed, undisturbed)| disturbed / undisturbed)
+            .chain([rate])
     };
-    DISTURBANCES.into_iter().flat_map(of).collect()
+    DISTURBANCES.into_iter().flat_map(results_of).collect()
 }
 
 fn contender<S: Disturbed>(tail: &TimedChurn) -> Contender {
@@ -146,9 +154,10 @@ pub(crate) fn row(bench: &mut Bench) {
         "quantiles of the churn's single operations, to those of a quiet run; the disturbance has the second CPU",
     );
     let columns = DISTURBANCES.into_iter().flat_map(|(name, _)| {
-        let quantiles = ["alloc", "free"].into_iter().flat_map(move |side| {
+        let quantiles = ["alloc", "free"].into_iter().flat_map(move |operation| {
             COUNTED.map(|(quantile, _)| {
-                Column::ratio(format!("{name}, {side} {quantile}")).counts_in(format!("disturbed, {name}"))
+                Column::ratio(format!("{name}, {operation} {quantile}"))
+                    .counts_in(format!("disturbed, {name}"))
             })
         });
         quantiles.chain([Column::higher(format!("{name}, times"), "a second").shown_only()])

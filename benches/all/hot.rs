@@ -13,8 +13,8 @@ impl Work for Pairs {
     fn live(&self) -> usize {
         1
     }
-    fn run<S: Subject>(&self, made: &LazySubject<S>) -> Vec<f64> {
-        let mut local = made.get().local();
+    fn run<S: Subject>(&self, lazy_subject: &LazySubject<S>) -> Vec<f64> {
+        let mut local = lazy_subject.get().local();
         let mut checked = Checked::new(&mut local);
         work::pairs(&mut checked, 10_000);
         checked.finish::<S>();

@@ -10,14 +10,14 @@ struct Idle {
 }
 
 impl Idle {
-    /// Resident bytes per thread, including the thread's stack, when each thread has run `once` and is waiting.
-    fn bytes(&self, once: impl Fn() + Sync) -> f64 {
-        let (barrier, once) = (&Barrier::new(self.threads + 1), &once);
+    /// Resident bytes per thread, including the thread's stack, when each thread has run `allocate_once` and is waiting.
+    fn bytes(&self, allocate_once: impl Fn() + Sync) -> f64 {
+        let (barrier, allocate_once) = (&Barrier::new(self.threads + 1), &allocate_once);
         let before = resident();
         let during = std::thread::scope(|scope| {
             for _ in 0..self.threads {
                 scope.spawn(move || {
-                    once();
+                    allocate_once();
                     barrier.wait();
                     barrier.wait();
                 });
@@ -38,8 +38,8 @@ impl Work for Idle {
     fn suits<S: Subject>(&self) -> bool {
         S::KIND != Kind::Floor
     }
-    fn run<S: Subject>(&self, made: &LazySubject<S>) -> Vec<f64> {
-        let subject = made.get();
+    fn run<S: Subject>(&self, lazy_subject: &LazySubject<S>) -> Vec<f64> {
+        let subject = lazy_subject.get();
         vec![self.bytes(|| {
             let mut local = subject.local();
             let object = local.alloc(1);

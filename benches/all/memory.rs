@@ -22,69 +22,73 @@ impl Work for Million {
     fn suits<S: Subject>(&self) -> bool {
         S::KIND != Kind::Floor && !S::LINEAR
     }
-    fn run<S: Subject>(&self, made: &LazySubject<S>) -> Vec<f64> {
+    fn run<S: Subject>(&self, lazy_subject: &LazySubject<S>) -> Vec<f64> {
         let mut order: Box<[u32]> = (0..self.objects as u32).collect();
         order.shuffle(&mut random());
         // The harness's memory is written before the baseline is measured.
         let mut places = Places::new(self.objects);
-        let (kept, freed) = order.split_at(self.objects / 10);
+        let (kept_places, freed) = order.split_at(self.objects / 10);
         let live = (self.objects * BYTES) as f64;
         let baseline = resident();
 
-        let mut local = made.get().local();
+        let mut local = lazy_subject.get().local();
         for place in 0..self.objects {
             places.put(place, local.alloc(place as u64));
         }
-        let full = resident() - baseline;
+        let full_bytes = resident() - baseline;
         free::<S, _>(&mut local, &mut places, freed);
         let tenth = resident() - baseline;
         local.give_back();
         let tenth_reaped = resident() - baseline;
-        free::<S, _>(&mut local, &mut places, kept);
+        free::<S, _>(&mut local, &mut places, kept_places);
         let empty = resident() - baseline;
         std::thread::sleep(self.pause);
-        let empty_later = resident() - baseline;
+        let empty_bytes_later = resident() - baseline;
         local.reap();
         local.reap();
         let empty_idle = resident() - baseline;
         local.give_back();
         let empty_reaped = resident() - baseline;
         let mib = |bytes: f64| bytes / f64::from(1 << 20);
-        let live_now = (kept.len() * BYTES) as f64;
+        let live_now = (kept_places.len() * BYTES) as f64;
         vec![
-            full / live,
+            full_bytes / live,
             tenth / live_now,
             tenth_reaped / live_now,
             mib(empty),
-            mib(empty_later),
+            mib(empty_bytes_later),
             mib(empty_idle),
             mib(empty_reaped),
         ]
     }
 }
 
-/// Frees the objects in some places; the slice `of` has the indices of these places. Each of these places must contain
+/// Frees the objects in some places; the slice `positions` has the indices of these places. Each of these places must contain
 /// an object, and may be named only once.
-pub(crate) fn free<S: Subject, L: ThreadAccess>(local: &mut L, places: &mut Places<L::Object>, of: &[u32]) {
-    for &place in of {
-        // SAFETY: `of` is a part of one permutation of the places, all of which are filled.
+pub(crate) fn free<S: Subject, L: ThreadAccess>(
+    local: &mut L,
+    places: &mut Places<L::Object>,
+    positions: &[u32],
+) {
+    for &place in positions {
+        // SAFETY: `positions` is a part of one permutation of the places, all of which are filled.
         let object = unsafe { places.take(place as usize) };
-        let same = !S::CHECKED || local.stamp(&object) == u64::from(place);
-        assert!(same, "{}: an object holds the stamp of another object", S::NAME);
+        let is_same_stamp = !S::CHECKED || local.stamp(&object) == u64::from(place);
+        assert!(is_same_stamp, "{}: an object holds the stamp of another object", S::NAME);
         local.free(object);
     }
 }
 
 pub(crate) fn row(bench: &mut Bench) {
-    bench.row("memory", "resident memory of 1,000,000 live objects of 64 B to their own bytes, and what is left of it; a process each");
+    bench.row("memory", "resident memory of 1,000,000 live objects of 64 B, divided by their bytes, and the memory that stays resident; one process per contender");
     let columns = [
         Column::lower("all live", "times"),
         Column::lower("90 % freed at random", "times").shown_only(),
-        Column::lower("90 % freed at random and given back", "times").shown_only(),
+        Column::lower("90 % freed at random and returned", "times").shown_only(),
         Column::lower("all freed", "MiB").shown_only(),
         Column::lower("all freed, 1 s later", "MiB").shown_only(),
         Column::lower("all freed and two reaping intervals ended", "MiB").shown_only(),
-        Column::lower("all freed and given back", "MiB").shown_only(),
+        Column::lower("all freed and returned", "MiB").shown_only(),
     ];
     let pause = Duration::from_millis(bench.scale(1000) as u64);
     let million = Million { objects: bench.scale(1_000_000), pause };

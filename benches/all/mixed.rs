@@ -36,15 +36,15 @@ impl Mixed {
 
 impl MallocWork for Mixed {
     fn run<M: Malloc>(&self, malloc: &M) -> Vec<f64> {
-        let (mut next, mut stamps) = (0, 0_u64);
+        let (mut next_place, mut stamps) = (0, 0_u64);
         let mut alloc = || {
-            let size = self.sizes[next & (self.sizes.len() - 1)] as usize;
-            next += 1;
+            let size = self.sizes[next_place & (self.sizes.len() - 1)] as usize;
+            next_place += 1;
             let memory = malloc.alloc(size);
             stamps += 1;
             // SAFETY: the memory was just allocated, with at least 8 bytes.
             unsafe { memory.cast::<u64>().write_unaligned(stamps) };
-            (uslab_benches::subject::hide(memory), size as u32)
+            (uslab_benches::subject::opaque_pointer(memory), size as u32)
         };
         let free = |(memory, size): (NonNull<u8>, u32)| {
             // SAFETY: the memory came from `alloc`, and is freed once.
@@ -52,10 +52,14 @@ impl MallocWork for Mixed {
         };
         let mut live: Vec<_> = (0..self.live).map(|_| alloc()).collect();
         // Each live block at the end must still hold its own stamp. SAFETY: `alloc` stamped the block, which is not freed yet.
-        let mut seen: Vec<u64> =
+        let mut stamps_seen: Vec<u64> =
             live.iter().map(|(memory, _)| unsafe { memory.cast::<u64>().read_unaligned() }).collect();
-        seen.sort_unstable();
-        assert!(seen.windows(2).all(|w| w[0] < w[1]), "{}: objects did not keep their stamps", M::NAME);
+        stamps_seen.sort_unstable();
+        assert!(
+            stamps_seen.windows(2).all(|w| w[0] < w[1]),
+            "{}: objects did not keep their stamps",
+            M::NAME
+        );
         let mut rng = work::random();
         let mut replace = |count: u64| {
             for _ in 0..count {

@@ -18,27 +18,27 @@ impl Work for Refills {
     fn live(&self) -> usize {
         self.objects
     }
-    fn run<S: Subject>(&self, made: &LazySubject<S>) -> Vec<f64> {
+    fn run<S: Subject>(&self, lazy_subject: &LazySubject<S>) -> Vec<f64> {
         let mut order: Box<[u32]> = (0..self.objects as u32).collect();
         let mut rng = random();
         let mut places = Places::new(self.objects);
-        let mut local = made.get().local();
+        let mut local = lazy_subject.get().local();
         for &place in &order {
             places.put(place as usize, local.alloc(u64::from(place)));
         }
-        let mut used = Duration::ZERO;
+        let mut cpu_time = Duration::ZERO;
         for _ in 0..HALVES_PER_ROUND {
             order.shuffle(&mut rng);
-            let half = &order[..self.objects / 2];
-            free::<S, _>(&mut local, &mut places, half);
+            let first_half = &order[..self.objects / 2];
+            free::<S, _>(&mut local, &mut places, first_half);
             let start = clock::cpu();
-            for &place in half {
+            for &place in first_half {
                 places.put(place as usize, local.alloc(u64::from(place)));
             }
-            used += clock::cpu() - start;
+            cpu_time += clock::cpu() - start;
         }
         free::<S, _>(&mut local, &mut places, &order);
-        vec![used.as_nanos() as f64 / (HALVES_PER_ROUND * (self.objects / 2)) as f64]
+        vec![cpu_time.as_nanos() as f64 / (HALVES_PER_ROUND * (self.objects / 2)) as f64]
     }
 }
 

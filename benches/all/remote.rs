@@ -13,13 +13,13 @@ const SEGMENT: u64 = 10_000;
 struct Remote {
     segments: u64,
     /// `true` if the consumer reads an object before it frees it.
-    read: bool,
+    reads_object: bool,
 }
 
-/// Spins until `ready` returns a value. Yields after many turns, because another program may have the other CPU.
-fn wait<T>(mut ready: impl FnMut() -> Option<T>) -> T {
+/// Spins until `poll` returns a value. Yields after many turns, because another program may have the other CPU.
+fn wait<T>(mut poll: impl FnMut() -> Option<T>) -> T {
     for turn in 0_u32.. {
-        if let Some(value) = ready() {
+        if let Some(value) = poll() {
             return value;
         }
         if turn % 1024 < 1000 { std::hint::spin_loop() } else { std::thread::yield_now() }
@@ -35,11 +35,11 @@ impl Work for Remote {
     fn suits<S: Subject>(&self) -> bool {
         S::SHARED
     }
-    fn run<S: Subject>(&self, made: &LazySubject<S>) -> Vec<f64> {
-        let subject = made.get();
+    fn run<S: Subject>(&self, lazy_subject: &LazySubject<S>) -> Vec<f64> {
+        let subject = lazy_subject.get();
         // One more segment warms up.
-        let (read, segments, count) = (self.read, self.segments, (self.segments + 1) * SEGMENT);
-        let (mut ring, mut received) = rtrb::RingBuffer::new(RING);
+        let (reads, segments, count) = (self.reads_object, self.segments, (self.segments + 1) * SEGMENT);
+        let (mut ring, mut receiver) = rtrb::RingBuffer::new(RING);
         std::thread::scope(|scope| {
             scope.spawn(move || {
                 team::pin(0);
@@ -62,8 +62,8 @@ impl Work for Remote {
                 for segment in 0..=segments {
                     let start = Instant::now();
                     for i in 0..SEGMENT {
-                        let object = wait(|| received.pop().ok());
-                        if read {
+                        let object = wait(|| receiver.pop().ok());
+                        if reads {
                             let stamp = local.stamp(&object);
                             assert_eq!(
                                 stamp,
@@ -95,8 +95,8 @@ pub(crate) fn row(bench: &mut Bench) {
             "remote: the machine has one CPU, so the threads alternate and this measures the scheduler"
         );
     }
-    for (case, read) in [("read", true), ("not read", false)] {
-        let remote = Remote { segments: bench.scale(100) as u64, read };
+    for (case, reads) in [("read", true), ("not read", false)] {
+        let remote = Remote { segments: bench.scale(100) as u64, reads_object: reads };
         bench.group(case, [Column::lower("", "ns")], contenders::<8>(&remote));
     }
 }

@@ -23,7 +23,7 @@ enum HandOver {
 
 #[derive(Clone)]
 struct Sharing {
-    handed: HandOver,
+    hand_over: HandOver,
     threads: usize,
     budget: Duration,
 }
@@ -36,8 +36,8 @@ impl Work for Sharing {
     fn suits<S: Subject>(&self) -> bool {
         S::SHARED
     }
-    fn run<S: Subject>(&self, made: &LazySubject<S>) -> Vec<f64> {
-        let subject = made.get();
+    fn run<S: Subject>(&self, lazy_subject: &LazySubject<S>) -> Vec<f64> {
+        let subject = lazy_subject.get();
         let mut local = subject.local();
         let probe = local.alloc(0);
         let writable = local.address(&probe).is_some();
@@ -46,27 +46,27 @@ impl Work for Sharing {
             return Vec::new();
         }
         let mut piles: Vec<Vec<_>> = (0..self.threads).map(|_| Vec::with_capacity(OBJECTS)).collect();
-        if let HandOver::Yes = self.handed {
+        if let HandOver::Yes = self.hand_over {
             for i in 0..self.threads * OBJECTS {
                 piles[i % self.threads].push(local.alloc(0));
             }
         }
         let piles: Vec<_> = piles.into_iter().map(|pile| Mutex::new(Some(pile))).collect();
-        let member = |i: usize, team: &Team| {
+        let worker = |i: usize, team: &Team| {
             let mut local = subject.local();
-            let mut mine = piles[i].lock().take().unwrap_or_default();
-            mine.drain(..).for_each(|object| local.free(object));
+            let mut own_objects = piles[i].lock().take().unwrap_or_default();
+            own_objects.drain(..).for_each(|object| local.free(object));
             let writes = || {
-                mine.extend((0..OBJECTS as u64).map(|stamp| local.alloc(stamp)));
+                own_objects.extend((0..OBJECTS as u64).map(|stamp| local.alloc(stamp)));
                 for write in 1..=WRITES_PER_OBJECT {
-                    for object in &mine {
+                    for object in &own_objects {
                         if let Some(word) = local.address(object) {
                             // SAFETY: this thread owns the object. The access is volatile, so that every write is made.
                             unsafe { word.write_volatile(word.read_volatile() + write) };
                         }
                     }
                 }
-                for (stamp, object) in mine.drain(..).enumerate() {
+                for (stamp, object) in own_objects.drain(..).enumerate() {
                     let sum = stamp as u64 + WRITES_PER_OBJECT * (WRITES_PER_OBJECT + 1) / 2;
                     assert_eq!(local.stamp(&object), sum, "{}: another thread wrote to the object", S::NAME);
                     local.free(object);
@@ -75,15 +75,15 @@ impl Work for Sharing {
             };
             team.measure(writes)
         };
-        vec![mean(&Team::run(self.threads, true, self.budget, member))]
+        vec![mean(&Team::run(self.threads, true, self.budget, worker))]
     }
 }
 
 pub(crate) fn row(bench: &mut Bench) {
-    bench.row("sharing", "CPU ns for a write to small objects of one's own, two threads, pinned");
+    bench.row("sharing", "CPU ns for a write to a thread's own small objects, two pinned threads");
     let threads = cpus().min(2);
-    for (case, handed) in [("thrash", HandOver::No), ("scratch", HandOver::Yes)] {
-        let work = Sharing { handed, threads, budget: bench.budget() };
+    for (case, hand_over) in [("thrash", HandOver::No), ("scratch", HandOver::Yes)] {
+        let work = Sharing { hand_over, threads, budget: bench.budget() };
         bench.group(format!("{case}, 8 B"), [Column::lower("", "ns")], contenders::<1>(&work));
         bench.group(format!("{case}, 16 B"), [Column::lower("", "ns")], contenders::<2>(&work));
     }

@@ -89,8 +89,8 @@ impl Work for Tails {
     fn live(&self) -> usize {
         self.tail.live
     }
-    fn run<S: Subject>(&self, made: &LazySubject<S>) -> Vec<f64> {
-        let ticks = self.tail.measure(&mut made.get().local());
+    fn run<S: Subject>(&self, lazy_subject: &LazySubject<S>) -> Vec<f64> {
+        let ticks = self.tail.measure(&mut lazy_subject.get().local());
         let period = self.nanoseconds_a_tick.get_or_init(clock::stamp_period);
         let quantiles = ticks.into_iter().flat_map(|ticks| {
             QUANTILES.map(|(_, quantile)| ticks.value_at_quantile(quantile) as f64 * period)
@@ -104,11 +104,11 @@ pub(crate) fn row(bench: &mut Bench) {
         "tails",
         "wall ns of single operations of the churn, a million of each kind; the clock is counted in, null is the clock alone",
     );
-    let columns = ["alloc", "free"].into_iter().flat_map(|side| {
+    let columns = ["alloc", "free"].into_iter().flat_map(|operation| {
         QUANTILES.map(|quantile| {
-            let column = Column::lower(format!("{side} {}", quantile.0), "ns");
+            let column = Column::lower(format!("{operation} {}", quantile.0), "ns");
             if COUNTED.contains(&quantile) {
-                column.counts_in(format!("tails of {side}"))
+                column.counts_in(format!("tails of {operation}"))
             } else {
                 column.shown_only()
             }

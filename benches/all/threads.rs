@@ -20,8 +20,8 @@ struct Threads {
 
 impl Threads {
     /// CPU nanoseconds per pair, averaged over the threads.
-    fn with<S: Subject>(&self, subject: &S, threads: usize) -> f64 {
-        let member = |_, team: &Team| {
+    fn measure<S: Subject>(&self, subject: &S, threads: usize) -> f64 {
+        let worker = |_, team: &Team| {
             let mut local = subject.local();
             let Some(batch) = &self.batch else {
                 let mut checked = Checked::new(&mut local);
@@ -37,7 +37,7 @@ impl Threads {
             checked.finish::<S>();
             team.measure(|| (0..10).map(|_| batch.run(&mut local, &mut places)).sum())
         };
-        mean(&Team::run(threads, self.pinned, self.budget, member))
+        mean(&Team::run(threads, self.pinned, self.budget, worker))
     }
 }
 
@@ -45,26 +45,26 @@ impl Work for Threads {
     fn live(&self) -> usize {
         self.batch.as_ref().map_or(1, Batch::size) * self.threads
     }
-    fn run<S: Subject>(&self, made: &LazySubject<S>) -> Vec<f64> {
-        let subject = made.get();
-        let all = self.with(subject, self.threads);
+    fn run<S: Subject>(&self, lazy_subject: &LazySubject<S>) -> Vec<f64> {
+        let subject = lazy_subject.get();
+        let all = self.measure(subject, self.threads);
         if !self.scaling {
             return vec![all];
         }
-        vec![self.threads as f64 * self.with(subject, 1) / all]
+        vec![self.threads as f64 * self.measure(subject, 1) / all]
     }
 }
 
 pub(crate) fn row(bench: &mut Bench) {
-    let two = cpus().min(2);
+    let two_threads = cpus().min(2);
     let budget = bench.budget();
     let batches = || Some(Batch::new(1000, Order::Random));
-    let pinned = |batch, scaling| Threads { batch, threads: two, pinned: true, scaling, budget };
+    let pinned = |batch, scaling| Threads { batch, threads: two_threads, pinned: true, scaling, budget };
     bench.row("threads", "CPU ns for a pair of 64 B on each of several threads at once");
     let ns = || [Column::lower("", "ns")];
-    bench.group(format!("{two} threads, batches"), ns(), contenders::<8>(&pinned(batches(), false)));
-    let many = Threads { batch: None, threads: 16, pinned: false, scaling: false, budget };
-    bench.group("16 threads, hot", ns(), contenders::<8>(&many));
+    bench.group(format!("{two_threads} threads, batches"), ns(), contenders::<8>(&pinned(batches(), false)));
+    let many_threads = Threads { batch: None, threads: 16, pinned: false, scaling: false, budget };
+    bench.group("16 threads, hot", ns(), contenders::<8>(&many_threads));
     bench.row("scaling", "throughput of two pinned threads over that of one");
     let times = || [Column::higher("", "times")];
     bench.group("hot", times(), contenders::<8>(&pinned(None, true)));

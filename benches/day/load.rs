@@ -44,18 +44,18 @@ impl Curve {
         self.day
     }
     /// Load as a fraction of the peak, at a time given as a fraction of the day.
-    pub(crate) fn load(at: f64) -> f64 {
+    pub(crate) fn load(time_of_day: f64) -> f64 {
         const NIGHT_LOAD: f64 = 0.05;
         let slope = |x: f64| NIGHT_LOAD + (1.0 - NIGHT_LOAD) * (1.0 - (PI * x).cos()) / 2.0;
-        match at {
-            ..0.3 => slope(at / 0.3),
+        match time_of_day {
+            ..0.3 => slope(time_of_day / 0.3),
             0.3..0.6 => 1.0,
-            0.6..0.7 => slope((0.7 - at) / 0.1),
+            0.6..0.7 => slope((0.7 - time_of_day) / 0.1),
             _ => NIGHT_LOAD,
         }
     }
-    fn part(self, since: Duration) -> f64 {
-        since.as_secs_f64() / self.day.as_secs_f64()
+    fn part(self, elapsed: Duration) -> f64 {
+        elapsed.as_secs_f64() / self.day.as_secs_f64()
     }
 }
 
@@ -76,9 +76,9 @@ impl ServerMeasurements {
         Self { intervals, values: Mutex::default(), errors: Counter::new(0) }
     }
     /// Number of bytes of values that have not expired.
-    pub(crate) fn live(&self, at: Duration) -> usize {
+    pub(crate) fn live(&self, time_of_day: Duration) -> usize {
         let mut values = self.values.lock();
-        values.retain(|_, (_, until)| *until > at);
+        values.retain(|_, (_, expiry)| *expiry > time_of_day);
         values.values().map(|(size, _)| size).sum()
     }
     pub(crate) fn intervals(&self) -> Vec<Histogram<u64>> {
@@ -96,18 +96,18 @@ pub(crate) fn start(
     seed: u64,
     curve: Curve,
     start: Instant,
-    served: &Arc<ServerMeasurements>,
+    server_measurements: &Arc<ServerMeasurements>,
 ) {
     for place in 0..CLIENTS {
         let client = Client {
             address,
             curve,
             start,
-            needed: (place as f64 + 0.5) / CLIENTS as f64,
+            needed_load: (place as f64 + 0.5) / CLIENTS as f64,
             // The clients of all servers send the same requests, at different times.
-            what: SmallRng::seed_from_u64(place as u64),
-            when: SmallRng::seed_from_u64(seed << 32 | place as u64),
-            served: served.clone(),
+            request_rng: SmallRng::seed_from_u64(place as u64),
+            arrival_rng: SmallRng::seed_from_u64(seed << 32 | place as u64),
+            server_measurements: server_measurements.clone(),
         };
         runtime.spawn(client.run());
     }
@@ -118,10 +118,10 @@ struct Client {
     curve: Curve,
     start: Instant,
     /// Lowest load at which the client is active.
-    needed: f64,
-    what: SmallRng,
-    when: SmallRng,
-    served: Arc<ServerMeasurements>,
+    needed_load: f64,
+    request_rng: SmallRng,
+    arrival_rng: SmallRng,
+    server_measurements: Arc<ServerMeasurements>,
 }
 
 /// Draws from an exponential distribution.
@@ -131,56 +131,56 @@ fn exponential(rng: &mut SmallRng, mean: f64) -> f64 {
 
 impl Client {
     async fn run(mut self) {
-        let mut due = Duration::ZERO;
-        while due < self.curve.day {
-            if Curve::load(self.curve.part(due)) < self.needed {
-                due += self.curve.day / 400;
-                sleep_until(self.start + due).await;
-            } else if let Err(error) = self.connection(&mut due).await {
+        let mut due_time = Duration::ZERO;
+        while due_time < self.curve.day {
+            if Curve::load(self.curve.part(due_time)) < self.needed_load {
+                due_time += self.curve.day / 400;
+                sleep_until(self.start + due_time).await;
+            } else if let Err(error) = self.connection(&mut due_time).await {
                 eprintln!("{}: {error}", self.address);
                 // Relaxed: the count publishes no other data.
-                self.served.errors.add(1);
-                due += Duration::from_millis(100);
+                self.server_measurements.errors.add(1);
+                due_time += Duration::from_millis(100);
             }
         }
     }
 
     /// Sends the requests of one connection, each when it is due.
-    async fn connection(&mut self, due: &mut Duration) -> Result<(), Error> {
+    async fn connection(&mut self, due_time: &mut Duration) -> Result<(), Error> {
         let stream = TcpStream::connect(self.address).await?;
         stream.set_nodelay(true)?;
         let mut stream = BufReader::new(stream);
         let mut request = Vec::new();
         for _ in 0..REQUESTS {
-            *due += Duration::from_secs_f64(exponential(&mut self.when, 1.0 / self.curve.rate));
-            let part = self.curve.part(*due);
-            if part >= 1.0 || Curve::load(part) < self.needed {
+            *due_time += Duration::from_secs_f64(exponential(&mut self.arrival_rng, 1.0 / self.curve.rate));
+            let part = self.curve.part(*due_time);
+            if part >= 1.0 || Curve::load(part) < self.needed_load {
                 break;
             }
             request.clear();
-            self.draw(*due, &mut request);
-            sleep_until(self.start + *due).await;
+            self.draw(*due_time, &mut request);
+            sleep_until(self.start + *due_time).await;
             stream.write_all(&request).await?;
             receive(&mut stream).await?;
-            let took = (self.start + *due).elapsed().as_micros() as u64;
-            let interval = (part * self.served.intervals.len() as f64) as usize;
-            self.served.intervals[interval].lock().saturating_record(took.max(1));
+            let micros = (self.start + *due_time).elapsed().as_micros() as u64;
+            let interval = (part * self.server_measurements.intervals.len() as f64) as usize;
+            self.server_measurements.intervals[interval].lock().saturating_record(micros.max(1));
         }
         Ok(())
     }
 
     fn draw(&mut self, now: Duration, request: &mut Vec<u8>) {
-        let key = self.what.random_range(0..KEYS);
+        let key = self.request_rng.random_range(0..KEYS);
         let mut words = vec![b"GET".to_vec(), format!("key:{key}").into_bytes()];
-        if self.what.random_bool(0.5) {
-            let (least, most) = SIZES;
-            let size = (least * (most / least).powf(self.what.random())) as usize;
-            let mean = if self.what.random_bool(0.1) { MEAN_LIFETIMES.1 } else { MEAN_LIFETIMES.0 };
-            let days = exponential(&mut self.what, mean);
+        if self.request_rng.random_bool(0.5) {
+            let (min, max) = SIZES;
+            let size = (min * (max / min).powf(self.request_rng.random())) as usize;
+            let mean = if self.request_rng.random_bool(0.1) { MEAN_LIFETIMES.1 } else { MEAN_LIFETIMES.0 };
+            let days = exponential(&mut self.request_rng, mean);
             let life = self.curve.day.mul_f64(days).max(Duration::from_millis(1));
             words[0] = b"SET".to_vec();
             words.extend([vec![b'v'; size], b"PX".to_vec(), life.as_millis().to_string().into_bytes()]);
-            self.served.values.lock().insert(key, (size, now + life));
+            self.server_measurements.values.lock().insert(key, (size, now + life));
         }
         request.extend(format!("*{}\r\n", words.len()).bytes());
         for word in words {
@@ -195,15 +195,16 @@ impl Client {
 async fn receive(stream: &mut BufReader<TcpStream>) -> Result<(), Error> {
     let mut line = String::new();
     stream.read_line(&mut line).await?;
-    let wrong = || Error::new(ErrorKind::InvalidData, format!("unexpected reply of the server: {line:?}"));
+    let unexpected_reply =
+        || Error::new(ErrorKind::InvalidData, format!("unexpected reply of the server: {line:?}"));
     match line.trim_end().split_at_checked(1) {
         Some(("+", _)) => Ok(()),
         Some(("$", "-1")) => Ok(()),
         Some(("$", length)) => {
-            let mut value = vec![0; length.parse::<usize>().map_err(|_| wrong())? + 2];
+            let mut value = vec![0; length.parse::<usize>().map_err(|_| unexpected_reply())? + 2];
             stream.read_exact(&mut value).await?;
-            value.ends_with(b"\r\n").then_some(()).ok_or_else(wrong)
+            value.ends_with(b"\r\n").then_some(()).ok_or_else(unexpected_reply)
         }
-        _ => Err(wrong()),
+        _ => Err(unexpected_reply()),
     }
 }

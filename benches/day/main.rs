@@ -72,9 +72,13 @@ impl Server {
         command.env("USLAB_OPTIONS", "reap=500");
         let process = command.spawn().with_context(|| program.display().to_string())?;
         let server = Self { name, process, address };
-        let started = Instant::now();
+        let start_time = Instant::now();
         while std::net::TcpStream::connect(address).is_err() {
-            anyhow::ensure!(started.elapsed() < Duration::from_secs(30), "{} does not listen", server.name);
+            anyhow::ensure!(
+                start_time.elapsed() < Duration::from_secs(30),
+                "{} does not listen",
+                server.name
+            );
             std::thread::sleep(Duration::from_millis(20));
         }
         Ok(server)
@@ -126,12 +130,12 @@ impl Day {
     }
     /// 99th percentile of request times over a part of the day, in milliseconds.
     fn p99(&self, from: f64, to: f64) -> f64 {
-        let at = |part: f64| (part * INTERVALS as f64).round() as usize;
-        let mut all = Histogram::<u64>::new(3).expect("a commit must have three digits");
-        for interval in &self.intervals[at(from)..at(to)] {
-            all.add(interval).expect("the field must have the same width");
+        let interval_of = |part: f64| (part * INTERVALS as f64).round() as usize;
+        let mut histogram = Histogram::<u64>::new(3).expect("a commit must have three digits");
+        for interval in &self.intervals[interval_of(from)..interval_of(to)] {
+            histogram.add(interval).expect("the field must have the same width");
         }
-        all.value_at_quantile(0.99) as f64 / 1000.0
+        histogram.value_at_quantile(0.99) as f64 / 1000.0
     }
     fn requests(&self) -> u64 {
         self.intervals.iter().map(Histogram::len).sum()
@@ -143,10 +147,10 @@ const MIB: f64 = (1 << 20) as f64;
 fn main() -> anyhow::Result<()> {
     let options = Options::parse();
     let curve = Curve::new(Duration::from_secs_f64(options.minutes * 60.0), options.rate);
-    let found = std::fs::read_dir(&options.servers).with_context(|| {
+    let server_files = std::fs::read_dir(&options.servers).with_context(|| {
         format!("{}: not found; `.ci/adopt servers` builds the servers", options.servers.display())
     })?;
-    let mut programs = found.map(|entry| Ok(entry?.path())).collect::<anyhow::Result<Vec<_>>>()?;
+    let mut programs = server_files.map(|entry| Ok(entry?.path())).collect::<anyhow::Result<Vec<_>>>()?;
     let place = |path: &PathBuf| ORDER.iter().position(|name| path.ends_with(name)).unwrap_or(ORDER.len());
     programs.sort_by_key(|path| (place(path), path.clone()));
     std::fs::create_dir_all(&options.out)?;
@@ -186,30 +190,33 @@ fn main() -> anyhow::Result<()> {
 
 fn run(servers: &[Server], curve: Curve) -> anyhow::Result<Vec<Day>> {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
-    let served: Vec<_> = servers.iter().map(|_| Arc::new(ServerMeasurements::new(INTERVALS))).collect();
+    let measurements: Vec<_> = servers.iter().map(|_| Arc::new(ServerMeasurements::new(INTERVALS))).collect();
     let mut memory: BTreeMap<usize, Vec<(f64, f64, f64)>> = BTreeMap::new();
     let start = Instant::now() + Duration::from_millis(200);
-    for (i, (server, served)) in servers.iter().zip(&served).enumerate() {
-        load::start(&runtime, server.address, i as u64, curve, start.into(), served);
+    for (i, (server, measurements)) in servers.iter().zip(&measurements).enumerate() {
+        load::start(&runtime, server.address, i as u64, curve, start.into(), measurements);
     }
     for second in 0..curve.day().as_secs() {
-        let at = Duration::from_secs(second);
-        std::thread::sleep((start + at).saturating_duration_since(Instant::now()));
-        for (i, (server, served)) in servers.iter().zip(&served).enumerate() {
-            let of = memory.entry(i).or_default();
-            of.push((second as f64, resident_of(server.process.id()), served.live(at) as f64));
+        let elapsed = Duration::from_secs(second);
+        std::thread::sleep((start + elapsed).saturating_duration_since(Instant::now()));
+        for (i, (server, measurements)) in servers.iter().zip(&measurements).enumerate() {
+            let totals = memory.entry(i).or_default();
+            totals.push((second as f64, resident_of(server.process.id()), measurements.live(elapsed) as f64));
         }
     }
     std::thread::sleep((start + curve.day()).saturating_duration_since(Instant::now()));
     let cpu = servers.iter().map(|server| cpu_of(server.process.id())).collect::<Result<Vec<_>, _>>()?;
     runtime.shutdown_timeout(Duration::from_secs(10));
-    let days = servers.iter().zip(&served).zip(cpu).enumerate().map(|(i, ((server, served), cpu))| Day {
-        name: server.name.clone(),
-        memory: memory.remove(&i).unwrap_or_default(),
-        intervals: served.intervals(),
-        cpu: cpu.iter().sum(),
-        errors: served.errors(),
-    });
+    let days =
+        servers.iter().zip(&measurements).zip(cpu).enumerate().map(|(i, ((server, measurements), cpu))| {
+            Day {
+                name: server.name.clone(),
+                memory: memory.remove(&i).unwrap_or_default(),
+                intervals: measurements.intervals(),
+                cpu: cpu.iter().sum(),
+                errors: measurements.errors(),
+            }
+        });
     Ok(days.collect())
 }
 
@@ -228,23 +235,25 @@ const COLUMNS: Columns = [
 /// Makes a table with a row for each server. In rows of this project, the ratio to the best of the other servers is in
 /// brackets.
 fn table(days: &[Day]) -> String {
-    let is_ours = |day: &Day| ORDER[..OWN_SERVERS].contains(&day.name.as_str());
+    let is_own_server = |day: &Day| ORDER[..OWN_SERVERS].contains(&day.name.as_str());
     let mut text = format!("| server | {} | requests |\n|---|", COLUMNS.map(|(name, _)| name).join(" | "));
     text += &"---|".repeat(COLUMNS.len() + 1);
     text += "\n";
     for day in days {
         text += &format!("| {} |", day.name);
-        for (_, of) in COLUMNS {
-            let best = days.iter().filter(|day| !is_ours(day)).map(of).fold(f64::INFINITY, f64::min);
-            let value = of(day);
-            let shown = if value < 10.0 { format!("{value:.2}") } else { format!("{value:.1}") };
-            text += &match is_ours(day) && best.is_finite() {
-                true => format!(" {shown} ({:.2}) |", value / best),
-                false => format!(" {shown} |"),
+        for (_, column) in COLUMNS {
+            let best =
+                days.iter().filter(|day| !is_own_server(day)).map(column).fold(f64::INFINITY, f64::min);
+            let value = column(day);
+            let number_text = if value < 10.0 { format!("{value:.2}") } else { format!("{value:.1}") };
+            text += &match is_own_server(day) && best.is_finite() {
+                true => format!(" {number_text} ({:.2}) |", value / best),
+                false => format!(" {number_text} |"),
             };
         }
         text += &format!(" {} |\n", day.requests());
     }
-    let live = days.first().map_or(0.0, |day| day.memory.iter().map(|at| at.2 / MIB).fold(0.0, f64::max));
+    let live =
+        days.first().map_or(0.0, |day| day.memory.iter().map(|sample| sample.2 / MIB).fold(0.0, f64::max));
     text + &format!("\nValues that are live at the peak: {live:.1} MiB.\n")
 }

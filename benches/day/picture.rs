@@ -24,18 +24,18 @@ type DrawResult<T = ()> = Result<T, DrawingAreaErrorKind<Error>>;
 pub(super) fn draw(days: &[Day], length: f64) -> DrawResult<String> {
     let mut svg = String::new();
     {
-        let all = SVGBackend::with_string(&mut svg, SIZE).into_drawing_area();
-        all.fill(&WHITE)?;
-        let (above, below) = all.split_vertically(SIZE.1 / 2);
+        let canvas = SVGBackend::with_string(&mut svg, SIZE).into_drawing_area();
+        canvas.fill(&WHITE)?;
+        let (upper_area, lower_area) = canvas.split_vertically(SIZE.1 / 2);
         let minutes = length / 60.0;
-        let most = days.iter().map(Day::peak).fold(1.0, f64::max) * 1.05;
-        let mut chart = ChartBuilder::on(&above)
+        let max_memory = days.iter().map(Day::peak).fold(1.0, f64::max) * 1.05;
+        let mut chart = ChartBuilder::on(&upper_area)
             .caption("Resident memory, MiB; dashed: values that are live", ("sans-serif", 16))
             .margin(10)
             .x_label_area_size(24)
             .y_label_area_size(60)
-            .build_cartesian_2d(0.0..minutes, 0.0..most)?;
-        shade(&mut chart, minutes, 0.0, |load| most * load)?;
+            .build_cartesian_2d(0.0..minutes, 0.0..max_memory)?;
+        fill_area(&mut chart, minutes, 0.0, |load| max_memory * load)?;
         chart
             .configure_mesh()
             .light_line_style(TRANSPARENT)
@@ -51,21 +51,22 @@ pub(super) fn draw(days: &[Day], length: f64) -> DrawResult<String> {
         }
 
         let p99 = |day: &Day| -> Vec<(f64, f64)> {
-            let of = |(i, times): (usize, &hdrhistogram::Histogram<u64>)| {
-                let middle = (i as f64 + 0.5) * minutes / INTERVALS as f64;
-                (middle, times.value_at_quantile(0.99) as f64 / 1000.0)
+            let boxplot_of = |(i, times): (usize, &hdrhistogram::Histogram<u64>)| {
+                let middle_minute = (i as f64 + 0.5) * minutes / INTERVALS as f64;
+                (middle_minute, times.value_at_quantile(0.99) as f64 / 1000.0)
             };
-            day.intervals.iter().enumerate().filter(|(_, times)| !times.is_empty()).map(of).collect()
+            day.intervals.iter().enumerate().filter(|(_, times)| !times.is_empty()).map(boxplot_of).collect()
         };
         let values = || days.iter().flat_map(|day| p99(day).into_iter().map(|(_, ms)| ms));
-        let (low, high) = (values().fold(f64::MAX, f64::min) / 1.2, values().fold(0.0, f64::max) * 1.2);
-        let mut chart = ChartBuilder::on(&below)
+        let (axis_min, axis_max) =
+            (values().fold(f64::MAX, f64::min) / 1.2, values().fold(0.0, f64::max) * 1.2);
+        let mut chart = ChartBuilder::on(&lower_area)
             .caption("99th percentile by interval, ms", ("sans-serif", 16))
             .margin(10)
             .x_label_area_size(36)
             .y_label_area_size(60)
-            .build_cartesian_2d(0.0..minutes, (low..high).log_scale())?;
-        shade(&mut chart, minutes, low, |load| low * (high / low).powf(load))?;
+            .build_cartesian_2d(0.0..minutes, (axis_min..axis_max).log_scale())?;
+        fill_area(&mut chart, minutes, axis_min, |load| axis_min * (axis_max / axis_min).powf(load))?;
         chart
             .configure_mesh()
             .light_line_style(TRANSPARENT)
@@ -84,20 +85,20 @@ pub(super) fn draw(days: &[Day], length: f64) -> DrawResult<String> {
             .background_style(WHITE.mix(0.8))
             .border_style(BLACK.mix(0.3))
             .draw()?;
-        all.present()?;
+        canvas.present()?;
     }
     Ok(svg)
 }
 
-/// Shades the load behind a chart, from the value `low` upwards.
-fn shade<Y: Ranged<ValueType = f64> + ValueFormatter<f64>>(
+/// Shades the load behind a chart, from the value `axis_min` upwards.
+fn fill_area<Y: Ranged<ValueType = f64> + ValueFormatter<f64>>(
     chart: &mut ChartContext<'_, SVGBackend<'_>, Cartesian2d<plotters::coord::types::RangedCoordf64, Y>>,
     minutes: f64,
-    low: f64,
+    axis_min: f64,
     height: impl Fn(f64) -> f64,
 ) -> DrawResult {
     let top = (0..=200).map(|i| f64::from(i) / 200.0).map(|part| (part * minutes, height(Curve::load(part))));
-    let corners: Vec<_> = [(0.0, low)].into_iter().chain(top).chain([(minutes, low)]).collect();
+    let corners: Vec<_> = [(0.0, axis_min)].into_iter().chain(top).chain([(minutes, axis_min)]).collect();
     chart.draw_series([Polygon::new(corners, SHADE)])?;
     Ok(())
 }

@@ -20,9 +20,9 @@ use wait4::{ResourceUsage, Wait4};
 
 /// The mallocs of this run.
 fn preloads() -> Vec<Preload> {
-    let ours =
+    let own_library =
         Preload { name: OWN_ALLOCATOR.into(), kind: Kind::Ours, library: Some(uslab_tests::libuslab()) };
-    [vec![ours], peers()].concat()
+    [vec![own_library], peers()].concat()
 }
 
 /// A program to measure, and its work.
@@ -161,7 +161,7 @@ fn bench(work: &Work<'_>, arguments: &[&str]) -> Result<Cost, Failure> {
     command.stderr(File::create(&error_text).expect("a file"));
     let cost = work.time(command);
     let error_text = std::fs::read_to_string(error_text).expect("a file");
-    let cost = cost.map_err(|Failure(how)| Failure(how + "\n" + &error_text))?;
+    let cost = cost.map_err(|Failure(reason)| Failure(reason + "\n" + &error_text))?;
     let answer = String::from_utf8_lossy(&cost.answer);
     let operations = answer.strip_suffix(" operations\n").and_then(|number| number.parse().ok());
     let peak = error_text
@@ -182,13 +182,13 @@ fn main() -> anyhow::Result<()> {
         "whole programs with a malloc preloaded: wall time, CPU time, and the largest resident set of a process",
     );
     let (quick, preloads) = (bench.quick(), preloads());
-    let has = |program: &str| {
+    let is_installed = |program: &str| {
         let path = std::env::var_os("PATH").unwrap_or_default();
         std::env::split_paths(&path).any(|dir| dir.join(program).is_file())
     };
     for program in PROGRAMS {
-        if let Some(missing) = program.needs.iter().find(|needed| !has(needed)) {
-            eprintln!("malloc: skipped {}: {missing} is not installed", program.case);
+        if let Some(missing_program) = program.needs.iter().find(|program_name| !is_installed(program_name)) {
+            eprintln!("malloc: skipped {}: {missing_program} is not installed", program.case);
             continue;
         }
         let answered = Rc::new(RefCell::new(None));
@@ -215,11 +215,11 @@ fn main() -> anyhow::Result<()> {
                         vec![times[0], times[1], cost.peak / f64::from(1 << 20)]
                     }
                     // A peer that cannot run a program has no number for it. This project's malloc must run all programs.
-                    Err(Failure(how)) if preload.kind == Kind::General => {
-                        eprintln!("malloc: {} failed with {}: {how}", program.case, preload.name);
+                    Err(Failure(reason)) if preload.kind == Kind::General => {
+                        eprintln!("malloc: {} failed with {}: {reason}", program.case, preload.name);
                         Vec::new()
                     }
-                    Err(Failure(how)) => panic!("{} failed with {}: {how}", program.case, preload.name),
+                    Err(Failure(reason)) => panic!("{} failed with {}: {reason}", program.case, preload.name),
                 }
             };
             Contender::new(name, kind, round)

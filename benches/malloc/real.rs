@@ -7,8 +7,8 @@ use std::process::Command;
 /// Runs Python on dictionaries, strings, JSON, and short-lived objects.
 pub(crate) fn python(work: &Work<'_>, malloc: &str) -> Result<Cost, Failure> {
     // Finds the interpreter itself, because `python3` may be a launcher.
-    let found = Command::new("python3").args(["-c", "import sys; print(sys.executable)"]).output();
-    let python = String::from_utf8(found.expect("python3").stdout).expect("a path");
+    let output = Command::new("python3").args(["-c", "import sys; print(sys.executable)"]).output();
+    let python = String::from_utf8(output.expect("python3").stdout).expect("a path");
     let script = format!(
         "
 import json, re, zlib

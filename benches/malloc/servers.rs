@@ -18,7 +18,7 @@ const FIRST_ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Starts `server`, waits until `answers` returns `true`, measures the time of `load`, and ends the server with the
 /// signal `end`.
-fn serve(
+fn measure_server(
     mut server: Command,
     end: Signal,
     answers: impl Fn() -> bool,
@@ -40,27 +40,27 @@ fn serve(
         std::thread::sleep(Duration::from_millis(20));
     }
     let start = Instant::now();
-    let loaded = load();
+    let load_result = load();
     let time = start.elapsed();
     _ = kill(pid, end);
-    let ended = process.wait4().expect("the server must be waited for");
-    let answer = loaded?;
+    let exit_status = process.wait4().expect("the server must be waited for");
+    let answer = load_result?;
     // Some servers end by the signal itself, or with the exit code that a shell uses for that signal.
-    let of_signal =
-        ended.status.signal() == Some(end as i32) || ended.status.code() == Some(128 + end as i32);
-    if !ended.status.success() && !of_signal {
-        return Err(Failure(format!("{name}: {:?}", ended.status)));
+    let of_signal = exit_status.status.signal() == Some(end as i32)
+        || exit_status.status.code() == Some(128 + end as i32);
+    if !exit_status.status.success() && !of_signal {
+        return Err(Failure(format!("{name}: {:?}", exit_status.status)));
     }
-    Ok(Cost { answer, ..Cost::new(time, &ended.rusage) })
+    Ok(Cost { answer, ..Cost::new(time, &exit_status.rusage) })
 }
 
 /// Output of a client, which must succeed.
 fn output(mut client: Command) -> Result<String, Failure> {
-    let done = client.output().expect("the server must start");
-    if !done.status.success() {
-        return Err(Failure(format!("{client:?}: {}", String::from_utf8_lossy(&done.stderr))));
+    let client_output = client.output().expect("the server must start");
+    if !client_output.status.success() {
+        return Err(Failure(format!("{client:?}: {}", String::from_utf8_lossy(&client_output.stderr))));
     }
-    Ok(String::from_utf8_lossy(&done.stdout).into_owned())
+    Ok(String::from_utf8_lossy(&client_output.stdout).into_owned())
 }
 
 /// A port of this machine on which no process listens.
@@ -89,7 +89,7 @@ pub(crate) fn redis(work: &Work<'_>) -> Result<Cost, Failure> {
         output(bench)?;
         Ok(Vec::new())
     };
-    serve(server, Signal::SIGTERM, answers, load)
+    measure_server(server, Signal::SIGTERM, answers, load)
 }
 
 /// Sets values of 10 to 4,000 bytes, replaces them, and reads them back, on eight connections.
@@ -109,12 +109,12 @@ pub(crate) fn memcached(work: &Work<'_>) -> Result<Cost, Failure> {
         let sum: usize = sums.collect::<Result<Vec<_>, _>>()?.into_iter().sum();
         Ok(sum.to_string().into_bytes())
     };
-    serve(server, Signal::SIGTERM, || UnixStream::connect(&socket).is_ok(), load)
+    measure_server(server, Signal::SIGTERM, || UnixStream::connect(&socket).is_ok(), load)
 }
 
 /// Sends one connection's requests, and returns the number of bytes read back. Each value must be as it was set.
 fn ask_memcached(socket: &Path, connection: u32, rounds: u32) -> Result<usize, Failure> {
-    let talk = || -> std::io::Result<Option<usize>> {
+    let exchange = || -> std::io::Result<Option<usize>> {
         let mut stream = UnixStream::connect(socket)?;
         let (mut sum, mut report) = (0, Vec::new());
         for n in 0..rounds {
@@ -139,7 +139,7 @@ fn ask_memcached(socket: &Path, connection: u32, rounds: u32) -> Result<usize, F
         }
         Ok(Some(sum))
     };
-    match talk() {
+    match exchange() {
         Ok(Some(sum)) => Ok(sum),
         Ok(None) => Err(Failure("memcached: another answer than expected".into())),
         Err(error) => Err(Failure(format!("memcached: {error}"))),
@@ -160,10 +160,10 @@ fn http(work: &Work<'_>, server: Command, port: u16) -> Result<Cost, Failure> {
         let report = ab(work.scale(60_000))?;
         let counts = report
             .lines()
-            .filter(|line| ["Complete", "Failed", "Non-2xx"].iter().any(|of| line.starts_with(of)));
+            .filter(|line| ["Complete", "Failed", "Non-2xx"].iter().any(|prefix| line.starts_with(prefix)));
         Ok(counts.collect::<Vec<_>>().join("\n").into_bytes())
     };
-    serve(server, Signal::SIGTERM, answers, load)
+    measure_server(server, Signal::SIGTERM, answers, load)
 }
 
 /// Serves a page of 20 KiB, which is compressed for each request.
@@ -220,20 +220,20 @@ frontend all
 pub(crate) fn postgres(work: &Work<'_>) -> Result<Cost, Failure> {
     // PostgreSQL's tools are in the folder of its server, which need not be in the path.
     let path = std::env::var_os("PATH").unwrap_or_default();
-    let found = std::env::split_paths(&path).map(|dir| dir.join("postgres")).find(|file| file.is_file());
-    let program = std::fs::canonicalize(found.expect("the program was found before")).expect("a path");
+    let postgres = std::env::split_paths(&path).map(|dir| dir.join("postgres")).find(|file| file.is_file());
+    let program = std::fs::canonicalize(postgres.expect("the program was found before")).expect("a path");
     let data = work.dir.join("data");
-    let root = nix::unistd::geteuid().is_root();
+    let is_root = nix::unistd::geteuid().is_root();
     // The PostgreSQL server refuses to run as root.
     let command = |program: PathBuf| {
-        let mut command = if root { Command::new("setpriv") } else { Command::new(&program) };
-        if root {
+        let mut command = if is_root { Command::new("setpriv") } else { Command::new(&program) };
+        if is_root {
             command.args(["--reuid", "postgres", "--regid", "postgres", "--clear-groups"]).arg(&program);
         }
         command.current_dir(work.dir).stdin(Stdio::null());
         command
     };
-    if root {
+    if is_root {
         let mut chown = Command::new("chown");
         chown.arg("postgres").arg(work.dir);
         output(chown)?;
@@ -263,5 +263,5 @@ pub(crate) fn postgres(work: &Work<'_>) -> Result<Cost, Failure> {
             report.lines().filter(|line| line.contains("actually processed") || line.contains("failed"));
         Ok(counts.collect::<Vec<_>>().join("\n").into_bytes())
     };
-    serve(server, Signal::SIGINT, answers, load)
+    measure_server(server, Signal::SIGINT, answers, load)
 }

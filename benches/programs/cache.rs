@@ -10,14 +10,14 @@ use std::sync::Barrier;
 
 pub(crate) const SCRATCH: Program = Program {
     name: "cache-scratch",
-    about: "threads free what they were given, then write to small objects of their own; an operation is an object",
+    about: "threads free the given objects, then write to their own small objects; an operation is an object",
     parameters: PARAMETERS,
     run: |parameters| run(parameters, true),
 };
 
 pub(crate) const THRASH: Program = Program {
     name: "cache-thrash",
-    about: "threads write to small objects of their own; an operation is an object",
+    about: "threads write to their own small objects; an operation is an object",
     parameters: PARAMETERS,
     run: |parameters| run(parameters, false),
 };
@@ -34,11 +34,11 @@ const PARAMETERS: &[Parameter] = &[
     ),
 ];
 
-fn run(parameters: &Parameters, given: bool) -> u64 {
+fn run(parameters: &Parameters, use_given_objects: bool) -> u64 {
     let (threads, objects) = (parameters.get("threads"), parameters.get("objects"));
     let (size, writes) = (parameters.size("size"), parameters.get("writes") / threads);
     let first: Vec<Option<Block>> =
-        (0..threads).map(|thread| given.then(|| Block::new(size, thread as u32))).collect();
+        (0..threads).map(|thread| use_given_objects.then(|| Block::new(size, thread as u32))).collect();
     let start = Barrier::new(first.len());
     std::thread::scope(|scope| {
         for (thread, mut first) in (0..).zip(first) {

@@ -53,14 +53,14 @@ impl Natural {
     }
     /// Quotient and remainder of a division by one digit.
     fn divided_by_digit(&self, divisor: u32) -> (Self, u32) {
-        let mut rest = 0;
+        let mut remainder = 0;
         let mut quotient = self.0.clone();
         for digit in quotient.iter_mut().rev() {
-            let value = u64::from(rest) << 32 | u64::from(*digit);
+            let value = u64::from(remainder) << 32 | u64::from(*digit);
             *digit = (value / u64::from(divisor)) as u32;
-            rest = (value % u64::from(divisor)) as u32;
+            remainder = (value % u64::from(divisor)) as u32;
         }
-        (Self::from_digits(quotient), rest)
+        (Self::from_digits(quotient), remainder)
     }
     fn shifted(&self, bits: usize) -> Self {
         let mut digits = vec![0; bits / 32];
@@ -77,30 +77,33 @@ impl Natural {
     /// Quotient and remainder: Knuth's algorithm D, section 4.3.1.
     fn divided_by(&self, divisor: &Self) -> (Self, Self) {
         if let [digit] = divisor.0[..] {
-            let (quotient, rest) = self.divided_by_digit(digit);
-            return (quotient, Self::from_digits(vec![rest]));
+            let (quotient, remainder) = self.divided_by_digit(digit);
+            return (quotient, Self::from_digits(vec![remainder]));
         }
         if *self < *divisor {
             return (Self(Vec::new()), self.clone());
         }
         let shift = divisor.0.last().map_or(0, |top| top.leading_zeros() as usize);
-        let (divisor, mut rest) = (divisor.shifted(shift).0, self.shifted(shift).0);
+        let (divisor, mut remainder) = (divisor.shifted(shift).0, self.shifted(shift).0);
         let length = divisor.len();
         let (top, second) = (u64::from(divisor[length - 1]), u64::from(divisor[length - 2]));
-        rest.push(0);
-        let mut quotient = vec![0; rest.len() - length];
-        for at in (0..quotient.len()).rev() {
-            let high = u64::from(rest[at + length]) << 32 | u64::from(rest[at + length - 1]);
-            let (mut guess, mut over) = (high / top, high % top);
-            while guess >> 32 != 0 || guess * second > (over << 32 | u64::from(rest[at + length - 2])) {
+        remainder.push(0);
+        let mut quotient = vec![0; remainder.len() - length];
+        for position in (0..quotient.len()).rev() {
+            let leading =
+                u64::from(remainder[position + length]) << 32 | u64::from(remainder[position + length - 1]);
+            let (mut guess, mut excess) = (leading / top, leading % top);
+            while guess >> 32 != 0
+                || guess * second > (excess << 32 | u64::from(remainder[position + length - 2]))
+            {
                 guess -= 1;
-                over += top;
-                if over >> 32 != 0 {
+                excess += top;
+                if excess >> 32 != 0 {
                     break;
                 }
             }
             let (mut borrow, mut carry) = (0i64, 0);
-            for (digit, divisor) in rest[at..].iter_mut().zip(divisor.iter().chain([&0])) {
+            for (digit, divisor) in remainder[position..].iter_mut().zip(divisor.iter().chain([&0])) {
                 let product = guess * u64::from(*divisor) + carry;
                 carry = product >> 32;
                 let value = i64::from(*digit) - (product & 0xffff_ffff) as i64 + borrow;
@@ -110,36 +113,36 @@ impl Natural {
             if borrow < 0 {
                 guess -= 1;
                 let mut carry = 0;
-                for (digit, divisor) in rest[at..].iter_mut().zip(divisor.iter().chain([&0])) {
+                for (digit, divisor) in remainder[position..].iter_mut().zip(divisor.iter().chain([&0])) {
                     let value = u64::from(*digit) + u64::from(*divisor) + carry;
                     *digit = value as u32;
                     carry = value >> 32;
                 }
             }
-            quotient[at] = guess as u32;
+            quotient[position] = guess as u32;
         }
         // Shifts the remainder back.
-        let rest = Self::from_digits(rest).divided_by_digit(1 << shift).0;
-        (Self::from_digits(quotient), rest)
+        let remainder = Self::from_digits(remainder).divided_by_digit(1 << shift).0;
+        (Self::from_digits(quotient), remainder)
     }
     fn modulo(&self, modulus: &Self) -> Self {
         self.divided_by(modulus).1
     }
     /// Largest number whose square is not greater than this number, by Newton's method.
-    fn root(&self) -> Self {
-        let mut root = Self::from(1).shifted(self.bits().div_ceil(2));
+    fn square_root(&self) -> Self {
+        let mut square_root = Self::from(1).shifted(self.bits().div_ceil(2));
         loop {
-            let next = (&root + &self.divided_by(&root).0).divided_by_digit(2).0;
-            if next >= root {
-                return root;
+            let next_guess = (&square_root + &self.divided_by(&square_root).0).divided_by_digit(2).0;
+            if next_guess >= square_root {
+                return square_root;
             }
-            root = next;
+            square_root = next_guess;
         }
     }
     fn gcd(mut self, mut other: Self) -> Self {
         while !other.0.is_empty() {
-            let rest = self.modulo(&other);
-            (self, other) = (other, rest);
+            let remainder = self.modulo(&other);
+            (self, other) = (other, remainder);
         }
         self
     }
@@ -161,11 +164,11 @@ impl Ord for Natural {
 impl Add for &Natural {
     type Output = Natural;
     fn add(self, other: &Natural) -> Natural {
-        let (long, short) = if self.0.len() < other.0.len() { (other, self) } else { (self, other) };
-        let mut sum = Vec::with_capacity(long.0.len() + 1);
+        let (longer, shorter) = if self.0.len() < other.0.len() { (other, self) } else { (self, other) };
+        let mut sum = Vec::with_capacity(longer.0.len() + 1);
         let mut carry = 0;
-        for (at, digit) in long.0.iter().enumerate() {
-            let value = u64::from(*digit) + u64::from(short.0.get(at).copied().unwrap_or(0)) + carry;
+        for (position, digit) in longer.0.iter().enumerate() {
+            let value = u64::from(*digit) + u64::from(shorter.0.get(position).copied().unwrap_or(0)) + carry;
             sum.push(value as u32);
             carry = value >> 32;
         }
@@ -180,8 +183,8 @@ impl Sub for &Natural {
     fn sub(self, other: &Natural) -> Natural {
         let mut difference = Vec::with_capacity(self.0.len());
         let mut borrow = 0i64;
-        for (at, digit) in self.0.iter().enumerate() {
-            let value = i64::from(*digit) - i64::from(other.0.get(at).copied().unwrap_or(0)) + borrow;
+        for (position, digit) in self.0.iter().enumerate() {
+            let value = i64::from(*digit) - i64::from(other.0.get(position).copied().unwrap_or(0)) + borrow;
             difference.push(value as u32);
             borrow = value >> 32;
         }
@@ -193,9 +196,9 @@ impl Mul for &Natural {
     type Output = Natural;
     fn mul(self, other: &Natural) -> Natural {
         let mut product = vec![0; self.0.len() + other.0.len()];
-        for (at, digit) in self.0.iter().enumerate() {
+        for (position, digit) in self.0.iter().enumerate() {
             let mut carry = 0;
-            for (place, other) in product[at..].iter_mut().zip(other.0.iter().chain([&0])) {
+            for (place, other) in product[position..].iter_mut().zip(other.0.iter().chain([&0])) {
                 let value = u64::from(*digit) * u64::from(*other) + u64::from(*place) + carry;
                 *place = value as u32;
                 carry = value >> 32;
@@ -217,10 +220,10 @@ struct CongruenceRelation {
 fn factor(number: &Natural, primes: usize) -> (Natural, u64) {
     let base = base(number, primes);
     let mut divisions = 0;
-    let root = number.root();
+    let square_root = number.square_root();
     // The variables have Knuth's names. In each step, `x * x` is `(-1)^step * q` modulo the number.
-    let (mut p, mut q) = (root.clone(), number - &(&root * &root));
-    let (mut before, mut x) = (Natural::from(1), root.clone());
+    let (mut p, mut q) = (square_root.clone(), number - &(&square_root * &square_root));
+    let (mut before, mut x) = (Natural::from(1), square_root.clone());
     let mut relations: Vec<CongruenceRelation> = Vec::new();
     for step in 1..STEPS {
         if q.0.is_empty() {
@@ -229,15 +232,15 @@ fn factor(number: &Natural, primes: usize) -> (Natural, u64) {
         if let Some(exponents) = smooth(&q, step % 2, &base, &mut divisions) {
             relations.push(CongruenceRelation { x: x.clone(), exponents });
             if relations.len() > base.len() + 10 {
-                if let Some(found) = combine(number, &base, &relations) {
-                    return (found, divisions);
+                if let Some(found_factor) = find_factor(number, &base, &relations) {
+                    return (found_factor, divisions);
                 }
                 relations.drain(..relations.len() / 2);
             }
         }
-        let (a, _) = (&root + &p).divided_by(&q);
-        let next = (&(&a * &x) + &before).modulo(number);
-        (before, x) = (x, next);
+        let (a, _) = (&square_root + &p).divided_by(&q);
+        let next_guess = (&(&a * &x) + &before).modulo(number);
+        (before, x) = (x, next_guess);
         p = &(&a * &q) - &p;
         q = (number - &(&p * &p)).divided_by(&q).0;
     }
@@ -250,31 +253,35 @@ const STEPS: u32 = 1 << 24;
 
 /// The first primes for which the number is a square modulo the prime, because only these can be divisors.
 fn base(number: &Natural, primes: usize) -> Vec<u32> {
-    let prime = |n: &u32| (2..).take_while(|d| d * d <= *n).all(|d| !n.is_multiple_of(d));
+    let prime = |n: &u32| {
+        (2..)
+            .take_while(|small_divisor| small_divisor * small_divisor <= *n)
+            .all(|small_divisor| !n.is_multiple_of(small_divisor))
+    };
     let square = |p: &u32| {
-        let rest = number.divided_by_digit(*p).1;
-        (0..*p).any(|x| u64::from(x) * u64::from(x) % u64::from(*p) == u64::from(rest))
+        let remainder = number.divided_by_digit(*p).1;
+        (0..*p).any(|x| u64::from(x) * u64::from(x) % u64::from(*p) == u64::from(remainder))
     };
     (2..).filter(prime).filter(square).take(primes).collect()
 }
 
 /// The exponent of -1 and the exponents of the primes in the base, for a number that has no other factors.
 fn smooth(number: &Natural, sign: u32, base: &[u32], divisions: &mut u64) -> Option<Vec<u32>> {
-    let mut left = number.clone();
+    let mut cofactor = number.clone();
     let mut exponents = Vec::new();
-    for (at, prime) in base.iter().enumerate() {
+    for (position, prime) in base.iter().enumerate() {
         loop {
             *divisions += 1;
-            let (quotient, rest) = left.divided_by_digit(*prime);
-            if rest != 0 || left.0.is_empty() {
+            let (quotient, remainder) = cofactor.divided_by_digit(*prime);
+            if remainder != 0 || cofactor.0.is_empty() {
                 break;
             }
             exponents.resize(base.len() + 1, 0);
-            exponents[at + 1] += 1;
-            left = quotient;
+            exponents[position + 1] += 1;
+            cofactor = quotient;
         }
     }
-    (left.is_one() && !exponents.is_empty()).then(|| {
+    (cofactor.is_one() && !exponents.is_empty()).then(|| {
         exponents[0] = sign;
         exponents
     })
@@ -282,28 +289,28 @@ fn smooth(number: &Natural, sign: u32, base: &[u32], divisions: &mut u64) -> Opt
 
 /// A proper factor, computed from relations whose product has only even exponents; Gaussian elimination modulo 2 finds
 /// these relations.
-fn combine(number: &Natural, base: &[u32], relations: &[CongruenceRelation]) -> Option<Natural> {
+fn find_factor(number: &Natural, base: &[u32], relations: &[CongruenceRelation]) -> Option<Natural> {
     // Each row has its exponents, and the relations that were multiplied.
     let mut rows: Vec<(Vec<bool>, Vec<bool>)> = (0..relations.len())
         .map(|i| {
-            let odd = relations[i].exponents.iter().map(|exponent| exponent % 2 == 1).collect();
-            (odd, (0..relations.len()).map(|j| i == j).collect())
+            let odd_exponents = relations[i].exponents.iter().map(|exponent| exponent % 2 == 1).collect();
+            (odd_exponents, (0..relations.len()).map(|j| i == j).collect())
         })
         .collect();
-    let mut done = 0;
+    let mut pivot_count = 0;
     for column in 0..=base.len() {
-        let Some(pivot) = (done..rows.len()).find(|row| rows[*row].0[column]) else { continue };
-        rows.swap(done, pivot);
-        let (head, tail) = rows.split_at_mut(done + 1);
+        let Some(pivot) = (pivot_count..rows.len()).find(|row| rows[*row].0[column]) else { continue };
+        rows.swap(pivot_count, pivot);
+        let (head, tail) = rows.split_at_mut(pivot_count + 1);
         for row in tail.iter_mut().filter(|row| row.0[column]) {
-            row.0.iter_mut().zip(&head[done].0).for_each(|(a, b)| *a ^= b);
-            row.1.iter_mut().zip(&head[done].1).for_each(|(a, b)| *a ^= b);
+            row.0.iter_mut().zip(&head[pivot_count].0).for_each(|(a, b)| *a ^= b);
+            row.1.iter_mut().zip(&head[pivot_count].1).for_each(|(a, b)| *a ^= b);
         }
-        done += 1;
+        pivot_count += 1;
     }
-    rows[done..].iter().find_map(|(_, used)| {
+    rows[pivot_count..].iter().find_map(|(_, combined)| {
         let (mut x, mut exponents) = (Natural::from(1), vec![0; base.len() + 1]);
-        for (relation, _) in relations.iter().zip(used).filter(|(_, used)| **used) {
+        for (relation, _) in relations.iter().zip(combined).filter(|(_, combined)| **combined) {
             x = (&x * &relation.x).modulo(number);
             exponents.iter_mut().zip(&relation.exponents).for_each(|(sum, exponent)| *sum += exponent);
         }
@@ -313,7 +320,7 @@ fn combine(number: &Natural, base: &[u32], relations: &[CongruenceRelation]) -> 
                 y = (&y * &Natural::from(u64::from(*prime))).modulo(number);
             }
         }
-        let found = (&x + &y).gcd(number.clone());
-        (!found.is_one() && found != *number).then_some(found)
+        let found_factor = (&x + &y).gcd(number.clone());
+        (!found_factor.is_one() && found_factor != *number).then_some(found_factor)
     })
 }

@@ -15,7 +15,7 @@ pub(crate) struct Program {
 pub(crate) struct Parameter {
     pub(crate) name: &'static str,
     /// Default value; 0 means the number of CPUs.
-    pub(crate) full: u64,
+    pub(crate) full_value: u64,
     /// Default value with `--quick`.
     pub(crate) quick: u64,
     /// Unit and meaning of the parameter.
@@ -23,8 +23,8 @@ pub(crate) struct Parameter {
 }
 
 impl Parameter {
-    pub(crate) const fn new(name: &'static str, full: u64, quick: u64, about: &'static str) -> Self {
-        Self { name, full, quick, about }
+    pub(crate) const fn new(name: &'static str, full_value: u64, quick: u64, about: &'static str) -> Self {
+        Self { name, full_value, quick, about }
     }
 }
 
@@ -41,14 +41,14 @@ impl Parameters {
         program: &Program,
         mut arguments: impl Iterator<Item = String>,
     ) -> Result<Self, String> {
-        let (mut quick, mut given) = (false, Vec::new());
+        let (mut quick, mut given_values) = (false, Vec::new());
         while let Some(argument) = arguments.next() {
             if argument == "--quick" {
                 quick = true;
                 continue;
             }
-            let known = |p: &&Parameter| argument.strip_prefix("--") == Some(p.name);
-            let Some(parameter) = program.parameters.iter().find(known) else {
+            let known_parameter = |p: &&Parameter| argument.strip_prefix("--") == Some(p.name);
+            let Some(parameter) = program.parameters.iter().find(known_parameter) else {
                 let accepted: Vec<_> = program.parameters.iter().map(|p| format!("--{}", p.name)).collect();
                 return Err(format!(
                     "{}: unknown option {argument}; expected --quick, {}",
@@ -58,19 +58,21 @@ impl Parameters {
             };
             let value = arguments.next().unwrap_or_default();
             match value.parse() {
-                Ok(number @ 1..) => given.push((parameter.name, number)),
+                Ok(number @ 1..) => given_values.push((parameter.name, number)),
                 _ => return Err(format!("{argument} {value:?}: expected a number from 1")),
             }
         }
         let value = |p: &Parameter| {
-            let given = given.iter().rev().find(|(name, _)| *name == p.name);
-            match given.map_or(if quick { p.quick } else { p.full }, |(_, number)| *number) {
+            let given_values = given_values.iter().rev().find(|(name, _)| *name == p.name);
+            match given_values.map_or(if quick { p.quick } else { p.full_value }, |(_, number)| *number) {
                 0 => std::thread::available_parallelism().map_or(1, |cpus| cpus.get() as u64),
                 number => number,
             }
         };
         let numbers = Self(program.parameters.iter().map(|p| (p.name, value(p))).collect());
-        let bound = |name| numbers.0.iter().find(|(known, _)| *known == name).map(|(_, number)| *number);
+        let bound = |name| {
+            numbers.0.iter().find(|(known_parameter, _)| *known_parameter == name).map(|(_, number)| *number)
+        };
         match (bound("min"), bound("max")) {
             (Some(min), Some(max)) if min > max => Err(format!("--min {min} is above --max {max}")),
             _ => Ok(numbers),
@@ -78,7 +80,11 @@ impl Parameters {
     }
     /// The value of the parameter called `name`.
     pub(crate) fn get(&self, name: &str) -> u64 {
-        self.0.iter().find(|(known, _)| *known == name).expect("the program must have the parameter").1
+        self.0
+            .iter()
+            .find(|(known_parameter, _)| *known_parameter == name)
+            .expect("the program must have the parameter")
+            .1
     }
     pub(crate) fn size(&self, name: &str) -> usize {
         self.get(name) as usize
@@ -109,8 +115,8 @@ impl Random {
         min + self.below(max - min + 1)
     }
     /// A random number from `2^low` to `2^high`, which is excluded; each doubling is equally likely.
-    pub(crate) fn log_uniform(&mut self, low: u32, high: u32) -> usize {
-        let power = 1 << self.in_range(low as usize, high as usize - 1);
+    pub(crate) fn log_uniform(&mut self, min_log: u32, max_log: u32) -> usize {
+        let power = 1 << self.in_range(min_log as usize, max_log as usize - 1);
         power + self.below(power)
     }
     /// A random stamp for a block.
@@ -196,16 +202,16 @@ impl<A: Api> Block<A> {
     fn check(&self, offset: usize) {
         debug_assert!(offset + 4 <= self.size as usize);
         // SAFETY: the word is within the block, and was written before.
-        let found = u32::from_le(unsafe { self.memory.add(offset).cast().read_unaligned() });
-        if found != self.word(offset) {
-            self.corrupt(offset, found);
+        let actual = u32::from_le(unsafe { self.memory.add(offset).cast().read_unaligned() });
+        if actual != self.word(offset) {
+            self.corrupt(offset, actual);
         }
     }
     #[cold]
-    fn corrupt(&self, offset: usize, found: u32) -> ! {
+    fn corrupt(&self, offset: usize, actual: u32) -> ! {
         // The heap is damaged, so `free` may not work either. The program therefore does not unwind.
         eprintln!(
-            "corrupted: the block of {} bytes at {:p} holds {found:#010x} at byte {offset}, where its owner wrote {:#010x}",
+            "corrupted: the block of {} bytes at {:p} holds {actual:#010x} at byte {offset}, where its owner wrote {:#010x}",
             self.size,
             self.memory,
             self.word(offset)
@@ -225,8 +231,8 @@ impl<A: Api> Block<A> {
         let words =
             unsafe { std::slice::from_raw_parts(self.memory.cast::<u32>().as_ptr(), self.size as usize / 4) };
         // The loop has no early exit, so that it is vectorised.
-        let wrong = words.iter().fold(0, |wrong, word| wrong | (word ^ self.stamp.to_le()));
-        if wrong != 0 {
+        let difference = words.iter().fold(0, |difference, word| difference | (word ^ self.stamp.to_le()));
+        if difference != 0 {
             (0..words.len()).for_each(|word| self.check(4 * word));
         }
     }
@@ -260,8 +266,8 @@ impl Block {
         if !memory.is_null() {
             // SAFETY: the memory came from `calloc`, which initialised all bytes.
             let bytes = unsafe { std::slice::from_raw_parts(memory, size) };
-            if let Some(at) = bytes.iter().position(|byte| *byte != 0) {
-                eprintln!("corrupted: calloc of {size} bytes at {memory:p} is not zero at byte {at}");
+            if let Some(index) = bytes.iter().position(|byte| *byte != 0) {
+                eprintln!("corrupted: calloc of {size} bytes at {memory:p} is not zero at byte {index}");
                 std::process::exit(1);
             }
         }

@@ -12,7 +12,7 @@ use uslab_magazine::sync::{AtomicPtr, Ordering};
 
 pub(crate) const PLAIN: Program = Program {
     name: "larson",
-    about: "threads replace random blocks, and leave theirs to successors; an operation is a replacement",
+    about: "threads replace random blocks, and leave their blocks to successors; an operation is a replacement",
     parameters: PARAMETERS,
     run: run::<Malloc>,
 };
@@ -40,11 +40,11 @@ fn run<A: Api + 'static>(parameters: &Parameters) -> u64 {
     let (threads, blocks) = (parameters.size("threads"), parameters.size("blocks"));
     let (min, max) = (parameters.size("min"), parameters.size("max"));
     let mut random = Random::new(0);
-    let mut all: Vec<Block<A>> =
+    let mut all_blocks: Vec<Block<A>> =
         (0..threads * blocks).map(|_| Block::new(random.in_range(min, max), random.stamp())).collect();
     // The blocks are shuffled, so that neighbours belong to different threads.
-    for i in (1..all.len()).rev() {
-        all.swap(i, random.below(i + 1));
+    for i in (1..all_blocks.len()).rev() {
+        all_blocks.swap(i, random.below(i + 1));
     }
     let server = Server {
         min,
@@ -54,8 +54,8 @@ fn run<A: Api + 'static>(parameters: &Parameters) -> u64 {
     };
     std::thread::scope(|scope| {
         for thread in 0..threads as u64 {
-            let own = all.split_off(all.len() - blocks);
-            scope.spawn(move || server.serve(scope, own, Random::new(1 + thread), 1));
+            let own_blocks = all_blocks.split_off(all_blocks.len() - blocks);
+            scope.spawn(move || server.run_thread(scope, own_blocks, Random::new(1 + thread), 1));
         }
     });
     threads as u64 * server.generations * server.replacements
@@ -70,7 +70,7 @@ struct Server {
 }
 
 impl Server {
-    fn serve<'s, A: Api + 'static>(
+    fn run_thread<'s, A: Api + 'static>(
         self,
         scope: &'s Scope<'s, '_>,
         mut blocks: Vec<Block<A>>,
@@ -83,7 +83,7 @@ impl Server {
             blocks[place] = Block::new(random.in_range(self.min, self.max), random.stamp());
         }
         if generation < self.generations {
-            scope.spawn(move || self.serve(scope, blocks, random, generation + 1));
+            scope.spawn(move || self.run_thread(scope, blocks, random, generation + 1));
         }
     }
 }

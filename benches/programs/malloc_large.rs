@@ -25,9 +25,9 @@ pub(crate) const PROGRAM: Program = Program {
         let replacements = parameters.get("replacements");
         for _ in 0..replacements {
             // The old block is freed first.
-            let old = blocks.swap_remove(random.below(blocks.len()));
-            old.check_touched();
-            drop(old);
+            let old_block = blocks.swap_remove(random.below(blocks.len()));
+            old_block.check_touched();
+            drop(old_block);
             blocks.push(block(&mut random));
         }
         replacements

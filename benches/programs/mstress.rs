@@ -9,7 +9,7 @@ use uslab_magazine::sync::Mutex;
 
 pub(crate) const PROGRAM: Program = Program {
     name: "mstress",
-    about: "threads come and go, keep and exchange blocks; an operation is an allocation, a free or an exchange",
+    about: "threads start and end, keep and exchange blocks; an operation is an allocation, a free or an exchange",
     parameters: &[
         THREADS,
         Parameter::new("generations", 50, 4, "number of times that all threads start and end"),
@@ -36,24 +36,27 @@ pub(crate) const PROGRAM: Program = Program {
 };
 
 fn work(places: &[Mutex<Option<Block>>], mut random: Random, operations: u64) {
-    let (mut held, mut kept) = (Vec::new(), Vec::new());
+    let (mut blocks, mut kept_blocks) = (Vec::new(), Vec::new());
     for _ in 0..operations {
         match random.below(100) {
             0..50 => {
                 let block = block(&mut random);
-                if random.below(4) == 0 { kept.push(block) } else { held.push(block) }
+                if random.below(4) == 0 { kept_blocks.push(block) } else { blocks.push(block) }
             }
             50..90 => {
-                if !held.is_empty() {
-                    drop(held.swap_remove(random.below(held.len())));
+                if !blocks.is_empty() {
+                    drop(blocks.swap_remove(random.below(blocks.len())));
                 }
             }
             _ => {
-                let own =
-                    if held.is_empty() { None } else { Some(held.swap_remove(random.below(held.len()))) };
+                let own_blocks = if blocks.is_empty() {
+                    None
+                } else {
+                    Some(blocks.swap_remove(random.below(blocks.len())))
+                };
                 let place = &places[random.below(places.len())];
-                let found = std::mem::replace(&mut *place.lock(), own);
-                held.extend(found);
+                let other_blocks = std::mem::replace(&mut *place.lock(), own_blocks);
+                blocks.extend(other_blocks);
             }
         }
     }

@@ -8,7 +8,7 @@ use uslab_benches::resident::resident;
 
 pub(crate) const PROGRAM: Program = Program {
     name: "objects",
-    about: "objects with a buffer each come and go; standard error gets the first allocation's time and what is resident",
+    about: "objects with a buffer each are allocated and freed; standard error gets the first allocation's time and the resident memory",
     parameters: &[
         Parameter::new("objects", 1000, 2000, "maximum number of objects in use"),
         Parameter::new("kib", 256, 16, "KiB of each buffer"),
@@ -27,7 +27,8 @@ pub(crate) const PROGRAM: Program = Program {
 fn run(parameters: &Parameters) -> u64 {
     let (objects, bytes) = (parameters.size("objects"), parameters.size("kib") << 10);
     let baseline = resident();
-    let shown = |when: &str| eprintln!("{when} {:.1} MiB", (resident() - baseline) / f64::from(1 << 20));
+    let print_mib =
+        |label: &str| eprintln!("{label} {:.1} MiB", (resident() - baseline) / f64::from(1 << 20));
     let builder = ObjectCache::builder("buffers").ctor(move || vec![1_u8; bytes]);
     let builder = if parameters.get("holds") == 1 { builder.holds(bytes) } else { builder };
     let builder = if parameters.get("construct") == 1 { builder } else { builder.construct_slabs() };
@@ -35,16 +36,18 @@ fn run(parameters: &Parameters) -> u64 {
     let start = Instant::now();
     let first = cache.alloc().expect("memory");
     eprintln!("first {} us", start.elapsed().as_micros());
-    shown("one");
+    print_mib("one");
     drop(first);
-    let all: Result<Vec<_>, _> = (0..objects).map(|_| cache.alloc()).collect();
-    let mut all = all.expect("memory");
-    (1..).zip(&mut all).for_each(|(number, object)| object[..8].copy_from_slice(&u64::to_ne_bytes(number)));
-    let whole = (1_u64..).zip(&all).all(|(number, object)| object[..8] == number.to_ne_bytes());
-    assert!(whole, "corrupted: two objects have one buffer");
-    drop(all);
-    shown("freed");
+    let all_objects: Result<Vec<_>, _> = (0..objects).map(|_| cache.alloc()).collect();
+    let mut all_objects = all_objects.expect("memory");
+    (1..)
+        .zip(&mut all_objects)
+        .for_each(|(number, object)| object[..8].copy_from_slice(&u64::to_ne_bytes(number)));
+    let is_intact = (1_u64..).zip(&all_objects).all(|(number, object)| object[..8] == number.to_ne_bytes());
+    assert!(is_intact, "corrupted: two objects have one buffer");
+    drop(all_objects);
+    print_mib("freed");
     std::thread::sleep(Duration::from_millis(parameters.get("ms")));
-    shown("idle");
+    print_mib("idle");
     objects as u64 + 1
 }

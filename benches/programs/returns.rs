@@ -13,7 +13,7 @@ use uslab_benches::resident::resident;
 
 pub(crate) const PROGRAM: Program = Program {
     name: "returns",
-    about: "sessions are loaded and dropped; an operation is a session; standard error gets what is resident",
+    about: "sessions are loaded and dropped; an operation is a session; standard error gets the resident memory",
     parameters: &[
         Parameter::new("sessions", 100_000, 5_000, "different sessions"),
         Parameter::new("keep", 1, 1, "1: none; 2: a tenth at random; 3: one in each page of the heap"),
@@ -48,9 +48,9 @@ type Shard = Mutex<HashMap<usize, Box<Session>>>;
 const SHARDS: usize = 64;
 
 /// Runs `part` for each of `parts` parts, in two threads, or in tasks.
-fn spread(on: u64, parts: usize, part: impl Fn(usize) + Send + Sync + 'static) {
+fn spread(threads: u64, parts: usize, part: impl Fn(usize) + Send + Sync + 'static) {
     let part = Arc::new(part);
-    if on == 1 {
+    if threads == 1 {
         std::thread::scope(|scope| {
             for thread in 0..2 {
                 let part = &part;
@@ -77,50 +77,51 @@ fn spread(on: u64, parts: usize, part: impl Fn(usize) + Send + Sync + 'static) {
 }
 
 fn run(parameters: &Parameters) -> u64 {
-    let (sessions, on) = (parameters.size("sessions"), parameters.get("on"));
+    let (sessions, threads) = (parameters.size("sessions"), parameters.get("on"));
     let table: Arc<[Shard]> = (0..SHARDS).map(|_| Mutex::default()).collect();
     let baseline = resident();
-    let shown = |when: &str| eprintln!("{when} {:.1} MiB", (resident() - baseline) / f64::from(1 << 20));
+    let print_mib =
+        |label: &str| eprintln!("{label} {:.1} MiB", (resident() - baseline) / f64::from(1 << 20));
 
-    let loaded = table.clone();
-    spread(on, SHARDS, move |part| {
+    let table_to_load = table.clone();
+    spread(threads, SHARDS, move |part| {
         let mut random = Random::new(part as u64);
         for _ in 0..2 * sessions / SHARDS {
             let session = random.below(sessions);
             let new = Session::new(&mut random);
-            let old = loaded[session % SHARDS].lock().insert(session, new);
-            drop(old);
+            let old_session = table_to_load[session % SHARDS].lock().insert(session, new);
+            drop(old_session);
         }
     });
-    shown("loaded");
+    print_mib("loaded");
 
-    let (kept, keep) = (table.clone(), parameters.get("keep"));
+    let (kept_table, kept_percent) = (table.clone(), parameters.get("keep"));
     let pages: Mutex<HashMap<usize, usize>> = Mutex::default();
-    if keep == 3 {
+    if kept_percent == 3 {
         let mut pages = pages.lock();
         table.iter().for_each(|shard| {
             let shard = shard.lock();
-            pages.extend(shard.iter().map(|(session, kept)| (kept.page(), *session)));
+            pages.extend(shard.iter().map(|(session, page_holder)| (page_holder.page(), *session)));
         });
     }
-    spread(on, SHARDS, move |part| {
-        let mut shard = kept[part].lock();
+    spread(threads, SHARDS, move |part| {
+        let mut shard = kept_table[part].lock();
         let pages = pages.lock();
-        match keep {
+        match kept_percent {
             1 => *shard = HashMap::new(),
             2 => shard.retain(|session, _| Random::new(*session as u64).below(10) == 0),
-            _ => shard.retain(|session, kept| pages.get(&kept.page()) == Some(session)),
+            _ => shard.retain(|session, page_holder| pages.get(&page_holder.page()) == Some(session)),
         }
     });
-    shown("dropped");
+    print_mib("dropped");
 
     let (start, mut random) = (Instant::now(), Random::new(1 << 32));
     let mut small: Vec<Box<Session>> = Vec::new();
-    for (when, ms) in [("soon", parameters.get("ms") / 10), ("later", parameters.get("ms"))] {
+    for (label, ms) in [("soon", parameters.get("ms") / 10), ("later", parameters.get("ms"))] {
         let end = Duration::from_millis(ms);
-        while let Some(left) = end.checked_sub(start.elapsed()) {
+        while let Some(remaining) = end.checked_sub(start.elapsed()) {
             if parameters.get("then") == 1 {
-                std::thread::sleep(left);
+                std::thread::sleep(remaining);
                 continue;
             }
             for _ in 0..200 {
@@ -129,9 +130,9 @@ fn run(parameters: &Parameters) -> u64 {
                     small.swap_remove(random.below(1000));
                 }
             }
-            std::thread::sleep(Duration::from_millis(1).min(left));
+            std::thread::sleep(Duration::from_millis(1).min(remaining));
         }
-        shown(when);
+        print_mib(label);
     }
     2 * sessions as u64
 }

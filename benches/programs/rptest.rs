@@ -27,25 +27,25 @@ pub(crate) const PROGRAM: Program = Program {
         // Each thread sends to the next thread.
         senders.rotate_left(1);
         std::thread::scope(|scope| {
-            for (thread, (to_next, given)) in (0..).zip(senders.into_iter().zip(receivers)) {
+            for (thread, (to_next, receiver)) in (0..).zip(senders.into_iter().zip(receivers)) {
                 scope.spawn(move || {
                     let mut random = Random::new(thread);
                     let block = |random: &mut Random| -> Block {
                         let size = random.in_range(min, max).min(random.in_range(min, max));
                         Block::new(size, random.stamp())
                     };
-                    let mut held: Vec<_> = (0..blocks).map(|_| block(&mut random)).collect();
+                    let mut own_blocks: Vec<_> = (0..blocks).map(|_| block(&mut random)).collect();
                     for turn in 0..loops {
                         let mut replaced = Vec::new();
                         for _ in 0..replacements {
-                            let place = random.below(held.len());
+                            let place = random.below(own_blocks.len());
                             let new = block(&mut random);
-                            let old = std::mem::replace(&mut held[place], new);
-                            if turn % 2 == 0 { drop(old) } else { replaced.push(old) }
+                            let old_block = std::mem::replace(&mut own_blocks[place], new);
+                            if turn % 2 == 0 { drop(old_block) } else { replaced.push(old_block) }
                         }
                         // If the next thread is behind or has exited, this thread frees the blocks.
                         let _ = to_next.try_send(replaced);
-                        given.try_iter().for_each(drop);
+                        receiver.try_iter().for_each(drop);
                     }
                 });
             }

@@ -21,8 +21,8 @@ fn text(bytes: &[u8]) -> String {
 /// Names of the programs that `--help` lists.
 fn names() -> Vec<String> {
     let help = text(&run(&["--help"], None).stdout);
-    let named = help.lines().filter(|line| !line.starts_with([' ', '-'])).skip(1);
-    named.filter_map(|line| Some(line.split_once(": ")?.0.to_owned())).collect()
+    let program_names = help.lines().filter(|line| !line.starts_with([' ', '-'])).skip(1);
+    program_names.filter_map(|line| Some(line.split_once(": ")?.0.to_owned())).collect()
 }
 
 #[test]
@@ -34,12 +34,12 @@ fn all_programs_succeed_with_and_without_the_library() {
     let library = libuslab();
     for name in names() {
         let arguments: Vec<_> = std::iter::once(name.as_str()).chain(quick.iter().copied()).collect();
-        let [without, with] = [None, Some(library.as_path())].map(|library| {
+        let [without_library, with_library] = [None, Some(library.as_path())].map(|library| {
             let output = run(&arguments, library);
-            let said = text(&output.stderr);
-            assert!(output.status.success(), "{name} with {library:?}: {:?}\n{said}", output.status);
+            let error_text = text(&output.stderr);
+            assert!(output.status.success(), "{name} with {library:?}: {:?}\n{error_text}", output.status);
             let answer = text(&output.stdout);
-            let peak = said.lines().find(|line| line.starts_with("peak "));
+            let peak = error_text.lines().find(|line| line.starts_with("peak "));
             println!(
                 "{name} with {library:?}: {}, {}",
                 answer.trim(),
@@ -47,8 +47,8 @@ fn all_programs_succeed_with_and_without_the_library() {
             );
             answer
         });
-        assert!(without.ends_with(" operations\n"), "{name}: {without:?}");
-        assert_eq!(with, without, "{name}");
+        assert!(without_library.ends_with(" operations\n"), "{name}: {without_library:?}");
+        assert_eq!(with_library, without_library, "{name}");
     }
 }
 
@@ -78,7 +78,7 @@ fn malloc_returning_a_block_twice_is_detected() {
 
 #[test]
 fn wrong_program_arguments_exit_with_status_2() {
-    for (arguments, said) in [
+    for (arguments, expected_text) in [
         (&[][..], "unknown program \"\"; expected one of alloc-test, "),
         (&["larsson"], "unknown program \"larsson\"; expected one of alloc-test, "),
         (&["larson", "--sizes", "1"], "larson: unknown option --sizes; expected --quick, --threads, "),
@@ -88,7 +88,7 @@ fn wrong_program_arguments_exit_with_status_2() {
     ] {
         let output = run(arguments, None);
         assert_eq!(output.status.code(), Some(2), "{arguments:?}");
-        assert!(text(&output.stderr).contains(said), "{arguments:?}: {}", text(&output.stderr));
+        assert!(text(&output.stderr).contains(expected_text), "{arguments:?}: {}", text(&output.stderr));
     }
 }
 

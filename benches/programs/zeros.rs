@@ -5,7 +5,7 @@ use uslab_benches::resident::resident;
 
 pub(crate) const PROGRAM: Program = Program {
     name: "zeros",
-    about: "zeroed blocks, eight bytes of each written; standard error gets what is resident",
+    about: "zeroed blocks, eight bytes of each written; standard error gets the resident memory",
     parameters: &[
         Parameter::new("blocks", 300, 30, "blocks"),
         Parameter::new("kib", 3072, 3072, "KiB of each"),

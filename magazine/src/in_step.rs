@@ -231,8 +231,8 @@ fn look(protocol: &Protocol, s: &State) -> Vec<(String, String)> {
             put(format!("CPU {cpu}"), "never used".to_owned());
             continue;
         }
-        let rounds = &region.places[..usize::from(region.len.max(region.taken))];
-        let (taken, cap, limit, idle) = (region.taken, region.cap, region.limit, region.is_idle());
+        let rounds = &region.places[..usize::from(region.len.max(region.taken_count))];
+        let (taken, cap, limit, idle) = (region.taken_count, region.cap, region.limit, region.is_idle());
         put(
             format!("CPU {cpu}"),
             format!("{rounds:?}, {taken} taken, {cap} of {limit} places, idle: {idle}"),
@@ -249,7 +249,7 @@ fn look(protocol: &Protocol, s: &State) -> Vec<(String, String)> {
     put("class".to_owned(), format!("{class:?}"));
     for (thread, _) in protocol.roles.iter().enumerate() {
         let t = &s.threads[thread];
-        put(format!("thread {thread}"), format!("{:?}", &t.held[..usize::from(t.holds)]));
+        put(format!("thread {thread}"), format!("{:?}", &t.held_rounds[..usize::from(t.held_count)]));
     }
     parts
 }
@@ -400,7 +400,7 @@ fn protocol(sizes: [u8; 5], roles: &[Role], bug: Option<Bug>) -> Protocol {
         reach,
         depot_limit,
         rounds,
-        holds,
+        max_held: holds,
         roles,
         bug,
         aborts: false,

@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 use std::hint::spin_loop;
 use std::time::Duration;
 use uslab::{AllocError, CacheBox};
-use uslab_engine::clock::{Ask, Others, Script, Workload};
+use uslab_engine::clock::{Exchange, Script, ScriptAction, Workload};
 use uslab_magazine::sync::{AtomicBool, AtomicU64, Mutex, Ordering};
 
 /// An object that is never written to.
@@ -52,19 +52,19 @@ pub(crate) fn race<'c>(
         let start = cpu_time();
         let (mut done, mut waited) = (0_u64, 0);
         let failed = loop {
-            match script.ask(&mut seat) {
-                Ask::Alloc => match make() {
-                    Ok(object) => script.got(object, &mut seat),
+            match script.next_action(&mut seat) {
+                ScriptAction::Alloc => match make() {
+                    Ok(object) => script.allocated(object, &mut seat),
                     Err(error) => break Some(error),
                 },
-                Ask::Free(object) => drop(object),
-                Ask::Wait if shared.failed.load(Ordering::Relaxed) => break None,
-                Ask::Wait => {
+                ScriptAction::Free(object) => drop(object),
+                ScriptAction::Wait if shared.failed.load(Ordering::Relaxed) => break None,
+                ScriptAction::Wait => {
                     waited += 1;
                     pause(waited);
                     continue;
                 }
-                Ask::Done => break None,
+                ScriptAction::Done => break None,
             }
             done += 1;
         };
@@ -152,7 +152,7 @@ struct ThreadSeat<'s, O> {
     taken: VecDeque<O>,
 }
 
-impl<O> Others<O> for ThreadSeat<'_, O> {
+impl<O> Exchange<O> for ThreadSeat<'_, O> {
     #[inline]
     fn take(&mut self, own: u32) -> Option<O> {
         let queue = &self.shared.queues[own as usize];

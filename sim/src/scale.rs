@@ -242,7 +242,7 @@ pub fn scale<P: Policy>(options: &Options<P>, progress: &Progress) -> Result<Sca
             vec![(title.unwrap_or_default(), streams.iter().map(Point::Trace).collect())]
         }
     };
-    let ends = [1, 0].map(|end| profile.at_end(end));
+    let ends = [1, 0].map(|end| profile.with_prices_at_end(end));
     let ends = if *with_bounds { &ends[..] } else { &[] };
     let runs = works.iter().map(|(_, points)| points.len()).sum::<usize>() * designs.len();
     let stage = progress.stage("simulating", runs as u64);

@@ -36,20 +36,20 @@ impl Fork for LayerWithTable<'_> {
 /// Runs in the child of a fork; at the fork, four threads of the parent were in the layer. If a check fails, its
 /// description is returned as an error.
 fn child(layer: &uslab_magazine::Layer<TestRound>, supplier: &TestSupplier) -> Result<(), &'static str> {
-    let me = 100;
-    let mut mine = vec![];
+    let thread_number = 100;
+    let mut own_rounds = vec![];
     for _ in 0..200 {
-        mine.extend(layer.alloc(supplier));
+        own_rounds.extend(layer.alloc(supplier));
     }
-    if mine.len() != 200 || mine.iter().any(|b| !supplier.stamp(*b, me)) {
+    if own_rounds.len() != 200 || own_rounds.iter().any(|b| !supplier.stamp(*b, thread_number)) {
         return Err("the child got a round that it holds, or that a thread of the parent holds");
     }
     layer.drain(supplier, 0..layer.cpus().count());
     layer.reap(supplier);
-    if mine.iter().any(|b| !supplier.unstamp(*b, me)) {
+    if own_rounds.iter().any(|b| !supplier.unstamp(*b, thread_number)) {
         return Err("a round has lost its stamp");
     }
-    mine.into_iter().for_each(|b| layer.free(supplier, b));
+    own_rounds.into_iter().for_each(|b| layer.free(supplier, b));
     layer.flush_all(supplier);
     let mut free = supplier.free.lock().clone();
     free.sort_unstable();
@@ -58,9 +58,9 @@ fn child(layer: &uslab_magazine::Layer<TestRound>, supplier: &TestSupplier) -> R
     }
     // A thread may lose the rounds that it held, one round in transit, and a magazine. A drain may lose the rounds that
     // it had taken and not passed on yet.
-    let lost = ROUNDS - free.len();
-    let taken = layer.config().most_rounds(layer.cpus()) as usize;
-    if lost > WORKERS * (HELD_ROUNDS + 1 + usize::from(CAPACITY)) + taken {
+    let lost_rounds = ROUNDS - free.len();
+    let max_rounds = layer.config().most_rounds(layer.cpus()) as usize;
+    if lost_rounds > WORKERS * (HELD_ROUNDS + 1 + usize::from(CAPACITY)) + max_rounds {
         return Err("more rounds were lost than were in use");
     }
     Ok(())
@@ -77,20 +77,21 @@ fn forked_child_of_a_busy_process_uses_magazines() {
             for t in 0..WORKERS {
                 let (layer, supplier, stop) = (&layer, &supplier, &stop);
                 scope.spawn(move || {
-                    let (me, mut dice, mut held) = (t as u64 + 1, Rng(t as u64 + 1), vec![]);
+                    let (thread_number, mut dice, mut held_rounds) =
+                        (t as u64 + 1, Rng(t as u64 + 1), vec![]);
                     while !stop.load(Relaxed) {
-                        if held.len() < HELD_ROUNDS && dice.below(2) == 0 {
+                        if held_rounds.len() < HELD_ROUNDS && dice.below(2) == 0 {
                             let round = layer.alloc(supplier).expect("the supplier must have enough rounds");
-                            assert!(supplier.stamp(round, me));
-                            held.push(round);
-                        } else if !held.is_empty() {
-                            let round = held.swap_remove(dice.below(held.len()));
-                            assert!(supplier.unstamp(round, me));
+                            assert!(supplier.stamp(round, thread_number));
+                            held_rounds.push(round);
+                        } else if !held_rounds.is_empty() {
+                            let round = held_rounds.swap_remove(dice.below(held_rounds.len()));
+                            assert!(supplier.unstamp(round, thread_number));
                             layer.free(supplier, round);
                         }
                     }
-                    held.iter().for_each(|b| assert!(supplier.unstamp(*b, me)));
-                    held.into_iter().for_each(|b| layer.free(supplier, b));
+                    held_rounds.iter().for_each(|b| assert!(supplier.unstamp(*b, thread_number)));
+                    held_rounds.into_iter().for_each(|b| layer.free(supplier, b));
                 });
             }
             scope.spawn(|| {
@@ -99,17 +100,17 @@ fn forked_child_of_a_busy_process_uses_magazines() {
                     std::thread::yield_now();
                 }
             });
-            let both = LayerWithTable(&table, &layer);
+            let layer_with_table = LayerWithTable(&table, &layer);
             for i in 0..100 {
                 let free = supplier.free.lock();
                 // SAFETY: `after_fork_in_parent` and `after_fork_in_child` follow.
-                unsafe { both.before_fork() };
+                unsafe { layer_with_table.before_fork() };
                 // SAFETY: the child uses the layer and the supplier, whose locks this thread holds, and libc's
                 // allocator, which is usable after a fork. The child then exits without unwinding.
                 match unsafe { fork() }.expect("a fork") {
                     ForkResult::Child => {
                         // SAFETY: `fork` copied only this thread.
-                        unsafe { both.after_fork_in_child() };
+                        unsafe { layer_with_table.after_fork_in_child() };
                         drop(free);
                         // SAFETY: the call sets an alarm, which ends a hanging child.
                         unsafe { libc::alarm(20) };
@@ -127,7 +128,7 @@ fn forked_child_of_a_busy_process_uses_magazines() {
                     }
                     ForkResult::Parent { child } => {
                         // SAFETY: this is the process that forked.
-                        unsafe { both.after_fork_in_parent() };
+                        unsafe { layer_with_table.after_fork_in_parent() };
                         drop(free);
                         let status = waitpid(child, None).expect("the child must succeed");
                         if status != WaitStatus::Exited(child, 0) {

@@ -20,22 +20,22 @@ const HELD_ALLOCATIONS: usize = 300;
 
 /// Returns layouts that are mostly small; one layout in 512 is larger than the largest block.
 fn layout(dice: &mut Rng) -> Layout {
-    let most = [64, 64, 500, 500, 500, 5000, 20_000, 200_000][dice.below(8)];
-    let size = if dice.below(512) == 0 { 5 << 20 } else { 1 + dice.below(most) };
+    let max_size = [64, 64, 500, 500, 500, 5000, 20_000, 200_000][dice.below(8)];
+    let size = if dice.below(512) == 0 { 5 << 20 } else { 1 + dice.below(max_size) };
     Layout::from_size_align(size, 1 << dice.below(8)).unwrap()
 }
 
 /// An allocation, and the stamp that the allocation's owner wrote to its first byte.
 type StampedAllocation = (NonNull<u8>, Layout, u8);
 
-fn take(malloc: &Malloc, dice: &mut Rng, stamp: u8) -> StampedAllocation {
+fn alloc_stamped(malloc: &Malloc, dice: &mut Rng, stamp: u8) -> StampedAllocation {
     let layout = layout(dice);
     let memory = malloc.alloc(layout, Gfp::KERNEL).expect("the subsystem must have enough memory");
     // SAFETY: the memory was allocated just now, with at least one byte.
     unsafe { memory.write(stamp) };
     (memory, layout, stamp)
 }
-fn give(malloc: &Malloc, (memory, layout, stamp): StampedAllocation, sized: bool) {
+fn free_stamped(malloc: &Malloc, (memory, layout, stamp): StampedAllocation, sized: bool) {
     // SAFETY: the memory was allocated from this malloc with this layout, and is freed once.
     unsafe {
         assert_eq!(memory.read(), stamp, "the allocation was overwritten");
@@ -43,33 +43,33 @@ fn give(malloc: &Malloc, (memory, layout, stamp): StampedAllocation, sized: bool
     }
 }
 
-fn work(malloc: &Malloc, cache: &KmemCache, stop: &AtomicBool, me: u64) {
-    let (mut dice, mut held, mut objects) = (Rng(me + 1), vec![], vec![]);
+fn work(malloc: &Malloc, cache: &KmemCache, stop: &AtomicBool, worker: u64) {
+    let (mut dice, mut allocations, mut objects) = (Rng(worker + 1), vec![], vec![]);
     while !stop.load(Relaxed) {
-        if held.len() < HELD_ALLOCATIONS && dice.below(2) == 0 {
-            held.push(take(malloc, &mut dice, me as u8));
+        if allocations.len() < HELD_ALLOCATIONS && dice.below(2) == 0 {
+            allocations.push(alloc_stamped(malloc, &mut dice, worker as u8));
             objects.push(cache.alloc_block(Gfp::KERNEL).expect("the subsystem must have enough memory"));
-        } else if !held.is_empty() {
-            let at = dice.below(held.len());
-            give(malloc, held.swap_remove(at), at.is_multiple_of(2));
-            drop(objects.swap_remove(at));
+        } else if !allocations.is_empty() {
+            let index = dice.below(allocations.len());
+            free_stamped(malloc, allocations.swap_remove(index), index.is_multiple_of(2));
+            drop(objects.swap_remove(index));
         }
         if dice.below(2000) == 0 {
             cache.shrink();
         }
     }
-    held.into_iter().for_each(|piece| give(malloc, piece, true));
+    allocations.into_iter().for_each(|piece| free_stamped(malloc, piece, true));
 }
 
 /// Runs in the child of a fork; at the fork, four threads of the parent were in the subsystem.
 fn child(subsystem: &Subsystem, malloc: &Malloc, cache: &KmemCache, i: u64) {
     let mut dice = Rng(i + 1000);
-    let held: Vec<_> = (0..100).map(|_| take(malloc, &mut dice, 0xc)).collect();
+    let allocations: Vec<_> = (0..100).map(|_| alloc_stamped(malloc, &mut dice, 0xc)).collect();
     let objects = cache.alloc_blocks(Gfp::ZERO, 100).expect("the subsystem must have enough memory");
     let census = subsystem.check().expect("the census must succeed");
     // Each thread holds at most a batch or a magazine, and slabs that it detached to shrink.
     assert!(census.lost_pages <= 64 * WORKERS * 16, "{census:?}");
-    held.into_iter().enumerate().for_each(|(i, piece)| give(malloc, piece, i % 2 == 0));
+    allocations.into_iter().enumerate().for_each(|(i, piece)| free_stamped(malloc, piece, i % 2 == 0));
     drop(objects);
     subsystem.reap();
     subsystem.shrink();
@@ -77,8 +77,8 @@ fn child(subsystem: &Subsystem, malloc: &Malloc, cache: &KmemCache, i: u64) {
     subsystem.check().expect("the census must succeed at the end");
     // The drop must not wait for calls of threads that the child does not have.
     drop(subsystem.observe(|_| ()).expect("a place"));
-    let own = KmemCache::builder("born-late", 100).build_in(subsystem).expect("a cache");
-    drop(own.alloc_block(Gfp::KERNEL));
+    let new_cache = KmemCache::builder("born-late", 100).build_in(subsystem).expect("a cache");
+    drop(new_cache.alloc_block(Gfp::KERNEL));
 }
 
 #[test]
@@ -91,9 +91,9 @@ fn forked_child_of_a_busy_process_uses_its_subsystem() {
         let observer = subsystem.observe(|operation| assert!(!operation.steps.is_empty())).expect("a place");
         let stop = AtomicBool::new(false);
         std::thread::scope(|scope| {
-            for me in 0..WORKERS {
+            for worker in 0..WORKERS {
                 let (malloc, cache, stop) = (&malloc, &cache, &stop);
-                scope.spawn(move || work(malloc, cache, stop, me));
+                scope.spawn(move || work(malloc, cache, stop, worker));
             }
             for i in 0..200 {
                 // SAFETY: `after_fork_in_parent` and `after_fork_in_child` follow.
@@ -106,9 +106,9 @@ fn forked_child_of_a_busy_process_uses_its_subsystem() {
                         unsafe { subsystem.after_fork_in_child() };
                         // SAFETY: the call sets an alarm, which ends a hanging child.
                         unsafe { libc::alarm(60) };
-                        let done = catch_panic(|| child(&subsystem, &malloc, &cache, i));
+                        let result = catch_panic(|| child(&subsystem, &malloc, &cache, i));
                         // SAFETY: the call ends the child immediately.
-                        unsafe { libc::_exit(i32::from(done.is_err())) }
+                        unsafe { libc::_exit(i32::from(result.is_err())) }
                     }
                     ForkResult::Parent { child } => {
                         // SAFETY: this is the process that forked.
@@ -125,25 +125,29 @@ fn forked_child_of_a_busy_process_uses_its_subsystem() {
         });
         assert_eq!(observer.counts().panics, 0);
         let census = subsystem.check().expect("the parent must lose no memory");
-        let lost = (census.lost_objects, census.lost_slabs, census.lost_pages);
-        assert_eq!((census.used, census.huge_pages, lost), (0, 0, (0, 0, 0)));
+        let lost_items = (census.lost_objects, census.lost_slabs, census.lost_pages);
+        assert_eq!((census.used, census.huge_pages, lost_items), (0, 0, (0, 0, 0)));
     }
 }
 
-/// Runs `busy` on a thread until it waits in the `StopPoint` that it gets; then forks, and runs `child` in the child.
+/// Runs `busy_thread` on a thread until it waits in the `StopPoint` that it gets; then forks, and runs `child` in the child.
 /// `child` returns `true` if all checks in the child succeed.
-fn forked_beside(subsystem: &Subsystem, busy: impl FnOnce(StopPoint) + Send, child: impl FnOnce() -> bool) {
+fn forked_beside(
+    subsystem: &Subsystem,
+    busy_thread: impl FnOnce(StopPoint) + Send,
+    child: impl FnOnce() -> bool,
+) {
     let _alone = crate::TEST_LOCK.lock();
     let stop = StopPoint::default();
     std::thread::scope(|scope| {
-        let its = stop.clone();
-        scope.spawn(|| busy(its));
+        let thread_stop = stop.clone();
+        scope.spawn(|| busy_thread(thread_stop));
         stop.until_it_waits();
         // SAFETY: `after_fork_in_parent` and `after_fork_in_child` follow.
         unsafe { subsystem.before_fork() };
         // SAFETY: the child uses the subsystem, and libc's allocator, which is usable after a fork. The child then
         // exits without unwinding.
-        let ended = match unsafe { fork() }.expect("a fork") {
+        let exit_result = match unsafe { fork() }.expect("a fork") {
             ForkResult::Child => {
                 // SAFETY: `fork` copied only this thread.
                 unsafe { subsystem.after_fork_in_child() };
@@ -160,8 +164,8 @@ fn forked_beside(subsystem: &Subsystem, busy: impl FnOnce(StopPoint) + Send, chi
             }
         };
         stop.may_go_on();
-        let (status, well) = ended.expect("the child must succeed");
-        assert_eq!(status, well);
+        let (status, is_success) = exit_result.expect("the child must succeed");
+        assert_eq!(status, is_success);
     });
 }
 /// A point at which one thread waits until another releases it.
@@ -191,10 +195,10 @@ fn forked_child_does_not_wait_for_a_running_observer() {
     let subsystem = Subsystem::new(Config::new(PageConfig::default_for(Cpus::os()))).unwrap();
     let cache = KmemCache::builder("object", 200).build_in(&subsystem).unwrap();
     let place = Arc::new(Mutex::new(None));
-    let stops = place.clone();
+    let stop_point = place.clone();
     let observer =
-        subsystem.observe(move |_| stops.lock().iter().for_each(StopPoint::wait)).expect("a place");
-    let busy = |stop| {
+        subsystem.observe(move |_| stop_point.lock().iter().for_each(StopPoint::wait)).expect("a place");
+    let busy_thread = |stop| {
         *place.lock() = Some(stop);
         drop(cache.alloc_block(Gfp::KERNEL));
     };
@@ -202,7 +206,7 @@ fn forked_child_does_not_wait_for_a_running_observer() {
         drop(observer);
         true
     };
-    forked_beside(&subsystem, busy, child);
+    forked_beside(&subsystem, busy_thread, child);
 }
 
 /// If another thread is draining at the fork, no stack stays closed in the child.
@@ -211,25 +215,25 @@ fn fork_during_a_drain_leaves_no_stack_closed() {
     for cpus in [Cpus::os(), Cpus::os().claimed()] {
         let subsystem = Subsystem::new(Config::new(PageConfig::default_for(cpus))).unwrap();
         let place = Arc::new(Mutex::new(None::<StopPoint>));
-        let stops = place.clone();
+        let stop_point = place.clone();
         // Destructs an object in a slab that the drain emptied.
         let dtor = move |_: &mut [u8]| {
-            let stop = stops.lock().take();
+            let stop = stop_point.lock().take();
             stop.iter().for_each(StopPoint::wait);
         };
         let cache = KmemCache::builder("object", 2048).dtor(dtor).build_in(&subsystem).unwrap();
         drop(cache.alloc_blocks(Gfp::KERNEL, 1000).expect("the subsystem must have enough memory"));
-        let busy = |stop| {
+        let busy_thread = |stop| {
             *place.lock() = Some(stop);
             cache.drain(0..cpus.count());
         };
         let child = || {
-            let kept = || cache.info().in_magazines;
-            let before = kept();
+            let cached_objects = || cache.info().in_magazines;
+            let before = cached_objects();
             drop(cache.alloc_block(Gfp::KERNEL));
-            before == 0 && kept() > 0
+            before == 0 && cached_objects() > 0
         };
-        forked_beside(&subsystem, busy, child);
+        forked_beside(&subsystem, busy_thread, child);
     }
 }
 
@@ -238,15 +242,15 @@ fn fork_during_a_drain_leaves_no_stack_closed() {
 fn fork_can_hold_the_locks_of_two_subsystems() {
     let _alone = crate::TEST_LOCK.lock();
     let pages = || PageConfig::default_for(Cpus::os()).limit(16 << 20);
-    let both = [(); 2].map(|()| Subsystem::new(Config::new(pages())).unwrap());
+    let subsystems = [(); 2].map(|()| Subsystem::new(Config::new(pages())).unwrap());
     let caches =
-        both.each_ref().map(|subsystem| KmemCache::builder("object", 200).build_in(subsystem).unwrap());
+        subsystems.each_ref().map(|subsystem| KmemCache::builder("object", 200).build_in(subsystem).unwrap());
     // SAFETY: no fork happens in between, and this thread releases the locks.
     unsafe {
-        both.iter().for_each(|subsystem| subsystem.before_fork());
-        both.iter().for_each(|subsystem| subsystem.after_fork_in_parent());
+        subsystems.iter().for_each(|subsystem| subsystem.before_fork());
+        subsystems.iter().for_each(|subsystem| subsystem.after_fork_in_parent());
     }
-    for (subsystem, cache) in both.iter().zip(&caches) {
+    for (subsystem, cache) in subsystems.iter().zip(&caches) {
         drop(cache.alloc_blocks(Gfp::KERNEL, 100).unwrap());
         subsystem.check().unwrap();
     }

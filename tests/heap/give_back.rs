@@ -23,7 +23,7 @@ fn resident() -> u64 {
     process::resident() as u64
 }
 /// Returns the number of bytes in the allocator's pages for which the system may hold memory.
-fn backed() -> u64 {
+fn backed_bytes() -> u64 {
     Uslab.info().unwrap().pages.backed_bytes()
 }
 fn random(state: &mut u64) -> usize {
@@ -38,8 +38,8 @@ fn load() -> Vec<Vec<u8>> {
     let mut state = 1;
     for size in [16, 200, 1000, 10_000] {
         for _ in 0..100_000 {
-            let at = random(&mut state) % vectors.len();
-            vectors[at] = vec![1; size];
+            let index = random(&mut state) % vectors.len();
+            vectors[index] = vec![1; size];
         }
     }
     vectors
@@ -54,27 +54,27 @@ fn freed_objects_of_mixed_sizes_are_decommitted() {
 #[ignore = "run by the test above"]
 fn child_frees_objects_of_mixed_sizes() {
     let vectors = load();
-    let (loaded, most) = (resident(), backed());
-    assert!(loaded > 200 * MIB && most > 200 * MIB, "{loaded} {most}");
+    let (loaded_bytes, max_bytes) = (resident(), backed_bytes());
+    assert!(loaded_bytes > 200 * MIB && max_bytes > 200 * MIB, "{loaded_bytes} {max_bytes}");
     drop(vectors);
     // Frees alone leave this much: the bound, the memory in use, and what CPUs keep.
-    let (left, info) = (backed(), Uslab.info().unwrap().pages);
-    let used = (info.allocated() + info.per_cpu()) * 4096;
+    let (remaining, info) = (backed_bytes(), Uslab.info().unwrap().pages);
+    let used_bytes = (info.allocated() + info.per_cpu()) * 4096;
     println!(
         "{} MiB loaded, {} MiB left by frees, {} MiB of it in use",
-        loaded >> 20,
-        left >> 20,
-        used >> 20
+        loaded_bytes >> 20,
+        remaining >> 20,
+        used_bytes >> 20
     );
     assert!(
-        left <= uslab::global_alloc::KEEP_FREE as u64 + used,
-        "{left} bytes remain, {used} of them in use"
+        remaining <= uslab::global_alloc::KEEP_FREE as u64 + used_bytes,
+        "{remaining} bytes remain, {used_bytes} of them in use"
     );
     Uslab.reap();
     Uslab.reap();
-    let (now, pages) = (resident(), backed());
-    println!("after two intervals: {} MiB resident, {} MiB of pages", now >> 20, pages >> 20);
-    assert!(now <= 30 * MIB, "{now} bytes are resident");
+    let (current, pages) = (resident(), backed_bytes());
+    println!("after two intervals: {} MiB resident, {} MiB of pages", current >> 20, pages >> 20);
+    assert!(current <= 30 * MIB, "{current} bytes are resident");
     assert!(pages <= 24 * MIB, "{pages} bytes of pages remain");
     Uslab.check().unwrap().unwrap();
 }
@@ -86,33 +86,33 @@ fn thousand_scattered_objects_keep_little_memory_committed() {
 #[test]
 #[ignore = "run by the test above"]
 fn child_keeps_a_thousand_scattered_objects() {
-    let before = backed();
+    let before = backed_bytes();
     let mut objects: Vec<Box<[u64; 8]>> = (0..1_000_000_u64).map(|n| Box::new([n; 8])).collect();
-    let most = backed() - before;
-    assert!(most >= 60 * MIB, "{most}");
+    let max_bytes = backed_bytes() - before;
+    assert!(max_bytes >= 60 * MIB, "{max_bytes}");
     // One object in a thousand is kept; the others and the vector are freed.
-    let kept: Vec<_> = (0..1000).map(|n| objects.swap_remove(n * 999)).collect();
+    let kept_objects: Vec<_> = (0..1000).map(|n| objects.swap_remove(n * 999)).collect();
     drop(objects);
     for _ in 0..4 {
         Uslab.reap();
     }
-    let left = backed();
-    println!("{} MiB of {} remain", left >> 20, most >> 20);
-    assert!(left < 6 * MIB, "{left} bytes remain");
-    assert!(kept.iter().all(|object| object.iter().all(|word| *word == object[0])));
+    let remaining = backed_bytes();
+    println!("{} MiB of {} remain", remaining >> 20, max_bytes >> 20);
+    assert!(remaining < 6 * MIB, "{remaining} bytes remain");
+    assert!(kept_objects.iter().all(|object| object.iter().all(|word| *word == object[0])));
     Uslab.check().unwrap().unwrap();
 }
 
-/// Waits until the function `so` returns `true`. The limit of one minute only ends a failing test; no time is checked.
+/// Waits until the function `is_met` returns `true`. The limit of one minute only ends a failing test; no time is checked.
 #[track_caller]
-fn wait(what: &str, so: impl Fn() -> bool) {
+fn wait(condition: &str, is_met: impl Fn() -> bool) {
     for _ in 0..6000 {
-        if so() {
+        if is_met() {
             return;
         }
         std::thread::sleep(Duration::from_millis(10));
     }
-    panic!("timeout: the condition `{what}` does not hold");
+    panic!("timeout: the condition `{condition}` does not hold");
 }
 
 #[test]
@@ -138,9 +138,9 @@ fn child_waits_for_its_reaper_thread_to_sleep() {
         drop(vectors);
         wait("the memory is returned to the system", || resident() <= 30 * MIB);
         wait("the reaper sleeps", || reaper().thread == ReaperThread::Asleep);
-        let ended = reaper().intervals;
+        let interval_count = reaper().intervals;
         std::thread::sleep(Duration::from_millis(200));
-        assert_eq!(reaper().intervals, ended, "no memory was freed");
+        assert_eq!(reaper().intervals, interval_count, "no memory was freed");
     }
     assert_eq!(reaper().refused, 0);
 }
@@ -162,9 +162,9 @@ fn child_frees_large_mappings() {
     let before = resident();
     for _ in 0..2 {
         let buffers: Vec<_> = (0..10).map(|_| vec![1_u8; 10 << 20]).collect();
-        assert_ne!(reaper().thread, ReaperThread::Wanted, "freed mappings count, too");
-        let (used, most) = (huge().0, resident());
-        assert!(used >= 100 * MIB && most >= used, "{used} {most}");
+        assert_ne!(reaper().thread, ReaperThread::Wanted, "freed mappings must count, too");
+        let (used_bytes, max_bytes) = (huge().0, resident());
+        assert!(used_bytes >= 100 * MIB && max_bytes >= used_bytes, "{used_bytes} {max_bytes}");
         drop(buffers);
         wait("freed mappings are returned to the system", || huge() == (0, 0));
         // A mapping is counted until it is unmapped, so the memory follows the count.
@@ -192,25 +192,30 @@ fn child_forks_with_freed_mappings() {
         buffer.resize(bytes, n);
         buffer
     };
-    let held = fill(1, 6 << 20);
+    let used_block = fill(1, 6 << 20);
     drop(fill(2, 20 << 20));
     assert_eq!(huge().1, 20 * MIB);
     // SAFETY: the allocator's handlers keep it usable in the child, which uses nothing else and exits immediately.
     match unsafe { fork() }.unwrap() {
         ForkResult::Child => {
-            let kept = huge().1 == 20 * MIB;
-            let own = fill(3, 12 << 20);
+            let is_kept = huge().1 == 20 * MIB;
+            let written_block = fill(3, 12 << 20);
             let zero = vec![0_u8; 7 << 20];
-            let right = own.iter().all(|byte| *byte == 3) && zero.iter().all(|byte| *byte == 0);
-            drop((own, zero));
-            let whole = Uslab.check().unwrap().is_ok() && huge().1 == 20 * MIB && Uslab.release() >= 20 << 20;
+            let is_intact = written_block.iter().all(|byte| *byte == 3) && zero.iter().all(|byte| *byte == 0);
+            drop((written_block, zero));
+            let is_consistent =
+                Uslab.check().unwrap().is_ok() && huge().1 == 20 * MIB && Uslab.release() >= 20 << 20;
             // SAFETY: the call ends the child immediately.
-            unsafe { nix::libc::_exit(i32::from(!kept) + 2 * i32::from(!right) + 4 * i32::from(!whole)) }
+            unsafe {
+                nix::libc::_exit(
+                    i32::from(!is_kept) + 2 * i32::from(!is_intact) + 4 * i32::from(!is_consistent),
+                )
+            }
         }
         ForkResult::Parent { child } => {
-            let own = fill(4, 20 << 20);
+            let written_block = fill(4, 20 << 20);
             assert_eq!(waitpid(child, None).unwrap(), WaitStatus::Exited(child, 0));
-            assert!(own.iter().all(|byte| *byte == 4) && held.iter().all(|byte| *byte == 1));
+            assert!(written_block.iter().all(|byte| *byte == 4) && used_block.iter().all(|byte| *byte == 1));
         }
     }
 }
@@ -224,18 +229,18 @@ fn freed_mappings_are_unmapped_at_the_address_limit() {
 fn child_frees_mappings_under_an_address_limit() {
     drop(vec![1_u8; 5 << 20]);
     assert!(Uslab.release() >= 5 << 20);
-    let taken = {
+    let added_bytes = {
         let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
         statm.split(' ').next().unwrap().parse::<u64>().unwrap() * 4096
     };
-    let limit = |more| {
-        nix::sys::resource::setrlimit(nix::sys::resource::Resource::RLIMIT_AS, taken + more, 1 << 62)
+    let limit = |extra| {
+        nix::sys::resource::setrlimit(nix::sys::resource::Resource::RLIMIT_AS, added_bytes + extra, 1 << 62)
             .unwrap();
     };
     limit(100 * MIB);
     drop(vec![1_u8; 20 << 20]);
     drop(vec![1_u8; 30 << 20]);
-    assert_eq!(huge(), (0, 50 * MIB), "a limit that is set later is not read");
+    assert_eq!(huge(), (0, 50 * MIB), "a limit that is set later must not be read");
     // The limit refuses this request until kept mappings are released. The process knows the limit of addresses from
     // here on.
     drop(vec![1_u8; 90 << 20]);
@@ -265,14 +270,16 @@ fn child_forks_with_a_running_reaper_thread() {
         // SAFETY: the allocator's handlers keep it usable in the child, which uses nothing else and exits immediately.
         match unsafe { fork() }.unwrap() {
             ForkResult::Child => {
-                let wanted = reaper().thread == ReaperThread::Wanted;
-                let more = load();
+                let is_wanted = reaper().thread == ReaperThread::Wanted;
+                let extra = load();
                 let running = reaper().thread != ReaperThread::Wanted;
-                let most = backed();
-                drop(more);
-                wait("the child's memory is returned to the system", || backed() < most - 100 * MIB);
+                let max_bytes = backed_bytes();
+                drop(extra);
+                wait("the child's memory is returned to the system", || {
+                    backed_bytes() < max_bytes - 100 * MIB
+                });
                 // SAFETY: the call ends the child immediately.
-                unsafe { nix::libc::_exit(i32::from(!wanted) + 2 * i32::from(!running)) }
+                unsafe { nix::libc::_exit(i32::from(!is_wanted) + 2 * i32::from(!running)) }
             }
             ForkResult::Parent { child } => {
                 assert_eq!(waitpid(child, None).unwrap(), WaitStatus::Exited(child, 0));
@@ -296,21 +303,26 @@ fn child_fails_to_start_threads() {
     // commits inside these addresses.
     let reaper = || Uslab.reaper().unwrap();
     assert_eq!(reaper().thread, ReaperThread::Wanted);
-    let taken = {
+    let added_bytes = {
         let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
         statm.split(' ').next().unwrap().parse::<u64>().unwrap() * 4096
     };
-    nix::sys::resource::setrlimit(nix::sys::resource::Resource::RLIMIT_AS, taken, taken + (1 << 40)).unwrap();
+    nix::sys::resource::setrlimit(
+        nix::sys::resource::Resource::RLIMIT_AS,
+        added_bytes,
+        added_bytes + (1 << 40),
+    )
+    .unwrap();
     // No allocation exceeds 4 MiB: a larger one would get a separate mapping.
-    let some = |_| (0..1000).map(|n| vec![1; 100 + n]).collect();
-    let vectors: Vec<Vec<Vec<u8>>> = (0..200).map(some).collect();
+    let new_vectors = |_| (0..1000).map(|n| vec![1; 100 + n]).collect();
+    let vectors: Vec<Vec<Vec<u8>>> = (0..200).map(new_vectors).collect();
     let info = reaper();
     assert_eq!(info.thread, ReaperThread::Wanted);
     assert!((2..10).contains(&info.refused), "at 8, 16, 32, 64 MiB: {info:?}");
     drop(vectors);
     let info = Uslab.info().unwrap().pages;
-    let used = (info.allocated() + info.per_cpu()) * 4096;
-    assert!(info.backed_bytes() <= uslab::global_alloc::KEEP_FREE as u64 + used);
+    let used_bytes = (info.allocated() + info.per_cpu()) * 4096;
+    assert!(info.backed_bytes() <= uslab::global_alloc::KEEP_FREE as u64 + used_bytes);
 }
 
 #[test]
@@ -321,29 +333,29 @@ fn million_freed_objects_are_decommitted() {
 #[ignore = "run by the test above"]
 fn child_frees_a_million_objects() {
     // The memory that frees leave depends on the number of CPUs that took part, so this runs on one.
-    let mut here = CpuSet::new();
-    here.set(sched_getcpu().unwrap()).unwrap();
-    sched_setaffinity(Pid::from_raw(0), &here).unwrap();
+    let mut cpu_set = CpuSet::new();
+    cpu_set.set(sched_getcpu().unwrap()).unwrap();
+    sched_setaffinity(Pid::from_raw(0), &cpu_set).unwrap();
     let subsystem = Subsystem::new(Config::default()).unwrap();
     let backed = || subsystem.info().pages.backed_bytes();
     let cache = ObjectCache::builder("million").ctor(|| [1_u8; 64]).build_in(&subsystem).unwrap();
     let objects: Vec<_> = (0..1_000_000).map(|_| cache.alloc().unwrap()).collect();
-    let most = backed();
-    assert!(most > 60 * MIB, "{most}");
+    let max_bytes = backed_bytes();
+    assert!(max_bytes > 60 * MIB, "{max_bytes}");
     drop(objects);
-    let left = backed();
+    let remaining = backed_bytes();
     // Frees alone leave this much: the bound, and the slabs and pages that magazines keep.
-    assert!(left <= KEEP_FREE as u64 + 3 * MIB, "{left} bytes remain");
+    assert!(remaining <= KEEP_FREE as u64 + 3 * MIB, "{remaining} bytes remain");
     subsystem.end_interval();
     subsystem.end_interval();
-    let now = backed();
+    let current = backed_bytes();
     println!(
         "{} KiB of {} MiB are left by frees, {} KiB after two intervals",
-        left >> 10,
-        most >> 20,
-        now >> 10
+        remaining >> 10,
+        max_bytes >> 20,
+        current >> 10
     );
-    assert!(now <= 4 * MIB, "{now} bytes remain");
+    assert!(current <= 4 * MIB, "{current} bytes remain");
     // In random order, the objects that magazines keep at the end are spread over nearly all slabs.
     let mut objects: Vec<_> = (0..1_000_000).map(|_| cache.alloc().unwrap()).collect();
     let mut state = 1;
@@ -351,8 +363,8 @@ fn child_frees_a_million_objects() {
     drop(objects);
     subsystem.end_interval();
     subsystem.end_interval();
-    let now = backed();
-    assert_eq!(now, 0, "no CPU keeps the memory that a reap frees");
+    let current = backed_bytes();
+    assert_eq!(current, 0, "no CPU may keep the memory that a reap frees");
     subsystem.check().unwrap();
 }
 
@@ -392,14 +404,16 @@ fn zeroed_allocation_does_not_write_to_fresh_pages() {
 #[test]
 #[ignore = "run by the test above"]
 fn child_allocates_zeroed_memory() {
-    for (size, count, most) in [(3 << 20, 30, 6 * MIB), (4 << 20, 30, 6 * MIB), (128 << 10, 300, 6 * MIB)] {
+    for (size, count, max_bytes) in
+        [(3 << 20, 30, 6 * MIB), (4 << 20, 30, 6 * MIB), (128 << 10, 300, 6 * MIB)]
+    {
         let before = resident();
-        let mut held: Vec<_> = (0..count).map(|_| vec![0_u8; size]).collect();
-        held.iter_mut().for_each(|block| block[0] = 1);
-        let grown = resident() - before;
-        assert!(grown < most, "{count} blocks of {size} bytes: {grown}");
-        assert!(held.iter().all(|block| block[0] == 1 && block[1..].iter().all(|byte| *byte == 0)));
-        drop(held);
+        let mut used_blocks: Vec<_> = (0..count).map(|_| vec![0_u8; size]).collect();
+        used_blocks.iter_mut().for_each(|block| block[0] = 1);
+        let added_memory = resident() - before;
+        assert!(added_memory < max_bytes, "{count} blocks of {size} bytes: {added_memory}");
+        assert!(used_blocks.iter().all(|block| block[0] == 1 && block[1..].iter().all(|byte| *byte == 0)));
+        drop(used_blocks);
         // Memory that was in use is written again to zero it.
         assert!((0..count).all(|_| vec![0_u8; size].iter().all(|byte| *byte == 0)));
         Uslab.release();

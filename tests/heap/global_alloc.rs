@@ -60,21 +60,24 @@ fn blocks_of_each_size_and_alignment_can_be_resized() {
             let layout = Layout::from_size_align(size, align).unwrap();
             // SAFETY: each block is used within its layout, and freed with its last layout.
             unsafe {
-                let zeroed = alloc_zeroed(layout);
-                assert!(zeroed.addr().is_multiple_of(align));
-                assert!((0..size).step_by(97).all(|i| *zeroed.add(i) == 0) && *zeroed.add(size - 1) == 0);
-                zeroed.write_bytes(5, size);
-                for next in [size + 1, 3 * size, size, size.div_ceil(3)] {
+                let zeroed_memory = alloc_zeroed(layout);
+                assert!(zeroed_memory.addr().is_multiple_of(align));
+                assert!(
+                    (0..size).step_by(97).all(|i| *zeroed_memory.add(i) == 0)
+                        && *zeroed_memory.add(size - 1) == 0
+                );
+                zeroed_memory.write_bytes(5, size);
+                for new_size in [size + 1, 3 * size, size, size.div_ceil(3)] {
                     let memory = alloc(layout);
                     assert!(!memory.is_null() && memory.addr().is_multiple_of(align));
                     memory.write_bytes(6, size);
-                    let moved = realloc(memory, layout, next);
-                    assert!(!moved.is_null() && moved.addr().is_multiple_of(align));
-                    assert!((0..size.min(next)).step_by(97).all(|i| *moved.add(i) == 6));
-                    dealloc(moved, Layout::from_size_align(next, align).unwrap());
+                    let new_memory = realloc(memory, layout, new_size);
+                    assert!(!new_memory.is_null() && new_memory.addr().is_multiple_of(align));
+                    assert!((0..size.min(new_size)).step_by(97).all(|i| *new_memory.add(i) == 6));
+                    dealloc(new_memory, Layout::from_size_align(new_size, align).unwrap());
                 }
-                assert_eq!(*zeroed.add(size - 1), 5);
-                dealloc(zeroed, layout);
+                assert_eq!(*zeroed_memory.add(size - 1), 5);
+                dealloc(zeroed_memory, layout);
             }
         }
     }
@@ -89,15 +92,18 @@ fn memory_of_a_freed_burst_is_decommitted_automatically() {
 #[test]
 #[ignore = "run by the test above"]
 fn child_frees_a_burst_of_allocations() {
-    let backed = || Uslab.info().expect("the allocator must have started").pages.backed_bytes();
-    let before = backed();
+    let backed_bytes = || Uslab.info().expect("the allocator must have started").pages.backed_bytes();
+    let before = backed_bytes();
     let burst: Vec<Vec<u8>> = (0..300_000_usize).map(|n| Vec::with_capacity(500 + n % 1000)).collect();
-    let most = backed();
-    assert!(most > before + (256 << 20), "{before} {most}");
+    let max_bytes = backed_bytes();
+    assert!(max_bytes > before + (256 << 20), "{before} {max_bytes}");
     drop(burst);
-    let left = backed();
+    let remaining_bytes = backed_bytes();
     // A block that CPUs or depots keep an object of is only partly returned: its free pages.
-    assert!(left < most - (128 << 20), "{left} of {most} remain, {before} before");
+    assert!(
+        remaining_bytes < max_bytes - (128 << 20),
+        "{remaining_bytes} of {max_bytes} remain, {before} before"
+    );
 }
 
 #[test]
@@ -118,17 +124,17 @@ fn forked_children_can_allocate_while_parent_threads_allocate() {
         for n in 0..3 {
             let stop = &stop;
             scope.spawn(move || {
-                let mut held: Vec<Vec<u8>> = vec![];
+                let mut blocks: Vec<Vec<u8>> = vec![];
                 for i in 0_usize.. {
-                    held.push(vec![n; i * 37 % 3000]);
-                    if held.len() > 200 {
-                        held.swap_remove(i % 200);
+                    blocks.push(vec![n; i * 37 % 3000]);
+                    if blocks.len() > 200 {
+                        blocks.swap_remove(i % 200);
                     }
                     if stop.load(Relaxed) {
                         break;
                     }
                 }
-                assert!(held.iter().flatten().all(|byte| *byte == n));
+                assert!(blocks.iter().flatten().all(|byte| *byte == n));
             });
         }
         for i in 0..200 {
@@ -139,15 +145,15 @@ fn forked_children_can_allocate_while_parent_threads_allocate() {
                     // SAFETY: the call sets an alarm, which ends a hanging child.
                     unsafe { libc::alarm(60) };
                     let texts: Vec<String> = (0..1000).map(|n| format!("{n}")).collect();
-                    let good = texts.iter().map(String::len).sum::<usize>() == 2890;
+                    let texts_are_complete = texts.iter().map(String::len).sum::<usize>() == 2890;
                     drop(texts);
-                    let checked = Uslab.check();
-                    if let Some(Err(violation)) = &checked {
+                    let has_valid_census = Uslab.check();
+                    if let Some(Err(violation)) = &has_valid_census {
                         eprintln!("fork {i}: {violation}");
                     }
-                    let checked = checked.is_some_and(|census| census.is_ok());
+                    let has_valid_census = has_valid_census.is_some_and(|census| census.is_ok());
                     // SAFETY: the call ends the child immediately.
-                    unsafe { libc::_exit(i32::from(!good) + 2 * i32::from(!checked)) }
+                    unsafe { libc::_exit(i32::from(!texts_are_complete) + 2 * i32::from(!has_valid_census)) }
                 }
                 ForkResult::Parent { child } => {
                     let status = waitpid(child, None).expect("the child must start");
@@ -170,10 +176,11 @@ fn process_report_separates_the_object_and_malloc_heaps() {
     let heaps = uslab::process::heaps();
     let names: Vec<_> = heaps.iter().map(|(name, _)| *name).collect();
     assert_eq!(names, ["objects", "malloc"]);
-    let has =
-        |heap: usize, cache: &str| heaps[heap].1.caches.iter().any(|of| of.name == cache && of.used > 0);
-    assert!(has(0, "told-apart") && !has(1, "told-apart"));
-    assert!(has(1, "malloc-16"), "names must have this size");
+    let heap_has_cache = |heap: usize, cache: &str| {
+        heaps[heap].1.caches.iter().any(|cache_info| cache_info.name == cache && cache_info.used > 0)
+    };
+    assert!(heap_has_cache(0, "told-apart") && !heap_has_cache(1, "told-apart"));
+    assert!(heap_has_cache(1, "malloc-16"), "names must have this size");
     drop(object);
 }
 
@@ -187,9 +194,9 @@ fn census_ignores_allocations_made_by_the_census() {
 #[ignore = "run by the test above"]
 fn child_takes_a_census() {
     // At some point all slabs of the names' size class are full, and the next name needs a new slab.
-    let mut held = Vec::with_capacity(600);
+    let mut blocks = Vec::with_capacity(600);
     for n in 0..600_u64 {
-        held.push(Box::new([n; 2]));
+        blocks.push(Box::new([n; 2]));
         Uslab.release();
         assert_eq!(Uslab.check().unwrap().err(), None, "with {n} objects");
     }

@@ -9,7 +9,7 @@
     target_arch = "x86_64"
 ))]
 
-#[allow(dead_code, unused_imports, reason = "what traps are made of is the stepper's")]
+#[allow(dead_code, unused_imports, reason = "the stepper owns the traps")]
 #[path = "../kit/sections.rs"]
 mod decoded;
 
@@ -23,9 +23,9 @@ fn restartable_sections_overwrite_no_input_of_a_restart() {
     let block = blocks.alloc(Gfp::KERNEL).unwrap();
     // SAFETY: the object was allocated there, and is not used any more.
     unsafe { blocks.free(block) };
-    let checked = decoded::check();
-    assert!(checked.sections >= 30 && checked.instructions >= 300, "{checked:?}");
-    assert!(checked.survive >= 1, "a batch widens its stack: {checked:?}");
+    let section_counts = decoded::check();
+    assert!(section_counts.sections >= 30 && section_counts.instructions >= 300, "{section_counts:?}");
+    assert!(section_counts.survive >= 1, "a batch must widen its stack: {section_counts:?}");
 }
 
 #[test]

@@ -7,42 +7,42 @@ use uslab_magazine::{Cpus, Mechanism};
 
 /// Allocates objects of many sizes in several threads and frees some of them there; the main thread frees all others.
 /// No object may be allocated twice at a time.
-fn used() {
+fn assert_paths_are_used() {
     let threads: Vec<_> = (1..=4_u8)
-        .map(|own| {
+        .map(|stamp| {
             std::thread::spawn(move || {
-                let mut held = Vec::new();
+                let mut foreign_objects = Vec::new();
                 for round in 0..500_usize {
                     let layout = Layout::from_size_align(1 + round * 137 % 40_000, 1 << (round % 7)).unwrap();
                     // SAFETY: no layout has size 0; the memory is written within its layout.
                     let memory = unsafe { alloc(layout) };
                     assert!(!memory.is_null() && memory.addr().is_multiple_of(layout.align()));
                     // SAFETY: `memory` was just allocated with this layout.
-                    unsafe { memory.write_bytes(own, layout.size()) };
-                    held.push((memory.addr(), layout));
+                    unsafe { memory.write_bytes(stamp, layout.size()) };
+                    foreign_objects.push((memory.addr(), layout));
                     if round % 3 > 0 {
-                        freed(held.swap_remove(round * 7 % held.len()), own);
+                        freed(foreign_objects.swap_remove(round * 7 % foreign_objects.len()), stamp);
                     }
                 }
-                (own, held)
+                (stamp, foreign_objects)
             })
         })
         .collect();
-    for (own, held) in threads.into_iter().map(|thread| thread.join().unwrap()) {
-        held.into_iter().for_each(|object| freed(object, own));
+    for (stamp, foreign_objects) in threads.into_iter().map(|thread| thread.join().unwrap()) {
+        foreign_objects.into_iter().for_each(|object| freed(object, stamp));
     }
 }
-fn freed((address, layout): (usize, Layout), own: u8) {
+fn freed((address, layout): (usize, Layout), stamp: u8) {
     let memory = core::ptr::with_exposed_provenance_mut::<u8>(address);
     // SAFETY: the memory was allocated above with this layout and written, and is freed once.
     unsafe {
-        assert!(core::slice::from_raw_parts(memory, layout.size()).iter().all(|byte| *byte == own));
+        assert!(core::slice::from_raw_parts(memory, layout.size()).iter().all(|byte| *byte == stamp));
         dealloc(memory, layout);
     }
 }
 /// Uses the heap, and returns `true` if static paths served it.
 fn static_paths_serve() -> bool {
-    used();
+    assert_paths_are_used();
     Uslab.check().unwrap().unwrap();
     Uslab.has_static_paths()
 }
@@ -90,12 +90,12 @@ fn static_paths_close_when_an_address_limit_is_set() {
 #[test]
 #[ignore = "run by the test above"]
 fn child_limits_its_addresses_and_frees_objects() {
-    let held: Vec<_> = (0..10_000_u32).map(Box::new).collect();
+    let foreign_objects: Vec<_> = (0..10_000_u32).map(Box::new).collect();
     assert_eq!(static_paths_serve(), sequences_serve());
     nix::sys::resource::setrlimit(nix::sys::resource::Resource::RLIMIT_AS, 4 << 30, 1 << 62).unwrap();
     Uslab.fit_address_limit();
-    assert!((0..).zip(&held).all(|(n, held)| **held == n));
-    drop(held);
+    assert!((0..).zip(&foreign_objects).all(|(n, foreign_objects)| **foreign_objects == n));
+    drop(foreign_objects);
     assert!(!static_paths_serve());
 }
 
@@ -109,9 +109,10 @@ fn program_caches_do_not_use_malloc_cpu_words() {
 #[ignore = "run by the test above"]
 fn child_allocates_from_a_separate_cache() {
     let cache = uslab::KmemCache::builder("beside", 64).build().unwrap();
-    let held: Vec<_> = (0..1_000).map(|_| cache.alloc_block(uslab::Gfp::KERNEL).unwrap()).collect();
+    let foreign_objects: Vec<_> =
+        (0..1_000).map(|_| cache.alloc_block(uslab::Gfp::KERNEL).unwrap()).collect();
     assert_eq!(static_paths_serve(), sequences_serve());
-    drop(held);
+    drop(foreign_objects);
     assert_eq!(cache.info().used, 0);
     cache.shrink();
 }

@@ -12,60 +12,76 @@ fn run(example: &str) -> String {
     text
 }
 
-fn number(text: &str, behind: &str) -> u64 {
+fn number(text: &str, prefix: &str) -> u64 {
     let digits: String =
-        text.split_once(behind).unwrap().1.chars().take_while(char::is_ascii_digit).collect();
+        text.split_once(prefix).unwrap().1.chars().take_while(char::is_ascii_digit).collect();
     digits.parse().unwrap()
 }
 
 #[test]
-fn first_cache() {
-    let said = run("first_cache");
-    assert!(said.starts_with("1000 allocations, "), "{said}");
-    assert!(number(&said, "allocations, ") < 200 && said.contains("\nbuffer "), "{said}");
+fn first_cache_example_succeeds() {
+    let program_output = run("first_cache");
+    assert!(program_output.starts_with("1000 allocations, "), "{program_output}");
+    assert!(
+        number(&program_output, "allocations, ") < 200 && program_output.contains("\nbuffer "),
+        "{program_output}"
+    );
 }
 
 #[test]
-fn constructed() {
-    let said = run("constructed");
-    assert!(number(&said, "with the cache built ") < 200, "the program builds few objects: {said}");
-    assert!(said.contains("10000 with Box built 10000\n"), "{said}");
+fn constructed_example_succeeds() {
+    let program_output = run("constructed");
+    assert!(
+        number(&program_output, "with the cache built ") < 200,
+        "the program builds few objects: {program_output}"
+    );
+    assert!(program_output.contains("10000 with Box built 10000\n"), "{program_output}");
 }
 
 #[test]
-fn rcu_lookup() {
-    let said = run("rcu_lookup");
-    assert!(said.starts_with("600000 lookups, ") && said.contains("no wrong value"), "{said}");
+fn rcu_lookup_example_succeeds() {
+    let program_output = run("rcu_lookup");
+    assert!(
+        program_output.starts_with("600000 lookups, ") && program_output.contains("no wrong value"),
+        "{program_output}"
+    );
     // Keys that are never deleted must be found; lookups of all other keys may miss.
     let keys = (0..3).flat_map(|reader| (0..200_000).map(move |n| (n * 7 + reader) % 128));
-    assert!(number(&said, "lookups, ") >= keys.filter(|key| *key >= 64).count() as u64, "{said}");
-}
-
-#[test]
-fn sessions() {
-    let said = run("sessions");
-    assert!(said.starts_with("50000 sessions opened and closed; "), "{said}");
-    let (served, late) = (number(&said, "closed; "), number(&said, "served, "));
-    assert!(served > 0 && served + late == 100_000, "{said}");
-    assert!(number(&said, "for all sessions: ") < 10_000, "the program reuses objects: {said}");
-}
-
-#[test]
-fn limits() {
-    let said = run("limits");
-    assert!(said.contains("pages, then: the cache is at its limit of"), "{said}");
     assert!(
-        number(&said, "kept: ") > 9000 && said.contains(" to 9999\n"),
-        "the program keeps the newest objects: {said}"
+        number(&program_output, "lookups, ") >= keys.filter(|key| *key >= 64).count() as u64,
+        "{program_output}"
     );
-    assert!(said.contains("slabs were freed"), "{said}");
 }
 
 #[test]
-fn global_allocator() {
-    let said = run("global_allocator");
-    assert!(said.starts_with("{\"a\": 120, \"and\": 20, "), "{said}");
-    let allocs = number(&said, "}\n");
+fn sessions_example_succeeds() {
+    let program_output = run("sessions");
+    assert!(program_output.starts_with("50000 sessions opened and closed; "), "{program_output}");
+    let (served_requests, late_requests) =
+        (number(&program_output, "closed; "), number(&program_output, "served, "));
+    assert!(served_requests > 0 && served_requests + late_requests == 100_000, "{program_output}");
+    assert!(
+        number(&program_output, "for all sessions: ") < 10_000,
+        "the program reuses objects: {program_output}"
+    );
+}
+
+#[test]
+fn limits_example_succeeds() {
+    let program_output = run("limits");
+    assert!(program_output.contains("pages, then: the cache is at its limit of"), "{program_output}");
+    assert!(
+        number(&program_output, "kept: ") > 9000 && program_output.contains(" to 9999\n"),
+        "the program keeps the newest objects: {program_output}"
+    );
+    assert!(program_output.contains("slabs were freed"), "{program_output}");
+}
+
+#[test]
+fn global_allocator_example_succeeds() {
+    let program_output = run("global_allocator");
+    assert!(program_output.starts_with("{\"a\": 120, \"and\": 20, "), "{program_output}");
+    let allocs = number(&program_output, "}\n");
     // The output has a line for each thread, and a word for each piece.
-    assert!(allocs > 300 && said.contains("allocations and "), "{said}");
+    assert!(allocs > 300 && program_output.contains("allocations and "), "{program_output}");
 }

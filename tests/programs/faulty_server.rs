@@ -31,7 +31,7 @@ impl FollowingRequests {
     /// Sends the requests. Returns `true` once the server has ended.
     fn ends(self, client: &mut Client) -> bool {
         let value = "v".repeat(100);
-        let mut all: Box<dyn Iterator<Item = String>> = match self {
+        let mut replies: Box<dyn Iterator<Item = String>> = match self {
             AtOnce => Box::new(std::iter::empty()),
             Delete => Box::new(["DEL key".to_owned()].into_iter()),
             DeleteLater => {
@@ -42,18 +42,19 @@ impl FollowingRequests {
                 (0..1000).flat_map(move |n| [format!("SET other{n} {value}"), format!("DEL other{n}")]),
             ),
             Again => {
-                let again = move |_| [format!("SET key {value}"), "MISTAKE read_after_free".to_owned()];
-                Box::new((0..200).flat_map(again))
+                let repeated_mistake =
+                    move |_| [format!("SET key {value}"), "MISTAKE read_after_free".to_owned()];
+                Box::new((0..200).flat_map(repeated_mistake))
             }
             GetLarge => Box::new(["GET large".to_owned()].into_iter()),
         };
-        all.any(|request| !client.is_answered(&request))
+        replies.any(|request| !client.is_answered(&request))
     }
 }
 
 /// Makes a mistake, and returns the messages that the server writes until it ends.
-fn server_messages(mistake: &str, options: &[&str], then: FollowingRequests) -> String {
-    let mut server = Server::of(
+fn server_messages(mistake: &str, options: &[&str], following: FollowingRequests) -> String {
+    let mut server = Server::of_command(
         Command::new(faulty_server()).args(options).env("USLAB_OPTIONS", "check=1").stderr(Stdio::piped()),
     );
     let mut client = server.client();
@@ -65,8 +66,8 @@ fn server_messages(mistake: &str, options: &[&str], then: FollowingRequests) -> 
     {
         assert!(client.is_answered(request), "{mistake}: {request}");
     }
-    let ended = !client.is_answered(&format!("MISTAKE {mistake}")) || then.ends(&mut client);
-    assert!(ended, "{mistake} was not detected");
+    let has_ended = !client.is_answered(&format!("MISTAKE {mistake}")) || following.ends(&mut client);
+    assert!(has_ended, "{mistake} was not detected");
     let mut text = String::new();
     server.process.stderr.take().unwrap().read_to_string(&mut text).unwrap();
     assert_eq!(server.process.wait().unwrap().signal(), Some(6), "{mistake}: {text}");
@@ -77,8 +78,8 @@ fn server_messages(mistake: &str, options: &[&str], then: FollowingRequests) -> 
 fn part<'t>(text: &'t str, begin: &str) -> Option<&'t str> {
     let start = text.find(&format!("\n{begin}"))? + 1;
     let part = &text[start..];
-    let end = part.match_indices('\n').find(|(at, _)| !part[at + 1..].starts_with("  "));
-    Some(&part[..end.map_or(part.len(), |(at, _)| at)])
+    let end = part.match_indices('\n').find(|(position, _)| !part[position + 1..].starts_with("  "));
+    Some(&part[..end.map_or(part.len(), |(position, _)| position)])
 }
 
 /// Functions that must be on three stacks: of the allocation, of the free, and of the detection. In these mistakes, the
@@ -172,14 +173,14 @@ const MISTAKES: [(&str, FollowingRequests, &str, &str, Stacks); 22] = [
     ),
 ];
 
-fn is_named(mistake: &str, text: &str, cache: &str, what: &str, stacks: Stacks) {
+fn is_named(mistake: &str, text: &str, cache: &str, description: &str, stacks: Stacks) {
     let begin = text.lines().next().unwrap_or_default();
     assert!(begin.starts_with("uslab: corruption: cache "), "{mistake}: {text}");
     assert!(
         format!("{begin} ").replace([',', ':'], " ").contains(&format!("cache {cache} ")),
         "{mistake}: {text}"
     );
-    assert!(text.contains(&format!(": {what}")), "{mistake}: {text}");
+    assert!(text.contains(&format!(": {description}")), "{mistake}: {text}");
     for (begin, function) in ["Allocated: age=", "Freed: age=", "Noticed by thread="].into_iter().zip(stacks)
     {
         if let Some(function) = function {
@@ -192,9 +193,9 @@ fn is_named(mistake: &str, text: &str, cache: &str, what: &str, stacks: Stacks) 
 #[test]
 fn server_bug_report_has_allocation_and_free_stacks() {
     let work = |mistakes: &[(&str, FollowingRequests, &str, &str, Stacks)]| {
-        for &(mistake, then, cache, what, stacks) in mistakes {
-            let text = server_messages(mistake, &["FZPU", "0"], then);
-            is_named(mistake, &text, cache, what, stacks);
+        for &(mistake, following, cache, description, stacks) in mistakes {
+            let text = server_messages(mistake, &["FZPU", "0"], following);
+            is_named(mistake, &text, cache, description, stacks);
             if mistake == "double_free_by_another_thread" {
                 let thread = |begin| {
                     let line = part(&text, begin)?.lines().next()?;
@@ -206,7 +207,7 @@ fn server_bug_report_has_allocation_and_free_stacks() {
         }
     };
     // Symbol lookup takes most of the time, so the runs are in two threads.
-    std::thread::scope(|scope| MISTAKES.chunks(11).for_each(|some| _ = scope.spawn(|| work(some))));
+    std::thread::scope(|scope| MISTAKES.chunks(11).for_each(|chunk| _ = scope.spawn(|| work(chunk))));
 }
 
 /// After an object is freed, it is not reused for some time; during this time, the object is overwritten.

@@ -66,9 +66,9 @@ fn rows<'s>(gdb_output: &'s str, name: &str) -> BTreeMap<&'s str, Vec<usize>> {
 
 /// Returns the word that follows the text `before`.
 fn word<'s>(gdb_output: &'s str, before: &str) -> &'s str {
-    let (_, behind) =
+    let (_, after_command) =
         gdb_output.split_once(before).unwrap_or_else(|| panic!("expected {before} in {gdb_output}"));
-    behind.split_whitespace().next().unwrap()
+    after_command.split_whitespace().next().unwrap()
 }
 
 #[test]
@@ -76,11 +76,11 @@ fn gdb_commands_read_a_core_dump_of_the_server() {
     let running = Server::start(&["--threads", "2"]);
     let mut clients = [running.client(), running.client()];
     for key in 0..300 {
-        clients[key % 2].say(&format!("set key:{key} {}", "v".repeat(100)));
+        clients[key % 2].send_words(&format!("set key:{key} {}", "v".repeat(100)));
     }
     // Each third key is deleted, so that some objects of each slab remain on every CPU.
     for key in (0..300).step_by(3) {
-        clients[0].say(&format!("del key:{key}"));
+        clients[0].send_words(&format!("del key:{key}"));
     }
     let dir = tempfile::tempdir().unwrap();
     let core = dir.path().join("core");
@@ -114,8 +114,8 @@ fn gdb_commands_read_a_core_dump_of_the_server() {
 
     // One entry is the CPU's next to allocate, the other is an entry in use of the same slab. A slab may have no entry
     // in use, if the CPU held all its remaining objects.
-    let (_, held) = gdb_output.split_once("MAGAZINES\n").unwrap();
-    let entries = held.lines().filter(|line| line.starts_with("entry "));
+    let (_, magazine_section) = gdb_output.split_once("MAGAZINES\n").unwrap();
+    let entries = magazine_section.lines().filter(|line| line.starts_with("entry "));
     let (gdb_output, letters) = entries
         .flat_map(|line| line.split_whitespace().skip(3))
         .find_map(|next| {
@@ -136,9 +136,9 @@ fn gdb_commands_read_a_core_dump_of_the_server() {
         .expect("a CPU's magazine must hold objects of a slab in use");
     assert_eq!(word(&gdb_output, "of cache "), "entry,");
     let slab = word(&gdb_output, "\nslab ");
-    let used = letters.find('U').unwrap();
+    let used_position = letters.find('U').unwrap();
     let stride: usize = word(&gdb_output, "bytes each, ").parse().unwrap();
-    let gdb_output = gdb(&core, &[&format!("uslab whatis {slab}+{}", used * stride)]).unwrap();
+    let gdb_output = gdb(&core, &[&format!("uslab whatis {slab}+{}", used_position * stride)]).unwrap();
     assert!(gdb_output.contains(" of cache entry, subsystem 0: in use\n"), "{gdb_output}");
     assert!(gdb(&core, &["uslab whatis $sp"]).unwrap().contains("in no subsystem's pages"));
 }
@@ -150,12 +150,13 @@ fn gdb_finds_the_owner_of_overwritten_memory_in_cores() {
     let mut command = Command::new(faulty_server());
     // A small heap keeps the core small. The heap has room for the names of functions, which the report looks up in
     // debug information.
-    let mut server =
-        Server::of(command.args(["FZPU", "4096"]).env("USLAB_OPTIONS", "limit=256m").stderr(Stdio::piped()));
+    let mut server = Server::of_command(
+        command.args(["FZPU", "4096"]).env("USLAB_OPTIONS", "limit=256m").stderr(Stdio::piped()),
+    );
     let mut client = server.client();
     let value = "v".repeat(100);
-    client.say(&format!("SET key {value}"));
-    client.say("MISTAKE leak");
+    client.send_words(&format!("SET key {value}"));
+    client.send_words("MISTAKE leak");
     let dir = tempfile::tempdir().unwrap();
     let core = dir.path().join("core").display().to_string();
     let (pid, gcore) = (server.process.id().to_string(), format!("gcore {core}"));
@@ -168,14 +169,14 @@ fn gdb_finds_the_owner_of_overwritten_memory_in_cores() {
     let mut lines = BufReader::new(debugger.stdout.take().unwrap()).lines().map(Result::unwrap);
     lines.find(|line| line == "ATTACHED");
     client.is_answered("MISTAKE write_after_free");
-    let mut renewed = (0..1000).flat_map(|n| [format!("SET other{n} {value}"), format!("DEL other{n}")]);
-    assert!(renewed.any(|request| !client.is_answered(&request)), "the mistake was not detected");
+    let mut replacements = (0..1000).flat_map(|n| [format!("SET other{n} {value}"), format!("DEL other{n}")]);
+    assert!(replacements.any(|request| !client.is_answered(&request)), "the mistake was not detected");
     println!("{}", lines.collect::<Vec<_>>().join("\n"));
-    let ended = debugger.wait().unwrap();
+    let exit_status = debugger.wait().unwrap();
     let errors = std::fs::read_to_string(errors).unwrap();
     let mut report = String::new();
     server.process.stderr.take().unwrap().read_to_string(&mut report).unwrap();
-    if ended.code() == Some(127) || errors.contains(NOT_PERMITTED) {
+    if exit_status.code() == Some(127) || errors.contains(NOT_PERMITTED) {
         println!("SKIPPED: gdb is not installed or may not trace other processes: {errors}");
         return;
     }
@@ -189,21 +190,21 @@ fn gdb_finds_the_owner_of_overwritten_memory_in_cores() {
     let gdb_output = gdb(&core, &[&whatis]).unwrap();
     assert!(gdb_output.contains(&format!(": byte 7 of object {culprit} (")), "{gdb_output}");
     assert_eq!(word(&gdb_output, "of cache "), "malloc-112,");
-    let allocated =
+    let allocation_text =
         gdb_output.split_once("\nallocated by thread ").expect("the allocating function must be named").1;
-    let (allocated, freed) =
-        allocated.split_once("\nfreed by thread ").expect("the freeing function must be named");
-    assert!(allocated.contains("Store"), "{gdb_output}");
-    assert!(freed.contains("mistakes::removed") || freed.contains("mistakes::make"), "{gdb_output}");
+    let (allocation_text, free_text) =
+        allocation_text.split_once("\nfreed by thread ").expect("the freeing function must be named");
+    assert!(allocation_text.contains("Store"), "{gdb_output}");
+    assert!(free_text.contains("mistakes::removed") || free_text.contains("mistakes::make"), "{gdb_output}");
 
     let gdb_output = gdb(&core, &[&slab]).unwrap();
-    let [start, apart] = ["\nslab 0x", "bytes each, "].map(|before| word(&gdb_output, before));
+    let [start, distance] = ["\nslab 0x", "bytes each, "].map(|before| word(&gdb_output, before));
     let number = |hex: &str| usize::from_str_radix(hex.trim_start_matches("0x"), 16).unwrap();
     // Objects are between red zones, so none begins at the start of its slab.
     let offset = number(culprit) - number(start);
-    assert!(offset % apart.parse::<usize>().unwrap() != 0, "{gdb_output}");
+    assert!(offset % distance.parse::<usize>().unwrap() != 0, "{gdb_output}");
     let letters = gdb_output.lines().find(|line| line.starts_with("0x")).unwrap();
-    assert_eq!(number(word(letters, "0x")), number(start) + offset % apart.parse::<usize>().unwrap());
+    assert_eq!(number(word(letters, "0x")), number(start) + offset % distance.parse::<usize>().unwrap());
 
     let magazines: Vec<_> = magazines().collect();
     let commands = ["echo CACHES\\n", "uslab caches", "echo LEAKS\\n", "uslab leaks", "echo MAGAZINES\\n"];
@@ -213,8 +214,15 @@ fn gdb_finds_the_owner_of_overwritten_memory_in_cores() {
     // Classes of the heap have the same names, in subsystem 0.
     let row = |table: &str, cache: &str| {
         let rows = gdb_output.split_once(&format!("{table}\n")).unwrap().1.lines().map(str::split_whitespace);
-        let mut found = rows.map(Iterator::collect::<Vec<_>>).filter(|row| row.starts_with(&[cache, "1"]));
-        found.next().unwrap().into_iter().skip(2).map(|cell| cell.parse().unwrap()).collect::<Vec<usize>>()
+        let mut matching_rows =
+            rows.map(Iterator::collect::<Vec<_>>).filter(|row| row.starts_with(&[cache, "1"]));
+        matching_rows
+            .next()
+            .unwrap()
+            .into_iter()
+            .skip(2)
+            .map(|cell| cell.parse().unwrap())
+            .collect::<Vec<usize>>()
     };
     // The last column counts objects in quarantine.
     assert!((10..=4096 / 112).contains(row("CACHES", "malloc-112").last().unwrap()), "{gdb_output}");
@@ -263,10 +271,10 @@ fn gdb_finds_leaks_with_a_stripped_library() {
         let Some(gdb_output) = gdb_output else { return };
         // The columns are: subsystem, in use, bytes, unreachable. Some leaked objects may look reachable, because a
         // stale word holds their address.
-        let [of, in_use, _, unreachable] = rows(&gdb_output, "LEAKS")["malloc-320"][..] else {
+        let [total, in_use, _, unreachable] = rows(&gdb_output, "LEAKS")["malloc-320"][..] else {
             panic!("{gdb_output}")
         };
-        assert_eq!(of, libraries.len() - 1, "{gdb_output}");
+        assert_eq!(total, libraries.len() - 1, "{gdb_output}");
         assert!((1000..1100).contains(&in_use) && (450..=500).contains(&unreachable), "{gdb_output}");
         assert!(gdb_output.contains("of cache malloc-320: unreachable"));
     }

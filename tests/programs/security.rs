@@ -5,7 +5,7 @@
 //! program runs 20 times, and the test checks how many of the runs ended the program. By default, each program runs 3
 //! times, and each run must have an outcome that the table allows.
 
-use crate::preload::{full, preloaded, say, text};
+use crate::preload::{preloaded, print_line, run_long_tests, text};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::os::unix::process::ExitStatusExt;
@@ -31,17 +31,19 @@ fn outcome(program: &Path, kind: &str, size: usize, options: &str) -> char {
         (Some(6 | 11), _) => 'x',
         (None, "effect") => '!',
         (None, "no effect") => '.',
-        (_, said) => panic!("{kind} {size} {options}: {:?} {said} {}", output.status, text(&output.stderr)),
+        (_, outcome_text) => {
+            panic!("{kind} {size} {options}: {:?} {outcome_text} {}", output.status, text(&output.stderr))
+        }
     }
 }
 
 /// In a cell of the table, `x` means that every run ended the program. In a cell of the table, `x5!.` means that at
 /// least 5 of 20 runs ended the program; in all other runs the mistake had an effect (`!`) or no effect (`.`).
-fn agrees(cell: &str, seen: &BTreeMap<char, usize>) -> bool {
-    let least: usize = cell.chars().filter(char::is_ascii_digit).collect::<String>().parse().unwrap_or(0);
-    let runs: usize = seen.values().sum();
-    let ended = seen.get(&'x').copied().unwrap_or(0);
-    seen.keys().all(|outcome| cell.contains(*outcome)) && (runs < 20 || ended >= least)
+fn agrees(cell: &str, seen_outcomes: &BTreeMap<char, usize>) -> bool {
+    let min_count: usize = cell.chars().filter(char::is_ascii_digit).collect::<String>().parse().unwrap_or(0);
+    let runs: usize = seen_outcomes.values().sum();
+    let program_ends = seen_outcomes.get(&'x').copied().unwrap_or(0);
+    seen_outcomes.keys().all(|outcome| cell.contains(*outcome)) && (runs < 20 || program_ends >= min_count)
 }
 
 /// Returns the rows of the table: a kind of mistake, and one cell for each mode and size.
@@ -62,46 +64,50 @@ fn each_memory_bug_has_the_documented_outcome() {
     let program = compiled_from("tests/programs/security/defects.c", &["-O1", "-fno-builtin"], dir.path());
     let kinds = text(&Command::new(&program).output().unwrap().stdout);
     let table = table();
-    let named: Vec<&str> = table.iter().map(|(kind, _)| kind.as_str()).collect();
-    assert_eq!(kinds.lines().collect::<Vec<_>>(), named, "each kind must have a row");
-    let runs = if full() { 20 } else { 3 };
+    let kind_names: Vec<&str> = table.iter().map(|(kind, _)| kind.as_str()).collect();
+    assert_eq!(kinds.lines().collect::<Vec<_>>(), kind_names, "each kind must have a row");
+    let runs = if run_long_tests() { 20 } else { 3 };
     let cells = table.len() * MODES.len() * SIZES.len();
-    let (next, seen) = (AtomicUsize::new(0), Mutex::new(BTreeMap::new()));
+    let (next_case, seen_outcomes) = (AtomicUsize::new(0), Mutex::new(BTreeMap::new()));
     let work = || {
-        while let at = next.fetch_add(1, Relaxed)
-            && at < cells
+        while let index = next_case.fetch_add(1, Relaxed)
+            && index < cells
         {
-            let (row, mode, size) = (at / 12, at / 3 % 4, at % 3);
+            let (row, mode, size) = (index / 12, index / 3 % 4, index % 3);
             let mut outcomes = BTreeMap::new();
             for seed in 1..=runs {
                 let options = format!("{},harden_seed={seed}", MODES[mode].1);
-                *outcomes.entry(outcome(&program, named[row], SIZES[size], &options)).or_insert(0) += 1;
+                *outcomes.entry(outcome(&program, kind_names[row], SIZES[size], &options)).or_insert(0) += 1;
             }
-            seen.lock().insert(at, outcomes);
+            seen_outcomes.lock().insert(index, outcomes);
         }
     };
     std::thread::scope(|scope| (0..4).for_each(|_| _ = scope.spawn(work)));
-    let mut wrong = String::new();
-    let seen = seen.lock();
-    for (at, outcomes) in seen.iter() {
-        let (row, mode, size) = (at / 12, at / 3 % 4, at % 3);
-        let cell = &table[row].1[at % 12];
+    let mut failures = String::new();
+    let seen_outcomes = seen_outcomes.lock();
+    for (index, outcomes) in seen_outcomes.iter() {
+        let (row, mode, size) = (index / 12, index / 3 % 4, index % 3);
+        let cell = &table[row].1[index % 12];
         if !agrees(cell, outcomes) {
             let options = format!("{},harden_seed=1..{runs}", MODES[mode].1);
-            writeln!(wrong, "{} of {} bytes, {options}: {outcomes:?}, not {cell}", named[row], SIZES[size])
-                .unwrap();
+            writeln!(
+                failures,
+                "{} of {} bytes, {options}: {outcomes:?}, not {cell}",
+                kind_names[row], SIZES[size]
+            )
+            .unwrap();
         }
     }
-    assert!(wrong.is_empty(), "{wrong}");
-    let ended = |mode: usize| {
-        let of = seen.iter().filter(|(at, _)| *at / 3 % 4 == mode);
-        of.filter(|(_, outcomes)| outcomes.keys().eq(&['x'])).count()
+    assert!(failures.is_empty(), "{failures}");
+    let program_ends = |mode: usize| {
+        let case_outcomes = seen_outcomes.iter().filter(|(index, _)| *index / 3 % 4 == mode);
+        case_outcomes.filter(|(_, outcomes)| outcomes.keys().eq(&['x'])).count()
     };
     for (mode, (name, _)) in MODES.iter().enumerate() {
-        let of = table.len() * SIZES.len();
-        say(&format!(
-            "security: {name}: {} of {of} mistakes ended the program in each of {runs} runs, seeds 1 to {runs}",
-            ended(mode)
+        let case_outcomes = table.len() * SIZES.len();
+        print_line(&format!(
+            "security: {name}: {} of {case_outcomes} mistakes ended the program in each of {runs} runs, seeds 1 to {runs}",
+            program_ends(mode)
         ));
     }
 }
@@ -111,30 +117,38 @@ fn each_memory_bug_has_the_documented_outcome() {
 fn guard_report_of_each_bug_has_call_stacks() {
     let dir = tempfile::tempdir().unwrap();
     let program = compiled_from("tests/programs/security/defects.c", &["-O0", "-fno-builtin"], dir.path());
-    let said = |kind: &str, size: &str| {
+    let outcome_text = |kind: &str, size: &str| {
         let mut command = Command::new(&program);
         let output = preloaded(command.args([kind, size]), "check=0,guard=1,guard_slots=512");
         assert!(output.status.signal().is_some(), "{kind}: {:?}", output.status);
         text(&output.stderr)
     };
-    let has = |kind: &str, size: &str, wanted: &[&str]| {
+    let contains = |kind: &str, size: &str, expected_parts: &[&str]| {
         // The end of the page at which an object is placed is random.
-        let all: Vec<String> = (0..20).map(|_| said(kind, size)).collect();
-        let good = all.iter().any(|said| wanted.iter().all(|part| said.contains(part)));
-        assert!(good, "{kind}: {wanted:?} in none of\n{}", all.join("\n"));
+        let all_outcomes: Vec<String> = (0..20).map(|_| outcome_text(kind, size)).collect();
+        let good_outcomes = all_outcomes
+            .iter()
+            .any(|outcome_text| expected_parts.iter().all(|part| outcome_text.contains(part)));
+        assert!(good_outcomes, "{kind}: {expected_parts:?} in none of\n{}", all_outcomes.join("\n"));
     };
-    let (allocated, freed) = ("allocated by thread", "freed by thread");
-    has(
+    let (allocation_text, free_text) = ("allocated by thread", "freed by thread");
+    contains(
         "double_free",
         "24",
-        &["uslab: guard: double free: 0x", allocated, freed, "\n  double_free\n", "object of 24 bytes"],
+        &[
+            "uslab: guard: double free: 0x",
+            allocation_text,
+            free_text,
+            "\n  double_free\n",
+            "object of 24 bytes",
+        ],
     );
-    has(
+    contains(
         "write_after_free",
         "1000",
-        &["uslab: guard: use after free: 0x", allocated, freed, "\n  write_after_free\n"],
+        &["uslab: guard: use after free: 0x", allocation_text, free_text, "\n  write_after_free\n"],
     );
-    has(
+    contains(
         "overflow_by_one",
         "1008",
         &[
@@ -143,8 +157,12 @@ fn guard_report_of_each_bug_has_call_stacks() {
             "\n  overflow_by_one\n",
         ],
     );
-    has("overflow_by_one", "1000", &["uslab: guard: write past the end: 0x", allocated, freed]);
-    has(
+    contains(
+        "overflow_by_one",
+        "1000",
+        &["uslab: guard: write past the end: 0x", allocation_text, free_text],
+    );
+    contains(
         "underflow",
         "1000",
         &[

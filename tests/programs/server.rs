@@ -17,24 +17,24 @@ pub(crate) struct Server {
     pub(crate) process: Child,
     address: SocketAddr,
     /// The output of the server until it began to listen.
-    said: String,
+    output: String,
 }
 
 impl Server {
     pub(crate) fn start(options: &[&str]) -> Self {
-        Self::of(Command::new(server()).args(["--listen", "127.0.0.1:0"]).args(options))
+        Self::of_command(Command::new(server()).args(["--listen", "127.0.0.1:0"]).args(options))
     }
     /// Starts a program, which must print the address on which it listens.
-    pub(crate) fn of(command: &mut Command) -> Self {
+    pub(crate) fn of_command(command: &mut Command) -> Self {
         let mut process = command.stdout(Stdio::piped()).spawn().unwrap();
         let mut lines = BufReader::new(process.stdout.take().unwrap()).lines().map(Result::unwrap);
-        let (mut said, mut address) = (String::new(), None);
+        let (mut listen_output, mut address) = (String::new(), None);
         while address.is_none() {
             let line = lines.next().expect("the server must listen");
             address = line.strip_prefix("listening on ").map(|address| address.parse().expect(&line));
-            said += &line;
+            listen_output += &line;
         }
-        Self { process, address: address.unwrap(), said }
+        Self { process, address: address.unwrap(), output: listen_output }
     }
     pub(crate) fn client(&self) -> Client {
         let stream = TcpStream::connect(self.address).unwrap();
@@ -93,10 +93,10 @@ impl Client {
     }
     fn reply(&mut self) -> Reply {
         let line = self.line();
-        let (kind, rest) = line.split_at(1);
-        match (kind, rest.parse::<i64>()) {
-            ("+", _) => Status(rest.to_owned()),
-            ("-", _) => Error(rest.to_owned()),
+        let (kind, payload) = line.split_at(1);
+        match (kind, payload.parse::<i64>()) {
+            ("+", _) => Status(payload.to_owned()),
+            ("-", _) => Error(payload.to_owned()),
             (":", Ok(number)) => Integer(number),
             ("$" | "*", Ok(-1)) => Nil,
             ("$", Ok(length)) => {
@@ -117,15 +117,15 @@ impl Client {
     /// answered.
     pub(crate) fn is_answered(&mut self, words: &str) -> bool {
         let arguments: Vec<_> = words.split(' ').map(str::as_bytes).collect();
-        let sent = self.stream.write_all(&request(&arguments));
-        let answered = sent.is_ok() && self.reader.fill_buf().is_ok_and(|bytes| !bytes.is_empty());
+        let write_result = self.stream.write_all(&request(&arguments));
+        let answered = write_result.is_ok() && self.reader.fill_buf().is_ok_and(|bytes| !bytes.is_empty());
         if answered {
             self.reply();
         }
         answered
     }
     /// Sends the words of a text as the arguments of a request.
-    pub(crate) fn say(&mut self, words: &str) -> Reply {
+    pub(crate) fn send_words(&mut self, words: &str) -> Reply {
         let arguments: Vec<_> = words.split(' ').map(str::as_bytes).collect();
         self.bytes(&arguments)
     }
@@ -136,8 +136,8 @@ impl Client {
             Err(error) => error.kind() == ErrorKind::ConnectionReset,
         }
     }
-    fn info(&mut self, of: &str) -> String {
-        match self.say(of) {
+    fn info(&mut self, section: &str) -> String {
+        match self.send_words(section) {
             Bulk(bytes) => String::from_utf8(bytes).unwrap(),
             other => panic!("{other:?}"),
         }
@@ -145,7 +145,8 @@ impl Client {
     /// Returns the number in the field `field` of a line in `INFO`; 0 if the line does not exist.
     fn number(&mut self, line: &str, field: &str) -> u64 {
         let info = self.info("INFO");
-        let Some(fields) = info.lines().find_map(|found| found.strip_prefix(line)?.strip_prefix(':')) else {
+        let Some(fields) = info.lines().find_map(|info_line| info_line.strip_prefix(line)?.strip_prefix(':'))
+        else {
             return 0;
         };
         let value = fields.split(',').find_map(|pair| pair.strip_prefix(field)?.strip_prefix('='));
@@ -155,17 +156,17 @@ impl Client {
     fn data_in_use(&mut self) -> u64 {
         let info = self.info("INFO");
         let lines = info.lines().filter(|line| line.starts_with("data_"));
-        let used = lines
+        let used_objects = lines
             .map(|line| line.split_once(":used=").expect(line).1.split(',').next().unwrap().parse::<u64>());
-        used.map(Result::unwrap).sum()
+        used_objects.map(Result::unwrap).sum()
     }
 }
 
-/// Waits until the function `done` returns `true`, which may take one or two intervals of the reaper.
-fn wait(what: &str, mut done: impl FnMut() -> bool) {
+/// Waits until the function `is_done` returns `true`, which may take one or two intervals of the reaper.
+fn wait(condition: &str, mut is_done: impl FnMut() -> bool) {
     let start = Instant::now();
-    while !done() {
-        assert!(start.elapsed() < TIMEOUT, "timeout: the condition `{what}` does not hold");
+    while !is_done() {
+        assert!(start.elapsed() < TIMEOUT, "timeout: the condition `{condition}` does not hold");
         std::thread::sleep(Duration::from_millis(20));
     }
 }
@@ -184,10 +185,10 @@ fn on_both(test: impl Fn(&Server)) {
 fn server_metrics_page_includes_caches_and_tokio() {
     let server = Server::start(&["--threads", "2", "--metrics", "127.0.0.1:0"]);
     let mut client = server.client();
-    assert_eq!(client.say("SET key value"), Status("OK".into()));
+    assert_eq!(client.send_words("SET key value"), Status("OK".into()));
     let address =
-        server.said.strip_prefix("metrics on http://").and_then(|said| said.split('/').next()).unwrap();
-    let scraped = || {
+        server.output.strip_prefix("metrics on http://").and_then(|text| text.split('/').next()).unwrap();
+    let scrape = || {
         let mut stream = TcpStream::connect(address).unwrap();
         stream.set_read_timeout(Some(TIMEOUT)).unwrap();
         stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: here\r\n\r\n").unwrap();
@@ -199,7 +200,7 @@ fn server_metrics_page_includes_caches_and_tokio() {
         assert!(page.ends_with("# EOF\n"), "{page}");
         page.to_owned()
     };
-    let pages = [scraped(), scraped()];
+    let pages = [scrape(), scrape()];
     for line in [
         r#"uslab_cache_objects{heap="clients",cache="connection",place="used"} 1"#,
         r#"uslab_cache_objects{heap="data",cache="entry",place="used"} 1"#,
@@ -207,11 +208,11 @@ fn server_metrics_page_includes_caches_and_tokio() {
         "# TYPE uslab_zone_bytes gauge",
         "tokio_workers 2",
     ] {
-        assert!(pages[1].lines().any(|said| said == line), "expected {line} in\n{}", pages[1]);
+        assert!(pages[1].lines().any(|other| other == line), "expected {line} in\n{}", pages[1]);
     }
     assert!(pages[1].contains("tokio_busy_seconds_total "));
     assert!(!pages[1].contains(r#"heap="malloc""#), "the program must use another malloc");
-    assert_eq!(client.say("GET key"), string("value"));
+    assert_eq!(client.send_words("GET key"), string("value"));
 }
 
 #[test]
@@ -221,7 +222,7 @@ fn server_answers_requests_with_slab_debugging_enabled() {
     for n in 0..300_usize {
         let (key, value) = (format!("key{}", n % 50), "v".repeat(n * n % 5000));
         assert_eq!(client.bytes(&[b"SET", key.as_bytes(), value.as_bytes()]), Status("OK".into()));
-        assert_eq!(client.say(&format!("GET {key}")), string(&value));
+        assert_eq!(client.send_words(&format!("GET {key}")), string(&value));
     }
     let slabinfo = client.info("INFO slabinfo");
     let of_entries = slabinfo.lines().find(|line| line.starts_with("entry ")).unwrap();
@@ -230,7 +231,7 @@ fn server_answers_requests_with_slab_debugging_enabled() {
         Some("64"),
         "an entry has 48 bytes and red zones: {of_entries}"
     );
-    assert_eq!(client.say("FLUSHALL"), Status("OK".into()));
+    assert_eq!(client.send_words("FLUSHALL"), Status("OK".into()));
 }
 
 /// More clients connect than the server allows: a waiting client is served when another client disconnects. Clients may
@@ -241,16 +242,16 @@ fn clients_beyond_the_connection_limit_wait() {
     // The number of clients exceeds the served ones, but not the files that a process may open.
     let mut clients: Vec<_> = (0..400).map(|_| server.client()).collect();
     clients.iter_mut().for_each(|client| client.send(b"*1\r\n$4\r\nPING\r\n"));
-    let counted = Once::new();
+    let once = Once::new();
     std::thread::scope(|scope| {
         for (i, mut client) in clients.into_iter().enumerate() {
-            let counted = &counted;
+            let once = &once;
             scope.spawn(move || {
                 assert_eq!(client.reply(), Status("PONG".into()), "client {i}");
                 // No client disconnects before this point.
-                counted.call_once(|| {
-                    let served = client.number("clients_connection", "used");
-                    assert!(served <= 103, "{served} clients were served simultaneously");
+                once.call_once(|| {
+                    let served_clients = client.number("clients_connection", "used");
+                    assert!(served_clients <= 103, "{served_clients} clients were served simultaneously");
                 });
             });
         }
@@ -262,7 +263,7 @@ fn server_executes_each_command() {
     on_both(|server| {
         let mut client = server.client();
         let ok = || Status("OK".into());
-        let wrong = |text: &str| Error(text.into());
+        let error_reply = |text: &str| Error(text.into());
         let dialogue = [
             ("PING", Status("PONG".into())),
             ("ping hello", string("hello")),
@@ -272,11 +273,11 @@ fn server_executes_each_command() {
             ("GET a", string("1")),
             ("set a two", ok()),
             ("GET a", string("two")),
-            ("INCR a", wrong("ERR value is not an integer or out of range")),
+            ("INCR a", error_reply("ERR value is not an integer or out of range")),
             ("INCR n", Integer(1)),
             ("INCR n", Integer(2)),
             ("SET n 9223372036854775807", ok()),
-            ("INCR n", wrong("ERR value is not an integer or out of range")),
+            ("INCR n", error_reply("ERR value is not an integer or out of range")),
             ("GET n", string("9223372036854775807")),
             ("MSET b 2 c 3", ok()),
             ("MGET a b x c", Array(vec![string("two"), string("2"), Nil, string("3")])),
@@ -286,17 +287,17 @@ fn server_executes_each_command() {
             ("DBSIZE", Integer(2)),
             ("CONFIG GET save", Array(vec![string("save"), string("")])),
             ("CONFIG GET whatever", Array(vec![])),
-            ("SET a", wrong("ERR wrong arguments for 'SET'")),
-            ("MSET a 1 b", wrong("ERR wrong arguments for 'MSET'")),
-            ("SET a 1 EX 10", wrong("ERR syntax error: SET has no options here")),
-            ("LPUSH a 1", wrong("ERR unknown command 'LPUSH'")),
-            ("FLUSHALLXX", wrong("ERR unknown command 'FLUSHALLXX'")),
+            ("SET a", error_reply("ERR wrong arguments for 'SET'")),
+            ("MSET a 1 b", error_reply("ERR wrong arguments for 'MSET'")),
+            ("SET a 1 EX 10", error_reply("ERR syntax error: SET has no options here")),
+            ("LPUSH a 1", error_reply("ERR unknown command 'LPUSH'")),
+            ("FLUSHALLXX", error_reply("ERR unknown command 'FLUSHALLXX'")),
             ("FLUSHALL", ok()),
             ("DBSIZE", Integer(0)),
             ("QUIT", ok()),
         ];
-        for (said, expected) in dialogue {
-            assert_eq!(client.say(said), expected, "{said}");
+        for (words, expected) in dialogue {
+            assert_eq!(client.send_words(words), expected, "{words}");
         }
         assert!(client.is_closed());
     });
@@ -330,7 +331,7 @@ fn server_accepts_requests_split_across_packets() {
             assert_eq!(client.reply(), string(&format!("{n}").repeat(n % 50)));
         }
         sender.join().unwrap();
-        assert_eq!(client.say("DBSIZE"), Integer(10_001));
+        assert_eq!(client.send_words("DBSIZE"), Integer(10_001));
     });
 }
 
@@ -341,8 +342,8 @@ fn server_returns_large_values_unchanged() {
         for length in [0, 1, 8191, 8193, 16 << 10, 1 << 20, 4 << 20] {
             let value: Vec<u8> = (0..length).map(|n| (n * 31 + n / 251) as u8).collect();
             assert_eq!(client.bytes(&[b"SET", b"large", &value]), Status("OK".into()));
-            let Bulk(back) = client.say("GET large") else { panic!("{length} bytes") };
-            assert!(back == value, "{length} bytes");
+            let Bulk(returned_text) = client.send_words("GET large") else { panic!("{length} bytes") };
+            assert!(returned_text == value, "{length} bytes");
         }
         let keys: Vec<_> = (0..20_000).map(|n| format!("key{n}")).collect();
         let arguments = ["MSET".as_bytes()].into_iter().chain(keys.iter().flat_map(|k| [k.as_bytes(); 2]));
@@ -357,7 +358,7 @@ fn server_returns_large_values_unchanged() {
 fn invalid_request_closes_only_its_connection() {
     on_both(|server| {
         let mut bystander = server.client();
-        assert_eq!(bystander.say("SET a 1"), Status("OK".into()));
+        assert_eq!(bystander.send_words("SET a 1"), Status("OK".into()));
         let long = vec![b'x'; 70_000];
         let cases: [(&[u8], &str); 9] = [
             (b"*2\r\n:1\r\n", "expected '$', got ':'"),
@@ -390,7 +391,7 @@ fn invalid_request_closes_only_its_connection() {
         bystander.bytes(&[b"SET", b"b", &[7; 1 << 20]]);
         client.send(&request(&[b"GET", b"b"]).repeat(16));
         drop(client);
-        assert_eq!(bystander.say("GET a"), string("2"));
+        assert_eq!(bystander.send_words("GET a"), string("2"));
     });
 }
 
@@ -401,22 +402,23 @@ fn disconnected_clients_leave_no_objects_in_the_server() {
     let clients: Vec<_> = (0..100).map(|_| server.client()).collect();
     wait("all clients are connected", || control.number("clients_connection", "used") == 101);
     std::thread::scope(|scope| {
-        for (mine, mut client) in clients.into_iter().enumerate() {
+        for (client_number, mut client) in clients.into_iter().enumerate() {
             scope.spawn(move || {
                 for n in 0..200 {
-                    let (key, value) = (format!("{mine}:{}", n % 50), format!("{n}").repeat(n * 7 % 300));
+                    let (key, value) =
+                        (format!("{client_number}:{}", n % 50), format!("{n}").repeat(n * 7 % 300));
                     assert_eq!(
                         client.bytes(&[b"SET", key.as_bytes(), value.as_bytes()]),
                         Status("OK".into())
                     );
                     assert_eq!(client.bytes(&[b"GET", key.as_bytes()]), string(&value));
-                    assert!(matches!(client.say("INCR all"), Integer(_)));
+                    assert!(matches!(client.send_words("INCR all"), Integer(_)));
                 }
             });
         }
     });
-    assert_eq!(control.say("GET all"), string("20000"));
-    assert_eq!(control.say("DBSIZE"), Integer(5001));
+    assert_eq!(control.send_words("GET all"), string("20000"));
+    assert_eq!(control.send_words("DBSIZE"), Integer(5001));
     assert_eq!(control.number("data_entry", "used"), 5001);
     // Keys, values and tables are all allocated in these caches.
     assert!(control.data_in_use() > 3 * 5001);
@@ -429,7 +431,7 @@ fn disconnected_clients_leave_no_objects_in_the_server() {
     // The client that sends INFO has two buffers and its connection.
     wait("all clients are disconnected", || control.number("clients_connection", "used") == 1);
     assert_eq!(control.number("clients_buffer", "used"), 2);
-    assert_eq!(control.say("FLUSHALL"), Status("OK".into()));
+    assert_eq!(control.send_words("FLUSHALL"), Status("OK".into()));
     assert_eq!(control.data_in_use(), 0);
     assert_eq!(control.number("data_entry", "used"), 0);
     // The reaper then returns the pages.
@@ -447,7 +449,7 @@ fn idle_server_connection_holds_no_buffer() {
     // The client that sends INFO has two buffers.
     wait("a client that sent nothing has no buffer", || control.number("clients_buffer", "used") == 2);
     for client in &mut clients {
-        assert_eq!(client.say("PING"), Status("PONG".into()));
+        assert_eq!(client.send_words("PING"), Status("PONG".into()));
     }
     wait("an answered client has no buffer", || control.number("clients_buffer", "used") == 2);
     // An incomplete request is kept in a buffer.
@@ -466,37 +468,37 @@ fn client_can_delete_keys_at_the_memory_limit() {
     let server = Server::start(&["--max-memory", "16"]);
     let mut client = server.client();
     let value = vec![7; 3000];
-    let mut kept = 0;
-    let refused = loop {
-        match client.bytes(&[b"SET", format!("key{kept}").as_bytes(), &value]) {
-            Status(_) => kept += 1,
+    let mut stored_keys = 0;
+    let refusal = loop {
+        match client.bytes(&[b"SET", format!("key{stored_keys}").as_bytes(), &value]) {
+            Status(_) => stored_keys += 1,
             other => break other,
         }
-        assert!(kept < 16 << 10, "the values exceed the limit");
+        assert!(stored_keys < 16 << 10, "the values exceed the limit");
     };
-    assert!(matches!(&refused, Error(text) if text.starts_with("OOM ")), "{refused:?}");
-    assert!(kept > 2000, "values must use most of the memory: {kept} of 3000 bytes");
-    assert_eq!(client.say("DBSIZE"), Integer(kept));
+    assert!(matches!(&refusal, Error(text) if text.starts_with("OOM ")), "{refusal:?}");
+    assert!(stored_keys > 2000, "values must use most of the memory: {stored_keys} of 3000 bytes");
+    assert_eq!(client.send_words("DBSIZE"), Integer(stored_keys));
     // A value that does not fit leaves the old value unchanged.
     assert!(matches!(client.bytes(&[b"SET", b"key0", &vec![1; 4 << 20]]), Error(_)));
-    assert_eq!(client.say("GET key0"), Bulk(value.clone()));
+    assert_eq!(client.send_words("GET key0"), Bulk(value.clone()));
     // Other clients can connect, read, and free memory.
     let mut other = server.client();
-    assert_eq!(other.say("GET key1"), Bulk(value.clone()));
-    for n in 0..kept {
-        assert_eq!(other.say(&format!("DEL key{n}")), Integer(1));
+    assert_eq!(other.send_words("GET key1"), Bulk(value.clone()));
+    for n in 0..stored_keys {
+        assert_eq!(other.send_words(&format!("DEL key{n}")), Integer(1));
     }
-    for n in 0..kept / 2 {
+    for n in 0..stored_keys / 2 {
         assert_eq!(client.bytes(&[b"SET", format!("again{n}").as_bytes(), &value]), Status("OK".into()));
     }
-    assert_eq!(client.say("FLUSHALL"), Status("OK".into()));
+    assert_eq!(client.send_words("FLUSHALL"), Status("OK".into()));
     assert_eq!(client.data_in_use(), 0);
 }
 
 #[test]
 fn error_names_the_invalid_server_option() {
-    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = taken.local_addr().unwrap().to_string();
+    let taken_listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken_listener.local_addr().unwrap().to_string();
     let cases: [(&[&str], &str); 7] = [
         (&["--slab-debug", "Q"], "expected letters of FZPUTA"),
         (&["--memory", "box", "--slab-debug", "F"], "--slab-debug"),
@@ -547,7 +549,7 @@ fn redis_benchmark_completes_against_the_example_server() {
             assert!(text.lines().any(|line| line.starts_with(test)), "{test}: {text}{error}");
         }
         let mut client = server.client();
-        let Integer(keys) = client.say("DBSIZE") else { panic!("expected a number") };
+        let Integer(keys) = client.send_words("DBSIZE") else { panic!("expected a number") };
         assert!(keys > 5000, "{keys} keys");
         client.stream.shutdown(Shutdown::Write).unwrap();
         assert!(client.is_closed());

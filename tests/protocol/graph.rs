@@ -1,14 +1,14 @@
 //! All reachable states as a graph, in which infinite runs are searched.
 //!
 //! The property `eventually` of `stateright` follows a path only until a state repeats, so it does not find failures in
-//! a cycle. This search finds failures in cycles. **A thread waits for ever** if all states of some strongly connected
+//! a cycle. This search finds failures in cycles. **A thread waits forever** if all states of some strongly connected
 //! set have the thread in one and the same operation, and a fair run can stay in this set.
 //!
 //! A run is fair if:
 //! * a thread that can take its next step in every state from some point on takes it (weak fairness);
 //! * a thread that waits for a lock, or for a claim as drains do, gets it if it is repeatedly free (strong fairness).
-//!   `std`'s locks promise no order, but a thread that never finds the lock free would have to be unlucky for ever;
-//! * no section is interrupted for ever.
+//!   `std`'s locks promise no order, but a thread that never finds the lock free would have to be unlucky each time;
+//! * no section is interrupted forever.
 //!
 //! No thread need begin an operation: threads may stay idle from some point on, and the waits of other threads must end
 //! nevertheless.
@@ -16,13 +16,13 @@
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, DefaultHasher, Hash};
 
-/// What the search for fair cycles needs to know about a model.
+/// The view of a model that the search for fair cycles needs.
 pub(crate) trait Fair {
     type State: Copy + Eq + Hash;
     /// The initial states.
     fn starts(&self) -> Vec<Self::State>;
-    /// Appends all moves that are possible in `state` to the list `into`.
-    fn moves(&self, state: &Self::State, into: &mut Vec<ThreadMove<Self::State>>);
+    /// Appends all moves that are possible in `state` to the list `moves_out`.
+    fn moves(&self, state: &Self::State, moves_out: &mut Vec<ThreadMove<Self::State>>);
     fn threads(&self) -> usize;
     /// Returns `true` if the thread is in an operation that must end at some time.
     fn busy(&self, state: &Self::State, thread: usize) -> bool;
@@ -39,12 +39,12 @@ pub(crate) struct ThreadMove<S> {
     pub(crate) begins: bool,
     /// The threads whose section this move interrupts, as a set of bits.
     pub(crate) interrupts: u8,
-    pub(crate) to: S,
+    pub(crate) target: S,
 }
 
 #[derive(Clone, Copy)]
 struct Edge {
-    to: u32,
+    target: u32,
     thread: u8,
     interrupts: u8,
 }
@@ -56,13 +56,13 @@ pub(crate) struct Graph<S> {
     /// For each state, the index of its first edge.
     first: Vec<u32>,
     /// For each state, the state from which it was first reached.
-    from: Vec<u32>,
+    sources: Vec<u32>,
     threads: usize,
     /// For each state, three sets of threads as bits: busy threads, waiting threads, and threads that can take a step
     /// of their operation.
     busy: Vec<u8>,
     waits: Vec<u8>,
-    ready: Vec<u8>,
+    ready_threads: Vec<u8>,
 }
 
 /// An infinite run: the path to a cycle, and the cycle.
@@ -70,7 +70,7 @@ pub(crate) struct Graph<S> {
 pub(crate) struct Endless<S> {
     /// The thread whose operation does not end.
     pub(crate) thread: usize,
-    pub(crate) way: Vec<S>,
+    pub(crate) path: Vec<S>,
     /// The states of the cycle; empty if no thread can move any longer.
     pub(crate) round: Vec<S>,
 }
@@ -79,48 +79,49 @@ impl<S: Copy + Eq + Hash> Graph<S> {
     /// Explores all states.
     ///
     /// # Panics
-    /// Panics if there are more than `most` states.
-    pub(crate) fn of(model: &impl Fair<State = S>, most: usize) -> Self {
-        let mut known: HashMap<S, u32, BuildHasherDefault<DefaultHasher>> = HashMap::default();
+    /// Panics if there are more than `max_states` states.
+    pub(crate) fn explore(model: &impl Fair<State = S>, max_states: usize) -> Self {
+        let mut state_numbers: HashMap<S, u32, BuildHasherDefault<DefaultHasher>> = HashMap::default();
         let mut graph = Self {
             states: model.starts(),
             edges: vec![],
             first: vec![0],
-            from: vec![],
+            sources: vec![],
             threads: model.threads(),
             busy: vec![],
             waits: vec![],
-            ready: vec![],
+            ready_threads: vec![],
         };
         for (i, state) in (0..).zip(&graph.states) {
-            known.insert(*state, i);
-            graph.from.push(i);
+            state_numbers.insert(*state, i);
+            graph.sources.push(i);
         }
-        let (mut at, mut moves) = (0, vec![]);
-        while at < graph.states.len() {
-            let state = graph.states[at];
-            let mask =
-                |of: &dyn Fn(usize) -> bool| (0..graph.threads).map(|t| u8::from(of(t)) << t).sum::<u8>();
+        let (mut state_index, mut moves) = (0, vec![]);
+        while state_index < graph.states.len() {
+            let state = graph.states[state_index];
+            let mask = |is_in_set: &dyn Fn(usize) -> bool| {
+                (0..graph.threads).map(|t| u8::from(is_in_set(t)) << t).sum::<u8>()
+            };
             graph.busy.push(mask(&|t| model.busy(&state, t)));
             graph.waits.push(mask(&|t| model.waits(&state, t)));
             model.moves(&state, &mut moves);
             let mut ready = 0;
-            for ThreadMove { thread, begins, interrupts, to } in moves.drain(..) {
+            for ThreadMove { thread, begins, interrupts, target } in moves.drain(..) {
                 // The interruption of a section is not a step of its thread.
-                let own = interrupts >> thread & 1 == 0;
-                ready |= u8::from(!begins && own) << thread;
-                let next = graph.states.len() as u32;
-                let to = *known.entry(to).or_insert_with(|| {
-                    graph.states.push(to);
-                    graph.from.push(at as u32);
-                    next
+                let is_own_step = interrupts >> thread & 1 == 0;
+                ready |= u8::from(!begins && is_own_step) << thread;
+                let next_number = graph.states.len() as u32;
+                let target = *state_numbers.entry(target).or_insert_with(|| {
+                    graph.states.push(target);
+                    graph.sources.push(state_index as u32);
+                    next_number
                 });
-                graph.edges.push(Edge { to, thread: thread as u8, interrupts });
+                graph.edges.push(Edge { target, thread: thread as u8, interrupts });
             }
-            graph.ready.push(ready);
+            graph.ready_threads.push(ready);
             graph.first.push(graph.edges.len() as u32);
-            assert!(graph.states.len() <= most, "more than {most} states");
-            at += 1;
+            assert!(graph.states.len() <= max_states, "more than {max_states} states");
+            state_index += 1;
         }
         graph
     }
@@ -133,56 +134,68 @@ impl<S: Copy + Eq + Hash> Graph<S> {
     }
 
     /// Finds a fair run in which some operation does not end.
-    pub(crate) fn endless(&self) -> Option<Endless<S>> {
+    pub(crate) fn find_endless_round(&self) -> Option<Endless<S>> {
         let all = || 0..self.states.len() as u32;
         (0..self.threads).find_map(|thread| {
-            let busy = |at: &u32| self.busy[*at as usize] >> thread & 1 == 1;
+            let busy = |state_index: &u32| self.busy[*state_index as usize] >> thread & 1 == 1;
             // No thread can move, except by beginning an operation, which no thread must do.
-            if let Some(at) = all().find(|at| busy(at) && self.ready[*at as usize] == 0) {
-                return Some(Endless { thread, way: self.path_to(at), round: vec![] });
+            if let Some(state_index) =
+                all().find(|state_index| busy(state_index) && self.ready_threads[*state_index as usize] == 0)
+            {
+                return Some(Endless { thread, path: self.path_to(state_index), round: vec![] });
             }
             let round = self.fair_cycle(thread, all().filter(busy).collect())?;
-            let states = round.iter().map(|at| self.states[*at as usize]).collect();
-            Some(Endless { thread, way: self.path_to(round[0]), round: states })
+            let states = round.iter().map(|state_index| self.states[*state_index as usize]).collect();
+            Some(Endless { thread, path: self.path_to(round[0]), round: states })
         })
     }
 
     /// Finds a strongly connected component within `states` in which a fair run can stay.
     fn fair_cycle(&self, thread: usize, states: Vec<u32>) -> Option<Vec<u32>> {
-        let all = (1_u8 << self.threads) - 1;
+        let all_threads = (1_u8 << self.threads) - 1;
         // For each state, the set of `todo` or the component that contains it.
         let (mut group, mut groups) = (vec![0_u32; self.states.len()], 0);
         let mut todo = vec![states];
         while let Some(states) = todo.pop() {
             groups += 1;
-            states.iter().for_each(|at| group[*at as usize] = groups);
+            states.iter().for_each(|state_index| group[*state_index as usize] = groups);
             for component in self.components(thread, &states, &group) {
                 groups += 1;
-                component.iter().for_each(|at| group[*at as usize] = groups);
-                let stays = |edge: &&Edge| self.stays(thread, edge) && group[edge.to as usize] == groups;
-                let (mut moved, mut not_ready) = (0_u8, 0_u8);
-                for at in &component {
-                    not_ready |= !self.ready[*at as usize];
-                    self.edges(*at).iter().filter(stays).for_each(|edge| moved |= 1 << edge.thread);
+                component.iter().for_each(|state_index| group[*state_index as usize] = groups);
+                let keeps_waiting =
+                    |edge: &&Edge| self.keeps_waiting(thread, edge) && group[edge.target as usize] == groups;
+                let (mut moved_threads, mut not_ready) = (0_u8, 0_u8);
+                for state_index in &component {
+                    not_ready |= !self.ready_threads[*state_index as usize];
+                    self.edges(*state_index)
+                        .iter()
+                        .filter(keeps_waiting)
+                        .for_each(|edge| moved_threads |= 1 << edge.thread);
                 }
                 // Weak fairness: each thread that could always move did. A component without a move has no cycle.
-                if moved == 0 || (moved | not_ready) & all != all {
+                if moved_threads == 0 || (moved_threads | not_ready) & all_threads != all_threads {
                     continue;
                 }
                 // Strong fairness: a thread that waits for ever never finds the lock free, so states in which it is
                 // free are removed.
-                let unlucky = |at: &u32| self.waits[*at as usize] & self.ready[*at as usize] & !moved != 0;
-                let rest: Vec<u32> = component.iter().copied().filter(|at| !unlucky(at)).collect();
-                if rest.len() == component.len() {
+                let is_starved = |state_index: &u32| {
+                    self.waits[*state_index as usize]
+                        & self.ready_threads[*state_index as usize]
+                        & !moved_threads
+                        != 0
+                };
+                let remaining_states: Vec<u32> =
+                    component.iter().copied().filter(|state_index| !is_starved(state_index)).collect();
+                if remaining_states.len() == component.len() {
                     return Some(component);
                 }
-                todo.push(rest);
+                todo.push(remaining_states);
             }
         }
         None
     }
-    /// Returns `true` if a run may repeat this move for ever while the operation of `thread` does not end.
-    fn stays(&self, thread: usize, edge: &Edge) -> bool {
+    /// Returns `true` if a run may repeat this move forever while the operation of `thread` does not end.
+    fn keeps_waiting(&self, thread: usize, edge: &Edge) -> bool {
         edge.interrupts >> thread & 1 == 0
     }
 
@@ -190,54 +203,57 @@ impl<S: Copy + Eq + Hash> Graph<S> {
     fn components(&self, thread: usize, states: &[u32], group: &[u32]) -> Vec<Vec<u32>> {
         const NEW: u32 = u32::MAX;
         let mut number = vec![NEW; self.states.len()];
-        let mut low = number.clone();
+        let mut lowest = number.clone();
         let mut on_stack = vec![false; self.states.len()];
-        let (mut found, mut stack, mut next) = (vec![], vec![], 0);
-        for root in states.iter().copied() {
-            let mut calls = if number[root as usize] == NEW { vec![(root, 0)] } else { vec![] };
-            while let Some((at, done)) = calls.pop() {
-                let (here, edges) = (at as usize, self.edges(at));
-                if done == 0 {
-                    (number[here], low[here]) = (next, next);
-                    next += 1;
-                    stack.push(at);
-                    on_stack[here] = true;
+        let (mut components, mut stack, mut next_number) = (vec![], vec![], 0);
+        for start in states.iter().copied() {
+            let mut calls = if number[start as usize] == NEW { vec![(start, 0)] } else { vec![] };
+            while let Some((state_index, edges_done)) = calls.pop() {
+                let (index, edges) = (state_index as usize, self.edges(state_index));
+                if edges_done == 0 {
+                    (number[index], lowest[index]) = (next_number, next_number);
+                    next_number += 1;
+                    stack.push(state_index);
+                    on_stack[index] = true;
                 } else {
-                    low[here] = low[here].min(low[edges[done - 1].to as usize]);
+                    lowest[index] = lowest[index].min(lowest[edges[edges_done - 1].target as usize]);
                 }
-                let mut into = None;
-                for (i, edge) in (done..).zip(&edges[done..]) {
-                    let to = edge.to as usize;
-                    if group[to] != group[here] || !self.stays(thread, edge) {
+                let mut descent = None;
+                for (i, edge) in (edges_done..).zip(&edges[edges_done..]) {
+                    let target = edge.target as usize;
+                    if group[target] != group[index] || !self.keeps_waiting(thread, edge) {
                         continue;
                     }
-                    if number[to] == NEW {
-                        into = Some((i, edge.to));
+                    if number[target] == NEW {
+                        descent = Some((i, edge.target));
                         break;
                     }
-                    if on_stack[to] {
-                        low[here] = low[here].min(number[to]);
+                    if on_stack[target] {
+                        lowest[index] = lowest[index].min(number[target]);
                     }
                 }
-                if let Some((i, to)) = into {
-                    calls.extend([(at, i + 1), (to, 0)]);
-                } else if low[here] == number[here] {
-                    let from = stack.iter().rposition(|s| *s == at).expect("the state must be in the queue");
-                    let component = stack.split_off(from);
+                if let Some((i, target)) = descent {
+                    calls.extend([(state_index, i + 1), (target, 0)]);
+                } else if lowest[index] == number[index] {
+                    let component_start = stack
+                        .iter()
+                        .rposition(|s| *s == state_index)
+                        .expect("the state must be in the queue");
+                    let component = stack.split_off(component_start);
                     component.iter().for_each(|s: &u32| on_stack[*s as usize] = false);
-                    found.push(component);
+                    components.push(component);
                 }
             }
         }
-        found
+        components
     }
 
     /// Returns the shortest path to a given state.
-    fn path_to(&self, mut to: u32) -> Vec<S> {
-        let mut way = vec![self.states[to as usize]];
-        while self.from[to as usize] != to {
-            to = self.from[to as usize];
-            way.push(self.states[to as usize]);
+    fn path_to(&self, mut target: u32) -> Vec<S> {
+        let mut way = vec![self.states[target as usize]];
+        while self.sources[target as usize] != target {
+            target = self.sources[target as usize];
+            way.push(self.states[target as usize]);
         }
         way.reverse();
         way

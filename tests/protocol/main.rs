@@ -31,7 +31,7 @@ struct CanonicalProtocol {
 }
 
 impl CanonicalProtocol {
-    fn same(&self, state: &State) -> State {
+    fn canonical(&self, state: &State) -> State {
         self.protocol.canonical(state)
     }
 }
@@ -40,13 +40,13 @@ impl Model for CanonicalProtocol {
     type State = State;
     type Action = Action;
     fn init_states(&self) -> Vec<State> {
-        vec![self.same(&self.protocol.start())]
+        vec![self.canonical(&self.protocol.start())]
     }
     fn actions(&self, state: &State, actions: &mut Vec<Action>) {
         self.protocol.actions(state, actions);
     }
     fn next_state(&self, before: &State, action: Action) -> Option<State> {
-        Some(self.same(&self.protocol.next(before, action)))
+        Some(self.canonical(&self.protocol.next(before, action)))
     }
     fn properties(&self) -> Vec<Property<Self>> {
         vec![
@@ -73,20 +73,20 @@ impl Fair for CanonicalProtocol {
     fn starts(&self) -> Vec<State> {
         self.init_states()
     }
-    fn moves(&self, state: &State, into: &mut Vec<ThreadMove<State>>) {
+    fn moves(&self, state: &State, moves: &mut Vec<ThreadMove<State>>) {
         let mut actions = vec![];
         self.protocol.actions(state, &mut actions);
         for action in actions {
-            let after = self.protocol.next(state, action);
+            let next_state = self.protocol.next(state, action);
             let interrupted = |t: &usize| {
                 let section = inside(state.threads[*t].pc);
-                section.is_some() && after.threads[*t].pc == section.map_or(Pc::Idle, Pc::Enter)
+                section.is_some() && next_state.threads[*t].pc == section.map_or(Pc::Idle, Pc::Enter)
             };
-            into.push(ThreadMove {
+            moves.push(ThreadMove {
                 thread: action.thread.into(),
                 begins: matches!(action.act, Act::Begin(_)),
                 interrupts: (0..self.threads()).filter(interrupted).map(|t| 1 << t).sum(),
-                to: self.same(&after),
+                target: self.canonical(&next_state),
             });
         }
     }
@@ -118,55 +118,66 @@ fn explored(
     roles: &[Role],
     bug: Option<Bug>,
 ) -> CanonicalProtocol {
-    let [capacity, reach, depot_limit, rounds, holds] = sizes;
+    let [capacity, reach, depot_limit, rounds, max_held] = sizes;
     let roles = roles.to_vec();
-    let protocol =
-        Protocol { mechanism, cpus, capacity, reach, depot_limit, rounds, holds, roles, bug, aborts: true };
+    let protocol = Protocol {
+        mechanism,
+        cpus,
+        capacity,
+        reach,
+        depot_limit,
+        rounds,
+        max_held,
+        roles,
+        bug,
+        aborts: true,
+    };
     CanonicalProtocol { protocol }
 }
 
 /// A failed check: its description, and the path of states to the failure.
 struct Failure {
     end: String,
-    way: Vec<State>,
+    path: Vec<State>,
 }
 
 /// Explores all states with `stateright`, until a state violates an invariant.
 fn check(model: &CanonicalProtocol) -> Result<usize, Failure> {
-    let any = stateright::HasDiscoveries::Any;
-    let checker = model.clone().checker().threads(1).finish_when(any).spawn_bfs().join();
+    let any_discovery = stateright::HasDiscoveries::Any;
+    let checker = model.clone().checker().threads(1).finish_when(any_discovery).spawn_bfs().join();
     // The shortest of the found paths is kept.
     let failures = checker.discoveries().into_iter().map(|(rule, path)| {
-        let way = path.into_states();
-        let fault = way.last().and_then(|state| state.fault);
-        Failure { end: fault.map_or(rule, Fault::text).to_owned(), way }
+        let path_states = path.into_states();
+        let fault = path_states.last().and_then(|state| state.fault);
+        Failure { end: fault.map_or(rule, Fault::text).to_owned(), path: path_states }
     });
     failures
-        .min_by_key(|failure| (failure.way.len(), failure.end.clone()))
+        .min_by_key(|failure| (failure.path.len(), failure.end.clone()))
         .map_or_else(|| Ok(checker.unique_state_count()), Err)
 }
 
 /// Explores all states as a graph, and searches for operations that do not end.
-fn check_ends(model: &CanonicalProtocol, most: usize) -> Result<(usize, usize), Failure> {
-    let graph = Graph::of(model, most);
-    match graph.endless() {
+fn check_ends(model: &CanonicalProtocol, max_states: usize) -> Result<(usize, usize), Failure> {
+    let graph = Graph::explore(model, max_states);
+    match graph.find_endless_round() {
         None => Ok((graph.states.len(), graph.transitions())),
         Some(endless) => {
-            let how = if endless.round.is_empty() {
+            let description = if endless.round.is_empty() {
                 "no thread can continue"
             } else {
                 "other operations run forever"
             };
-            let end = format!("{ENDS}, but the operation of thread {} does not: {how}", endless.thread);
+            let end =
+                format!("{ENDS}, but the operation of thread {} does not: {description}", endless.thread);
             // The cycle is shown once round. The shown order is only one possible order of the cycle's states: the
             // search knows which states a run may visit, not in which order.
-            Err(Failure { end, way: endless.way })
+            Err(Failure { end, path: endless.path })
         }
     }
 }
 
-fn tell(model: &CanonicalProtocol, title: &str, failure: &Failure) -> uslab_sim::story::Story {
-    story::tell(&model.protocol, title, &failure.way, &failure.end)
+fn explain(model: &CanonicalProtocol, title: &str, failure: &Failure) -> uslab_sim::story::Story {
+    story::trace_of(&model.protocol, title, &failure.path, &failure.end)
 }
 
 struct Scenario {
@@ -205,25 +216,25 @@ const SCENARIOS: &[Scenario] = &[
     Scenario { name: "closed beside two users", sizes: SINGLE, roles: &[User, User, Closer], cpus: [0, 3] },
 ];
 
-fn full() -> bool {
+fn run_long_models() -> bool {
     std::env::var("PROTOCOL").is_ok_and(|tier| tier == "full")
 }
 
 #[test]
 fn every_protocol_state_satisfies_the_invariants() {
-    let chosen = std::env::var("SCENARIO").unwrap_or_default();
-    for scenario in SCENARIOS.iter().filter(|scenario| scenario.name.contains(&chosen)) {
-        let cpus = scenario.cpus[usize::from(full())];
+    let chosen_scenario = std::env::var("SCENARIO").unwrap_or_default();
+    for scenario in SCENARIOS.iter().filter(|scenario| scenario.name.contains(&chosen_scenario)) {
+        let cpus = scenario.cpus[usize::from(run_long_models())];
         for mechanism in [Rseq, Claimed].into_iter().filter(|_| cpus > 0) {
             let model = explored(mechanism, cpus, scenario.sizes, scenario.roles, None);
             let title = format!("{}, {mechanism:?}", scenario.name);
             let fail = |failure: Failure| -> ! {
-                panic!("{title}: {}\n{}", failure.end, tell(&model, &title, &failure))
+                panic!("{title}: {}\n{}", failure.end, explain(&model, &title, &failure))
             };
             let (states, transitions) =
                 check_ends(&model, 100_000_000).unwrap_or_else(|failure| fail(failure));
-            let found = check(&model).unwrap_or_else(|failure| fail(failure));
-            assert_eq!(states, found, "{title}: both explore the same states");
+            let state_count = check(&model).unwrap_or_else(|failure| fail(failure));
+            assert_eq!(states, state_count, "{title}: both searches must explore the same states");
             println!("PROTOCOL | {title} | {cpus} CPUs | {states} states | {transitions} transitions");
         }
     }
@@ -232,13 +243,13 @@ fn every_protocol_state_satisfies_the_invariants() {
 /// A planted bug: the bug, the mechanisms, sizes and roles with which it shows, and the failure that must reveal it.
 type Planted = (Bug, &'static [Mechanism], Sizes, &'static [Role], &'static str);
 const PLANTED: &[Planted] = &[
-    (NoFence, &[Rseq], SINGLE, &[User, Drainer], OWNED),
+    (NoFence, &[Rseq], SINGLE, &[User, Drainer], OWNED_REGION_WRITTEN),
     (NoFence, &[Claimed], SINGLE, &[User, Drainer], ROUND_IN_ONE_PLACE),
-    (FencesOne, &[Rseq], SINGLE, &[User, User, Drainer], OWNED),
-    (TakesBeforeFence, &[Rseq], SINGLE, &[User, Drainer], OWNED),
-    (PutBackEarly, &[Rseq], SINGLE, &[User, Drainer], OWNED),
+    (FencesOne, &[Rseq], SINGLE, &[User, User, Drainer], OWNED_REGION_WRITTEN),
+    (TakesBeforeFence, &[Rseq], SINGLE, &[User, Drainer], OWNED_REGION_WRITTEN),
+    (PutBackEarly, &[Rseq], SINGLE, &[User, Drainer], OWNED_REGION_WRITTEN),
     (EmptyHasPlaces, &[Rseq], SINGLE, &[User, Drainer], "the empty region was written"),
-    (StaleRegion, &[Rseq], SINGLE, &[User, Drainer], OWNED),
+    (StaleRegion, &[Rseq], SINGLE, &[User, Drainer], OWNED_REGION_WRITTEN),
     (BatchCommittedEarly, &[Rseq], PAIRS, &[User], "a round was flushed to the supplier twice"),
     (WidensBeyondLimit, BOTH_MECHANISMS, SINGLE, &[User, Drainer], ROUND_IN_ONE_PLACE),
     (
@@ -271,14 +282,14 @@ const PLANTED: &[Planted] = &[
     (ChildLosesTaken, BOTH_MECHANISMS, SINGLE, &[User, Drainer, Forker], ROUND_IN_ONE_PLACE),
 ];
 const BOTH_MECHANISMS: &[Mechanism] = &[Rseq, Claimed];
-const OWNED: &str = "an operation wrote to a region that a drain owns";
+const OWNED_REGION_WRITTEN: &str = "an operation wrote to a region that a drain owns";
 const CLOSED: &str = "a closed and flushed class holds rounds";
 
 #[test]
 fn each_planted_protocol_bug_violates_its_property() {
-    let chosen = std::env::var("SCENARIO").unwrap_or_default();
+    let chosen_scenario = std::env::var("SCENARIO").unwrap_or_default();
     for (bug, mechanisms, sizes, roles, expected) in
-        PLANTED.iter().filter(|row| format!("{:?}", row.0).contains(&chosen))
+        PLANTED.iter().filter(|row| format!("{:?}", row.0).contains(&chosen_scenario))
     {
         for mechanism in *mechanisms {
             let model = explored(*mechanism, 2, *sizes, roles, Some(*bug));
@@ -287,11 +298,11 @@ fn each_planted_protocol_bug_violates_its_property() {
                 failure.end.contains(expected),
                 "{bug:?} under {mechanism:?}: {}\n{}",
                 failure.end,
-                tell(&model, "", &failure)
+                explain(&model, "", &failure)
             );
-            keep(
+            store_trace(
                 &format!("{bug:?}-{mechanism:?}"),
-                &tell(&model, &format!("{bug:?}, {mechanism:?}"), &failure),
+                &explain(&model, &format!("{bug:?}, {mechanism:?}"), &failure),
             );
         }
     }
@@ -310,15 +321,15 @@ fn each_planted_livelock_is_detected() {
         let Err(failure) = check_ends(&model, 10_000_000) else {
             panic!("{bug:?} under {mechanism:?} was not found")
         };
-        keep(
+        store_trace(
             &format!("{bug:?}-{mechanism:?}-for-ever"),
-            &tell(&model, &format!("{bug:?}, {mechanism:?}"), &failure),
+            &explain(&model, &format!("{bug:?}, {mechanism:?}"), &failure),
         );
     }
 }
 
 /// Prints a counterexample trace and its size; also writes the trace if the environment requests it.
-fn keep(name: &str, story: &uslab_sim::story::Story) {
+fn store_trace(name: &str, story: &uslab_sim::story::Story) {
     println!("PLANTED | {name} | {} steps | {}", story.steps.len(), story.end);
     if std::env::var_os("STORY").is_some() {
         println!("{story}");
@@ -337,29 +348,29 @@ fn protocol_counterexample_opens_as_an_html_page() {
     let Err(failure) = check(&model) else { panic!("expected a planted bug") };
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("story.json");
-    let told = tell(&model, "the empty region has a place", &failure);
-    std::fs::write(&file, serde_json::to_string(&told).unwrap()).unwrap();
-    let read = uslab_sim::story::Story::read(&file).unwrap();
-    assert_eq!(read.steps.len(), failure.way.len() - 1);
-    assert!(read.page(None).unwrap().contains("the empty region was written"));
-    assert_eq!(read.moment(read.steps.len()).unwrap().number, read.steps.len());
+    let trace = explain(&model, "the empty region has a place", &failure);
+    std::fs::write(&file, serde_json::to_string(&trace).unwrap()).unwrap();
+    let stored = uslab_sim::story::Story::read(&file).unwrap();
+    assert_eq!(stored.steps.len(), failure.path.len() - 1);
+    assert!(stored.page(None).unwrap().contains("the empty region was written"));
+    assert_eq!(stored.moment(stored.steps.len()).unwrap().number, stored.steps.len());
 }
 
 #[test]
 fn reaper_model_loses_no_wake_up() {
-    let graph = Graph::of(&reaper::Reaper(None), 1_000_000);
-    if let Some(endless) = graph.endless() {
+    let graph = Graph::explore(&reaper::Reaper(None), 1_000_000);
+    if let Some(endless) = graph.find_endless_round() {
         panic!("{endless:#?}");
     }
     println!("PROTOCOL | the reaper | {} states | {} transitions", graph.states.len(), graph.transitions());
     use reaper::Bug::*;
     let bugs = [LooksOnce, WakesBeforeItCounts, StaysAsleep, ChildBelieves, RefusedForGood, KeepsSubsystem];
     for bug in bugs {
-        let endless = Graph::of(&reaper::Reaper(Some(bug)), 1_000_000).endless();
+        let endless = Graph::explore(&reaper::Reaper(Some(bug)), 1_000_000).find_endless_round();
         let endless = endless.unwrap_or_else(|| panic!("{bug:?} was not found"));
         println!(
             "PLANTED | {bug:?} | {} steps | a cycle of {} states",
-            endless.way.len() - 1,
+            endless.path.len() - 1,
             endless.round.len()
         );
     }

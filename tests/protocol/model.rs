@@ -31,7 +31,7 @@ pub(crate) const DEPOT: usize = 2;
 pub(crate) const THREADS: usize = 4;
 /// The largest number of rounds that a thread holds.
 pub(crate) const MAX_HELD_ROUNDS: usize = 3;
-/// What the word of a CPU points to while a drain owns the CPU's region.
+/// The target of a CPU's word while a drain owns the CPU's region.
 const EMPTY: u8 = CPUS as u8;
 
 /// A round's number; 0 means no round.
@@ -182,9 +182,9 @@ pub(crate) struct Region {
     pub(crate) limit: u8,
     usage: Usage,
     /// The number of rounds that a drain has taken and has not begun to flush.
-    pub(crate) taken: u8,
+    pub(crate) taken_count: u8,
     /// The drain that has taken the rounds.
-    taken_by: u8,
+    taking_drain: u8,
     /// The thread that has claimed the region, counted from 1; 0 if no thread has.
     claim: u8,
     pub(crate) places: [Round; PLACES],
@@ -198,12 +198,12 @@ impl Region {
     pub(crate) fn claim_of(&self) -> u8 {
         self.claim
     }
-    fn see(&mut self) {
+    fn update_usage(&mut self) {
         self.usage.see(self.len.into());
     }
 }
 
-/// What the table knows about the class; the lock of drains protects it.
+/// The table's data about the class, protected by the lock of drains.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Number {
     /// The limit of stacks while no drain is active; 0 if the class is closed permanently.
@@ -326,22 +326,22 @@ pub(crate) struct Thread {
     len: u8,
     cap: u8,
     /// The rounds that the section has read.
-    read: [Round; BATCH],
-    left: u8,
+    read_rounds: [Round; BATCH],
+    remaining: u8,
     /// `true` if the thread has found the class open.
     open: bool,
     /// The round that the thread is allocating or freeing.
     pub(crate) own_round: Round,
     /// The magazine that the thread is carrying.
-    pub(crate) hand: [Round; BATCH],
-    pub(crate) hands: u8,
+    pub(crate) carried: [Round; BATCH],
+    pub(crate) carried_count: u8,
     /// The rounds that the thread holds as a user.
-    pub(crate) held: [Round; MAX_HELD_ROUNDS],
-    pub(crate) holds: u8,
+    pub(crate) held_rounds: [Round; MAX_HELD_ROUNDS],
+    pub(crate) held_count: u8,
     /// Two sets of CPUs: CPUs that the thread's drain must still visit, and CPUs whose regions the drain has taken
     /// away.
     todo: u8,
-    away: u8,
+    detached: u8,
     /// The drain whose rounds the thread is flushing.
     number: u8,
     /// The number of magazines that the thread's reap must still take.
@@ -350,8 +350,8 @@ pub(crate) struct Thread {
 
 impl Thread {
     /// Returns how many rounds are left of the stack that the thread is flushing.
-    fn begun(&self) -> u8 {
-        if self.pc == Pc::GiveRound { self.left } else { 0 }
+    fn rounds_to_flush(&self) -> u8 {
+        if self.pc == Pc::GiveRound { self.remaining } else { 0 }
     }
     /// Returns the CPU of the thread's current step.
     pub(crate) fn cpu(&self) -> u8 {
@@ -367,16 +367,16 @@ const IDLE_THREAD: Thread = Thread {
     region: 0,
     len: 0,
     cap: 0,
-    read: [0; BATCH],
-    left: 0,
+    read_rounds: [0; BATCH],
+    remaining: 0,
     open: false,
     own_round: 0,
-    hand: [0; BATCH],
-    hands: 0,
-    held: [0; MAX_HELD_ROUNDS],
-    holds: 0,
+    carried: [0; BATCH],
+    carried_count: 0,
+    held_rounds: [0; MAX_HELD_ROUNDS],
+    held_count: 0,
     todo: 0,
-    away: 0,
+    detached: 0,
     number: 0,
     surplus: 0,
 };
@@ -386,7 +386,7 @@ const IDLE_THREAD: Thread = Thread {
 pub(crate) struct State {
     pub(crate) regions: [Region; CPUS],
     /// Two sets of CPUs: CPUs without their region, and CPUs whose region a drain owns.
-    pub(crate) away: u8,
+    pub(crate) detached: u8,
     owned: u8,
     pub(crate) number: Number,
     pub(crate) depot: Depot,
@@ -397,8 +397,8 @@ pub(crate) struct State {
     /// Three sets of rounds as bits: rounds that the supplier holds, rounds lost with threads that a child does not
     /// have, and rounds of the number's previous owner.
     pub(crate) supplier: u16,
-    pub(crate) lost: u16,
-    pub(crate) dead: u16,
+    pub(crate) lost_rounds: u16,
+    pub(crate) dead_rounds: u16,
     pub(crate) child: bool,
     pub(crate) closed: bool,
     pub(crate) threads: [Thread; THREADS],
@@ -442,7 +442,7 @@ pub(crate) struct Protocol {
     /// The number of rounds that each owner of the class's number has.
     pub(crate) rounds: u8,
     /// The largest number of rounds that a user holds.
-    pub(crate) holds: u8,
+    pub(crate) max_held: u8,
     pub(crate) roles: Vec<Role>,
     pub(crate) bug: Option<Bug>,
     /// `true` if a section may be aborted.
@@ -469,7 +469,7 @@ impl Protocol {
         assert!(
             self.roles.len() <= THREADS
                 && self.reach as usize <= PLACES
-                && self.holds as usize <= MAX_HELD_ROUNDS
+                && self.max_held as usize <= MAX_HELD_ROUNDS
         );
         assert!(self.capacity as usize <= BATCH && self.depot_limit as usize <= DEPOT);
         let limit = self.reach;
@@ -477,15 +477,15 @@ impl Protocol {
         threads[..self.roles.len()].fill(IDLE_THREAD);
         State {
             regions: [Region::default(); CPUS],
-            away: 0,
+            detached: 0,
             owned: 0,
             number: Number { open: limit, limit, drains: 0, waiting: 0 },
             depot: Depot::default(),
             drains: 0,
             depot_lock: 0,
             supplier: self.fresh(0),
-            lost: 0,
-            dead: 0,
+            lost_rounds: 0,
+            dead_rounds: 0,
             child: false,
             closed: false,
             threads,
@@ -500,14 +500,14 @@ impl Protocol {
         if s.child { Role::User } else { self.roles[thread] }
     }
 
-    /// Appends all actions that may happen next to the list `into`. A step that must wait is not in the list.
-    pub(crate) fn actions(&self, s: &State, into: &mut Vec<Action>) {
+    /// Appends all actions that may happen next to the list `actions`. A step that must wait is not in the list.
+    pub(crate) fn actions(&self, s: &State, actions: &mut Vec<Action>) {
         if s.fault.is_some() {
             return;
         }
         for thread in 0..self.roles.len() as u8 {
             let t = &s.threads[usize::from(thread)];
-            let mut add = |act| into.push(Action { thread, act });
+            let mut add = |act| actions.push(Action { thread, act });
             match t.pc {
                 Pc::Gone => {}
                 Pc::Idle => self
@@ -534,8 +534,8 @@ impl Protocol {
     }
     fn begins(&self, s: &State, thread: usize) -> [Option<Op>; 2] {
         let t = &s.threads[thread];
-        let one = |op, ready: bool| [ready.then_some(op), None];
-        let quiet = |at: usize| {
+        let ready_or_none = |op, ready: bool| [ready.then_some(op), None];
+        let is_quiet = |at: usize| {
             let u = &s.threads[at];
             let sweeps = u.op == Op::Reap
                 && matches!(
@@ -550,23 +550,23 @@ impl Protocol {
                         | Pc::Claim
                         | Pc::LockToClaim
                 );
-            at == thread || matches!(u.pc, Pc::Idle | Pc::Gone) && u.holds == 0 || sweeps
+            at == thread || matches!(u.pc, Pc::Idle | Pc::Gone) && u.held_count == 0 || sweeps
         };
         match self.role(s, thread) {
             // The owner's last user returns the number, so no user begins another operation.
             Role::User if s.threads.iter().any(|t| t.op == Op::Retire) => [None; 2],
             Role::User => {
-                let frees = (t.holds > 0).then_some(Op::Free);
+                let frees = (t.held_count > 0).then_some(Op::Free);
                 // A closed class only takes late frees.
-                let allocates = t.holds < self.holds && s.number.open > 0;
+                let allocates = t.held_count < self.max_held && s.number.open > 0;
                 [allocates.then_some(Op::Alloc), frees]
             }
-            Role::Drainer => one(Op::Drain, true),
-            Role::Reaper => one(Op::Reap, true),
-            Role::Closer => one(Op::Close, !t.done),
-            Role::Successor => one(Op::Retire, !t.done && (0..self.roles.len()).all(quiet)),
-            Role::Forker => one(Op::Fork, !t.done),
-            Role::Resizer => one(Op::Resize, s.number.open > 0),
+            Role::Drainer => ready_or_none(Op::Drain, true),
+            Role::Reaper => ready_or_none(Op::Reap, true),
+            Role::Closer => ready_or_none(Op::Close, !t.done),
+            Role::Successor => ready_or_none(Op::Retire, !t.done && (0..self.roles.len()).all(is_quiet)),
+            Role::Forker => ready_or_none(Op::Fork, !t.done),
+            Role::Resizer => ready_or_none(Op::Resize, s.number.open > 0),
         }
     }
     /// Returns `true` if the lock or claim for which the thread waits is free.
@@ -608,7 +608,7 @@ impl Protocol {
     fn to_give(&self, s: &State, t: &Thread) -> u8 {
         let is_taken = |cpu: &u8| {
             let region = &s.regions[usize::from(*cpu)];
-            region.taken > 0 && (region.taken_by == t.number || self.has_bug(Bug::GivesAwayOthers))
+            region.taken_count > 0 && (region.taking_drain == t.number || self.has_bug(Bug::GivesAwayOthers))
         };
         (0..self.cpus).filter(is_taken).map(bit8).sum()
     }
@@ -616,22 +616,22 @@ impl Protocol {
     /// Returns the state after an action.
     pub(crate) fn next(&self, before: &State, action: Action) -> State {
         let mut s = *before;
-        let me = usize::from(action.thread);
+        let this_thread = usize::from(action.thread);
         match action.act {
-            Act::Begin(op) => self.begin(&mut s, me, op),
-            Act::Abort => abort(&mut s.threads[me]),
-            Act::Child => self.child(&mut s, me),
-            Act::On(cpu) => self.step(&mut s, me, cpu),
-            Act::Step => self.step(&mut s, me, before.threads[me].at),
+            Act::Begin(op) => self.begin(&mut s, this_thread, op),
+            Act::Abort => abort(&mut s.threads[this_thread]),
+            Act::Child => self.child(&mut s, this_thread),
+            Act::On(cpu) => self.step(&mut s, this_thread, cpu),
+            Act::Step => self.step(&mut s, this_thread, before.threads[this_thread].at),
         }
         // No other thread can see that a drain has visited all CPUs, so that step needs no separate action.
-        while s.fault.is_none() && self.has_looked(&s, &s.threads[me]) {
-            self.step(&mut s, me, 0);
+        while s.fault.is_none() && self.has_looked(&s, &s.threads[this_thread]) {
+            self.step(&mut s, this_thread, 0);
         }
         if s.fault.is_none() && s.closed && !s.child {
-            let at_work = s.threads.iter().any(|t| !matches!(t.pc, Pc::Idle | Pc::Gone));
-            let kept = !s.depot.magazines().is_empty() || s.regions.iter().any(|region| region.len > 0);
-            s.fault = (kept && !at_work).then_some(Fault::ClosedKeeps);
+            let is_working = s.threads.iter().any(|t| !matches!(t.pc, Pc::Idle | Pc::Gone));
+            let has_rounds = !s.depot.magazines().is_empty() || s.regions.iter().any(|region| region.len > 0);
+            s.fault = (has_rounds && !is_working).then_some(Fault::ClosedKeeps);
         }
         s
     }
@@ -644,18 +644,18 @@ impl Protocol {
         }
     }
 
-    fn begin(&self, s: &mut State, me: usize, op: Op) {
-        let all = (1 << self.cpus) - 1;
-        let t = &mut s.threads[me];
-        *t = Thread { op, done: t.done, held: t.held, holds: t.holds, ..IDLE_THREAD };
+    fn begin(&self, s: &mut State, this_thread: usize, op: Op) {
+        let all_cpus = (1 << self.cpus) - 1;
+        let t = &mut s.threads[this_thread];
+        *t = Thread { op, done: t.done, held_rounds: t.held_rounds, held_count: t.held_count, ..IDLE_THREAD };
         if !matches!(op, Op::Alloc | Op::Free) {
-            (t.number, t.todo) = (me as u8 + 1, all);
+            (t.number, t.todo) = (this_thread as u8 + 1, all_cpus);
         }
         t.pc = match op {
             Op::Alloc => Pc::Enter(Stage::Pop),
             Op::Free => {
-                t.holds -= 1;
-                t.own_round = core::mem::take(&mut t.held[usize::from(t.holds)]);
+                t.held_count -= 1;
+                t.own_round = core::mem::take(&mut t.held_rounds[usize::from(t.held_count)]);
                 Pc::Enter(Stage::Push)
             }
             Op::Drain | Op::Reap | Op::Fork => Pc::LockDrains,
@@ -663,39 +663,42 @@ impl Protocol {
         };
     }
     /// Ends the thread's operation.
-    fn end(s: &mut State, me: usize) {
-        let t = &mut s.threads[me];
-        let mut over = Thread { done: true, held: t.held, holds: t.holds, ..IDLE_THREAD };
+    fn end(s: &mut State, this_thread: usize) {
+        let t = &mut s.threads[this_thread];
+        let mut idle_thread =
+            Thread { done: true, held_rounds: t.held_rounds, held_count: t.held_count, ..IDLE_THREAD };
         if t.op == Op::Alloc && t.own_round > 0 {
-            if s.dead & bit(t.own_round) != 0 {
+            if s.dead_rounds & bit(t.own_round) != 0 {
                 s.fault = Some(Fault::OldRound);
             }
-            over.held[usize::from(over.holds)] = t.own_round;
-            over.holds += 1;
+            idle_thread.held_rounds[usize::from(idle_thread.held_count)] = t.own_round;
+            idle_thread.held_count += 1;
         }
         if t.op == Op::Close {
             s.closed = true;
         }
-        *t = over;
+        *t = idle_thread;
     }
 
     // ---- sections ----
 
     /// The kernel runs another thread on the CPU, or a fence arrives: the section on this CPU restarts.
-    fn interrupt(s: &mut State, cpu: u8, but: usize) {
+    fn interrupt(s: &mut State, cpu: u8, other_than: usize) {
         for (i, t) in s.threads.iter_mut().enumerate() {
-            if i != but && inside(t.pc).is_some() && t.at == cpu {
+            if i != other_than && inside(t.pc).is_some() && t.at == cpu {
                 abort(t);
             }
         }
     }
     /// Returns `true` if the thread may write to the region now; otherwise records a fault.
-    fn writes(&self, s: &mut State, me: usize, region: u8) -> bool {
+    fn writes(&self, s: &mut State, this_thread: usize, region: u8) -> bool {
         let fault = if region == EMPTY {
             Some(Fault::EmptyWritten)
         } else if s.owned & bit8(region) != 0 {
             Some(Fault::WrittenBehindFence)
-        } else if self.mechanism == Claimed && usize::from(s.regions[usize::from(region)].claim) != me + 1 {
+        } else if self.mechanism == Claimed
+            && usize::from(s.regions[usize::from(region)].claim) != this_thread + 1
+        {
             Some(Fault::WrittenUnclaimed)
         } else {
             None
@@ -706,48 +709,48 @@ impl Protocol {
     /// Returns the rounds that a section pushes on the stack.
     fn pushed(t: &Thread, stage: Stage) -> ([Round; BATCH], u8) {
         match stage {
-            Stage::Rest | Stage::RestAgain => (t.hand, t.hands),
+            Stage::Rest | Stage::RestAgain => (t.carried, t.carried_count),
             _ => ([t.own_round, 0], 1),
         }
     }
-    fn after_miss(&self, s: &mut State, me: usize, stage: Stage) {
+    fn after_miss(&self, s: &mut State, this_thread: usize, stage: Stage) {
         match self.mechanism {
-            Rseq => self.step_after(s, me, stage, false),
-            Claimed => s.threads[me].pc = Pc::Leave(stage, false),
+            Rseq => self.step_after(s, this_thread, stage, false),
+            Claimed => s.threads[this_thread].pc = Pc::Leave(stage, false),
         }
     }
 
-    fn section(&self, s: &mut State, me: usize, cpu: u8) {
-        let t = s.threads[me];
+    fn section(&self, s: &mut State, this_thread: usize, cpu: u8) {
+        let t = s.threads[this_thread];
         let empty = Region { cap: self.has_bug(Bug::EmptyHasPlaces).into(), ..Region::default() };
         let region = s.regions.get(usize::from(t.region)).copied().unwrap_or(empty);
         match t.pc {
             Pc::Enter(stage) => {
-                let there = s.regions[usize::from(cpu)];
+                let cpu_region = s.regions[usize::from(cpu)];
                 if self.mechanism == Claimed {
-                    if !there.committed || there.claim != 0 {
-                        return self.step_after(s, me, stage, false);
+                    if !cpu_region.committed || cpu_region.claim != 0 {
+                        return self.step_after(s, this_thread, stage, false);
                     }
-                    s.regions[usize::from(cpu)].claim = me as u8 + 1;
+                    s.regions[usize::from(cpu)].claim = this_thread as u8 + 1;
                 } else {
-                    Self::interrupt(s, cpu, me);
+                    Self::interrupt(s, cpu, this_thread);
                 }
-                let away =
-                    self.mechanism == Rseq && s.away & bit8(cpu) != 0 && !self.has_bug(Bug::StaleRegion);
-                let t = &mut s.threads[me];
-                (t.at, t.region) = (cpu, if away { EMPTY } else { cpu });
+                let rounds_elsewhere =
+                    self.mechanism == Rseq && s.detached & bit8(cpu) != 0 && !self.has_bug(Bug::StaleRegion);
+                let t = &mut s.threads[this_thread];
+                (t.at, t.region) = (cpu, if rounds_elsewhere { EMPTY } else { cpu });
                 t.pc = Pc::Read(stage);
             }
-            Pc::Read(stage) => self.read(s, me, stage, &region),
+            Pc::Read(stage) => self.read(s, this_thread, stage, &region),
             // The step stores the new `cap`, which stays if the section is aborted later.
             Pc::Store(stage) => {
-                if self.writes(s, me, t.region) {
+                if self.writes(s, this_thread, t.region) {
                     s.regions[usize::from(t.region)].cap = t.cap;
-                    s.threads[me].pc = Pc::Write(stage);
+                    s.threads[this_thread].pc = Pc::Write(stage);
                 }
             }
             Pc::Write(stage) => {
-                if self.writes(s, me, t.region) {
+                if self.writes(s, this_thread, t.region) {
                     let (rounds, n) = Self::pushed(&t, stage);
                     let region = &mut s.regions[usize::from(t.region)];
                     if usize::from(t.len + n) > PLACES || t.len + n > self.reach {
@@ -762,25 +765,25 @@ impl Protocol {
                     for i in 0..n {
                         region.places[usize::from(t.len + i)] = rounds[usize::from(i)];
                     }
-                    s.threads[me].pc = Pc::Commit(stage);
+                    s.threads[this_thread].pc = Pc::Commit(stage);
                 }
             }
             Pc::Commit(stage) => {
-                if !self.writes(s, me, t.region) {
+                if !self.writes(s, this_thread, t.region) {
                     return;
                 }
                 let (_, n) = Self::pushed(&t, stage);
                 let region = &mut s.regions[usize::from(t.region)];
-                let thread = &mut s.threads[me];
+                let thread = &mut s.threads[this_thread];
                 match stage {
                     Stage::Pop => {
                         region.len = t.len - 1;
                         region.usage.serve();
-                        thread.own_round = t.read[0];
+                        thread.own_round = t.read_rounds[0];
                     }
                     Stage::Overflow => {
                         region.len = t.len - self.capacity;
-                        (thread.hand, thread.hands) = (t.read, self.capacity);
+                        (thread.carried, thread.carried_count) = (t.read_rounds, self.capacity);
                     }
                     _ => {
                         region.len = t.len + n;
@@ -788,57 +791,59 @@ impl Protocol {
                             region.usage.serve();
                         }
                         match stage {
-                            Stage::Rest | Stage::RestAgain => (thread.hand, thread.hands) = ([0; BATCH], 0),
+                            Stage::Rest | Stage::RestAgain => {
+                                (thread.carried, thread.carried_count) = ([0; BATCH], 0)
+                            }
                             _ => thread.own_round = 0,
                         }
                     }
                 }
-                thread.read = [0; BATCH];
+                thread.read_rounds = [0; BATCH];
                 match self.mechanism {
-                    Rseq => self.step_after(s, me, stage, true),
+                    Rseq => self.step_after(s, this_thread, stage, true),
                     Claimed => thread.pc = Pc::Leave(stage, true),
                 }
             }
             Pc::Leave(stage, done) => {
                 s.regions[usize::from(t.region)].claim = 0;
-                self.step_after(s, me, stage, done);
+                self.step_after(s, this_thread, stage, done);
             }
             _ => unreachable!("{:?} is not a step of a section", t.pc),
         }
     }
     /// Does all reads that a section does before its first store.
-    fn read(&self, s: &mut State, me: usize, stage: Stage, region: &Region) {
-        let (_, n) = Self::pushed(&s.threads[me], stage);
-        let t = &mut s.threads[me];
+    fn read(&self, s: &mut State, this_thread: usize, stage: Stage, region: &Region) {
+        let (_, n) = Self::pushed(&s.threads[this_thread], stage);
+        let t = &mut s.threads[this_thread];
         t.len = region.len;
         match stage {
             Stage::Pop | Stage::Overflow => {
                 let n = if stage == Stage::Pop { 1 } else { self.capacity };
                 if region.len < n {
-                    return self.after_miss(s, me, stage);
+                    return self.after_miss(s, this_thread, stage);
                 }
                 for i in 0..n {
-                    t.read[usize::from(i)] = region.places[usize::from(region.len - n + i)];
+                    t.read_rounds[usize::from(i)] = region.places[usize::from(region.len - n + i)];
                 }
-                if t.read[..usize::from(n)].contains(&0) {
+                if t.read_rounds[..usize::from(n)].contains(&0) {
                     s.fault = Some(Fault::NoRound);
                 }
                 t.pc = Pc::Commit(stage);
             }
             Stage::Push | Stage::PushAgain => {
                 if region.len >= region.cap {
-                    return self.after_miss(s, me, stage);
+                    return self.after_miss(s, this_thread, stage);
                 }
                 t.pc = Pc::Write(stage);
             }
             Stage::Rest | Stage::RestAgain | Stage::Widen | Stage::WidenAgain => {
-                let need = region.len + n;
+                let needed_places = region.len + n;
                 t.pc = Pc::Write(stage);
-                if need > region.cap {
+                if needed_places > region.cap {
                     let limit = if self.has_bug(Bug::WidensBeyondLimit) { self.reach } else { region.limit };
-                    let cap = widened(region.cap.into(), need.into(), limit.into());
+                    let cap = widened(region.cap.into(), needed_places.into(), limit.into());
                     let Some(cap) = cap.filter(|_| region.committed) else {
-                        return self.after_miss(s, me, stage);
+                        return self.after_miss(s, this_thread, stage);
                     };
                     t.cap = cap as u8;
                     t.pc = Pc::Store(stage);
@@ -847,9 +852,9 @@ impl Protocol {
         }
     }
     /// Chooses the step that follows a section.
-    fn step_after(&self, s: &mut State, me: usize, stage: Stage, done: bool) {
-        let t = &mut s.threads[me];
-        (t.at, t.region, t.len, t.cap, t.read) = (0, 0, 0, 0, [0; BATCH]);
+    fn step_after(&self, s: &mut State, this_thread: usize, stage: Stage, done: bool) {
+        let t = &mut s.threads[this_thread];
+        (t.at, t.region, t.len, t.cap, t.read_rounds) = (0, 0, 0, 0, [0; BATCH]);
         t.pc = match (stage, done) {
             (Stage::Pop, false) => Pc::Look,
             (Stage::Rest, false) => Pc::IsOpen(Stage::RestAgain),
@@ -871,13 +876,13 @@ impl Protocol {
                 }
             }
             (Stage::Overflow, false) | (Stage::PushAgain, false) => Pc::Bypass,
-            (_, true) => return Self::end(s, me),
+            (_, true) => return Self::end(s, this_thread),
         };
     }
 
     // ---- other steps ----
 
-    fn back(s: &mut State, round: Round) {
+    fn return_to_supplier(s: &mut State, round: Round) {
         if round == 0 {
             s.fault = Some(Fault::NoRound);
         } else if s.supplier & bit(round) != 0 {
@@ -906,353 +911,356 @@ impl Protocol {
         }
     }
     /// Continues after a visit to the depot to take a magazine.
-    fn after_depot_take(&self, s: &mut State, me: usize, got: bool) {
-        let t = &mut s.threads[me];
-        match (t.op, got) {
+    fn after_depot_take(&self, s: &mut State, this_thread: usize, has_magazine: bool) {
+        let t = &mut s.threads[this_thread];
+        match (t.op, has_magazine) {
             (Op::Alloc, false) if t.open => t.pc = Pc::Fill,
-            (Op::Alloc, false) => Self::end(s, me),
-            (Op::Alloc, true) => self.keep_one(s, me),
+            (Op::Alloc, false) => Self::end(s, this_thread),
+            (Op::Alloc, true) => self.keep_one(s, this_thread),
             (_, true) => t.pc = Pc::Flush,
-            (_, false) => Self::end(s, me),
+            (_, false) => Self::end(s, this_thread),
         }
     }
     /// Keeps one round of the magazine for the caller, and pushes the other rounds on the stack.
-    fn keep_one(&self, s: &mut State, me: usize) {
-        let t = &mut s.threads[me];
+    fn keep_one(&self, s: &mut State, this_thread: usize) {
+        let t = &mut s.threads[this_thread];
         t.open = false;
-        t.hands -= 1;
-        t.own_round = core::mem::take(&mut t.hand[usize::from(t.hands)]);
-        if t.hands == 0 {
-            return Self::end(s, me);
+        t.carried_count -= 1;
+        t.own_round = core::mem::take(&mut t.carried[usize::from(t.carried_count)]);
+        if t.carried_count == 0 {
+            return Self::end(s, this_thread);
         }
         t.pc = Pc::Enter(Stage::Rest);
     }
     /// Continues a drain that has nothing left to flush.
-    fn end_drain(&self, s: &mut State, me: usize) {
-        let t = &mut s.threads[me];
+    fn end_drain(&self, s: &mut State, this_thread: usize) {
+        let t = &mut s.threads[this_thread];
         match t.op {
-            Op::Drain => Self::end(s, me),
+            Op::Drain => Self::end(s, this_thread),
             Op::Reap => t.pc = Pc::LockForSurplus,
             _ => t.pc = Pc::Hint,
         }
     }
 
     #[allow(clippy::too_many_lines, reason = "one arm for each action")]
-    fn step(&self, s: &mut State, me: usize, cpu: u8) {
-        let who = me as u8 + 1;
-        let t = s.threads[me];
+    fn step(&self, s: &mut State, this_thread: usize, cpu: u8) {
+        let thread_number = this_thread as u8 + 1;
+        let t = s.threads[this_thread];
         if inside(t.pc).is_some() || matches!(t.pc, Pc::Enter(_)) {
-            return self.section(s, me, cpu);
+            return self.section(s, this_thread, cpu);
         }
         let at = usize::from(cpu);
-        let mut go = t.pc;
+        let mut next_pc = t.pc;
         match t.pc {
             Pc::Look => {
-                s.threads[me].open = s.number.limit > 0;
-                go = if s.number.limit > 0 { Pc::Hint } else { Pc::Fill };
+                s.threads[this_thread].open = s.number.limit > 0;
+                next_pc = if s.number.limit > 0 { Pc::Hint } else { Pc::Fill };
             }
             Pc::Fill => {
-                let ask = if t.open { self.capacity } else { 1 };
-                let thread = &mut s.threads[me];
-                for _ in 0..ask {
+                let requested = if t.open { self.capacity } else { 1 };
+                let thread = &mut s.threads[this_thread];
+                for _ in 0..requested {
                     if s.supplier != 0 {
                         let round = s.supplier.trailing_zeros() as u8;
                         s.supplier &= !bit(round);
-                        thread.hand[usize::from(thread.hands)] = round;
-                        thread.hands += 1;
+                        thread.carried[usize::from(thread.carried_count)] = round;
+                        thread.carried_count += 1;
                     }
                 }
-                match (thread.hands, t.open) {
-                    (0, true) => return Self::end(s, me),
-                    (0, false) => go = Pc::Hint,
-                    _ => return self.keep_one(s, me),
+                match (thread.carried_count, t.open) {
+                    (0, true) => return Self::end(s, this_thread),
+                    (0, false) => next_pc = Pc::Hint,
+                    _ => return self.keep_one(s, this_thread),
                 }
             }
             Pc::Flush => {
-                let thread = &mut s.threads[me];
-                let (hand, n) = (thread.hand, thread.hands);
-                (thread.hand, thread.hands) = ([0; BATCH], 0);
-                hand[..usize::from(n)].iter().for_each(|round| Self::back(s, *round));
+                let thread = &mut s.threads[this_thread];
+                let (hand, n) = (thread.carried, thread.carried_count);
+                (thread.carried, thread.carried_count) = ([0; BATCH], 0);
+                hand[..usize::from(n)].iter().for_each(|round| Self::return_to_supplier(s, *round));
                 match t.op {
-                    Op::Free => go = Pc::Enter(Stage::PushAgain),
-                    Op::Close => go = Pc::Hint,
+                    Op::Free => next_pc = Pc::Enter(Stage::PushAgain),
+                    Op::Close => next_pc = Pc::Hint,
                     Op::Reap => {
-                        s.threads[me].surplus -= 1;
+                        s.threads[this_thread].surplus -= 1;
                         if t.surplus == 1 {
-                            return Self::end(s, me);
+                            return Self::end(s, this_thread);
                         }
-                        go = Pc::Hint;
+                        next_pc = Pc::Hint;
                     }
-                    _ => return Self::end(s, me),
+                    _ => return Self::end(s, this_thread),
                 }
             }
             Pc::Bypass => {
-                Self::back(s, t.own_round);
-                s.threads[me].own_round = 0;
-                return Self::end(s, me);
+                Self::return_to_supplier(s, t.own_round);
+                s.threads[this_thread].own_round = 0;
+                return Self::end(s, this_thread);
             }
 
             // ---- opening a stack ----
             Pc::IsOpen(stage) => {
-                s.threads[me].at = cpu;
+                s.threads[this_thread].at = cpu;
                 if s.regions[at].limit > 0 {
-                    return self.step_after(s, me, stage, false);
+                    return self.step_after(s, this_thread, stage, false);
                 }
-                go = Pc::TryDrains(stage);
+                next_pc = Pc::TryDrains(stage);
             }
             Pc::TryDrains(stage) => {
                 if s.drains != 0 && !self.has_bug(Bug::OpensBesideDrain) {
-                    return self.step_after(s, me, stage, false);
+                    return self.step_after(s, this_thread, stage, false);
                 }
                 if s.drains == 0 {
-                    s.drains = who;
+                    s.drains = thread_number;
                 }
-                go = Pc::Open(stage);
+                next_pc = Pc::Open(stage);
             }
             Pc::Open(stage) => {
                 let limit = if self.has_bug(Bug::OpensBesideDrain) { s.number.open } else { s.number.limit };
                 let region = &mut s.regions[at];
-                let more = !region.committed;
+                let is_uncommitted = !region.committed;
                 region.committed = true;
-                let opened = limit > 0 && region.limit == 0;
-                if opened {
+                let is_opened = limit > 0 && region.limit == 0;
+                if is_opened {
                     region.limit = limit;
                 }
-                if s.drains == who {
+                if s.drains == thread_number {
                     s.drains = 0;
                 }
-                s.threads[me].at = 0;
-                if !(more || opened) {
-                    return self.step_after(s, me, stage, false);
+                s.threads[this_thread].at = 0;
+                if !(is_uncommitted || is_opened) {
+                    return self.step_after(s, this_thread, stage, false);
                 }
-                go = Pc::Enter(stage);
+                next_pc = Pc::Enter(stage);
             }
 
             // ---- the depot ----
             Pc::Hint => {
                 if s.depot.magazines().is_empty() {
-                    return self.after_depot_take(s, me, false);
+                    return self.after_depot_take(s, this_thread, false);
                 }
-                go = Pc::LockDepot;
+                next_pc = Pc::LockDepot;
             }
             Pc::LockDepot => {
-                s.depot_lock = who;
-                go = Pc::Take;
+                s.depot_lock = thread_number;
+                next_pc = Pc::Take;
             }
             Pc::Take => {
                 s.depot_lock = 0;
                 let before = s.depot;
                 let magazine = s.depot.take();
                 if let Some(magazine) = magazine {
-                    let thread = &mut s.threads[me];
-                    (thread.hand, thread.hands) = (magazine, self.capacity);
+                    let thread = &mut s.threads[this_thread];
+                    (thread.carried, thread.carried_count) = (magazine, self.capacity);
                     if self.has_bug(Bug::DepotKeeps) {
                         s.depot = before;
                     }
                 }
-                return self.after_depot_take(s, me, magazine.is_some());
+                return self.after_depot_take(s, this_thread, magazine.is_some());
             }
             Pc::LockDepotToPut => {
-                s.depot_lock = who;
-                go = Pc::Put;
+                s.depot_lock = thread_number;
+                next_pc = Pc::Put;
             }
             Pc::Put => {
                 s.depot_lock = 0;
                 s.depot.open |= self.has_bug(Bug::ClosedDepotTakes);
                 if s.depot.accepts(self.depot_limit.into()) {
-                    let thread = &mut s.threads[me];
-                    s.depot.put(thread.hand);
-                    (thread.hand, thread.hands) = ([0; BATCH], 0);
-                    go = Pc::Enter(Stage::PushAgain);
+                    let thread = &mut s.threads[this_thread];
+                    s.depot.put(thread.carried);
+                    (thread.carried, thread.carried_count) = ([0; BATCH], 0);
+                    next_pc = Pc::Enter(Stage::PushAgain);
                 } else {
-                    go = Pc::Flush;
+                    next_pc = Pc::Flush;
                 }
             }
             Pc::LockForSurplus => {
-                s.depot_lock = who;
-                go = Pc::Surplus;
+                s.depot_lock = thread_number;
+                next_pc = Pc::Surplus;
             }
             Pc::Surplus => {
                 s.depot_lock = 0;
                 let surplus = s.depot.surplus() as u8;
-                s.threads[me].surplus = surplus;
+                s.threads[this_thread].surplus = surplus;
                 if surplus == 0 {
-                    return Self::end(s, me);
+                    return Self::end(s, this_thread);
                 }
-                go = Pc::Hint;
+                next_pc = Pc::Hint;
             }
 
             // ---- a drain ----
             Pc::LockDrains => {
                 if s.drains == 0 {
-                    s.drains = who;
+                    s.drains = thread_number;
                 }
-                go = if t.op == Op::Fork { Pc::LockDepotToFork } else { Pc::Close };
+                next_pc = if t.op == Op::Fork { Pc::LockDepotToFork } else { Pc::Close };
             }
             Pc::Close => {
                 let idle = s.regions.iter().any(Region::is_idle);
                 if t.op == Op::Reap && !idle {
-                    s.regions.iter_mut().for_each(Region::see);
-                    s.threads[me].todo = 0;
+                    s.regions.iter_mut().for_each(Region::update_usage);
+                    s.threads[this_thread].todo = 0;
                 } else {
-                    let before = core::mem::replace(&mut s.number.waiting, who);
+                    let before = core::mem::replace(&mut s.number.waiting, thread_number);
                     if before == 0 {
                         s.number.drains += 1;
                         s.number.limit = 0;
                     } else if !self.has_bug(Bug::SweepForgotten) {
-                        let theirs = s.regions.iter_mut().filter(|region| region.taken_by == before);
-                        theirs.for_each(|region| region.taken_by = who);
+                        let taken_regions =
+                            s.regions.iter_mut().filter(|region| region.taking_drain == before);
+                        taken_regions.for_each(|region| region.taking_drain = thread_number);
                     }
                 }
-                go = Pc::Want;
+                next_pc = Pc::Want;
             }
             Pc::Want if t.todo == 0 => {
-                s.threads[me].todo = t.away;
-                go = match (t.away, self.mechanism) {
-                    (0, _) | (_, Claimed) => self.owned_all(s, me),
+                s.threads[this_thread].todo = t.detached;
+                next_pc = match (t.detached, self.mechanism) {
+                    (0, _) | (_, Claimed) => self.owned_all(s, this_thread),
                     (_, Rseq) if self.has_bug(Bug::TakesBeforeFence) => Pc::TakeStack,
                     (_, Rseq) => Pc::Fence,
                 };
             }
             Pc::Want => {
-                let thread = &mut s.threads[me];
+                let thread = &mut s.threads[this_thread];
                 thread.todo &= !bit8(cpu);
                 let region = &mut s.regions[at];
                 let for_good = s.number.open == 0 && !self.has_bug(Bug::ClosedStaysOpen);
-                let wanted = match t.op {
+                let is_wanted = match t.op {
                     Op::Retire => region.limit > 0 || region.len > 0,
                     Op::Reap => region.is_idle(),
                     _ => for_good && region.limit > 0 || region.len > 0,
                 };
                 // The planted bug checks only the first CPU, whichever it is, because a model's CPUs are alike.
                 let first = t.todo == (1 << self.cpus) - 1;
-                let left_out = self.has_bug(Bug::RetiresOneCpu) && t.op == Op::Retire && !first;
-                if wanted && region.committed && !left_out {
+                let is_skipped = self.has_bug(Bug::RetiresOneCpu) && t.op == Op::Retire && !first;
+                if is_wanted && region.committed && !is_skipped {
                     thread.at = cpu;
-                    go = Pc::Own;
+                    next_pc = Pc::Own;
                 } else if t.op == Op::Reap {
-                    region.see();
+                    region.update_usage();
                 }
             }
             Pc::Own => {
-                let thread = &mut s.threads[me];
-                thread.away |= bit8(cpu);
+                let thread = &mut s.threads[this_thread];
+                thread.detached |= bit8(cpu);
                 match self.mechanism {
                     Rseq => {
-                        s.away |= bit8(cpu);
+                        s.detached |= bit8(cpu);
                         thread.at = 0;
-                        go = Pc::Want;
+                        next_pc = Pc::Want;
                     }
                     Claimed => {
                         s.owned |= bit8(cpu);
                         if !self.has_bug(Bug::NoFence) {
-                            s.regions[at].claim = who;
+                            s.regions[at].claim = thread_number;
                         }
                         thread.at = cpu;
-                        self.take_stack(s, me, at);
-                        go = Pc::PutBack;
+                        self.take_stack(s, this_thread, at);
+                        next_pc = Pc::PutBack;
                     }
                 }
             }
             Pc::Fence if t.todo == 0 => {
-                s.threads[me].todo = t.away;
-                go = Pc::TakeStack;
+                s.threads[this_thread].todo = t.detached;
+                next_pc = Pc::TakeStack;
             }
             Pc::Fence => {
-                let first = t.todo == t.away;
+                let first = t.todo == t.detached;
                 if !self.has_bug(Bug::NoFence) && (first || !self.has_bug(Bug::FencesOne)) {
-                    Self::interrupt(s, cpu, me);
+                    Self::interrupt(s, cpu, this_thread);
                 }
                 s.owned |= bit8(cpu);
-                s.threads[me].todo &= !bit8(cpu);
+                s.threads[this_thread].todo &= !bit8(cpu);
             }
-            Pc::TakeStack if t.todo == 0 => go = self.owned_all(s, me),
+            Pc::TakeStack if t.todo == 0 => next_pc = self.owned_all(s, this_thread),
             Pc::TakeStack => {
                 s.owned |= bit8(cpu);
-                s.threads[me].todo &= !bit8(cpu);
-                s.threads[me].at = cpu;
+                s.threads[this_thread].todo &= !bit8(cpu);
+                s.threads[this_thread].at = cpu;
                 if self.has_bug(Bug::PutBackEarly) {
-                    s.away &= !bit8(cpu);
+                    s.detached &= !bit8(cpu);
                 } else {
-                    self.take_stack(s, me, at);
+                    self.take_stack(s, this_thread, at);
                 }
-                go = Pc::PutBack;
+                next_pc = Pc::PutBack;
             }
             Pc::PutBack => {
                 if self.has_bug(Bug::TakesBeforeFence) {
-                    Self::interrupt(s, cpu, me);
+                    Self::interrupt(s, cpu, this_thread);
                 }
                 if self.has_bug(Bug::PutBackEarly) && self.mechanism == Rseq {
-                    self.take_stack(s, me, at);
+                    self.take_stack(s, this_thread, at);
                 }
-                s.away &= !bit8(cpu);
+                s.detached &= !bit8(cpu);
                 s.owned &= !bit8(cpu);
                 if self.mechanism == Claimed && !self.has_bug(Bug::NoFence) {
                     s.regions[at].claim = 0;
                 }
-                s.threads[me].at = 0;
-                go = if self.mechanism == Rseq { Pc::TakeStack } else { Pc::Want };
+                s.threads[this_thread].at = 0;
+                next_pc = if self.mechanism == Rseq { Pc::TakeStack } else { Pc::Want };
             }
             Pc::Claim => {
                 if t.op != Op::Reap {
                     s.number.waiting = 0;
                 }
-                if s.drains == who {
+                if s.drains == thread_number {
                     s.drains = 0;
                 }
-                s.threads[me].away = 0;
-                go = if t.op == Op::Reap { Pc::LockToClaim } else { Pc::GiveStack };
+                s.threads[this_thread].detached = 0;
+                next_pc = if t.op == Op::Reap { Pc::LockToClaim } else { Pc::GiveStack };
             }
             // The step collects the rounds that a sweep took, unless a drain took them over. After the number was
             // returned, no thread collects.
-            Pc::LockToClaim if s.threads.iter().any(|t| t.op == Op::Retire) => return Self::end(s, me),
+            Pc::LockToClaim if s.threads.iter().any(|t| t.op == Op::Retire) => {
+                return Self::end(s, this_thread);
+            }
             Pc::LockToClaim => {
                 let number = core::mem::take(&mut s.number.waiting);
-                s.threads[me].number = number;
+                s.threads[this_thread].number = number;
                 if number == 0 {
-                    self.end_drain(s, me);
+                    self.end_drain(s, this_thread);
                     return;
                 }
-                go = Pc::GiveStack;
+                next_pc = Pc::GiveStack;
             }
-            Pc::GiveStack if self.to_give(s, &t) == 0 => go = Pc::LockToReopen,
+            Pc::GiveStack if self.to_give(s, &t) == 0 => next_pc = Pc::LockToReopen,
             Pc::GiveStack => {
-                let thread = &mut s.threads[me];
-                (thread.left, thread.at) = (s.regions[at].taken, cpu);
-                go = Pc::ForgetTaken;
+                let thread = &mut s.threads[this_thread];
+                (thread.remaining, thread.at) = (s.regions[at].taken_count, cpu);
+                next_pc = Pc::ForgetTaken;
             }
             Pc::ForgetTaken => {
-                (s.regions[at].taken, s.regions[at].taken_by) = (0, 0);
-                go = Pc::GiveRound;
+                (s.regions[at].taken_count, s.regions[at].taking_drain) = (0, 0);
+                next_pc = Pc::GiveRound;
             }
             Pc::GiveRound => {
-                let round = s.regions[at].places[usize::from(t.left - 1)];
-                let thread = &mut s.threads[me];
-                thread.left -= 1;
-                if thread.left == 0 {
+                let round = s.regions[at].places[usize::from(t.remaining - 1)];
+                let thread = &mut s.threads[this_thread];
+                thread.remaining -= 1;
+                if thread.remaining == 0 {
                     thread.at = 0;
-                    go = Pc::GiveStack;
+                    next_pc = Pc::GiveStack;
                 }
-                Self::back(s, round);
+                Self::return_to_supplier(s, round);
             }
             Pc::LockToReopen => {
                 if s.drains == 0 {
-                    s.drains = who;
+                    s.drains = thread_number;
                 }
-                go = Pc::Reopen;
+                next_pc = Pc::Reopen;
             }
             Pc::Reopen => {
                 self.reopen(s);
-                if s.drains == who {
+                if s.drains == thread_number {
                     s.drains = 0;
                 }
-                return self.end_drain(s, me);
+                return self.end_drain(s, this_thread);
             }
 
             // ---- closed for good; another owner ----
             Pc::LockToLimit => {
-                s.drains = who;
-                go = if t.op == Op::Retire { Pc::Retire } else { Pc::Limit };
+                s.drains = thread_number;
+                next_pc = if t.op == Op::Retire { Pc::Retire } else { Pc::Limit };
             }
             Pc::Limit => {
                 let smaller = if s.number.open == self.reach { self.capacity } else { self.reach };
@@ -1261,96 +1269,99 @@ impl Protocol {
                 Self::set_limit(s, if t.op == Op::Resize { resized } else { 0 });
                 s.drains = 0;
                 if t.op == Op::Resize {
-                    return Self::end(s, me);
+                    return Self::end(s, this_thread);
                 }
-                go = Pc::LockToCloseDepot;
+                next_pc = Pc::LockToCloseDepot;
             }
             Pc::LockToCloseDepot => {
-                s.depot_lock = who;
-                go = Pc::CloseDepot;
+                s.depot_lock = thread_number;
+                next_pc = Pc::CloseDepot;
             }
             Pc::CloseDepot => {
                 s.depot.open = false;
                 s.depot_lock = 0;
-                go = Pc::LockDrains;
+                next_pc = Pc::LockDrains;
             }
             Pc::Retire => {
                 Self::set_limit(s, 0);
                 if core::mem::take(&mut s.number.waiting) > 0 {
                     self.reopen(s);
                 }
-                go = Pc::Want;
+                next_pc = Pc::Want;
             }
             // Another owner gets the number, with other rounds.
             Pc::Forget => {
                 for region in &mut s.regions {
-                    (region.taken, region.taken_by, region.usage) = (0, 0, Usage::default());
+                    (region.taken_count, region.taking_drain, region.usage) = (0, 0, Usage::default());
                 }
-                s.dead = self.fresh(0);
+                s.dead_rounds = self.fresh(0);
                 s.supplier = self.fresh(1);
                 s.depot = Depot::default();
                 Self::set_limit(s, self.reach);
                 s.drains = 0;
-                return Self::end(s, me);
+                return Self::end(s, this_thread);
             }
 
             // ---- a fork ----
             Pc::LockDepotToFork => {
                 if s.depot_lock == 0 {
-                    s.depot_lock = who;
+                    s.depot_lock = thread_number;
                 }
-                go = Pc::Fork;
+                next_pc = Pc::Fork;
             }
             Pc::Fork => {
-                if s.drains == who {
+                if s.drains == thread_number {
                     s.drains = 0;
                 }
-                if s.depot_lock == who {
+                if s.depot_lock == thread_number {
                     s.depot_lock = 0;
                 }
-                return Self::end(s, me);
+                return Self::end(s, this_thread);
             }
             pc => unreachable!("{pc:?} is not a step"),
         }
-        s.threads[me].pc = go;
+        s.threads[this_thread].pc = next_pc;
     }
     /// Continues a drain that has taken all rounds to be drained.
-    fn owned_all(&self, s: &mut State, me: usize) -> Pc {
-        (s.threads[me].todo, s.threads[me].away) = (0, 0);
-        if s.threads[me].op == Op::Retire { Pc::Forget } else { Pc::Claim }
+    fn owned_all(&self, s: &mut State, this_thread: usize) -> Pc {
+        (s.threads[this_thread].todo, s.threads[this_thread].detached) = (0, 0);
+        if s.threads[this_thread].op == Op::Retire { Pc::Forget } else { Pc::Claim }
     }
-    fn take_stack(&self, s: &mut State, me: usize, at: usize) {
-        let (op, number) = (s.threads[me].op, me as u8 + 1);
+    fn take_stack(&self, s: &mut State, this_thread: usize, at: usize) {
+        let (op, number) = (s.threads[this_thread].op, this_thread as u8 + 1);
         let region = &mut s.regions[at];
         if op != Op::Reap || region.is_idle() {
             if region.len > 0 {
-                if region.taken > 0 {
+                if region.taken_count > 0 {
                     s.fault = Some(Fault::TakenTwice);
                 }
                 let number = if op == Op::Retire { 0 } else { number };
-                (region.taken, region.taken_by, region.len) = (region.len, number, 0);
+                (region.taken_count, region.taking_drain, region.len) = (region.len, number, 0);
             }
             if region.limit > 0 && !self.has_bug(Bug::StaysOpen) {
                 (region.cap, region.limit) = (0, 0);
             }
         }
-        region.see();
+        region.update_usage();
     }
 
     /// The process forks, and this thread continues as the child; rounds that other threads carried are lost.
-    fn child(&self, s: &mut State, me: usize) {
-        if s.away != 0 {
+    fn child(&self, s: &mut State, this_thread: usize) {
+        if s.detached != 0 {
             s.fault = Some(Fault::AwayInChild);
             return;
         }
-        let who = me as u8 + 1;
+        let thread_number = this_thread as u8 + 1;
         for other in 0..THREADS {
             let t = core::mem::replace(&mut s.threads[other], Thread { pc: Pc::Gone, ..IDLE_THREAD });
-            let left = &s.regions[usize::from(t.at) % CPUS].places[..usize::from(t.begun())];
-            let had = t.hand.iter().chain(&t.held).chain([&t.own_round]).chain(left);
-            s.lost |= had.filter(|round| **round > 0).map(|round| bit(*round)).fold(0, |a, b| a | b);
+            let remaining_places =
+                &s.regions[usize::from(t.at) % CPUS].places[..usize::from(t.rounds_to_flush())];
+            let owned_rounds =
+                t.carried.iter().chain(&t.held_rounds).chain([&t.own_round]).chain(remaining_places);
+            s.lost_rounds |=
+                owned_rounds.filter(|round| **round > 0).map(|round| bit(*round)).fold(0, |a, b| a | b);
         }
-        s.threads[me].pc = Pc::Idle;
+        s.threads[this_thread].pc = Pc::Idle;
         s.owned = 0;
         for region in s.regions.iter_mut().filter(|region| region.committed) {
             if !self.has_bug(Bug::ClaimsOutlive) {
@@ -1362,18 +1373,18 @@ impl Protocol {
             (s.number.drains, s.number.waiting) = (0, 0);
             if drains > 0 {
                 for region in &mut s.regions {
-                    if region.taken > 0 && !self.has_bug(Bug::ChildLosesTaken) {
-                        region.len = region.taken;
+                    if region.taken_count > 0 && !self.has_bug(Bug::ChildLosesTaken) {
+                        region.len = region.taken_count;
                     }
-                    (region.taken, region.taken_by) = (0, 0);
+                    (region.taken_count, region.taking_drain) = (0, 0);
                 }
                 s.number.limit = s.number.open;
             }
         }
-        if s.drains == who {
+        if s.drains == thread_number {
             s.drains = 0;
         }
-        if s.depot_lock == who {
+        if s.depot_lock == thread_number {
             s.depot_lock = 0;
         }
         s.child = true;
@@ -1386,45 +1397,47 @@ impl Protocol {
         let mut times = [0; 16];
         let mut count = |rounds: &[Round]| rounds.iter().for_each(|round| times[usize::from(*round)] += 1);
         for region in &s.regions {
-            count(&region.places[..usize::from(region.len.max(region.taken))]);
+            count(&region.places[..usize::from(region.len.max(region.taken_count))]);
         }
-        let full = s.depot.magazines().items();
-        full.iter().for_each(|magazine| count(&magazine[..usize::from(self.capacity)]));
+        let full_magazines = s.depot.magazines().items();
+        full_magazines.iter().for_each(|magazine| count(&magazine[..usize::from(self.capacity)]));
         for t in &s.threads {
-            count(&t.hand[..usize::from(t.hands)]);
-            count(&t.held[..usize::from(t.holds)]);
+            count(&t.carried[..usize::from(t.carried_count)]);
+            count(&t.held_rounds[..usize::from(t.held_count)]);
             if t.own_round > 0 {
                 count(&[t.own_round]);
             }
-            count(&s.regions[usize::from(t.at) % CPUS].places[..usize::from(t.begun())]);
+            count(&s.regions[usize::from(t.at) % CPUS].places[..usize::from(t.rounds_to_flush())]);
         }
         for (round, times) in times.iter_mut().enumerate() {
-            *times += u8::from((s.supplier | s.lost) & bit(round) != 0);
+            *times += u8::from((s.supplier | s.lost_rounds) & bit(round) != 0);
         }
         times
     }
     /// Returns `true` if each round is in exactly one place.
     pub(crate) fn each_in_one_place(&self, s: &State) -> bool {
         let times = self.places(s);
-        let living = (self.fresh(0) | self.fresh(1) & if s.dead == 0 { 0 } else { !0 }) & !s.dead;
-        (1..16).all(|round: usize| living & bit(round) == 0 || times[round] == 1) && times[0] == 0
+        let living_rounds =
+            (self.fresh(0) | self.fresh(1) & if s.dead_rounds == 0 { 0 } else { !0 }) & !s.dead_rounds;
+        (1..16).all(|round: usize| living_rounds & bit(round) == 0 || times[round] == 1) && times[0] == 0
     }
     /// Returns `true` if no stack has more rounds than places, or more places than its reach permits.
     pub(crate) fn within_reach(&self, s: &State) -> bool {
         // In a child, rounds that a drain had taken are on their stack again, which has no places until the next push.
-        let most = |region: &Region| if s.child { self.reach } else { region.cap };
-        let fits = |region: &Region| region.len <= most(region) && region.cap.max(region.limit) <= self.reach;
-        s.regions.iter().all(fits)
+        let max_places = |region: &Region| if s.child { self.reach } else { region.cap };
+        let is_valid =
+            |region: &Region| region.len <= max_places(region) && region.cap.max(region.limit) <= self.reach;
+        s.regions.iter().all(is_valid)
     }
     /// Returns `false` if all threads are idle, but a region is claimed, locked, away or taken, or the class is not
     /// open although it should be.
     pub(crate) fn at_rest(&self, s: &State) -> bool {
-        let at_work = s.threads.iter().any(|t| !matches!(t.pc, Pc::Idle | Pc::Gone));
+        let is_working = s.threads.iter().any(|t| !matches!(t.pc, Pc::Idle | Pc::Gone));
         let number = &s.number;
-        at_work
-            || (s.away | s.owned | s.drains | s.depot_lock | number.drains | number.waiting) == 0
+        is_working
+            || (s.detached | s.owned | s.drains | s.depot_lock | number.drains | number.waiting) == 0
                 && number.limit == number.open
-                && s.regions.iter().all(|region| (region.claim | region.taken) == 0)
+                && s.regions.iter().all(|region| (region.claim | region.taken_count) == 0)
     }
 
     // ---- equivalent states ----
@@ -1441,8 +1454,8 @@ impl Protocol {
     /// identical can be in any order.
     pub(crate) fn is_like(&self, state: &State, canonical: &State) -> bool {
         let state = self.without_garbage(state);
-        let all = [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]];
-        all.iter().any(|order| {
+        let orders = [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]];
+        orders.iter().any(|order| {
             let mut renamed = state;
             self.order_cpus(&mut renamed, *order);
             self.name_rounds(&mut renamed);
@@ -1457,14 +1470,14 @@ impl Protocol {
     }
     fn clear_unread(&self, s: &mut State) {
         for cpu in 0..CPUS {
-            let mut used = s.regions[cpu].len.max(s.regions[cpu].taken);
+            let mut used_rounds = s.regions[cpu].len.max(s.regions[cpu].taken_count);
             for t in s.threads.iter().filter(|t| usize::from(t.at) == cpu) {
-                used = used.max(t.left);
+                used_rounds = used_rounds.max(t.remaining);
                 if let Pc::Commit(stage) = t.pc {
-                    used = used.max(t.len + Self::pushed(t, stage).1);
+                    used_rounds = used_rounds.max(t.len + Self::pushed(t, stage).1);
                 }
             }
-            s.regions[cpu].places[PLACES.min(usize::from(used))..].fill(0);
+            s.regions[cpu].places[PLACES.min(usize::from(used_rounds))..].fill(0);
         }
         if !self.roles.contains(&Role::Reaper) {
             s.regions.iter_mut().for_each(|region| region.usage = Usage::default());
@@ -1477,31 +1490,34 @@ impl Protocol {
     fn sort_cpus(&self, s: &mut State) {
         let key = |cpu: usize| {
             let region = Region { places: [0; PLACES], ..s.regions[cpu] };
-            let mut there = 0_u64;
+            let mut cpu_region = 0_u64;
             for t in &s.threads {
                 let at = usize::from(t.at) == cpu && (inside(t.pc).is_some() || uses_at(t.pc));
                 let bits =
-                    u64::from(at) | u64::from(t.todo >> cpu & 1) << 1 | u64::from(t.away >> cpu & 1) << 2;
-                there = there << 3 | bits;
+                    u64::from(at) | u64::from(t.todo >> cpu & 1) << 1 | u64::from(t.detached >> cpu & 1) << 2;
+                cpu_region = cpu_region << 3 | bits;
             }
-            (region, s.away >> cpu & 1, s.owned >> cpu & 1, there)
+            (region, s.detached >> cpu & 1, s.owned >> cpu & 1, cpu_region)
         };
-        let used = usize::from(self.cpus);
+        let used_rounds = usize::from(self.cpus);
         let mut order: [usize; CPUS] = core::array::from_fn(|i| i);
-        order[..used].sort_by_cached_key(|cpu| key(*cpu));
+        order[..used_rounds].sort_by_cached_key(|cpu| key(*cpu));
         if !order.is_sorted() {
             self.order_cpus(s, order);
         }
     }
     fn order_cpus(&self, s: &mut State, order: [usize; CPUS]) {
         let mut names = [0, 0, 0, EMPTY];
-        for (to, from) in order.iter().enumerate() {
-            names[*from] = to as u8;
+        for (new_index, old_index) in order.iter().enumerate() {
+            names[*old_index] = new_index as u8;
         }
         let mask = |mask: &mut u8| *mask = (0..CPUS).map(|cpu| (*mask >> cpu & 1) << names[cpu]).sum();
         let regions = s.regions;
-        order.iter().enumerate().for_each(|(to, from)| s.regions[to] = regions[*from]);
-        mask(&mut s.away);
+        order
+            .iter()
+            .enumerate()
+            .for_each(|(new_index, old_index)| s.regions[new_index] = regions[*old_index]);
+        mask(&mut s.detached);
         mask(&mut s.owned);
         for t in &mut s.threads {
             if inside(t.pc).is_some() || uses_at(t.pc) {
@@ -1511,38 +1527,38 @@ impl Protocol {
                 t.region = names[usize::from(t.region)];
             }
             mask(&mut t.todo);
-            mask(&mut t.away);
+            mask(&mut t.detached);
         }
     }
     fn name_rounds(&self, s: &mut State) {
         let mut names = [0_u8; 16];
         // Rounds of the second owner keep other numbers than the first owner's.
-        let (old, mut next) = (s.dead, [1, 1 + if s.dead == 0 { 0 } else { self.rounds }]);
+        let (dead_set, mut next) = (s.dead_rounds, [1, 1 + if s.dead_rounds == 0 { 0 } else { self.rounds }]);
         let mut name = |round: &mut Round| {
             if *round > 0 {
-                let known = &mut names[usize::from(*round)];
-                if *known == 0 {
-                    let next = &mut next[usize::from(old & bit(*round) == 0)];
-                    *known = *next;
+                let new_name = &mut names[usize::from(*round)];
+                if *new_name == 0 {
+                    let next = &mut next[usize::from(dead_set & bit(*round) == 0)];
+                    *new_name = *next;
                     *next += 1;
                 }
-                *round = *known;
+                *round = *new_name;
             }
         };
         s.regions.iter_mut().flat_map(|region| &mut region.places).for_each(&mut name);
         s.depot.magazines_mut().items_mut().iter_mut().flatten().for_each(&mut name);
         for t in &mut s.threads {
-            t.read.iter_mut().chain(&mut t.hand).chain(&mut t.held).for_each(&mut name);
+            t.read_rounds.iter_mut().chain(&mut t.carried).chain(&mut t.held_rounds).for_each(&mut name);
             name(&mut t.own_round);
         }
-        for set in [&mut s.supplier, &mut s.lost] {
-            let mut named = 0;
+        for set in [&mut s.supplier, &mut s.lost_rounds] {
+            let mut renamed_set = 0;
             for i in (0..16_u8).filter(|i| *set & bit(*i) != 0) {
                 let mut round = i;
                 name(&mut round);
-                named |= bit(round);
+                renamed_set |= bit(round);
             }
-            *set = named;
+            *set = renamed_set;
         }
     }
 }
@@ -1563,6 +1579,6 @@ fn uses_at(pc: Pc) -> bool {
 fn abort(t: &mut Thread) {
     if let Some(stage) = inside(t.pc) {
         t.pc = Pc::Enter(stage);
-        (t.at, t.region, t.len, t.cap, t.read) = (0, 0, 0, 0, [0; BATCH]);
+        (t.at, t.region, t.len, t.cap, t.read_rounds) = (0, 0, 0, 0, [0; BATCH]);
     }
 }

@@ -76,19 +76,19 @@ enum Free {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct State {
     word: Word,
-    at: ReaperState,
-    quiet: u8,
+    reaper_state: ReaperState,
+    quiet_intervals: u8,
     /// `true` if pages were freed since the reaper last read the count.
     changed: bool,
     /// `true` if pages were freed since the last interval that looked for free pages.
-    unreaped: bool,
+    has_unreaped_pages: bool,
     /// `true` if the reaper's thread was unparked.
     token: bool,
     freers: [Free; FREERS],
-    starting: bool,
-    refused: bool,
+    is_starting: bool,
+    is_refused: bool,
     /// `true` while the subsystem has users.
-    used: bool,
+    has_users: bool,
     child: bool,
 }
 
@@ -101,53 +101,55 @@ impl Reaper {
         self.0 == Some(bug)
     }
     fn reaper(self, s: State, push: &mut impl FnMut(State)) {
-        let mut next = s;
-        next.at = match s.at {
+        let mut new_state = s;
+        new_state.reaper_state = match s.reaper_state {
             ReaperState::None | ReaperState::Ended => return,
-            ReaperState::Ask if s.used => ReaperState::Interval,
+            ReaperState::Ask if s.has_users => ReaperState::Interval,
             ReaperState::Ask => ReaperState::Ended,
             ReaperState::Interval => {
-                next.unreaped = false;
+                new_state.has_unreaped_pages = false;
                 ReaperState::Count
             }
             ReaperState::Count => {
-                next.quiet = if s.changed { 0 } else { s.quiet + 1 };
-                next.changed = false;
-                if next.quiet < QUIET { ReaperState::Nap } else { ReaperState::SayAsleep }
+                new_state.quiet_intervals = if s.changed { 0 } else { s.quiet_intervals + 1 };
+                new_state.changed = false;
+                if new_state.quiet_intervals < QUIET { ReaperState::Nap } else { ReaperState::SayAsleep }
             }
             // The thread was unparked, or the interval has passed.
             ReaperState::Nap => {
-                next.token = false;
+                new_state.token = false;
                 ReaperState::Ask
             }
             ReaperState::SayAsleep => {
-                next.quiet = 0;
-                next.word = Word::Asleep;
+                new_state.quiet_intervals = 0;
+                new_state.word = Word::Asleep;
                 if self.has_bug(Bug::LooksOnce) { ReaperState::Check } else { ReaperState::LookAgain }
             }
             ReaperState::LookAgain if s.changed => ReaperState::SayRunning,
             ReaperState::LookAgain => ReaperState::Check,
             ReaperState::SayRunning => {
-                next.word = Word::Running;
+                new_state.word = Word::Running;
                 ReaperState::Check
             }
-            ReaperState::Check if s.word == Word::Asleep && (s.used || self.has_bug(Bug::KeepsSubsystem)) => {
+            ReaperState::Check
+                if s.word == Word::Asleep && (s.has_users || self.has_bug(Bug::KeepsSubsystem)) =>
+            {
                 ReaperState::Sleep
             }
             ReaperState::Check => ReaperState::Ask,
             ReaperState::Sleep => {
-                next.token = false;
+                new_state.token = false;
                 ReaperState::Check
             }
         };
-        push(next);
+        push(new_state);
     }
     fn free(self, s: State, i: usize) -> Option<State> {
-        let mut next = s;
-        let early = self.has_bug(Bug::WakesBeforeItCounts);
-        next.freers[i] = match s.freers[i] {
-            Free::Idle if s.used => {
-                if early {
+        let mut new_state = s;
+        let counts_late = self.has_bug(Bug::WakesBeforeItCounts);
+        new_state.freers[i] = match s.freers[i] {
+            Free::Idle if s.has_users => {
+                if counts_late {
                     Free::Look
                 } else {
                     Free::Count
@@ -155,26 +157,26 @@ impl Reaper {
             }
             Free::Idle | Free::Gone => return None,
             Free::Count => {
-                (next.changed, next.unreaped) = (true, true);
-                if early { Free::Idle } else { Free::Look }
+                (new_state.changed, new_state.has_unreaped_pages) = (true, true);
+                if counts_late { Free::Idle } else { Free::Look }
             }
             Free::Look if s.word == Word::Asleep => Free::Swap,
-            Free::Look if early => Free::Count,
+            Free::Look if counts_late => Free::Count,
             Free::Look => Free::Idle,
             Free::Swap if s.word == Word::Asleep => {
                 if !self.has_bug(Bug::StaysAsleep) {
-                    next.word = Word::Running;
+                    new_state.word = Word::Running;
                 }
                 Free::Unpark
             }
-            Free::Swap if early => Free::Count,
+            Free::Swap if counts_late => Free::Count,
             Free::Swap => Free::Idle,
             Free::Unpark => {
-                next.token = true;
-                if early { Free::Count } else { Free::Idle }
+                new_state.token = true;
+                if counts_late { Free::Count } else { Free::Idle }
             }
         };
-        Some(next)
+        Some(new_state)
     }
 }
 
@@ -183,47 +185,52 @@ impl Fair for Reaper {
     fn starts(&self) -> Vec<State> {
         vec![State {
             word: Word::Wanted,
-            at: ReaperState::None,
-            quiet: 0,
+            reaper_state: ReaperState::None,
+            quiet_intervals: 0,
             changed: false,
-            unreaped: false,
+            has_unreaped_pages: false,
             token: false,
             freers: [Free::Idle; FREERS],
-            starting: false,
-            refused: false,
-            used: true,
+            is_starting: false,
+            is_refused: false,
+            has_users: true,
             child: false,
         }]
     }
-    fn moves(&self, s: &State, into: &mut Vec<ThreadMove<State>>) {
+    fn moves(&self, s: &State, moves: &mut Vec<ThreadMove<State>>) {
         let s = *s;
-        let mut add = |thread, begins, to| into.push(ThreadMove { thread, begins, interrupts: 0, to });
-        self.reaper(s, &mut |to| add(REAPER, false, to));
+        let mut add =
+            |thread, begins, target| moves.push(ThreadMove { thread, begins, interrupts: 0, target });
+        self.reaper(s, &mut |target| add(REAPER, false, target));
         for i in 0..FREERS {
             let begins = s.freers[i] == Free::Idle;
-            self.free(s, i).into_iter().for_each(|to| add(2 + i, begins, to));
+            self.free(s, i).into_iter().for_each(|target| add(2 + i, begins, target));
         }
         // The subsystem grows as long as it is used, so it starts a wanted reaper. The system may refuse the start
         // once.
-        if s.starting {
-            add(GROWER, false, State { starting: false, at: ReaperState::Ask, quiet: 0, ..s });
-            if !s.refused {
+        if s.is_starting {
+            add(
+                GROWER,
+                false,
+                State { is_starting: false, reaper_state: ReaperState::Ask, quiet_intervals: 0, ..s },
+            );
+            if !s.is_refused {
                 let word = if self.has_bug(Bug::RefusedForGood) { s.word } else { Word::Wanted };
-                add(GROWER, false, State { starting: false, refused: true, word, ..s });
+                add(GROWER, false, State { is_starting: false, is_refused: true, word, ..s });
             }
-        } else if s.used && s.word == Word::Wanted {
-            add(GROWER, false, State { starting: true, word: Word::Running, ..s });
+        } else if s.has_users && s.word == Word::Wanted {
+            add(GROWER, false, State { is_starting: true, word: Word::Running, ..s });
         }
         let idle = s.freers.iter().all(|free| matches!(free, Free::Idle | Free::Gone));
-        if s.used && !s.starting && idle {
+        if s.has_users && !s.is_starting && idle {
             // The drop of the last user unparks the reaper.
-            add(GROWER, true, State { used: false, token: true, ..s });
+            add(GROWER, true, State { has_users: false, token: true, ..s });
         }
-        if s.used && !s.starting && !s.child {
+        if s.has_users && !s.is_starting && !s.child {
             let word = if self.has_bug(Bug::ChildBelieves) { s.word } else { Word::Wanted };
             let (at, freers) = (ReaperState::None, [Free::Idle, Free::Gone]);
             // Counts of other threads are not lost, because they changed under a lock.
-            add(GROWER, true, State { word, at, freers, token: false, child: true, ..s });
+            add(GROWER, true, State { word, reaper_state: at, freers, token: false, child: true, ..s });
         }
     }
     fn threads(&self) -> usize {
@@ -232,9 +239,9 @@ impl Fair for Reaper {
     fn busy(&self, s: &State, thread: usize) -> bool {
         match thread {
             // Pages were freed, so an interval has to follow.
-            REAPER => s.unreaped && s.used,
-            GROWER => s.starting,
-            END => !s.used && !matches!(s.at, ReaperState::None | ReaperState::Ended),
+            REAPER => s.has_unreaped_pages && s.has_users,
+            GROWER => s.is_starting,
+            END => !s.has_users && !matches!(s.reaper_state, ReaperState::None | ReaperState::Ended),
             free => !matches!(s.freers[free - 2], Free::Idle | Free::Gone),
         }
     }

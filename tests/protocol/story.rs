@@ -16,38 +16,41 @@ fn set(rounds_in: u16) -> String {
 /// Returns the parts of a state that are worth showing.
 fn parts(protocol: &Protocol, s: &State) -> StateParts {
     let mut parts = StateParts::new();
-    let mut put = |name: String, value: String| _ = parts.insert(name, value);
+    let mut insert = |name: String, value: String| _ = parts.insert(name, value);
     for cpu in 0..usize::from(protocol.cpus) {
         let region = &s.regions[cpu];
         let stack = rounds(&region.places[..usize::from(region.len)]);
-        let taken = rounds(&region.places[..usize::from(region.taken)]);
-        put(
+        let taken_rounds = rounds(&region.places[..usize::from(region.taken_count)]);
+        insert(
             format!("CPU {cpu} stack"),
-            if region.taken > 0 { format!("{stack}, taken: {taken}") } else { stack },
+            if region.taken_count > 0 { format!("{stack}, taken: {taken_rounds}") } else { stack },
         );
-        put(format!("CPU {cpu} places"), format!("{} of {}", region.cap, region.limit));
+        insert(format!("CPU {cpu} places"), format!("{} of {}", region.cap, region.limit));
         if protocol.mechanism == Mechanism::Rseq {
-            put(
+            insert(
                 format!("CPU {cpu} region"),
-                if s.away >> cpu & 1 == 1 { "away" } else { "there" }.to_owned(),
+                if s.detached >> cpu & 1 == 1 { "away" } else { "there" }.to_owned(),
             );
         }
     }
-    let magazine = |full: &[u8; 2]| rounds(&full[..usize::from(protocol.capacity)]);
+    let magazine = |magazine_rounds: &[u8; 2]| rounds(&magazine_rounds[..usize::from(protocol.capacity)]);
     let depot = s.depot.magazines().items().iter().map(magazine).collect::<Vec<_>>().join(" ");
-    put("depot".to_owned(), if depot.is_empty() { "nothing".to_owned() } else { depot });
-    put("supplier".to_owned(), set(s.supplier));
+    insert("depot".to_owned(), if depot.is_empty() { "nothing".to_owned() } else { depot });
+    insert("supplier".to_owned(), set(s.supplier));
     let number = &s.number;
-    put("class".to_owned(), if number.limit > 0 { "open" } else { "closed" }.to_owned());
-    put("drains at work".to_owned(), number.drains.to_string());
+    insert("class".to_owned(), if number.limit > 0 { "open" } else { "closed" }.to_owned());
+    insert("drains at work".to_owned(), number.drains.to_string());
     for (name, lock) in [("lock of drains", s.drains), ("lock of the depot", s.depot_lock)] {
-        put(name.to_owned(), lock.checked_sub(1).map_or("free".to_owned(), |who| format!("thread {who}'s")));
+        insert(
+            name.to_owned(),
+            lock.checked_sub(1).map_or("free".to_owned(), |holder| format!("thread {holder}'s")),
+        );
     }
     for (thread, t) in s.threads.iter().enumerate().filter(|(thread, _)| *thread < protocol.roles.len()) {
-        let mut has = t.held[..usize::from(t.holds)].to_vec();
-        has.extend(&t.hand[..usize::from(t.hands)]);
-        has.extend((t.own_round > 0).then_some(t.own_round));
-        put(format!("thread {thread} has"), rounds(&has));
+        let mut held_rounds = t.held_rounds[..usize::from(t.held_count)].to_vec();
+        held_rounds.extend(&t.carried[..usize::from(t.carried_count)]);
+        held_rounds.extend((t.own_round > 0).then_some(t.own_round));
+        insert(format!("thread {thread} has"), rounds(&held_rounds));
     }
     parts
 }
@@ -63,7 +66,7 @@ fn section(stage: Stage) -> &'static str {
 }
 
 /// Describes the action.
-fn did(protocol: &Protocol, before: &State, action: Action) -> String {
+fn describe(protocol: &Protocol, before: &State, action: Action) -> String {
     let t = &before.threads[usize::from(action.thread)];
     let cpu = match action.act {
         Act::On(cpu) => cpu,
@@ -77,7 +80,7 @@ fn did(protocol: &Protocol, before: &State, action: Action) -> String {
             Op::Drain => "begins a drain",
             Op::Reap => "begins a reap",
             Op::Close => "closes the class",
-            Op::Retire => "gives the number back",
+            Op::Retire => "returns the number",
             Op::Fork => "begins a fork",
             Op::Resize => "changes the limit",
         }
@@ -85,7 +88,7 @@ fn did(protocol: &Protocol, before: &State, action: Action) -> String {
         (Act::Abort, pc) => {
             format!("is interrupted in {}, which restarts", inside(pc).map_or("it", section))
         }
-        (Act::Child, _) => "goes on as the child".to_owned(),
+        (Act::Child, _) => "continues as the child".to_owned(),
         (_, Pc::Enter(stage)) if claims && before.regions[usize::from(cpu)].claim_of() > 0 => {
             format!("finds the region of CPU {cpu} claimed, for {}", section(stage))
         }
@@ -114,7 +117,7 @@ fn did(protocol: &Protocol, before: &State, action: Action) -> String {
             | Pc::LockForSurplus
             | Pc::LockDepotToFork,
         ) => "locks the depot".to_owned(),
-        (_, Pc::Take) => "takes a magazine from the depot, if there is one".to_owned(),
+        (_, Pc::Take) => "takes a magazine from the depot, if the depot has one".to_owned(),
         (_, Pc::Put) => "puts a magazine into the depot, if there is room".to_owned(),
         (_, Pc::LockDrains | Pc::LockToReopen | Pc::LockToLimit) => "locks the drains".to_owned(),
         (_, Pc::Close) => "closes the class temporarily".to_owned(),
@@ -126,7 +129,7 @@ fn did(protocol: &Protocol, before: &State, action: Action) -> String {
         (_, Pc::PutBack) => format!("restores the region of CPU {cpu}"),
         (_, Pc::Claim) => "unlocks the drains".to_owned(),
         (_, Pc::LockToClaim) => "collects the rounds of its sweep, if they still exist".to_owned(),
-        (_, Pc::GiveStack) => format!("finds its own rounds of CPU {cpu}"),
+        (_, Pc::GiveStack) => format!("finds its rounds of CPU {cpu}"),
         (_, Pc::ForgetTaken) => format!("begins to flush the rounds that it took from CPU {cpu}"),
         (_, Pc::GiveRound) => format!("flushes a round of CPU {cpu} to the supplier"),
         (_, Pc::Reopen) => "ends its drain of the class".to_owned(),
@@ -142,26 +145,26 @@ fn did(protocol: &Protocol, before: &State, action: Action) -> String {
 
 /// Builds a trace from a path; the states of the path are canonical. CPUs and rounds change their names between
 /// canonical states; the trace keeps one name for each.
-pub(crate) fn tell(protocol: &Protocol, title: &str, way: &[State], end: &str) -> Story {
+pub(crate) fn trace_of(protocol: &Protocol, title: &str, path: &[State], end: &str) -> Story {
     let mut state = protocol.start();
-    let mut known = StateParts::new();
+    let mut known_parts = StateParts::new();
     let mut steps = vec![];
-    for next in &way[1..] {
+    for next_state in &path[1..] {
         let mut actions = vec![];
         protocol.actions(&state, &mut actions);
-        let mut ways = actions.iter().map(|action| (*action, protocol.next(&state, *action)));
-        let (action, after) = ways
-            .find(|(_, after)| protocol.is_like(after, next))
+        let mut successors = actions.iter().map(|action| (*action, protocol.next(&state, *action)));
+        let (action, after) = successors
+            .find(|(_, after)| protocol.is_like(after, next_state))
             .expect("the path must be one of the protocol");
-        let now = parts(protocol, &after);
+        let new_parts = parts(protocol, &after);
         if steps.is_empty() {
-            known = parts(protocol, &state);
+            known_parts = parts(protocol, &state);
         }
-        let changed = now.iter().filter(|(part, value)| known.get(*part) != Some(value));
+        let changed = new_parts.iter().filter(|(part, value)| known_parts.get(*part) != Some(value));
         let change = |(part, after): (&String, &String)| Change {
             thing: 1,
             part: part.clone(),
-            before: known.get(part).cloned(),
+            before: known_parts.get(part).cloned(),
             after: after.clone(),
         };
         let thread = usize::from(action.thread);
@@ -176,11 +179,11 @@ pub(crate) fn tell(protocol: &Protocol, title: &str, way: &[State], end: &str) -
         steps.push(Step {
             thread: action.thread.to_string(),
             role: Some(role.to_owned()),
-            did: did(protocol, &state, action),
+            did: describe(protocol, &state, action),
             changes: changed.map(change).collect(),
             at: None,
         });
-        known = now;
+        known_parts = new_parts;
         state = protocol.without_garbage(&after);
     }
     Story {

@@ -33,23 +33,23 @@ fn command(args: &[&str], variables: &[(&str, &str)]) -> Command {
     command
 }
 
-fn with(args: &[&str], variables: &[(&str, &str)]) -> Output {
+fn run_with(args: &[&str], variables: &[(&str, &str)]) -> Output {
     command(args, variables).output().expect("the program must start")
 }
 
 /// Returns the output of a command that succeeds.
 #[track_caller]
-fn well(args: &[&str], variables: &[(&str, &str)]) -> String {
-    let (code, out, err) = exit_and_output(&with(args, variables));
+fn output_of(args: &[&str], variables: &[(&str, &str)]) -> String {
+    let (code, stdout, err) = exit_and_output(&run_with(args, variables));
     // On a slow machine a run reports its progress.
     let is_told = |line: &&str| line.contains(" items run in ") || line.starts_with("uslab: wrote --");
     let err: String = err.lines().filter(|line| !is_told(line)).collect();
-    assert_eq!((code, err.as_str()), (Some(0), ""), "{args:?}: {out}");
-    out
+    assert_eq!((code, err.as_str()), (Some(0), ""), "{args:?}: {stdout}");
+    stdout
 }
 
 fn json(args: &[&str]) -> Value {
-    serde_json::from_str(&well(&[args, &["--json"]].concat(), &[])).expect("JSON")
+    serde_json::from_str(&output_of(&[args, &["--json"]].concat(), &[])).expect("JSON")
 }
 
 /// A folder with a sweep file.
@@ -71,9 +71,9 @@ impl Sweep {
     /// Returns the path that the result of an item has in the folder `results`; to find it, the function runs this item
     /// alone into another folder.
     fn item(&self, results: &str, number: u64) -> PathBuf {
-        let alone = format!("only-{number}");
-        self.run(&alone, &["--item", &number.to_string()], &[]);
-        let [(name, _)] = &self.files(&alone)[..] else { panic!("the sweep must have one result") };
+        let single_folder = format!("only-{number}");
+        self.run(&single_folder, &["--item", &number.to_string()], &[]);
+        let [(name, _)] = &self.files(&single_folder)[..] else { panic!("the sweep must have one result") };
         Path::new(&self.path(results)).join("items").join(name)
     }
     /// Returns all files in a folder of results, by name, with their contents.
@@ -91,9 +91,9 @@ impl Sweep {
         files.sort();
         files
     }
-    fn run(&self, results: &str, more: &[&str], variables: &[(&str, &str)]) -> String {
+    fn run(&self, results: &str, options: &[&str], variables: &[(&str, &str)]) -> String {
         let results = self.path(results);
-        well(&[&["sweep", "run", &self.file, "--results", &results], more].concat(), variables)
+        output_of(&[&["sweep", "run", &self.file, "--results", &results], options].concat(), variables)
     }
     /// Returns the merged results: CSV and page.
     fn merged(&self, results: &str) -> [Vec<u8>; 2] {
@@ -101,7 +101,7 @@ impl Sweep {
         let [csv, html] = &paths;
         let results = self.path(results);
         let args = ["sweep", "merge", &self.file, "--results", &results];
-        well(&[&args[..], &["--csv", csv, "--html", html]].concat(), &[]);
+        output_of(&[&args[..], &["--csv", csv, "--html", html]].concat(), &[]);
         paths.map(|path| std::fs::read(path).expect("written"))
     }
 }
@@ -114,7 +114,7 @@ fn example() -> String {
 fn example_sweep_reports_200_items() {
     let report = json(&["sweep", &example()]);
     assert_eq!((&report["items"], &report["settings"]), (&200.into(), &10.into()), "{report}");
-    let text = well(&["sweep", &example()], &[]);
+    let text = output_of(&["sweep", &example()], &[]);
     assert!(
         text.contains("200 items")
             && text.contains("uslab-model: 6, capacity = 8, 64, depot_limit = 10, 40, 160"),
@@ -141,15 +141,15 @@ fn book_contains_the_current_output_of_sweep_merge() {
     );
     let sweep = Sweep::new(block("toml"));
     sweep.run("r", &[], &[]);
-    let said = well(&["sweep", "merge", &sweep.file, "--results", &sweep.path("r")], &[]);
-    assert!(said == block("text"), "expected on the page:\n{said}");
+    let run_output = output_of(&["sweep", "merge", &sweep.file, "--results", &sweep.path("r")], &[]);
+    assert!(run_output == block("text"), "expected on the page:\n{run_output}");
 }
 
 #[test]
 fn merged_sweep_shards_equal_the_unsharded_sweep() {
     let sweep = Sweep::new(SMALL);
-    let whole = sweep.run("whole", &[], &[]);
-    assert!(whole.starts_with("24 items: 24 run in "), "{whole}");
+    let whole_run = sweep.run("whole", &[], &[]);
+    assert!(whole_run.starts_with("24 items: 24 run in "), "{whole_run}");
     let expected = sweep.merged("whole");
     // The Slurm array begins at 3 and has steps of 2.
     for task in ["3", "5", "7", "9", "11"] {
@@ -160,8 +160,8 @@ fn merged_sweep_shards_equal_the_unsharded_sweep() {
             ("SLURM_ARRAY_TASK_MAX", "11"),
             ("SLURM_ARRAY_TASK_STEP", "2"),
         ];
-        let said = sweep.run("slurm", &["--threads", "1"], &array);
-        assert!(said.starts_with("share ") && said.contains("/5: "), "{said}");
+        let run_output = sweep.run("slurm", &["--threads", "1"], &array);
+        assert!(run_output.starts_with("share ") && run_output.contains("/5: "), "{run_output}");
     }
     assert!(sweep.merged("slurm") == expected);
     for index in ["0", "1", "2"] {
@@ -186,30 +186,31 @@ fn damaged_sweep_results_are_run_again() {
     sweep.run("r", &[], &[]);
     let expected = sweep.merged("r");
     std::fs::remove_file(sweep.item("r", 3)).unwrap();
-    let cut = sweep.item("r", 17);
-    let text = std::fs::read(&cut).unwrap();
-    std::fs::write(&cut, &text[..text.len() / 2]).unwrap();
+    let item_file = sweep.item("r", 17);
+    let text = std::fs::read(&item_file).unwrap();
+    std::fs::write(&item_file, &text[..text.len() / 2]).unwrap();
     let results = sweep.path("r");
     let csv = sweep.path("none.csv");
     for args in [&["sweep", "status"][..], &["sweep", "merge", "--csv", &csv]] {
         let (code, _, err) =
-            exit_and_output(&with(&[args, &[&sweep.file, "--results", &results]].concat(), &[]));
+            exit_and_output(&run_with(&[args, &[&sweep.file, "--results", &results]].concat(), &[]));
         assert_eq!(code, Some(1), "{err}");
         let run = format!("`{} sweep run '{}' --results {results}`", program(), sweep.file);
-        assert!(err.contains(&format!("item 17 damaged: {}: ", cut.display())), "{err}");
+        assert!(err.contains(&format!("item 17 damaged: {}: ", item_file.display())), "{err}");
         assert!(err.ends_with(&format!("2 items have no result; {run} runs the missing items\n")), "{err}");
         assert_eq!(err.lines().count(), 2, "{err}");
     }
     assert!(!Path::new(&csv).exists(), "a partial sweep must write no report");
-    let (code, out, _) = exit_and_output(&with(
+    let (code, stdout, _) = exit_and_output(&run_with(
         &["sweep", "merge", &sweep.file, "--results", &results, "--partial", "--csv", "-"],
         &[],
     ));
-    assert_eq!((code, out.lines().count()), (Some(0), 1 + 22));
-    let (code, out, err) = exit_and_output(&with(&["sweep", "run", &sweep.file, "--results", &results], &[]));
+    assert_eq!((code, stdout.lines().count()), (Some(0), 1 + 22));
+    let (code, stdout, err) =
+        exit_and_output(&run_with(&["sweep", "run", &sweep.file, "--results", &results], &[]));
     assert_eq!(code, Some(0), "{err}");
-    assert!(out.contains(": 2 run in ") && out.contains("22 kept"), "{out}");
-    assert!(err.contains(cut.to_str().unwrap()) && err.contains("the item ran again"), "{err}");
+    assert!(stdout.contains(": 2 run in ") && stdout.contains("22 kept"), "{stdout}");
+    assert!(err.contains(item_file.to_str().unwrap()) && err.contains("the item ran again"), "{err}");
     assert!(sweep.merged("r") == expected);
 }
 
@@ -241,7 +242,7 @@ fn sweep_result_equals_the_scale_result() {
             "300",
         ]);
         let point = &report["curves"][0]["points"][0];
-        for (name, at) in [
+        for (name, field) in [
             ("ns", &point["ns"]),
             ("operations_per_us", &point["operations_per_us"]),
             ("operations", &point["operations"]),
@@ -249,7 +250,7 @@ fn sweep_result_equals_the_scale_result() {
             ("of_cpu", &point["paths"]["cpu"]),
             ("slabs", &point["slabs"]),
         ] {
-            assert_eq!(value(name).parse::<f64>().unwrap(), at.as_f64().unwrap(), "{name} of {row:?}");
+            assert_eq!(value(name).parse::<f64>().unwrap(), field.as_f64().unwrap(), "{name} of {row:?}");
         }
         let knob = value("knob_capacity");
         assert_eq!(knob.is_empty(), value("design") == "bonwick94", "{row:?}");
@@ -270,7 +271,7 @@ fn sweep_report_shows_the_best_setting() {
     );
     assert!(!html.contains("<script") && !html.contains("<link") && !html.contains("src="));
     let results = sweep.path("r");
-    for (metric, more) in [("operations_per_us", true), ("slabs", false)] {
+    for (metric, is_more_better) in [("operations_per_us", true), ("slabs", false)] {
         let report = json(&["sweep", "merge", &sweep.file, "--results", &results, "--by", metric]);
         let best = report["best"].as_array().unwrap();
         assert_eq!(best.len(), 4, "two workloads on two numbers of CPUs");
@@ -280,21 +281,25 @@ fn sweep_report_shows_the_best_setting() {
             rows.deserialize().collect::<Result<_, _>>().unwrap();
         for best in best {
             let mean_of = |setting: &str| {
-                let of = |row: &&std::collections::HashMap<String, String>| {
+                let matches_best = |row: &&std::collections::HashMap<String, String>| {
                     row["work"] == best["work"]
                         && row["cpus"].parse().ok() == best["cpus"].as_u64()
                         && row["setting"] == setting
                 };
                 let values: Vec<f64> =
-                    rows.iter().filter(of).map(|row| row[metric].parse().unwrap()).collect();
+                    rows.iter().filter(matches_best).map(|row| row[metric].parse().unwrap()).collect();
                 values.iter().sum::<f64>() / values.len() as f64
             };
             let mean = best["mean"].as_f64().unwrap();
             assert!((mean - mean_of(best["setting"].as_str().unwrap())).abs() <= mean * 1e-9, "{best}");
-            for other in ["bonwick94", "uslab-model:capacity=8", "uslab-model:capacity=64"] {
-                let other = mean_of(other);
+            for other_setting in ["bonwick94", "uslab-model:capacity=8", "uslab-model:capacity=64"] {
+                let other_setting = mean_of(other_setting);
                 assert!(
-                    if more { mean >= other * (1.0 - 1e-9) } else { mean <= other * (1.0 + 1e-9) },
+                    if is_more_better {
+                        mean >= other_setting * (1.0 - 1e-9)
+                    } else {
+                        mean <= other_setting * (1.0 + 1e-9)
+                    },
                     "{best}"
                 );
             }
@@ -327,9 +332,9 @@ fn sweep_identity_changes_when_a_trace_changes() {
     assert_eq!(record["result"]["done"]["ns"], point["ns"]);
     assert_eq!((&record["result"]["done"]["cpus"], &record["of"]["cpus"]), (&point["cpus"], &Value::Null));
     // The same files in another folder are the same sweep.
-    let elsewhere = Sweep::new("trace = [\"t.txt.zst\"]\ndesign = [\"slub\", \"bonwick94\"]\n");
+    let other_sweep = Sweep::new("trace = [\"t.txt.zst\"]\ndesign = [\"slub\", \"bonwick94\"]\n");
     let inputs = sweep.folder.path().to_str().unwrap();
-    assert_eq!(json(&["sweep", &elsewhere.file, "--inputs", inputs])["sweep"], before["sweep"]);
+    assert_eq!(json(&["sweep", &other_sweep.file, "--inputs", inputs])["sweep"], before["sweep"]);
     // A table that a replay reads is part of the trace; another file next to it is not.
     let table = |name: &str| {
         std::fs::copy(workspace().join("sim/data/files-6.1.end.slabinfo"), sweep.path(name)).unwrap()
@@ -349,7 +354,7 @@ fn sweep_identity_changes_when_a_trace_changes() {
         &["--hash", hash, after["sweep"].as_str().unwrap()],
     );
     let status =
-        json_of(&with(&["sweep", "status", &sweep.file, "--results", &sweep.path("r"), "--json"], &[]));
+        json_of(&run_with(&["sweep", "status", &sweep.file, "--results", &sweep.path("r"), "--json"], &[]));
     assert_eq!((&status["done"], &status["missing"]), (&0.into(), &2.into()));
 }
 
@@ -482,19 +487,19 @@ fn error_about_an_invalid_sweep_names_the_setting() {
         ] {
             let args = [verb, &[&sweep.file]].concat();
             refused(&args, &[&["a sweep.toml"], parts].concat());
-            assert_eq!(exit_and_output(&with(&args, &[])).2.lines().count(), 1, "{text}");
+            assert_eq!(exit_and_output(&run_with(&args, &[])).2.lines().count(), 1, "{text}");
         }
         assert_eq!(sweep.folder.path().read_dir().unwrap().count(), 1, "no result must be written: {text}");
     }
     let sweep = Sweep::new(SMALL);
-    for (more, parts) in [
+    for (options, parts) in [
         (&["--shard", "5/5"][..], &["--shard", "from 0 to 4"][..]),
         (&["--shard", "5"], &["--shard", "I/N"]),
         (&["--item", "24"], &["--item 24", "expected 0 to 23"]),
         (&["--shards", "5"], &["--shards 5", "expected --shard I/5"]),
         (&["--hash", "00"], &["--hash 00", "is sweep "]),
     ] {
-        refused(&[&["sweep", "run", &sweep.file], more].concat(), parts);
+        refused(&[&["sweep", "run", &sweep.file], options].concat(), parts);
     }
     refused(&["sweep", "run", "/nowhere.toml"], &["/nowhere.toml", "No such file"]);
     refused(&["sweep", "merge", &sweep.file, "--by", "speed"], &["--by", "operations_per_us"]);
@@ -503,9 +508,9 @@ fn error_about_an_invalid_sweep_names_the_setting() {
     for time in ["banana", "01:00", "0"] {
         refused(&["sweep", "slurm", &sweep.file, "--time", time], &["--time", time, "as 01:00:00"]);
     }
-    let one = Sweep::new("workload = [\"pairs\"]\ncpus = 1\ndesign = [\"slub\"]\n");
-    refused(&["tune", &one.file], &["one setting only"]);
-    let (code, _, err) = exit_and_output(&with(
+    let single_sweep = Sweep::new("workload = [\"pairs\"]\ncpus = 1\ndesign = [\"slub\"]\n");
+    refused(&["tune", &single_sweep.file], &["one setting only"]);
+    let (code, _, err) = exit_and_output(&run_with(
         &["sweep", "run", &sweep.file],
         &[("JOB_COMPLETION_INDEX", "7"), ("JOB_COMPLETIONS", "7")],
     ));
@@ -515,11 +520,11 @@ fn error_about_an_invalid_sweep_names_the_setting() {
 
 #[test]
 fn sweep_refuses_a_result_of_another_item() {
-    let (sweep, other) = (Sweep::new(SMALL), Sweep::new(&SMALL.replace("ops = 300", "ops = 301")));
+    let (sweep, other_sweep) = (Sweep::new(SMALL), Sweep::new(&SMALL.replace("ops = 300", "ops = 301")));
     sweep.run("r", &[], &[]);
-    other.run("r", &["--item", "5"], &[]);
+    other_sweep.run("r", &["--item", "5"], &[]);
     let file = sweep.item("r", 5);
-    std::fs::copy(other.item("r", 5), &file).unwrap();
+    std::fs::copy(other_sweep.item("r", 5), &file).unwrap();
     let results = sweep.path("r");
     for verb in ["run", "status", "merge"] {
         refused(
@@ -527,28 +532,28 @@ fn sweep_refuses_a_result_of_another_item() {
             &[file.to_str().unwrap(), ": a result of ", "ops 301", "expected one of ", "ops 300"],
         );
     }
-    assert_eq!(std::fs::read(other.item("r", 5)).unwrap(), std::fs::read(file).unwrap());
+    assert_eq!(std::fs::read(other_sweep.item("r", 5)).unwrap(), std::fs::read(file).unwrap());
 }
 
 /// Regression test: with more seeds, or another order of designs, all items were run again without a message about it.
 #[test]
 fn changed_sweep_keeps_the_results_of_unchanged_items() {
     let sweep = Sweep::new(SMALL);
-    let ran = sweep.run("r", &[], &[]);
-    assert!(ran.starts_with("24 items: 24 run in "), "{ran}");
+    let run_text = sweep.run("r", &[], &[]);
+    assert!(run_text.starts_with("24 items: 24 run in "), "{run_text}");
     let change = |text: &str| std::fs::write(&sweep.file, text).unwrap();
-    let more = SMALL
+    let extended_sweep = SMALL
         .replace("to = 2", "to = 3")
         .replace("\"bonwick94\", \"uslab-model\"", "\"uslab-model\", \"bonwick94\"");
-    change(&more);
-    let ran = sweep.run("r", &[], &[]);
-    assert!(ran.starts_with("36 items: 12 run in ") && ran.contains("24 kept"), "{ran}");
+    change(&extended_sweep);
+    let run_text = sweep.run("r", &[], &[]);
+    assert!(run_text.starts_with("36 items: 12 run in ") && run_text.contains("24 kept"), "{run_text}");
     sweep.run("anew", &[], &[]);
     assert!(sweep.merged("r") == sweep.merged("anew"));
     // Results that no item needs any more are kept, and change nothing.
     change(&SMALL.replace("[8, 64]", "[64]"));
-    let ran = sweep.run("r", &[], &[]);
-    assert!(ran.starts_with("16 items: 0 run in ") && ran.contains("16 kept"), "{ran}");
+    let run_text = sweep.run("r", &[], &[]);
+    assert!(run_text.starts_with("16 items: 0 run in ") && run_text.contains("16 kept"), "{run_text}");
     assert_eq!(sweep.merged("r")[0].split(|byte| *byte == b'\n').count(), 1 + 16 + 1);
     // Another profile changes the prices, so no item has a result.
     change(&(SMALL.to_owned()).replace("ops = 300", "ops = 300\nprofile = \"milan2s\""));
@@ -560,7 +565,7 @@ fn sweep_progress_without_a_terminal_is_line_based() {
     let sweep = Sweep::new(SMALL);
     let results = sweep.path("r");
     let run = ["sweep", "run", &sweep.file, "--results", &results, "--progress", "0", "--threads", "1"];
-    let (code, _, err) = exit_and_output(&with(&run, &[]));
+    let (code, _, err) = exit_and_output(&run_with(&run, &[]));
     let lines: Vec<_> = err.lines().collect();
     assert_eq!((code, lines.len()), (Some(0), 24), "{err}");
     assert!(lines[11].starts_with("uslab: 12 of 24 items run in ") && lines[11].ends_with(" left"), "{err}");
@@ -579,7 +584,7 @@ fn sweep_sample_contains_each_setting_once() {
     // If at least as many points as combinations are requested, all combinations run.
     let all = Sweep::new(&text.replace("points = 8", "points = 100"));
     assert_eq!(json(&["sweep", &all.file])["settings"], 1 + 12);
-    let text = well(&["sweep", &all.file], &[]);
+    let text = output_of(&["sweep", &all.file], &[]);
     assert!(text.contains("(all combinations, fewer than 100 points)"), "{text}");
     let report = json(&["sweep", "merge", &sweep.file, "--results", &sweep.path("r")]);
     assert!(report["sensitivity"][0]["method"]["fit"]["predicts"].is_f64(), "{report}");
@@ -592,9 +597,10 @@ fn failing_sweep_item_does_not_stop_the_sweep() {
         "workload = [\"pairs\", \"bursts=1048576\"]\ndesign = [\"bonwick94\"]\ncpus = 1\nops = 3000000\nsize = 8192\n",
     );
     let results = sweep.path("r");
-    let (code, out, err) = exit_and_output(&with(&["sweep", "run", &sweep.file, "--results", &results], &[]));
+    let (code, stdout, err) =
+        exit_and_output(&run_with(&["sweep", "run", &sweep.file, "--results", &results], &[]));
     if code == Some(0) {
-        panic!("the run must fail for lack of memory: {out}");
+        panic!("the run must fail for lack of memory: {stdout}");
     }
     assert_eq!(code, Some(1), "{err}");
     assert!(
@@ -602,10 +608,11 @@ fn failing_sweep_item_does_not_stop_the_sweep() {
         "{err}"
     );
     assert_eq!(err.lines().count(), 1, "{err}");
-    let (code, out, _) =
-        exit_and_output(&with(&["sweep", "status", &sweep.file, "--results", &results], &[]));
-    assert!(code == Some(1) && out.contains("1 of 2 items done, 0 missing, 1 failed"), "{out}");
-    let (code, _, err) = exit_and_output(&with(&["sweep", "merge", &sweep.file, "--results", &results], &[]));
+    let (code, stdout, _) =
+        exit_and_output(&run_with(&["sweep", "status", &sweep.file, "--results", &results], &[]));
+    assert!(code == Some(1) && stdout.contains("1 of 2 items done, 0 missing, 1 failed"), "{stdout}");
+    let (code, _, err) =
+        exit_and_output(&run_with(&["sweep", "merge", &sweep.file, "--results", &results], &[]));
     assert!(code == Some(1) && err.contains("item 1 failed: ") && err.lines().count() == 2, "{err}");
 }
 
@@ -618,15 +625,15 @@ fn unreadable_trace_fails_only_its_sweep_items() {
     std::fs::create_dir(sweep.path("traces")).unwrap();
     std::fs::write(sweep.path("traces/garb.txt"), "no event\n").unwrap();
     std::fs::copy(sample("ftrace-6.1.txt.zst"), sweep.path("traces/good.zst")).unwrap();
-    let (code, out, err) = exit_and_output(&with(&["sweep", &sweep.file], &[]));
-    assert!(code == Some(1) && out.contains("4 items"), "{out}{err}");
+    let (code, stdout, err) = exit_and_output(&run_with(&["sweep", &sweep.file], &[]));
+    assert!(code == Some(1) && stdout.contains("4 items"), "{stdout}{err}");
     let place = format!("uslab: {}:4: items 0 to 1 ", sweep.file);
     assert!(err.starts_with(&format!("{place}would fail: ")) && err.contains("garb.txt"), "{err}");
-    let (code, out, err) = exit_and_output(&with(&["sweep", "run", &sweep.file], &[]));
-    assert!(code == Some(1) && out.contains("2 run in ") && out.contains("2 failed"), "{out}{err}");
+    let (code, stdout, err) = exit_and_output(&run_with(&["sweep", "run", &sweep.file], &[]));
+    assert!(code == Some(1) && stdout.contains("2 run in ") && stdout.contains("2 failed"), "{stdout}{err}");
     assert!(err.starts_with(&format!("{place}failed: ")) && err.lines().count() == 1, "{err}");
-    let (code, out, _) = exit_and_output(&with(&["sweep", "status", &sweep.file], &[]));
-    assert!(code == Some(1) && out.contains("2 of 4 items done, 0 missing, 2 failed"), "{out}");
+    let (code, stdout, _) = exit_and_output(&run_with(&["sweep", "status", &sweep.file], &[]));
+    assert!(code == Some(1) && stdout.contains("2 of 4 items done, 0 missing, 2 failed"), "{stdout}");
     // A tuning's round resolves traces relative to the sweep's file.
     std::fs::copy(sweep.path("traces/good.zst"), sweep.path("traces/garb.txt")).unwrap();
     assert!(json(&["tune", &sweep.file])["winner"].is_object());
@@ -637,7 +644,7 @@ fn sweep_refuses_more_shards_than_items() {
     let sweep = Sweep::new(SMALL);
     let results = sweep.path("r");
     let args = ["sweep", "slurm", &sweep.file, "--shards", "100", "--results", &results];
-    let (code, script, err) = exit_and_output(&with(&args, &[]));
+    let (code, script, err) = exit_and_output(&run_with(&args, &[]));
     assert_eq!((code, err.as_str()), (Some(0), "uslab: --shards 100: expected at most 24 items\n"));
     assert!(
         script.contains("#SBATCH --array=0-23\n") && script.contains("--array=23 THIS` runs share 23 of 24"),
@@ -657,9 +664,10 @@ fn interrupted_sweep_reports_the_kept_results() {
     while !Path::new(&results).join("items").exists() {
         std::thread::yield_now();
     }
-    let sent = Command::new("bash").args(["-c", &format!("kill -INT {}", child.id())]).status().unwrap();
+    let kill_status =
+        Command::new("bash").args(["-c", &format!("kill -INT {}", child.id())]).status().unwrap();
     let (code, _, err) = exit_and_output(&child.wait_with_output().unwrap());
-    assert!(sent.success() && code == Some(130), "{err}");
+    assert!(kill_status.success() && code == Some(130), "{err}");
     assert!(err.contains(" of 24 missing items have run; the same command continues\n"), "{err}");
 }
 
@@ -672,19 +680,19 @@ fn full_disk_leaves_no_partial_sweep_result() {
     sweep.run("r", &["--shard", "0/2"], &[]);
     let results = sweep.path("r");
     let program = uslab_tests::uslab();
-    let full = Command::new("bash")
+    let full_disk = Command::new("bash")
         .args(["-c", "trap '' XFSZ; ulimit -f 0; exec \"$@\"", "bash"])
         .arg(&program)
         .args(["sweep", "run", &sweep.file, "--results", &results])
         .output()
         .unwrap();
-    let (code, out, err) = exit_and_output(&full);
-    assert_eq!((code, out.as_str()), (Some(1), ""), "{err}");
+    let (code, stdout, err) = exit_and_output(&full_disk);
+    assert_eq!((code, stdout.as_str()), (Some(1), ""), "{err}");
     assert!(
         err.starts_with("uslab: item ") && err.contains("File too large") && err.lines().count() == 1,
         "{err}"
     );
-    assert_eq!(sweep.files("r").len(), 12, "only the results of the finished share");
+    assert_eq!(sweep.files("r").len(), 12, "only the results of the finished share may exist");
     sweep.run("r", &[], &[]);
     assert!(sweep.merged("r") == expected);
 }
@@ -710,9 +718,9 @@ fn killed_sweep_resumes_from_its_results() {
     }
     child.kill().unwrap();
     child.wait().unwrap();
-    let whole = sweep.files("whole");
-    let there = results_of(sweep.files("r"));
-    assert!(there.iter().all(|file| whole.contains(file)), "each stored result must be complete");
+    let whole_run = sweep.files("whole");
+    let present = results_of(sweep.files("r"));
+    assert!(present.iter().all(|file| whole_run.contains(file)), "each stored result must be complete");
     sweep.run("r", &[], &[]);
     assert!(sweep.merged("r") == expected);
 }
@@ -736,9 +744,9 @@ fn slurm_script_runs_each_sweep_shard() {
         "--memory",
         "2G",
     ];
-    let script = well(&args, &[]);
+    let script = output_of(&args, &[]);
     for line in ["#SBATCH --array=0-4", "#SBATCH --requeue", "#SBATCH --time=01:00:00", "#SBATCH --mem=2G"] {
-        assert!(script.lines().any(|other| other == line), "{script}");
+        assert!(script.lines().any(|other_line| other_line == line), "{script}");
     }
     let file = sweep.path("job.sbatch");
     std::fs::write(&file, &script).unwrap();
@@ -746,30 +754,30 @@ fn slurm_script_runs_each_sweep_shard() {
         let mut shell = Command::new("bash");
         // Slurm runs a copy of the script from another folder.
         shell.arg(&file).current_dir("/").env("SLURM_ARRAY_TASK_ID", task.to_string());
-        let (code, out, err) = exit_and_output(&shell.output().unwrap());
-        assert_eq!((code, err.as_str()), (Some(0), ""), "{out}");
-        assert!(out.starts_with(&format!("share {task}/5: ")), "{out}");
+        let (code, stdout, err) = exit_and_output(&shell.output().unwrap());
+        assert_eq!((code, err.as_str()), (Some(0), ""), "{stdout}");
+        assert!(stdout.starts_with(&format!("share {task}/5: ")), "{stdout}");
     }
     assert!(sweep.merged("it's results") == expected);
     // The message names the folder that a node lacks.
-    let script_without = |what: &str| script.replacen(what, "/nowhere", 1);
-    for what in [program(), sweep.file.clone()] {
-        let elsewhere = sweep.path("elsewhere.sbatch");
-        std::fs::write(&elsewhere, script_without(&what)).unwrap();
-        let shell = Command::new("bash").arg(&elsewhere).env("SLURM_ARRAY_TASK_ID", "0").output().unwrap();
-        let (code, out, err) = exit_and_output(&shell);
-        assert_eq!((code, out.as_str(), err.lines().count()), (Some(2), "", 1), "{err}");
+    let script_without = |program_path: &str| script.replacen(program_path, "/nowhere", 1);
+    for program_path in [program(), sweep.file.clone()] {
+        let other_script = sweep.path("elsewhere.sbatch");
+        std::fs::write(&other_script, script_without(&program_path)).unwrap();
+        let shell = Command::new("bash").arg(&other_script).env("SLURM_ARRAY_TASK_ID", "0").output().unwrap();
+        let (code, stdout, err) = exit_and_output(&shell);
+        assert_eq!((code, stdout.as_str(), err.lines().count()), (Some(2), "", 1), "{err}");
         assert!(err.contains("/nowhere: no such ") && err.contains("a folder that all nodes share"), "{err}");
     }
-    let gone = sweep.path("gone");
-    std::fs::rename(&results, &gone).unwrap();
+    let missing_folder = sweep.path("gone");
+    std::fs::rename(&results, &missing_folder).unwrap();
     let (code, _, err) =
         exit_and_output(&Command::new("bash").arg(&file).env("SLURM_ARRAY_TASK_ID", "0").output().unwrap());
     assert!(
         code == Some(2) && err.contains("it's results: no such folder that can be written on this node"),
         "{err}"
     );
-    std::fs::rename(&gone, &results).unwrap();
+    std::fs::rename(&missing_folder, &results).unwrap();
     // If the sweep file changes after the script was written, the script refuses to run.
     std::fs::write(&sweep.file, SMALL.replace("ops = 300", "ops = 301")).unwrap();
     let (code, _, err) =
@@ -804,7 +812,7 @@ fn kubernetes_job_file_is_a_valid_job() {
         "--deadline",
         "3600",
     ];
-    let text = well(&args, &[]);
+    let text = output_of(&args, &[]);
     let value: Value = serde_json::from_str(&text).unwrap();
     let job: Job = serde_json::from_str(&text).expect("a Job");
     // Fields that these types do not know would be lost in the round trip.
@@ -833,33 +841,33 @@ fn kubernetes_job_file_is_a_valid_job() {
     assert_eq!(mounted("/inputs").unwrap().read_only, Some(true));
     assert_eq!(pod.volumes.unwrap().len(), 2);
     // The container's command runs here, with the paths of this machine and Kubernetes' variable.
-    let local = |arg: &String| match arg.strip_prefix("/sweep/").or(arg.strip_prefix("/inputs")) {
+    let local_argument = |arg: &String| match arg.strip_prefix("/sweep/").or(arg.strip_prefix("/inputs")) {
         Some("") => sweep.path(""),
         Some(name) => sweep.path(name),
         None => arg.clone(),
     };
-    let args: Vec<_> = container.args.as_ref().unwrap().iter().map(local).collect();
+    let args: Vec<_> = container.args.as_ref().unwrap().iter().map(local_argument).collect();
     let args: Vec<_> = args.iter().map(String::as_str).collect();
-    let own = &container.env.as_ref().unwrap()[0];
-    let completions = (own.name.as_str(), own.value.as_deref().unwrap());
+    let own_variable = &container.env.as_ref().unwrap()[0];
+    let completions = (own_variable.name.as_str(), own_variable.value.as_deref().unwrap());
     for index in ["7", "18"] {
-        well(&args, &[completions, ("JOB_COMPLETION_INDEX", index)]);
+        output_of(&args, &[completions, ("JOB_COMPLETION_INDEX", index)]);
     }
     assert!(!sweep.files("results").is_empty());
     // The merging Job merges if all results exist; otherwise it names the missing ones.
     let args = ["sweep", "k8s", &sweep.file, "--image", "i", "--claim", "shared", "--merge"];
-    let job: Job = serde_json::from_str(&well(&args, &[])).expect("a Job");
+    let job: Job = serde_json::from_str(&output_of(&args, &[])).expect("a Job");
     assert_eq!(job.metadata.name, Some(format!("uslab-a-sweep-{hash}-merge")));
     let spec = job.spec.unwrap();
     assert_eq!((spec.completions, spec.parallelism), (Some(1), Some(1)));
     let args = spec.template.spec.unwrap().containers[0].args.clone().unwrap();
-    let args: Vec<_> = args.iter().map(local).collect();
+    let args: Vec<_> = args.iter().map(local_argument).collect();
     let args: Vec<_> = args.iter().map(String::as_str).collect();
     assert!(
-        matches!(exit_and_output(&with(&args, &[])), (Some(1), _, err) if err.contains(" have no result; "))
+        matches!(exit_and_output(&run_with(&args, &[])), (Some(1), _, err) if err.contains(" have no result; "))
     );
     sweep.run("results", &[], &[]);
-    assert!(well(&args, &[]).contains("24 of 24 items"));
+    assert!(output_of(&args, &[]).contains("24 of 24 items"));
     for form in ["csv", "html"] {
         assert!(Path::new(&sweep.path(&format!("a sweep.{form}"))).exists(), "{form}");
     }
@@ -867,13 +875,14 @@ fn kubernetes_job_file_is_a_valid_job() {
 
 #[test]
 fn container_file_names_an_existing_build_target() {
-    let text = well(&["sweep", "container"], &[]);
+    let text = output_of(&["sweep", "container"], &[]);
     let build = text.lines().find_map(|line| line.strip_prefix("RUN cargo ")).expect("a build");
-    let known =
-        build.strip_prefix("build --locked --release ").and_then(|rest| rest.strip_suffix(" --bin uslab"));
+    let known_features = build
+        .strip_prefix("build --locked --release ")
+        .and_then(|features| features.strip_suffix(" --bin uslab"));
     let tree = uslab_tests::cargo()
         .args(["tree", "--depth", "0"])
-        .args(known.expect(build).split(' '))
+        .args(known_features.expect(build).split(' '))
         .output()
         .unwrap();
     assert!(tree.status.success(), "{build}: {}", String::from_utf8_lossy(&tree.stderr));
@@ -901,15 +910,15 @@ depot_limit = [0, 10, 200]
 #[test]
 fn tuning_finds_the_best_setting_of_the_whole_sweep() {
     let (sweep, stepped, engine) = (Sweep::new(TUNED), Sweep::new(TUNED), Sweep::new(TUNED));
-    let whole = json(&["tune", &sweep.file]);
-    let rounds = whole["rounds"].as_array().unwrap();
+    let whole_run = json(&["tune", &sweep.file]);
+    let rounds = whole_run["rounds"].as_array().unwrap();
     let sizes: Vec<_> = rounds.iter().map(|round| round["settings"].as_u64().unwrap()).collect();
     assert_eq!(sizes, [9, 3]);
     assert_eq!([&rounds[0]["seeds"], &rounds[1]["seeds"]], [2, 4]);
     assert_eq!([&rounds[0]["items"], &rounds[1]["items"]], [9 * 2 * 2 * 2, 3 * 2 * 2 * 4]);
-    let winner = whole["winner"]["score"]["setting"].as_str().unwrap().to_owned();
-    assert_eq!(whole["winner"]["beside"], 9, "dropped settings must be shown, too");
-    let nearest = whole["winner"]["nearest"].as_array().unwrap();
+    let winner = whole_run["winner"]["score"]["setting"].as_str().unwrap().to_owned();
+    assert_eq!(whole_run["winner"]["beside"], 9, "dropped settings must be shown, too");
+    let nearest = whole_run["winner"]["nearest"].as_array().unwrap();
     let runs: Vec<_> = nearest.iter().map(|lead| lead["runs"].as_u64().unwrap()).collect();
     assert!(nearest.len() == 8 && runs.iter().all(|runs| [8, 16].contains(runs)), "{nearest:?}");
     sweep.run("all", &[], &[]);
@@ -927,19 +936,19 @@ fn tuning_finds_the_best_setting_of_the_whole_sweep() {
         calls += 1;
         let Some(file) = report["next"]["file"].as_str() else { break report };
         for shard in ["0/2", "1/2"] {
-            well(&["sweep", "run", file, "--shard", shard], &[]);
+            output_of(&["sweep", "run", file, "--shard", shard], &[]);
         }
     };
     assert_eq!((calls, &end["winner"]["score"]["setting"]), (3, &winner.clone().into()));
-    let text = well(&["tune", &engine.file], &[]);
+    let text = output_of(&["tune", &engine.file], &[]);
     assert!(text.contains(&format!("The setting: {winner}\n")) && text.contains("of 9 settings"), "{text}");
     // The commands that the report names run the last round again with all its seeds, and merge it.
     let command = end["winner"]["commands"][0].as_str().unwrap();
-    let again = Command::new("bash").args(["-c", command]).output().unwrap();
-    let (code, out, err) = exit_and_output(&again);
+    let rerun = Command::new("bash").args(["-c", command]).output().unwrap();
+    let (code, stdout, err) = exit_and_output(&rerun);
     assert!(
-        code == Some(0) && out.starts_with("48 items: 48 run in ") && out.contains(&*winner),
-        "{out}{err}"
+        code == Some(0) && stdout.starts_with("48 items: 48 run in ") && stdout.contains(&*winner),
+        "{stdout}{err}"
     );
 }
 
@@ -947,13 +956,13 @@ fn tuning_finds_the_best_setting_of_the_whole_sweep() {
 #[test]
 fn tuning_reuses_existing_sweep_results() {
     let sweep = Sweep::new(TUNED);
-    well(&["sweep", "run", &sweep.file], &[]);
+    output_of(&["sweep", "run", &sweep.file], &[]);
     let report = json(&["tune", &sweep.file, "--no-run"]);
     assert!(report["next"].is_null(), "{report}");
     for round in report["rounds"].as_array().unwrap() {
         assert_eq!(round["there"], round["items"]);
     }
-    let text = well(&["tune", &sweep.file], &[]);
+    let text = output_of(&["tune", &sweep.file], &[]);
     assert!(
         text.contains("All items had a result: nothing was run.") && !text.contains("traces  "),
         "{text}"
@@ -974,7 +983,7 @@ fn tuning_marks_settings_that_tie_with_the_winner() {
     let report = json(&["tune", &sweep.file, "--factor", "2"]);
     let ties = report["winner"]["ties"].as_u64().unwrap();
     assert!(ties >= 1, "{report}");
-    let text = well(&["tune", &sweep.file, "--factor", "2"], &[]);
+    let text = output_of(&["tune", &sweep.file, "--factor", "2"], &[]);
     assert_eq!(text.lines().filter(|line| line.contains("  =  ")).count() as u64, ties, "{text}");
 }
 

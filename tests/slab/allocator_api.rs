@@ -89,8 +89,8 @@ fn containers_allocate_from_a_pool_of_fixed_slots() {
     vec.push(0_u64);
     let start = vec.as_ptr();
     vec.extend(1..32);
-    assert!(vec.iter().copied().eq(0..32) && vec.as_ptr() == start, "the block grew in its slot");
-    assert!(vec.try_reserve(1).is_err(), "the block cannot grow further");
+    assert!(vec.iter().copied().eq(0..32) && vec.as_ptr() == start, "the block must grow in its slot");
+    assert!(vec.try_reserve(1).is_err(), "the block must not grow further");
     drop(vec);
     assert_eq!(pool.get_mut().usage().live(), 0);
 }
@@ -136,7 +136,7 @@ fn topmost_arena_container_grows_in_place() {
     vec.extend(1..10_000);
     assert_eq!((vec.as_ptr(), fixed.used()), (start, 8 * vec.capacity()));
     drop(vec);
-    assert_eq!(fixed.used(), 0, "the topmost block is freed immediately");
+    assert_eq!(fixed.used(), 0, "the topmost block must be freed immediately");
 }
 
 /// Memory that was requested as zeroed is zero, even if a block grows in place over bytes that were written before.
@@ -148,16 +148,16 @@ fn zeroed_growth_in_place_zeroes_the_new_bytes() {
     let layout = |size| Layout::from_size_align(size, 8).unwrap();
     // SAFETY: each block is used within its layout, and freed with its last layout.
     unsafe {
-        let dirty = (&heap).allocate(layout(2000)).unwrap().cast::<u8>();
-        dirty.write_bytes(9, 2000);
-        (&heap).deallocate(dirty, layout(2000));
+        let filled_block = (&heap).allocate(layout(2000)).unwrap().cast::<u8>();
+        filled_block.write_bytes(9, 2000);
+        (&heap).deallocate(filled_block, layout(2000));
         let memory = (&heap).allocate(layout(10)).unwrap().cast::<u8>();
         memory.write_bytes(3, 10);
-        let grown = (&heap).grow_zeroed(memory, layout(10), layout(1000)).unwrap().cast::<u8>();
-        assert_eq!(grown, memory);
-        let bytes = core::slice::from_raw_parts(grown.as_ptr(), 1000);
+        let grown_block = (&heap).grow_zeroed(memory, layout(10), layout(1000)).unwrap().cast::<u8>();
+        assert_eq!(grown_block, memory);
+        let bytes = core::slice::from_raw_parts(grown_block.as_ptr(), 1000);
         assert!(bytes[..10].iter().all(|byte| *byte == 3) && bytes[10..].iter().all(|byte| *byte == 0));
-        (&heap).deallocate(grown, layout(1000));
+        (&heap).deallocate(grown_block, layout(1000));
     }
 }
 
@@ -170,19 +170,19 @@ fn cache_serves_layouts_that_fit_its_objects() {
     assert_eq!(cache.info().used, 1);
     drop(boxed);
     let layout = |size, align| Layout::from_size_align(size, align).unwrap();
-    for (wanted, fits) in [((64, 32), true), ((65, 8), false), ((8, 64), false), ((0, 4096), true)] {
-        let memory = (&cache).allocate_zeroed(layout(wanted.0, wanted.1));
-        assert_eq!(memory.is_ok(), fits, "{wanted:?}");
+    for (requested, expected) in [((64, 32), true), ((65, 8), false), ((8, 64), false), ((0, 4096), true)] {
+        let memory = (&cache).allocate_zeroed(layout(requested.0, requested.1));
+        assert_eq!(memory.is_ok(), expected, "{requested:?}");
         if let Ok(memory) = memory {
             // SAFETY: the memory was allocated just now.
-            unsafe { (&cache).deallocate(memory.cast(), layout(wanted.0, wanted.1)) };
+            unsafe { (&cache).deallocate(memory.cast(), layout(requested.0, requested.1)) };
         }
     }
     let constructed =
         KmemCache::builder("built", 64).ctor(|bytes| bytes.fill(1)).build_in(&subsystem).unwrap();
     assert!(
         (&constructed).allocate(layout(8, 8)).is_err(),
-        "memory of a dropped container is not constructed"
+        "a cache with a constructor must refuse containers"
     );
     drop((cache, constructed));
     assert_all_given_back(&subsystem);
@@ -203,13 +203,13 @@ fn zeroed_growth_zeroes_new_bytes_at_any_alignment() {
         // SAFETY: each block is used within its layout, and freed with its last layout.
         unsafe {
             memory.write_bytes(3, old.size());
-            let grown = source.grow_zeroed(memory, old, new).unwrap().cast::<u8>();
-            assert!(grown.addr().get().is_multiple_of(new.align()));
-            let bytes = core::slice::from_raw_parts(grown.as_ptr(), new.size());
+            let grown_block = source.grow_zeroed(memory, old, new).unwrap().cast::<u8>();
+            assert!(grown_block.addr().get().is_multiple_of(new.align()));
+            let bytes = core::slice::from_raw_parts(grown_block.as_ptr(), new.size());
             assert!(bytes[..old.size()].iter().all(|byte| *byte == 3));
             assert!(bytes[old.size()..].iter().all(|byte| *byte == 0), "{old:?} to {new:?}");
-            let shrunk = source.shrink(grown, new, layout(5, 1)).unwrap();
-            source.deallocate(shrunk.cast(), layout(5, 1));
+            let shrunk_block = source.shrink(grown_block, new, layout(5, 1)).unwrap();
+            source.deallocate(shrunk_block.cast(), layout(5, 1));
         }
     }
     assert_all_given_back(&subsystem);

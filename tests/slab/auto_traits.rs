@@ -37,14 +37,14 @@ const NO: bool = false;
 /// Expands rows of `why => Send, Sync: types`, and collects the types that differ from their row.
 macro_rules! table {
     ($($why:literal => $send:ident $sync:ident: $($type:ty),+;)*) => {{
-        let mut wrong = vec![];
+        let mut failures = vec![];
         $($(
             let (send, sync) = (is!($type: Send), is!($type: Sync));
             if (send, sync) != ($send, $sync) {
-                wrong.push(format!("{}: Send {send}, Sync {sync}, although: {}", stringify!($type), $why));
+                failures.push(format!("{}: Send {send}, Sync {sync}, although: {}", stringify!($type), $why));
             }
         )+)*
-        wrong
+        failures
     }};
 }
 
@@ -65,33 +65,33 @@ type PoolOnStack = FixedPool<Stack>;
 
 #[test]
 fn public_types_have_exactly_the_documented_auto_traits() {
-    let wrong = table! {
+    let failures = table! {
         // --- uslab_magazine
         "numbers and settings" => YES YES: magazine::Config, magazine::DepotBudget, magazine::Drains, magazine::SweepGroup, magazine::TooSmall, magazine::DrainScope, magazine::Words, magazine::Stats, magazine::Cpus,
             magazine::Mechanism, magazine::BadCpus, magazine::Script, magazine::Path, magazine::Paths, sync::Rank,
             magazine::uslab_sync::Rank;
-        "what threads share it for; its rounds are `Send`" => YES YES: magazine::Layer<TestRound>;
+        "shared between threads by design; its rounds are `Send`" => YES YES: magazine::Layer<TestRound>;
         "a pointer to a layer; each use promises that this lives" => YES YES: magazine::FastPath<TestRound>;
-        "memory by address, which nobody writes through a shared reference" => YES YES: magazine::Heap;
+        "memory by address, never written through a shared reference" => YES YES: magazine::Heap;
         "as several of them" => YES YES: magazine::FastPathTable<TestRound, magazine::Heap, 2>;
         "words of a table, for any thread" => YES YES: magazine::StaticWords, magazine::StaticPath<TestRound>;
         "a range of addresses, and locks" => YES YES: magazine::Table<magazine::Heap>, buddy::Tables, buddy::StackMemory;
         "copies of numbers, as `Vec`" => YES YES: magazine::LayerView<u8>, magazine::CpuView<u8>, magazine::DepotView<u8>,
             magazine::MagazineView<u8>;
-        "one operation's own notes, in cells" => YES NO: magazine::Operation<'static>;
-        "what an operation shows, which is its own" => YES YES: observe::Step, observe::OperationKind, observe::Counts,
+        "notes of one operation, in cells" => YES NO: magazine::Operation<'static>;
+        "a view of one operation" => YES YES: observe::Step, observe::OperationKind, observe::Counts,
             observe::TooManyObservers, observe::Observed<'static>;
         "functions that are `Send + Sync`" => YES YES: observe::Observer, magazine::tracepoints::Tracepoints,
             sync::observers::Observers<dyn Fn() + Send + Sync>;
         "a number" => YES YES: sync::observers::Place;
         "others that call them and drop them" => NO NO: sync::observers::Observers<dyn Fn()>;
         "atomics" => YES YES: sync::Counter, sync::Hint, sync::Fixed, sync::FixedPtr<u8>, magazine::PathCounts;
-        "a lock hands out `&mut`, so what it protects need not be `Sync`" => YES YES: sync::Mutex<Cell<u8>>,
+        "a lock hands out `&mut`, so its value need not be `Sync`" => YES YES: sync::Mutex<Cell<u8>>,
             sync::fork::ForkMutex<Cell<u8>>;
         "but it can be moved out of the lock" => NO NO: sync::Mutex<Rc<u8>>, sync::fork::ForkMutex<Rc<u8>>;
-        "a lock is given back by the thread that took it; the guard lends `&`" => NO YES: sync::MutexGuard<'static, u8>;
+        "a lock is released by the thread that took it; the guard lends `&`" => NO YES: sync::MutexGuard<'static, u8>;
         "as above" => NO NO: sync::MutexGuard<'static, Cell<u8>>;
-        "whoever puts and takes promises to be alone; what is in it is never dropped" => YES YES: sync::Kept<Rc<u8>>;
+        "the contract requires exclusive access; the value is never dropped" => YES YES: sync::Kept<Rc<u8>>;
         "a cell" => YES NO: sync::UnsafeCell<u8>;
         "a cell" => NO NO: sync::UnsafeCell<Rc<u8>>;
 
@@ -102,8 +102,8 @@ fn public_types_have_exactly_the_documented_auto_traits() {
             buddy::State, buddy::Link, buddy::Gfp, buddy::MigrateType, buddy::ZoneKind, buddy::BuddyInfo, buddy::ZoneInfo,
             buddy::info::PerCpuEvents, buddy::info::PageTypeInfo<'static>, buddy::Pfn, buddy::Order, buddy::Backend,
             buddy::Phantom, buddy::PerCpuView, buddy::HugePages, buddy::region::Uncommitted, buddy::watermark::Watermarks, buddy::ZoneEvents;
-        "what threads share it for" => YES YES: buddy::PageAllocator, buddy::Faults;
-        "its pages are reached by address, and each unsafe step says who may" => YES YES: buddy::Region, buddy::Reservation, buddy::Reserved;
+        "shared between threads by design" => YES YES: buddy::PageAllocator, buddy::Faults;
+        "its pages are reached by address, under each unsafe function's contract" => YES YES: buddy::Region, buddy::Reservation, buddy::Reserved;
         "atomics, and links that belong to whoever holds the lock of their list" => YES YES: buddy::Frame,
             buddy::FrameTable, buddy::FrameList;
         "an owner of pages, which it lends by address only" => YES YES: buddy::PageBlock<'static>;
@@ -118,12 +118,12 @@ fn public_types_have_exactly_the_documented_auto_traits() {
             debug::stacks::CallStack, debug::stacks::Function<'static>, debug::watch::Part, debug::watch::Damage, debug::tracks::Track,
             debug::report::ObjectReport<'static>, debug::traces::Trace, debug::traces::Traces, uslab::cache::Validation,
             uslab::report::leaks::Holder, uslab::report::leaks::Holders, uslab::cache::AccountInfo;
-        "what a heap profile says" => YES YES: profile::Profile, profile::Sample, profile::Amount, profile::Total, profile::NotStarted;
+        "the data of a heap profile" => YES YES: profile::Profile, profile::Sample, profile::Amount, profile::Total, profile::NotStarted;
         "its handler and hooks are `Send + Sync`" => YES YES: Config, KmemCacheBuilder;
-        "what threads share it for" => YES YES: Subsystem, KmemCache, Kmalloc, Malloc, Mempool, Uslab, Reaper,
+        "shared between threads by design" => YES YES: Subsystem, KmemCache, Kmalloc, Malloc, Mempool, Uslab, Reaper,
             Registration, uslab::cache::Account, sync::Parker;
         "a place in a queue, behind its lock" => YES YES: uslab::cache::Acquiring<'static>;
-        "addresses, behind which nobody looks" => YES YES: Live, uslab::cache::Runs<'static>;
+        "addresses that are never dereferenced" => YES YES: Live, uslab::cache::Runs<'static>;
         "owned bytes; how many are initialised is noted in a cell" => YES NO: Block<'static>;
         "one owner's magazine" => YES NO: Prefilled<'static>, PrefilledObjects<'static, u8>;
         "objects are built where `T: Send`, and are reached through boxes only" => YES YES: ObjectCache<Cell<u8>>,
@@ -150,18 +150,18 @@ fn public_types_have_exactly_the_documented_auto_traits() {
         "numbers, names and settings" => YES YES: SizeClasses, Waste, PoolError, pool::Refused, BadFree, Overrun, Side, Leak,
             Routes, Initialise, index_pool::State, SlotLayout, Usage, NoBounds, SimpleBounds, BadMarker, Marker,
             best_fit::Fit, best_fit::Order, tlsf::classes::Classes, tlsf::classes::Class, linear::Head, words::Event;
-        "positions in memory, which is its own" => YES YES: tlsf::Blocks<u8>, best_fit::Blocks<u8>, linear::Chain<u8>;
+        "positions in memory that it owns" => YES YES: tlsf::Blocks<u8>, best_fit::Blocks<u8>, linear::Chain<u8>;
         "memory of one owner" => YES NO: Borrowed<'static>, HeapArea, FreeList, PoolOnStack, MarkedPool<Stack>,
             IndexPool<Stack>, GuardedPool<Stack>, ChunkedPool, ReservedPool, ClassPools, FixedSizeHeap<Stack, NoBounds>,
             MemoryArena<PoolOnStack, NoBounds>, Hybrid, Local<PoolOnStack>, Arena<Stack>, StackAlloc<Stack>, Tlsf<Stack>, BestFit<Stack>,
             SafePool<PoolOnStack>, LivePool<Cell<u8>, Stack>, Pool<Cell<u32>, 8>;
         "it holds values" => NO NO: LivePool<Rc<u8>, Stack>, Pool<Rc<u8>, 8>;
-        "memory that nobody writes through a shared reference" => YES YES: StackArea<8>, MappedArea;
-        "gives back to a pool that one thread has" => NO NO: PoolGuard<'static, IndexPool<Stack>>, PoolBox<'static, u32>,
+        "memory that is never written through a shared reference" => YES YES: StackArea<8>, MappedArea;
+        "frees to a pool of one thread" => NO NO: PoolGuard<'static, IndexPool<Stack>>, PoolBox<'static, u32>,
             HybridBox<'static, u8>, Scope<'static, Stack>;
-        "looks into a pool's free slots" => NO NO: free_list::Chain<'static>;
+        "reads a pool's free slots" => NO NO: free_list::Chain<'static>;
     };
-    assert!(wrong.is_empty(), "{wrong:#?}");
+    assert!(failures.is_empty(), "{failures:#?}");
 }
 
 /// Every public type that the sources of the three crates declare is in the table.
@@ -172,7 +172,7 @@ fn auto_trait_table_lists_every_public_type() {
     let mut folders: Vec<std::path::PathBuf> = ["magazine", "buddy", "slab", "slab/pool", "slab/handle"]
         .map(|krate| format!("../{krate}/src").into())
         .into();
-    let (mut missing, mut types) = (vec![], 0);
+    let (mut missing_types, mut types) = (vec![], 0);
     while let Some(folder) = folders.pop() {
         for path in std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()) {
             let name = path.file_stem().unwrap().to_str().unwrap().to_owned();
@@ -189,15 +189,18 @@ fn auto_trait_table_lists_every_public_type() {
             let text = std::fs::read_to_string(&path).unwrap();
             let lines = text.split("\nmod tests {").next().unwrap().lines().map(str::trim_start);
             for line in lines.filter(|line| !line.contains("Locked<G>")) {
-                let of = |kind| line.strip_prefix("pub ").and_then(|line| line.strip_prefix(kind));
-                let Some(rest) = ["struct ", "enum ", "union "].into_iter().find_map(of) else { continue };
-                let name = rest.split(|c: char| !c.is_alphanumeric()).next().unwrap();
+                let strip_kind = |kind| line.strip_prefix("pub ").and_then(|line| line.strip_prefix(kind));
+                let Some(name_and_rest) = ["struct ", "enum ", "union "].into_iter().find_map(strip_kind)
+                else {
+                    continue;
+                };
+                let name = name_and_rest.split(|c: char| !c.is_alphanumeric()).next().unwrap();
                 types += 1;
                 if !table.contains(&name) {
-                    missing.push(format!("{name}, {}", path.display()));
+                    missing_types.push(format!("{name}, {}", path.display()));
                 }
             }
         }
     }
-    assert!(types > 100 && missing.is_empty(), "{types} types; missing: {missing:#?}");
+    assert!(types > 100 && missing_types.is_empty(), "{types} types; missing: {missing_types:#?}");
 }

@@ -1,7 +1,7 @@
 //! Tests boxes of one word, whose cache is found by their address, and caches that are freed after their last handle
 //! was dropped.
 
-use crate::common::{self, assert_all_given_back, outlived, subsystem};
+use crate::common::{self, assert_all_given_back, subsystem, use_outlived_boxes};
 use std::sync::Arc;
 use std::sync::mpsc::sync_channel;
 use uslab::faults::{Faults, Rule};
@@ -13,9 +13,9 @@ use uslab_magazine::sync::{AtomicUsize, Counter, Ordering::Relaxed};
 /// A value that counts its live instances.
 struct Tracked(Arc<AtomicUsize>);
 impl Tracked {
-    fn new(alive: &Arc<AtomicUsize>) -> Self {
-        alive.fetch_add(1, Relaxed);
-        Self(alive.clone())
+    fn new(live_count: &Arc<AtomicUsize>) -> Self {
+        live_count.fetch_add(1, Relaxed);
+        Self(live_count.clone())
     }
 }
 impl Drop for Tracked {
@@ -31,10 +31,10 @@ fn cache_of_type(subsystem: &Subsystem, name: &str) -> Option<uslab::CacheInfo> 
 #[test]
 fn frees_into_a_dropped_cache_bypass_magazines() {
     let subsystem = subsystem(2);
-    let alive = Arc::new(AtomicUsize::new(0));
-    let counted = alive.clone();
+    let live_count = Arc::new(AtomicUsize::new(0));
+    let destructions = live_count.clone();
     let cache =
-        ObjectCache::builder("left").ctor(move || Tracked::new(&counted)).build_in(&subsystem).unwrap();
+        ObjectCache::builder("left").ctor(move || Tracked::new(&destructions)).build_in(&subsystem).unwrap();
     let mut objects: Vec<_> = (0..1000).map(|_| cache.alloc_owned().unwrap()).collect();
     // Some objects are in magazines when the handle is dropped.
     objects.truncate(900);
@@ -42,15 +42,18 @@ fn frees_into_a_dropped_cache_bypass_magazines() {
     for i in (1..900).rev() {
         on_cpu(i % 2);
         objects.pop();
-        let left = cache_of_type(&subsystem, "left").unwrap();
-        assert_eq!((left.used, left.in_magazines + left.in_depot), (u64::from(i), 0));
-        assert_eq!(left.empty, 0, "the depot is closed");
+        let remaining_cache = cache_of_type(&subsystem, "left").unwrap();
+        assert_eq!(
+            (remaining_cache.used, remaining_cache.in_magazines + remaining_cache.in_depot),
+            (u64::from(i), 0)
+        );
+        assert_eq!(remaining_cache.empty, 0, "the depot must be closed");
         subsystem.check().unwrap();
     }
     subsystem.reap();
     subsystem.shrink();
     drop(objects);
-    assert_eq!((alive.load(Relaxed), cache_of_type(&subsystem, "left").is_none()), (0, true));
+    assert_eq!((live_count.load(Relaxed), cache_of_type(&subsystem, "left").is_none()), (0, true));
     assert_all_given_back(&subsystem);
 }
 
@@ -64,10 +67,10 @@ fn dropped_caches_end_after_their_last_object_is_freed() {
         for (magazines, check) in
             [(Magazines::BySize, false), (Magazines::BySize, true), (Magazines::Off, false)]
         {
-            let counted = cleared.clone();
+            let destructions = cleared.clone();
             let cache = ObjectCache::builder("seen")
                 .ctor(|| 7_u64)
-                .reset(move |_| counted.add(1))
+                .reset(move |_| destructions.add(1))
                 .magazines(magazines)
                 .check_frees(check)
                 .build_in(&subsystem)
@@ -105,7 +108,7 @@ fn destructor_panic_does_not_keep_a_dropped_cache_alive() {
     let object = cache.alloc_owned().unwrap();
     drop(cache);
     let panic = uslab_magazine::sync::catch_panic(|| drop(object));
-    assert!(panic.is_err(), "only the reset's panic reaches the caller");
+    assert!(panic.is_err(), "only the reset's panic may reach the caller");
     assert!(cache_of_type(&subsystem, "loud").is_none());
     assert_all_given_back(&subsystem);
 }
@@ -129,18 +132,18 @@ fn dropped_cache_ends_after_its_last_deferred_free() {
 #[test]
 fn dropped_caches_end_during_concurrent_reaps() {
     let subsystem = subsystem(2);
-    let done = Counter::new(0);
+    let is_done = Counter::new(0);
     std::thread::scope(|scope| {
         scope.spawn(|| {
             on_cpu(1);
-            while done.get() == 0 {
+            while is_done.get() == 0 {
                 subsystem.reap();
                 subsystem.shrink();
                 subsystem.drain_cpus(0..2);
                 _ = subsystem.info();
             }
         });
-        outlived(&subsystem, 5000);
+        use_outlived_boxes(&subsystem, 5000);
         for _ in 0..1000 {
             let cache = ObjectCache::builder("destroyed").ctor(|| 7_u64).build_in(&subsystem).unwrap();
             let object = cache.alloc_owned().unwrap();
@@ -149,10 +152,11 @@ fn dropped_caches_end_during_concurrent_reaps() {
                 _ = cache.destroy();
             });
         }
-        done.add(1);
+        is_done.add(1);
     });
-    let outlived = |cache: &uslab::CacheInfo| cache.name.starts_with("outlived") || cache.name == "destroyed";
-    assert!(!subsystem.info().caches.iter().any(outlived));
+    let is_outlived =
+        |cache: &uslab::CacheInfo| cache.name.starts_with("outlived") || cache.name == "destroyed";
+    assert!(!subsystem.info().caches.iter().any(is_outlived));
     assert_all_given_back(&subsystem);
 }
 
@@ -161,11 +165,11 @@ fn dropped_caches_end_during_concurrent_reaps() {
 #[test]
 fn late_frees_into_dropped_caches_reach_no_new_cache() {
     let subsystem = subsystem(2);
-    let (give, take) = sync_channel::<OwnedBox<usize>>(32);
+    let (sender, receiver) = sync_channel::<OwnedBox<usize>>(32);
     std::thread::scope(|scope| {
         scope.spawn(move || {
             on_cpu(0);
-            take.into_iter().for_each(drop);
+            receiver.into_iter().for_each(drop);
         });
         on_cpu(0);
         for i in 0..5000 {
@@ -174,9 +178,9 @@ fn late_frees_into_dropped_caches_reach_no_new_cache() {
             assert!(objects.iter().all(|object| **object == i), "the object's cache must exist");
             objects.drain(..30);
             drop(cache);
-            objects.into_iter().for_each(|object| give.send(object).unwrap());
+            objects.into_iter().for_each(|object| sender.send(object).unwrap());
         }
-        drop(give);
+        drop(sender);
     });
     assert!(cache_of_type(&subsystem, "reused").is_none());
     assert_all_given_back(&subsystem);
@@ -195,8 +199,8 @@ fn boxed_cache_object_has_the_size_of_a_pointer() {
 #[test]
 fn boxed_objects_find_their_caches_from_any_thread() {
     const SUBSYSTEMS: usize = 200;
-    let alive = Arc::new(AtomicUsize::new(0));
-    let made: Vec<_> = (0..SUBSYSTEMS)
+    let live_count = Arc::new(AtomicUsize::new(0));
+    let heaps: Vec<_> = (0..SUBSYSTEMS)
         .map(|i| {
             on_cpu(0);
             let mut config = common::config(2, 1 + i as u32 % 2, 8 << 20);
@@ -204,12 +208,12 @@ fn boxed_objects_find_their_caches_from_any_thread() {
                 config.pages.backend = Backend::Heap;
             }
             let subsystem = Subsystem::new(config).unwrap();
-            let counted = alive.clone();
-            let ctor = move || (i, Tracked::new(&counted));
+            let destructions = live_count.clone();
+            let ctor = move || (i, Tracked::new(&destructions));
             (ObjectCache::builder("many").ctor(ctor).build_in(&subsystem).unwrap(), subsystem)
         })
         .collect();
-    let boxes: Vec<Vec<_>> = made
+    let boxes: Vec<Vec<_>> = heaps
         .iter()
         .map(|(cache, _)| {
             let objects: Vec<_> = (0..100).map(|_| cache.alloc_owned().unwrap()).collect();
@@ -224,14 +228,14 @@ fn boxed_objects_find_their_caches_from_any_thread() {
             objects
         })
         .collect();
-    let used = |(cache, _): &(ObjectCache<(usize, Tracked)>, Subsystem)| cache.info().used;
-    assert!(made.iter().all(|made| used(made) == 100));
+    let used_objects = |(cache, _): &(ObjectCache<(usize, Tracked)>, Subsystem)| cache.info().used;
+    assert!(heaps.iter().all(|heaps| used_objects(heaps) == 100));
     // Each thread gets some boxes of every subsystem.
-    let (mut threads, mut kept) = (vec![vec![], vec![]], vec![]);
+    let (mut threads, mut kept_boxes) = (vec![vec![], vec![]], vec![]);
     for (i, objects) in boxes.into_iter().enumerate() {
         for (n, object) in objects.into_iter().enumerate() {
             assert_eq!(object.0, i);
-            if n < 80 { threads[n % 2].push(object) } else { kept.push(object) }
+            if n < 80 { threads[n % 2].push(object) } else { kept_boxes.push(object) }
         }
     }
     let free_all = |threads: Vec<Vec<OwnedBox<_>>>| {
@@ -244,9 +248,9 @@ fn boxed_objects_find_their_caches_from_any_thread() {
         (0..2).zip(threads).map(free).for_each(|thread| thread.join().unwrap());
     };
     free_all(threads);
-    assert!(made.iter().all(|made| used(made) == 20));
+    assert!(heaps.iter().all(|heaps| used_objects(heaps) == 20));
     let (mut subsystems, mut caches) = (vec![], vec![]);
-    for (i, (cache, subsystem)) in made.into_iter().enumerate() {
+    for (i, (cache, subsystem)) in heaps.into_iter().enumerate() {
         // The handle, the subsystem, or both are dropped.
         if i % 3 > 0 {
             drop(cache);
@@ -257,10 +261,10 @@ fn boxed_objects_find_their_caches_from_any_thread() {
             subsystems.push(subsystem);
         }
     }
-    let half = kept.split_off(kept.len() / 2);
-    free_all(vec![kept, half]);
+    let second_half = kept_boxes.split_off(kept_boxes.len() / 2);
+    free_all(vec![kept_boxes, second_half]);
     drop(caches);
-    assert_eq!(alive.load(Relaxed), 0);
+    assert_eq!(live_count.load(Relaxed), 0);
     subsystems.iter().for_each(assert_all_given_back);
 }
 
@@ -283,7 +287,7 @@ fn cache_without_a_class_number_works_without_magazines() {
             break cache;
         }
         caches.push(cache);
-        assert!(caches.len() < 1 << 16, "all class numbers are in use");
+        assert!(caches.len() < 1 << 16, "the class numbers must run out");
     };
     assert_eq!((caches[0].info().magazine_capacity, last.info().magazine_capacity), (1, 0));
     let text = serde_json::to_string(&last.info()).unwrap();
@@ -295,9 +299,9 @@ fn cache_without_a_class_number_works_without_magazines() {
     drop(last);
     drop(objects);
     // A returned number can be used again: from a cache, and from a cache that an object outlived.
-    let owned = caches.swap_remove(7).alloc_owned().unwrap();
-    assert!(build().info().magazines_refused, "a cache with an object in use keeps its class number");
-    drop(owned);
+    let owned_box = caches.swap_remove(7).alloc_owned().unwrap();
+    assert!(build().info().magazines_refused, "a cache with an object in use must keep its class number");
+    drop(owned_box);
     assert!(!build().info().magazines_refused);
     drop(caches);
     assert_all_given_back(&subsystem);

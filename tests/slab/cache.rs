@@ -43,7 +43,7 @@ fn cache_at_its_limit_drains_magazines_of_another_cpu() {
         assert_eq!(cache.info().used, 0);
         on_cpu(1);
         let (blocks, _) = fill(&cache);
-        assert_eq!(blocks.len(), n, "{magazines:?}: CPU 1 gets all that CPU 0 freed");
+        assert_eq!(blocks.len(), n, "{magazines:?}: CPU 1 must get all objects that CPU 0 freed");
         subsystem.check().unwrap();
         drop(blocks);
     }
@@ -58,13 +58,13 @@ fn objects_freed_during_cache_destruction_enter_no_magazine() {
     unsafe impl Send for RemainingObjects {}
     on_cpu(0);
     let subsystem = subsystem(1);
-    let rest = Arc::new(Mutex::new(RemainingObjects(vec![], std::ptr::null())));
-    let (taken, calls) = (rest.clone(), Counter::new(0));
+    let remaining_objects = Arc::new(Mutex::new(RemainingObjects(vec![], std::ptr::null())));
+    let (objects_to_free, calls) = (remaining_objects.clone(), Counter::new(0));
     let dtor = move |_: &mut [u8]| {
         calls.add(1);
-        let next = if calls.get() % 16 == 0 { taken.lock().0.pop() } else { None };
-        if let Some(object) = next {
-            let cache = taken.lock().1;
+        let next_object = if calls.get() % 16 == 0 { objects_to_free.lock().0.pop() } else { None };
+        if let Some(object) = next_object {
+            let cache = objects_to_free.lock().1;
             // SAFETY: the object was allocated below from the cache, which is alive, and is freed only here.
             unsafe { (*cache).free(object) };
         }
@@ -73,17 +73,17 @@ fn objects_freed_during_cache_destruction_enter_no_magazine() {
     let cache = KmemCache::builder("last", 2048).magazines(small).dtor(dtor).build_in(&subsystem).unwrap();
     let objects: Vec<_> = (0..12).map(|_| cache.alloc(Gfp::KERNEL).unwrap()).collect();
     drop(cache.alloc_blocks(Gfp::KERNEL, 1000).unwrap());
-    *rest.lock() = RemainingObjects(objects, &raw const cache);
-    let refused = cache.destroy().unwrap_err();
-    let left = std::mem::take(&mut rest.lock().0);
-    assert!((1..12).contains(&left.len()), "some objects were freed concurrently: {left:?}");
+    *remaining_objects.lock() = RemainingObjects(objects, &raw const cache);
+    let destroy_error = cache.destroy().unwrap_err();
+    let remaining = std::mem::take(&mut remaining_objects.lock().0);
+    assert!((1..12).contains(&remaining.len()), "some objects were freed concurrently: {remaining:?}");
     let info = cache.info();
     assert_eq!(
-        (refused.live, info.used, info.in_magazines, info.in_depot),
-        (left.len() as u64, left.len() as u64, 0, 0)
+        (destroy_error.live, info.used, info.in_magazines, info.in_depot),
+        (remaining.len() as u64, remaining.len() as u64, 0, 0)
     );
     // SAFETY: the objects were allocated above, and each is freed once.
-    left.into_iter().for_each(|object| unsafe { cache.free(object) });
+    remaining.into_iter().for_each(|object| unsafe { cache.free(object) });
     assert_eq!(cache.destroy(), Ok(()));
 }
 
@@ -100,7 +100,7 @@ fn shrink_returns_the_number_of_freed_slabs() {
     for shrink in shrinks {
         drop(cache.alloc_blocks(Gfp::KERNEL, 400).unwrap());
         let slabs = cache.info().slabs;
-        assert!(slabs > 2 * cache.geometry().min_partial() as u64, "a flush frees most of {slabs}");
+        assert!(slabs > 2 * cache.geometry().min_partial() as u64, "a flush must free most of {slabs} slabs");
         assert_eq!(shrink() as u64, slabs);
         assert_eq!(cache.info().slabs, 0);
     }
@@ -110,14 +110,14 @@ fn shrink_returns_the_number_of_freed_slabs() {
 fn allocation_without_memory_fails_without_a_leak() {
     let subsystem = Subsystem::new(config(2, 1, 4 << 20)).unwrap();
     let cache = KmemCache::builder("page", 4096).build_in(&subsystem).unwrap();
-    let taken = subsystem.pages().alloc_block(Order::ZERO, Gfp::KERNEL, None).unwrap();
+    let page_block = subsystem.pages().alloc_block(Order::ZERO, Gfp::KERNEL, None).unwrap();
     let (blocks, error) = fill(&cache);
     assert!(matches!(error, AllocError::Memory(_)), "{error}");
-    assert_eq!(blocks.len(), 1023, "every page is in use");
+    assert_eq!(blocks.len(), 1023, "every page must be in use");
     let info = cache.info();
-    assert_eq!((info.failures, info.order_fallbacks), (1, 7), "the last slabs have one page, not eight");
+    assert_eq!((info.failures, info.order_fallbacks), (1, 7), "the last slabs must have one page, not eight");
     assert_eq!(subsystem.check().unwrap().block_pages, 1);
-    drop((blocks, taken));
+    drop((blocks, page_block));
     assert_all_given_back(&subsystem);
 }
 
@@ -128,12 +128,12 @@ fn order_0_slab_does_not_count_as_order_fallback() {
     let cache = KmemCache::builder("small", 64).build_in(&subsystem).unwrap();
     assert_eq!(cache.geometry().order(), Order::ZERO);
     let page = |gfp| subsystem.pages().alloc_block(Order::ZERO, gfp, None).ok();
-    let all = || std::iter::from_fn(|| page(Gfp::NORETRY)).collect::<Vec<_>>();
+    let alloc_all = || std::iter::from_fn(|| page(Gfp::NORETRY)).collect::<Vec<_>>();
     on_cpu(1);
-    let mut pages = all();
+    let mut pages = alloc_all();
     pages.truncate(pages.len() - 1);
     on_cpu(0);
-    pages.extend(all());
+    pages.extend(alloc_all());
     assert!(page(Gfp::NORETRY).is_none());
     drop(cache.alloc_block(Gfp::KERNEL).unwrap());
     assert_eq!(cache.info().order_fallbacks, 0);
@@ -182,8 +182,8 @@ fn allocation_under_memory_pressure_frees_empty_slabs() {
     let idle = KmemCache::builder("idle", 2048).magazines(Magazines::Off).build_in(&subsystem).unwrap();
     drop((0..64).map(|_| idle.alloc_block(Gfp::KERNEL).unwrap()).collect::<Vec<_>>());
     assert!(idle.info().empty > 0);
-    let busy = KmemCache::builder("busy", 4096).build_in(&subsystem).unwrap();
-    let (blocks, _) = fill(&busy);
+    let busy_cache = KmemCache::builder("busy", 4096).build_in(&subsystem).unwrap();
+    let (blocks, _) = fill(&busy_cache);
     assert_eq!((blocks.len(), idle.info().slabs), (1024, 0));
     drop(blocks);
     assert_all_given_back(&subsystem);
@@ -219,9 +219,9 @@ fn empty_slab_beyond_min_partial_is_freed() {
     drop((0..per_slab * 30).map(|_| cache.alloc_block(Gfp::KERNEL).unwrap()).collect::<Vec<_>>());
     let info = cache.info();
     // The kernel's rule counts the slab itself, which was on the partial list.
-    let kept = info.min_partial - 1;
-    assert_eq!((info.slabs_made, info.slabs, info.empty), (30, kept, kept));
-    assert_eq!(cache.shrink() as u64, kept);
+    let kept_slabs = info.min_partial - 1;
+    assert_eq!((info.slabs_made, info.slabs, info.empty), (30, kept_slabs, kept_slabs));
+    assert_eq!(cache.shrink() as u64, kept_slabs);
 
     // A slab of one object becomes empty from full, without having been on a list that counts.
     let cache = KmemCache::builder("one", 40_000).magazines(Magazines::Off).build_in(&subsystem).unwrap();
@@ -240,9 +240,9 @@ fn allocations_fill_the_fullest_slabs_first() {
     // One slab keeps one object, and each of the others loses one.
     slabs[0].truncate(1);
     slabs[1..].iter_mut().for_each(|slab| drop(slab.pop()));
-    let again: Vec<_> = (0..7).map(|_| cache.alloc_block(Gfp::KERNEL).unwrap()).collect();
-    assert_eq!((cache.info().full, cache.info().partial), (7, 1), "the sparse slab is unchanged");
-    drop((again, slabs));
+    let reused: Vec<_> = (0..7).map(|_| cache.alloc_block(Gfp::KERNEL).unwrap()).collect();
+    assert_eq!((cache.info().full, cache.info().partial), (7, 1), "the sparse slab must be unchanged");
+    drop((reused, slabs));
 }
 
 #[test]
@@ -255,11 +255,15 @@ fn reap_empties_magazines_of_idle_cpus() {
     };
     churn(0);
     let info = cache.info();
-    let held = info.in_magazines + info.in_depot;
-    assert!(held > 100);
+    let cached_objects = info.in_magazines + info.in_depot;
+    assert!(cached_objects > 100);
     let reaped: u64 = (0..4).map(|_| subsystem.reap()).sum();
     let info = cache.info();
-    assert_eq!((reaped, info.in_magazines + info.in_depot), (held, 0), "two idle intervals free all objects");
+    assert_eq!(
+        (reaped, info.in_magazines + info.in_depot),
+        (cached_objects, 0),
+        "two idle intervals must free all objects"
+    );
 
     churn(1);
     subsystem.drain_cpus(0..1);
@@ -273,37 +277,37 @@ fn reap_empties_magazines_of_idle_cpus() {
 fn bulk_allocation_is_all_or_nothing() {
     let subsystem = subsystem(2);
     let cache = KmemCache::builder("o", 256).limit(Limit::Slabs(2)).build_in(&subsystem).unwrap();
-    let all = 2 * cache.geometry().objects();
+    let max_objects = 2 * cache.geometry().objects();
     on_cpu(1);
     drop(cache.alloc_block(Gfp::KERNEL).unwrap());
     on_cpu(0);
-    let mut out = vec![None; all + 1];
-    assert_eq!(cache.alloc_bulk(Gfp::KERNEL, &mut out), Err(AllocError::CacheLimit { slabs: 2 }));
-    assert!(out.iter().all(Option::is_none));
+    let mut outputs = vec![None; max_objects + 1];
+    assert_eq!(cache.alloc_bulk(Gfp::KERNEL, &mut outputs), Err(AllocError::CacheLimit { slabs: 2 }));
+    assert!(outputs.iter().all(Option::is_none));
     assert_eq!(cache.info().used, 0);
     subsystem.check().unwrap();
 
-    out.pop();
-    cache.alloc_bulk(Gfp::KERNEL | Gfp::ZERO, &mut out).unwrap();
-    let objects: HashSet<_> = out.iter().flatten().copied().collect();
-    assert_eq!((objects.len(), cache.info().used as usize), (all, all));
+    outputs.pop();
+    cache.alloc_bulk(Gfp::KERNEL | Gfp::ZERO, &mut outputs).unwrap();
+    let objects: HashSet<_> = outputs.iter().flatten().copied().collect();
+    assert_eq!((objects.len(), cache.info().used as usize), (max_objects, max_objects));
     subsystem.check().unwrap();
     // SAFETY: the objects were allocated above from this cache, and each is freed once.
-    unsafe { cache.free_bulk(out.into_iter().flatten()) };
+    unsafe { cache.free_bulk(outputs.into_iter().flatten()) };
     assert_eq!(cache.info().used, 0);
     subsystem.check().unwrap();
     // Objects that this CPU holds come first.
-    let (held, mut out) = (cache.info().in_magazines, [None; 2]);
-    assert!(held >= 2);
-    cache.alloc_bulk(Gfp::KERNEL, &mut out).unwrap();
-    assert_eq!(cache.info().in_magazines, held - 2);
+    let (cached_objects, mut outputs) = (cache.info().in_magazines, [None; 2]);
+    assert!(cached_objects >= 2);
+    cache.alloc_bulk(Gfp::KERNEL, &mut outputs).unwrap();
+    assert_eq!(cache.info().in_magazines, cached_objects - 2);
     // SAFETY: the objects were allocated above from this cache, and each is freed once.
-    unsafe { cache.free_bulk(out.into_iter().flatten()) };
+    unsafe { cache.free_bulk(outputs.into_iter().flatten()) };
     // Old contents of the slice belong to the caller and are not freed.
     let block = cache.alloc_block(Gfp::KERNEL).unwrap();
-    let mut out = vec![Some(block.address()); all + 1];
-    assert_eq!(cache.alloc_bulk(Gfp::KERNEL, &mut out), Err(AllocError::CacheLimit { slabs: 2 }));
-    assert!(out.iter().all(Option::is_none));
+    let mut outputs = vec![Some(block.address()); max_objects + 1];
+    assert_eq!(cache.alloc_bulk(Gfp::KERNEL, &mut outputs), Err(AllocError::CacheLimit { slabs: 2 }));
+    assert!(outputs.iter().all(Option::is_none));
     assert_eq!(cache.info().used, 1);
 }
 
@@ -332,9 +336,9 @@ fn alloc_node_for_the_local_node_uses_magazines() {
     on_cpu(1);
     let cache = KmemCache::builder("o", 256).build_in(&subsystem).unwrap();
     drop(cache.alloc_blocks(Gfp::KERNEL, 20).unwrap());
-    let held = cache.info().in_magazines;
+    let cached_objects = cache.info().in_magazines;
     let object = cache.alloc_node(Gfp::KERNEL, 1).unwrap();
-    assert_eq!(cache.info().in_magazines + 1, held);
+    assert_eq!(cache.info().in_magazines + 1, cached_objects);
     // SAFETY: the object was allocated just now, and is freed once.
     unsafe { cache.free(object) };
 }
@@ -351,10 +355,11 @@ fn drain_of_offline_cpus_empties_every_cache() {
             drop(subsystem.kmalloc().cache(kind, class).alloc_block(Gfp::KERNEL));
         }
     }
-    let keep = || subsystem.info().caches.iter().filter(|cache| cache.in_magazines > 0).count();
-    assert!(keep() > 2);
+    let caches_with_magazines =
+        || subsystem.info().caches.iter().filter(|cache| cache.in_magazines > 0).count();
+    assert!(caches_with_magazines() > 2);
     subsystem.drain_cpus(1..2);
-    assert_eq!(keep(), 0);
+    assert_eq!(caches_with_magazines(), 0);
 }
 
 #[test]
@@ -365,11 +370,11 @@ fn constructor_panic_during_bulk_allocation_leaks_no_object() {
         .ctor(move |_| assert!(calls.fetch_add(1, Relaxed) < 40, "intended panic"))
         .build_in(&subsystem)
         .unwrap();
-    let mut out = vec![None; 100];
-    let filled = uslab_magazine::sync::catch_panic(|| cache.alloc_bulk(Gfp::KERNEL, &mut out));
-    assert!(filled.is_err());
+    let mut outputs = vec![None; 100];
+    let result = uslab_magazine::sync::catch_panic(|| cache.alloc_bulk(Gfp::KERNEL, &mut outputs));
+    assert!(result.is_err());
     assert!(cache.info().slabs > 0, "some objects had been constructed");
-    assert!(out.iter().all(Option::is_none));
+    assert!(outputs.iter().all(Option::is_none));
     assert_eq!(cache.info().used, 0);
     assert_all_given_back(&subsystem);
 }
@@ -409,38 +414,38 @@ fn constructor_runs_once_for_each_object() {
 fn each_object_is_constructed_once(whole_slabs: bool) {
     let subsystem = subsystem(1);
     // Reused pages are zeroed for the constructor.
-    let dirty = KmemCache::builder("dirty", 128).build_in(&subsystem).unwrap();
-    let mut used: Vec<_> = (0..1000).map(|_| dirty.alloc_block(Gfp::KERNEL).unwrap()).collect();
-    used.iter_mut().for_each(|block| block.bytes_mut().fill(0xff));
-    drop(used);
-    drop(dirty);
-    let made = Arc::new(AtomicUsize::new(0));
-    let seen = made.clone();
+    let dirty_cache = KmemCache::builder("dirty", 128).build_in(&subsystem).unwrap();
+    let mut used_blocks: Vec<_> = (0..1000).map(|_| dirty_cache.alloc_block(Gfp::KERNEL).unwrap()).collect();
+    used_blocks.iter_mut().for_each(|block| block.bytes_mut().fill(0xff));
+    drop(used_blocks);
+    drop(dirty_cache);
+    let constructions = Arc::new(AtomicUsize::new(0));
+    let constructions_seen = constructions.clone();
     let cache = constructing("o", 128, whole_slabs)
         .ctor(move |bytes| {
             assert!(bytes.iter().all(|byte| *byte == 0));
             bytes.fill(42);
-            seen.fetch_add(1, Relaxed);
+            constructions_seen.fetch_add(1, Relaxed);
         })
         .dtor(|bytes| assert_eq!(*bytes, [42; 128]))
         .build_in(&subsystem)
         .unwrap();
     for _ in 0..100 {
         let block = cache.alloc_block(Gfp::ZERO).unwrap();
-        assert_eq!(block.bytes()[0], 42, "constructed objects are not zeroed again");
+        assert_eq!(block.bytes()[0], 42, "constructed objects must not be zeroed again");
     }
     let info = cache.info();
     let expected = if whole_slabs { info.objects } else { 1 };
-    assert_eq!((made.load(Relaxed) as u64, info.constructed), (expected, expected));
+    assert_eq!((constructions.load(Relaxed) as u64, info.constructed), (expected, expected));
     // Objects that a shrink has destructed are constructed again, from zeroed memory.
-    let all = cache.alloc_blocks(Gfp::KERNEL, info.objects as usize).unwrap();
+    let objects = cache.alloc_blocks(Gfp::KERNEL, info.objects as usize).unwrap();
     assert_eq!(cache.info().constructed, info.objects);
-    let mut kept = all;
-    kept.truncate(2);
+    let mut kept_objects = objects;
+    kept_objects.truncate(2);
     cache.shrink();
     assert_eq!(cache.info().destructed, if whole_slabs { 0 } else { info.objects - 2 });
-    let again = cache.alloc_blocks(Gfp::KERNEL, info.objects as usize - 2).unwrap();
-    assert!(again.iter().all(|block| block.bytes()[127] == 42));
+    let reused = cache.alloc_blocks(Gfp::KERNEL, info.objects as usize - 2).unwrap();
+    assert!(reused.iter().all(|block| block.bytes()[127] == 42));
     assert_eq!(cache.info().constructed - cache.info().destructed, info.objects);
     subsystem.check().unwrap();
 }
@@ -486,9 +491,9 @@ fn destroy_is_refused_while_objects_are_in_use() {
     let block = cache.alloc_block(Gfp::KERNEL).unwrap();
     on_cpu(0);
     assert_eq!(cache.destroy().unwrap_err().to_string(), "1 objects are in use");
-    let mut alive = vec![];
-    alive.extend(cache.live().iter());
-    assert_eq!(alive, [block.address()]);
+    let mut live_blocks = vec![];
+    live_blocks.extend(cache.live().iter());
+    assert_eq!(live_blocks, [block.address()]);
     drop(cache.alloc_block(Gfp::KERNEL).unwrap());
     drop(block);
     cache.destroy().unwrap();
@@ -503,13 +508,13 @@ fn dropped_cache_is_reported_until_its_last_free() {
     let cache = KmemCache::builder("left", 64).build_in(&subsystem).unwrap();
     let objects = [(); 2].map(|()| cache.alloc(Gfp::KERNEL).unwrap());
     drop(cache);
-    let left = || subsystem.info().caches.into_iter().find(|cache| cache.name == "left");
+    let remaining = || subsystem.info().caches.into_iter().find(|cache| cache.name == "left");
     for (i, object) in objects.into_iter().enumerate() {
-        assert_eq!(left().unwrap().used, 2 - i as u64);
+        assert_eq!(remaining().unwrap().used, 2 - i as u64);
         // SAFETY: the object was allocated above, and is freed once; objects in use keep their cache.
         unsafe { subsystem.kmalloc().free(object) };
     }
-    assert!(left().is_none());
+    assert!(remaining().is_none());
     assert_eq!(subsystem.check().unwrap().slabs, 0);
 
     drop(KmemCache::builder("dropped", 64).build_in(&subsystem).unwrap());
@@ -521,11 +526,11 @@ fn refused_destroy_reopens_the_magazines() {
     let subsystem = subsystem(1);
     on_cpu(0);
     let cache = KmemCache::builder("busy", 64).build_in(&subsystem).unwrap();
-    let held = cache.alloc_block(Gfp::KERNEL).unwrap();
+    let block = cache.alloc_block(Gfp::KERNEL).unwrap();
     assert!(cache.destroy().is_err());
     drop(cache.alloc_block(Gfp::KERNEL).unwrap());
     assert!(cache.info().in_magazines > 0);
-    drop(held);
+    drop(block);
     cache.destroy().unwrap();
 }
 
@@ -540,22 +545,22 @@ fn dropped_cache_does_not_expedite_its_deferred_frees() {
     let mut objects: Vec<_> = (0..count).map(|_| cache.alloc(Gfp::KERNEL).unwrap()).collect();
     // SAFETY: the objects were allocated above, and each is freed once.
     objects.drain(2..).for_each(|object| unsafe { cache.free(object) });
-    assert_eq!(cache.info().slabs, 3, "empty slabs stay on the node");
+    assert_eq!(cache.info().slabs, 3, "empty slabs must stay on the node");
     drop(cache);
-    let left = || subsystem.info().caches.into_iter().find(|cache| cache.name == "left");
-    assert_eq!(left().unwrap().slabs, 1);
+    let remaining = || subsystem.info().caches.into_iter().find(|cache| cache.name == "left");
+    assert_eq!(remaining().unwrap().slabs, 1);
     let node = KmemCache::builder("node", 64).build_in(&subsystem).unwrap();
     let object = node.alloc(Gfp::KERNEL).unwrap();
     // SAFETY: the object was allocated above, and is freed once.
     unsafe { node.free_deferred(object) };
     for object in objects {
-        assert!(left().is_some());
+        assert!(remaining().is_some());
         // SAFETY: the object was allocated above, and is freed once; objects in use keep their cache.
         unsafe { subsystem.kmalloc().free(object) };
         (0..1000).for_each(|_| uslab::rcu::advance());
         assert_eq!(node.info().deferred, 1, "the object is in an incomplete batch");
     }
-    assert!(left().is_none());
+    assert!(remaining().is_none());
 }
 
 #[test]
@@ -567,17 +572,17 @@ fn freed_objects_return_to_their_node() {
         pages.node_of(pages.pfn_of(block.address().as_ptr()).unwrap())
     };
     on_cpu(0);
-    let near: Vec<_> = (0..100).map(|_| cache.alloc_block(Gfp::KERNEL).unwrap()).collect();
-    assert!(near.iter().all(|block| node(block) == 0));
+    let near_blocks: Vec<_> = (0..100).map(|_| cache.alloc_block(Gfp::KERNEL).unwrap()).collect();
+    assert!(near_blocks.iter().all(|block| node(block) == 0));
     on_cpu(3);
-    let far: Vec<_> = (0..100).map(|_| cache.alloc_block(Gfp::KERNEL).unwrap()).collect();
-    assert!(far.iter().all(|block| node(block) == 1));
+    let far_blocks: Vec<_> = (0..100).map(|_| cache.alloc_block(Gfp::KERNEL).unwrap()).collect();
+    assert!(far_blocks.iter().all(|block| node(block) == 1));
     // Objects freed on the wrong node do not stay there.
-    drop(near);
+    drop(near_blocks);
     assert_eq!(cache.info().other_node_frees, 100);
-    let again: Vec<_> = (0..200).map(|_| cache.alloc_block(Gfp::KERNEL).unwrap()).collect();
-    assert!(again.iter().all(|block| node(block) == 1));
-    drop((far, again));
+    let reused: Vec<_> = (0..200).map(|_| cache.alloc_block(Gfp::KERNEL).unwrap()).collect();
+    assert!(reused.iter().all(|block| node(block) == 1));
+    drop((far_blocks, reused));
 
     let object = cache.alloc_node(Gfp::THIS_NODE, 0).unwrap();
     let pages = subsystem.pages();
@@ -602,17 +607,17 @@ fn full_node_falls_back_to_another_node() {
     cache.shrink();
 
     // Objects that another node lent do not stay in the magazines of the node that used them.
-    let near: Vec<_> = core::iter::from_fn(|| cache.alloc_node(Gfp::THIS_NODE, 0).ok()).collect();
+    let near_blocks: Vec<_> = core::iter::from_fn(|| cache.alloc_node(Gfp::THIS_NODE, 0).ok()).collect();
     on_cpu(1);
     drop(cache.alloc_block(Gfp::KERNEL).unwrap());
-    let kept = cache.info().in_magazines;
+    let kept_objects = cache.info().in_magazines;
     on_cpu(0);
-    let far = cache.alloc_block(Gfp::KERNEL).unwrap();
-    assert!(near.len() == 2048 && kept > 0);
-    assert_eq!(cache.info().in_magazines, kept, "the helper keeps its objects");
-    drop(far);
+    let far_block = cache.alloc_block(Gfp::KERNEL).unwrap();
+    assert!(near_blocks.len() == 2048 && kept_objects > 0);
+    assert_eq!(cache.info().in_magazines, kept_objects, "the helper must keep its objects");
+    drop(far_block);
     // SAFETY: the objects were allocated above, and each is freed once.
-    unsafe { cache.free_bulk(near) };
+    unsafe { cache.free_bulk(near_blocks) };
     assert_all_given_back(&subsystem);
 }
 
@@ -659,16 +664,16 @@ fn concurrent_threads_on_real_cpus_lose_no_object() {
 #[test]
 fn freeing_a_slab_destructs_each_object_once() {
     on_cpu(0);
-    for way in ["shrink", "destroy", "drop", "last free"] {
-        objects_end_once(way, false);
-        objects_end_once(way, true);
+    for destroy_method in ["shrink", "destroy", "drop", "last free"] {
+        objects_end_once(destroy_method, false);
+        objects_end_once(destroy_method, true);
     }
 }
-fn objects_end_once(way: &str, whole_slabs: bool) {
+fn objects_end_once(destroy_method: &str, whole_slabs: bool) {
     let subsystem = subsystem(2);
-    let other = KmemCache::builder("other", 32).build_in(&subsystem).unwrap();
-    let (made, gone) = (Arc::new(Counter::new(0)), Arc::new(Counter::new(0)));
-    let (constructed, destructed) = (made.clone(), gone.clone());
+    let other_cache = KmemCache::builder("other", 32).build_in(&subsystem).unwrap();
+    let (constructions, destructions) = (Arc::new(Counter::new(0)), Arc::new(Counter::new(0)));
+    let (constructed, destructed) = (constructions.clone(), destructions.clone());
     let cache = constructing("inode", 200, whole_slabs)
         .ctor(move |inode| {
             inode[199] = 7;
@@ -678,10 +683,10 @@ fn objects_end_once(way: &str, whole_slabs: bool) {
             assert_eq!(
                 (inode.len(), inode[0], inode[199]),
                 (200, 1, 7),
-                "the object is unchanged since its last use"
+                "the object must be unchanged since its last use"
             );
             // The destructor may allocate, because no lock and no CPU's region is held here.
-            drop(other.alloc_block(Gfp::KERNEL).unwrap());
+            drop(other_cache.alloc_block(Gfp::KERNEL).unwrap());
             destructed.add(1);
         })
         .build_in(&subsystem)
@@ -692,32 +697,40 @@ fn objects_end_once(way: &str, whole_slabs: bool) {
         // SAFETY: this test owns the objects.
         unsafe { object.write(1) };
     }
-    assert_eq!((made.get(), gone.get()), (objects.len() as u64, 0));
-    let (last, others) = objects.split_first().unwrap();
+    assert_eq!((constructions.get(), destructions.get()), (objects.len() as u64, 0));
+    let (last, other_objects) = objects.split_first().unwrap();
     // SAFETY: the objects were allocated above, and each is freed once.
-    others.iter().for_each(|object| unsafe { cache.free(*object) });
-    let shrunk = if whole_slabs { 0 } else { others.len() as u64 };
-    assert_eq!((cache.shrink(), gone.get()), (0, shrunk), "{way}: an object in use keeps its slab");
-    if way != "last free" {
+    other_objects.iter().for_each(|object| unsafe { cache.free(*object) });
+    let freed_objects = if whole_slabs { 0 } else { other_objects.len() as u64 };
+    assert_eq!(
+        (cache.shrink(), destructions.get()),
+        (0, freed_objects),
+        "{destroy_method}: an object in use must keep its slab"
+    );
+    if destroy_method != "last free" {
         // SAFETY: the object was allocated above, and is freed once.
         unsafe { cache.free(*last) };
-        assert_eq!(gone.get(), shrunk, "{way}: a free object stays constructed");
+        assert_eq!(
+            destructions.get(),
+            freed_objects,
+            "{destroy_method}: a free object must stay constructed"
+        );
     }
-    match way {
+    match destroy_method {
         "shrink" => assert_eq!(cache.shrink(), 1),
         "destroy" => cache.destroy().unwrap(),
         "drop" => drop(cache),
         _ => {
-            let mut kept = cache.alloc_block(Gfp::KERNEL).unwrap();
-            kept.bytes_mut()[0] = 1;
-            assert!(cache.destroy().is_err() && gone.get() == shrunk);
-            drop(kept);
+            let mut kept_block = cache.alloc_block(Gfp::KERNEL).unwrap();
+            kept_block.bytes_mut()[0] = 1;
+            assert!(cache.destroy().is_err() && destructions.get() == freed_objects);
+            drop(kept_block);
             // SAFETY: the object was allocated above, and is freed once.
             unsafe { cache.free(*last) };
             drop(cache);
         }
     }
-    assert_eq!(gone.get(), made.get(), "{way}");
+    assert_eq!(destructions.get(), constructions.get(), "{destroy_method}");
     subsystem.check().unwrap();
 }
 
@@ -728,41 +741,41 @@ fn failing_constructor_leaks_nothing() {
 fn refusals_lose_nothing(whole_slabs: bool) {
     on_cpu(0);
     let subsystem = subsystem(2);
-    let (left, made, gone) =
+    let (remaining, constructions, destructions) =
         (Arc::new(Counter::new(5)), Arc::new(Counter::new(0)), Arc::new(Counter::new(0)));
-    let (memory, constructed, destructed) = (left.clone(), made.clone(), gone.clone());
+    let (memory, constructed, destructed) = (remaining.clone(), constructions.clone(), destructions.clone());
     let cache = constructing("inode", 200, whole_slabs)
         // The destructor is set before the constructor: setting one keeps the other.
         .dtor(move |_| destructed.add(1))
         .try_ctor(move |_| {
-            let some = memory.get() > 0;
-            if some {
+            let is_expected = memory.get() > 0;
+            if is_expected {
                 memory.sub(1);
                 constructed.add(1);
             }
-            some
+            is_expected
         })
         .build_in(&subsystem)
         .unwrap();
     // Five objects can be constructed one by one.
-    let had: Vec<_> =
+    let old_rows: Vec<_> =
         (0..if whole_slabs { 0 } else { 5 }).map(|_| cache.alloc_block(Gfp::KERNEL).unwrap()).collect();
-    let refused = cache.alloc(Gfp::KERNEL).unwrap_err();
+    let alloc_error = cache.alloc(Gfp::KERNEL).unwrap_err();
     assert_eq!(
-        (refused, refused.to_string().as_str()),
+        (alloc_error, alloc_error.to_string().as_str()),
         (AllocError::Constructor, "the constructor of an object failed")
     );
     assert_eq!(cache.alloc_bulk(Gfp::KERNEL, &mut [None; 3]), Err(AllocError::Constructor));
-    drop(had);
+    drop(old_rows);
     cache.shrink();
-    assert_eq!((made.get(), gone.get()), (5, 5));
+    assert_eq!((constructions.get(), destructions.get()), (5, 5));
     assert_eq!((cache.info().slabs, cache.info().constructed, cache.info().destructed), (0, 5, 5));
     subsystem.check().unwrap();
     // The constructor succeeds from here on.
-    left.set(1000);
+    remaining.set(1000);
     drop(cache.alloc_block(Gfp::KERNEL).unwrap());
     cache.destroy().unwrap();
-    assert_eq!(made.get(), gone.get());
+    assert_eq!(constructions.get(), destructions.get());
     subsystem.check().unwrap();
 }
 
@@ -777,22 +790,24 @@ fn invalid_cache_configurations_are_errors() {
     assert_eq!(error("o", 0, 8), "an object of 0 bytes");
     assert_eq!(error("o", 8, 24), "alignment 24 is not a power of two");
     assert_eq!(error("o", 5 << 20, 8), "an object of 5242880 bytes; the largest block has 4194304");
-    let zeroed = KmemCache::builder("o", 8).ctor(|_| ()).zero_on_free().build_in(&subsystem).unwrap_err();
-    assert_eq!(zeroed.to_string(), "objects of a cache with a constructor cannot be zeroed on free");
-    let zeroed = KmemCache::builder("o", 8).dtor(|_| ()).zero_on_free().build_in(&subsystem).unwrap_err();
-    assert_eq!(zeroed, uslab::CacheError::ZeroOnFree);
+    let builder_error =
+        KmemCache::builder("o", 8).ctor(|_| ()).zero_on_free().build_in(&subsystem).unwrap_err();
+    assert_eq!(builder_error.to_string(), "objects of a cache with a constructor cannot be zeroed on free");
+    let builder_error =
+        KmemCache::builder("o", 8).dtor(|_| ()).zero_on_free().build_in(&subsystem).unwrap_err();
+    assert_eq!(builder_error, uslab::CacheError::ZeroOnFree);
     let account = uslab::cache::Account::new_in(&common::subsystem(1), 1 << 20);
-    let strange = KmemCache::builder("o", 8).account(&account).build_in(&subsystem).unwrap_err();
-    assert_eq!(strange.to_string(), "the account and the cache belong to different subsystems");
+    let account_error = KmemCache::builder("o", 8).account(&account).build_in(&subsystem).unwrap_err();
+    assert_eq!(account_error.to_string(), "the account and the cache belong to different subsystems");
 }
 
 #[test]
 fn impossible_bulk_size_is_an_error() {
     let subsystem = subsystem(1);
-    let made = |name: &str| KmemCache::builder(name, 64).build_in(&subsystem).unwrap();
+    let new_cache = |name: &str| KmemCache::builder(name, 64).build_in(&subsystem).unwrap();
     let typed = ObjectCache::builder("typed").ctor(|| [0_u8; 64]).build_in(&subsystem).unwrap();
     let zero_sized = ObjectCache::builder("zero-sized").ctor(|| ()).build_in(&subsystem).unwrap();
-    let (cache, pages) = (made("cache"), subsystem.pages().frames().len() as usize);
+    let (cache, pages) = (new_cache("cache"), subsystem.pages().frames().len() as usize);
     let mut prefilled = cache.prefill(Gfp::KERNEL, 0).unwrap();
     for n in [pages * PAGE_SIZE / 64 + 1, 1 << 40, usize::MAX >> 8, isize::MAX as usize, usize::MAX] {
         assert_eq!(typed.alloc_bulk(n).err(), Some(AllocError::TooLarge), "{n}");
@@ -800,7 +815,7 @@ fn impossible_bulk_size_is_an_error() {
         assert_eq!(cache.alloc_blocks(Gfp::KERNEL, n).err(), Some(AllocError::TooLarge), "{n}");
         assert_eq!(cache.prefill(Gfp::KERNEL, n).err(), Some(AllocError::TooLarge), "{n}");
         assert_eq!(prefilled.refill(n), Err(AllocError::TooLarge), "{n}");
-        assert_eq!(Mempool::new(made("mempool"), n).err(), Some(AllocError::TooLarge), "{n}");
+        assert_eq!(Mempool::new(new_cache("mempool"), n).err(), Some(AllocError::TooLarge), "{n}");
     }
     assert_eq!(zero_sized.alloc_bulk(usize::MAX).err(), Some(AllocError::TooLarge));
     drop(prefilled);
@@ -809,14 +824,14 @@ fn impossible_bulk_size_is_an_error() {
     assert_eq!((typed.info().failures, cache.info().failures), (10, 15));
 
     let limited = KmemCache::builder("limited", 64).limit(Limit::Slabs(2)).build_in(&subsystem).unwrap();
-    let most = 2 * limited.geometry().objects();
+    let max_objects = 2 * limited.geometry().objects();
     let error = Some(AllocError::CacheLimit { slabs: 2 });
-    assert_eq!(limited.alloc_blocks(Gfp::KERNEL, most + 1).err(), error);
-    assert_eq!(limited.alloc_bulk(Gfp::KERNEL, &mut vec![None; most + 1]).err(), error);
+    assert_eq!(limited.alloc_blocks(Gfp::KERNEL, max_objects + 1).err(), error);
+    assert_eq!(limited.alloc_bulk(Gfp::KERNEL, &mut vec![None; max_objects + 1]).err(), error);
     assert_eq!(limited.info().slabs_made, 0);
-    assert_eq!(limited.alloc_blocks(Gfp::KERNEL, most).unwrap().len(), most);
-    let pool = Mempool::new(limited, most).unwrap();
-    assert_eq!(pool.reserve(), (most, most));
+    assert_eq!(limited.alloc_blocks(Gfp::KERNEL, max_objects).unwrap().len(), max_objects);
+    let pool = Mempool::new(limited, max_objects).unwrap();
+    assert_eq!(pool.reserve(), (max_objects, max_objects));
     assert_eq!(typed.alloc_bulk(1000).unwrap().len(), 1000);
 }
 
@@ -828,9 +843,12 @@ fn extreme_cache_builder_values_cause_no_panic() {
         for depot_limit in [0, 1, u32::MAX] {
             let magazines = Magazines::Sized { capacity, stock, depot_limit };
             // This many magazines need a range of addresses, which may be refused.
-            let built = KmemCache::builder("sized", 64).magazines(magazines).build_in(&subsystem);
-            assert!(built.is_ok() || capacity.max(stock) > 1 || depot_limit > 1, "{magazines:?}: {built:?}");
-            if let Ok(cache) = built {
+            let cache_result = KmemCache::builder("sized", 64).magazines(magazines).build_in(&subsystem);
+            assert!(
+                cache_result.is_ok() || capacity.max(stock) > 1 || depot_limit > 1,
+                "{magazines:?}: {cache_result:?}"
+            );
+            if let Ok(cache) = cache_result {
                 drop(cache.alloc_blocks(Gfp::KERNEL, 300).unwrap());
             }
         }
@@ -850,27 +868,29 @@ fn extreme_cache_builder_values_cause_no_panic() {
 #[test]
 fn equal_mergeable_builders_share_a_cache() {
     let subsystem = subsystem(1);
-    let named = |name: &str, size| KmemCache::builder(name, size).merge();
-    let first = named("first", 192).build_in(&subsystem).unwrap();
-    let second = named("second", 190).build_in(&subsystem).unwrap();
-    let apart = [
+    let builder_of = |name: &str, size| KmemCache::builder(name, size).merge();
+    let first = builder_of("first", 192).build_in(&subsystem).unwrap();
+    let second = builder_of("second", 190).build_in(&subsystem).unwrap();
+    let separate_caches = [
         KmemCache::builder("not-asked", 192).build_in(&subsystem).unwrap(),
-        named("larger", 200).build_in(&subsystem).unwrap(),
-        named("smaller", 184).build_in(&subsystem).unwrap(),
-        named("aligned", 192).align(128).build_in(&subsystem).unwrap(),
-        named("limited", 192).limit(Limit::Slabs(3)).build_in(&subsystem).unwrap(),
-        named("constructed", 192).ctor(|_| ()).build_in(&subsystem).unwrap(),
-        named("reclaimable", 192).reclaimable().build_in(&subsystem).unwrap(),
-        named("other-magazines", 192).magazines(Magazines::Off).build_in(&subsystem).unwrap(),
+        builder_of("larger", 200).build_in(&subsystem).unwrap(),
+        builder_of("smaller", 184).build_in(&subsystem).unwrap(),
+        builder_of("aligned", 192).align(128).build_in(&subsystem).unwrap(),
+        builder_of("limited", 192).limit(Limit::Slabs(3)).build_in(&subsystem).unwrap(),
+        builder_of("constructed", 192).ctor(|_| ()).build_in(&subsystem).unwrap(),
+        builder_of("reclaimable", 192).reclaimable().build_in(&subsystem).unwrap(),
+        builder_of("other-magazines", 192).magazines(Magazines::Off).build_in(&subsystem).unwrap(),
     ];
-    assert!(apart.iter().all(|cache| cache.info().aliases == 0 && cache.info().name == cache.name()));
+    assert!(
+        separate_caches.iter().all(|cache| cache.info().aliases == 0 && cache.info().name == cache.name())
+    );
     assert_eq!((first.name(), second.name()), ("first", "second"));
     assert_eq!((second.info().name.as_str(), second.info().aliases), ("first", 1));
     let block = second.alloc_block(Gfp::KERNEL).unwrap();
     assert_eq!(first.info().used, 1);
-    let busy = first.destroy().unwrap_err();
-    assert_eq!((busy.live, busy.aliases), (1, 1));
-    assert_eq!(busy.to_string(), "1 objects are in use, and 1 other owners share the cache");
+    let error = first.destroy().unwrap_err();
+    assert_eq!((error.live, error.aliases), (1, 1));
+    assert_eq!(error.to_string(), "1 objects are in use, and 1 other owners share the cache");
     // The first handle may be dropped before the handle that shares the cache.
     drop(first);
     assert_eq!(second.destroy().unwrap_err().aliases, 0);
@@ -878,27 +898,27 @@ fn equal_mergeable_builders_share_a_cache() {
     second.destroy().unwrap();
     drop(second);
     // A destroyed cache is no longer shared.
-    let third = named("third", 192).build_in(&subsystem).unwrap();
-    drop(third.alloc_block(Gfp::KERNEL).unwrap());
-    assert_eq!((third.info().name.as_str(), third.info().aliases), ("third", 0));
-    drop((third, apart));
+    let third_cache = builder_of("third", 192).build_in(&subsystem).unwrap();
+    drop(third_cache.alloc_block(Gfp::KERNEL).unwrap());
+    assert_eq!((third_cache.info().name.as_str(), third_cache.info().aliases), ("third", 0));
+    drop((third_cache, separate_caches));
     assert_all_given_back(&subsystem);
 }
 
 #[test]
 fn concurrent_sharing_and_dropping_loses_no_cache() {
     let subsystem = subsystem(2);
-    let (shared, together) = (Counter::new(0), std::sync::Barrier::new(2));
+    let (shared, start_barrier) = (Counter::new(0), std::sync::Barrier::new(2));
     std::thread::scope(|scope| {
         for cpu in 0..2 {
-            let (subsystem, shared, together) = (&subsystem, &shared, &together);
+            let (subsystem, shared, start_barrier) = (&subsystem, &shared, &start_barrier);
             scope.spawn(move || {
                 on_cpu(cpu);
                 for round in 0..300 {
-                    together.wait();
+                    start_barrier.wait();
                     let cache =
                         KmemCache::builder(format!("c{round}"), 64).merge().build_in(subsystem).unwrap();
-                    together.wait();
+                    start_barrier.wait();
                     let blocks = cache.alloc_blocks(Gfp::KERNEL, 5).unwrap();
                     let aliases = cache.info().aliases;
                     assert!(aliases <= 1);
@@ -925,11 +945,11 @@ fn concurrent_sharing_and_dropping_loses_no_cache() {
 fn cache_dropped_during_a_reap_is_freed() {
     let _readers = READERS.lock();
     let subsystem = subsystem(2);
-    let done = Counter::new(0);
+    let is_done = Counter::new(0);
     std::thread::scope(|scope| {
         scope.spawn(|| {
             on_cpu(1);
-            while done.get() == 0 {
+            while is_done.get() == 0 {
                 subsystem.reap();
                 subsystem.drain_cpus(0..2);
             }
@@ -939,16 +959,16 @@ fn cache_dropped_during_a_reap_is_freed() {
             let cache = KmemCache::builder("temporary", 64).build_in(&subsystem).unwrap();
             drop(cache.alloc_blocks(Gfp::KERNEL, 40).unwrap());
         }
-        done.add(1);
+        is_done.add(1);
     });
-    let left = || subsystem.info().caches.iter().filter(|cache| cache.name == "temporary").count();
+    let remaining = || subsystem.info().caches.iter().filter(|cache| cache.name == "temporary").count();
     for _ in 0..10_000 {
-        if left() == 0 {
+        if remaining() == 0 {
             break;
         }
         uslab::rcu::advance();
     }
-    assert_eq!(left(), 0);
+    assert_eq!(remaining(), 0);
     assert_all_given_back(&subsystem);
 }
 
@@ -957,27 +977,27 @@ fn cache_dropped_during_a_reap_is_freed() {
 fn reports_and_drains_never_skip_a_live_cache() {
     let subsystem = subsystem(2);
     for _ in 0..20 {
-        let gone: Vec<_> = (0..150)
+        let destructions: Vec<_> = (0..150)
             .map(|i| KmemCache::builder(format!("gone-{i}"), 64).build_in(&subsystem).unwrap())
             .collect();
-        let stays = KmemCache::builder("stays", 64).build_in(&subsystem).unwrap();
-        let done = Counter::new(0);
+        let kept_cache = KmemCache::builder("stays", 64).build_in(&subsystem).unwrap();
+        let is_done = Counter::new(0);
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 on_cpu(1);
-                drop(gone);
-                done.add(1);
+                drop(destructions);
+                is_done.add(1);
             });
             on_cpu(0);
-            while done.get() == 0 {
+            while is_done.get() == 0 {
                 // While drains of the other cache have taken this CPU's stacks, a free bypasses them.
-                while stays.info().in_magazines == 0 {
-                    drop(stays.alloc_block(Gfp::KERNEL).unwrap());
+                while kept_cache.info().in_magazines == 0 {
+                    drop(kept_cache.alloc_block(Gfp::KERNEL).unwrap());
                 }
                 assert!(subsystem.slabinfo().get("stays").is_some());
                 assert!(subsystem.info().caches.iter().any(|cache| cache.name == "stays"));
                 subsystem.drain_cpus(0..2);
-                assert_eq!(stays.info().in_magazines, 0, "drained");
+                assert_eq!(kept_cache.info().in_magazines, 0, "drained");
             }
         });
     }

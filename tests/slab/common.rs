@@ -27,20 +27,20 @@ pub(crate) fn subsystem(cpus: u32) -> Subsystem {
 
 /// Creates a cache and drops it, `caches` times. One object of each cache is freed later, by another thread on CPU 1,
 /// after some more caches were created.
-pub(crate) fn outlived(subsystem: &Subsystem, caches: usize) {
-    let (give, take) = sync_channel::<OwnedBox<u64>>(64);
+pub(crate) fn use_outlived_boxes(subsystem: &Subsystem, caches: usize) {
+    let (sender, receiver) = sync_channel::<OwnedBox<u64>>(64);
     std::thread::scope(|scope| {
         scope.spawn(move || {
             on_cpu(1);
-            take.into_iter().for_each(|object| assert_eq!(*object, 7));
+            receiver.into_iter().for_each(|object| assert_eq!(*object, 7));
         });
         on_cpu(0);
         for i in 0..caches {
             let name = format!("outlived-{i}");
             let cache = ObjectCache::builder(name).ctor(|| 7_u64).build_in(subsystem).unwrap();
-            give.send(cache.alloc_owned().unwrap()).unwrap();
+            sender.send(cache.alloc_owned().unwrap()).unwrap();
         }
-        drop(give);
+        drop(sender);
     });
 }
 
@@ -51,12 +51,12 @@ pub(crate) struct RecordedReports(Arc<Mutex<Vec<(CorruptionKind, String)>>>);
 impl RecordedReports {
     /// Sets this value as the handler of `config`.
     pub(crate) fn listen(&self, config: &mut Config) {
-        let heard = self.clone();
+        let reports = self.clone();
         config.corruption = Arc::new(move |corruption: &Corruption<'_>| {
-            heard.0.lock().push((corruption.kind, corruption.to_string()));
+            reports.0.lock().push((corruption.kind, corruption.to_string()));
         });
     }
-    pub(crate) fn take(&self) -> Vec<(CorruptionKind, String)> {
+    pub(crate) fn take_reports(&self) -> Vec<(CorruptionKind, String)> {
         std::mem::take(&mut self.0.lock())
     }
 }
@@ -73,6 +73,6 @@ pub(crate) fn assert_all_given_back(subsystem: &Subsystem) {
         "{census:?}"
     );
     let pages = subsystem.pages().info();
-    let charged = pages.zones.iter().map(|zone| zone.charged).sum::<u32>();
-    assert_eq!((pages.pages_not_in_maximal_blocks(), pages.committed_bytes(), charged), (0, 0, 0));
+    let charged_pages = pages.zones.iter().map(|zone| zone.charged).sum::<u32>();
+    assert_eq!((pages.pages_not_in_maximal_blocks(), pages.committed_bytes(), charged_pages), (0, 0, 0));
 }

@@ -23,23 +23,23 @@ struct Mappings {
 
 fn tables() -> Mappings {
     let smaps = std::fs::read_to_string("/proc/self/smaps").unwrap();
-    let (mut all, mut one) = (Mappings::default(), Mappings::default());
-    let kib = |rest: &str| rest.trim().trim_end_matches(" kB").parse::<usize>().unwrap() << 10;
+    let (mut all_mappings, mut mapping) = (Mappings::default(), Mappings::default());
+    let kib = |number_text: &str| number_text.trim().trim_end_matches(" kB").parse::<usize>().unwrap() << 10;
     for line in smaps.lines() {
         if let Some(size) = line.strip_prefix("Size:") {
-            one = Mappings { bytes: kib(size), ..Mappings::default() };
+            mapping = Mappings { bytes: kib(size), ..Mappings::default() };
         } else if let Some(resident) = line.strip_prefix("Rss:") {
-            one.resident = kib(resident);
+            mapping.resident = kib(resident);
         } else if let Some(flags) = line.strip_prefix("VmFlags:").filter(|flags| flags.contains(" nh")) {
-            all.count += 1;
-            all.bytes += one.bytes;
-            all.writable += if flags.contains(" wr") { one.bytes } else { 0 };
-            all.resident += one.resident;
-            all.misdumped +=
+            all_mappings.count += 1;
+            all_mappings.bytes += mapping.bytes;
+            all_mappings.writable += if flags.contains(" wr") { mapping.bytes } else { 0 };
+            all_mappings.resident += mapping.resident;
+            all_mappings.misdumped +=
                 usize::from(flags.contains(" rd") && flags.contains(" wr") == flags.contains(" dd"));
         }
     }
-    all
+    all_mappings
 }
 
 /// Returns a subsystem for simulated CPUs.
@@ -83,9 +83,9 @@ fn child_starts_a_subsystem_of_four_terabytes() {
     let pages = PageConfig::with_nodes(Cpus::simulated(2, 1).unwrap(), zones);
     let before = resident();
     let subsystem = Subsystem::new(Config { check_frees: false, ..Config::new(pages) }).unwrap();
-    let taken = resident().saturating_sub(before);
-    assert_eq!(subsystem.pages().frames().len(), 1 << 30, "the whole reservation was granted");
-    assert!(taken <= 6 * MIB, "{} KiB", taken >> 10);
+    let added_bytes = resident().saturating_sub(before);
+    assert_eq!(subsystem.pages().frames().len(), 1 << 30, "the whole reservation must be granted");
+    assert!(added_bytes <= 6 * MIB, "{} KiB", added_bytes >> 10);
 }
 
 #[test]
@@ -97,31 +97,42 @@ fn thousand_caches_on_64_cpus_use_little_memory() {
 fn child_uses_a_thousand_caches_once() {
     let (cpus, count) = (64, 1000);
     let subsystem = subsystem(cpus, 1);
-    let start = tables();
-    assert!(start.bytes <= 1 << 30, "addresses before the first allocation: {start:?}");
-    assert!(start.writable <= 4 * MIB, "bytes that strict accounting counts: {start:?}");
+    let start_bytes = tables();
+    assert!(start_bytes.bytes <= 1 << 30, "addresses before the first allocation: {start_bytes:?}");
+    assert!(start_bytes.writable <= 4 * MIB, "bytes that strict accounting counts: {start_bytes:?}");
     let before = resident();
     let caches = caches(&subsystem, count);
-    let born = resident().saturating_sub(before);
-    assert!(born <= 8 * MIB, "{} bytes for each cache", born / count);
+    let creation_bytes = resident().saturating_sub(before);
+    assert!(creation_bytes <= 8 * MIB, "a cache must take fewer bytes: {} each", creation_bytes / count);
     use_once(&subsystem, &caches);
-    let used = tables();
-    let passes = || subsystem.info().drains.passes;
-    let (before_reap, many) = (passes(), subsystem.pages().tables().drains().count() as u64);
+    let use_bytes = tables();
+    let drain_passes = || subsystem.info().drains.passes;
+    let (before_reap, drain_count) = (drain_passes(), subsystem.pages().tables().drains().count() as u64);
     // The most is one page of stack for each cache and CPU, two pages of notes for each CPU and table, and the frames
     // of the slabs, which are in the same mapping.
-    let most = (count + 2 * count.div_ceil(200)) * cpus as usize * 4096 + count * cpus as usize * 64 + MIB;
-    assert!(used.resident - start.resident <= most, "{used:?}");
-    assert!(used.resident - start.resident >= count * cpus as usize * 4096, "bytes of used stacks: {used:?}");
-    assert_eq!(used.misdumped, 0);
+    let max_bytes =
+        (count + 2 * count.div_ceil(200)) * cpus as usize * 4096 + count * cpus as usize * 64 + MIB;
+    assert!(use_bytes.resident - start_bytes.resident <= max_bytes, "{use_bytes:?}");
+    assert!(
+        use_bytes.resident - start_bytes.resident >= count * cpus as usize * 4096,
+        "bytes of used stacks: {use_bytes:?}"
+    );
+    assert_eq!(use_bytes.misdumped, 0);
     (0..2).for_each(|_| _ = subsystem.reap());
     assert!(tables().resident <= 8 * MIB, "{:?}", tables());
     // A reap takes one pass for caches, one for pages, and one for the memory of both, regardless of the number of
     // caches.
-    assert!(passes() - before_reap <= 2 * 3 * many, "{} passes for {count} caches", passes() - before_reap);
+    assert!(
+        drain_passes() - before_reap <= 2 * 3 * drain_count,
+        "{} passes for {count} caches",
+        drain_passes() - before_reap
+    );
     subsystem.end_interval();
     let reaped = tables();
-    println!("start {start:?}\nused {used:?}\nreaped {reaped:?}, {} KiB in all", (resident() - before) >> 10);
+    println!(
+        "start {start_bytes:?}\nused {use_bytes:?}\nreaped {reaped:?}, {} KiB in all",
+        (resident() - before) >> 10
+    );
     assert!(resident() - before <= 16 * MIB, "{} KiB stay: {reaped:?}", (resident() - before) >> 10);
     // The caches still serve, and their counts are exact.
     use_once(&subsystem, &caches);
@@ -132,7 +143,7 @@ fn child_uses_a_thousand_caches_once() {
     drop(caches);
     subsystem.end_interval();
     let dropped = tables().resident;
-    assert!(dropped <= reaped.resident + MIB, "the stacks of dropped classes are decommitted: {dropped}");
+    assert!(dropped <= reaped.resident + MIB, "the stacks of dropped classes must be decommitted: {dropped}");
     subsystem.check().unwrap();
 }
 
@@ -153,13 +164,13 @@ fn drain_takes_a_single_pass_per_table() {
         let caches = caches(&subsystem, count);
         use_once(&subsystem, &caches);
         assert_eq!(subsystem.info().drains.passes, 0, "no memory is short");
-        let begun = std::time::Instant::now();
+        let start_time = std::time::Instant::now();
         (0..2).for_each(|_| _ = subsystem.reap());
-        let reaps = begun.elapsed();
+        let reaps = start_time.elapsed();
         let drains = subsystem.info().drains;
         let tables = subsystem.pages().tables().drains().count() as u64;
-        let of = if cpus == 0 { "real".to_owned() } else { format!("{cpus} simulated") };
-        println!("{of} CPUs, {count} caches in {tables} tables: two reaps {reaps:?}, {drains:?}");
+        let machine = if cpus == 0 { "real".to_owned() } else { format!("{cpus} simulated") };
+        println!("{machine} CPUs, {count} caches in {tables} tables: two reaps {reaps:?}, {drains:?}");
         // Each reap takes one pass for each table, and one for the pages.
         assert!(drains.passes <= 2 * (tables + 1) && drains.refused == 0, "{drains:?} in {tables} tables");
     }
@@ -167,7 +178,7 @@ fn drain_takes_a_single_pass_per_table() {
 
 /// Returns the bytes that strict accounting (`vm.overcommit_memory=2`) charges to this process: private mappings that
 /// are writable, or were writable when they were charged. Thread stacks are charged as they grow.
-fn charged() -> usize {
+fn charged_bytes() -> usize {
     let smaps = std::fs::read_to_string("/proc/self/smaps").unwrap();
     let (mut all, mut size, mut stack) = (0, 0, false);
     for line in smaps.lines() {
@@ -176,8 +187,8 @@ fn charged() -> usize {
         } else if let Some(kib) = line.strip_prefix("Size:") {
             size = kib.trim().trim_end_matches(" kB").parse::<usize>().unwrap() << 10;
         } else if let Some(flags) = line.strip_prefix("VmFlags:").filter(|_| !stack) {
-            let has = |flag| flags.split(' ').any(|is| is == flag);
-            all += if !has("sh") && (has("wr") || has("ac")) { size } else { 0 };
+            let has_flag = |flag| flags.split(' ').any(|word| word == flag);
+            all += if !has_flag("sh") && (has_flag("wr") || has_flag("ac")) { size } else { 0 };
         }
     }
     all
@@ -191,26 +202,32 @@ fn subsystem_with_a_hundred_caches_commits_little_memory() {
 #[ignore = "run by the test above"]
 fn child_allocates_from_a_hundred_caches() {
     for cpus in [2, 64] {
-        let before = charged();
+        let before = charged_bytes();
         let subsystem = subsystem(cpus, 1);
-        let start = charged() - before;
+        let start_bytes = charged_bytes() - before;
         let caches = caches(&subsystem, 100);
         use_once(&subsystem, &caches);
-        let used = charged() - before;
+        let use_bytes = charged_bytes() - before;
         let pages = subsystem.info().pages.committed_bytes() as usize;
         println!(
             "{cpus} CPUs: start {} KiB, used {} KiB, {} of them pages",
-            start >> 10,
-            used >> 10,
+            start_bytes >> 10,
+            use_bytes >> 10,
             pages >> 10
         );
         // The rest is the per-CPU words, and the growth of the C library's heap. All other addresses are only reserved.
-        assert!(start <= MIB / 2, "{start} bytes");
+        assert!(start_bytes <= MIB / 2, "{start_bytes} bytes");
         // A region is charged from its start to the last stack that its CPU has used, and at most twice that. In this
         // test that is 16 KiB for each of 100 caches, and what kmalloc's stacks take. The heap takes a MiB for the
         // caches.
-        assert!(used - pages <= cpus as usize * 3 * MIB + MIB, "{used} bytes, {pages} of them pages");
-        assert!(used - pages >= cpus as usize * 100 * 4096, "used stacks are charged: {used} bytes");
+        assert!(
+            use_bytes - pages <= cpus as usize * 3 * MIB + MIB,
+            "{use_bytes} bytes, {pages} of them pages"
+        );
+        assert!(
+            use_bytes - pages >= cpus as usize * 100 * 4096,
+            "used stacks must be charged: {use_bytes} bytes"
+        );
     }
 }
 
@@ -224,13 +241,13 @@ fn child_allocates_from_two_thousand_caches() {
     let (cpus, count) = (64, 2000);
     let subsystem = subsystem(cpus, 1);
     let caches = caches(&subsystem, count);
-    let born = tables();
+    let creation_bytes = tables();
     use_once(&subsystem, &caches);
-    let used = tables();
-    println!("born {born:?}\nused {used:?}");
+    let use_bytes = tables();
+    println!("born {creation_bytes:?}\nused {use_bytes:?}");
     // The first table has two mappings for each CPU, any other table a few.
-    assert!(used.count <= 2 * cpus as usize + 8 * (count / 200), "{used:?}");
-    assert_eq!(used.misdumped, 0);
+    assert!(use_bytes.count <= 2 * cpus as usize + 8 * (count / 200), "{use_bytes:?}");
+    assert_eq!(use_bytes.misdumped, 0);
 }
 
 #[test]
@@ -241,8 +258,8 @@ fn subsystem_of_64_cpus_fits_in_little_address_space() {
 #[ignore = "run by the test above"]
 fn child_runs_64_cpus_in_little_address_space() {
     let subsystem = subsystem(64, 1);
-    let start = tables();
-    assert!(start.bytes <= 256 * MIB, "{start:?}");
+    let start_bytes = tables();
+    assert!(start_bytes.bytes <= 256 * MIB, "{start_bytes:?}");
     let caches = caches(&subsystem, 300);
     for turn in 0..3 {
         use_once(&subsystem, &caches);
@@ -261,10 +278,10 @@ fn subsystem_of_1000_cpus_on_16_nodes_works() {
 #[ignore = "run by the test above"]
 fn child_starts_a_subsystem_of_a_thousand_cpus() {
     let subsystem = subsystem(1024, 16);
-    let start = tables();
+    let start_bytes = tables();
     let caches = caches(&subsystem, 10);
     use_once(&subsystem, &caches);
-    println!("start {start:?}\nused {:?}", tables());
+    println!("start {start_bytes:?}\nused {:?}", tables());
     (0..3).for_each(|_| _ = subsystem.reap());
     for cache in &caches {
         let info = cache.info();
@@ -282,30 +299,33 @@ fn caches_beyond_the_class_numbers_work_without_magazines() {
 fn child_creates_more_caches_than_class_numbers() {
     let subsystem = subsystem(2, 1);
     let before = resident();
-    let begun = std::time::Instant::now();
+    let start_time = std::time::Instant::now();
     let caches = caches(&subsystem, 1 << 16);
-    let born = begun.elapsed();
-    let each = (resident() - before) / caches.len();
-    assert!(each <= 4096, "{each} bytes for each cache");
+    let creation_bytes = start_time.elapsed();
+    let bytes_per_cache = (resident() - before) / caches.len();
+    assert!(bytes_per_cache <= 4096, "{bytes_per_cache} bytes for each cache");
     // The caches are the first, the last, and some between.
-    let some: Vec<_> = caches.iter().step_by(1021).chain(caches.last()).collect();
-    for cache in &some {
+    let sampled_caches: Vec<_> = caches.iter().step_by(1021).chain(caches.last()).collect();
+    for cache in &sampled_caches {
         let objects: Vec<_> = (0..100).map(|_| cache.alloc(Gfp::KERNEL).unwrap()).collect();
         // SAFETY: the objects were allocated above, and each is freed once.
         objects.into_iter().for_each(|object| unsafe { cache.free(object) });
         let info = cache.info();
-        assert_eq!((info.allocs, info.frees, info.used), (100, 100, 0), "a new cache starts at 0");
+        assert_eq!((info.allocs, info.frees, info.used), (100, 100, 0), "a new cache must start at 0");
     }
-    let with = |cache: &&KmemCache| cache.info().magazine_capacity > 0;
-    let magazines = some.iter().copied().filter(with).count();
+    let has_magazines = |cache: &&KmemCache| cache.info().magazine_capacity > 0;
+    let magazines = sampled_caches.iter().copied().filter(has_magazines).count();
     subsystem.reap();
-    println!("{each} bytes each, born in {born:?}; {magazines} of {} have magazines", some.len());
+    println!(
+        "{bytes_per_cache} bytes each, born in {creation_bytes:?}; {magazines} of {} have magazines",
+        sampled_caches.len()
+    );
     drop(caches);
-    println!("over after {:?}", begun.elapsed());
-    let next = KmemCache::builder("next", 64).build_in(&subsystem).unwrap();
-    let info = next.info();
+    println!("over after {:?}", start_time.elapsed());
+    let next_cache = KmemCache::builder("next", 64).build_in(&subsystem).unwrap();
+    let info = next_cache.info();
     assert_eq!((info.allocs, info.frees, info.in_magazines), (0, 0, 0));
-    assert!(info.magazine_capacity > 0, "class numbers were freed");
+    assert!(info.magazine_capacity > 0, "class numbers must be freed");
     subsystem.check().unwrap();
 }
 
@@ -335,17 +355,17 @@ fn shrink_continues_after_the_corruption_handler_panics() {
     let config = Config { check_frees: false, corruption, ..Config::new(pages) };
     let subsystem = Subsystem::new(config).unwrap();
     on_cpu(0);
-    let wrong = KmemCache::builder("wrong", 64).build_in(&subsystem).unwrap();
-    let other = KmemCache::builder("other", 64).build_in(&subsystem).unwrap();
-    let push = || drop(other.alloc_block(Gfp::KERNEL).unwrap());
-    let object = wrong.alloc(Gfp::KERNEL).unwrap();
+    let wrong_cache = KmemCache::builder("wrong", 64).build_in(&subsystem).unwrap();
+    let other_cache = KmemCache::builder("other", 64).build_in(&subsystem).unwrap();
+    let push = || drop(other_cache.alloc_block(Gfp::KERNEL).unwrap());
+    let object = wrong_cache.alloc(Gfp::KERNEL).unwrap();
     // SAFETY: unsound on purpose: no object begins there, which is noticed when it reaches its slab.
-    unsafe { wrong.free(object.add(8)) };
+    unsafe { wrong_cache.free(object.add(8)) };
     push();
-    assert_eq!(other.info().in_magazines, 1);
+    assert_eq!(other_cache.info().in_magazines, 1);
     subsystem.shrink();
-    assert_eq!((other.info().in_magazines, other.info().slabs), (0, 0));
+    assert_eq!((other_cache.info().in_magazines, other_cache.info().slabs), (0, 0));
     push();
-    assert!(other.info().in_magazines > 0, "the cache's stacks hold objects");
-    std::mem::forget(wrong);
+    assert!(other_cache.info().in_magazines > 0, "the cache's stacks must hold objects");
+    std::mem::forget(wrong_cache);
 }

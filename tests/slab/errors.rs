@@ -30,8 +30,8 @@ fn alignments_up_to_one_mebibyte_are_honoured() {
             assert!(block.address().addr().get().is_multiple_of(align), "cache, {align}");
             block.bytes_mut().fill(7);
         }
-        let here: BTreeSet<_> = blocks.iter().map(|block| block.address()).collect();
-        assert_eq!(here.len(), 5);
+        let addresses: BTreeSet<_> = blocks.iter().map(|block| block.address()).collect();
+        assert_eq!(addresses.len(), 5);
         for size in [1, 100, 5000, 300_000] {
             let layout = layout(size, align);
             let memory = [
@@ -98,13 +98,13 @@ fn exhausted_page_range_is_an_error_until_a_free() {
     let cache = KmemCache::builder("page", 4096).build_in(&subsystem).unwrap();
     let mut pages: Vec<_> = core::iter::from_fn(|| cache.alloc_block(Gfp::KERNEL).ok()).collect();
     assert_eq!(pages.len(), 1024);
-    let none = |order| format!("no pages for another slab: no block of order {order}: out of pages");
-    assert_eq!(cache.alloc(Gfp::KERNEL).unwrap_err().to_string(), none(0));
-    assert_eq!(kmalloc.alloc(100, Gfp::KERNEL).unwrap_err().to_string(), none(0));
-    assert_eq!(kmalloc.alloc(20_000, Gfp::KERNEL).unwrap_err().to_string(), none(3));
-    assert_eq!(malloc.alloc(layout(64, 8), Gfp::KERNEL).unwrap_err().to_string(), none(0));
-    assert_eq!(cache.alloc_blocks(Gfp::KERNEL, 3).unwrap_err().to_string(), none(0));
-    assert_eq!(cache.prefill(Gfp::KERNEL, 3).unwrap_err().to_string(), none(0));
+    let expected_text = |order| format!("no pages for another slab: no block of order {order}: out of pages");
+    assert_eq!(cache.alloc(Gfp::KERNEL).unwrap_err().to_string(), expected_text(0));
+    assert_eq!(kmalloc.alloc(100, Gfp::KERNEL).unwrap_err().to_string(), expected_text(0));
+    assert_eq!(kmalloc.alloc(20_000, Gfp::KERNEL).unwrap_err().to_string(), expected_text(3));
+    assert_eq!(malloc.alloc(layout(64, 8), Gfp::KERNEL).unwrap_err().to_string(), expected_text(0));
+    assert_eq!(cache.alloc_blocks(Gfp::KERNEL, 3).unwrap_err().to_string(), expected_text(0));
+    assert_eq!(cache.prefill(Gfp::KERNEL, 3).unwrap_err().to_string(), expected_text(0));
     assert_eq!((cache.info().used, subsystem.check().unwrap().used), (1024, 1024));
     pages.truncate(1000);
     // Such requests do not drain another cache's magazines.
@@ -127,10 +127,10 @@ fn faulty() -> (Subsystem, Faults) {
 #[test]
 fn refused_mmap_error_names_its_purpose() {
     // At the start, even the smallest memory is refused.
-    let mut refused = config(1, 1, 16 * MIB);
-    refused.pages.faults = Faults::new(1);
-    refused.pages.faults.arm(parse("reserve:times=-1").unwrap());
-    let error = Subsystem::new(refused).unwrap_err();
+    let mut refusing_config = config(1, 1, 16 * MIB);
+    refusing_config.pages.faults = Faults::new(1);
+    refusing_config.pages.faults.arm(parse("reserve:times=-1").unwrap());
+    let error = Subsystem::new(refusing_config).unwrap_err();
     assert!(matches!(error, StartError::Pages(_)));
     assert_eq!(
         error.to_string(),
@@ -141,34 +141,34 @@ fn refused_mmap_error_names_its_purpose() {
     // The refusals are memory for a slab, for its bitmap, for checked frees, and for a block beyond the largest.
     let cache = KmemCache::builder("inode", 640).build_in(&subsystem).unwrap();
     let tiny = KmemCache::builder("tiny", 8).build_in(&subsystem).unwrap();
-    let what = |rule: &str, alloc: &dyn Fn() -> String| {
+    let error_text = |rule: &str, alloc: &dyn Fn() -> String| {
         faults.arm(parse(rule).unwrap());
-        let said = alloc();
+        let message = alloc();
         faults.disarm();
         assert_eq!(subsystem.check().unwrap().used, 0, "{rule}");
-        said
+        message
     };
     let object = |cache: &KmemCache| cache.alloc_block(Gfp::KERNEL).unwrap_err().to_string();
     assert_eq!(
-        what("commit:times=-1", &|| object(&cache)),
+        error_text("commit:times=-1", &|| object(&cache)),
         "no pages for another slab: no block of order 0: the system refused to commit more memory"
     );
-    assert_eq!(what("bitmap:times=-1", &|| object(&tiny)), "no memory for the bitmap of another slab");
+    assert_eq!(error_text("bitmap:times=-1", &|| object(&tiny)), "no memory for the bitmap of another slab");
     let build =
         || KmemCache::builder("o", 64).check_frees(true).build_in(&subsystem).unwrap_err().to_string();
-    assert_eq!(what("reserve:times=-1", &build), "no address space for the cache's checked frees");
+    assert_eq!(error_text("reserve:times=-1", &build), "no address space for the cache's checked frees");
     // Objects bypass the CPU's stack, for which memory is missing.
-    let past = || {
+    let past_limit = || {
         let cache = KmemCache::builder("o", 64).build_in(&subsystem).unwrap();
         drop(cache.alloc_blocks(Gfp::KERNEL, 100).unwrap());
         let info = cache.info();
         assert_eq!((info.allocs, info.frees, info.in_magazines), (100, 100, 0));
         String::new()
     };
-    what("magazine:times=-1", &past);
+    error_text("magazine:times=-1", &past_limit);
     let huge = || malloc.alloc(layout(5 * MIB, 8), Gfp::KERNEL).unwrap_err().to_string();
     assert_eq!(
-        what("any:times=-1", &huge),
+        error_text("any:times=-1", &huge),
         "no memory for 5242880 more bytes: the system refused, or the limit is reached"
     );
     // Everything works afterwards.
@@ -196,13 +196,13 @@ fn failed_refill_keeps_only_the_previous_objects() {
     let (subsystem, faults) = faulty();
     for magazines in [Magazines::BySize, Magazines::Off] {
         let cache = KmemCache::builder("inode", 640).magazines(magazines).build_in(&subsystem).unwrap();
-        let mut own = cache.prefill(Gfp::KERNEL, 3).unwrap();
+        let mut prefilled = cache.prefill(Gfp::KERNEL, 3).unwrap();
         faults.arm(parse("slab:nth=2,times=-1").unwrap());
-        assert_eq!(own.refill(1001), Err(AllocError::Injected));
+        assert_eq!(prefilled.refill(1001), Err(AllocError::Injected));
         faults.disarm();
-        assert_eq!(own.len(), 3, "objects allocated before the refusal were freed");
-        own.refill(1001).unwrap();
-        assert_eq!(own.len(), 1001, "the cache requests no more objects than it keeps");
+        assert_eq!(prefilled.len(), 3, "objects allocated before the refusal must be freed");
+        prefilled.refill(1001).unwrap();
+        assert_eq!(prefilled.len(), 1001, "the cache must request no more objects than it keeps");
     }
     assert_all_given_back(&subsystem);
 }
@@ -215,8 +215,8 @@ fn cpu_without_magazine_memory_allocates_from_the_depot() {
     let faults = Faults::new(1);
     config.pages.faults = faults.clone();
     let subsystem = Subsystem::new(config).unwrap();
-    let four = Magazines::Sized { capacity: 4, stock: 0, depot_limit: 2 };
-    let cache = KmemCache::builder("o", 1024).magazines(four).limit(Limit::Objects(16));
+    let four_rounds = Magazines::Sized { capacity: 4, stock: 0, depot_limit: 2 };
+    let cache = KmemCache::builder("o", 1024).magazines(four_rounds).limit(Limit::Objects(16));
     let cache = cache.build_in(&subsystem).unwrap();
     let places = || {
         let info = cache.info();
@@ -241,12 +241,15 @@ fn failed_madvise_causes_no_error() {
     let (subsystem, faults) = faulty();
     let cache = KmemCache::builder("inode", 640).build_in(&subsystem).unwrap();
     for _ in 0..3 {
-        let mut held = cache.alloc_blocks(Gfp::ZERO, 1000).unwrap();
-        for block in &mut held {
-            assert!(block.bytes().iter().all(|byte| *byte == 0), "memory that was not decommitted is zeroed");
+        let mut used_blocks = cache.alloc_blocks(Gfp::ZERO, 1000).unwrap();
+        for block in &mut used_blocks {
+            assert!(
+                block.bytes().iter().all(|byte| *byte == 0),
+                "memory that was not decommitted must be zeroed"
+            );
             block.bytes_mut().fill(9);
         }
-        drop(held);
+        drop(used_blocks);
         faults.arm(parse("decommit:times=-1").unwrap());
         cache.shrink();
         assert!(subsystem.pages().decommit() > 0);
@@ -261,32 +264,32 @@ fn failed_madvise_causes_no_error() {
 #[test]
 fn destroyed_cache_allocates_and_frees_nothing() {
     for magazines in [Magazines::BySize, Magazines::Off] {
-        let (mut config, heard) = (config(2, 2, 16 * MIB), RecordedReports::default());
-        heard.listen(&mut config);
+        let (mut config, recorded) = (config(2, 2, 16 * MIB), RecordedReports::default());
+        recorded.listen(&mut config);
         let subsystem = Subsystem::new(config).unwrap();
         let cache = KmemCache::builder("inode", 640).magazines(magazines).build_in(&subsystem).unwrap();
-        let stale = cache.alloc(Gfp::KERNEL).unwrap();
+        let stale_object = cache.alloc(Gfp::KERNEL).unwrap();
         // SAFETY: the object was allocated just now, and is freed once.
-        unsafe { cache.free(stale) };
+        unsafe { cache.free(stale_object) };
         cache.destroy().unwrap();
         cache.destroy().unwrap();
-        let said = AllocError::Destroyed;
-        assert_eq!(said.to_string(), "the cache was destroyed");
-        assert_eq!(cache.alloc(Gfp::KERNEL), Err(said));
-        assert_eq!(cache.alloc(Gfp::ZERO | Gfp::NOWAIT), Err(said));
-        assert_eq!(cache.alloc_node(Gfp::KERNEL, 1), Err(said));
-        assert_eq!(cache.alloc_node(Gfp::THIS_NODE, 0), Err(said));
-        assert_eq!(cache.alloc_bulk(Gfp::KERNEL, &mut [None; 9]), Err(said));
-        assert_eq!(cache.alloc_block(Gfp::KERNEL).unwrap_err(), said);
-        let expected = said;
+        let message = AllocError::Destroyed;
+        assert_eq!(message.to_string(), "the cache was destroyed");
+        assert_eq!(cache.alloc(Gfp::KERNEL), Err(message));
+        assert_eq!(cache.alloc(Gfp::ZERO | Gfp::NOWAIT), Err(message));
+        assert_eq!(cache.alloc_node(Gfp::KERNEL, 1), Err(message));
+        assert_eq!(cache.alloc_node(Gfp::THIS_NODE, 0), Err(message));
+        assert_eq!(cache.alloc_bulk(Gfp::KERNEL, &mut [None; 9]), Err(message));
+        assert_eq!(cache.alloc_block(Gfp::KERNEL).unwrap_err(), message);
+        let expected = message;
         assert_eq!(cache.prefill(Gfp::KERNEL, 2).unwrap_err(), expected);
         assert_eq!((cache.shrink(), cache.reap(), cache.info().objects), (0, 0, 0));
-        assert!(heard.take().is_empty());
+        assert!(recorded.take_reports().is_empty());
         // SAFETY: the free is the error under test.
-        unsafe { cache.free(stale) };
-        let reports = heard.take();
+        unsafe { cache.free(stale_object) };
+        let reports = recorded.take_reports();
         let [(CorruptionKind::Foreign, text)] = &reports[..] else { panic!("{reports:?}") };
-        let address = stale.addr();
+        let address = stale_object.addr();
         assert_eq!(*text, format!("cache inode: free of an address that no cache owns {address:#x}"));
         assert_eq!(cache.info().corruptions, 1);
         assert_all_given_back(&subsystem);
@@ -295,8 +298,8 @@ fn destroyed_cache_allocates_and_frees_nothing() {
 
 #[test]
 fn free_of_an_address_outside_the_range_is_counted() {
-    let (mut config, heard) = (config(1, 1, 16 * MIB), RecordedReports::default());
-    heard.listen(&mut config);
+    let (mut config, recorded) = (config(1, 1, 16 * MIB), RecordedReports::default());
+    recorded.listen(&mut config);
     let subsystem = Subsystem::new(config).unwrap();
     let cache = KmemCache::builder("inode", 640).build_in(&subsystem).unwrap();
     let object = cache.alloc(Gfp::KERNEL).unwrap();
@@ -310,7 +313,7 @@ fn free_of_an_address_outside_the_range_is_counted() {
         cache.free(NonNull::new_unchecked(pages.address(last).as_ptr().wrapping_add(4096)));
         cache.free(object);
     }
-    let kinds: Vec<_> = heard.take().into_iter().map(|(kind, _)| kind).collect();
+    let kinds: Vec<_> = recorded.take_reports().into_iter().map(|(kind, _)| kind).collect();
     assert_eq!(kinds, [CorruptionKind::Foreign; 3]);
     assert_eq!((cache.info().corruptions, cache.info().used), (3, 0));
     assert_all_given_back(&subsystem);
@@ -326,19 +329,19 @@ fn named_tests(text: &str) -> Vec<&str> {
 #[test]
 fn error_tables_name_only_existing_tests() {
     let slab = workspace().join("slab");
-    let read = |path: &Path| std::fs::read_to_string(path).unwrap();
-    let mut tests = read(&slab.join("src/cache/prefill.rs"));
+    let read_text = |path: &Path| std::fs::read_to_string(path).unwrap();
+    let mut tests = read_text(&slab.join("src/cache/prefill.rs"));
     for folder in ["../tests", "../tests/slab", "../tests/programs/preload"] {
         let files = std::fs::read_dir(slab.join(folder)).unwrap().map(|entry| entry.unwrap().path());
         files
             .filter(|path| path.extension().is_some_and(|end| end == "rs"))
-            .for_each(|path| tests += &read(&path));
+            .for_each(|path| tests += &read_text(&path));
     }
     // The contract of panics follows; `panics` checks it.
     let (errors, _) = include_str!("../../slab/src/error.rs").split_once("//! # Panics").unwrap();
-    let named = [errors, include_str!("../../slab/src/debug/corruption.rs")].map(named_tests);
-    assert!(named[0].len() > 10 && named[1].len() > 5, "{named:?}");
-    for name in named.iter().flatten() {
+    let named_errors = [errors, include_str!("../../slab/src/debug/corruption.rs")].map(named_tests);
+    assert!(named_errors[0].len() > 10 && named_errors[1].len() > 5, "{named_errors:?}");
+    for name in named_errors.iter().flatten() {
         assert!(
             tests.contains(&format!("#[test]\nfn {name}()"))
                 || tests.contains(&format!("#[test]\n    fn {name}()")),

@@ -18,9 +18,13 @@ fn untouched_pages_of_a_slab_are_not_resident() {
     const N: usize = 16 << 10;
     let before = resident();
     let blocks: Vec<_> = (0..N).map(|_| cache.alloc_block(Gfp::KERNEL).unwrap()).collect();
-    let grown = resident().saturating_sub(before);
+    let added_bytes = resident().saturating_sub(before);
     // The subsystem has 64 MiB of objects; frames, magazines and the vector need some memory.
-    assert!(grown < 8 << 20, "{N} untouched objects made {} KiB resident", grown >> 10);
+    assert!(
+        added_bytes < 8 << 20,
+        "{N} untouched objects must not become resident: {} KiB",
+        added_bytes >> 10
+    );
     drop(blocks);
     cache.shrink();
     subsystem.pages().decommit();
@@ -28,7 +32,7 @@ fn untouched_pages_of_a_slab_are_not_resident() {
 }
 
 #[test]
-#[cfg_attr(uslab_heap, ignore = "the heap writes to a page of its own for each large piece")]
+#[cfg_attr(uslab_heap, ignore = "the heap writes to a separate page for each large piece")]
 fn empty_cache_uses_little_memory() {
     if !is_alone("frugal::empty_cache_uses_little_memory") {
         return;
@@ -38,8 +42,8 @@ fn empty_cache_uses_little_memory() {
     let before = resident();
     let caches: Vec<_> =
         (0..1000).map(|i| KmemCache::builder(format!("c{i}"), 64).build_in(&subsystem).unwrap()).collect();
-    let each = resident().saturating_sub(before) / caches.len();
-    assert!(each < 16 << 10, "{each} bytes an empty cache");
+    let bytes_per_cache = resident().saturating_sub(before) / caches.len();
+    assert!(bytes_per_cache < 16 << 10, "{bytes_per_cache} bytes an empty cache");
 }
 
 /// Run by the test below under a limit on address space.
@@ -80,33 +84,35 @@ fn free_memory_bound_shrinks_with_the_data_limit() {
     // The process's control groups may also have limits.
     let limit = |bytes: u64| setrlimit(Resource::RLIMIT_DATA, bytes, RLIM_INFINITY).unwrap();
     let subsystem = Subsystem::new(Config { check_frees: false, ..Config::default() }).unwrap();
-    let stays = || {
+    let resident_bytes = || {
         let block = || subsystem.pages().alloc_block(uslab_buddy::Order::MAX, Gfp::KERNEL, None).unwrap();
         let blocks: Vec<_> = (0..12).map(|_| block()).collect();
         drop(blocks);
         subsystem.pages().info().backed_bytes()
     };
     // More memory is kept after bursts have returned a few times.
-    let most = || (0..8).map(|_| stays()).max();
-    assert!(most() >= Some(8 << 20));
+    let max_resident = || (0..8).map(|_| resident_bytes()).max();
+    assert!(max_resident() >= Some(8 << 20));
     for mib in [256, 96, 64] {
         limit(mib << 20);
         subsystem.end_interval();
-        assert!(most() <= Some((mib << 20) / 8), "of {mib} MiB");
+        assert!(max_resident() <= Some((mib << 20) / 8), "of {mib} MiB");
         // The limit is removed.
         limit(RLIM_INFINITY);
         subsystem.end_interval();
-        assert!(most() >= Some(8 << 20));
+        assert!(max_resident() >= Some(8 << 20));
     }
     // A limit only matters if the configuration allows it.
     limit(64 << 20);
     let pages = PageConfig { keep_free: Some(512 << 20), ..PageConfig::default_for(Cpus::os()) };
-    let deaf = Subsystem::new(Config::new(pages)).unwrap();
-    let before = deaf.pages().info().backed_bytes();
+    let subsystem_without_reaper = Subsystem::new(Config::new(pages)).unwrap();
+    let before = subsystem_without_reaper.pages().info().backed_bytes();
     let blocks: Vec<_> = (0..7)
-        .map(|_| deaf.pages().alloc_block(uslab_buddy::Order::MAX, Gfp::KERNEL, None).unwrap())
+        .map(|_| {
+            subsystem_without_reaper.pages().alloc_block(uslab_buddy::Order::MAX, Gfp::KERNEL, None).unwrap()
+        })
         .collect();
     drop(blocks);
-    deaf.end_interval();
-    assert_eq!(deaf.pages().info().backed_bytes() - before, 28 << 20);
+    subsystem_without_reaper.end_interval();
+    assert_eq!(subsystem_without_reaper.pages().info().backed_bytes() - before, 28 << 20);
 }

@@ -8,39 +8,39 @@ use uslab::geometry::{Geometry, OrderRule};
 use uslab::info::SlabInfo;
 use uslab_tests::workspace;
 
-fn read(path: &Path) -> SlabInfo {
+fn read_info(path: &Path) -> SlabInfo {
     let text = std::fs::read_to_string(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
     text.parse().unwrap_or_else(|e| panic!("{}: {e}", path.display()))
 }
 
 /// Returns the number of rows, and the number that the rule predicts for a machine with `cpus` CPUs.
-fn matches(info: &SlabInfo, cpus: u32) -> (usize, usize) {
+fn count_matches(info: &SlabInfo, cpus: u32) -> (usize, usize) {
     let rule = OrderRule::for_cpus(cpus);
-    let right = info.rows.iter().filter(|row| {
+    let matching_rows = info.rows.iter().filter(|row| {
         let geometry = Geometry::new(row.object_size as usize, 0, &rule).unwrap();
         (geometry.objects() as u64, geometry.order().pages() as u64)
             == (row.objects_per_slab, row.pages_per_slab)
     });
-    (info.rows.len(), right.count())
+    (info.rows.len(), matching_rows.count())
 }
 
 fn data(name: &str) -> SlabInfo {
-    read(&workspace().join("tests/slab/data").join(name))
+    read_info(&workspace().join("tests/slab/data").join(name))
 }
 
 #[test]
 fn geometry_equals_linux_6_12_on_4_cpus() {
     let info = data("linux-6.12-4cpu.slabinfo");
-    let (rows, right) = matches(&info, 4);
-    assert_eq!(right, rows);
+    let (rows, matching_rows) = count_matches(&info, 4);
+    assert_eq!(matching_rows, rows);
     assert!(rows > 100, "{rows} rows");
 }
 
 #[test]
 fn geometry_equals_linux_6_18_on_2_cpus() {
     let info = data("linux-6.18-2cpu.slabinfo");
-    let (rows, right) = matches(&info, 2);
-    assert_eq!(right, rows);
+    let (rows, matching_rows) = count_matches(&info, 2);
+    assert_eq!(matching_rows, rows);
     assert!(rows > 200, "{rows} rows");
 }
 
@@ -49,41 +49,46 @@ fn geometry_equals_linux_6_18_on_2_cpus() {
 fn wrong_cpu_count_changes_the_geometry() {
     for (name, cpus) in [("linux-6.12-4cpu.slabinfo", 4), ("linux-6.18-2cpu.slabinfo", 2)] {
         let info = data(name);
-        for wrong in [1, 2, 4, 8, 64].into_iter().filter(|&wrong| wrong != cpus) {
-            let (rows, right) = matches(&info, wrong);
-            assert!(right * 10 < rows * 9, "{name}: {right} of {rows} rows right with {wrong} CPUs");
+        for wrong_cpus in [1, 2, 4, 8, 64].into_iter().filter(|&wrong_cpus| wrong_cpus != cpus) {
+            let (rows, matching_rows) = count_matches(&info, wrong_cpus);
+            assert!(
+                matching_rows * 10 < rows * 9,
+                "{name}: {matching_rows} of {rows} rows right with {wrong_cpus} CPUs"
+            );
         }
     }
 }
 
 #[test]
 fn geometry_matches_every_snapshot_of_the_trace_library() {
-    let Some(root) = std::env::var_os("USLAB_TRACES") else {
+    let Some(traces) = std::env::var_os("USLAB_TRACES") else {
         return;
     };
-    let (mut rows, mut right, mut files) = (0, 0, 0);
-    for folder in std::fs::read_dir(&root).unwrap().map(|entry| entry.unwrap().path()).filter(|p| p.is_dir())
+    let (mut rows, mut matching_rows, mut files) = (0, 0, 0);
+    for folder in
+        std::fs::read_dir(&traces).unwrap().map(|entry| entry.unwrap().path()).filter(|p| p.is_dir())
     {
         let host = folder.file_name().is_some_and(|name| name.to_string_lossy().starts_with("host-"));
         for file in slabinfos(&folder) {
-            let (n, ok) = matches(&read(&file), if host { 2 } else { 4 });
-            assert_eq!(n, ok, "{}", file.display());
-            (rows, right, files) = (rows + n, right + ok, files + 1);
+            let (n, matching) = count_matches(&read_info(&file), if host { 2 } else { 4 });
+            assert_eq!(n, matching, "{}", file.display());
+            (rows, matching_rows, files) = (rows + n, matching_rows + matching, files + 1);
         }
     }
-    println!("{right} of {rows} rows of {files} snapshots");
-    assert!(files > 0, "found no snapshot in {}", Path::new(&root).display());
+    println!("{matching_rows} of {rows} rows of {files} snapshots");
+    assert!(files > 0, "found no snapshot in {}", Path::new(&traces).display());
 }
 
 /// Compares the stride from size and alignment, and `min_partial`, with sysfs. In the kernel, caches with a constructor
 /// and type-stable caches have a free-list pointer after each object; caches of this project have no such pointer.
 #[test]
 fn geometry_matches_every_attribute_table_of_the_trace_library() {
-    let Some(root) = std::env::var_os("USLAB_TRACES") else {
+    let Some(traces) = std::env::var_os("USLAB_TRACES") else {
         return;
     };
     let (mut rows, mut files) = (0, 0);
-    for folder in std::fs::read_dir(&root).unwrap().map(|entry| entry.unwrap().path()).filter(|p| p.is_dir())
+    for folder in
+        std::fs::read_dir(&traces).unwrap().map(|entry| entry.unwrap().path()).filter(|p| p.is_dir())
     {
         let Ok(text) = std::fs::read_to_string(folder.join("slab-attributes.tsv")) else { continue };
         let mut lines = text.lines();
@@ -98,19 +103,20 @@ fn geometry_matches_every_attribute_table_of_the_trace_library() {
             let cpus = if folder.file_name().is_some_and(|name| name == "host-6.18") { 2 } else { 4 };
             let geometry =
                 Geometry::new(number("object_size"), number("align"), &OrderRule::for_cpus(cpus)).unwrap();
-            let ours = (geometry.stride(), geometry.objects(), geometry.min_partial());
+            let own_geometry = (geometry.stride(), geometry.objects(), geometry.min_partial());
             let kernels = (number("slab_size"), number("objs_per_slab"), number("min_partial"));
-            assert_eq!(ours, kernels, "{}: {}", folder.display(), field("name"));
+            assert_eq!(own_geometry, kernels, "{}: {}", folder.display(), field("name"));
             rows += 1;
         }
         files += 1;
     }
     println!("{rows} rows of {files} tables");
-    assert!(files > 0, "found no table in {}", Path::new(&root).display());
+    assert!(files > 0, "found no table in {}", Path::new(&traces).display());
 }
 
 fn slabinfos(folder: &Path) -> Vec<PathBuf> {
-    let all = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
-    all.filter(|path| path.file_name().is_some_and(|name| name.to_string_lossy().ends_with("slabinfo")))
+    let entries = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    entries
+        .filter(|path| path.file_name().is_some_and(|name| name.to_string_lossy().ends_with("slabinfo")))
         .collect()
 }

@@ -10,20 +10,20 @@ use uslab_magazine::sync::{AtomicUsize, Ordering::Relaxed};
 
 const HELD_BYTES: usize = 256 << 10;
 
-/// An object that counts the bytes that it holds in `held`.
+/// An object that counts the bytes that it holds in `held_bytes`.
 struct Deflate {
-    held: Arc<AtomicUsize>,
+    held_bytes: Arc<AtomicUsize>,
     bytes: usize,
 }
 impl Deflate {
-    fn new(held: &Arc<AtomicUsize>, bytes: usize) -> Self {
-        held.fetch_add(bytes, Relaxed);
-        Self { held: held.clone(), bytes }
+    fn new(held_bytes: &Arc<AtomicUsize>, bytes: usize) -> Self {
+        held_bytes.fetch_add(bytes, Relaxed);
+        Self { held_bytes: held_bytes.clone(), bytes }
     }
 }
 impl Drop for Deflate {
     fn drop(&mut self) {
-        self.held.fetch_sub(self.bytes, Relaxed);
+        self.held_bytes.fetch_sub(self.bytes, Relaxed);
     }
 }
 
@@ -31,8 +31,8 @@ impl Drop for Deflate {
 #[test]
 fn allocation_with_held_memory_constructs_a_single_object() {
     let subsystem = subsystem(1);
-    let held = Arc::new(AtomicUsize::new(0));
-    let new = held.clone();
+    let held_bytes = Arc::new(AtomicUsize::new(0));
+    let new = held_bytes.clone();
     let cache = ObjectCache::builder("deflate")
         .ctor(move || Deflate::new(&new, HELD_BYTES))
         .build_in(&subsystem)
@@ -40,20 +40,20 @@ fn allocation_with_held_memory_constructs_a_single_object() {
     let objects: Vec<_> = (1..=300)
         .map(|n| {
             let object = cache.alloc().unwrap();
-            assert_eq!(held.load(Relaxed), n * HELD_BYTES);
+            assert_eq!(held_bytes.load(Relaxed), n * HELD_BYTES);
             object
         })
         .collect();
     drop(objects);
     // The weights are not known, so free objects stay constructed until a shrink.
-    assert_eq!(held.load(Relaxed), 300 * HELD_BYTES);
-    let one = cache.alloc().unwrap();
+    assert_eq!(held_bytes.load(Relaxed), 300 * HELD_BYTES);
+    let single_object = cache.alloc().unwrap();
     cache.shrink();
-    assert_eq!(held.load(Relaxed), HELD_BYTES, "the object in use is counted");
-    drop(one);
+    assert_eq!(held_bytes.load(Relaxed), HELD_BYTES, "the object in use must be counted");
+    drop(single_object);
     cache.reap();
     cache.reap();
-    assert_eq!(held.load(Relaxed), 0);
+    assert_eq!(held_bytes.load(Relaxed), 0);
     drop(cache);
     assert_all_given_back(&subsystem);
 }
@@ -63,17 +63,21 @@ fn allocation_with_held_memory_constructs_a_single_object() {
 fn reaper_thread_destructs_unused_objects() {
     let reap_every = Some(Duration::from_millis(10));
     let subsystem = Subsystem::new(Config { reap_every, ..config(2, 1, 64 << 20) }).unwrap();
-    let held = Arc::new(AtomicUsize::new(0));
-    let new = held.clone();
+    let held_bytes = Arc::new(AtomicUsize::new(0));
+    let new = held_bytes.clone();
     let cache = ObjectCache::builder("deflate")
         .ctor(move || Deflate::new(&new, HELD_BYTES))
         .build_in(&subsystem)
         .unwrap();
     for _ in 0..3 {
         drop((0..1000).map(|_| cache.alloc().unwrap()).collect::<Vec<_>>());
-        let start = Instant::now();
-        while held.load(Relaxed) > 10 << 20 {
-            assert!(start.elapsed() < Duration::from_secs(60), "{} bytes stay", held.load(Relaxed));
+        let start_time = Instant::now();
+        while held_bytes.load(Relaxed) > 10 << 20 {
+            assert!(
+                start_time.elapsed() < Duration::from_secs(60),
+                "{} bytes stay",
+                held_bytes.load(Relaxed)
+            );
             std::thread::sleep(Duration::from_millis(5));
         }
     }
@@ -82,12 +86,13 @@ fn reaper_thread_destructs_unused_objects() {
 #[test]
 fn burst_of_weighted_objects_is_freed_without_reaper_thread() {
     on_cpu(0);
-    for weighed in [false, true] {
+    for with_weights in [false, true] {
         let subsystem = subsystem(1);
-        let held = Arc::new(AtomicUsize::new(0));
-        let new = held.clone();
+        let held_bytes = Arc::new(AtomicUsize::new(0));
+        let new = held_bytes.clone();
         let builder = ObjectCache::builder("deflate").ctor(move || Deflate::new(&new, HELD_BYTES));
-        let builder = if weighed { builder.weigh(|object| object.bytes) } else { builder.holds(HELD_BYTES) };
+        let builder =
+            if with_weights { builder.weigh(|object| object.bytes) } else { builder.holds(HELD_BYTES) };
         let cache = builder.build_in(&subsystem).unwrap();
         let objects: Vec<_> = (0..1000).map(|_| cache.alloc().unwrap()).collect();
         assert_eq!(cache.info().held_bytes, 1000 * HELD_BYTES as u64);
@@ -95,14 +100,14 @@ fn burst_of_weighted_objects_is_freed_without_reaper_thread() {
         assert!(subsystem.info().prometheus().to_string().contains(&series), "{series}");
         drop(objects);
         let info = cache.info();
-        let parked = (info.in_magazines + info.in_depot) as usize * HELD_BYTES;
-        assert!(held.load(Relaxed) <= parked + MAX_SURPLUS_BYTES, "{info:?}");
-        if !weighed {
-            assert!(held.load(Relaxed) <= 10 << 20, "CPUs and depots must keep few objects: {info:?}");
+        let parked_bytes = (info.in_magazines + info.in_depot) as usize * HELD_BYTES;
+        assert!(held_bytes.load(Relaxed) <= parked_bytes + MAX_SURPLUS_BYTES, "{info:?}");
+        if !with_weights {
+            assert!(held_bytes.load(Relaxed) <= 10 << 20, "CPUs and depots must keep few objects: {info:?}");
         }
-        assert_eq!(info.held_bytes as usize, held.load(Relaxed));
+        assert_eq!(info.held_bytes as usize, held_bytes.load(Relaxed));
         cache.shrink();
-        assert_eq!((cache.info().held_bytes, held.load(Relaxed)), (0, 0));
+        assert_eq!((cache.info().held_bytes, held_bytes.load(Relaxed)), (0, 0));
     }
 }
 
@@ -123,9 +128,9 @@ fn memory_held_by_objects_is_charged_to_the_account() {
         [(&limited, AllocError::HeldLimit { bytes }), (&of_tenant, AllocError::AccountLimit { bytes })]
     {
         for _ in 0..3 {
-            let mut four: Vec<_> = (0..4).map(|_| cache.alloc().unwrap()).collect();
+            let mut four_objects: Vec<_> = (0..4).map(|_| cache.alloc().unwrap()).collect();
             assert_eq!(cache.alloc().map(drop), Err(error));
-            four.pop();
+            four_objects.pop();
             // The allocation reuses the free object.
             drop(cache.alloc().unwrap());
         }
@@ -144,7 +149,7 @@ fn waiter_for_memory_held_by_objects_is_served() {
         ObjectCache::builder("limited").ctor(|| vec![0_u8; HELD_BYTES]).holds(HELD_BYTES).limit(limit);
     let cache = cache.build_in(&subsystem).unwrap();
     for _ in 0..20 {
-        let one = cache.alloc().unwrap();
+        let single_object = cache.alloc().unwrap();
         std::thread::scope(|scope| {
             let waiter = scope.spawn(|| {
                 on_cpu(1);
@@ -153,7 +158,7 @@ fn waiter_for_memory_held_by_objects_is_served() {
             while cache.info().waiting == 0 {
                 std::thread::yield_now();
             }
-            drop(one);
+            drop(single_object);
             waiter.join().unwrap().unwrap();
         });
         // Free objects are destructed, and the next allocation has to construct one.
@@ -192,8 +197,8 @@ fn panic_in_the_weight_function_stops_no_operation() {
 #[test]
 fn error_of_a_typed_constructor_reaches_the_caller() {
     let subsystem = subsystem(1);
-    let [most, held] = [3 * HELD_BYTES, 0].map(|bytes| Arc::new(AtomicUsize::new(bytes)));
-    let (limit, new) = (most.clone(), held.clone());
+    let [max_bytes, held_bytes] = [3 * HELD_BYTES, 0].map(|bytes| Arc::new(AtomicUsize::new(bytes)));
+    let (limit, new) = (max_bytes.clone(), held_bytes.clone());
     let cache = ObjectCache::builder("scratch")
         .try_ctor(move || match new.load(Relaxed) < limit.load(Relaxed) {
             true => Ok(Deflate::new(&new, HELD_BYTES)),
@@ -210,12 +215,12 @@ fn error_of_a_typed_constructor_reaches_the_caller() {
     );
     assert!(error.take_cause().is_none());
     assert!(AllocError::TooLarge.take_cause().is_none());
-    most.store(4 * HELD_BYTES, Relaxed);
+    max_bytes.store(4 * HELD_BYTES, Relaxed);
     drop(cache.alloc().unwrap());
-    assert_eq!(held.load(Relaxed), 4 * HELD_BYTES);
+    assert_eq!(held_bytes.load(Relaxed), 4 * HELD_BYTES);
     drop(three);
     drop(cache);
-    assert_eq!(held.load(Relaxed), 0);
+    assert_eq!(held_bytes.load(Relaxed), 0);
     assert_all_given_back(&subsystem);
 }
 
@@ -224,8 +229,8 @@ fn error_of_a_typed_constructor_reaches_the_caller() {
 #[test]
 fn constructions_minus_destructions_equal_the_existing_objects() {
     let subsystem = subsystem(4);
-    let held = Arc::new(AtomicUsize::new(0));
-    let new = held.clone();
+    let held_bytes = Arc::new(AtomicUsize::new(0));
+    let new = held_bytes.clone();
     let cache = ObjectCache::builder("deflate").ctor(move || Deflate::new(&new, 100)).holds(100);
     let cache = cache.build_in(&subsystem).unwrap();
     std::thread::scope(|scope| {
@@ -246,9 +251,9 @@ fn constructions_minus_destructions_equal_the_existing_objects() {
             });
         }
     });
-    assert_eq!(cache.info().held_bytes as usize, held.load(Relaxed));
+    assert_eq!(cache.info().held_bytes as usize, held_bytes.load(Relaxed));
     cache.destroy().unwrap();
-    assert_eq!(held.load(Relaxed), 0);
+    assert_eq!(held_bytes.load(Relaxed), 0);
 }
 
 /// Regression test: the cache could not be destroyed, because the reaper was holding objects.
@@ -264,14 +269,14 @@ fn cache_can_be_destroyed_during_a_reap() {
     let subsystem = subsystem(2);
     for _ in 0..20 {
         let cache = ObjectCache::builder("slow").ctor(|| SlowObject(1, 2)).build_in(&subsystem).unwrap();
-        let kept = cache.alloc().unwrap();
+        let kept_object = cache.alloc().unwrap();
         drop(cache.alloc_bulk(50).unwrap());
         std::thread::scope(|scope| {
             scope.spawn(|| cache.shrink());
             while cache.info().destructed == 0 {
                 std::thread::yield_now();
             }
-            drop(kept);
+            drop(kept_object);
             cache.destroy().unwrap();
         });
     }

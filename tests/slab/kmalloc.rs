@@ -18,9 +18,9 @@ fn node_without_cpus_can_serve_allocations() {
     let cache = KmemCache::builder("far", 200).build_in(&subsystem).unwrap();
     on_cpu(0);
     for _ in 0..100 {
-        let far = cache.alloc_node(Gfp::THIS_NODE, 2).unwrap();
+        let remote_object = cache.alloc_node(Gfp::THIS_NODE, 2).unwrap();
         // SAFETY: the object was allocated above, and is freed once.
-        unsafe { cache.free(far) };
+        unsafe { cache.free(remote_object) };
     }
     cache.shrink();
     cache.destroy().unwrap();
@@ -62,12 +62,12 @@ fn kmalloc_caches_are_named_as_in_linux() {
 fn kmalloc_of_size_zero_succeeds() {
     let subsystem = subsystem(1);
     let kmalloc = subsystem.kmalloc();
-    let nothing = kmalloc.alloc(0, Gfp::KERNEL).unwrap();
-    assert_eq!(nothing, ZERO_SIZE);
+    let empty_memory = kmalloc.alloc(0, Gfp::KERNEL).unwrap();
+    assert_eq!(empty_memory, ZERO_SIZE);
     // SAFETY: a block of size 0 may be freed.
     unsafe {
-        assert_eq!(kmalloc.usable_size(nothing), 0);
-        kmalloc.free(nothing);
+        assert_eq!(kmalloc.usable_size(empty_memory), 0);
+        kmalloc.free(empty_memory);
     }
     let block = kmalloc.alloc_block(0, Gfp::KERNEL).unwrap();
     assert!(block.bytes().is_empty());
@@ -170,8 +170,11 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 fn assert_apart(live: &[(Block<'_>, u8)]) {
     let ranges: BTreeMap<_, _> =
         live.iter().map(|(block, _)| (block.address().addr().get(), block.layout().size())).collect();
-    for ((start, size), next) in ranges.iter().zip(ranges.keys().skip(1)) {
-        assert!(start + size <= *next || *size == 0, "{size} bytes at {start:#x} reach over {next:#x}");
+    for ((start, size), next_start) in ranges.iter().zip(ranges.keys().skip(1)) {
+        assert!(
+            start + size <= *next_start || *size == 0,
+            "{size} bytes at {start:#x} reach over {next_start:#x}"
+        );
     }
 }
 
@@ -184,7 +187,7 @@ std::thread_local! {
 proptest! {
     /// Compares kmalloc with a shadow: contents are kept, nothing overlaps, and alignments are as requested.
     #[test]
-    fn kmalloc_against_a_shadow(steps in steps()) {
+    fn kmalloc_agrees_with_its_shadow(steps in steps()) {
         let subsystem = SUBSYSTEM.with(|subsystem| *subsystem);
         let kmalloc = subsystem.kmalloc();
         let mut live: Vec<(Block<'_>, u8)> = Vec::new();

@@ -44,8 +44,8 @@ impl XorShift {
 }
 
 /// Returns `true` if the history of some round is rejected.
-fn is_caught(refused: impl FnMut(u64) -> bool) -> bool {
-    (0..TRIES).any(refused)
+fn is_caught(is_refused: impl FnMut(u64) -> bool) -> bool {
+    (0..TRIES).any(is_refused)
 }
 fn explained<K: Debug>(round: u64, outcome: Result<(), K>) {
     assert!(outcome.is_ok(), "no order explains round {round}: {outcome:?}");
@@ -92,7 +92,7 @@ fn concurrent_allocations_never_share_an_object() {
 
 #[test]
 fn checker_detects_a_pool_with_non_atomic_allocation() {
-    let wrong = |round| {
+    let run_wrong_pool = |round| {
         let objects = Mutex::new((0..1000).collect::<Vec<usize>>());
         let alloc = || {
             let last = *objects.lock().last().expect("the cache must have more objects than are used");
@@ -103,7 +103,7 @@ fn checker_detects_a_pool_with_non_atomic_allocation() {
         let history = exchange(round, alloc, |object| objects.lock().push(object));
         check_each(&Object { owned: false }, &history, OwnedOp::object).is_err()
     };
-    assert!(is_caught(wrong));
+    assert!(is_caught(run_wrong_pool));
 }
 
 // ---- a reserve ----
@@ -111,8 +111,8 @@ fn checker_detects_a_pool_with_non_atomic_allocation() {
 /// The specification of a pool with a reserve.
 #[derive(Clone, PartialEq, Eq, Hash)]
 struct PoolSpec {
-    least: usize,
-    out: BTreeSet<usize>,
+    min_live: usize,
+    live_objects: BTreeSet<usize>,
 }
 #[derive(Clone, Copy, Debug)]
 enum PoolOp {
@@ -125,9 +125,9 @@ impl Spec for PoolSpec {
     fn allows(&mut self, op: &PoolOp) -> bool {
         match op {
             // An allocation must succeed while fewer objects are in use than the reserve has.
-            PoolOp::Alloc(None) => self.out.len() >= self.least,
-            PoolOp::Alloc(Some(object)) => self.out.insert(*object),
-            PoolOp::Free(object) => self.out.remove(object),
+            PoolOp::Alloc(None) => self.live_objects.len() >= self.min_live,
+            PoolOp::Alloc(Some(object)) => self.live_objects.insert(*object),
+            PoolOp::Free(object) => self.live_objects.remove(object),
         }
     }
 }
@@ -137,16 +137,16 @@ fn take_turns(
     free: impl Fn(usize) + Sync,
 ) -> Vec<Call<PoolOp>> {
     record(round, |recorder, dice| {
-        let mut mine = vec![];
+        let mut own_objects = vec![];
         for _ in 0..CALLS {
-            if mine.len() < 2 && dice.below(2) == 0 {
-                mine.extend(recorder.call(&alloc, |object| PoolOp::Alloc(*object)));
+            if own_objects.len() < 2 && dice.below(2) == 0 {
+                own_objects.extend(recorder.call(&alloc, |object| PoolOp::Alloc(*object)));
                 std::thread::yield_now();
-            } else if let Some(object) = mine.pop() {
+            } else if let Some(object) = own_objects.pop() {
                 recorder.call(|| free(object), |()| PoolOp::Free(object));
             }
         }
-        for object in mine {
+        for object in own_objects {
             recorder.call(|| free(object), |()| PoolOp::Free(object));
         }
     })
@@ -154,14 +154,15 @@ fn take_turns(
 
 #[test]
 fn mempool_refuses_only_while_its_reserve_is_used() {
-    let mut refused = 0;
+    let mut refusals = 0;
     for round in 0..ROUNDS {
         let subsystem = Subsystem::new(Config::default()).unwrap();
         let cache = KmemCache::builder("linear", 512).limit(Limit::Slabs(1)).build_in(&subsystem).unwrap();
         let pool = Mempool::new(cache, 3).unwrap();
         // One of the cache's own objects is left.
-        let mut others: Vec<_> = std::iter::from_fn(|| pool.cache().alloc_block(Gfp::KERNEL).ok()).collect();
-        drop(others.pop());
+        let mut other_blocks: Vec<_> =
+            std::iter::from_fn(|| pool.cache().alloc_block(Gfp::KERNEL).ok()).collect();
+        drop(other_blocks.pop());
         let alloc = || pool.alloc(Gfp::KERNEL).ok().map(|object| object.expose_provenance().get());
         let free = |object: usize| {
             let object = std::ptr::NonNull::new(std::ptr::with_exposed_provenance_mut(object)).unwrap();
@@ -169,26 +170,26 @@ fn mempool_refuses_only_while_its_reserve_is_used() {
             unsafe { pool.free(object) };
         };
         let history = take_turns(round, alloc, free);
-        refused += history.iter().filter(|call| matches!(call.op, PoolOp::Alloc(None))).count();
-        explained(round, check(&PoolSpec { least: 3, out: BTreeSet::new() }, &history));
+        refusals += history.iter().filter(|call| matches!(call.op, PoolOp::Alloc(None))).count();
+        explained(round, check(&PoolSpec { min_live: 3, live_objects: BTreeSet::new() }, &history));
     }
-    assert!(refused > 0, "the reserve must be used in some history");
-    println!("LINEARIZABLE | mempool | {ROUNDS} histories | {refused} refusals");
+    assert!(refusals > 0, "the reserve must be used in some history");
+    println!("LINEARIZABLE | mempool | {ROUNDS} histories | {refusals} refusals");
 }
 
 #[test]
 fn checker_detects_a_reserve_that_refills_late() {
-    let wrong = |round| {
-        let (objects, later) = (Mutex::new((0..3).collect::<Vec<usize>>()), Mutex::new(vec![]));
+    let run_wrong_pool = |round| {
+        let (objects, deferred) = (Mutex::new((0..3).collect::<Vec<usize>>()), Mutex::new(vec![]));
         // The wrong wrapper frees an object only at the next free.
         let free = |object| {
-            let before = std::mem::replace(&mut *later.lock(), vec![object]);
+            let before = std::mem::replace(&mut *deferred.lock(), vec![object]);
             objects.lock().extend(before);
         };
         let history = take_turns(round, || objects.lock().pop(), free);
-        check(&PoolSpec { least: 3, out: BTreeSet::new() }, &history).is_err()
+        check(&PoolSpec { min_live: 3, live_objects: BTreeSet::new() }, &history).is_err()
     };
-    assert!(is_caught(wrong));
+    assert!(is_caught(run_wrong_pool));
 }
 
 // ---- handles ----
@@ -210,15 +211,15 @@ enum HandleOp {
 impl Spec for HandleState {
     type Op = HandleOp;
     fn allows(&mut self, op: &HandleOp) -> bool {
-        let live = *self == Self::Live;
+        let is_live_state = *self == Self::Live;
         match op {
             HandleOp::Insert(_) => std::mem::replace(self, Self::Live) == Self::NotYet,
-            HandleOp::Get(_, found) => live == *found,
-            HandleOp::Remove(_, found) => {
-                if live {
+            HandleOp::Get(_, value_found) => is_live_state == *value_found,
+            HandleOp::Remove(_, value_found) => {
+                if is_live_state {
                     *self = Self::Over;
                 }
-                live == *found
+                is_live_state == *value_found
             }
         }
     }
@@ -235,22 +236,23 @@ fn name_each_other(
     get: impl Fn(Handle) -> bool + Sync,
     remove: impl Fn(Handle) -> bool + Sync,
 ) -> Vec<Call<HandleOp>> {
-    let known: Mutex<Vec<Handle>> = Mutex::new(vec![]);
+    let known_handles: Mutex<Vec<Handle>> = Mutex::new(vec![]);
     record(round, |recorder, dice| {
         for _ in 0..CALLS {
-            let (n, what) = (known.lock().len() as u64, dice.below(4));
-            if n == 0 || what == 0 {
+            let (n, operation) = (known_handles.lock().len() as u64, dice.below(4));
+            if n == 0 || operation == 0 {
                 let handle = recorder.call(&insert, |handle| HandleOp::Insert(handle.to_bits()));
-                known.lock().push(handle);
+                known_handles.lock().push(handle);
                 continue;
             }
             // The handle is one of the newest, which other threads also use.
-            let at = n - 1 - dice.below(n.min(4));
-            let handle = known.lock()[at as usize];
-            if what < 3 {
-                recorder.call(|| get(handle), |found| HandleOp::Get(handle.to_bits(), *found));
+            let index = n - 1 - dice.below(n.min(4));
+            let handle = known_handles.lock()[index as usize];
+            if operation < 3 {
+                recorder.call(|| get(handle), |value_found| HandleOp::Get(handle.to_bits(), *value_found));
             } else {
-                recorder.call(|| remove(handle), |found| HandleOp::Remove(handle.to_bits(), *found));
+                recorder
+                    .call(|| remove(handle), |value_found| HandleOp::Remove(handle.to_bits(), *value_found));
             }
         }
     })
@@ -274,10 +276,10 @@ fn handle_table_behind_a_lock_is_linearizable() {
         let table = Mutex::new(HandleTable::<u32>::new());
         let remove = |handle| {
             if two_holds {
-                let found = table.lock().get(handle).is_some();
+                let value_found = table.lock().get(handle).is_some();
                 std::thread::yield_now();
                 let _ = table.lock().free(handle);
-                return found;
+                return value_found;
             }
             table.lock().free(handle).is_some()
         };
@@ -319,35 +321,35 @@ fn place(op: &HiveOp) -> usize {
 /// A place is an address: a value stays where it was inserted, and until it is removed, no other value is put there.
 #[test]
 fn hive_value_keeps_its_address_until_removed() {
-    let run = |round, late: bool| {
+    let run = |round, refills_late: bool| {
         let subsystem = Subsystem::new(Config::default()).unwrap();
         let hive =
             Mutex::new(Hive::<u64>::new_in("linear", &subsystem, uslab::Magazines::default()).unwrap());
         let keys: Mutex<Vec<(usize, Key<u64>)>> = Mutex::new(vec![]);
         let history = record(round, |recorder, dice| {
             for _ in 0..CALLS {
-                let (value, what) = (dice.below(u64::MAX >> 8), dice.below(3));
-                let taken = if what == 0 { None } else { keys.lock().pop() };
-                let Some((at, key)) = taken else {
+                let (value, operation) = (dice.below(u64::MAX >> 8), dice.below(3));
+                let removed_key = if operation == 0 { None } else { keys.lock().pop() };
+                let Some((index, key)) = removed_key else {
                     let insert = || {
                         let mut hive = hive.lock();
                         let key = hive.insert(value).unwrap();
                         (std::ptr::from_ref(hive.get(&key)).addr(), key)
                     };
-                    let kept = recorder.call(insert, |(at, _)| HiveOp::Insert(*at, value));
-                    keys.lock().push(kept);
+                    let inserted = recorder.call(insert, |(index, _)| HiveOp::Insert(*index, value));
+                    keys.lock().push(inserted);
                     continue;
                 };
-                if what == 1 {
-                    recorder.call(|| *hive.lock().get(&key), |value| HiveOp::Get(at, *value));
-                    keys.lock().push((at, key));
-                } else if late {
+                if operation == 1 {
+                    recorder.call(|| *hive.lock().get(&key), |value| HiveOp::Get(index, *value));
+                    keys.lock().push((index, key));
+                } else if refills_late {
                     // The wrong wrapper removes the value before the recorded call begins.
                     let value = hive.lock().remove(key);
                     std::thread::yield_now();
-                    recorder.call(|| value, |value| HiveOp::Remove(at, *value));
+                    recorder.call(|| value, |value| HiveOp::Remove(index, *value));
                 } else {
-                    recorder.call(|| hive.lock().remove(key), |value| HiveOp::Remove(at, *value));
+                    recorder.call(|| hive.lock().remove(key), |value| HiveOp::Remove(index, *value));
                 }
             }
         });

@@ -29,37 +29,37 @@ fn walk(sizes: &[usize], sized: bool) -> Vec<bool> {
     let malloc = Malloc::new(&subsystem).unwrap();
     let mut size = 100;
     let mut memory = malloc.alloc(layout(size, 16), Gfp::KERNEL).unwrap();
-    let mut stayed = vec![];
-    for (i, &next) in sizes.iter().enumerate() {
-        let kept = size.min(next);
-        bytes(memory, kept).fill(i as u8);
+    let mut in_place = vec![];
+    for (i, &new_size) in sizes.iter().enumerate() {
+        let kept_bytes = size.min(new_size);
+        bytes(memory, kept_bytes).fill(i as u8);
         // SAFETY: the memory was allocated with this layout; if it was resized without a layout, it is freed without
         // one.
-        let moved = unsafe {
+        let new_memory = unsafe {
             match sized {
-                true => malloc.realloc_sized(memory, layout(size, 16), next, Gfp::KERNEL),
-                false => malloc.realloc(memory, next),
+                true => malloc.realloc_sized(memory, layout(size, 16), new_size, Gfp::KERNEL),
+                false => malloc.realloc(memory, new_size),
             }
         }
         .unwrap();
-        stayed.push(moved == memory);
-        assert!(bytes(moved, kept).iter().all(|byte| *byte == i as u8), "{size} to {next}");
-        // SAFETY: `moved` is allocated and in use.
-        assert!(unsafe { malloc.usable_size(moved) } >= next);
-        (memory, size) = (moved, next);
+        in_place.push(new_memory == memory);
+        assert!(bytes(new_memory, kept_bytes).iter().all(|byte| *byte == i as u8), "{size} to {new_size}");
+        // SAFETY: `new_memory` is allocated and in use.
+        assert!(unsafe { malloc.usable_size(new_memory) } >= new_size);
+        (memory, size) = (new_memory, new_size);
     }
     // SAFETY: the memory was allocated above with the layout of the last size, and is freed once. The option
     // `check_frees` would report a layout of another class.
     unsafe { if sized { malloc.free_sized(memory, layout(size, 16)) } else { malloc.free(memory) } }
     assert_all_given_back(&subsystem);
-    stayed
+    in_place
 }
 
 #[test]
 fn realloc_in_place_wastes_at_most_half_the_block() {
     let sizes = [112, 56, 55, 64, 65, 32_768, 32_769, 64 << 10, 32 << 10, 4 * MIB, 4 * MIB + 1, 5 * MIB];
-    let stays = [true, true, false, true, false, false, false, true, true, false, false];
-    assert_eq!(walk(&sizes, false)[..11], stays);
+    let expected_in_place = [true, true, false, true, false, false, false, true, true, false, false];
+    assert_eq!(walk(&sizes, false)[..11], expected_in_place);
 }
 
 /// Regression test: memory that had shrunk in place was freed by its new layout, and therefore to the cache of a
@@ -67,8 +67,8 @@ fn realloc_in_place_wastes_at_most_half_the_block() {
 #[test]
 fn realloc_keeps_sized_allocations_in_their_class() {
     let sizes = [112, 97, 96, 96, 32_768, 32_769, 64 << 10, 40 << 10, 32 << 10, 4 * MIB + 1];
-    let stays = [true, true, false, true, false, false, true, true, false, false];
-    assert_eq!(walk(&sizes, true), stays);
+    let expected_in_place = [true, true, false, true, false, false, true, true, false, false];
+    assert_eq!(walk(&sizes, true), expected_in_place);
 }
 
 #[test]
@@ -90,8 +90,8 @@ fn realloc_works_from_and_to_size_zero() {
 fn huge_memory_is_zeroed_and_aligned() {
     let subsystem = subsystem(1);
     let malloc = Malloc::new(&subsystem).unwrap();
-    let wanted = [(5 * MIB, 8), (4 * MIB + 1, 4096), (100, 8 * MIB), (20 * MIB, 64 * MIB), (0, 16 * MIB)];
-    let held = wanted.map(|(size, align)| {
+    let layouts = [(5 * MIB, 8), (4 * MIB + 1, 4096), (100, 8 * MIB), (20 * MIB, 64 * MIB), (0, 16 * MIB)];
+    let used_blocks = layouts.map(|(size, align)| {
         let memory = malloc.alloc(layout(size, align), Gfp::ZERO).unwrap();
         assert!(memory.addr().get().is_multiple_of(align));
         assert!(bytes(memory, size).iter().all(|byte| *byte == 0));
@@ -100,11 +100,11 @@ fn huge_memory_is_zeroed_and_aligned() {
         assert!(unsafe { malloc.usable_size(memory) } >= size.max(1));
         memory
     });
-    let pages = wanted.map(|(size, _)| size.max(1).div_ceil(4096) as u64).iter().sum();
+    let pages = layouts.map(|(size, _)| size.max(1).div_ceil(4096) as u64).iter().sum();
     let info = subsystem.info().huge;
     assert_eq!((info.allocs, info.frees, info.pages), (5, 0, pages));
     assert_eq!(subsystem.check().unwrap().huge_pages, pages);
-    for (memory, (size, align)) in held.into_iter().zip(wanted) {
+    for (memory, (size, align)) in used_blocks.into_iter().zip(layouts) {
         assert!(bytes(memory, size).iter().all(|byte| *byte == size as u8));
         // SAFETY: the memory was allocated above with this layout, and is freed once.
         unsafe {
@@ -123,15 +123,16 @@ fn huge_memory_keeps_its_alignment_when_grown() {
         let mut size = 5 * MIB;
         let mut memory = malloc.alloc(layout(size, align), Gfp::KERNEL).unwrap();
         bytes(memory, size).fill(9);
-        for next in [50 * MIB, 6 * MIB + 1, 70 * MIB] {
-            let kept = size.min(next);
+        for new_size in [50 * MIB, 6 * MIB + 1, 70 * MIB] {
+            let kept_bytes = size.min(new_size);
             // SAFETY: the memory was allocated with this layout.
-            memory = unsafe { malloc.realloc_sized(memory, layout(size, align), next, Gfp::ZERO) }.unwrap();
+            memory =
+                unsafe { malloc.realloc_sized(memory, layout(size, align), new_size, Gfp::ZERO) }.unwrap();
             assert!(memory.addr().get().is_multiple_of(align));
-            let (old, new) = bytes(memory, next).split_at_mut(kept);
-            assert!(old.iter().all(|byte| *byte == 9) && new.iter().all(|byte| *byte == 0), "{next}");
+            let (old, new) = bytes(memory, new_size).split_at_mut(kept_bytes);
+            assert!(old.iter().all(|byte| *byte == 9) && new.iter().all(|byte| *byte == 0), "{new_size}");
             new.fill(9);
-            size = next;
+            size = new_size;
             subsystem.check().unwrap();
         }
         // SAFETY: the memory was allocated with this layout, and is freed once.
@@ -149,7 +150,7 @@ fn limited(mib: usize) -> Subsystem {
     Subsystem::new(config).unwrap()
 }
 /// Returns the MiB charged for mappings. Checks that all counts agree.
-fn charged(subsystem: &Subsystem) -> u64 {
+fn charged_bytes(subsystem: &Subsystem) -> u64 {
     subsystem.check().unwrap();
     subsystem.info().pages.zones.iter().map(|zone| u64::from(zone.charged)).sum::<u64>() >> 8
 }
@@ -166,28 +167,28 @@ fn blocks_and_mappings_share_a_single_memory_limit() {
         unsafe { malloc.free(memory) }
     };
     assert_eq!(alloc(100), Err(AllocError::Refused { bytes: 100 * MIB }));
-    let held = [alloc(24).unwrap(), alloc(24).unwrap()];
+    let used_blocks = [alloc(24).unwrap(), alloc(24).unwrap()];
     assert_eq!(alloc(24), Err(AllocError::Refused { bytes: 24 * MIB }));
-    assert_eq!(charged(&subsystem), 48);
+    assert_eq!(charged_bytes(&subsystem), 48);
     // The rest serves blocks, and no more than that.
     let blocks: Vec<_> = std::iter::from_fn(|| alloc(1).ok()).collect();
     assert!((12..=16).contains(&blocks.len()), "{} MiB are allocated next to 48 of 64", blocks.len());
     blocks.into_iter().for_each(free);
-    free(held[0]);
-    let again = alloc(24).unwrap();
-    free(again);
-    free(held[1]);
+    free(used_blocks[0]);
+    let reused = alloc(24).unwrap();
+    free(reused);
+    free(used_blocks[1]);
     // Kept mappings that were freed are released for blocks.
     let blocks: Vec<_> = std::iter::from_fn(|| alloc(1).ok()).collect();
     assert!(blocks.len() > 56, "{} MiB of 64", blocks.len());
-    assert_eq!(charged(&subsystem), 0);
+    assert_eq!(charged_bytes(&subsystem), 0);
     blocks.into_iter().for_each(free);
     // Free pages in magazines and in zones are released for a mapping.
-    let all = alloc(62).unwrap();
-    assert_eq!(charged(&subsystem), 62);
-    free(all);
+    let largest_block = alloc(62).unwrap();
+    assert_eq!(charged_bytes(&subsystem), 62);
+    free(largest_block);
     subsystem.shrink();
-    assert_eq!(charged(&subsystem), 0);
+    assert_eq!(charged_bytes(&subsystem), 0);
     assert_all_given_back(&subsystem);
 }
 
@@ -200,22 +201,23 @@ fn mapping_resized_in_place_is_charged_the_difference() {
     bytes(memory, 24 * MIB).fill(9);
     let mut size = 24;
     // The block is more than half of the limit, so a copy does not fit.
-    for (next, fits) in [(40, true), (60, true), (70, false), (61, true), (8, true), (30, true)] {
+    for (new_size, expected) in [(40, true), (60, true), (70, false), (61, true), (8, true), (30, true)] {
         // SAFETY: the memory was allocated with this layout.
-        let grown = unsafe { malloc.realloc_sized(memory, layout(size * MIB, 16), next * MIB, Gfp::KERNEL) };
-        assert_eq!(grown.is_ok(), fits, "{size} to {next} MiB: {grown:?}");
-        (memory, size) = grown.map_or((memory, size), |grown| (grown, next));
-        assert_eq!(charged(&subsystem), size as u64);
-        assert!(bytes(memory, 8 * MIB).iter().all(|byte| *byte == 9), "{next}");
+        let grown_memory =
+            unsafe { malloc.realloc_sized(memory, layout(size * MIB, 16), new_size * MIB, Gfp::KERNEL) };
+        assert_eq!(grown_memory.is_ok(), expected, "{size} to {new_size} MiB: {grown_memory:?}");
+        (memory, size) = grown_memory.map_or((memory, size), |grown_memory| (grown_memory, new_size));
+        assert_eq!(charged_bytes(&subsystem), size as u64);
+        assert!(bytes(memory, 8 * MIB).iter().all(|byte| *byte == 9), "{new_size}");
     }
-    let other = malloc.alloc(layout(30 * MIB, 16), Gfp::KERNEL).unwrap();
+    let other_block = malloc.alloc(layout(30 * MIB, 16), Gfp::KERNEL).unwrap();
     // SAFETY: the memory was allocated with this layout; a failed `realloc` leaves it allocated.
-    let grown = unsafe { malloc.realloc_sized(memory, layout(30 * MIB, 16), 40 * MIB, Gfp::KERNEL) };
-    assert_eq!((grown.is_err(), charged(&subsystem)), (true, 60));
+    let grown_memory = unsafe { malloc.realloc_sized(memory, layout(30 * MIB, 16), 40 * MIB, Gfp::KERNEL) };
+    assert_eq!((grown_memory.is_err(), charged_bytes(&subsystem)), (true, 60));
     // SAFETY: the blocks were allocated above, and each is freed once.
-    unsafe { [memory, other].into_iter().for_each(|memory| malloc.free(memory)) };
+    unsafe { [memory, other_block].into_iter().for_each(|memory| malloc.free(memory)) };
     subsystem.shrink();
-    assert_eq!(charged(&subsystem), 0);
+    assert_eq!(charged_bytes(&subsystem), 0);
     assert_all_given_back(&subsystem);
 }
 
@@ -242,15 +244,15 @@ fn growing_a_guarded_mapping_is_charged_once() {
     (config.pages.limited, config.harden.guard_pages) = (true, true);
     let subsystem = Subsystem::new(config).unwrap();
     let malloc = Malloc::new(&subsystem).unwrap();
-    let (small, large) = (layout(5 * MIB, 16), layout(9 * MIB, 16));
+    let (small, large_layout) = (layout(5 * MIB, 16), layout(9 * MIB, 16));
     let memory = malloc.alloc(small, Gfp::KERNEL).unwrap();
     // SAFETY: the memory was allocated with this layout, and is freed with the last one.
     unsafe {
-        let memory = malloc.realloc_sized(memory, small, large.size(), Gfp::KERNEL).unwrap();
-        assert_eq!(charged(&subsystem), 9, "one more page is charged");
-        malloc.free_sized(memory, large);
+        let memory = malloc.realloc_sized(memory, small, large_layout.size(), Gfp::KERNEL).unwrap();
+        assert_eq!(charged_bytes(&subsystem), 9, "one more page must be charged");
+        malloc.free_sized(memory, large_layout);
     }
-    assert_eq!(charged(&subsystem), 0);
+    assert_eq!(charged_bytes(&subsystem), 0);
     assert_all_given_back(&subsystem);
 }
 
@@ -261,7 +263,7 @@ fn census_accepts_charges_made_by_callers() {
     let malloc = Malloc::new(&subsystem).unwrap();
     let memory = malloc.alloc_block(layout(5 * MIB, 16), Gfp::KERNEL).unwrap();
     assert!(subsystem.pages().charge(3 * MIB / 4096));
-    assert_eq!(charged(&subsystem), 8);
+    assert_eq!(charged_bytes(&subsystem), 8);
     drop(memory);
     subsystem.pages().uncharge(3 * MIB / 4096);
     assert_all_given_back(&subsystem);
@@ -286,20 +288,23 @@ impl Shrinker for FlagRecorder {
 fn shrinkers_receive_the_allocation_flags_of_the_caller() {
     let subsystem = limited(64);
     let malloc = Malloc::new(&subsystem).unwrap();
-    let asked = FlagRecorder::default();
-    let _registered = subsystem.register_shrinker(asked.clone());
-    let [memory, other] = [24, 30].map(|mib| malloc.alloc(layout(mib * MIB, 16), Gfp::KERNEL).unwrap());
+    let recorder = FlagRecorder::default();
+    let _registered = subsystem.register_shrinker(recorder.clone());
+    let [memory, other_block] = [24, 30].map(|mib| malloc.alloc(layout(mib * MIB, 16), Gfp::KERNEL).unwrap());
     for gfp in [Gfp::NOWAIT, Gfp::NORETRY, Gfp::MEMALLOC, Gfp::NOFS, Gfp::NOIO, Gfp::KERNEL] {
         // SAFETY: the memory was allocated with this layout, and not resized.
-        let grown = unsafe { malloc.realloc_sized(memory, layout(24 * MIB, 16), 40 * MIB, gfp) };
-        assert_eq!(grown, Err(AllocError::Refused { bytes: 40 * MIB }), "{gfp}");
-        let heard = std::mem::take(&mut *asked.0.lock());
-        let may = !gfp.intersects(Gfp::NOWAIT | Gfp::NORETRY | Gfp::MEMALLOC);
-        assert_eq!(!heard.is_empty(), may, "{gfp}: {heard:?}");
-        assert!(heard.iter().all(|heard| *heard == gfp), "{gfp}: {heard:?}");
+        let grown_memory = unsafe { malloc.realloc_sized(memory, layout(24 * MIB, 16), 40 * MIB, gfp) };
+        assert_eq!(grown_memory, Err(AllocError::Refused { bytes: 40 * MIB }), "{gfp}");
+        let recorded_flags = std::mem::take(&mut *recorder.0.lock());
+        let may_reclaim = !gfp.intersects(Gfp::NOWAIT | Gfp::NORETRY | Gfp::MEMALLOC);
+        assert_eq!(!recorded_flags.is_empty(), may_reclaim, "{gfp}: {recorded_flags:?}");
+        assert!(
+            recorded_flags.iter().all(|recorded_flags| *recorded_flags == gfp),
+            "{gfp}: {recorded_flags:?}"
+        );
     }
     // SAFETY: the blocks were allocated above, and each is freed once.
-    unsafe { [memory, other].into_iter().for_each(|memory| malloc.free(memory)) };
+    unsafe { [memory, other_block].into_iter().for_each(|memory| malloc.free(memory)) };
     assert_all_given_back(&subsystem);
 }
 
@@ -312,19 +317,19 @@ fn huge_allocation_drains_cpus_only_if_reclaim_is_allowed() {
     on_cpu(1);
     drop(cache.alloc_block(Gfp::KERNEL).unwrap());
     on_cpu(0);
-    let kept = || cache.info().in_magazines;
-    let held = malloc.alloc_block(layout(48 * MIB, 16), Gfp::KERNEL).unwrap();
-    let before = kept();
+    let cached_objects = || cache.info().in_magazines;
+    let used_blocks = malloc.alloc_block(layout(48 * MIB, 16), Gfp::KERNEL).unwrap();
+    let before = cached_objects();
     assert!(before > 0);
-    let refused = |gfp| {
+    let is_refused = |gfp| {
         let error = malloc.alloc(layout(24 * MIB, 16), gfp).unwrap_err();
         assert_eq!(error, AllocError::Refused { bytes: 24 * MIB });
     };
-    [Gfp::NOWAIT, Gfp::NORETRY, Gfp::MEMALLOC].into_iter().for_each(refused);
-    assert_eq!(kept(), before);
-    refused(Gfp::KERNEL);
-    assert_eq!(kept(), 0);
-    drop(held);
+    [Gfp::NOWAIT, Gfp::NORETRY, Gfp::MEMALLOC].into_iter().for_each(is_refused);
+    assert_eq!(cached_objects(), before);
+    is_refused(Gfp::KERNEL);
+    assert_eq!(cached_objects(), 0);
+    drop(used_blocks);
     assert_all_given_back(&subsystem);
 }
 
@@ -339,19 +344,19 @@ fn reserved_addresses_are_released_only_within_the_limit() {
     let subsystem = limited(64);
     let malloc = Malloc::new(&subsystem).unwrap();
     let alloc = |mib| malloc.alloc_block(layout(mib * MIB, 16), Gfp::KERNEL);
-    let held = alloc(40).unwrap();
+    let used_blocks = alloc(40).unwrap();
     let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
-    let taken = statm.split(' ').next().unwrap().parse::<u64>().unwrap() * 4096;
-    setrlimit(Resource::RLIMIT_AS, taken + 10 * MIB as u64, 1 << 62).unwrap();
+    let used_bytes = statm.split(' ').next().unwrap().parse::<u64>().unwrap() * 4096;
+    setrlimit(Resource::RLIMIT_AS, used_bytes + 10 * MIB as u64, 1 << 62).unwrap();
     assert!(
         alloc(30).is_err() && !subsystem.pages().has_unmapped_pages(),
         "30 MiB must not fit next to 40 of 64"
     );
-    let more = alloc(15).unwrap();
+    let extra_block = alloc(15).unwrap();
     assert!(subsystem.pages().has_unmapped_pages(), "15 MiB must not fit into addresses for 10");
-    drop((held, more));
+    drop((used_blocks, extra_block));
     subsystem.shrink();
-    assert_eq!(charged(&subsystem), 0);
+    assert_eq!(charged_bytes(&subsystem), 0);
 }
 
 /// Regression test: the memory of a block that could not be unmapped was kept without being counted.
@@ -363,33 +368,33 @@ fn mapping_that_cannot_be_unmapped_is_decommitted() {
     if !is_alone("malloc::mapping_that_cannot_be_unmapped_is_decommitted") {
         return;
     }
-    let most = std::fs::read_to_string("/proc/sys/vm/max_map_count").unwrap();
-    let most = most.trim().parse::<usize>().unwrap();
-    if most > 1 << 20 {
-        println!("skipped: the test cannot create {most} mappings");
+    let max_map_count = std::fs::read_to_string("/proc/sys/vm/max_map_count").unwrap();
+    let max_map_count = max_map_count.trim().parse::<usize>().unwrap();
+    if max_map_count > 1 << 20 {
+        println!("skipped: the test cannot create {max_map_count} mappings");
         return;
     }
     let committed = |bytes| Region::committed(bytes, 4096, Backend::Os, &Faults::default()).unwrap();
     let mut first = committed(24 * MIB);
-    let mut middle = first.split_off(8 * MIB).unwrap();
-    let _last = middle.split_off(8 * MIB).unwrap();
-    bytes(middle.base(), 8 * MIB).fill(9);
+    let mut middle_part = first.split_off(8 * MIB).unwrap();
+    let _last_part = middle_part.split_off(8 * MIB).unwrap();
+    bytes(middle_part.base(), 8 * MIB).fill(9);
     // The protection of every second page is changed, so that each is a mapping, until no further mapping is possible.
-    let crowd = committed(2 * most * 4096);
+    let crowd = committed(2 * max_map_count * 4096);
     // SAFETY: this test owns the pages, which are not accessed.
     let protect = |page| unsafe { mprotect(crowd.base().add(page * 4096).as_ptr().cast(), 4096, PROT_READ) };
-    let made = (0..most).take_while(|n| protect(2 * n + 1) == 0).count();
-    assert!(made < most, "the system has no such limit");
+    let protected_pages = (0..max_map_count).take_while(|n| protect(2 * n + 1) == 0).count();
+    assert!(protected_pages < max_map_count, "the system has no such limit");
     let before = resident();
-    drop(middle);
-    let gone = before.saturating_sub(resident());
+    drop(middle_part);
+    let freed_bytes = before.saturating_sub(resident());
     drop(crowd);
-    assert!(gone > 7 * MIB, "{gone} bytes of 8 MiB were returned");
+    assert!(freed_bytes > 7 * MIB, "{freed_bytes} bytes of 8 MiB were returned");
 }
 
 /// Regression test: if an unmap failed, the addresses of the block were lost.
 #[test]
-#[cfg_attr(any(uslab_heap, not(target_os = "linux")), ignore = "the heap's memory is had as a whole")]
+#[cfg_attr(any(uslab_heap, not(target_os = "linux")), ignore = "the heap's memory is reserved as a whole")]
 fn failed_unmap_of_a_mapping_is_retried() {
     for guard_pages in [false, true] {
         let faults = uslab::Faults::new(1);
@@ -402,17 +407,17 @@ fn failed_unmap_of_a_mapping_is_retried() {
         let piece = || malloc.alloc_block(layout(8 * MIB, 16), Gfp::KERNEL).unwrap();
         // With guard pages, the last 64 freed mappings are kept before they are unmapped.
         (0..if guard_pages { 64 } else { 0 }).for_each(|_| drop(piece()));
-        let held = piece();
+        let used_blocks = piece();
         let before = subsystem.info().huge.unmapped;
         faults.arm(uslab::faults::parse("decommit").unwrap());
-        drop(held);
+        drop(used_blocks);
         assert_eq!(subsystem.info().huge.unmapped, before);
         assert!(subsystem.info().huge.cached_pages >= 2048);
         subsystem.shrink();
         assert!(subsystem.info().huge.cached_pages >= 2048, "the allocation must still be refused");
         faults.disarm();
         subsystem.shrink();
-        assert_eq!((subsystem.info().huge.cached_pages, charged(&subsystem)), (0, 0));
+        assert_eq!((subsystem.info().huge.cached_pages, charged_bytes(&subsystem)), (0, 0));
         assert!(subsystem.info().huge.unmapped > before);
         subsystem.check().unwrap();
         // No charge is left.
@@ -426,48 +431,48 @@ fn concurrent_threads_never_exceed_the_limit() {
     let subsystem = limited(LIMIT);
     let malloc = Malloc::new(&subsystem).unwrap();
     // The MiB held by the threads: added after an allocation, subtracted before the free.
-    let (had, refused, mapped) = (Counter::new(0), Counter::new(0), Counter::new(0));
+    let (successes, refusals, mapped) = (Counter::new(0), Counter::new(0), Counter::new(0));
     std::thread::scope(|scope| {
         for thread in 0..4 {
-            let (malloc, had, refused, mapped) = (&malloc, &had, &refused, &mapped);
+            let (malloc, successes, refusals, mapped) = (&malloc, &successes, &refusals, &mapped);
             scope.spawn(move || {
                 on_cpu(thread as u32);
-                let mut held = Vec::new();
+                let mut used_blocks = Vec::new();
                 for step in 0..300_usize {
                     let mib = [1, 5, 9, 3, 12, 2][(step * 7 + thread * 5) % 6];
                     let mut is_full = false;
                     match malloc.alloc(layout(mib * MIB, 16), Gfp::KERNEL) {
                         Ok(memory) => {
-                            had.add(mib as u64);
-                            assert!(had.get() <= LIMIT as u64, "{} MiB of {LIMIT}", had.get());
+                            successes.add(mib as u64);
+                            assert!(successes.get() <= LIMIT as u64, "{} MiB of {LIMIT}", successes.get());
                             mapped.add((mib > 4).into());
                             bytes(memory, mib * MIB)[0] = 1;
-                            held.push((memory, mib));
+                            used_blocks.push((memory, mib));
                         }
                         Err(_) => {
-                            refused.add(1);
+                            refusals.add(1);
                             is_full = true;
                         }
                     }
                     // A single thread holds enough to reach the limit.
-                    if held.len() > 4 + step % 8 || is_full && !held.is_empty() {
-                        let (memory, mib) = held.swap_remove(step % held.len());
-                        had.sub(mib as u64);
+                    if used_blocks.len() > 4 + step % 8 || is_full && !used_blocks.is_empty() {
+                        let (memory, mib) = used_blocks.swap_remove(step % used_blocks.len());
+                        successes.sub(mib as u64);
                         // SAFETY: the memory was allocated above, and is freed once.
                         unsafe { malloc.free(memory) };
                     }
                 }
-                for (memory, mib) in held {
-                    had.sub(mib as u64);
+                for (memory, mib) in used_blocks {
+                    successes.sub(mib as u64);
                     // SAFETY: the memory was allocated above, and is freed once.
                     unsafe { malloc.free(memory) };
                 }
             });
         }
     });
-    assert!(refused.get() > 0 && mapped.get() > 0, "{} refused, {} mapped", refused.get(), mapped.get());
+    assert!(refusals.get() > 0 && mapped.get() > 0, "{} refused, {} mapped", refusals.get(), mapped.get());
     subsystem.shrink();
-    assert_eq!(charged(&subsystem), 0);
+    assert_eq!(charged_bytes(&subsystem), 0);
     assert_all_given_back(&subsystem);
 }
 
@@ -484,7 +489,7 @@ fn huge(subsystem: &Subsystem) -> (u64, u64) {
 
 /// Regression test: each block above 4 MiB was unmapped when it was freed, so the next block had a fault for each page.
 #[test]
-#[cfg_attr(any(uslab_heap, not(target_os = "linux")), ignore = "the heap's memory is had as a whole")]
+#[cfg_attr(any(uslab_heap, not(target_os = "linux")), ignore = "the heap's memory is reserved as a whole")]
 fn freed_mapping_serves_the_next_fitting_request() {
     let subsystem = keeping(128 * MIB);
     let malloc = Malloc::new(&subsystem).unwrap();
@@ -494,16 +499,16 @@ fn freed_mapping_serves_the_next_fitting_request() {
     // SAFETY: the memory was allocated above, and is freed once.
     unsafe { malloc.free(first) };
     assert_eq!(huge(&subsystem), (0, 16));
-    let again = alloc(6 * MIB, Gfp::KERNEL);
-    assert_eq!((again, huge(&subsystem)), (first, (6, 10)));
-    assert!(bytes(again, 6 * MIB).iter().all(|byte| *byte == 9), "the memory must be zero");
+    let reused = alloc(6 * MIB, Gfp::KERNEL);
+    assert_eq!((reused, huge(&subsystem)), (first, (6, 10)));
+    assert!(bytes(reused, 6 * MIB).iter().all(|byte| *byte == 9), "the memory must be zero");
     // The memory is zeroed if requested, and at most an eighth larger than needed.
     let zero = alloc(9 * MIB, Gfp::ZERO);
     assert!(bytes(zero, 9 * MIB).iter().all(|byte| *byte == 0));
     assert_eq!(huge(&subsystem), (16, 0));
-    let fresh = alloc(5 * MIB, Gfp::ZERO);
+    let zeroed = alloc(5 * MIB, Gfp::ZERO);
     // SAFETY: the blocks were allocated above, and each is freed once.
-    unsafe { [again, zero, fresh].into_iter().for_each(|memory| malloc.free(memory)) };
+    unsafe { [reused, zero, zeroed].into_iter().for_each(|memory| malloc.free(memory)) };
     assert_eq!(huge(&subsystem), (0, 21));
     let info = subsystem.info().huge;
     assert_eq!((info.allocs, info.frees, info.reused, info.unmapped), (4, 4, 2, 0));
@@ -520,36 +525,36 @@ fn freed_mapping_serves_the_next_fitting_request() {
 }
 
 #[test]
-#[cfg_attr(any(uslab_heap, not(target_os = "linux")), ignore = "the heap's memory is had as a whole")]
+#[cfg_attr(any(uslab_heap, not(target_os = "linux")), ignore = "the heap's memory is reserved as a whole")]
 fn kept_freed_mappings_are_bounded_by_mappings_in_use() {
     let subsystem = keeping(64 * MIB);
     let malloc = Malloc::new(&subsystem).unwrap();
-    let some = |n: usize, mib| -> Vec<_> {
+    let alloc_blocks = |n: usize, mib| -> Vec<_> {
         (0..n).map(|_| malloc.alloc_block(layout(mib * MIB, 8), Gfp::KERNEL).unwrap()).collect()
     };
-    let mut held = some(12, 10);
+    let mut used_blocks = alloc_blocks(12, 10);
     // The subsystem keeps as many MiB as are in use, up to the option, and at least a quarter of the option.
-    for (left, kept) in [(11, 10), (10, 20), (8, 40), (6, 60), (5, 50), (3, 30), (1, 16), (0, 16)] {
-        held.truncate(left);
-        assert_eq!(huge(&subsystem), (10 * left as u64, kept), "{left} left");
+    for (used_mib, kept_mib) in [(11, 10), (10, 20), (8, 40), (6, 60), (5, 50), (3, 30), (1, 16), (0, 16)] {
+        used_blocks.truncate(used_mib);
+        assert_eq!(huge(&subsystem), (10 * used_mib as u64, kept_mib), "{used_mib} left");
     }
     subsystem.shrink();
     // A block above the bound is not kept at all.
-    drop(some(1, 17));
+    drop(alloc_blocks(1, 17));
     assert_eq!(huge(&subsystem), (0, 0));
-    let none = keeping(0);
-    let malloc = Malloc::new(&none).unwrap();
+    let without_cache = keeping(0);
+    let malloc = Malloc::new(&without_cache).unwrap();
     drop(malloc.alloc_block(layout(5 * MIB, 8), Gfp::KERNEL).unwrap());
-    assert_eq!((huge(&none), none.info().huge.unmapped), ((0, 0), 1));
+    assert_eq!((huge(&without_cache), without_cache.info().huge.unmapped), ((0, 0), 1));
 }
 
 #[test]
-#[cfg_attr(any(uslab_heap, not(target_os = "linux")), ignore = "the heap's memory is had as a whole")]
+#[cfg_attr(any(uslab_heap, not(target_os = "linux")), ignore = "the heap's memory is reserved as a whole")]
 fn freed_mapping_is_unmapped_after_two_idle_intervals() {
     let subsystem = keeping(256 * MIB);
     let malloc = Malloc::new(&subsystem).unwrap();
     let piece = |mib| drop(malloc.alloc_block(layout(mib * MIB, 8), Gfp::KERNEL).unwrap());
-    let apart = malloc.alloc_block(layout(5 * MIB, 8), Gfp::KERNEL).unwrap();
+    let separate_block = malloc.alloc_block(layout(5 * MIB, 8), Gfp::KERNEL).unwrap();
     piece(20);
     assert_eq!((subsystem.end_interval(), huge(&subsystem)), (0, (5, 20)));
     // The use is measured again from here.
@@ -559,13 +564,13 @@ fn freed_mapping_is_unmapped_after_two_idle_intervals() {
     piece(30);
     subsystem.reap();
     subsystem.reap();
-    assert_eq!(huge(&subsystem), (5, 0), "a manual reap also frees the mapping");
-    drop(apart);
+    assert_eq!(huge(&subsystem), (5, 0), "a manual reap must also free the mapping");
+    drop(separate_block);
     assert_eq!(huge(&subsystem), (0, 5));
 }
 
 #[test]
-#[cfg_attr(any(uslab_heap, not(target_os = "linux")), ignore = "the heap's memory is had as a whole")]
+#[cfg_attr(any(uslab_heap, not(target_os = "linux")), ignore = "the heap's memory is reserved as a whole")]
 fn freed_mappings_are_unmapped_if_the_system_lacks_memory() {
     let mut config = config(1, 1, 16 * MIB);
     let faults = uslab::Faults::new(1);
@@ -578,10 +583,10 @@ fn freed_mappings_are_unmapped_if_the_system_lacks_memory() {
         drop(piece(10).unwrap());
         assert_eq!(huge(&subsystem), (0, 10));
         first(rule);
-        let more = piece(12).unwrap();
+        let extra_block = piece(12).unwrap();
         faults.disarm();
         assert_eq!(huge(&subsystem), (12, 0), "{rule}");
-        drop(more);
+        drop(extra_block);
         subsystem.shrink();
     }
     drop(piece(10).unwrap());
@@ -608,13 +613,16 @@ fn block_across_two_mappings_keeps_its_bytes_when_moved() {
     let mut memory = piece(26);
     bytes(memory, 26 * MIB).fill(6);
     let mut size = 26 * MIB;
-    for next in [25 * MIB, 40 * MIB, 5 * MIB, 90 * MIB] {
+    for new_size in [25 * MIB, 40 * MIB, 5 * MIB, 90 * MIB] {
         // SAFETY: the memory was allocated with this layout.
-        memory = unsafe { malloc.realloc_sized(memory, layout(size, 8), next, Gfp::ZERO) }.unwrap();
-        let (old, new) = bytes(memory, next).split_at(size.min(next));
-        assert!(old.iter().all(|byte| *byte == 6) && new.iter().all(|byte| *byte == 0), "{size} to {next}");
-        bytes(memory, next).fill(6);
-        size = next;
+        memory = unsafe { malloc.realloc_sized(memory, layout(size, 8), new_size, Gfp::ZERO) }.unwrap();
+        let (old, new) = bytes(memory, new_size).split_at(size.min(new_size));
+        assert!(
+            old.iter().all(|byte| *byte == 6) && new.iter().all(|byte| *byte == 0),
+            "{size} to {new_size}"
+        );
+        bytes(memory, new_size).fill(6);
+        size = new_size;
         subsystem.check().unwrap();
     }
     // SAFETY: the memory was allocated above, and is freed once.
@@ -634,12 +642,12 @@ fn failed_realloc_leaves_the_old_memory_unchanged() {
         bytes(memory, size).fill(3);
         faults.arm(uslab::faults::parse("any").unwrap());
         // SAFETY: the memory was allocated above with this layout.
-        let refused = unsafe { malloc.realloc_sized(memory, layout(size, 8), 40 * MIB, Gfp::KERNEL) };
+        let result = unsafe { malloc.realloc_sized(memory, layout(size, 8), 40 * MIB, Gfp::KERNEL) };
         faults.disarm();
-        assert_eq!(refused, Err(AllocError::Refused { bytes: 40 * MIB }));
+        assert_eq!(result, Err(AllocError::Refused { bytes: 40 * MIB }));
         // SAFETY: the memory was allocated above with this layout; a failed `realloc` leaves it allocated.
-        let refused = unsafe { malloc.realloc_sized(memory, layout(size, 8), usize::MAX, Gfp::KERNEL) };
-        assert_eq!(refused, Err(AllocError::TooLarge));
+        let result = unsafe { malloc.realloc_sized(memory, layout(size, 8), usize::MAX, Gfp::KERNEL) };
+        assert_eq!(result, Err(AllocError::TooLarge));
         assert!(bytes(memory, size).iter().all(|byte| *byte == 3));
         // SAFETY: the memory was allocated above with this layout, and is freed once.
         unsafe { malloc.free_sized(memory, layout(size, 8)) };
@@ -650,9 +658,9 @@ fn failed_realloc_leaves_the_old_memory_unchanged() {
     unsafe {
         assert_eq!(kmalloc.realloc(memory, 5 * MIB, Gfp::KERNEL), Err(AllocError::TooLarge));
         assert_eq!(kmalloc.realloc(memory, 128, Gfp::KERNEL), Ok(memory));
-        let moved = kmalloc.realloc(memory, 129, Gfp::ZERO).unwrap();
-        assert!(moved != memory && bytes(moved, 100).iter().all(|byte| *byte == 4));
-        assert_eq!(kmalloc.realloc(moved, 0, Gfp::KERNEL), Ok(ZERO_SIZE));
+        let new_memory = kmalloc.realloc(memory, 129, Gfp::ZERO).unwrap();
+        assert!(new_memory != memory && bytes(new_memory, 100).iter().all(|byte| *byte == 4));
+        assert_eq!(kmalloc.realloc(new_memory, 0, Gfp::KERNEL), Ok(ZERO_SIZE));
         let memory = kmalloc.realloc(ZERO_SIZE, 10, Gfp::KERNEL).unwrap();
         kmalloc.free(memory);
     }
@@ -667,21 +675,21 @@ fn huge_memory_of_concurrent_threads_does_not_overlap() {
         for t in 0..4_u8 {
             let malloc = &malloc;
             scope.spawn(move || {
-                let mut held: Vec<(NonNull<u8>, usize)> = vec![];
+                let mut used_blocks: Vec<(NonNull<u8>, usize)> = vec![];
                 for i in 0..60 {
                     let size = (5 + i % 7) * MIB;
                     let memory = malloc.alloc(layout(size, 8), Gfp::KERNEL).unwrap();
                     bytes(memory, 100).fill(t);
-                    held.push((memory, size));
+                    used_blocks.push((memory, size));
                     if i % 3 > 0 {
-                        let (memory, size) = held.swap_remove(i * 31 % held.len());
+                        let (memory, size) = used_blocks.swap_remove(i * 31 % used_blocks.len());
                         assert!(bytes(memory, 100).iter().all(|byte| *byte == t));
                         // SAFETY: the memory was allocated above with this layout.
                         unsafe { malloc.free_sized(memory, layout(size, 8)) };
                     }
                 }
                 // SAFETY: the memory was allocated above, and is freed once.
-                held.iter().for_each(|(memory, _)| unsafe { malloc.free(*memory) });
+                used_blocks.iter().for_each(|(memory, _)| unsafe { malloc.free(*memory) });
             });
         }
     });

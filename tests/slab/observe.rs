@@ -14,8 +14,8 @@ use uslab_magazine::sync::{Counter, Mutex};
 fn churn(subsystem: &Subsystem, name: &str, slabs: u64) -> KmemCache {
     let cache = KmemCache::builder(name, 512).build_in(subsystem).unwrap();
     let per_slab = cache.info().objs_per_slab;
-    let held: Vec<_> = (0..slabs * per_slab).map(|_| cache.alloc_block(Gfp::KERNEL).unwrap()).collect();
-    drop(held);
+    let blocks: Vec<_> = (0..slabs * per_slab).map(|_| cache.alloc_block(Gfp::KERNEL).unwrap()).collect();
+    drop(blocks);
     cache
 }
 
@@ -24,20 +24,20 @@ fn churn(subsystem: &Subsystem, name: &str, slabs: u64) -> KmemCache {
 fn observed_operations_sum_to_the_counters() {
     let s = subsystem(1);
     on_cpu(0);
-    let (see, seen) = channel();
+    let (sender, seen_events) = channel();
     let observer = s
         .observe(move |o| {
             let steps = o.steps.to_vec();
-            see.send((o.name.to_owned(), o.what, o.path, steps, o.more)).unwrap();
+            sender.send((o.name.to_owned(), o.what, o.path, steps, o.more)).unwrap();
         })
         .unwrap();
     let cache = churn(&s, "inode", 20);
-    let counted = cache.info().paths;
+    let counted_paths = cache.info().paths;
     cache.shrink();
     assert_eq!(observer.counts(), Counts::default());
     drop(observer);
     let (mut paths, mut slabs) = (BTreeMap::new(), 0_i64);
-    for (name, what, path, steps, more) in seen {
+    for (name, operation, path, steps, has_details) in seen_events {
         for step in &steps {
             match step {
                 Step::SlabAdded { .. } => slabs += 1,
@@ -45,13 +45,13 @@ fn observed_operations_sum_to_the_counters() {
                 _ => {}
             }
         }
-        if name == "inode" && what != OperationKind::Reclaim && !more {
+        if name == "inode" && operation != OperationKind::Reclaim && !has_details {
             *paths.entry(path).or_insert(0_u64) += 1;
         }
     }
     for path in Path::ALL.into_iter().skip(1) {
         let observed = paths.get(&path).copied().unwrap_or(0);
-        assert_eq!(observed, counted.of(path), "{} of {paths:?}", path.name());
+        assert_eq!(observed, counted_paths.of(path), "{} of {paths:?}", path.name());
     }
     let info = cache.info();
     assert_eq!(slabs as u64, info.full + info.partial + info.empty);
@@ -65,9 +65,10 @@ fn fast_path_operations_are_not_observed() {
         return;
     }
     let (cache, kmalloc) = (KmemCache::builder("inode", 64).build_in(&s).unwrap(), s.kmalloc());
-    let seen = [(); 2].map(|()| Arc::new(Counter::new(0)));
-    let [inodes, others] = seen.clone();
-    let observer = s.observe(move |o| if o.name == "inode" { inodes.add(1) } else { others.add(1) }).unwrap();
+    let event_counts = [(); 2].map(|()| Arc::new(Counter::new(0)));
+    let [inodes, other_counts] = event_counts.clone();
+    let observer =
+        s.observe(move |o| if o.name == "inode" { inodes.add(1) } else { other_counts.add(1) }).unwrap();
     for _ in 0..1000 {
         drop(cache.alloc_block(Gfp::KERNEL).unwrap());
         let object = kmalloc.alloc(64, Gfp::KERNEL).unwrap();
@@ -75,8 +76,8 @@ fn fast_path_operations_are_not_observed() {
         unsafe { kmalloc.free(object) };
     }
     drop(observer);
-    let seen = seen.map(|seen| seen.get());
-    assert!(seen.iter().all(|seen| (1..500).contains(seen)), "{seen:?}");
+    let event_counts = event_counts.map(|event_counts| event_counts.get());
+    assert!(event_counts.iter().all(|event_counts| (1..500).contains(event_counts)), "{event_counts:?}");
 }
 
 /// While the observer runs, no lock is held, so it can allocate from the observed cache, and create and drop caches.
@@ -84,17 +85,18 @@ fn fast_path_operations_are_not_observed() {
 fn observer_can_use_caches_of_its_subsystem() {
     let s = Arc::new(subsystem(1));
     on_cpu(0);
-    let kept = KmemCache::builder("dropped", 64).build_in(&s).unwrap();
-    let (own, to_drop, calls) = (s.clone(), Arc::new(Mutex::new(Some(kept))), Arc::new(Counter::new(0)));
+    let kept_cache = KmemCache::builder("dropped", 64).build_in(&s).unwrap();
+    let (own_subsystem, to_drop, calls) =
+        (s.clone(), Arc::new(Mutex::new(Some(kept_cache))), Arc::new(Counter::new(0)));
     let count = calls.clone();
     let observer = s
         .observe(move |o| {
             count.add(1);
             drop(to_drop.lock().take());
-            let block = own.kmalloc().alloc_block(100, Gfp::KERNEL).unwrap();
-            drop(churn(&own, "made", 2));
+            let block = own_subsystem.kmalloc().alloc_block(100, Gfp::KERNEL).unwrap();
+            drop(churn(&own_subsystem, "made", 2));
             drop(block);
-            own.shrink();
+            own_subsystem.shrink();
             assert!(!o.steps.is_empty());
         })
         .unwrap();
@@ -109,11 +111,12 @@ fn observer_can_use_caches_of_its_subsystem() {
 
 #[test]
 fn observers_receive_only_events_of_their_subsystem() {
-    let (one, two) = (subsystem(1), subsystem(1));
+    let (first_subsystem, second) = (subsystem(1), subsystem(1));
     on_cpu(0);
-    let observers: Vec<_> = (0..MAX_OBSERVERS).map(|_| one.observe(|_| unreachable!()).unwrap()).collect();
-    assert!(one.observe(|_| ()).is_err() && two.observe(|_| ()).is_ok());
-    drop(churn(&two, "inode", 3));
+    let observers: Vec<_> =
+        (0..MAX_OBSERVERS).map(|_| first_subsystem.observe(|_| unreachable!()).unwrap()).collect();
+    assert!(first_subsystem.observe(|_| ()).is_err() && second.observe(|_| ()).is_ok());
+    drop(churn(&second, "inode", 3));
     assert_eq!(observers[0].counts(), Counts::default());
 }
 
@@ -156,15 +159,16 @@ fn slow_operations_emit_tracing_events() {
     let paths = cache.info().paths;
     // The events are only the cache's own operations, without operations on its pages and without reclaim.
     let mut events = events.0.lock();
-    events.retain(|(_, said)| said.contains("name=\"inode\"") && !said.contains("what=Reclaim"));
-    let of = |level, path: &str| {
-        events.iter().filter(|(of, said)| *of == level && said.contains(path)).count() as u64
+    events.retain(|(_, message)| message.contains("name=\"inode\"") && !message.contains("what=Reclaim"));
+    let has_event = |level, path: &str| {
+        events.iter().filter(|(has_event, message)| *has_event == level && message.contains(path)).count()
+            as u64
     };
-    assert_eq!(of(tracing::Level::DEBUG, "path="), paths.pages + paths.commit);
-    assert_eq!(of(tracing::Level::TRACE, "path=Slab"), paths.slab);
-    assert_eq!(of(tracing::Level::TRACE, "path=Depot"), paths.depot);
+    assert_eq!(has_event(tracing::Level::DEBUG, "path="), paths.pages + paths.commit);
+    assert_eq!(has_event(tracing::Level::TRACE, "path=Slab"), paths.slab);
+    assert_eq!(has_event(tracing::Level::TRACE, "path=Depot"), paths.depot);
     let (_, first) = events.first().unwrap();
-    for said in ["message=misses, ", "adds slab ", "what=Alloc ", "cpu=0 ", "name=\"inode\" "] {
-        assert!(first.contains(said), "no `{said}`: {first}");
+    for message in ["message=misses, ", "adds slab ", "what=Alloc ", "cpu=0 ", "name=\"inode\" "] {
+        assert!(first.contains(message), "no `{message}`: {first}");
     }
 }

@@ -1,7 +1,7 @@
 //! Creates caches without end; each cache is dropped before one of its objects is freed. The test runs alone in a
 //! process, whose memory is measured.
 
-use crate::common::{assert_all_given_back, outlived, subsystem};
+use crate::common::{assert_all_given_back, subsystem, use_outlived_boxes};
 use crate::process::{is_alone, resident};
 use uslab::ObjectCache;
 
@@ -11,11 +11,11 @@ fn objects_can_outlive_their_dropped_caches() {
         return;
     }
     let subsystem = subsystem(2);
-    outlived(&subsystem, 1000);
+    use_outlived_boxes(&subsystem, 1000);
     let (before, pages) = (resident(), subsystem.info().pages.committed_bytes());
-    outlived(&subsystem, 200_000);
-    let grown = resident().saturating_sub(before);
-    assert!(grown < 4 << 20, "the heap grew by {grown} bytes");
+    use_outlived_boxes(&subsystem, 200_000);
+    let added_bytes = resident().saturating_sub(before);
+    assert!(added_bytes < 4 << 20, "the heap grew by {added_bytes} bytes");
     assert!(subsystem.info().pages.committed_bytes() <= pages + (4 << 20));
     assert!(subsystem.info().caches.iter().all(|cache| !cache.name.starts_with("outlived")));
     // The class numbers of the caches can be used again.

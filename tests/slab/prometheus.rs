@@ -14,12 +14,14 @@ use uslab_magazine::on_cpu;
 
 /// Returns the value of a series by its name and labels, in any order.
 fn value(series: &BTreeMap<String, f64>, name: &str, labels: &[(&str, &str)]) -> f64 {
-    let wanted: BTreeMap<_, _> = labels.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
-    let found = series.iter().find(|(key, _)| {
+    let expected_labels: BTreeMap<_, _> =
+        labels.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
+    let matching_series = series.iter().find(|(key, _)| {
         key.split('{').next() == Some(name)
-            && key.find('{').map_or_else(BTreeMap::new, |at| read_labels(&key[at..]).unwrap()) == wanted
+            && key.find('{').map_or_else(BTreeMap::new, |brace| read_labels(&key[brace..]).unwrap())
+                == expected_labels
     });
-    *found.unwrap_or_else(|| panic!("no {name} {labels:?}")).1
+    *matching_series.unwrap_or_else(|| panic!("no {name} {labels:?}")).1
 }
 
 #[test]
@@ -27,9 +29,9 @@ fn prometheus_text_passes_a_strict_parser() {
     let subsystem = Subsystem::new(config(2, 2, 32 << 20)).unwrap();
     let cache = KmemCache::builder("inode", 1000).build_in(&subsystem).unwrap();
     on_cpu(1);
-    let mut held = cache.alloc_blocks(Gfp::KERNEL, 100).unwrap();
-    held.truncate(30);
-    let large = subsystem.kmalloc().alloc_block(20_000, Gfp::KERNEL).unwrap();
+    let mut blocks = cache.alloc_blocks(Gfp::KERNEL, 100).unwrap();
+    blocks.truncate(30);
+    let large_block = subsystem.kmalloc().alloc_block(20_000, Gfp::KERNEL).unwrap();
     let info = subsystem.info();
     let series = read(&info.prometheus().to_string()).unwrap();
     let inode = info.caches.iter().find(|cache| cache.name == "inode").unwrap();
@@ -52,7 +54,7 @@ fn prometheus_text_passes_a_strict_parser() {
     assert_eq!(zones, (16 << 20) as f64, "the states of a node's pages");
     assert_eq!(value(&series, "uslab_beyond_caches_bytes", &[("kind", "large")]), 32768.0);
     assert_eq!(value(&series, "uslab_page_failures_total", &[]), 0.0);
-    drop((held, large));
+    drop((blocks, large_block));
 }
 
 /// Regression test: objects in quarantine were not counted, so the counts of all places were less than the number of
@@ -76,15 +78,15 @@ fn metrics_registry_and_metrics_text_have_equal_series() {
     let subsystems = [1, 2].map(|cpus| Subsystem::new(config(cpus, 1, 16 << 20)).unwrap());
     let caches = subsystems.each_ref().map(|s| KmemCache::builder("quo\"te", 64).build_in(s).unwrap());
     on_cpu(0);
-    let held = caches.each_ref().map(|cache| cache.alloc_block(Gfp::KERNEL).unwrap());
+    let blocks = caches.each_ref().map(|cache| cache.alloc_block(Gfp::KERNEL).unwrap());
     let infos = subsystems.map(|s| s.info());
     let heaps = [("a", &infos[0]), ("b", &infos[1])];
     let text = Exposition::of(heaps).to_string();
     let series = read(&text).unwrap();
-    let used = [("heap", "b"), ("cache", "quo\"te"), ("place", "used")];
-    assert_eq!(value(&series, "uslab_cache_objects", &used), 1.0);
-    let whole = value(&series, "uslab_page_failures_total", &[("heap", "a")]);
-    assert_eq!(whole, 0.0);
+    let used_labels = [("heap", "b"), ("cache", "quo\"te"), ("place", "used")];
+    assert_eq!(value(&series, "uslab_cache_objects", &used_labels), 1.0);
+    let failures = value(&series, "uslab_page_failures_total", &[("heap", "a")]);
+    assert_eq!(failures, 0.0);
 
     let mut registry = Registry::default();
     registry.register_collector(Box::new(Heaps::new({
@@ -97,7 +99,7 @@ fn metrics_registry_and_metrics_text_have_equal_series() {
         text.lines().filter(|line| !line.starts_with('#')).map(str::to_owned).collect::<Vec<_>>()
     };
     assert_eq!(samples(&page), samples(&text));
-    drop(held);
+    drop(blocks);
 }
 
 #[test]
@@ -108,18 +110,18 @@ fn metrics_include_accounts_limits_and_waits() {
     let build = |name| KmemCache::builder(name, 4096).magazines(Magazines::Off);
     let requests = build("request").account(&tenant).build_in(&subsystem).unwrap();
     let pages = build("page").limit(Limit::Slabs(1)).build_in(&subsystem).unwrap();
-    let held: Vec<_> = std::iter::from_fn(|| requests.alloc_block(Gfp::KERNEL).ok()).collect();
-    let all: Vec<_> = std::iter::from_fn(|| pages.alloc_block(Gfp::KERNEL).ok()).collect();
+    let blocks: Vec<_> = std::iter::from_fn(|| requests.alloc_block(Gfp::KERNEL).ok()).collect();
+    let page_blocks: Vec<_> = std::iter::from_fn(|| pages.alloc_block(Gfp::KERNEL).ok()).collect();
     assert!(pages.acquire_timeout(Gfp::KERNEL, Duration::from_millis(2)).is_err());
     let waits = |cache: &KmemCache| -> bool {
         let mut acquire = pin!(cache.acquire(Gfp::KERNEL));
-        let polled = Future::poll(acquire.as_mut(), &mut Context::from_waker(Waker::noop()));
-        assert!(polled.is_pending() && cache.info().waiting == 1);
+        let poll_result = Future::poll(acquire.as_mut(), &mut Context::from_waker(Waker::noop()));
+        assert!(poll_result.is_pending() && cache.info().waiting == 1);
         let info = subsystem.info();
         let text = info.prometheus().to_string();
         let series = read(&text).unwrap();
         let account = |name| value(&series, name, &[("account", "tenant-7")]);
-        let of = |name, cache| value(&series, name, &[("cache", cache)]);
+        let value_of = |name, cache| value(&series, name, &[("cache", cache)]);
         let numbers = &info.accounts[0];
         assert_eq!((info.accounts.len(), &*numbers.name), (1, "tenant-7"));
         assert_eq!(account("uslab_account_charged_bytes"), tenant.charged() as f64);
@@ -127,15 +129,15 @@ fn metrics_include_accounts_limits_and_waits() {
         assert_eq!(account("uslab_account_limit_bytes"), 65536.0);
         assert!(numbers.refusals > 0);
         assert_eq!(account("uslab_account_refusals_total"), numbers.refusals as f64);
-        let here = cache.name() == "request";
-        assert_eq!(account("uslab_account_waiting"), f64::from(here));
-        assert_eq!(of("uslab_cache_waiting", "page"), f64::from(!here));
+        let is_request_cache = cache.name() == "request";
+        assert_eq!(account("uslab_account_waiting"), f64::from(is_request_cache));
+        assert_eq!(value_of("uslab_cache_waiting", "page"), f64::from(!is_request_cache));
         let slab = (4096 << pages.geometry().order().get()) as f64;
-        assert_eq!(of("uslab_cache_limit_bytes", "page"), slab);
-        assert_eq!(of("uslab_cache_limit_bytes", "request"), 0.0, "the cache has no limit");
+        assert_eq!(value_of("uslab_cache_limit_bytes", "page"), slab);
+        assert_eq!(value_of("uslab_cache_limit_bytes", "request"), 0.0, "the cache has no limit");
         let page = info.caches.iter().find(|cache| cache.name == "page").unwrap();
-        assert_eq!(of("uslab_cache_waits_total", "page"), page.waits as f64);
-        let seconds = of("uslab_cache_waited_seconds_total", "page");
+        assert_eq!(value_of("uslab_cache_waits_total", "page"), page.waits as f64);
+        let seconds = value_of("uslab_cache_waited_seconds_total", "page");
         assert_eq!((seconds * 1e9).round(), page.waited_ns as f64);
         assert!(page.waits > 0 && seconds > 0.0, "one caller has already waited");
         let json = serde_json::to_value(&info).unwrap();
@@ -146,7 +148,7 @@ fn metrics_include_accounts_limits_and_waits() {
     };
     assert!(waits(&requests) && waits(&pages));
     assert_eq!(requests.info().waits + pages.info().waits, 3);
-    drop((held, all));
+    drop((blocks, page_blocks));
 }
 
 #[test]
@@ -154,25 +156,25 @@ fn prometheus_labels_are_escaped() {
     let subsystem = Subsystem::new(config(1, 1, 16 << 20)).unwrap();
     let names = ["same", "same", "quo\"te", "back\\slash\\", "ünïcode"];
     let caches = names.map(|name| KmemCache::builder(name, 64).build_in(&subsystem).unwrap());
-    let held = caches.each_ref().map(|cache| cache.alloc_block(Gfp::KERNEL).unwrap());
+    let blocks = caches.each_ref().map(|cache| cache.alloc_block(Gfp::KERNEL).unwrap());
     let mut info = subsystem.info();
     // A cache cannot have a name with a line break, but a label can.
     info.caches.iter_mut().find(|cache| cache.name == "ünïcode").unwrap().name = "two\nlines".into();
     let series = read(&info.prometheus().to_string()).unwrap();
-    let used = |name| value(&series, "uslab_cache_objects", &[("cache", name), ("place", "used")]);
+    let used_objects = |name| value(&series, "uslab_cache_objects", &[("cache", name), ("place", "used")]);
     assert_eq!(
-        ["same", "quo\"te", "back\\slash\\", "two\nlines"].map(used),
+        ["same", "quo\"te", "back\\slash\\", "two\nlines"].map(used_objects),
         [2.0, 1.0, 1.0, 1.0],
         "two caches are named `same`"
     );
-    drop(held);
+    drop(blocks);
 }
 
 #[test]
 fn metrics_text_reader_rejects_invalid_text() {
-    let good = "# HELP a_total A.\n# TYPE a_total counter\na_total{b=\"c\"} 1\n";
-    assert_eq!(read(good).unwrap().len(), 1);
-    for (from, to) in [
+    let valid_text = "# HELP a_total A.\n# TYPE a_total counter\na_total{b=\"c\"} 1\n";
+    assert_eq!(read(valid_text).unwrap().len(), 1);
+    for (original, replacement) in [
         ("# HELP a_total A.\n", ""),
         ("# TYPE a_total counter\n", ""),
         ("counter", "gauge"),
@@ -187,7 +189,8 @@ fn metrics_text_reader_rejects_invalid_text() {
         ("} 1\n", "} 1\na_total{b=\"c\"} 2\n"),
         ("a_total{b=\"c\"} 1\n", ""),
     ] {
-        read(&good.replace(from, to)).expect_err(&format!("{from:?} -> {to:?}"));
+        read(&valid_text.replace(original, replacement))
+            .expect_err(&format!("{original:?} -> {replacement:?}"));
     }
 }
 

@@ -4,11 +4,11 @@ use crate::common::{READERS, assert_all_given_back, subsystem};
 use uslab::{Gfp, KmemCache, ObjectCache, rcu};
 use uslab_magazine::sync::{AtomicBool, AtomicU64, Ordering::*};
 
-/// Advances the collector until `done` returns `true`. Readers of all tests share one collector, so a pinned reader
+/// Advances the collector until `is_done` returns `true`. Readers of all tests share one collector, so a pinned reader
 /// that loses its CPU delays all other readers.
-fn wait(done: impl Fn() -> bool) {
+fn wait(is_done: impl Fn() -> bool) {
     for turn in 0..60_000 {
-        if done() {
+        if is_done() {
             return;
         }
         rcu::advance();
@@ -77,7 +77,7 @@ fn readers_of_type_stable_memory_see_only_valid_objects() {
     let (shared, stop) = (AtomicU64::new(0), AtomicBool::new(false));
     std::thread::scope(|scope| {
         let reader = scope.spawn(|| {
-            let mut seen = 0_u64;
+            let mut values_seen = 0_u64;
             while !stop.load(Relaxed) {
                 let _guard = rcu::pin();
                 let address = shared.load(Acquire) as usize;
@@ -88,10 +88,10 @@ fn readers_of_type_stable_memory_see_only_valid_objects() {
                     // the reader unpins.
                     let value = unsafe { object.as_ref() }.load(Relaxed);
                     assert!(value % 2 == 0 && value > 0, "{value} is not a generation");
-                    seen += 1;
+                    values_seen += 1;
                 }
             }
-            seen
+            values_seen
         });
         for round in 0..2_000_u64 {
             let object = cache.alloc(Gfp::KERNEL).unwrap();
@@ -124,7 +124,7 @@ fn deferred_free_waits_for_readers_of_the_object() {
         .unwrap();
     let object = cache.alloc().unwrap();
     object.store(7, Relaxed);
-    let found = core::ptr::from_ref(&*object);
+    let found_address = core::ptr::from_ref(&*object);
     let reader = rcu::pin();
     object.free_deferred();
     cache.reap();
@@ -134,13 +134,13 @@ fn deferred_free_waits_for_readers_of_the_object() {
     assert_eq!((cache.info().used, cache.info().deferred), (1, 1));
     assert_eq!(cache.destroy().unwrap_err().live, 1);
     // SAFETY: the reader pinned before the object was freed.
-    assert_eq!(unsafe { &*found }.load(Relaxed), 7);
+    assert_eq!(unsafe { &*found_address }.load(Relaxed), 7);
     drop(reader);
     wait(|| cache.info().deferred == 0);
     assert_eq!(
         (cache.info().used, cache.alloc().unwrap().load(Relaxed)),
         (0, 1),
-        "the object was reset when it was freed"
+        "the object must be reset by its free"
     );
     drop(cache);
     assert_all_given_back(&subsystem);
@@ -151,14 +151,14 @@ fn reap_starts_partial_batches_of_deferred_frees() {
     let _readers = READERS.lock();
     let subsystem = subsystem(1);
     let cache = KmemCache::builder("node", 64).build_in(&subsystem).unwrap();
-    let done: [&dyn Fn(); 5] = [
+    let operations: [&dyn Fn(); 5] = [
         &|| subsystem.drain_cpus(0..1),
         &|| _ = subsystem.reap(),
         &|| _ = subsystem.shrink(),
         &|| _ = cache.reap(),
         &|| _ = cache.shrink(),
     ];
-    for begin in done {
+    for begin in operations {
         let object = cache.alloc(Gfp::KERNEL).unwrap();
         // SAFETY: the object was allocated above, and is freed once.
         unsafe { cache.free_deferred(object) };
@@ -229,7 +229,7 @@ fn panic_in_deferred_reset_frees_the_remaining_batch() {
     let subsystem = subsystem(1);
     let builder =
         ObjectCache::builder("panics").ctor(|| 0_u64).reset(|value| assert_ne!(*value, 3, "intended panic"));
-    let (cache, other) = (
+    let (cache, other_cache) = (
         builder.build_in(&subsystem).unwrap(),
         ObjectCache::builder("other").ctor(|| 0_u64).build_in(&subsystem).unwrap(),
     );
@@ -237,12 +237,12 @@ fn panic_in_deferred_reset_frees_the_remaining_batch() {
         let mut object = cache.alloc().unwrap();
         *object = i;
         object.free_deferred();
-        other.alloc().unwrap().free_deferred();
+        other_cache.alloc().unwrap().free_deferred();
     }
     subsystem.reap();
-    wait(|| cache.info().deferred + other.info().deferred == 0);
-    assert_eq!((cache.info().used, other.info().used), (0, 0));
-    drop((cache, other));
+    wait(|| cache.info().deferred + other_cache.info().deferred == 0);
+    assert_eq!((cache.info().used, other_cache.info().used), (0, 0));
+    drop((cache, other_cache));
     assert_all_given_back(&subsystem);
 }
 
@@ -252,15 +252,15 @@ fn reclaim_of_all_caches_includes_deferred_frees() {
     let subsystem = subsystem(1);
     uslab_magazine::on_cpu(0);
     let cache = KmemCache::builder("node", 64).build_in(&subsystem).unwrap();
-    let ways: [&dyn Fn(); 3] =
+    let release_methods: [&dyn Fn(); 3] =
         [&|| _ = subsystem.shrink(), &|| _ = subsystem.reap(), &|| subsystem.drain_cpus(0..1)];
-    for way in ways {
+    for release in release_methods {
         let object = cache.alloc(Gfp::KERNEL).unwrap();
         // SAFETY: the object was allocated just now, is freed once, and is not read afterwards.
         unsafe { cache.free_deferred(object) };
         (0..1000).for_each(|_| rcu::advance());
         assert_eq!(cache.info().deferred, 1, "the object is in an incomplete batch");
-        way();
+        release();
         wait(|| cache.info().deferred == 0);
     }
 }

@@ -1,4 +1,4 @@
-//! Tests a system that refuses later what it granted at the start. Each test enters a sandbox in a separate process.
+//! Tests a system that later refuses operations that it allowed at the start. Each test enters a sandbox in a separate process.
 #![cfg(all(target_os = "linux", not(uslab_heap)))]
 
 #[path = "../kit/sandbox.rs"]
@@ -11,7 +11,7 @@ use nix::unistd::Pid;
 use uslab::{Config, Gfp, KmemCache, ObjectCache, Subsystem};
 use uslab_magazine::Mechanism;
 
-/// If the barrier of a drain is refused, the drain takes nothing: objects stay where they are, and remain usable.
+/// If the barrier of a drain is refused, the drain takes nothing: objects stay in their places, and remain usable.
 #[test]
 fn sandbox_without_membarrier_loses_no_object() {
     run_test_alone("sandbox::child_drains_caches_without_membarrier", "");
@@ -21,15 +21,18 @@ fn sandbox_without_membarrier_loses_no_object() {
 fn child_drains_caches_without_membarrier() {
     let subsystem = Subsystem::new(Config { check_frees: false, ..Config::default() }).unwrap();
     let build = |name| ObjectCache::builder(name).ctor(|| 0_u64).build_in(&subsystem).unwrap();
-    let (cache, left) = (build("kept"), build("left"));
+    let (cache, dropped_cache) = (build("kept"), build("left"));
     let raw = KmemCache::builder("raw", 64).build_in(&subsystem).unwrap();
     let churn = |cache: &ObjectCache<u64>| {
-        let mut held: Vec<_> = (0..1000).map(|_| cache.alloc().unwrap()).collect();
-        held.iter_mut().zip(0..).for_each(|(object, i)| **object = i);
-        assert!(held.iter().zip(0..).all(|(object, i)| **object == i), "an object was allocated twice");
+        let mut held_objects: Vec<_> = (0..1000).map(|_| cache.alloc().unwrap()).collect();
+        held_objects.iter_mut().zip(0..).for_each(|(object, i)| **object = i);
+        assert!(
+            held_objects.iter().zip(0..).all(|(object, i)| **object == i),
+            "an object was allocated twice"
+        );
     };
     churn(&cache);
-    churn(&left);
+    churn(&dropped_cache);
     assert_eq!(subsystem.info().drains, uslab::DrainInfo::default());
     filter::refuse_membarrier().expect("a filter");
     // Regression test: the refusal counted as one refused drain of no CPUs.
@@ -44,7 +47,7 @@ fn child_drains_caches_without_membarrier() {
             // SAFETY: the object was allocated just now.
             raw.alloc_inlined(Gfp::KERNEL).map(|object| unsafe { raw.free(object) }).is_some()
         });
-        assert!(is_open, "the stacks are open again after the drain");
+        assert!(is_open, "the stacks must be open again after the drain");
     }
     assert_eq!(subsystem.info().drains, uslab::DrainInfo::default());
     for _ in 0..5 {
@@ -57,31 +60,34 @@ fn child_drains_caches_without_membarrier() {
     }
     let objects = cache.info();
     assert_eq!((objects.used, objects.allocs - objects.frees), (0, 0));
-    let held = objects.in_magazines;
-    assert_eq!(cache.destroy().map_err(|busy| busy.live), if held == 0 { Ok(()) } else { Err(held) });
+    let held_objects = objects.in_magazines;
+    assert_eq!(
+        cache.destroy().map_err(|error| error.live),
+        if held_objects == 0 { Ok(()) } else { Err(held_objects) }
+    );
     // The cache cannot be freed, but an object that outlives its handle is freed to the right place.
-    let late = left.alloc_owned().unwrap();
-    drop(left);
-    drop(late);
+    let late_object = dropped_cache.alloc_owned().unwrap();
+    drop(dropped_cache);
+    drop(late_object);
     subsystem.check().unwrap();
 
     let info = subsystem.info();
     let json = serde_json::to_value(&info).unwrap();
     let series = exposition::read(&info.prometheus().to_string()).unwrap();
-    let outcomes =
-        ["done", "refused"].map(|of| series[&format!("uslab_drains_total{{outcome=\"{of}\"}}")] as u64);
-    let (refused, said) = (info.drains.refused, info.statistics().to_string());
-    assert_eq!((outcomes[1], &json["drains"]["refused"]), (refused, &refused.into()));
+    let outcomes = ["done", "refused"]
+        .map(|outcome| series[&format!("uslab_drains_total{{outcome=\"{outcome}\"}}")] as u64);
+    let (refused_drains, statistics_text) = (info.drains.refused, info.statistics().to_string());
+    assert_eq!((outcomes[1], &json["drains"]["refused"]), (refused_drains, &refused_drains.into()));
     assert_eq!(outcomes.iter().sum::<u64>(), info.drains.passes);
-    let line = format!("# drains: {refused} of {} were refused (membarrier)", info.drains.passes);
+    let line = format!("# drains: {refused_drains} of {} were refused (membarrier)", info.drains.passes);
     match subsystem.cpus().mechanism() {
         Mechanism::Claimed => {
-            assert_eq!((refused, held), (0, 0), "the claimed mechanism issues no barrier");
-            assert!(!said.contains("# drains"), "{said}");
+            assert_eq!((refused_drains, held_objects), (0, 0), "the claimed mechanism must issue no barrier");
+            assert!(!statistics_text.contains("# drains"), "{statistics_text}");
         }
         Mechanism::Rseq => {
-            assert_eq!(refused, info.drains.passes, "no barrier was granted");
-            assert!(held > 0 && said.contains(&line), "{said}");
+            assert_eq!(refused_drains, info.drains.passes, "no barrier was granted");
+            assert!(held_objects > 0 && statistics_text.contains(&line), "{statistics_text}");
             churn(&cache);
         }
     }
@@ -100,9 +106,9 @@ fn thread_registering_itself_for_rseq_adds_no_magazine() {
 #[test]
 #[ignore = "run by the test above"]
 fn child_registers_its_threads_for_restartable_sequences() {
-    let (own, mut one) = (sched_getaffinity(Pid::from_raw(0)).unwrap(), CpuSet::new());
-    one.set((0..CpuSet::count()).find(|cpu| own.is_set(*cpu).unwrap()).unwrap()).unwrap();
-    sched_setaffinity(Pid::from_raw(0), &one).unwrap();
+    let (own_cpus, mut single_cpu) = (sched_getaffinity(Pid::from_raw(0)).unwrap(), CpuSet::new());
+    single_cpu.set((0..CpuSet::count()).find(|cpu| own_cpus.is_set(*cpu).unwrap()).unwrap()).unwrap();
+    sched_setaffinity(Pid::from_raw(0), &single_cpu).unwrap();
     let subsystem = Subsystem::new(Config { check_frees: false, ..Config::default() }).unwrap();
     if subsystem.cpus().mechanism() != Mechanism::Rseq {
         println!("skipped: no thread is registered");
@@ -110,11 +116,11 @@ fn child_registers_its_threads_for_restartable_sequences() {
     }
     let cache = ObjectCache::builder("shared").ctor(|| 0_u64).build_in(&subsystem).unwrap();
     drop(cache.alloc().unwrap());
-    let held = cache.info().in_magazines;
+    let held_objects = cache.info().in_magazines;
     for _ in 0..20 {
         std::thread::scope(|threads| {
             threads.spawn(|| drop(cache.alloc().unwrap()));
         });
     }
-    assert_eq!(cache.info().in_magazines, held);
+    assert_eq!(cache.info().in_magazines, held_objects);
 }

@@ -40,12 +40,12 @@ fn cache_at_its_limit_gets_objects_from_its_shrinker() {
     let lru = Lru::default();
     let registered = cache.register_shrinker(lru.clone());
     // The loop allocates twice as much as the limit allows, and is never refused.
-    let most = 2 * cache.info().objs_per_slab;
-    for _ in 0..3 * most {
+    let max_objects = 2 * cache.info().objs_per_slab;
+    for _ in 0..3 * max_objects {
         let block = cache.alloc_block(Gfp::KERNEL).unwrap();
         lru.blocks.lock().push(block);
     }
-    assert!(lru.calls.get() > 0 && lru.blocks.lock().len() as u64 <= most);
+    assert!(lru.calls.get() > 0 && lru.blocks.lock().len() as u64 <= max_objects);
     // Bulk allocations and prefills also call the shrinker.
     let mut bulk = [None; 4];
     cache.alloc_bulk(Gfp::KERNEL, &mut bulk).unwrap();
@@ -56,50 +56,51 @@ fn cache_at_its_limit_gets_objects_from_its_shrinker() {
     }
     let calls = lru.calls.get();
     assert_eq!(cache.alloc_block(Gfp::NOWAIT).unwrap_err(), AllocError::CacheLimit { slabs: 2 });
-    assert_eq!(lru.calls.get(), calls, "a non-blocking request calls no shrinker");
+    assert_eq!(lru.calls.get(), calls, "a non-blocking request must call no shrinker");
     drop(cache.prefill(Gfp::NOIO, 3).unwrap());
-    assert_eq!(lru.flags.get(), u64::from(Gfp::NOIO.bits()), "the shrinker gets the request's flags");
+    assert_eq!(lru.flags.get(), u64::from(Gfp::NOIO.bits()), "the shrinker must get the request's flags");
     let calls = lru.calls.get();
     while let Ok(block) = cache.alloc_block(Gfp::NOWAIT) {
         lru.blocks.lock().push(block);
     }
     // A shrinker of another limit is not called.
-    let other = leaked(&subsystem, "other", 512, Some(Limit::Slabs(1)));
-    let others: Vec<_> = std::iter::from_fn(|| other.alloc_block(Gfp::KERNEL).ok()).collect();
+    let other_cache = leaked(&subsystem, "other", 512, Some(Limit::Slabs(1)));
+    let other_blocks: Vec<_> = std::iter::from_fn(|| other_cache.alloc_block(Gfp::KERNEL).ok()).collect();
     assert_eq!(lru.calls.get(), calls);
-    drop(others);
+    drop(other_blocks);
     drop(registered);
     assert!(cache.alloc_block(Gfp::KERNEL).is_err());
-    assert_eq!(lru.calls.get(), calls, "the shrinker is no longer called");
-    let rest = std::mem::take(&mut *lru.blocks.lock());
-    drop(rest);
+    assert_eq!(lru.calls.get(), calls, "the shrinker must no longer be called");
+    let remaining_blocks = std::mem::take(&mut *lru.blocks.lock());
+    drop(remaining_blocks);
     assert_all_given_back(&subsystem);
 }
 
 #[test]
 fn exhausted_memory_is_reclaimed_from_idle_caches() {
     let subsystem = Arc::new(Subsystem::new(config(2, 1, 16 << 20)).unwrap());
-    let (one, other) = (leaked(&subsystem, "one", 2000, None), leaked(&subsystem, "other", 3000, None));
+    let (first_cache, other_cache) =
+        (leaked(&subsystem, "one", 2000, None), leaked(&subsystem, "other", 3000, None));
     let lru = Lru::default();
     let _registered = subsystem.register_shrinker(lru.clone());
-    let mut held = vec![];
+    let mut blocks = vec![];
     // The loop allocates twice the memory that exists, alternating between two caches, and large blocks.
     for i in 0..16_000 {
-        let block = one.alloc_block(Gfp::KERNEL).unwrap_or_else(|error| panic!("{i}: {error}"));
+        let block = first_cache.alloc_block(Gfp::KERNEL).unwrap_or_else(|error| panic!("{i}: {error}"));
         lru.blocks.lock().push(block);
     }
     for _ in 0..1000 {
-        held.push(other.alloc_block(Gfp::KERNEL).unwrap());
+        blocks.push(other_cache.alloc_block(Gfp::KERNEL).unwrap());
     }
-    let large = subsystem.kmalloc().alloc(1 << 20, Gfp::KERNEL).unwrap();
+    let large_block = subsystem.kmalloc().alloc(1 << 20, Gfp::KERNEL).unwrap();
     assert!(lru.calls.get() > 0);
     // SAFETY: the block was allocated above.
-    unsafe { subsystem.kmalloc().free(large) };
+    unsafe { subsystem.kmalloc().free(large_block) };
     // With nothing left to drop, the error is the usual one.
-    held.extend(std::iter::from_fn(|| other.alloc_block(Gfp::KERNEL).ok()));
+    blocks.extend(std::iter::from_fn(|| other_cache.alloc_block(Gfp::KERNEL).ok()));
     assert_eq!(lru.blocks.lock().len(), 0);
-    assert!(matches!(other.alloc_block(Gfp::KERNEL), Err(AllocError::Memory(_))));
-    drop(held);
+    assert!(matches!(other_cache.alloc_block(Gfp::KERNEL), Err(AllocError::Memory(_))));
+    drop(blocks);
     assert_all_given_back(&subsystem);
 }
 
@@ -108,17 +109,17 @@ fn exhausted_memory_is_reclaimed_from_idle_caches() {
 fn exhausted_memory_is_reclaimed_from_a_cache_shrinker() {
     let subsystem = Arc::new(Subsystem::new(config(2, 1, 16 << 20)).unwrap());
     let entries = leaked(&subsystem, "entry", 2000, Some(Limit::Slabs(1 << 20)));
-    let other = leaked(&subsystem, "other", 3000, None);
+    let other_cache = leaked(&subsystem, "other", 3000, None);
     let lru = Lru::default();
     let _registered = entries.register_shrinker(lru.clone());
     while let Ok(block) = entries.alloc_block(Gfp::NOWAIT) {
         lru.blocks.lock().push(block);
     }
     let before = lru.blocks.lock().len();
-    let held: Vec<_> = (0..1000).map(|_| other.alloc_block(Gfp::KERNEL).unwrap()).collect();
+    let blocks: Vec<_> = (0..1000).map(|_| other_cache.alloc_block(Gfp::KERNEL).unwrap()).collect();
     assert!(lru.calls.get() > 0 && lru.blocks.lock().len() < before);
-    let rest = std::mem::take(&mut *lru.blocks.lock());
-    drop((held, rest));
+    let remaining_blocks = std::mem::take(&mut *lru.blocks.lock());
+    drop((blocks, remaining_blocks));
     assert_all_given_back(&subsystem);
 }
 
@@ -139,9 +140,9 @@ fn shrinker_that_allocates_is_not_called_recursively() {
     let cache = leaked(&subsystem, "o", 512, Some(Limit::Slabs(1)));
     let calls = Arc::new(Counter::new(0));
     let _registered = cache.register_shrinker(Greedy(cache, calls.clone()));
-    let held: Vec<_> = std::iter::from_fn(|| cache.alloc_block(Gfp::KERNEL).ok()).collect();
+    let blocks: Vec<_> = std::iter::from_fn(|| cache.alloc_block(Gfp::KERNEL).ok()).collect();
     assert_eq!(calls.get(), 1);
-    drop(held);
+    drop(blocks);
 }
 
 /// Regression test: a cache was identified by its address, and the next cache got this address.
@@ -156,9 +157,9 @@ fn new_cache_does_not_call_shrinkers_of_ended_caches() {
     let _registered = first.register_shrinker(lru.clone());
     drop(first);
     for _ in 0..10 {
-        let next = build();
-        let held: Vec<_> = std::iter::from_fn(|| next.alloc_block(Gfp::KERNEL).ok()).collect();
-        assert!(!held.is_empty());
+        let next_cache = build();
+        let blocks: Vec<_> = std::iter::from_fn(|| next_cache.alloc_block(Gfp::KERNEL).ok()).collect();
+        assert!(!blocks.is_empty());
     }
     assert_eq!(lru.calls.get(), 0);
 }

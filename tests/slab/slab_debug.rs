@@ -22,11 +22,11 @@ use uslab_magazine::sync::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 struct Reports(Arc<Mutex<Vec<(CorruptionKind, String, String)>>>);
 
 impl Reports {
-    fn take(&self) -> Vec<(CorruptionKind, String, String)> {
+    fn take_reports(&self) -> Vec<(CorruptionKind, String, String)> {
         std::mem::take(&mut self.0.lock())
     }
     fn kinds(&self) -> Vec<CorruptionKind> {
-        self.take().into_iter().map(|(kind, ..)| kind).collect()
+        self.take_reports().into_iter().map(|(kind, ..)| kind).collect()
     }
 }
 
@@ -34,25 +34,25 @@ impl Reports {
 fn listening(rules: &str) -> (Subsystem, Reports) {
     let (mut config, reports) = (config(2, 1, 64 << 20), Reports::default());
     config.slab_debug = rules.parse().unwrap();
-    let received = reports.clone();
+    let report_log = reports.clone();
     config.corruption = Arc::new(move |corruption: &Corruption<'_>| {
         // The report is formatted before the lock is taken, because symbol lookup allocates.
-        let heard = (corruption.kind, corruption.to_string(), format!("{corruption:#}"));
-        received.0.lock().push(heard);
+        let reported = (corruption.kind, corruption.to_string(), format!("{corruption:#}"));
+        report_log.0.lock().push(reported);
     });
     on_cpu(0);
     (Subsystem::new(config).unwrap(), reports)
 }
 
-fn built(subsystem: &Subsystem, flags: SlabDebug) -> KmemCache {
+fn build_debugged(subsystem: &Subsystem, flags: SlabDebug) -> KmemCache {
     KmemCache::builder("inode", 64).slab_debug(flags).build_in(subsystem).unwrap()
 }
 
 /// # Safety
 /// Overwrites a byte, which must be inside the slab.
-unsafe fn clobber(object: NonNull<u8>, at: isize, byte: u8) {
+unsafe fn clobber(object: NonNull<u8>, offset: isize, byte: u8) {
     // SAFETY: the caller guarantees that the byte is inside the slab.
-    unsafe { object.offset(at).write(byte) };
+    unsafe { object.offset(offset).write(byte) };
 }
 
 /// The situations in SLUB's KUnit tests, under their names, with the numbers of errors that SLUB's tests expect: a
@@ -68,27 +68,27 @@ unsafe fn clobber(object: NonNull<u8>, at: isize, byte: u8) {
 mod slub_kunit {
     use super::*;
 
-    fn errors(flags: SlabDebug, free: bool, at: isize) -> [u64; 2] {
+    fn errors(flags: SlabDebug, free: bool, offset: isize) -> [u64; 2] {
         let (subsystem, reports) = listening("-");
-        let cache = built(&subsystem, flags);
+        let cache = build_debugged(&subsystem, flags);
         let object = cache.alloc(Gfp::KERNEL).unwrap();
         // SAFETY: the object was allocated above, and is freed once; the later write is the error under test.
         unsafe {
             if free {
                 cache.free(object);
             }
-            clobber(object, at, 0x9a);
+            clobber(object, offset, 0x9a);
         }
-        let found = [cache.validate(), cache.validate()].map(|found| found.errors());
-        assert_eq!(reports.take().len(), 1, "{flags} {at}");
+        let errors_found = [cache.validate(), cache.validate()].map(|errors_found| errors_found.errors());
+        assert_eq!(reports.take_reports().len(), 1, "{flags} {offset}");
         if !free {
             // SAFETY: the object was allocated above, and is freed once.
             unsafe { cache.free(object) };
         }
         cache.destroy().unwrap();
         assert_eq!(subsystem.check().unwrap().objects, 0);
-        assert!(reports.take().is_empty(), "the byte was repaired");
-        found
+        assert!(reports.take_reports().is_empty(), "the byte must be repaired");
+        errors_found
     }
 
     #[test]
@@ -140,7 +140,7 @@ mod slub_kunit {
     fn kfree_rcu() {
         let _readers = crate::common::READERS.lock();
         let (subsystem, reports) = listening("FZPU");
-        let cache = built(&subsystem, SlabDebug::empty());
+        let cache = build_debugged(&subsystem, SlabDebug::empty());
         let object = cache.alloc(Gfp::KERNEL).unwrap();
         // SAFETY: the object was allocated above, and is freed once.
         unsafe { cache.free_deferred(object) };
@@ -149,7 +149,7 @@ mod slub_kunit {
         while cache.destroy().is_err() {
             uslab::rcu::advance();
         }
-        assert!(reports.take().is_empty());
+        assert!(reports.take_reports().is_empty());
     }
 
     #[test]
@@ -157,7 +157,7 @@ mod slub_kunit {
         let _readers = crate::common::READERS.lock();
         let (subsystem, reports) = listening("FZPU");
         for _ in 0..10 {
-            let cache = built(&subsystem, SlabDebug::empty());
+            let cache = build_debugged(&subsystem, SlabDebug::empty());
             let object = cache.alloc(Gfp::KERNEL).unwrap();
             // SAFETY: the object was allocated above, and is freed once.
             unsafe { cache.free_deferred(object) };
@@ -170,14 +170,14 @@ mod slub_kunit {
                 });
             });
         }
-        assert!(reports.take().is_empty());
+        assert!(reports.take_reports().is_empty());
     }
 
     /// The cache reports two errors: that objects are in use, and which objects.
     #[test]
     fn leak_destroy() {
         let (subsystem, reports) = listening("-");
-        let cache = built(&subsystem, SlabDebug::RED_ZONE | SlabDebug::USERS);
+        let cache = build_debugged(&subsystem, SlabDebug::RED_ZONE | SlabDebug::USERS);
         let object = cache.alloc(Gfp::KERNEL).unwrap();
         assert_eq!(cache.destroy(), Err(Busy { live: 1, aliases: 0 }));
         let leaks = cache.alloc_traces();
@@ -186,7 +186,7 @@ mod slub_kunit {
         // SAFETY: the object was allocated above, and is freed once.
         unsafe { cache.free(object) };
         cache.destroy().unwrap();
-        assert!(reports.take().is_empty());
+        assert!(reports.take_reports().is_empty());
     }
 
     #[test]
@@ -199,23 +199,27 @@ mod slub_kunit {
         unsafe {
             object.write_bytes(0xff, 48);
             let smaller = kmalloc.realloc(object, 40, Gfp::ZERO).unwrap();
-            assert_eq!((smaller, kmalloc.usable_size(smaller)), (object, 40), "the block grew in place");
+            assert_eq!((smaller, kmalloc.usable_size(smaller)), (object, 40), "the block must grow in place");
             let zone = std::slice::from_raw_parts(object.as_ptr().add(40), 8);
             assert!(zone.iter().all(|byte| *byte == 0xcc), "{zone:x?}");
             assert_eq!(cache.validate().errors(), 0);
-            let larger = kmalloc.realloc(smaller, 56, Gfp::ZERO).unwrap();
-            assert_eq!((larger, kmalloc.usable_size(larger)), (object, 56), "the block grew in place");
+            let larger_object = kmalloc.realloc(smaller, 56, Gfp::ZERO).unwrap();
+            assert_eq!(
+                (larger_object, kmalloc.usable_size(larger_object)),
+                (object, 56),
+                "the block must grow in place"
+            );
             let new = std::slice::from_raw_parts(object.as_ptr().add(40), 16);
             assert!(new.iter().all(|byte| *byte == 0), "{new:x?}");
             assert_eq!(cache.validate().errors(), 0);
-            let moved = kmalloc.realloc(larger, 112, Gfp::ZERO).unwrap();
-            assert_ne!(moved, object);
-            let new = std::slice::from_raw_parts(moved.as_ptr().add(56), 56);
+            let new_memory = kmalloc.realloc(larger_object, 112, Gfp::ZERO).unwrap();
+            assert_ne!(new_memory, object);
+            let new = std::slice::from_raw_parts(new_memory.as_ptr().add(56), 56);
             assert!(new.iter().all(|byte| *byte == 0), "{new:x?}");
             assert_eq!(cache.validate().errors(), 0);
-            kmalloc.free(moved);
+            kmalloc.free(new_memory);
         }
-        assert!(reports.take().is_empty());
+        assert!(reports.take_reports().is_empty());
     }
 
     /// The number of allocations that the handler has requested.
@@ -233,26 +237,26 @@ mod slub_kunit {
             REQUESTED.fetch_add(1, Relaxed);
         }
         let (subsystem, reports) = listening("FZP");
-        let (kmalloc, done) = (subsystem.kmalloc(), AtomicBool::new(false));
+        let (kmalloc, is_done) = (subsystem.kmalloc(), AtomicBool::new(false));
         let action = SigAction::new(SigHandler::Handler(interrupt), SaFlags::SA_RESTART, SigSet::empty());
         // SAFETY: the handler only increments a counter.
         unsafe { sigaction(Signal::SIGURG, &action) }.unwrap();
         let interrupted = pthread_self();
-        let served = std::thread::scope(|scope| {
-            let other = scope.spawn(|| {
+        let served_count = std::thread::scope(|scope| {
+            let other_thread = scope.spawn(|| {
                 on_cpu(1);
-                let mut served = 0;
+                let mut served_count = 0;
                 // Relaxed: the counts and the flag order no data; the interrupted thread joins this one.
-                while !done.load(Relaxed) || served == 0 {
+                while !is_done.load(Relaxed) || served_count == 0 {
                     pthread_kill(interrupted, Signal::SIGURG).unwrap();
-                    while served < REQUESTED.load(Relaxed) {
-                        let object = kmalloc.alloc(1 + served % 600, Gfp::KERNEL).unwrap();
+                    while served_count < REQUESTED.load(Relaxed) {
+                        let object = kmalloc.alloc(1 + served_count % 600, Gfp::KERNEL).unwrap();
                         // SAFETY: the object was allocated above, and is freed once.
                         unsafe { kmalloc.free(object) };
-                        served += 1;
+                        served_count += 1;
                     }
                 }
-                served
+                served_count
             });
             for round in 0..100 {
                 let objects: Vec<_> = (0..1000)
@@ -261,14 +265,14 @@ mod slub_kunit {
                 // SAFETY: the objects were allocated above, and each is freed once.
                 objects.into_iter().for_each(|object| unsafe { kmalloc.free(object) });
             }
-            done.store(true, Relaxed);
-            other.join().unwrap()
+            is_done.store(true, Relaxed);
+            other_thread.join().unwrap()
         });
-        println!("a handler requested {served} allocations");
+        println!("a handler requested {served_count} allocations");
         for class in SizeClass::all() {
             assert_eq!(kmalloc.cache(KmallocKind::Normal, class).validate().errors(), 0);
         }
-        assert!(reports.take().is_empty());
+        assert!(reports.take_reports().is_empty());
         subsystem.check().unwrap();
     }
 
@@ -293,53 +297,53 @@ mod slub_kunit {
         for class in SizeClass::all() {
             assert_eq!(kmalloc.cache(KmallocKind::Normal, class).validate().errors(), 0);
         }
-        assert!(reports.take().is_empty());
+        assert!(reports.take_reports().is_empty());
         subsystem.check().unwrap();
     }
 }
 
 #[test]
 fn red_zone_write_is_reported_and_repaired() {
-    for (at, part) in
+    for (offset, part) in
         [(-1, "Left Redzone"), (-8, "Left Redzone"), (64, "Right Redzone"), (71, "Right Redzone")]
     {
         let (subsystem, reports) = listening("-");
-        let cache = built(&subsystem, SlabDebug::RED_ZONE);
-        let keep: Vec<_> = (0..5).map(|_| cache.alloc(Gfp::KERNEL).unwrap()).collect();
+        let cache = build_debugged(&subsystem, SlabDebug::RED_ZONE);
+        let kept_objects: Vec<_> = (0..5).map(|_| cache.alloc(Gfp::KERNEL).unwrap()).collect();
         // SAFETY: the object was allocated above, and is freed once; the writes are the errors under test.
         unsafe {
-            clobber(keep[2], at, 0x12);
-            cache.free(keep[2]);
+            clobber(kept_objects[2], offset, 0x12);
+            cache.free(kept_objects[2]);
         }
-        let heard = reports.take();
-        let [(CorruptionKind::RedZone, line, report)] = &heard[..] else { panic!("{heard:?}") };
-        let expected = format!("cache inode: red zone overwritten of object {:#x}", keep[2].addr());
+        let reported = reports.take_reports();
+        let [(CorruptionKind::RedZone, line, report)] = &reported[..] else { panic!("{reported:?}") };
+        let expected = format!("cache inode: red zone overwritten of object {:#x}", kept_objects[2].addr());
         assert!(line.starts_with(&expected), "{line}");
-        let wrong = keep[2].addr().get().wrapping_add_signed(at);
+        let wrong_address = kept_objects[2].addr().get().wrapping_add_signed(offset);
         let lines: Vec<_> = report.lines().collect();
         assert_eq!(lines[1], format!("BUG inode: {part} overwritten"));
-        assert!(lines[3].starts_with(&format!("{wrong:#x}-{wrong:#x} @offset=")), "{report}");
+        assert!(lines[3].starts_with(&format!("{wrong_address:#x}-{wrong_address:#x} @offset=")), "{report}");
         assert!(lines[3].ends_with("First byte 0x12 instead of 0xcc"), "{report}");
-        let fix = format!("FIX inode: Restoring {part} {wrong:#x}-{wrong:#x}=0xcc");
+        let fix = format!("FIX inode: Restoring {part} {wrong_address:#x}-{wrong_address:#x}=0xcc");
         assert_eq!(*lines.last().unwrap(), fix);
-        assert_eq!((cache.info().corruptions, cache.info().used), (1, 4), "the object was freed");
+        assert_eq!((cache.info().corruptions, cache.info().used), (1, 4), "the object must be freed");
         // SAFETY: the byte is inside the slab; the write is the error under test. The object is free now: its red zones
         // have another value, and are checked at its next allocation.
-        unsafe { clobber(keep[2], at, 0x13) };
-        let again: BTreeSet<_> =
+        unsafe { clobber(kept_objects[2], offset, 0x13) };
+        let reused: BTreeSet<_> =
             (0..cache.info().objects).map_while(|_| cache.alloc(Gfp::KERNEL).ok()).collect();
-        assert!(again.contains(&keep[2]));
-        let heard = reports.take();
-        let [(CorruptionKind::RedZone, _, report)] = &heard[..] else { panic!("{heard:?}") };
+        assert!(reused.contains(&kept_objects[2]));
+        let reported = reports.take_reports();
+        let [(CorruptionKind::RedZone, _, report)] = &reported[..] else { panic!("{reported:?}") };
         assert!(report.contains("First byte 0x13 instead of 0xbb"), "{report}");
         // The code that allocated and freed is recorded only on request.
         assert!(!report.contains("Allocated:") && !report.contains("Freed:"), "{report}");
         assert_eq!((cache.alloc_traces().0.len(), cache.free_traces().0.len()), (0, 0));
-        for object in keep.into_iter().collect::<BTreeSet<_>>().union(&again) {
+        for object in kept_objects.into_iter().collect::<BTreeSet<_>>().union(&reused) {
             // SAFETY: the object was allocated above, and is freed once.
             unsafe { cache.free(*object) };
         }
-        assert!(reports.take().is_empty());
+        assert!(reports.take_reports().is_empty());
         subsystem.check().unwrap();
     }
 }
@@ -347,7 +351,7 @@ fn red_zone_write_is_reported_and_repaired() {
 #[test]
 fn poisoned_object_write_is_reported_and_repaired() {
     for magazines in [Magazines::Off, Magazines::BySize] {
-        for at in [0, 33, 63] {
+        for offset in [0, 33, 63] {
             let (subsystem, reports) = listening("-");
             let builder = KmemCache::builder("inode", 64).slab_debug(SlabDebug::POISON | SlabDebug::USERS);
             let cache = builder.magazines(magazines).build_in(&subsystem).unwrap();
@@ -360,20 +364,20 @@ fn poisoned_object_write_is_reported_and_repaired() {
                 cache.free(object);
                 let bytes = std::slice::from_raw_parts(object.as_ptr(), 64);
                 assert_eq!((bytes[0], bytes[62], bytes[63]), (0x6b, 0x6b, 0xa5));
-                clobber(object, at, 0x12);
+                clobber(object, offset, 0x12);
             }
-            let all: Vec<_> = (0..64).map(|_| cache.alloc(Gfp::KERNEL).unwrap()).collect();
-            assert!(all.contains(&object));
-            let heard = reports.take();
-            let [(CorruptionKind::Poison, line, report)] = &heard[..] else { panic!("{heard:?}") };
+            let objects: Vec<_> = (0..64).map(|_| cache.alloc(Gfp::KERNEL).unwrap()).collect();
+            assert!(objects.contains(&object));
+            let reported = reports.take_reports();
+            let [(CorruptionKind::Poison, line, report)] = &reported[..] else { panic!("{reported:?}") };
             assert!(line.starts_with(&format!("cache inode: use after free of object {:#x}", object.addr())));
             let index = cache.place_of(object).unwrap().index;
             assert!(line.contains(&format!("(object {index} of its slab)")), "{line}");
-            let first = if at == 63 { "0xa5" } else { "0x6b" };
+            let first = if offset == 63 { "0xa5" } else { "0x6b" };
             assert!(report.contains(&format!("First byte 0x12 instead of {first}")), "{report}");
             assert!(report.contains("\nAllocated: age=") && report.contains("\nFreed: age="), "{report}");
             // SAFETY: the objects were allocated above, and each is freed once.
-            unsafe { cache.free_bulk(all) };
+            unsafe { cache.free_bulk(objects) };
             assert_eq!(cache.validate().errors(), 0);
         }
     }
@@ -392,8 +396,8 @@ fn write_after_the_last_slab_object_is_reported() {
     // SAFETY: the byte is inside the slab; the write is the error under test.
     unsafe { clobber(object, last, 1) };
     assert_eq!((cache.validate().errors(), cache.validate().errors()), (2, 0));
-    let heard = reports.take();
-    let [(CorruptionKind::Padding, text, report)] = &heard[..] else { panic!("{heard:?}") };
+    let reported = reports.take_reports();
+    let [(CorruptionKind::Padding, text, report)] = &reported[..] else { panic!("{reported:?}") };
     let slab = object.addr().get() - geometry.offset(index);
     assert!(text.contains(&format!("{slab:#x}")) && !text.contains("(object"), "{text}");
     assert!(report.contains("BUG inode: Padding overwritten") && !report.contains("Object"), "{report}");
@@ -408,13 +412,13 @@ fn write_after_the_last_slab_object_is_reported() {
         cache.free(object);
     }
     cache.shrink();
-    let heard = reports.take();
-    let [(CorruptionKind::Padding, _, report)] = &heard[..] else { panic!("{heard:?}") };
+    let reported = reports.take_reports();
+    let [(CorruptionKind::Padding, _, report)] = &reported[..] else { panic!("{reported:?}") };
     assert!(
         !report.contains("Allocated:") && !report.contains("Freed:"),
         "the report must name no object: {report}"
     );
-    assert_eq!(subsystem.check().unwrap().slabs, 0, "the padding is checked when the slab is freed");
+    assert_eq!(subsystem.check().unwrap().slabs, 0, "the padding must be checked when the slab is freed");
 }
 
 /// The test writes to all bytes that belong to no object, before and after the objects, up to the end of their zones.
@@ -425,24 +429,25 @@ fn write_to_unused_slab_bytes_is_reported() {
     let cache = builder.build_in(&subsystem).unwrap();
     let object = cache.alloc(Gfp::KERNEL).unwrap();
     let geometry = *cache.geometry();
-    let left = (geometry.stride() - geometry.object_size()) / 2;
-    let (front, behind) = (geometry.lead() - left, geometry.offset(geometry.objects()) - left);
+    let margin = (geometry.stride() - geometry.object_size()) / 2;
+    let (start_of_objects, end_of_objects) =
+        (geometry.lead() - margin, geometry.offset(geometry.objects()) - margin);
     let end = geometry.order().bytes();
-    assert!(front > 1 && behind + 1 < end, "{geometry:?}");
+    assert!(start_of_objects > 1 && end_of_objects + 1 < end, "{geometry:?}");
     let at_object = geometry.offset(cache.place_of(object).unwrap().index.into()).cast_signed();
     use CorruptionKind::{Padding, RedZone};
-    for (at, kind) in [
+    for (offset, kind) in [
         (0, Padding),
-        (front - 1, Padding),
-        (front, RedZone),
-        (behind - 1, RedZone),
-        (behind, Padding),
+        (start_of_objects - 1, Padding),
+        (start_of_objects, RedZone),
+        (end_of_objects - 1, RedZone),
+        (end_of_objects, Padding),
         (end - 1, Padding),
     ] {
         // SAFETY: the byte is inside the slab; the write is the error under test.
-        unsafe { clobber(object, at.cast_signed() - at_object, 1) };
-        assert_eq!((cache.validate().errors(), cache.validate().errors()), (2, 0), "{at}");
-        assert_eq!(reports.kinds(), [kind], "{at}");
+        unsafe { clobber(object, offset.cast_signed() - at_object, 1) };
+        assert_eq!((cache.validate().errors(), cache.validate().errors()), (2, 0), "{offset}");
+        assert_eq!(reports.kinds(), [kind], "{offset}");
     }
     // SAFETY: the object was allocated above, and is freed once.
     unsafe { cache.free(object) };
@@ -479,9 +484,9 @@ fn tracked_objects_keep_their_requested_size() {
             assert_eq!(kmalloc.usable_size(object), usable);
             kmalloc.free(object);
         }
-        let large = kmalloc.alloc(4000, Gfp::KERNEL).unwrap();
-        let small = kmalloc.realloc(large, 40, Gfp::KERNEL).unwrap();
-        assert_ne!(small, large, "the order would waste most of the slab");
+        let large_object = kmalloc.alloc(4000, Gfp::KERNEL).unwrap();
+        let small = kmalloc.realloc(large_object, 40, Gfp::KERNEL).unwrap();
+        assert_ne!(small, large_object, "the order would waste most of the slab");
         kmalloc.free(small);
     }
     assert_eq!(reports.kinds(), []);
@@ -499,14 +504,14 @@ fn resize_of_a_freed_object_is_refused() {
         malloc.free_sized(memory, layout);
         // The next allocation returns it.
         malloc.free_sized(last, layout);
-        let moved = malloc.realloc_sized(memory, layout, 40, Gfp::KERNEL).unwrap();
+        let new_memory = malloc.realloc_sized(memory, layout, 40, Gfp::KERNEL).unwrap();
         assert_eq!(
             reports.kinds(),
             [CorruptionKind::DoubleFree],
-            "the object has the red zones of a free object"
+            "the object must have the red zones of a free object"
         );
-        assert_ne!(moved, memory);
-        malloc.free(moved);
+        assert_ne!(new_memory, memory);
+        malloc.free(new_memory);
     }
     assert_eq!(reports.kinds(), []);
 }
@@ -515,25 +520,25 @@ fn resize_of_a_freed_object_is_refused() {
 #[cfg(target_os = "linux")]
 #[test]
 fn traced_cache_prints_each_operation_to_standard_error() {
-    let err = crate::process::run_test_alone("slab_debug::traced", "");
+    let err = crate::process::run_test_alone("slab_debug::child_frees_a_traced_object", "");
     let lines: Vec<_> = err.lines().filter_map(|line| line.strip_prefix("TRACE inode ")).collect();
-    let [deed, address, thread] = [0, 1, 2].map(|word| {
+    let [operation, address, thread] = [0, 1, 2].map(|word| {
         lines.iter().map(|line| line.split(' ').nth(word).unwrap_or_default()).collect::<Vec<_>>()
     });
-    assert_eq!(deed, ["alloc", "alloc", "free", "free"], "{err}");
+    assert_eq!(operation, ["alloc", "alloc", "free", "free"], "{err}");
     assert_eq!([address[0], address[1]], [address[3], address[2]], "{err}");
     assert!(address.iter().all(|address| address.starts_with("0x")) && address[0] != address[1], "{err}");
-    assert!(thread.iter().all(|one| *one == thread[0]), "{err}");
+    assert!(thread.iter().all(|number| *number == thread[0]), "{err}");
     assert!(thread[0].strip_prefix("thread=").is_some_and(|id| id.parse::<u32>().is_ok()), "{err}");
 }
 #[cfg(target_os = "linux")]
 #[test]
 #[ignore = "run by the test above"]
-fn traced() {
+fn child_frees_a_traced_object() {
     let (subsystem, _) = listening("-");
-    let other = built(&subsystem, SlabDebug::POISON);
+    let other_thread = build_debugged(&subsystem, SlabDebug::POISON);
     let cache = KmemCache::builder("inode", 64).slab_debug(SlabDebug::TRACE).build_in(&subsystem).unwrap();
-    drop(other.alloc_block(Gfp::KERNEL).unwrap());
+    drop(other_thread.alloc_block(Gfp::KERNEL).unwrap());
     let [first, second] = [(); 2].map(|()| cache.alloc(Gfp::KERNEL).unwrap());
     // SAFETY: the objects were allocated above, and each is freed once.
     [second, first].into_iter().for_each(|object| unsafe { cache.free(object) });
@@ -553,26 +558,27 @@ fn freeing_function(cache: &KmemCache, object: NonNull<u8>) {
 #[test]
 fn double_free_report_has_allocation_and_free_stacks() {
     let (subsystem, reports) = listening("FU");
-    let cache = built(&subsystem, SlabDebug::empty());
+    let cache = build_debugged(&subsystem, SlabDebug::empty());
     let object = allocating_function(&cache);
     freeing_function(&cache, object);
     freeing_function(&cache, object);
-    let heard = reports.take();
-    let [(CorruptionKind::DoubleFree, _, report)] = &heard[..] else { panic!("{heard:?}") };
+    let reported = reports.take_reports();
+    let [(CorruptionKind::DoubleFree, _, report)] = &reported[..] else { panic!("{reported:?}") };
     let parts: Vec<_> =
         ["\nAllocated:", "\nFreed:", "\nNoticed by"].map(|part| report.find(part).unwrap()).into();
-    let allocated = report.find("allocating_function").unwrap();
-    let freed: Vec<_> = report.match_indices("freeing_function").map(|(at, _)| at).collect();
-    assert!(parts[0] < allocated && allocated < parts[1], "{report}");
+    let allocation_line = report.find("allocating_function").unwrap();
+    let freed: Vec<_> = report.match_indices("freeing_function").map(|(offset, _)| offset).collect();
+    assert!(parts[0] < allocation_line && allocation_line < parts[1], "{report}");
     assert!(freed.len() >= 2 && parts[1] < freed[0] && *freed.last().unwrap() > parts[2], "{report}");
 }
 
 #[test]
 fn objects_in_use_are_listed_by_call_stack() {
     let (subsystem, _) = listening("U,inode");
-    let cache = built(&subsystem, SlabDebug::empty());
-    let mut held: Vec<_> = (0..std::hint::black_box(30)).map(|_| allocating_function(&cache)).collect();
-    held.push(cache.alloc(Gfp::KERNEL).unwrap());
+    let cache = build_debugged(&subsystem, SlabDebug::empty());
+    let mut used_objects: Vec<_> =
+        (0..std::hint::black_box(30)).map(|_| allocating_function(&cache)).collect();
+    used_objects.push(cache.alloc(Gfp::KERNEL).unwrap());
     let traces = cache.alloc_traces();
     let counts: Vec<_> = traces.0.iter().map(|trace| trace.count).collect();
     assert_eq!((counts, cache.free_traces().0.len()), (vec![30, 1], 0));
@@ -584,39 +590,39 @@ fn objects_in_use_are_listed_by_call_stack() {
     assert_eq!(json.as_array().unwrap().len(), 2);
     for (row, trace) in json.as_array().unwrap().iter().zip(&traces.0) {
         let numbers = ["count", "waste", "age_min", "age_mean", "age_max", "thread_min", "thread_max"];
-        let said = numbers.map(|name| row[name].as_u64().unwrap());
+        let row_values = numbers.map(|name| row[name].as_u64().unwrap());
         let threads = [trace.thread_min, trace.thread_max].map(u64::from);
-        assert_eq!(said[..5], [trace.count, trace.waste, trace.age_min, trace.age_mean, trace.age_max]);
-        assert_eq!((&said[5..], &row["cpus"]), (&threads[..], &serde_json::json!([0])));
+        assert_eq!(row_values[..5], [trace.count, trace.waste, trace.age_min, trace.age_mean, trace.age_max]);
+        assert_eq!((&row_values[5..], &row["cpus"]), (&threads[..], &serde_json::json!([0])));
         let functions: Vec<_> =
             row["stack"].as_array().unwrap().iter().map(|name| name.as_str().unwrap()).collect();
-        let shown: String = functions.iter().map(|name| format!("  {name}\n")).collect();
-        assert_eq!(shown, trace.stack.to_string());
+        let frames_text: String = functions.iter().map(|name| format!("  {name}\n")).collect();
+        assert_eq!(frames_text, trace.stack.to_string());
     }
     assert!(json[0]["stack"].to_string().contains("allocating_function"), "{json}");
-    held.into_iter().for_each(|object| freeing_function(&cache, object));
+    used_objects.into_iter().for_each(|object| freeing_function(&cache, object));
     assert!(cache.alloc_traces().0.is_empty());
-    let again = cache.alloc(Gfp::KERNEL).unwrap();
+    let reused = cache.alloc(Gfp::KERNEL).unwrap();
     let frees = cache.free_traces();
     assert!(frees.0.len() == 1 && frees.to_string().contains("freeing_function"), "{frees}");
     let json = serde_json::to_value(&frees).unwrap();
     assert!(json[0]["count"] == 1 && json[0]["stack"].to_string().contains("freeing_function"), "{json}");
-    freeing_function(&cache, again);
+    freeing_function(&cache, reused);
 }
 
 /// Regression test: two threads could both acquire the tag of an object. A reaper also freed slabs while they were
 /// being checked.
 #[test]
 fn slab_validation_prevents_freeing_of_slabs() {
-    let (mut config, tried) = (config(2, 1, 64 << 20), Arc::new(Mutex::new(Vec::new())));
+    let (mut config, attempts) = (config(2, 1, 64 << 20), Arc::new(Mutex::new(Vec::new())));
     let validated = Arc::new(Mutex::new(None::<Arc<KmemCache>>));
-    let (of_handler, cache) = (tried.clone(), validated.clone());
+    let (of_handler, cache) = (attempts.clone(), validated.clone());
     config.corruption = Arc::new(move |_: &Corruption<'_>| {
         let cache = cache.lock().clone().unwrap();
         of_handler.lock().push((cache.shrink(), cache.destroy().is_err()));
     });
     let subsystem = Subsystem::new(config).unwrap();
-    let inodes = Arc::new(built(&subsystem, SlabDebug::FULL));
+    let inodes = Arc::new(build_debugged(&subsystem, SlabDebug::FULL));
     *validated.lock() = Some(inodes.clone());
     let object = inodes.alloc(Gfp::KERNEL).unwrap();
     // SAFETY: the object was allocated above, and is freed once; the write is the error under test.
@@ -625,7 +631,7 @@ fn slab_validation_prevents_freeing_of_slabs() {
         clobber(object, 8, 0x9a);
     }
     assert_eq!(inodes.validate().errors(), 2);
-    assert_eq!(*tried.lock(), [(0, true)]);
+    assert_eq!(*attempts.lock(), [(0, true)]);
     assert!(inodes.shrink() > 0);
     inodes.destroy().unwrap();
     *validated.lock() = None;
@@ -636,11 +642,11 @@ fn slab_validation_prevents_freeing_of_slabs() {
 fn object_traces_can_be_listed_during_a_reap() {
     let (subsystem, reports) = listening("FU");
     let cache = KmemCache::builder("inode", 512).build_in(&subsystem).unwrap();
-    let kept = cache.alloc_blocks(Gfp::KERNEL, 3).unwrap();
-    let over = AtomicBool::new(false);
+    let kept_blocks = cache.alloc_blocks(Gfp::KERNEL, 3).unwrap();
+    let has_ended = AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            while !over.load(Relaxed) {
+            while !has_ended.load(Relaxed) {
                 drop(cache.alloc_blocks(Gfp::KERNEL, 200).unwrap());
                 cache.shrink();
             }
@@ -652,10 +658,10 @@ fn object_traces_can_be_listed_during_a_reap() {
         }
         let objects = |leaks: Holders| leaks.0.iter().map(|holder| holder.objects).sum::<u64>();
         (0..3).for_each(|_| assert!((3..=203).contains(&objects(subsystem.leaks()))));
-        over.store(true, Relaxed);
+        has_ended.store(true, Relaxed);
     });
-    drop(kept);
-    assert!(reports.take().is_empty());
+    drop(kept_blocks);
+    assert!(reports.take_reports().is_empty());
 }
 
 #[test]
@@ -663,7 +669,7 @@ fn concurrent_double_free_is_refused_once() {
     const ROUNDS: usize = 2000;
     for flags in [SlabDebug::CHECKS, SlabDebug::FULL - SlabDebug::USERS] {
         let (subsystem, reports) = listening("-");
-        let cache = built(&subsystem, flags);
+        let cache = build_debugged(&subsystem, flags);
         // The list has addresses, which threads can share.
         let objects: Vec<_> =
             (0..ROUNDS).map(|_| cache.alloc(Gfp::KERNEL).unwrap().expose_provenance().get()).collect();
@@ -682,29 +688,29 @@ fn concurrent_double_free_is_refused_once() {
                 });
             }
         });
-        let heard = reports.take();
-        assert_eq!(heard.len(), ROUNDS, "{flags}");
+        let reported = reports.take_reports();
+        assert_eq!(reported.len(), ROUNDS, "{flags}");
         // The object's slab may have been freed by then.
-        let right = [CorruptionKind::DoubleFree, CorruptionKind::Foreign];
-        assert!(heard.iter().all(|(kind, ..)| right.contains(kind)));
+        let expected_kinds = [CorruptionKind::DoubleFree, CorruptionKind::Foreign];
+        assert!(reported.iter().all(|(kind, ..)| expected_kinds.contains(kind)));
         let info = cache.info();
         assert_eq!((info.used, info.frees), (0, ROUNDS as u64));
-        let mut again: Vec<_> = (0..ROUNDS).map(|_| cache.alloc(Gfp::KERNEL).unwrap().addr()).collect();
-        again.sort_unstable();
-        again.dedup();
-        assert_eq!(again.len(), ROUNDS, "no object is allocated twice");
+        let mut reused: Vec<_> = (0..ROUNDS).map(|_| cache.alloc(Gfp::KERNEL).unwrap().addr()).collect();
+        reused.sort_unstable();
+        reused.dedup();
+        assert_eq!(reused.len(), ROUNDS, "no object may be allocated twice");
     }
 }
 
 #[test]
 fn slab_debug_is_enabled_by_name_or_builder_flags() {
     let (subsystem, _) = listening("ZP,dentry,inode_*");
-    let lead = |builder: KmemCacheBuilder| builder.build_in(&subsystem).unwrap().geometry().lead();
-    assert!(lead(KmemCache::builder("dentry", 64)) > 0);
-    assert!(lead(KmemCache::builder("inode_cache", 64)) > 0);
-    assert_eq!(lead(KmemCache::builder("filp", 64)), 0);
-    assert!(lead(KmemCache::builder("filp", 64).slab_debug(SlabDebug::RED_ZONE)) > 0);
-    assert_eq!(lead(KmemCache::builder("filp", 64).slab_debug(SlabDebug::POISON)), 0);
+    let lead_of = |builder: KmemCacheBuilder| builder.build_in(&subsystem).unwrap().geometry().lead();
+    assert!(lead_of(KmemCache::builder("dentry", 64)) > 0);
+    assert!(lead_of(KmemCache::builder("inode_cache", 64)) > 0);
+    assert_eq!(lead_of(KmemCache::builder("filp", 64)), 0);
+    assert!(lead_of(KmemCache::builder("filp", 64).slab_debug(SlabDebug::RED_ZONE)) > 0);
+    assert_eq!(lead_of(KmemCache::builder("filp", 64).slab_debug(SlabDebug::POISON)), 0);
     // In slabinfo, the size of an object is the distance to the next one.
     let dentry = KmemCache::builder("dentry", 64).build_in(&subsystem).unwrap();
     drop(dentry.alloc_block(Gfp::KERNEL).unwrap());
@@ -729,13 +735,13 @@ fn fault_injection_can_refuse_allocations_of_a_cache() {
         let (mut config, plan) = (config(1, 1, 16 << 20), faults::Faults::new(1));
         config.pages.faults = plan.clone();
         let subsystem = Subsystem::new(config).unwrap();
-        let cache = built(&subsystem, flags);
+        let cache = build_debugged(&subsystem, flags);
         // The following objects come from a magazine.
         drop(cache.alloc_block(Gfp::KERNEL).unwrap());
         plan.arm(faults::parse("slab:cache=inode,times=-1").unwrap());
-        let refused = cache.alloc(Gfp::KERNEL);
+        let alloc_result = cache.alloc(Gfp::KERNEL);
         plan.disarm();
-        match refused {
+        match alloc_result {
             Ok(object) => {
                 assert!(flags.is_empty());
                 // SAFETY: the object was allocated above, and is freed once.
@@ -755,20 +761,23 @@ fn slab_debug_does_not_poison_constructed_objects() {
     let (subsystem, reports) = listening("FZPU");
     let cache = ObjectCache::builder("built").ctor(|| [7_u64; 9]).build_in(&subsystem).unwrap();
     for _ in 0..3 {
-        let mut all: Vec<_> = (0..100).map(|_| cache.alloc().unwrap()).collect();
-        assert!(all.iter().all(|object| object[8] == 7));
-        all.iter_mut().for_each(|object| object[0] = 9);
-        drop(all);
-        assert!(cache.alloc().unwrap()[0] >= 7, "the object is constructed, or unchanged since its last use");
+        let mut objects: Vec<_> = (0..100).map(|_| cache.alloc().unwrap()).collect();
+        assert!(objects.iter().all(|object| object[8] == 7));
+        objects.iter_mut().for_each(|object| object[0] = 9);
+        drop(objects);
+        assert!(
+            cache.alloc().unwrap()[0] >= 7,
+            "the object must be constructed, or unchanged since its last use"
+        );
     }
-    let zeroed = KmemCache::builder("secret", 64).zero_on_free().build_in(&subsystem).unwrap();
-    let plain = zeroed.alloc(Gfp::ZERO).unwrap();
+    let zeroing_cache = KmemCache::builder("secret", 64).zero_on_free().build_in(&subsystem).unwrap();
+    let zeroed_object = zeroing_cache.alloc(Gfp::ZERO).unwrap();
     // SAFETY: the object was allocated above, was zeroed, and is freed once.
     unsafe {
-        assert_eq!(plain.cast::<u64>().read(), 0);
-        zeroed.free(plain);
+        assert_eq!(zeroed_object.cast::<u64>().read(), 0);
+        zeroing_cache.free(zeroed_object);
     }
-    assert_eq!((zeroed.validate().errors(), reports.take()), (0, vec![]));
+    assert_eq!((zeroing_cache.validate().errors(), reports.take_reports()), (0, vec![]));
     drop(cache);
     subsystem.shrink();
     subsystem.check().unwrap();
@@ -795,13 +804,13 @@ fn resize_reports_a_write_past_the_object() {
 #[test]
 fn report_of_an_interior_free_shows_the_object() {
     let (subsystem, reports) = listening("-");
-    let cache = built(&subsystem, SlabDebug::RED_ZONE | SlabDebug::USERS);
+    let cache = build_debugged(&subsystem, SlabDebug::RED_ZONE | SlabDebug::USERS);
     let objects: Vec<_> = (0..5).map(|_| cache.alloc(Gfp::KERNEL).unwrap()).collect();
     for object in &objects {
         // SAFETY: the free is the error under test.
         unsafe { cache.free(object.add(8)) };
-        let heard = reports.take();
-        let [(CorruptionKind::Interior, _, report)] = &heard[..] else { panic!("{heard:?}") };
+        let reported = reports.take_reports();
+        let [(CorruptionKind::Interior, _, report)] = &reported[..] else { panic!("{reported:?}") };
         assert!(report.contains(&format!("{:#x}", object.addr())), "{report}");
     }
     // SAFETY: the objects were allocated above, and each is freed once.
@@ -814,7 +823,7 @@ fn debugged_malloc_serves_all_sizes() {
     for rules in ["FZPU", "Z", "P", "-;FZ,malloc-64,malloc-4096"] {
         let (subsystem, reports) = listening(rules);
         let malloc = Malloc::new(&subsystem).unwrap();
-        let mut held: Vec<(NonNull<u8>, Layout)> = vec![];
+        let mut used_objects: Vec<(NonNull<u8>, Layout)> = vec![];
         for (i, size) in [1, 8, 9, 24, 63, 64, 65, 100, 1000, 4090, 4096, 4097, 8193, 32_768, 32_769]
             .into_iter()
             .enumerate()
@@ -830,9 +839,9 @@ fn debugged_malloc_serves_all_sizes() {
                     assert!(gfp.is_empty() || bytes.iter().all(|byte| *byte == 0), "{rules} {layout:?}");
                     let usable = malloc.usable_size(memory);
                     assert!(usable >= size, "{rules} {layout:?}");
-                    memory.write_bytes(held.len() as u8, usable);
+                    memory.write_bytes(used_objects.len() as u8, usable);
                 }
-                held.push((memory, layout));
+                used_objects.push((memory, layout));
             }
         }
         let zoned = rules.contains("FZ") || rules == "Z";
@@ -841,29 +850,29 @@ fn debugged_malloc_serves_all_sizes() {
         // SAFETY: the memory was allocated above.
         let usable = unsafe { malloc.usable_size(memory) };
         assert_eq!(usable, if zoned { 60 } else { 64 }, "{rules}");
-        held.push((memory, of_64));
-        for (i, (memory, layout)) in held.into_iter().enumerate() {
+        used_objects.push((memory, of_64));
+        for (i, (memory, layout)) in used_objects.into_iter().enumerate() {
             let size = [layout.size() / 2 + 1, layout.size() + 3, layout.size() * 3, layout.size()][i % 4];
             // SAFETY: the memory was allocated above with this layout, and is freed once, with its size or without.
             unsafe {
                 if i % 3 == 0 {
-                    let moved = malloc.realloc(memory, size).unwrap();
-                    let kept = std::slice::from_raw_parts(moved.as_ptr(), size.min(layout.size()));
+                    let new_memory = malloc.realloc(memory, size).unwrap();
+                    let kept_bytes = std::slice::from_raw_parts(new_memory.as_ptr(), size.min(layout.size()));
                     assert!(
-                        kept.iter().all(|byte| *byte == i as u8 || layout == of_64),
+                        kept_bytes.iter().all(|byte| *byte == i as u8 || layout == of_64),
                         "{rules} {layout:?} to {size}"
                     );
-                    let usable = malloc.usable_size(moved);
-                    moved.write_bytes(1, usable);
-                    malloc.free(moved);
+                    let usable = malloc.usable_size(new_memory);
+                    new_memory.write_bytes(1, usable);
+                    malloc.free(new_memory);
                 } else if i % 3 == 1 {
-                    let moved = malloc.realloc_sized(memory, layout, size, Gfp::ZERO).unwrap();
-                    let bytes = std::slice::from_raw_parts(moved.as_ptr(), size);
-                    let (kept, new) = bytes.split_at(size.min(layout.size()));
-                    assert!(kept.iter().all(|byte| *byte == i as u8), "{rules} {layout:?} to {size}");
+                    let new_memory = malloc.realloc_sized(memory, layout, size, Gfp::ZERO).unwrap();
+                    let bytes = std::slice::from_raw_parts(new_memory.as_ptr(), size);
+                    let (kept_bytes, new) = bytes.split_at(size.min(layout.size()));
+                    assert!(kept_bytes.iter().all(|byte| *byte == i as u8), "{rules} {layout:?} to {size}");
                     assert!(new.iter().all(|byte| *byte == 0), "{rules} {layout:?} to {size}");
                     let layout = Layout::from_size_align(size, layout.align()).unwrap();
-                    malloc.free_sized(moved, layout);
+                    malloc.free_sized(new_memory, layout);
                 } else {
                     malloc.free(memory);
                 }
@@ -872,7 +881,7 @@ fn debugged_malloc_serves_all_sizes() {
         for cache in malloc.caches() {
             assert_eq!(cache.validate().errors(), 0, "{rules} {}", cache.name());
         }
-        assert_eq!(reports.take(), vec![], "{rules}");
+        assert_eq!(reports.take_reports(), vec![], "{rules}");
         subsystem.shrink();
         let census = subsystem.check().unwrap();
         assert_eq!((census.objects, census.large_pages), (0, 0), "{rules}");
@@ -881,17 +890,17 @@ fn debugged_malloc_serves_all_sizes() {
 
 #[test]
 fn red_zones_detect_foreign_and_interior_frees() {
-    let (mut config, heard) = (config(1, 1, 16 << 20), RecordedReports::default());
-    heard.listen(&mut config);
+    let (mut config, recorded) = (config(1, 1, 16 << 20), RecordedReports::default());
+    recorded.listen(&mut config);
     let config = Config { slab_debug: DebugRules::from(SlabDebug::RED_ZONE), ..config };
     let subsystem = Subsystem::new(config).unwrap();
     let kmalloc = subsystem.kmalloc();
     let object = kmalloc.alloc(50, Gfp::KERNEL).unwrap();
-    for at in [8, 16, -8, -16, 64, 72] {
+    for offset in [8, 16, -8, -16, 64, 72] {
         // SAFETY: the free of an address that is no object is the error under test.
-        unsafe { kmalloc.free(object.offset(at)) };
-        let kinds: Vec<_> = heard.take().into_iter().map(|(kind, _)| kind).collect();
-        assert_eq!(kinds, [CorruptionKind::Interior], "{at}");
+        unsafe { kmalloc.free(object.offset(offset)) };
+        let kinds: Vec<_> = recorded.take_reports().into_iter().map(|(kind, _)| kind).collect();
+        assert_eq!(kinds, [CorruptionKind::Interior], "{offset}");
     }
     // SAFETY: the object was allocated above; the second free is the error under test.
     unsafe {
@@ -899,7 +908,7 @@ fn red_zones_detect_foreign_and_interior_frees() {
         kmalloc.free(object);
     }
     assert_eq!(
-        heard.take().into_iter().map(|(kind, _)| kind).collect::<Vec<_>>(),
+        recorded.take_reports().into_iter().map(|(kind, _)| kind).collect::<Vec<_>>(),
         [CorruptionKind::DoubleFree]
     );
 }
@@ -930,34 +939,35 @@ fn gdb_reports_objects_without_pointer_as_unreachable() {
     }
     let (subsystem, _) = listening("FU");
     let cache = |name: &str| KmemCache::builder(name, 64).build_in(&subsystem).unwrap();
-    let (leaked, held, plain) = (cache("leaked"), cache("held"), cache("plain"));
+    let (leaked, held_cache, plain_cache) = (cache("leaked"), cache("held"), cache("plain"));
     alloc_and_leak(&leaked, 200);
     // The list has pointers to the inside of its objects.
     let mut first: Box<Option<NonNull<u8>>> = Box::new(None);
     for _ in 0..5 {
-        let object = held.alloc(Gfp::KERNEL).unwrap();
+        let object = held_cache.alloc(Gfp::KERNEL).unwrap();
         // SAFETY: the object has 64 bytes, and the word is aligned.
         unsafe { object.add(48).cast::<Option<NonNull<u8>>>().write(*first) };
         *first = Some(object.map_addr(|address| address.saturating_add(56)));
     }
-    drop(plain.alloc_block(Gfp::KERNEL).unwrap());
+    drop(plain_cache.alloc_block(Gfp::KERNEL).unwrap());
     let holders = subsystem.leaks();
-    let of = |name: &str| holders.0.iter().find(|holder| holder.cache == name);
-    let found = of("leaked").unwrap();
+    let holder_of = |name: &str| holders.0.iter().find(|holder| holder.cache == name);
+    let leaked_holder = holder_of("leaked").unwrap();
     // A stale word elsewhere may look like the address of an object.
-    assert_eq!((found.objects, found.bytes), (200, 200 * 64));
-    assert!((50..=200).contains(&found.unreachable), "{holders}");
-    assert!(found.stack.to_string().contains("alloc_and_leak"), "{holders}");
+    assert_eq!((leaked_holder.objects, leaked_holder.bytes), (200, 200 * 64));
+    assert!((50..=200).contains(&leaked_holder.unreachable), "{holders}");
+    assert!(leaked_holder.stack.to_string().contains("alloc_and_leak"), "{holders}");
     // If the loop is unrolled, each iteration has a separate call stack, so the rows are summed.
-    let held_by = holders.0.iter().filter(|holder| holder.cache == "held");
-    let sums = held_by.fold((0, 0), |sum, holder| (sum.0 + holder.objects, sum.1 + holder.unreachable));
+    let holders_of_held = holders.0.iter().filter(|holder| holder.cache == "held");
+    let sums =
+        holders_of_held.fold((0, 0), |sum, holder| (sum.0 + holder.objects, sum.1 + holder.unreachable));
     assert_eq!(sums, (5, 0), "{holders}");
-    assert_eq!((of("plain"), holders.unreachable()), (None, found.unreachable), "{holders}");
+    assert_eq!((holder_of("plain"), holders.unreachable()), (None, leaked_holder.unreachable), "{holders}");
     assert_eq!(holders.0[0].cache, "leaked");
     let json = serde_json::to_value(&holders).unwrap();
-    assert_eq!(json[0]["unreachable"], found.unreachable);
+    assert_eq!(json[0]["unreachable"], leaked_holder.unreachable);
     std::hint::black_box(&first);
-    let all: Vec<_> = leaked.live().iter().chain(held.live().iter()).collect();
+    let all: Vec<_> = leaked.live().iter().chain(held_cache.live().iter()).collect();
     assert_eq!(all.len(), 205);
     // SAFETY: the objects were allocated above, and each is freed once to its own cache.
     all.into_iter().for_each(|object| unsafe { subsystem.kmalloc().free(object) });

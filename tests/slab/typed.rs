@@ -7,18 +7,18 @@ use uslab_magazine::sync::{AtomicU32, AtomicUsize, Ordering::Relaxed};
 
 /// A value that counts its live instances, and notices use after drop.
 struct Tracked {
-    alive: Arc<AtomicUsize>,
+    live_count: Arc<AtomicUsize>,
     name: String,
 }
 impl Tracked {
-    fn new(alive: &Arc<AtomicUsize>) -> Self {
-        alive.fetch_add(1, Relaxed);
-        Self { alive: alive.clone(), name: "fresh".into() }
+    fn new(live_count: &Arc<AtomicUsize>) -> Self {
+        live_count.fetch_add(1, Relaxed);
+        Self { live_count: live_count.clone(), name: "fresh".into() }
     }
 }
 impl Drop for Tracked {
     fn drop(&mut self) {
-        self.alive.fetch_sub(1, Relaxed);
+        self.live_count.fetch_sub(1, Relaxed);
     }
 }
 
@@ -31,26 +31,26 @@ fn objects_stay_constructed_until_their_slab_is_freed() {
         (Magazines::Off, true),
     ] {
         let subsystem = subsystem(1);
-        let alive = Arc::new(AtomicUsize::new(0));
-        let counted = alive.clone();
+        let live_count = Arc::new(AtomicUsize::new(0));
+        let counter = live_count.clone();
         let builder =
-            ObjectCache::builder("tracked").ctor(move || Tracked::new(&counted)).magazines(magazines);
+            ObjectCache::builder("tracked").ctor(move || Tracked::new(&counter)).magazines(magazines);
         let builder = if whole_slabs { builder.construct_slabs() } else { builder };
         let cache = builder.build_in(&subsystem).unwrap();
         let mut object = cache.alloc().unwrap();
         object.name.push_str(", used");
         drop(object);
-        let again = cache.alloc().unwrap();
-        assert_eq!(again.name, "fresh, used");
+        let reused = cache.alloc().unwrap();
+        assert_eq!(reused.name, "fresh, used");
         let expected = if whole_slabs { cache.info().objects } else { 1 };
-        assert_eq!(alive.load(Relaxed) as u64, expected);
-        assert_eq!(cache.shrink(), 0, "one object is in use");
-        drop(again);
-        assert_eq!((cache.shrink(), alive.load(Relaxed)), (1, 0));
+        assert_eq!(live_count.load(Relaxed) as u64, expected);
+        assert_eq!(cache.shrink(), 0, "an object in use must keep its slab");
+        drop(reused);
+        assert_eq!((cache.shrink(), live_count.load(Relaxed)), (1, 0));
         assert_eq!(cache.info().destructed, cache.info().constructed);
         drop(cache.alloc().unwrap());
         drop(cache);
-        assert_eq!(alive.load(Relaxed), 0, "dropping the cache releases its slabs");
+        assert_eq!(live_count.load(Relaxed), 0, "a drop of the cache must release its slabs");
         assert_all_given_back(&subsystem);
     }
 }
@@ -58,22 +58,22 @@ fn objects_stay_constructed_until_their_slab_is_freed() {
 #[test]
 fn constructor_panic_destructs_the_objects_already_constructed() {
     let subsystem = subsystem(1);
-    let alive = Arc::new(AtomicUsize::new(0));
-    let (counted, calls) = (alive.clone(), AtomicUsize::new(0));
+    let live_count = Arc::new(AtomicUsize::new(0));
+    let (counter, calls) = (live_count.clone(), AtomicUsize::new(0));
     let cache = ObjectCache::builder("tracked")
         .ctor(move || {
             assert_ne!(calls.fetch_add(1, Relaxed), 5, "intended panic");
-            Tracked::new(&counted)
+            Tracked::new(&counter)
         })
         .construct_slabs()
         .build_in(&subsystem)
         .unwrap();
     let first = uslab_magazine::sync::catch_panic(|| drop(cache.alloc()));
     assert!(first.is_err());
-    assert_eq!((alive.load(Relaxed), cache.info().slabs), (0, 0));
+    assert_eq!((live_count.load(Relaxed), cache.info().slabs), (0, 0));
     assert_eq!(cache.alloc().unwrap().name, "fresh");
     drop(cache);
-    assert_eq!(alive.load(Relaxed), 0);
+    assert_eq!(live_count.load(Relaxed), 0);
     assert_all_given_back(&subsystem);
 }
 
@@ -86,9 +86,9 @@ fn slab_is_freed_despite_a_destructor_panic() {
         }
     }
     let subsystem = subsystem(1);
-    let made = AtomicU32::new(0);
+    let constructions = AtomicU32::new(0);
     let cache = ObjectCache::builder("fragile")
-        .ctor(move || Fragile(made.fetch_add(1, Relaxed)))
+        .ctor(move || Fragile(constructions.fetch_add(1, Relaxed)))
         .build_in(&subsystem)
         .unwrap();
     drop(cache.alloc().unwrap());
@@ -117,16 +117,16 @@ fn typed_cache_serves_any_size_and_alignment() {
     #[repr(align(256))]
     struct WideAlignment(u8);
     let subsystem = subsystem(1);
-    let wide = ObjectCache::builder("wide").ctor(|| WideAlignment(1)).build_in(&subsystem).unwrap();
-    let objects: Vec<CacheBox<'_, WideAlignment>> = (0..40).map(|_| wide.alloc().unwrap()).collect();
+    let wide_cache = ObjectCache::builder("wide").ctor(|| WideAlignment(1)).build_in(&subsystem).unwrap();
+    let objects: Vec<CacheBox<'_, WideAlignment>> = (0..40).map(|_| wide_cache.alloc().unwrap()).collect();
     assert!(objects.iter().all(|object| (&raw const **object).addr().is_multiple_of(256) && object.0 == 1));
     drop(objects);
     let empty = ObjectCache::builder("unit").ctor(|| ()).build_in(&subsystem).unwrap();
     let (a, b) = (empty.alloc().unwrap(), empty.alloc().unwrap());
     assert_ne!(&raw const *a, &raw const *b);
     drop((a, b));
-    let large = ObjectCache::builder("large").ctor(|| [7_u64; 10_000]).build_in(&subsystem).unwrap();
-    assert_eq!(large.alloc().unwrap()[9_999], 7);
+    let large_cache = ObjectCache::builder("large").ctor(|| [7_u64; 10_000]).build_in(&subsystem).unwrap();
+    assert_eq!(large_cache.alloc().unwrap()[9_999], 7);
 }
 
 #[test]
@@ -155,17 +155,17 @@ fn freed_typed_object_is_reset() {
         let objects = cache.alloc_bulk(cache.info().objects as usize).unwrap();
         assert!(
             objects.iter().all(|buffer| buffer.is_empty() && buffer.capacity() == 100),
-            "every object is dropped"
+            "every object must be dropped"
         );
         drop(objects);
         if magazines == Magazines::Off {
             continue;
         }
-        let mut own = cache.prefill(1).unwrap();
-        let mut buffer = own.alloc().unwrap();
+        let mut prefilled = cache.prefill(1).unwrap();
+        let mut buffer = prefilled.alloc().unwrap();
         buffer.push(9);
-        own.free(buffer);
-        assert!(own.alloc().unwrap().is_empty(), "prefilled objects are reset, too");
+        prefilled.free(buffer);
+        assert!(prefilled.alloc().unwrap().is_empty(), "prefilled objects must be reset, too");
     }
 }
 
@@ -184,7 +184,7 @@ fn reset_panic_leaks_nothing() {
     *object = 7;
     let panic = uslab_magazine::sync::catch_panic(|| drop(object));
     assert!(panic.is_err());
-    assert_eq!((cache.info().used, *cache.alloc().unwrap()), (0, 8), "the object is free and unchanged");
+    assert_eq!((cache.info().used, *cache.alloc().unwrap()), (0, 8), "the object must be free and unchanged");
     cache.destroy().unwrap();
     assert_all_given_back(&subsystem);
 }
@@ -192,13 +192,13 @@ fn reset_panic_leaks_nothing() {
 #[test]
 fn owned_objects_keep_their_cache_alive() {
     let subsystem = subsystem(2);
-    let alive = Arc::new(AtomicUsize::new(0));
-    let counted = alive.clone();
-    let cache = ObjectCache::builder("t").ctor(move || Tracked::new(&counted)).build_in(&subsystem).unwrap();
+    let live_count = Arc::new(AtomicUsize::new(0));
+    let counter = live_count.clone();
+    let cache = ObjectCache::builder("t").ctor(move || Tracked::new(&counter)).build_in(&subsystem).unwrap();
     let objects: Vec<OwnedBox<Tracked>> = (0..100).map(|_| cache.alloc_owned().unwrap()).collect();
     drop(cache);
-    let left = subsystem.info().caches.into_iter().find(|cache| cache.name == "t").unwrap();
-    assert_eq!(left.used, 100);
+    let remaining_cache = subsystem.info().caches.into_iter().find(|cache| cache.name == "t").unwrap();
+    assert_eq!(remaining_cache.used, 100);
     let threads: Vec<_> = objects
         .into_iter()
         .map(|mut object| {
@@ -210,7 +210,7 @@ fn owned_objects_keep_their_cache_alive() {
         })
         .collect();
     threads.into_iter().for_each(|thread| thread.join().unwrap());
-    assert_eq!(alive.load(Relaxed), 0, "the cache was destroyed with its last object");
+    assert_eq!(live_count.load(Relaxed), 0, "the cache must be destroyed with its last object");
     assert!(subsystem.info().caches.iter().all(|cache| cache.name != "t"));
     assert_all_given_back(&subsystem);
 }
@@ -219,18 +219,22 @@ fn owned_objects_keep_their_cache_alive() {
 fn raw_objects_can_be_returned_to_their_cache() {
     let subsystem = subsystem(1);
     let build = |name: &str| ObjectCache::builder(name).ctor(|| 5_u64).build_in(&subsystem).unwrap();
-    let (cache, other) = (build("a"), build("b"));
+    let (cache, other_cache) = (build("a"), build("b"));
     let raw = cache.alloc().unwrap().into_raw();
     assert_eq!(cache.info().used, 1);
     // SAFETY: the pointer is from `into_raw` of this cache just above.
     let object = unsafe { CacheBox::from_raw(&cache, raw) };
-    let mut own = other.prefill(3).unwrap();
-    let held = own.len();
-    assert!(!own.is_empty());
-    own.free(object);
-    assert_eq!((cache.info().used, own.len()), (0, held), "the object was freed to its cache");
-    own.refill(held + 1).unwrap();
-    assert!(own.len() > held);
+    let mut prefilled = other_cache.prefill(3).unwrap();
+    let held_objects = prefilled.len();
+    assert!(!prefilled.is_empty());
+    prefilled.free(object);
+    assert_eq!(
+        (cache.info().used, prefilled.len()),
+        (0, held_objects),
+        "the object must be freed to its cache"
+    );
+    prefilled.refill(held_objects + 1).unwrap();
+    assert!(prefilled.len() > held_objects);
 }
 
 #[test]
@@ -252,9 +256,9 @@ fn cache_limits_are_charged_per_slab() {
         let cache = ObjectCache::builder("l").ctor(|| [0_u8; 128]).limit(limit).build_in(&subsystem).unwrap();
         assert_eq!((cache.info().objs_per_slab, cache.info().limit), (objects, Some(slabs)), "{limit:?}");
         if slabs < 10 {
-            let most = cache.info().objs_per_slab * slabs;
-            let held: Vec<_> = std::iter::from_fn(|| cache.alloc().ok()).collect();
-            assert_eq!(held.len() as u64, most);
+            let max_objects = cache.info().objs_per_slab * slabs;
+            let held_objects: Vec<_> = std::iter::from_fn(|| cache.alloc().ok()).collect();
+            assert_eq!(held_objects.len() as u64, max_objects);
             let error = cache.alloc().unwrap_err();
             assert_eq!(error, AllocError::CacheLimit { slabs: slabs as u32 });
             assert!(cache.alloc_bulk(2).is_err());
@@ -266,30 +270,34 @@ fn cache_limits_are_charged_per_slab() {
 fn pinned_object_never_moves_until_its_destructor() {
     use std::marker::PhantomPinned;
     struct Linked {
-        me: core::cell::Cell<usize>,
-        moved: Arc<AtomicUsize>,
+        own_address: core::cell::Cell<usize>,
+        move_count: Arc<AtomicUsize>,
         _pinned: PhantomPinned,
     }
     impl Drop for Linked {
         fn drop(&mut self) {
-            let here = core::ptr::from_ref(self).addr();
-            self.moved.fetch_add(usize::from(![0, here].contains(&self.me.get())), Relaxed);
+            let address = core::ptr::from_ref(self).addr();
+            self.move_count.fetch_add(usize::from(![0, address].contains(&self.own_address.get())), Relaxed);
         }
     }
     let subsystem = subsystem(1);
-    let moved = Arc::new(AtomicUsize::new(0));
-    let count = moved.clone();
+    let move_count = Arc::new(AtomicUsize::new(0));
+    let count = move_count.clone();
     let cache = ObjectCache::builder("linked")
-        .ctor(move || Linked { me: core::cell::Cell::new(0), moved: count.clone(), _pinned: PhantomPinned })
+        .ctor(move || Linked {
+            own_address: core::cell::Cell::new(0),
+            move_count: count.clone(),
+            _pinned: PhantomPinned,
+        })
         .build_pinned_in(&subsystem)
         .unwrap();
     for _ in 0..100 {
         let object = cache.alloc().unwrap();
-        let here = core::ptr::from_ref(&*object).addr();
-        assert!([0, here].contains(&object.me.get()));
-        object.me.set(here);
+        let address = core::ptr::from_ref(&*object).addr();
+        assert!([0, address].contains(&object.own_address.get()));
+        object.own_address.set(address);
     }
     cache.destroy().unwrap();
-    assert_eq!(moved.load(Relaxed), 0);
+    assert_eq!(move_count.load(Relaxed), 0);
     assert_all_given_back(&subsystem);
 }

@@ -37,7 +37,7 @@ fn poll<F: Future + Unpin>(future: &mut F) -> Option<F::Output> {
 }
 
 /// Returns a cache of one slab with all objects in use.
-fn at_the_limit(subsystem: &Subsystem) -> (KmemCache, Vec<std::ptr::NonNull<u8>>) {
+fn fill_to_limit(subsystem: &Subsystem) -> (KmemCache, Vec<std::ptr::NonNull<u8>>) {
     let cache = KmemCache::builder("full", 1000).limit(Limit::Slabs(1)).build_in(subsystem).unwrap();
     let objects = (0..cache.geometry().objects()).map(|_| cache.alloc(Gfp::KERNEL).unwrap()).collect();
     (cache, objects)
@@ -51,7 +51,7 @@ fn acquire_below_the_limit_does_not_wait() {
     let object = poll(&mut pin!(cache.acquire())).unwrap().unwrap();
     assert_eq!((*object, *cache.acquire_timeout(Duration::ZERO).unwrap()), (7, 7));
     drop(object);
-    assert!(cache.info().in_magazines > 0, "the magazines are open");
+    assert!(cache.info().in_magazines > 0, "the magazines must be open");
     assert_eq!(cache.info().waits, 0);
 }
 
@@ -59,31 +59,31 @@ fn acquire_below_the_limit_does_not_wait() {
 fn deferred_frees_are_not_expedited_without_waiters() {
     let _readers = READERS.lock();
     let subsystem = subsystem(1);
-    let (full, mut objects) = at_the_limit(&subsystem);
+    let (full_cache, mut objects) = fill_to_limit(&subsystem);
     let node = KmemCache::builder("node", 64).build_in(&subsystem).unwrap();
     let defer = || {
         let object = node.alloc(Gfp::KERNEL).unwrap();
         // SAFETY: the object was allocated above, and is freed once.
         unsafe { node.free_deferred(object) };
     };
-    let left = || {
+    let caches_left = || {
         (0..1000).for_each(|_| uslab::rcu::advance());
         node.info().deferred
     };
     defer();
-    assert_eq!(left(), 1, "the object is in an incomplete batch");
-    let mut waits = full.acquire(Gfp::KERNEL);
+    assert_eq!(caches_left(), 1, "the object is in an incomplete batch");
+    let mut waits = full_cache.acquire(Gfp::KERNEL);
     assert!(poll(&mut waits).is_none());
     defer();
     // A waiter exists, though of another cache. Readers of other tests may exist for a moment.
-    wait_until(|| left() == 0);
+    wait_until(|| caches_left() == 0);
     // SAFETY: the object was allocated above, and is freed once.
-    unsafe { full.free(objects.pop().unwrap()) };
+    unsafe { full_cache.free(objects.pop().unwrap()) };
     objects.push(poll(&mut waits).unwrap().unwrap());
     defer();
-    assert_eq!(left(), 1);
+    assert_eq!(caches_left(), 1);
     // SAFETY: the objects were allocated above, and each is freed once.
-    objects.into_iter().for_each(|object| unsafe { full.free(object) });
+    objects.into_iter().for_each(|object| unsafe { full_cache.free(object) });
 }
 
 #[test]
@@ -97,13 +97,13 @@ fn acquire_waits_only_on_limit_errors() {
 #[test]
 fn timed_out_waiter_leaves_the_wait_queue() {
     let subsystem = subsystem(1);
-    let (cache, objects) = at_the_limit(&subsystem);
+    let (cache, objects) = fill_to_limit(&subsystem);
     let limit = Err(AllocError::CacheLimit { slabs: 1 });
     assert_eq!(cache.acquire_timeout(Gfp::KERNEL, Duration::from_millis(5)), limit);
     assert_eq!(cache.acquire_timeout(Gfp::KERNEL, Duration::ZERO), limit);
     // SAFETY: the objects were allocated above, and each is freed once.
     objects.into_iter().for_each(|object| unsafe { cache.free(object) });
-    assert!(cache.info().in_magazines > 0, "the magazines are open again");
+    assert!(cache.info().in_magazines > 0, "the magazines must be open again");
     drop(cache);
     assert_all_given_back(&subsystem);
 }
@@ -112,18 +112,18 @@ fn timed_out_waiter_leaves_the_wait_queue() {
 #[test]
 fn object_freed_for_a_waiter_is_reserved() {
     let subsystem = subsystem(1);
-    let (cache, mut objects) = at_the_limit(&subsystem);
+    let (cache, mut objects) = fill_to_limit(&subsystem);
     let wakers = [(); 2].map(|()| Arc::new(CountingWaker::default()));
     let mut acquire = cache.acquire(Gfp::KERNEL);
-    for woken in &wakers {
-        let waker = Waker::from(woken.clone());
+    for counting_waker in &wakers {
+        let waker = Waker::from(counting_waker.clone());
         assert!(Pin::new(&mut acquire).poll(&mut Context::from_waker(&waker)).is_pending());
     }
     for _ in 0..2 {
         // SAFETY: the object was allocated above, and is freed once.
         unsafe { cache.free(objects.pop().unwrap()) };
     }
-    assert_eq!(wakers.map(|woken| woken.0.get()), [0, 1]);
+    assert_eq!(wakers.map(|counting_waker| counting_waker.0.get()), [0, 1]);
     // The second object has no waiter, so any caller may take it. The first object is reserved for the waiter.
     objects.push(cache.alloc(Gfp::KERNEL).unwrap());
     assert_eq!(cache.alloc(Gfp::KERNEL), Err(AllocError::CacheLimit { slabs: 1 }));
@@ -136,7 +136,7 @@ fn object_freed_for_a_waiter_is_reserved() {
 #[test]
 fn forgotten_acquire_future_blocks_no_waiter() {
     let subsystem = subsystem(1);
-    let (cache, objects) = at_the_limit(&subsystem);
+    let (cache, objects) = fill_to_limit(&subsystem);
     let [mut first, mut second] = [(); 2].map(|()| cache.acquire(Gfp::KERNEL));
     assert_eq!((poll(&mut first), poll(&mut second)), (None, None));
     std::mem::forget(first);
@@ -154,27 +154,27 @@ fn forgotten_acquire_future_blocks_no_waiter() {
 fn constructor_panic_does_not_block_the_next_waiter() {
     let subsystem = subsystem(1);
     let panics = Arc::new(Counter::new(0));
-    let left = panics.clone();
+    let panic_count = panics.clone();
     let construct = move || {
-        if left.get() > 0 {
-            left.sub(1);
+        if panic_count.get() > 0 {
+            panic_count.sub(1);
             panic!("the waiter must not be served yet");
         }
         [0_u8; 1000]
     };
     let cache =
         ObjectCache::builder("p").ctor(construct).limit(Limit::Slabs(1)).build_in(&subsystem).unwrap();
-    let all = cache.alloc_bulk(cache.info().objs_per_slab as usize).unwrap();
+    let objects = cache.alloc_bulk(cache.info().objs_per_slab as usize).unwrap();
     let mut futures: Vec<_> = (0..2).map(|_| Box::pin(cache.acquire())).collect();
     assert!(futures.iter_mut().all(|future| poll(future).is_none()));
     // Both futures were given an object, and both are dropped.
-    drop(all);
+    drop(objects);
     drop(futures.split_off(0));
     assert_eq!((cache.info().used, cache.shrink()), (0, 1));
     panics.set(1);
     let acquire = || {
-        let polled = || poll(&mut pin!(cache.acquire())).map(|object| object.map(drop));
-        uslab_magazine::sync::catch_panic(polled)
+        let poll_once = || poll(&mut pin!(cache.acquire())).map(|object| object.map(drop));
+        uslab_magazine::sync::catch_panic(poll_once)
     };
     assert!(acquire().is_err());
     assert_eq!(acquire().unwrap(), Some(Ok(())));
@@ -183,7 +183,7 @@ fn constructor_panic_does_not_block_the_next_waiter() {
 #[test]
 fn destroyed_cache_returns_an_error_to_its_waiters() {
     let subsystem = subsystem(1);
-    let (cache, objects) = at_the_limit(&subsystem);
+    let (cache, objects) = fill_to_limit(&subsystem);
     let mut acquire = cache.acquire(Gfp::KERNEL);
     assert_eq!(poll(&mut acquire), None);
     assert!(cache.destroy().is_err(), "objects are in use");
@@ -200,12 +200,12 @@ fn destroyed_cache_returns_an_error_to_its_waiters() {
 fn forked_child_has_no_waiter() {
     use uslab::Fork;
     let subsystem = subsystem(1);
-    let (cache, mut objects) = at_the_limit(&subsystem);
-    let [mut given, mut acquire] = [cache.acquire(Gfp::KERNEL), cache.acquire(Gfp::KERNEL)];
-    assert_eq!([poll(&mut given), poll(&mut acquire)], [None, None]);
+    let (cache, mut objects) = fill_to_limit(&subsystem);
+    let [mut served_futures, mut acquire] = [cache.acquire(Gfp::KERNEL), cache.acquire(Gfp::KERNEL)];
+    assert_eq!([poll(&mut served_futures), poll(&mut acquire)], [None, None]);
     // SAFETY: the object was allocated above, and is freed once.
     unsafe { cache.free(objects.pop().unwrap()) };
-    assert_eq!(cache.info().waiting, 1, "the first waiter was given the object, but has not run");
+    assert_eq!(cache.info().waiting, 1, "the first waiter has received the object, but has not run");
     // SAFETY: this thread continues as the child's would, and no other thread uses the subsystem.
     unsafe {
         subsystem.before_fork();
@@ -215,16 +215,16 @@ fn forked_child_has_no_waiter() {
         // SAFETY: the object was allocated above, and is freed once.
         unsafe { cache.free(objects.pop().unwrap()) };
     }
-    assert!(cache.info().in_magazines > 0, "the magazines are open again");
+    assert!(cache.info().in_magazines > 0, "the magazines must be open again");
     objects.push(cache.alloc(Gfp::KERNEL).unwrap());
     // The future is queued anew, and a later future waits behind it.
     objects.push(poll(&mut acquire).unwrap().unwrap());
-    let mut third = cache.acquire(Gfp::KERNEL);
-    assert_eq!((poll(&mut third), cache.info().waiting), (None, 1));
-    drop((third, given));
+    let mut third_acquire = cache.acquire(Gfp::KERNEL);
+    assert_eq!((poll(&mut third_acquire), cache.info().waiting), (None, 1));
+    drop((third_acquire, served_futures));
     // SAFETY: the objects were allocated above, and each is freed once.
     objects.into_iter().for_each(|object| unsafe { cache.free(object) });
-    assert_eq!(cache.info().used, 1, "the object was given to a waiter of the parent");
+    assert_eq!(cache.info().used, 1, "a waiter of the parent must receive the object");
 }
 
 #[test]
@@ -232,22 +232,22 @@ fn threads_and_tasks_share_a_wait_queue() {
     let subsystem = subsystem(2);
     let cache = ObjectCache::builder("mixed").ctor(|| [0_u8; 1000]).limit(Limit::Slabs(1));
     let cache = &cache.build_in(&subsystem).unwrap();
-    let mut all = VecDeque::from(cache.alloc_bulk(cache.info().objs_per_slab as usize).unwrap());
-    let (says, order) = channel();
+    let mut objects = VecDeque::from(cache.alloc_bulk(cache.info().objs_per_slab as usize).unwrap());
+    let (sender, order) = channel();
     std::thread::scope(|scope| {
         let mut future = Box::pin(cache.acquire());
         assert!(poll(&mut future).is_none());
         scope.spawn(move || {
             on_cpu(1);
             let object = cache.acquire_timeout(LONG).unwrap();
-            says.send(()).unwrap();
+            sender.send(()).unwrap();
             drop(object);
         });
         // The next object is the future's, although the thread may not be waiting yet.
-        drop(all.pop_front());
+        drop(objects.pop_front());
         assert!(order.recv_timeout(Duration::from_millis(20)).is_err());
         let object = poll(&mut future).unwrap().unwrap();
-        drop(all.pop_front());
+        drop(objects.pop_front());
         order.recv().unwrap();
         drop(object);
     });
@@ -261,12 +261,12 @@ fn every_contending_waiter_is_eventually_served() {
         let cache = ObjectCache::builder("pool").ctor(|| 0_u64).align(2048).magazines(magazines);
         let cache = &cache.limit(Limit::Slabs(1)).build_in(&subsystem).unwrap();
         // Two objects are left for six threads.
-        let others = cache.alloc_bulk(14).unwrap();
-        let served = Counter::new(0);
+        let other_objects = cache.alloc_bulk(14).unwrap();
+        let served_count = Counter::new(0);
         let (threads, rounds) = (6, if cfg!(miri) { 5 } else { 400 });
         std::thread::scope(|scope| {
             for thread in 0..threads {
-                let served = &served;
+                let served_count = &served_count;
                 scope.spawn(move || {
                     on_cpu(thread % 4);
                     for round in 0..rounds {
@@ -277,7 +277,7 @@ fn every_contending_waiter_is_eventually_served() {
                             Ok(mut object) => {
                                 *object += 1;
                                 std::thread::yield_now();
-                                served.add(1);
+                                served_count.add(1);
                             }
                             Err(error) => {
                                 assert!(timeout != LONG, "{error}");
@@ -289,10 +289,10 @@ fn every_contending_waiter_is_eventually_served() {
             }
         });
         assert!(cache.info().waits > 0);
-        drop(others);
-        let all = cache.alloc_bulk(16).unwrap();
-        assert_eq!(all.iter().map(|object| **object).sum::<u64>(), served.get());
-        drop(all);
+        drop(other_objects);
+        let objects = cache.alloc_bulk(16).unwrap();
+        assert_eq!(objects.iter().map(|object| **object).sum::<u64>(), served_count.get());
+        drop(objects);
         assert_eq!(cache.info().used, 0);
         subsystem.check().unwrap();
     }
@@ -330,64 +330,64 @@ proptest! {
         let subsystem = subsystem(1);
         let cache = KmemCache::builder("q", 2048).align(2048).magazines(SMALL).limit(Limit::Slabs(slabs));
         let cache = cache.build_in(&subsystem).unwrap();
-        let most = slabs as usize * cache.geometry().objects();
-        let mut held = vec![];
+        let max_objects = slabs as usize * cache.geometry().objects();
+        let mut objects_held = vec![];
         // The lists have the futures that wait, and the futures that were given an object; each was polled once.
-        let (mut waiting, mut given) = (VecDeque::<Acquiring<'_>>::new(), vec![]);
+        let (mut waiting, mut served_futures) = (VecDeque::<Acquiring<'_>>::new(), vec![]);
         for op in ops {
             match op {
                 Op::Begin => {
                     let mut acquire = cache.acquire(Gfp::KERNEL);
                     match poll(&mut acquire) {
-                        Some(object) => held.push(object.unwrap()),
+                        Some(object) => objects_held.push(object.unwrap()),
                         None => {
-                            prop_assert_eq!(held.len() + given.len(), most, "who comes waits at the limit only");
+                            prop_assert_eq!(objects_held.len() + served_futures.len(), max_objects, "a new waiter must wait only at the limit");
                             waiting.push_back(acquire);
                         }
                     }
                 }
-                Op::Poll(at) if !given.is_empty() => {
-                    let mut acquire: Acquiring<'_> = given.swap_remove(at.index(given.len()));
-                    held.push(poll(&mut acquire).expect("the waiter must have an object").unwrap());
+                Op::Poll(position) if !served_futures.is_empty() => {
+                    let mut acquire: Acquiring<'_> = served_futures.swap_remove(position.index(served_futures.len()));
+                    objects_held.push(poll(&mut acquire).expect("the waiter must have an object").unwrap());
                 }
-                Op::Poll(at) if !waiting.is_empty() => {
-                    let at = at.index(waiting.len());
-                    prop_assert!(poll(&mut waiting[at]).is_none(), "its turn has not come");
+                Op::Poll(position) if !waiting.is_empty() => {
+                    let position = position.index(waiting.len());
+                    prop_assert!(poll(&mut waiting[position]).is_none(), "a waiter that is not first must wait");
                 }
-                Op::Cancel(at) => {
-                    let at = at.index(waiting.len() + given.len() + 1);
-                    if at < waiting.len() {
-                        drop(waiting.remove(at));
-                    } else if at - waiting.len() < given.len() {
-                        drop(given.swap_remove(at - waiting.len()));
-                        given.extend(waiting.pop_front());
+                Op::Cancel(position) => {
+                    let position = position.index(waiting.len() + served_futures.len() + 1);
+                    if position < waiting.len() {
+                        drop(waiting.remove(position));
+                    } else if position - waiting.len() < served_futures.len() {
+                        drop(served_futures.swap_remove(position - waiting.len()));
+                        served_futures.extend(waiting.pop_front());
                     }
                 }
                 Op::Alloc => match cache.alloc(Gfp::KERNEL) {
                     Ok(object) => {
-                        prop_assert!(waiting.is_empty(), "it passed who waits");
-                        held.push(object);
+                        prop_assert!(waiting.is_empty(), "the allocation overtook a waiter");
+                        objects_held.push(object);
                     }
                     Err(error) => {
                         prop_assert_eq!(error, AllocError::CacheLimit { slabs });
-                        prop_assert_eq!(held.len() + given.len(), most);
+                        prop_assert_eq!(objects_held.len() + served_futures.len(), max_objects);
                     }
                 },
-                Op::Free(at) if !held.is_empty() => {
-                    let object = held.swap_remove(at.index(held.len()));
+                Op::Free(position) if !objects_held.is_empty() => {
+                    let object = objects_held.swap_remove(position.index(objects_held.len()));
                     // SAFETY: the object was allocated from this cache, and is freed once.
                     unsafe { cache.free(object) };
-                    given.extend(waiting.pop_front());
+                    served_futures.extend(waiting.pop_front());
                 }
                 Op::Shrink => _ = cache.shrink(),
                 Op::Poll(_) | Op::Free(_) => {}
             }
-            prop_assert_eq!(cache.info().used as usize, held.len() + given.len());
+            prop_assert_eq!(cache.info().used as usize, objects_held.len() + served_futures.len());
             subsystem.check().unwrap();
         }
-        drop((waiting, given));
+        drop((waiting, served_futures));
         // SAFETY: the objects were allocated above, and each is freed once.
-        held.into_iter().for_each(|object| unsafe { cache.free(object) });
+        objects_held.into_iter().for_each(|object| unsafe { cache.free(object) });
         prop_assert_eq!(cache.info().used, 0);
     }
 }
@@ -395,11 +395,11 @@ proptest! {
 /// The future of `acquire` is `Send` if a box of the object is.
 #[test]
 fn acquire_futures_are_send() {
-    fn sent<T: Send>(_: &T) {}
+    fn assert_send<T: Send>(_: &T) {}
     let cache =
         ObjectCache::builder("sent").ctor(|| std::cell::Cell::new(1)).build_in(&subsystem(1)).unwrap();
     let future = cache.acquire();
-    sent(&future);
+    assert_send(&future);
     let object: CacheBox<'_, _> = poll(&mut pin!(future)).unwrap().unwrap();
     assert_eq!(object.get(), 1);
 }
@@ -407,11 +407,11 @@ fn acquire_futures_are_send() {
 #[test]
 fn served_waiter_is_not_counted_as_failure() {
     let subsystem = subsystem(1);
-    let (cache, mut objects) = at_the_limit(&subsystem);
+    let (cache, mut objects) = fill_to_limit(&subsystem);
     let (failures, paths) = (cache.info().failures, cache.info().paths);
     let mut waiting = cache.acquire(Gfp::KERNEL);
     assert!(poll(&mut waiting).is_none());
-    // SAFETY: `at_the_limit` allocated the object, and it is freed once.
+    // SAFETY: `fill_to_limit` allocated the object, and it is freed once.
     unsafe { cache.free(objects.pop().unwrap()) };
     objects.push(poll(&mut waiting).unwrap().unwrap());
     assert_eq!(cache.info().failures, failures);
@@ -419,11 +419,11 @@ fn served_waiter_is_not_counted_as_failure() {
     assert_eq!(
         cache.info().paths,
         Paths { slab, ..paths },
-        "the magazines are closed for the free and the waiter"
+        "the magazines must be closed for the free and the waiter"
     );
     assert!(cache.acquire_timeout(Gfp::KERNEL, Duration::ZERO).is_err());
     assert_eq!(cache.info().failures, failures + 1);
-    // SAFETY: `at_the_limit` allocated the objects, and each is freed once.
+    // SAFETY: `fill_to_limit` allocated the objects, and each is freed once.
     objects.into_iter().for_each(|object| unsafe { cache.free(object) });
 }
 
@@ -438,17 +438,17 @@ fn lowering_a_cache_limit_calls_the_shrinkers() {
     let _registration = cache.register_shrinker(Idle(Arc::clone(&idle)));
     account.set_limit(bytes / 2);
     assert!(account.charged() <= bytes / 2, "{}", account.charged());
-    assert!(!idle.lock().is_empty(), "at most the requested number of objects");
+    assert!(!idle.lock().is_empty(), "at most the requested number of objects may be returned");
 }
 
 #[test]
 fn acquire_waits_for_a_pinned_object() {
     let builder = ObjectCache::builder("pinned").ctor(|| [0_u8; 1000]).limit(Limit::Slabs(1));
     let cache = builder.build_pinned_in(&subsystem(1)).unwrap();
-    let mut all: Vec<_> = std::iter::from_fn(|| cache.alloc().ok()).collect();
+    let mut objects: Vec<_> = std::iter::from_fn(|| cache.alloc().ok()).collect();
     let mut waiting = pin!(cache.acquire());
     assert!(poll(&mut waiting).is_none());
-    all.pop();
+    objects.pop();
     assert!(poll(&mut waiting).unwrap().is_ok());
 }
 
@@ -473,24 +473,24 @@ fn account_at_its_limit_reclaims_from_idle_caches() {
     let (bytes, objects) = four_slabs(&subsystem);
     let account = Account::new_in(&subsystem, bytes);
     let build = |name| KmemCache::builder(name, 1000).account(&account).build_in(&subsystem).unwrap();
-    let (one, other) = (build("one"), build("other"));
-    let stranger = KmemCache::builder("stranger", 1000).build_in(&subsystem).unwrap();
+    let (first_cache, other_cache) = (build("one"), build("other"));
+    let unrelated_cache = KmemCache::builder("stranger", 1000).build_in(&subsystem).unwrap();
     on_cpu(0);
-    let (held, error) = all_of(&one);
-    assert_eq!((held.len(), error), (4 * objects, AllocError::AccountLimit { bytes }));
+    let (objects_held, error) = all_of(&first_cache);
+    assert_eq!((objects_held.len(), error), (4 * objects, AllocError::AccountLimit { bytes }));
     assert_eq!((account.charged(), account.peak(), account.limit()), (bytes, bytes, bytes));
-    assert_eq!(other.alloc_block(Gfp::KERNEL).err(), Some(error));
-    assert!(stranger.alloc_block(Gfp::KERNEL).is_ok(), "the object must not be charged");
-    drop(held);
+    assert_eq!(other_cache.alloc_block(Gfp::KERNEL).err(), Some(error));
+    assert!(unrelated_cache.alloc_block(Gfp::KERNEL).is_ok(), "the object must not be charged");
+    drop(objects_held);
     // The objects are in the magazines of CPU 0.
     on_cpu(1);
-    let (held, _) = all_of(&other);
-    assert_eq!(held.len(), 4 * objects);
-    drop(held);
+    let (objects_held, _) = all_of(&other_cache);
+    assert_eq!(objects_held.len(), 4 * objects);
+    drop(objects_held);
     assert!(account.charged() > 0);
     assert!(account.shrink() > 0);
     assert_eq!((account.charged(), account.peak()), (0, bytes));
-    drop((one, other));
+    drop((first_cache, other_cache));
     assert_all_given_back(&subsystem);
 }
 
@@ -501,10 +501,10 @@ fn smallest_order_slab_is_charged_its_actual_size() {
     let cache = KmemCache::builder("page", 4096).magazines(Magazines::Off).account(&account);
     let cache = cache.build_in(&subsystem).unwrap();
     let hole = subsystem.pages().alloc_block(uslab_buddy::Order::ZERO, Gfp::KERNEL, None).unwrap();
-    let (held, _) = all_of(&cache);
-    assert_eq!((held.len(), account.charged()), (1023, 1023 * 4096));
+    let (objects_held, _) = all_of(&cache);
+    assert_eq!((objects_held.len(), account.charged()), (1023, 1023 * 4096));
     assert!(cache.info().order_fallbacks > 0);
-    drop((held, hole));
+    drop((objects_held, hole));
     cache.shrink();
     assert_eq!(account.charged(), 0);
 }
@@ -516,10 +516,10 @@ fn request_above_the_account_limit_is_refused() {
     let account = Account::new_in(&subsystem, bytes);
     let cache = KmemCache::builder("one", 1000).limit(Limit::Slabs(8)).account(&account);
     let cache = cache.build_in(&subsystem).unwrap();
-    let refused = |n| cache.alloc_blocks(Gfp::KERNEL, n).unwrap_err();
-    assert_eq!(refused(5 * objects), AllocError::AccountLimit { bytes });
-    assert_eq!(refused(9 * objects), AllocError::CacheLimit { slabs: 8 });
-    assert_eq!(account.charged(), 0, "no reclaim is tried for the request");
+    let error_of = |n| cache.alloc_blocks(Gfp::KERNEL, n).unwrap_err();
+    assert_eq!(error_of(5 * objects), AllocError::AccountLimit { bytes });
+    assert_eq!(error_of(9 * objects), AllocError::CacheLimit { slabs: 8 });
+    assert_eq!(account.charged(), 0, "no reclaim may be tried for the request");
 }
 
 /// Regression test: when the account had room again, empty slabs of other caches were not reclaimed.
@@ -532,19 +532,19 @@ fn charged_waiter_without_memory_reclaims_idle_cache_memory() {
     on_cpu(0);
     let build = |name, size| KmemCache::builder(name, size).magazines(Magazines::Off);
     let small = build("small", 64).account(&account).build_in(&subsystem).unwrap();
-    let big = build("big", 32 << 10).account(&account).build_in(&subsystem).unwrap();
-    let out = build("out", 32 << 10).build_in(&subsystem).unwrap();
+    let big_cache = build("big", 32 << 10).account(&account).build_in(&subsystem).unwrap();
+    let other_big_cache = build("out", 32 << 10).build_in(&subsystem).unwrap();
     let idle = small.alloc_blocks(Gfp::KERNEL, 4 * small.geometry().objects()).unwrap();
-    let (mut held, _) = all_of(&out);
+    let (mut objects_held, _) = all_of(&other_big_cache);
     let page = || subsystem.pages().alloc_block(Order::ZERO, Gfp::KERNEL, None).ok();
     let _pages: Vec<_> = std::iter::from_fn(page).collect();
     // Both caches keep slabs without objects in use.
     drop(idle);
-    held.truncate(held.len() - 2 * out.geometry().objects());
-    assert_eq!((small.info().empty, out.info().empty), (4, 2));
-    account.set_limit(account.charged() + big.geometry().order().bytes() - 1);
-    assert!(big.alloc_block(Gfp::KERNEL).is_ok());
-    assert_eq!((small.info().empty, out.info().empty), (0, 0));
+    objects_held.truncate(objects_held.len() - 2 * other_big_cache.geometry().objects());
+    assert_eq!((small.info().empty, other_big_cache.info().empty), (4, 2));
+    account.set_limit(account.charged() + big_cache.geometry().order().bytes() - 1);
+    assert!(big_cache.alloc_block(Gfp::KERNEL).is_ok());
+    assert_eq!((small.info().empty, other_big_cache.info().empty), (0, 0));
 }
 
 #[test]
@@ -553,26 +553,26 @@ fn raised_account_limit_wakes_its_waiters() {
     let (bytes, objects) = four_slabs(&subsystem);
     let account = Account::new_in(&subsystem, bytes);
     let cache = KmemCache::builder("tenant", 1000).account(&account).build_in(&subsystem).unwrap();
-    let (mut held, _) = all_of(&cache);
-    let woken = Arc::new(CountingWaker::default());
-    let waker = Waker::from(woken.clone());
+    let (mut objects_held, _) = all_of(&cache);
+    let counting_waker = Arc::new(CountingWaker::default());
+    let waker = Waker::from(counting_waker.clone());
     let mut waiting = cache.acquire(Gfp::KERNEL);
     assert!(Pin::new(&mut waiting).poll(&mut Context::from_waker(&waker)).is_pending());
-    assert_eq!((woken.0.get(), cache.info().waiting), (0, 1));
+    assert_eq!((counting_waker.0.get(), cache.info().waiting), (0, 1));
     account.set_limit(2 * bytes);
-    assert_eq!((woken.0.get(), account.limit()), (1, 2 * bytes));
+    assert_eq!((counting_waker.0.get(), account.limit()), (1, 2 * bytes));
     let object = poll(&mut waiting).unwrap().unwrap();
     assert_eq!((cache.info().waiting, cache.info().slabs), (0, 5));
     // SAFETY: the object was allocated above from this cache, and is freed once.
     unsafe { cache.free(object) };
     // Slabs without objects in use are freed immediately. The other slabs stay and serve, and no slab is created.
-    held.truncate(3 * objects);
+    objects_held.truncate(3 * objects);
     account.set_limit(bytes / 2);
     assert_eq!(account.charged(), bytes / 4 * 3);
-    held.truncate(3 * objects - 2);
-    let (more, error) = all_of(&cache);
-    assert_eq!((more.len(), error), (2, AllocError::AccountLimit { bytes: bytes / 2 }));
-    drop((held, more, waiting));
+    objects_held.truncate(3 * objects - 2);
+    let (more_objects, error) = all_of(&cache);
+    assert_eq!((more_objects.len(), error), (2, AllocError::AccountLimit { bytes: bytes / 2 }));
+    drop((objects_held, more_objects, waiting));
     drop(cache);
     assert_all_given_back(&subsystem);
 }
@@ -585,13 +585,13 @@ fn account_limit_above_the_charge_reclaims_no_memory() {
     let cache = KmemCache::builder("tenant", 1000).account(&account).build_in(&subsystem).unwrap();
     drop(cache.alloc_blocks(Gfp::KERNEL, 3).unwrap());
     let idle = || (account.charged(), cache.info().in_magazines);
-    let (charged, kept) = idle();
-    assert!(charged > 0 && kept > 0);
-    for limit in [charged + 1, charged] {
+    let (charged_pages, kept_idle) = idle();
+    assert!(charged_pages > 0 && kept_idle > 0);
+    for limit in [charged_pages + 1, charged_pages] {
         account.set_limit(limit);
-        assert_eq!(idle(), (charged, kept), "a limit of {limit}");
+        assert_eq!(idle(), (charged_pages, kept_idle), "a limit of {limit}");
     }
-    account.set_limit(charged - 1);
+    account.set_limit(charged_pages - 1);
     assert_eq!(idle(), (0, 0));
 }
 
@@ -601,18 +601,18 @@ fn returned_account_charge_wakes_no_cache_limit_waiter() {
     let subsystem = subsystem(1);
     on_cpu(0);
     let account = Account::new_in(&subsystem, usize::MAX);
-    let other = KmemCache::builder("other", 1000).account(&account).build_in(&subsystem).unwrap();
-    let full = KmemCache::builder("full", 1000).account(&account).limit(Limit::Slabs(1));
-    let full = full.build_in(&subsystem).unwrap();
-    drop(other.alloc_block(Gfp::KERNEL).unwrap());
-    let (held, _) = all_of(&full);
-    let woken = Arc::new(CountingWaker::default());
-    let waker = Waker::from(woken.clone());
-    let mut waiting = full.acquire(Gfp::KERNEL);
+    let other_cache = KmemCache::builder("other", 1000).account(&account).build_in(&subsystem).unwrap();
+    let full_cache = KmemCache::builder("full", 1000).account(&account).limit(Limit::Slabs(1));
+    let full_cache = full_cache.build_in(&subsystem).unwrap();
+    drop(other_cache.alloc_block(Gfp::KERNEL).unwrap());
+    let (objects_held, _) = all_of(&full_cache);
+    let counting_waker = Arc::new(CountingWaker::default());
+    let waker = Waker::from(counting_waker.clone());
+    let mut waiting = full_cache.acquire(Gfp::KERNEL);
     assert!(Pin::new(&mut waiting).poll(&mut Context::from_waker(&waker)).is_pending());
-    assert_eq!((other.shrink(), woken.0.get()), (1, 0));
-    drop(held);
-    assert_eq!(woken.0.get(), 1);
+    assert_eq!((other_cache.shrink(), counting_waker.0.get()), (1, 0));
+    drop(objects_held);
+    assert_eq!(counting_waker.0.get(), 1);
 }
 
 /// A shrinker of objects that can be dropped.
@@ -623,8 +623,8 @@ impl uslab::Shrinker for Idle {
     }
     fn scan(&self, objects: usize, _: Gfp) -> usize {
         let mut idle = self.0.lock();
-        let kept = idle.len().saturating_sub(objects);
-        let dropped = idle.split_off(kept);
+        let kept_idle = idle.len().saturating_sub(objects);
+        let dropped = idle.split_off(kept_idle);
         drop(idle);
         dropped.len()
     }
@@ -640,10 +640,10 @@ fn account_at_its_limit_calls_shrinkers_of_every_cache() {
     let cache = cache.build_in(&subsystem).unwrap();
     let idle = Arc::new(Mutex::new(vec![]));
     let _registration = cache.register_shrinker(Idle(Arc::clone(&idle)));
-    let all: Vec<_> = std::iter::from_fn(|| cache.alloc_owned().ok()).collect();
-    *idle.lock() = all;
-    let other = KmemCache::builder("other", 1000).account(&account).build_in(&subsystem).unwrap();
-    assert!(other.alloc_block(Gfp::KERNEL).is_ok());
+    let objects: Vec<_> = std::iter::from_fn(|| cache.alloc_owned().ok()).collect();
+    *idle.lock() = objects;
+    let other_cache = KmemCache::builder("other", 1000).account(&account).build_in(&subsystem).unwrap();
+    assert!(other_cache.alloc_block(Gfp::KERNEL).is_ok());
     assert!(account.charged() <= bytes);
 }
 
@@ -651,8 +651,8 @@ fn account_at_its_limit_calls_shrinkers_of_every_cache() {
 struct Silent(Mutex<Vec<OwnedBox<[u8; 1000]>>>);
 impl uslab::Shrinker for Silent {
     fn count(&self) -> usize {
-        let all = std::mem::take(&mut *self.0.lock());
-        drop(all);
+        let objects = std::mem::take(&mut *self.0.lock());
+        drop(objects);
         0
     }
     fn scan(&self, _: usize, _: Gfp) -> usize {
@@ -670,12 +670,12 @@ fn new_account_waiter_gets_previously_freed_objects() {
     let account = Account::new_in(&subsystem, bytes);
     let cache = ObjectCache::builder("idle").ctor(|| [0_u8; 1000]).account(&account);
     let cache = cache.build_in(&subsystem).unwrap();
-    let all = std::iter::from_fn(|| cache.alloc_owned().ok()).collect();
-    let _registration = cache.register_shrinker(Silent(Mutex::new(all)));
-    let other = KmemCache::builder("other", 1000).account(&account).build_in(&subsystem).unwrap();
-    let object = poll(&mut other.acquire(Gfp::KERNEL)).unwrap().unwrap();
+    let objects = std::iter::from_fn(|| cache.alloc_owned().ok()).collect();
+    let _registration = cache.register_shrinker(Silent(Mutex::new(objects)));
+    let other_cache = KmemCache::builder("other", 1000).account(&account).build_in(&subsystem).unwrap();
+    let object = poll(&mut other_cache.acquire(Gfp::KERNEL)).unwrap().unwrap();
     // SAFETY: the object was allocated just now.
-    unsafe { other.free(object) };
+    unsafe { other_cache.free(object) };
     assert!(account.peak() <= bytes);
 }
 
@@ -685,7 +685,7 @@ fn new_slab_serves_all_waiters() {
     let (bytes, objects) = four_slabs(&subsystem);
     let account = Account::new_in(&subsystem, bytes);
     let cache = KmemCache::builder("one", 1000).account(&account).build_in(&subsystem).unwrap();
-    let (held, _) = all_of(&cache);
+    let (objects_held, _) = all_of(&cache);
     let mut waiting: Vec<_> = (0..=objects).map(|_| cache.acquire(Gfp::KERNEL)).collect();
     assert!(waiting.iter_mut().all(|acquire| poll(acquire).is_none()));
     account.set_limit(bytes / 4 * 6);
@@ -693,7 +693,7 @@ fn new_slab_serves_all_waiters() {
     assert_eq!(
         cache.info().waiting,
         1,
-        "each waiter was given an object before it ran, except the last, which created a slab"
+        "each waiter received an object before it ran, except the last, which created a slab"
     );
     // SAFETY: the object was allocated just now.
     unsafe { cache.free(first) };
@@ -702,7 +702,7 @@ fn new_slab_serves_all_waiters() {
         // SAFETY: the object was allocated above, and is freed once.
         unsafe { cache.free(object) };
     }
-    drop((waiting, held));
+    drop((waiting, objects_held));
 }
 
 #[test]
@@ -711,26 +711,26 @@ fn account_waiter_gets_memory_freed_by_another_cache() {
     let (bytes, _) = four_slabs(&subsystem);
     let account = Account::new_in(&subsystem, bytes);
     let build = |name| KmemCache::builder(name, 1000).account(&account).build_in(&subsystem).unwrap();
-    let (one, other) = (build("one"), build("other"));
+    let (first_cache, other_cache) = (build("one"), build("other"));
     on_cpu(0);
-    let (held, error) = all_of(&one);
-    assert_eq!(other.acquire_timeout(Gfp::KERNEL, Duration::ZERO), Err(error));
-    let woken = Arc::new(CountingWaker::default());
-    let waker = Waker::from(woken.clone());
-    let mut acquire = other.acquire(Gfp::KERNEL);
+    let (objects_held, error) = all_of(&first_cache);
+    assert_eq!(other_cache.acquire_timeout(Gfp::KERNEL, Duration::ZERO), Err(error));
+    let counting_waker = Arc::new(CountingWaker::default());
+    let waker = Waker::from(counting_waker.clone());
+    let mut acquire = other_cache.acquire(Gfp::KERNEL);
     assert!(Pin::new(&mut acquire).poll(&mut Context::from_waker(&waker)).is_pending());
-    drop(held);
-    assert_eq!(woken.0.get(), 1);
+    drop(objects_held);
+    assert_eq!(counting_waker.0.get(), 1);
     let object = poll(&mut acquire).unwrap().unwrap();
     drop(acquire);
     // SAFETY: the object was allocated just now.
-    unsafe { other.free(object) };
+    unsafe { other_cache.free(object) };
     // The first free to a slab after the wait opens the other caches' magazines again.
     for _ in 0..2 {
-        drop(one.alloc_block(Gfp::KERNEL).unwrap());
+        drop(first_cache.alloc_block(Gfp::KERNEL).unwrap());
     }
-    assert!(one.info().in_magazines > 0);
-    drop((one, other));
+    assert!(first_cache.info().in_magazines > 0);
+    drop((first_cache, other_cache));
     assert_all_given_back(&subsystem);
 }
 
@@ -741,19 +741,19 @@ fn cache_of_an_account_with_waiters_keeps_no_objects() {
     // The account has one page more, which is too little for another slab.
     let account = Account::new_in(&subsystem, bytes + 4096);
     let build = |name, size| KmemCache::builder(name, size).account(&account).build_in(&subsystem).unwrap();
-    let one = build("one", 1000);
+    let first_cache = build("one", 1000);
     on_cpu(0);
-    let (held, _) = all_of(&one);
-    let mut acquire = one.acquire(Gfp::KERNEL);
+    let (objects_held, _) = all_of(&first_cache);
+    let mut acquire = first_cache.acquire(Gfp::KERNEL);
     assert!(poll(&mut acquire).is_none());
-    let late = build("late", 64);
-    drop(late.alloc_block(Gfp::KERNEL).unwrap());
-    assert_eq!((late.info().in_magazines, late.info().in_depot), (0, 0));
-    drop((acquire, held));
+    let late_cache = build("late", 64);
+    drop(late_cache.alloc_block(Gfp::KERNEL).unwrap());
+    assert_eq!((late_cache.info().in_magazines, late_cache.info().in_depot), (0, 0));
+    drop((acquire, objects_held));
     for _ in 0..2 {
-        drop(late.alloc_block(Gfp::KERNEL).unwrap());
+        drop(late_cache.alloc_block(Gfp::KERNEL).unwrap());
     }
-    assert!(late.info().in_magazines > 0);
+    assert!(late_cache.info().in_magazines > 0);
 }
 
 /// Of two waiters, the first gets a returned charge, even if the second is polled first.
@@ -762,21 +762,21 @@ fn returned_account_charge_goes_to_the_first_waiter() {
     let subsystem = subsystem(1);
     let account = Account::new_in(&subsystem, usize::MAX);
     let build = |name| KmemCache::builder(name, 4096).magazines(Magazines::Off).account(&account);
-    let [one, other] = ["one", "other"].map(|name| build(name).build_in(&subsystem).unwrap());
+    let [first_cache, other_cache] = ["one", "other"].map(|name| build(name).build_in(&subsystem).unwrap());
     on_cpu(0);
-    let objects = one.geometry().objects();
-    account.set_limit(one.geometry().order().bytes());
-    let held = one.alloc_blocks(Gfp::KERNEL, objects).unwrap();
-    let [mut first, mut second] = [(); 2].map(|()| other.acquire(Gfp::KERNEL));
+    let objects = first_cache.geometry().objects();
+    account.set_limit(first_cache.geometry().order().bytes());
+    let objects_held = first_cache.alloc_blocks(Gfp::KERNEL, objects).unwrap();
+    let [mut first, mut second] = [(); 2].map(|()| other_cache.acquire(Gfp::KERNEL));
     assert_eq!((poll(&mut first), poll(&mut second)), (None, None));
-    drop(held);
+    drop(objects_held);
     assert_eq!(poll(&mut second), None, "the request must not overtake the first waiter");
     let object = poll(&mut first).unwrap().unwrap();
     // SAFETY: the object was allocated just now.
-    unsafe { other.free(object) };
+    unsafe { other_cache.free(object) };
     let object = poll(&mut second).unwrap().unwrap();
     // SAFETY: the object was allocated just now, and is freed once.
-    unsafe { other.free(object) };
+    unsafe { other_cache.free(object) };
 }
 
 #[test]
@@ -785,18 +785,18 @@ fn account_at_its_limit_takes_nothing_from_another_account() {
         PageConfig { min_free_kib: Some(0), ..PageConfig::default_for(Cpus::simulated(1, 1).unwrap()) };
     let subsystem = Subsystem::new(Config::new(pages.limit(64 << 20))).unwrap();
     on_cpu(0);
-    let [full, idle] = [(); 2].map(|()| Account::new_in(&subsystem, usize::MAX));
+    let [full_account, idle] = [(); 2].map(|()| Account::new_in(&subsystem, usize::MAX));
     let build = |name, account| KmemCache::builder(name, 1000).account(account).build_in(&subsystem).unwrap();
-    let (one, other) = (build("one", &full), build("other", &idle));
+    let (first_cache, other_cache) = (build("one", &full_account), build("other", &idle));
     assert_eq!(subsystem.info().accounts.len(), 1 + 1);
-    drop(other.alloc_blocks(Gfp::KERNEL, 3).unwrap());
-    let kept = other.info().in_magazines;
-    assert!(kept > 0);
-    full.set_limit(one.geometry().order().bytes());
-    let (held, error) = all_of(&one);
-    assert_eq!(error, AllocError::AccountLimit { bytes: one.geometry().order().bytes() });
-    assert_eq!(other.info().in_magazines, kept);
-    drop(held);
+    drop(other_cache.alloc_blocks(Gfp::KERNEL, 3).unwrap());
+    let kept_idle = other_cache.info().in_magazines;
+    assert!(kept_idle > 0);
+    full_account.set_limit(first_cache.geometry().order().bytes());
+    let (objects_held, error) = all_of(&first_cache);
+    assert_eq!(error, AllocError::AccountLimit { bytes: first_cache.geometry().order().bytes() });
+    assert_eq!(other_cache.info().in_magazines, kept_idle);
+    drop(objects_held);
 }
 
 #[test]
@@ -807,7 +807,7 @@ fn report_lists_an_account_with_a_single_cache() {
     assert_eq!(subsystem.info().accounts.len(), 1);
 }
 
-/// A shrinker like [`Idle`] that gives up while another thread has the lock.
+/// A shrinker like [`Idle`] that frees nothing while another thread has the lock.
 struct Busy(Idle);
 impl uslab::Shrinker for Busy {
     fn count(&self) -> usize {
@@ -824,41 +824,41 @@ fn waiters_retry_a_shrinker_that_gave_up() {
     let subsystem = subsystem(1);
     let (bytes, _) = four_slabs(&subsystem);
     let account = Account::new_in(&subsystem, bytes);
-    for in_account in [false, true] {
+    for is_in_account in [false, true] {
         let builder = ObjectCache::builder("idle").ctor(|| [0_u8; 1000]);
-        let builder = if in_account { builder.account(&account) } else { builder.limit(Limit::Slabs(1)) };
+        let builder = if is_in_account { builder.account(&account) } else { builder.limit(Limit::Slabs(1)) };
         let cache = builder.build_in(&subsystem).unwrap();
         let idle = Arc::new(Mutex::new(std::iter::from_fn(|| cache.alloc_owned().ok()).collect()));
         let _registration = cache.register_shrinker(Busy(Idle(Arc::clone(&idle))));
-        let locked = idle.lock();
+        let idle_guard = idle.lock();
         std::thread::scope(|scope| {
             let waiter = scope.spawn(|| cache.acquire_timeout(LONG).map(drop));
             while cache.info().waiting == 0 {
                 std::thread::yield_now();
             }
             // Objects can be dropped only now, and no free announces that.
-            drop(locked);
+            drop(idle_guard);
             assert_eq!(waiter.join().unwrap(), Ok(()));
         });
-        let mut locked = idle.lock();
-        locked.extend(std::iter::from_fn(|| cache.alloc_owned().ok()));
+        let mut idle_guard = idle.lock();
+        idle_guard.extend(std::iter::from_fn(|| cache.alloc_owned().ok()));
         let mut waiting = pin!(cache.acquire());
         assert!(poll(&mut waiting).is_none());
-        drop(locked);
+        drop(idle_guard);
         assert!(poll(&mut waiting).is_none(), "no shrinker was called");
-        let served = (0..64).find_map(|_| {
+        let object = (0..64).find_map(|_| {
             subsystem.end_interval();
             poll(&mut waiting)
         });
-        assert!(served.unwrap().is_ok());
+        assert!(object.unwrap().is_ok());
         idle.lock().clear();
     }
 }
 
-fn wait_until(mut is_so: impl FnMut() -> bool) {
-    let soon = Instant::now() + LONG;
-    while !is_so() {
-        assert!(Instant::now() < soon, "the condition must hold within {LONG:?}");
+fn wait_until(mut is_met: impl FnMut() -> bool) {
+    let deadline = Instant::now() + LONG;
+    while !is_met() {
+        assert!(Instant::now() < deadline, "the condition must hold within {LONG:?}");
         std::thread::sleep(Duration::from_millis(1));
     }
 }
@@ -870,10 +870,10 @@ fn memory_in_use_starts_the_reaper() {
     on_cpu(0);
     let cache = KmemCache::builder("large", 64 << 10).build_in(&subsystem).unwrap();
     let running = || subsystem.info().reaper.thread != ReaperThread::Wanted;
-    let mut held: Vec<_> =
+    let mut objects_held: Vec<_> =
         std::iter::from_fn(|| (!running()).then(|| cache.alloc_block(Gfp::KERNEL).unwrap())).collect();
-    assert!(running() && held.len() << 16 >= 4 << 20, "{}", held.len());
-    held.clear();
+    assert!(running() && objects_held.len() << 16 >= 4 << 20, "{}", objects_held.len());
+    objects_held.clear();
 }
 
 #[test]
@@ -883,11 +883,11 @@ fn huge_memory_in_use_starts_the_reaper() {
     on_cpu(0);
     let malloc = Malloc::new(&subsystem).unwrap();
     let layout = std::alloc::Layout::from_size_align((4 << 20) + 1, 8).unwrap();
-    let wanted = || subsystem.info().reaper.thread == ReaperThread::Wanted;
-    let _first = malloc.alloc_block(layout, Gfp::KERNEL).unwrap();
-    assert!(wanted(), "the stack is too small for a thread");
-    let _second = malloc.alloc_block(layout, Gfp::KERNEL).unwrap();
-    assert!(!wanted());
+    let is_reaper_wanted = || subsystem.info().reaper.thread == ReaperThread::Wanted;
+    let _first_block = malloc.alloc_block(layout, Gfp::KERNEL).unwrap();
+    assert!(is_reaper_wanted(), "the stack is too small for a thread");
+    let _second_block = malloc.alloc_block(layout, Gfp::KERNEL).unwrap();
+    assert!(!is_reaper_wanted());
 }
 
 #[test]
@@ -902,10 +902,13 @@ fn freed_pages_wake_the_sleeping_reaper() {
     let frees: [Box<dyn FnOnce()>; 2] = [Box::new(|| drop(blocks)), Box::new(|| drop(slabs))];
     for free in frees {
         wait_until(|| reaper().thread == ReaperThread::Asleep);
-        let seen = reaper().intervals;
+        let intervals_seen = reaper().intervals;
         free();
-        let now = reaper();
-        assert!(now.thread == ReaperThread::Running || now.intervals > seen, "{now:?}");
+        let reaper_now = reaper();
+        assert!(
+            reaper_now.thread == ReaperThread::Running || reaper_now.intervals > intervals_seen,
+            "{reaper_now:?}"
+        );
     }
 }
 
@@ -921,25 +924,25 @@ fn new_waiter_wakes_the_sleeping_reaper() {
         let idle = Arc::new(Mutex::new(std::iter::from_fn(|| cache.alloc_owned().ok()).collect()));
         let _registration = cache.register_shrinker(Busy(Idle(Arc::clone(&idle))));
         wait_until(|| subsystem.info().reaper.thread == before);
-        let locked = idle.lock();
+        let idle_guard = idle.lock();
         let mut waiting = pin!(cache.acquire());
         assert!(poll(&mut waiting).is_none());
         wait_until(|| subsystem.info().reaper.thread == ReaperThread::Running);
         let intervals = || subsystem.info().reaper.intervals;
-        let seen = intervals();
-        wait_until(|| intervals() > seen + 20);
+        let intervals_seen = intervals();
+        wait_until(|| intervals() > intervals_seen + 20);
         assert_eq!(
             subsystem.info().reaper.thread,
             ReaperThread::Running,
             "the reaper slept while a caller waited"
         );
-        drop(locked);
-        let mut served = None;
+        drop(idle_guard);
+        let mut object = None;
         wait_until(|| {
-            served = poll(&mut waiting);
-            served.is_some()
+            object = poll(&mut waiting);
+            object.is_some()
         });
-        assert!(served.unwrap().is_ok());
+        assert!(object.unwrap().is_ok());
         idle.lock().clear();
     }
 }
@@ -955,11 +958,11 @@ fn waiter_gets_a_memory_error_if_memory_is_exhausted() {
         builder.build_in(&subsystem).unwrap()
     });
     account.set_limit(first.geometry().order().bytes());
-    let held = first.alloc_blocks(Gfp::KERNEL, first.geometry().objects()).unwrap();
+    let objects_held = first.alloc_blocks(Gfp::KERNEL, first.geometry().objects()).unwrap();
     let mut acquire = second.acquire(Gfp::KERNEL);
     assert_eq!(poll(&mut acquire), None);
-    assert_eq!(second.info().failures, 0, "a waiting caller does not count as failed");
-    drop(held);
+    assert_eq!(second.info().failures, 0, "a waiting caller must not count as failed");
+    drop(objects_held);
     let pages = subsystem.pages();
     let _all: Vec<_> =
         std::iter::from_fn(|| pages.alloc_block(Order::ZERO, Gfp::MEMALLOC, None).ok()).collect();
@@ -975,23 +978,24 @@ fn waiter_gets_objects_of_another_numa_node() {
     let subsystem = Subsystem::new(config(2, 2, 16 << 20)).unwrap();
     let cache = KmemCache::builder("both", 1000).magazines(Magazines::Off).limit(Limit::Slabs(2));
     let cache = cache.build_in(&subsystem).unwrap();
-    let mut held = [vec![], vec![]];
-    for (node, held) in (0..).zip(&mut held) {
-        held.extend((0..cache.geometry().objects()).map(|_| cache.alloc_node(Gfp::THIS_NODE, node).unwrap()));
+    let mut objects_held = [vec![], vec![]];
+    for (node, objects_held) in (0..).zip(&mut objects_held) {
+        objects_held
+            .extend((0..cache.geometry().objects()).map(|_| cache.alloc_node(Gfp::THIS_NODE, node).unwrap()));
     }
     for cpu in 0..2 {
         on_cpu(cpu);
         let mut acquire = cache.acquire(Gfp::KERNEL);
         assert_eq!(poll(&mut acquire), None);
-        let other = &mut held[1 - cpu as usize];
+        let other_objects = &mut objects_held[1 - cpu as usize];
         // SAFETY: the object was allocated above, and is freed once.
-        unsafe { cache.free(other.pop().unwrap()) };
-        other.push(poll(&mut acquire).unwrap().unwrap());
+        unsafe { cache.free(other_objects.pop().unwrap()) };
+        other_objects.push(poll(&mut acquire).unwrap().unwrap());
     }
     // SAFETY: the objects were allocated above, and each is freed once.
-    held.into_iter().flatten().for_each(|object| unsafe { cache.free(object) });
+    objects_held.into_iter().flatten().for_each(|object| unsafe { cache.free(object) });
 
-    for both_full in [false, true] {
+    for fill_both_nodes in [false, true] {
         let subsystem = Subsystem::new(config(2, 2, 16 << 20)).unwrap();
         on_cpu(0);
         let account = Account::new_in(&subsystem, usize::MAX);
@@ -1008,15 +1012,16 @@ fn waiter_gets_objects_of_another_numa_node() {
         drop(in_use);
         let pages = subsystem.pages();
         let all = |node| {
-            let one = || pages.alloc_block(Order::ZERO, Gfp::MEMALLOC | Gfp::THIS_NODE, Some(node)).ok();
-            std::iter::from_fn(one).collect::<Vec<_>>()
+            let next_page =
+                || pages.alloc_block(Order::ZERO, Gfp::MEMALLOC | Gfp::THIS_NODE, Some(node)).ok();
+            std::iter::from_fn(next_page).collect::<Vec<_>>()
         };
-        let _near = all(0);
-        let _far = both_full.then(|| all(1));
+        let _local_blocks = all(0);
+        let _remote_blocks = fill_both_nodes.then(|| all(1));
         assert_eq!(idle.info().slabs, 1);
         let object = poll(&mut acquire).unwrap().unwrap();
         let node = pages.node_of(pages.pfn_of(object.as_ptr()).unwrap());
-        assert_eq!((node, idle.info().slabs), if both_full { (0, 0) } else { (1, 1) });
+        assert_eq!((node, idle.info().slabs), if fill_both_nodes { (0, 0) } else { (1, 1) });
         // SAFETY: the object was allocated just now.
         unsafe { second.free(object) };
     }
@@ -1025,16 +1030,16 @@ fn waiter_gets_objects_of_another_numa_node() {
 #[test]
 fn each_wait_is_counted_when_the_wait_ends() {
     let subsystem = subsystem(1);
-    let (cache, mut objects) = at_the_limit(&subsystem);
+    let (cache, mut objects) = fill_to_limit(&subsystem);
     let waits = || cache.info().waits;
-    let [mut served, mut given_up] = [(); 2].map(|()| cache.acquire(Gfp::KERNEL));
-    assert_eq!((poll(&mut served), poll(&mut given_up), waits()), (None, None, 0));
+    let [mut served_future, mut abandoned] = [(); 2].map(|()| cache.acquire(Gfp::KERNEL));
+    assert_eq!((poll(&mut served_future), poll(&mut abandoned), waits()), (None, None, 0));
     // SAFETY: the object was allocated above, and is freed once.
     unsafe { cache.free(objects.pop().unwrap()) };
     assert_eq!(waits(), 0, "the waiter has not run");
-    objects.push(poll(&mut served).unwrap().unwrap());
+    objects.push(poll(&mut served_future).unwrap().unwrap());
     assert_eq!(waits(), 1);
-    drop((served, given_up));
+    drop((served_future, abandoned));
     assert_eq!(waits(), 2);
     assert!(cache.acquire_timeout(Gfp::KERNEL, Duration::ZERO).is_err());
     assert_eq!(waits(), 3);
@@ -1059,13 +1064,16 @@ impl uslab::Shrinker for CountingShrinker {
 #[test]
 fn waiter_with_a_short_timeout_retries_no_shrinker() {
     let subsystem = subsystem(1);
-    let (cache, objects) = at_the_limit(&subsystem);
+    let (cache, objects) = fill_to_limit(&subsystem);
     let calls = Arc::new(Counter::new(0));
     let _registration = cache.register_shrinker(CountingShrinker(calls.clone(), 10));
     assert!(cache.alloc(Gfp::KERNEL).is_err());
-    let once = calls.get();
+    let first_calls = calls.get();
     assert!(cache.acquire_timeout(Gfp::KERNEL, Duration::ZERO).is_err());
-    assert!(once > 0 && calls.get() <= 3 * once, "an allocation calls the shrinker once, and a waiter twice");
+    assert!(
+        first_calls > 0 && calls.get() <= 3 * first_calls,
+        "an allocation must call the shrinker once, and a waiter twice"
+    );
     // SAFETY: the objects were allocated above, and each is freed once.
     objects.into_iter().for_each(|object| unsafe { cache.free(object) });
 }
@@ -1073,7 +1081,7 @@ fn waiter_with_a_short_timeout_retries_no_shrinker() {
 #[test]
 fn waiter_sleeps_between_shrinker_calls() {
     let subsystem = subsystem(1);
-    let (cache, objects) = at_the_limit(&subsystem);
+    let (cache, objects) = fill_to_limit(&subsystem);
     let _registration = cache.register_shrinker(CountingShrinker(Arc::default(), 1000));
     std::thread::scope(|scope| {
         let waiter = scope.spawn(|| cache.acquire_timeout(Gfp::KERNEL, LONG).map(|object| object.addr()));
@@ -1093,7 +1101,7 @@ fn waiter_sleeps_between_shrinker_calls() {
 fn waiter_without_shrinkers_sleeps_until_its_timeout() {
     use nix::sys::resource::{UsageWho::RUSAGE_THREAD, getrusage};
     let subsystem = subsystem(1);
-    let (cache, objects) = at_the_limit(&subsystem);
+    let (cache, objects) = fill_to_limit(&subsystem);
     let sleeps = || getrusage(RUSAGE_THREAD).unwrap().voluntary_context_switches();
     let before = sleeps();
     assert!(cache.acquire_timeout(Gfp::KERNEL, Duration::from_millis(200)).is_err());
@@ -1123,19 +1131,19 @@ fn waiter_gets_a_type_stable_slab_after_readers_unpin() {
 fn acquire_future_gets_deferred_objects_after_a_reap() {
     let _readers = READERS.lock();
     let subsystem = subsystem(1);
-    let (cache, mut objects) = at_the_limit(&subsystem);
+    let (cache, mut objects) = fill_to_limit(&subsystem);
     let reader = uslab::rcu::pin();
     // SAFETY: the object was allocated above, is freed once, and is not read afterwards.
     unsafe { cache.free_deferred(objects.pop().unwrap()) };
     let mut acquire = cache.acquire(Gfp::KERNEL);
     assert_eq!(poll(&mut acquire), None);
     drop(reader);
-    let served = (0..1000).find_map(|_| {
+    let acquired = (0..1000).find_map(|_| {
         subsystem.end_interval();
         std::thread::yield_now();
         poll(&mut acquire)
     });
-    objects.push(served.unwrap().unwrap());
+    objects.push(acquired.unwrap().unwrap());
     // SAFETY: the objects were allocated above, and each is freed once.
     objects.into_iter().for_each(|object| unsafe { cache.free(object) });
 }
@@ -1155,12 +1163,12 @@ fn caches_competing_for_an_account_lose_no_object() {
                 on_cpu(thread);
                 for round in 0..if cfg!(miri) { 3 } else { 60 } {
                     let cache = &caches[(thread as usize + round) % 3];
-                    let mut held = vec![];
+                    let mut objects_held = vec![];
                     // A thread that holds objects does not wait, because other threads may hold objects.
                     while let Ok(block) = cache.alloc_block(Gfp::KERNEL) {
-                        held.push(block);
+                        objects_held.push(block);
                     }
-                    drop(held);
+                    drop(objects_held);
                     let object = cache.acquire_timeout(Gfp::KERNEL, LONG).unwrap();
                     // SAFETY: the object was allocated just now.
                     unsafe { cache.free(object) };
@@ -1202,13 +1210,23 @@ fn zero_on_free_cache_erases_all_user_data() {
 #[test]
 fn acquire_does_not_wait_at_limit_zero() {
     let subsystem = subsystem(1);
-    let none = KmemCache::builder("none", 1000).limit(Limit::Slabs(0)).build_in(&subsystem).unwrap();
-    assert_eq!(poll(&mut none.acquire(Gfp::KERNEL)), Some(Err(AllocError::CacheLimit { slabs: 0 })));
-    assert_eq!(none.acquire_timeout(Gfp::KERNEL, LONG), Err(AllocError::CacheLimit { slabs: 0 }));
+    let zero_limit_cache =
+        KmemCache::builder("none", 1000).limit(Limit::Slabs(0)).build_in(&subsystem).unwrap();
+    assert_eq!(
+        poll(&mut zero_limit_cache.acquire(Gfp::KERNEL)),
+        Some(Err(AllocError::CacheLimit { slabs: 0 }))
+    );
+    assert_eq!(zero_limit_cache.acquire_timeout(Gfp::KERNEL, LONG), Err(AllocError::CacheLimit { slabs: 0 }));
     let account = Account::new_in(&subsystem, 100);
-    let none = KmemCache::builder("small", 1000).account(&account).build_in(&subsystem).unwrap();
-    assert_eq!(poll(&mut none.acquire(Gfp::KERNEL)), Some(Err(AllocError::AccountLimit { bytes: 100 })));
-    assert_eq!(none.acquire_timeout(Gfp::KERNEL, LONG), Err(AllocError::AccountLimit { bytes: 100 }));
+    let zero_limit_cache = KmemCache::builder("small", 1000).account(&account).build_in(&subsystem).unwrap();
+    assert_eq!(
+        poll(&mut zero_limit_cache.acquire(Gfp::KERNEL)),
+        Some(Err(AllocError::AccountLimit { bytes: 100 }))
+    );
+    assert_eq!(
+        zero_limit_cache.acquire_timeout(Gfp::KERNEL, LONG),
+        Err(AllocError::AccountLimit { bytes: 100 })
+    );
 }
 
 /// Regression test: when a wait ended, the magazines of a cache without an owner were opened again, so the free of its
@@ -1219,18 +1237,18 @@ fn dropped_cache_with_account_waiters_is_freed() {
     on_cpu(0);
     let (bytes, _) = four_slabs(&subsystem);
     let account = Account::new_in(&subsystem, bytes);
-    let left = ObjectCache::builder("left").ctor(|| [0_u8; 1000]).account(&account);
-    let left = left.build_in(&subsystem).unwrap();
-    let mut owned: Vec<_> = (0..3).map(|_| left.alloc_owned().unwrap()).collect();
-    drop(left);
+    let left_cache = ObjectCache::builder("left").ctor(|| [0_u8; 1000]).account(&account);
+    let left_cache = left_cache.build_in(&subsystem).unwrap();
+    let mut owned_objects: Vec<_> = (0..3).map(|_| left_cache.alloc_owned().unwrap()).collect();
+    drop(left_cache);
     let cache = KmemCache::builder("waits", 1000).account(&account).build_in(&subsystem).unwrap();
-    let (held, _) = all_of(&cache);
+    let (objects_held, _) = all_of(&cache);
     let mut acquire = cache.acquire(Gfp::KERNEL);
     assert_eq!(poll(&mut acquire), None);
     drop(acquire);
-    while owned.pop().is_some() {}
+    while owned_objects.pop().is_some() {}
     assert!(subsystem.info().caches.iter().all(|cache| cache.name != "left"));
-    drop(held);
+    drop(objects_held);
 }
 
 /// Regression test: all caches of the account kept their magazines closed in the child.
@@ -1242,9 +1260,9 @@ fn forked_child_has_no_waiter_for_an_account() {
     let (bytes, _) = four_slabs(&subsystem);
     let account = Account::new_in(&subsystem, bytes);
     let build = |name| KmemCache::builder(name, 1000).account(&account).build_in(&subsystem).unwrap();
-    let (cache, other) = (build("waits"), build("other"));
-    let block = other.alloc_block(Gfp::KERNEL).unwrap();
-    let (held, _) = all_of(&cache);
+    let (cache, other_cache) = (build("waits"), build("other"));
+    let block = other_cache.alloc_block(Gfp::KERNEL).unwrap();
+    let (objects_held, _) = all_of(&cache);
     let mut acquire = cache.acquire(Gfp::KERNEL);
     assert_eq!(poll(&mut acquire), None);
     // The second fork finds no wait to end.
@@ -1256,11 +1274,11 @@ fn forked_child_has_no_waiter_for_an_account() {
         }
     }
     drop(block);
-    drop(other.alloc_block(Gfp::KERNEL).unwrap());
-    assert!(other.info().in_magazines > 0, "the cache's magazines are open");
-    drop((acquire, held));
+    drop(other_cache.alloc_block(Gfp::KERNEL).unwrap());
+    assert!(other_cache.info().in_magazines > 0, "the cache's magazines must be open");
+    drop((acquire, objects_held));
     assert_eq!(cache.info().waiting, 0);
-    drop((cache, other));
+    drop((cache, other_cache));
     assert_all_given_back(&subsystem);
 }
 
@@ -1272,19 +1290,19 @@ fn acquire_from_a_destroyed_cache_does_not_wait() {
     on_cpu(0);
     let account = Account::new_in(&subsystem, usize::MAX);
     let build = |name| KmemCache::builder(name, 1000).account(&account).build_in(&subsystem).unwrap();
-    let (full, gone) = (build("full"), build("gone"));
-    account.set_limit(full.geometry().order().bytes());
-    let (mut held, _) = all_of(&full);
-    let woken = Arc::new(CountingWaker::default());
-    let mut waiting = gone.acquire(Gfp::KERNEL);
-    let waker = Waker::from(woken.clone());
+    let (full_cache, dropped_cache) = (build("full"), build("gone"));
+    account.set_limit(full_cache.geometry().order().bytes());
+    let (mut objects_held, _) = all_of(&full_cache);
+    let counting_waker = Arc::new(CountingWaker::default());
+    let mut waiting = dropped_cache.acquire(Gfp::KERNEL);
+    let waker = Waker::from(counting_waker.clone());
     assert!(Pin::new(&mut waiting).poll(&mut Context::from_waker(&waker)).is_pending());
-    gone.destroy().unwrap();
-    assert_eq!(woken.0.get(), 1);
+    dropped_cache.destroy().unwrap();
+    assert_eq!(counting_waker.0.get(), 1);
     assert_eq!(poll(&mut waiting), Some(Err(AllocError::Destroyed)));
-    assert_eq!(gone.alloc(Gfp::KERNEL), Err(AllocError::Destroyed));
-    held.truncate(held.len() - 2);
-    assert!(full.info().in_magazines > 0, "no caller waits for the account");
+    assert_eq!(dropped_cache.alloc(Gfp::KERNEL), Err(AllocError::Destroyed));
+    objects_held.truncate(objects_held.len() - 2);
+    assert!(full_cache.info().in_magazines > 0, "no caller may wait for the account");
 }
 
 /// The shrinker drops enough objects before it panics. Regression test: the panic ended the allocation.
@@ -1304,8 +1322,8 @@ fn allocation_uses_objects_freed_by_a_panicking_shrinker() {
     on_cpu(0);
     let cache =
         ObjectCache::builder("idle").ctor(|| 7_u64).limit(Limit::Slabs(1)).build_in(&subsystem).unwrap();
-    let all = std::iter::from_fn(|| cache.alloc_owned().ok()).collect();
-    let _registered = cache.register_shrinker(Drops(Mutex::new(all)));
+    let objects = std::iter::from_fn(|| cache.alloc_owned().ok()).collect();
+    let _registered = cache.register_shrinker(Drops(Mutex::new(objects)));
     assert_eq!(*cache.alloc().unwrap(), 7);
 }
 
@@ -1340,13 +1358,13 @@ fn panicking_shrinker_does_not_stop_later_shrinkers() {
     }
     let subsystem = subsystem(1);
     on_cpu(0);
-    let (cache, objects) = at_the_limit(&subsystem);
+    let (cache, objects) = fill_to_limit(&subsystem);
     let cache = Arc::new(cache);
-    let has = Arc::new(ObjectsOfCache(Mutex::new(objects), cache.clone()));
-    let _registered = [cache.register_shrinker(Panics), cache.register_shrinker(has.clone())];
+    let held_by_shrinker = Arc::new(ObjectsOfCache(Mutex::new(objects), cache.clone()));
+    let _registered = [cache.register_shrinker(Panics), cache.register_shrinker(held_by_shrinker.clone())];
     let object = cache.alloc(Gfp::KERNEL).unwrap();
-    let left = std::mem::take(&mut *has.0.lock());
-    for object in left.into_iter().chain([object]) {
+    let remaining = std::mem::take(&mut *held_by_shrinker.0.lock());
+    for object in remaining.into_iter().chain([object]) {
         // SAFETY: the object was allocated above, and is freed once.
         unsafe { cache.free(object) };
     }
@@ -1367,13 +1385,13 @@ fn panicking_shrinker_does_not_end_the_reaper() {
     }
     let reap_every = Some(Duration::from_millis(1));
     let subsystem = Subsystem::new(Config { reap_every, ..config(1, 1, 64 << 20) }).unwrap();
-    let (cache, objects) = at_the_limit(&subsystem);
+    let (cache, objects) = fill_to_limit(&subsystem);
     let _registered = cache.register_shrinker(Panics(std::thread::current().id()));
     let mut acquire = cache.acquire(Gfp::KERNEL);
     assert_eq!(poll(&mut acquire), None);
-    let begun = std::time::Instant::now();
+    let start_time = std::time::Instant::now();
     while subsystem.info().reaper.intervals < 3 {
-        assert!(begun.elapsed() < LONG, "{:?}", subsystem.info().reaper);
+        assert!(start_time.elapsed() < LONG, "{:?}", subsystem.info().reaper);
         std::thread::sleep(Duration::from_millis(1));
     }
     drop(acquire);
@@ -1391,13 +1409,13 @@ fn waiter_retries_to_start_the_reaper_thread() {
     }
     let reap_every = Some(Duration::from_millis(1));
     let subsystem = Subsystem::new(Config { reap_every, ..config(1, 1, 4 << 20) }).unwrap();
-    let (cache, objects) = at_the_limit(&subsystem);
+    let (cache, objects) = fill_to_limit(&subsystem);
     let reaper = || subsystem.info().reaper;
     let wait = || assert_eq!(poll(&mut cache.acquire(Gfp::KERNEL)), None);
     let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
-    let taken = statm.split(' ').next().unwrap().parse::<u64>().unwrap() * 4096;
+    let memory_used = statm.split(' ').next().unwrap().parse::<u64>().unwrap() * 4096;
     // The limit leaves too little for a thread's stack.
-    setrlimit(Resource::RLIMIT_AS, taken + (1 << 20), 1 << 62).unwrap();
+    setrlimit(Resource::RLIMIT_AS, memory_used + (1 << 20), 1 << 62).unwrap();
     wait();
     assert_eq!((reaper().refused, reaper().thread), (1, ReaperThread::Wanted));
     setrlimit(Resource::RLIMIT_AS, 1 << 62, 1 << 62).unwrap();
@@ -1408,25 +1426,25 @@ fn waiter_retries_to_start_the_reaper_thread() {
     objects.into_iter().for_each(|object| unsafe { cache.free(object) });
 }
 
-/// Regression test: the second waiter tried again and again for ever. At each attempt, the account granted the charge,
+/// Regression test: the second waiter retried forever. At each attempt, the account granted the charge,
 /// the limit of the cache made the waiter return the charge, and the returned charge woke the waiter.
 #[test]
 fn cache_limit_waiter_sleeps_despite_an_account_waiter() {
     let subsystem = subsystem(1);
     on_cpu(0);
     let account = Account::new_in(&subsystem, usize::MAX);
-    let large = KmemCache::builder("large", 4000).account(&account).build_in(&subsystem).unwrap();
+    let large_cache = KmemCache::builder("large", 4000).account(&account).build_in(&subsystem).unwrap();
     let small = KmemCache::builder("small", 64).account(&account).limit(Limit::Slabs(1));
     let small = small.build_in(&subsystem).unwrap();
-    assert!(small.geometry().order() < large.geometry().order());
-    let (own, _) = all_of(&small);
-    let held = large.alloc_blocks(Gfp::KERNEL, large.geometry().objects()).unwrap();
+    assert!(small.geometry().order() < large_cache.geometry().order());
+    let (own_objects, _) = all_of(&small);
+    let objects_held = large_cache.alloc_blocks(Gfp::KERNEL, large_cache.geometry().objects()).unwrap();
     // The account has room for a slab of the smaller cache.
     account.set_limit(account.charged() + small.geometry().order().bytes());
-    let (mut first, mut second) = (large.acquire(Gfp::KERNEL), small.acquire(Gfp::KERNEL));
+    let (mut first, mut second) = (large_cache.acquire(Gfp::KERNEL), small.acquire(Gfp::KERNEL));
     assert_eq!([poll(&mut first), poll(&mut second)], [None, None]);
     drop((first, second));
-    drop((own, held));
+    drop((own_objects, objects_held));
 }
 
 /// Regression test: the objects stayed in the list of the thread that had freed them, while this thread slept.
@@ -1434,7 +1452,7 @@ fn cache_limit_waiter_sleeps_despite_an_account_waiter() {
 fn waiter_gets_deferred_objects_after_readers_unpin() {
     let _readers = crate::common::READERS.lock();
     let subsystem = subsystem(1);
-    let (cache, objects) = at_the_limit(&subsystem);
+    let (cache, objects) = fill_to_limit(&subsystem);
     // SAFETY: the objects were allocated above, each is freed once, and none is read afterwards.
     objects.into_iter().for_each(|object| unsafe { cache.free_deferred(object) });
     let object = cache.acquire_timeout(Gfp::KERNEL, LONG).unwrap();
@@ -1454,7 +1472,7 @@ fn wait_until_asleep(cache: &KmemCache) {
 fn sleeping_waiter_gets_objects_deferred_during_its_sleep() {
     let _readers = READERS.lock();
     let subsystem = subsystem(1);
-    let (cache, objects) = at_the_limit(&subsystem);
+    let (cache, objects) = fill_to_limit(&subsystem);
     std::thread::scope(|scope| {
         let waiter = scope.spawn(|| cache.acquire_timeout(Gfp::KERNEL, LONG).map(|object| object.addr()));
         wait_until_asleep(&cache);
@@ -1475,17 +1493,18 @@ fn account_waiter_gets_deferred_memory_of_another_cache() {
     for (type_stable, before) in [(true, true), (true, false), (false, true), (false, false)] {
         let account = Account::new_in(&subsystem, usize::MAX);
         let build = |name| KmemCache::builder(name, 1000).account(&account);
-        let other = if type_stable { build("other").type_stable() } else { build("other") };
-        let [other, cache] = [other, build("waits")].map(|builder| builder.build_in(&subsystem).unwrap());
-        account.set_limit(other.geometry().order().bytes());
-        let object = other.alloc(Gfp::KERNEL).unwrap();
+        let other_cache = if type_stable { build("other").type_stable() } else { build("other") };
+        let [other_cache, cache] =
+            [other_cache, build("waits")].map(|builder| builder.build_in(&subsystem).unwrap());
+        account.set_limit(other_cache.geometry().order().bytes());
+        let object = other_cache.alloc(Gfp::KERNEL).unwrap();
         // SAFETY: the object was allocated above, is freed once, and is not read afterwards.
         let give_up = || unsafe {
             if type_stable {
-                other.free(object);
-                assert!(other.shrink() == 1 || !before);
+                other_cache.free(object);
+                assert!(other_cache.shrink() == 1 || !before);
             } else {
-                other.free_deferred(object);
+                other_cache.free_deferred(object);
             }
         };
         std::thread::scope(|scope| {
@@ -1499,8 +1518,8 @@ fn account_waiter_gets_deferred_memory_of_another_cache() {
                 give_up();
                 waiter
             };
-            let got = waiter.join().unwrap();
-            assert!(got.is_ok(), "type stable: {type_stable}, before: {before}: {got:?}");
+            let thread_result = waiter.join().unwrap();
+            assert!(thread_result.is_ok(), "type stable: {type_stable}, before: {before}: {thread_result:?}");
         });
     }
 }
@@ -1546,7 +1565,7 @@ fn served_waiter_keeps_its_object_after_a_waker_panics() {
     let cache = KmemCache::builder("tenant", 1000).account(&account).build_in(&subsystem).unwrap();
     let bytes = cache.geometry().order().bytes();
     account.set_limit(bytes);
-    let (held, _) = all_of(&cache);
+    let (objects_held, _) = all_of(&cache);
     let [mut first, mut second] = [(); 2].map(|()| cache.acquire(Gfp::KERNEL));
     assert_eq!(poll(&mut first), None);
     assert_eq!(poll_with(&mut second, &Waker::from(Arc::new(Panics))), None);
@@ -1554,7 +1573,7 @@ fn served_waiter_keeps_its_object_after_a_waker_panics() {
     let objects = [first, second].map(|mut future| poll(&mut future).unwrap().unwrap());
     // SAFETY: the objects were allocated above, and each is freed once.
     objects.into_iter().for_each(|object| unsafe { cache.free(object) });
-    drop(held);
+    drop(objects_held);
     assert_eq!((cache.info().used, cache.destroy()), (0, Ok(())));
 }
 
@@ -1565,10 +1584,10 @@ fn panicking_waker_does_not_stop_later_wake_ups() {
     on_cpu(0);
     let account = Account::new_in(&subsystem, usize::MAX);
     let build = |name| KmemCache::builder(name, 1000).account(&account).build_in(&subsystem).unwrap();
-    let (full, caches) = (build("full"), [build("first"), build("second")]);
-    let bytes = full.geometry().order().bytes();
+    let (full_cache, caches) = (build("full"), [build("first"), build("second")]);
+    let bytes = full_cache.geometry().order().bytes();
     account.set_limit(bytes);
-    let (held, _) = all_of(&full);
+    let (objects_held, _) = all_of(&full_cache);
     let wakers = [(); 2].map(|()| Arc::new(CountingWaker::default()));
     let futures = [0, 1].map(|i| {
         let [mut panics, mut counts] = [(); 2].map(|()| caches[i].acquire(Gfp::KERNEL));
@@ -1585,7 +1604,7 @@ fn panicking_waker_does_not_stop_later_wake_ups() {
         // SAFETY: the object was allocated above, and is freed once.
         unsafe { caches[i].free(object) };
     }
-    drop(held);
+    drop(objects_held);
 }
 
 /// Regression test: the place of the waker stayed in the queue.
@@ -1600,11 +1619,11 @@ fn waker_panicking_in_drop_loses_no_object() {
     );
     let subsystem = subsystem(1);
     on_cpu(0);
-    let (cache, mut objects) = at_the_limit(&subsystem);
+    let (cache, mut objects) = fill_to_limit(&subsystem);
     // SAFETY: no function of the vtable uses the pointer.
     let waker = std::mem::ManuallyDrop::new(unsafe { Waker::new(std::ptr::null(), &VTABLE) });
-    let [mut first, mut second, mut third] = [(); 3].map(|()| cache.acquire(Gfp::KERNEL));
-    for future in [&mut first, &mut second, &mut third] {
+    let [mut first, mut second, mut third_acquire] = [(); 3].map(|()| cache.acquire(Gfp::KERNEL));
+    for future in [&mut first, &mut second, &mut third_acquire] {
         assert_eq!((poll_with(future, &waker), poll_with(future, &waker)), (None, None));
     }
     drop(second);
@@ -1614,6 +1633,6 @@ fn waker_panicking_in_drop_loses_no_object() {
     assert_eq!(cache.info().waiting, 1);
     // SAFETY: the objects were allocated above, and each is freed once.
     objects.into_iter().for_each(|object| unsafe { cache.free(object) });
-    drop(third);
+    drop(third_acquire);
     assert_eq!((cache.info().used, cache.info().waiting, cache.destroy()), (0, 0, Ok(())));
 }

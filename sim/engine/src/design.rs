@@ -44,7 +44,7 @@ pub struct Unsupported(pub String);
 
 /// The error of an allocation that failed for lack of memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("no memory")]
+#[error("out of memory")]
 pub struct NoMemory;
 
 /// Counts how often a design's operations would have taken a shared lock.
@@ -168,9 +168,9 @@ pub trait Design {
     fn is_slab(&self, page: u32) -> bool;
 
     /// Returns the level that served a CPU's last operation on a cache, and a phrase that describes it at the end of a
-    /// sentence. `None` if the cache is unknown. `did` contains the steps that the shipping code reported. The shipping
+    /// sentence. `None` if the cache is unknown. `steps` contains the steps that the shipping code reported. The shipping
     /// design gets all steps; a model gets only page steps.
-    fn how(&self, cpu: u32, cache: u32, freeing: bool, did: &[Step]) -> Option<(Path, String)>;
+    fn describe(&self, cpu: u32, cache: u32, freeing: bool, steps: &[Step]) -> Option<(Path, String)>;
 
     /// Checks the design's invariants, given the numbers of objects and pages that the stream has in use.
     ///

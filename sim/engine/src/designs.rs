@@ -72,13 +72,13 @@ static SHIPPING_KNOBS: [Knob; 3] = [
     },
     Knob {
         name: "stock",
-        means: "magazines that a CPU's stack has room for beyond two, beside capacity",
+        means: "magazines that a CPU's stack has room for beyond two; requires capacity",
         range: 0..=u16::MAX as u64,
         default: |_, _| STOCK.into(),
     },
     Knob {
         name: "depot_limit",
-        means: "full magazines that the depot keeps, beside capacity",
+        means: "full magazines that the depot keeps; requires capacity",
         range: 0..=MAX_DEPOT as u64,
         default: |_, _| DEPOT_LIMIT.into(),
     },
@@ -91,7 +91,7 @@ pub const LINUX: &str = "linux";
 
 /// Returns the name and one-line description of every design, including the [`Policy`] `P`.
 pub fn all<P: Policy>() -> impl Iterator<Item = (&'static str, &'static str)> {
-    kinds::<P>().map(|(_, name, about)| (name, about))
+    kinds::<P>().map(|(_, name, description)| (name, description))
 }
 
 fn kinds<P: Policy>() -> impl Iterator<Item = (Kind, &'static str, &'static str)> {
@@ -159,7 +159,7 @@ impl<P: Policy> Clone for Spec<P> {
 
 fn unknown_kernel() -> Unsupported {
     Unsupported(
-        "linux is the design of the kernel that was traced, and nothing says which one that was: expected kernel.txt or slab-attributes.tsv \
+        "`linux` stands for the traced kernel's design, but the trace does not name the kernel: expected kernel.txt or slab-attributes.tsv \
          in the folder of the trace, or one of slub (6.1 to 6.17), sheaves-6.18 (6.18, 6.19), sheaves (7.x)"
             .to_owned(),
     )
@@ -177,9 +177,11 @@ impl<P: Policy> FromStr for Spec<P> {
         let mut parts = text.split(':');
         let name = parts.next().unwrap_or_default();
         let linux = (Kind::Linux, LINUX, "");
-        let Some((kind, name, _)) = kinds::<P>().chain([linux]).find(|(_, known, _)| *known == name) else {
-            let known = all::<P>().map(|(name, _)| name).chain([LINUX]).collect::<Vec<_>>().join(", ");
-            return Err(BadSpec(format!("unknown design `{name}`; expected one of {known}")));
+        let Some((kind, name, _)) =
+            kinds::<P>().chain([linux]).find(|(_, known_names, _)| *known_names == name)
+        else {
+            let known_names = all::<P>().map(|(name, _)| name).chain([LINUX]).collect::<Vec<_>>().join(", ");
+            return Err(BadSpec(format!("unknown design `{name}`; expected one of {known_names}")));
         };
         let mut spec = Self { kind, name, ..Self::default() };
         for part in parts {
@@ -336,7 +338,7 @@ impl<P: Policy> Spec<P> {
         }
         match self.kind {
             Kind::Uslab => Err(Unsupported(
-                "uslab has no clock: it is real code, which does not tell what it does; uslab-model has one"
+                "uslab has no clock: it is real code, which reports no cost events; use uslab-model"
                     .to_owned(),
             )),
             Kind::UslabModel => of::<Uslab, V>(self, visitor),
@@ -408,30 +410,30 @@ mod tests {
     #[test]
     fn each_knob_has_an_explanation() {
         for (design, _) in all::<NoPolicy>() {
-            let said = format!("{design}:no_such_knob=1").parse::<Spec>().unwrap_err().to_string();
+            let message = format!("{design}:no_such_knob=1").parse::<Spec>().unwrap_err().to_string();
             // Parses `unknown field X, expected one of A, B`, with quotes.
-            let there_are: Vec<_> = said.split('`').skip(3).step_by(2).collect();
+            let known_knobs: Vec<_> = message.split('`').skip(3).step_by(2).collect();
             let explained: Vec<_> = knobs::<NoPolicy>(design).iter().map(|knob| knob.name).collect();
-            assert_eq!(explained, there_are, "{said}");
+            assert_eq!(explained, known_knobs, "{message}");
         }
     }
 
     #[test]
     fn knob_text_shows_its_default() {
-        let said = |design, name| {
+        let message = |design, name| {
             let knob = knobs::<NoPolicy>(design).iter().find(|knob| knob.name == name);
             knob.map(ToString::to_string).unwrap_or_default()
         };
         assert_eq!(
-            said("uslab-model", "capacity"),
+            message("uslab-model", "capacity"),
             "objects of a magazine: 1 to 64, by default 64 for 64 bytes and 16 for 4096"
         );
         assert_eq!(
-            said("slub", "slab_max_order"),
+            message("slub", "slab_max_order"),
             "largest order of a slab that holds more than one object: 0 to 10, by default 3"
         );
         assert_eq!(
-            said("slub", "cpus"),
+            message("slub", "cpus"),
             "number of CPUs of the policy: at least 1, by default 4 on 4 CPUs and 64 on 64"
         );
         for (design, _) in all::<NoPolicy>() {
@@ -475,8 +477,8 @@ mod tests {
             // Regression test: the message was `invalid value: integer 100000, expected u16`, without the option.
             ("uslab-model:stock=100000", "uslab-model: stock=100000: expected 0 to 65535"),
         ] {
-            let said = text.parse::<Spec>().unwrap_err().to_string();
-            assert!(said.starts_with(error), "{said}");
+            let message = text.parse::<Spec>().unwrap_err().to_string();
+            assert!(message.starts_with(error), "{message}");
         }
     }
 }

@@ -52,7 +52,7 @@ struct Object<O> {
 #[derive(Debug)]
 struct Slots<T> {
     /// The slot of each value that was inserted at any time. The list only grows, by 4 bytes per inserted value.
-    born: Vec<u32>,
+    slots_by_birth: Vec<u32>,
     live: Vec<Option<T>>,
     free: Vec<u32>,
 }
@@ -61,33 +61,33 @@ impl<T> Slots<T> {
     const NONE: u32 = u32::MAX;
 
     fn new() -> Self {
-        Self { born: Vec::new(), live: Vec::new(), free: Vec::new() }
+        Self { slots_by_birth: Vec::new(), live: Vec::new(), free: Vec::new() }
     }
-    fn insert(&mut self, thing: T) {
+    fn insert(&mut self, value: T) {
         let slot = self.free.pop().unwrap_or_else(|| {
             self.live.push(None);
             self.live.len() as u32 - 1
         });
-        self.live[slot as usize] = Some(thing);
-        self.born.push(slot);
+        self.live[slot as usize] = Some(value);
+        self.slots_by_birth.push(slot);
     }
     /// Counts births without a value (failed allocations), because ages count these births.
     fn insert_none(&mut self, births: u32) {
-        self.born.extend((0..births).map(|_| Self::NONE));
+        self.slots_by_birth.extend((0..births).map(|_| Self::NONE));
     }
     /// Returns the slot of a value, given the value's age; age 0 is the youngest.
     fn slot(&self, age: u64) -> Option<u32> {
-        let number = (self.born.len() as u64).checked_sub(age.checked_add(1)?)?;
-        self.born.get(number as usize).copied()
+        let number = (self.slots_by_birth.len() as u64).checked_sub(age.checked_add(1)?)?;
+        self.slots_by_birth.get(number as usize).copied()
     }
     fn get(&self, age: u64) -> Option<&T> {
         self.live.get(self.slot(age)? as usize)?.as_ref()
     }
     fn remove(&mut self, age: u64) -> Option<T> {
         let slot = self.slot(age)?;
-        let thing = self.live.get_mut(slot as usize)?.take()?;
+        let value = self.live.get_mut(slot as usize)?.take()?;
         self.free.push(slot);
-        Some(thing)
+        Some(value)
     }
     fn len(&self) -> usize {
         self.live.len() - self.free.len()
@@ -139,21 +139,21 @@ impl<'s, D: Design> Engine<'s, D> {
         self.served.len()
     }
 
-    /// Runs until `until` operations have run, or until the stream ends.
+    /// Runs until `target` operations have run, or until the stream ends.
     ///
     /// # Errors
     /// Returns an [`EngineError`].
-    pub fn run(&mut self, until: u64) -> Result<(), EngineError> {
-        while self.operations < until.min(self.stream.operations) {
+    pub fn run(&mut self, target: u64) -> Result<(), EngineError> {
+        while self.operations < target.min(self.stream.operations) {
             self.operation(|engine, action| engine.act(action).map(drop))?;
         }
         Ok(())
     }
 
-    /// Runs one operation. `act` executes each action of the operation.
+    /// Runs one operation. `run` executes each action of the operation.
     pub(crate) fn operation(
         &mut self,
-        mut act: impl FnMut(&mut Self, Action) -> Option<()>,
+        mut run: impl FnMut(&mut Self, Action) -> Option<()>,
     ) -> Result<(), EngineError> {
         let at = self.operations + 1;
         while let Some(info) = self.stream.caches.get(self.served.len())
@@ -166,8 +166,8 @@ impl<'s, D: Design> Engine<'s, D> {
             self.reader.begin(self.stream)?;
             loop {
                 let action = self.reader.action(self.stream)?;
-                act(self, action)?;
-                if !self.reader.goes_on(self.stream) {
+                run(self, action)?;
+                if !self.reader.has_more_actions(self.stream) {
                     return Some(());
                 }
             }
@@ -264,8 +264,8 @@ impl<'s, D: Design> Engine<'s, D> {
             },
             Action::SplitPages { age, order, halvings } => match self.blocks.remove(age) {
                 Some(block) => {
-                    let (page, own) = self.design.block(&block);
-                    if own.checked_sub(order)? != halvings {
+                    let (page, pages) = self.design.block(&block);
+                    if pages.checked_sub(order)? != halvings {
                         return None;
                     }
                     self.design
@@ -316,7 +316,7 @@ impl<'s, D: Design> Engine<'s, D> {
     /// # Errors
     /// Fails with a description of the first invariant that does not hold.
     pub fn check(&self) -> Result<(), String> {
-        let held = self.design.check(self.objects.len() as u64, self.pages_held);
-        held.map_err(|violation| format!("operation {}: {violation}", self.operations))
+        let check_result = self.design.check(self.objects.len() as u64, self.pages_held);
+        check_result.map_err(|violation| format!("operation {}: {violation}", self.operations))
     }
 }

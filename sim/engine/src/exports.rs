@@ -30,14 +30,14 @@ thread_local! {
     static TEXT: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
-fn say(text: Vec<u8>) -> usize {
-    TEXT.with_borrow_mut(|own| {
-        *own = text;
-        own.len()
+fn return_text(text: Vec<u8>) -> usize {
+    TEXT.with_borrow_mut(|buffer| {
+        *buffer = text;
+        buffer.len()
     })
 }
 
-fn with<T: Default>(f: impl FnOnce(&mut State) -> T) -> T {
+fn with_state<T: Default>(f: impl FnOnce(&mut State) -> T) -> T {
     STATE.with_borrow_mut(|state| state.as_mut().map(f)).unwrap_or_default()
 }
 
@@ -67,7 +67,7 @@ extern "C" fn design() -> usize {
             DESIGN.set(Some(spec));
             0
         }
-        Err(error) => say(error.to_string().into_bytes()),
+        Err(error) => return_text(error.to_string().into_bytes()),
     }
 }
 
@@ -94,23 +94,23 @@ extern "C" fn open_script() -> usize {
 }
 
 fn begin(stream: Result<Stream, String>) -> usize {
-    let opened = stream.and_then(|stream| {
+    let result = stream.and_then(|stream| {
         let design = DESIGN.take().unwrap_or_default();
         design.play(Box::leak(Box::new(stream))).map_err(|error| error.to_string())
     });
-    match opened {
+    match result {
         Ok(engine) => {
             STATE.set(Some(State { engine, sample: Vec::new() }));
             0
         }
-        Err(error) => say(error.into_bytes()),
+        Err(error) => return_text(error.into_bytes()),
     }
 }
 
 /// Writes the lab's demos as JSON; returns the length.
 #[unsafe(no_mangle)]
 extern "C" fn demos() -> usize {
-    say(serde_json::to_vec(&demos::Name::ALL.map(demos::Name::about)).unwrap_or_default())
+    return_text(serde_json::to_vec(&demos::Name::ALL.map(demos::Name::about)).unwrap_or_default())
 }
 
 /// Runs a demo from its first command. The caller has filled [`room`] with the demo's name and its commands, one per
@@ -119,9 +119,11 @@ extern "C" fn demos() -> usize {
 #[unsafe(no_mangle)]
 extern "C" fn demo() -> usize {
     let text = TEXT.with_borrow_mut(core::mem::take);
-    say(demos::play(&String::from_utf8_lossy(&text))
-        .and_then(|scenes| serde_json::to_vec(&scenes).ok())
-        .unwrap_or_default())
+    return_text(
+        demos::play(&String::from_utf8_lossy(&text))
+            .and_then(|scenes| serde_json::to_vec(&scenes).ok())
+            .unwrap_or_default(),
+    )
 }
 
 /// Generates a random script for the demo whose name is in [`room`]: see [`script`](demos::Name::script). Writes the
@@ -132,7 +134,7 @@ extern "C" fn random_script(seed: u32, commands: usize) -> usize {
     let name = demos::Name::ALL.into_iter().find(|name| name.name().as_bytes() == text);
     let script = name.and_then(|name| name.script(seed.into(), commands).ok());
     let script = script.map(|script| script.iter().map(ToString::to_string).collect::<Vec<_>>());
-    say(script.and_then(|script| serde_json::to_vec(&script).ok()).unwrap_or_default())
+    return_text(script.and_then(|script| serde_json::to_vec(&script).ok()).unwrap_or_default())
 }
 
 /// Generates one sequence of random requests, which all racing demos run: see [`Race`](demos::Race). Writes the result
@@ -140,13 +142,13 @@ extern "C" fn random_script(seed: u32, commands: usize) -> usize {
 #[unsafe(no_mangle)]
 extern "C" fn race(seed: u32, requests: u32) -> usize {
     let race = demos::race(seed.into(), requests as usize).ok();
-    say(race.and_then(|race| serde_json::to_vec(&race).ok()).unwrap_or_default())
+    return_text(race.and_then(|race| serde_json::to_vec(&race).ok()).unwrap_or_default())
 }
 
 /// Writes the labs of the course as JSON, with numbers that depend on the seed; returns the length.
 #[unsafe(no_mangle)]
 extern "C" fn course(seed: u32) -> usize {
-    say(serde_json::to_vec(&labs(seed)).unwrap_or_default())
+    return_text(serde_json::to_vec(&labs(seed)).unwrap_or_default())
 }
 
 /// Finds the right answer to a question; the lab's name is in [`room`], and `question` is the question's index from 0.
@@ -155,8 +157,8 @@ extern "C" fn course(seed: u32) -> usize {
 #[unsafe(no_mangle)]
 extern "C" fn answer(seed: u32, question: usize) -> usize {
     let lab = TEXT.with_borrow_mut(core::mem::take);
-    let right = course::answer(seed, &String::from_utf8_lossy(&lab), question);
-    say(right.and_then(|right| serde_json::to_vec(&right).ok()).unwrap_or_default())
+    let answer = course::answer(seed, &String::from_utf8_lossy(&lab), question);
+    return_text(answer.and_then(|answer| serde_json::to_vec(&answer).ok()).unwrap_or_default())
 }
 
 /// Grows the heap by `bytes` bytes in advance, because linear memory cannot shrink when a checkpoint is restored.
@@ -168,17 +170,18 @@ extern "C" fn reserve(bytes: usize) {
 /// Writes a description of the stream before it runs, as JSON; returns the length.
 #[unsafe(no_mangle)]
 extern "C" fn about() -> usize {
-    let about =
-        with(|State { engine, .. }| serde_json::to_vec(&About::from(engine.stream())).unwrap_or_default());
-    say(about)
+    let crash_text = with_state(|State { engine, .. }| {
+        serde_json::to_vec(&About::from(engine.stream())).unwrap_or_default()
+    });
+    return_text(crash_text)
 }
 
 /// Runs the stream up to an operation. Returns 0, or the length of an error message.
 #[unsafe(no_mangle)]
-extern "C" fn run(until: u32) -> usize {
-    match with(|state| state.engine.run(until.into()).err()) {
+extern "C" fn run(operation: u32) -> usize {
+    match with_state(|state| state.engine.run(operation.into()).err()) {
         None => 0,
-        Some(error) => say(error.to_string().into_bytes()),
+        Some(error) => return_text(error.to_string().into_bytes()),
     }
 }
 
@@ -186,12 +189,13 @@ extern "C" fn run(until: u32) -> usize {
 /// with the numbers of the caches to show, four bytes each. The state includes the steps of the last operation if it
 /// ran in this call.
 #[unsafe(no_mangle)]
-extern "C" fn view(until: u32) -> usize {
-    let shown = TEXT.with_borrow_mut(core::mem::take);
-    let shown: Vec<u32> = shown.as_chunks().0.iter().map(|bytes| u32::from_le_bytes(*bytes)).collect();
-    say(with(|State { engine, .. }| {
+extern "C" fn view(operation: u32) -> usize {
+    let cache_numbers = TEXT.with_borrow_mut(core::mem::take);
+    let cache_numbers: Vec<u32> =
+        cache_numbers.as_chunks().0.iter().map(|bytes| u32::from_le_bytes(*bytes)).collect();
+    return_text(with_state(|State { engine, .. }| {
         engine
-            .view(until.into(), &shown)
+            .view(operation.into(), &cache_numbers)
             .ok()
             .and_then(|view| serde_json::to_vec(&view).ok())
             .unwrap_or_default()
@@ -204,18 +208,20 @@ extern "C" fn view(until: u32) -> usize {
 #[unsafe(no_mangle)]
 extern "C" fn run_until(end: u32) -> usize {
     let text = TEXT.with_borrow_mut(core::mem::take);
-    say(with(|State { engine, .. }| {
-        let until = serde_json::from_slice(&text).ok()?;
-        serde_json::to_vec(&engine.run_until(&until, end.into()).ok()?).ok()
-    })
-    .unwrap_or_default())
+    return_text(
+        with_state(|State { engine, .. }| {
+            let operation = serde_json::from_slice(&text).ok()?;
+            serde_json::to_vec(&engine.run_until(&operation, end.into()).ok()?).ok()
+        })
+        .unwrap_or_default(),
+    )
 }
 
 /// Writes the names of the cost profiles as JSON; returns the length.
 #[unsafe(no_mangle)]
 extern "C" fn profiles() -> usize {
     let names: Vec<_> = Profile::built_in().map(|profile| profile.name).collect();
-    say(serde_json::to_vec(&names).unwrap_or_default())
+    return_text(serde_json::to_vec(&names).unwrap_or_default())
 }
 
 /// Runs the stream in [`room`] in virtual time; no CPU has idle times between its operations. If `cpus` is 0, the
@@ -231,7 +237,7 @@ extern "C" fn back_to_back(cpus: u32, profile: usize) -> usize {
         let outcome = DESIGN.take().unwrap_or_default().policy(run);
         outcome.map_err(|error| error.to_string())?.map_err(|error| error.to_string())
     });
-    say(serde_json::to_vec(&outcome).unwrap_or_default())
+    return_text(serde_json::to_vec(&outcome).unwrap_or_default())
 }
 
 /// Runs a stream in virtual time; any design can serve it.
@@ -259,7 +265,7 @@ extern "C" fn text_hash() -> u64 {
 #[unsafe(no_mangle)]
 extern "C" fn map() -> usize {
     TEXT.with_borrow_mut(|text| {
-        with(|State { engine, .. }| engine.map(text));
+        with_state(|State { engine, .. }| engine.map(text));
         text.len()
     })
 }
@@ -278,9 +284,9 @@ extern "C" fn sample() -> *const f64 {
 /// Checks all invariants of the design. Returns 0, or the length of an error message.
 #[unsafe(no_mangle)]
 extern "C" fn check() -> usize {
-    match with(|state| state.engine.check().err()) {
+    match with_state(|state| state.engine.check().err()) {
         None => 0,
-        Some(violation) => say(violation.into_bytes()),
+        Some(violation) => return_text(violation.into_bytes()),
     }
 }
 
@@ -291,15 +297,15 @@ extern "C" fn check() -> usize {
 /// # Safety
 /// The caller guarantees that the part is inside linear memory.
 #[unsafe(no_mangle)]
-unsafe extern "C" fn page_hash(at: usize, bytes: usize) -> f64 {
+unsafe extern "C" fn page_hash(address: usize, bytes: usize) -> f64 {
     // SAFETY: the caller guarantees that the part is inside linear memory, all of which is readable; any bytes are valid numbers,
     // and no other code runs during the call.
     let words =
-        unsafe { core::slice::from_raw_parts(core::ptr::with_exposed_provenance::<u64>(at), bytes / 8) };
+        unsafe { core::slice::from_raw_parts(core::ptr::with_exposed_provenance::<u64>(address), bytes / 8) };
     let mut lanes =
         [0x9e37_79b9_7f4a_7c15_u64, 0xbf58_476d_1ce4_e5b9, 0x94d0_49bb_1331_11eb, 0x2545_f491_4f6c_dd1d];
-    for four in words.as_chunks::<4>().0 {
-        for (lane, word) in lanes.iter_mut().zip(four) {
+    for word_group in words.as_chunks::<4>().0 {
+        for (lane, word) in lanes.iter_mut().zip(word_group) {
             *lane = (*lane ^ word).wrapping_mul(0xff51_afd7_ed55_8ccd).rotate_left(29);
         }
     }

@@ -46,24 +46,24 @@ pub struct OwnSlabs {
 
 impl Levels {
     /// Builds the levels of a policy on one node, from the policy's containers and owned slabs.
-    pub fn of(held: &[Held], own: &[OwnSlabs], slabs: &Slabs, cpus: u32) -> Self {
+    pub fn of(containers: &[Held], owned_slabs: &[OwnSlabs], slabs: &Slabs, cpus: u32) -> Self {
         let mut levels = Self { cpus: vec![vec![]; cpus as usize], shared: vec![vec![]] };
-        for Held { holder, name, room, objects } in held {
-            let own = match *holder {
+        for Held { holder, name, room, objects } in containers {
+            let owned_slabs = match *holder {
                 Holder::Cpu(cpu) => &mut levels.cpus[cpu as usize],
                 Holder::Shared => &mut levels.shared[0],
             };
             let places = objects.iter().map(|object| (object.page, object.index)).collect();
-            own.push(Level::new(name, places, *room));
+            owned_slabs.push(Level::new(name, places, *room));
         }
-        for OwnSlabs { cpu, name, slabs: own } in own {
+        for OwnSlabs { cpu, name, slabs: owned_slabs } in owned_slabs {
             let free = |slab: &u32| {
                 let (slab, page) = (*slab, slabs.page(*slab));
                 let free = (0..slabs.objects_of(slab)).filter(move |index| !slabs.is_out(slab, *index));
                 free.map(move |index| (page, index))
             };
-            let places = own.iter().flat_map(free).collect();
-            let room = own.iter().map(|slab| usize::from(slabs.objects_of(*slab))).sum();
+            let places = owned_slabs.iter().flat_map(free).collect();
+            let room = owned_slabs.iter().map(|slab| usize::from(slabs.objects_of(*slab))).sum();
             // A policy may have more CPUs than the stream; the additional CPUs have no operations.
             if let Some(levels) = levels.cpus.get_mut(*cpu as usize) {
                 levels.push(Level::new(name, places, room));

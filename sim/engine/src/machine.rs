@@ -38,7 +38,7 @@ pub struct Machine {
     pub(crate) bytes: bool,
     /// The caches that the stream names, without kmalloc's caches. The list grows when a new cache is created, even
     /// while other caches have objects in use.
-    named: FrozenVec<Box<KmemCache>>,
+    named_caches: FrozenVec<Box<KmemCache>>,
 }
 
 impl fmt::Debug for Machine {
@@ -96,7 +96,7 @@ impl Machine {
     fn on(pages: PageConfig, magazines: Magazines) -> Result<Self, MachineError> {
         // The configuration is the same on all targets and in all profiles.
         let config = Config { magazines, check_frees: false, ..Config::new(pages) };
-        Ok(Self { subsystem: Subsystem::new(config)?, bytes: false, named: FrozenVec::new() })
+        Ok(Self { subsystem: Subsystem::new(config)?, bytes: false, named_caches: FrozenVec::new() })
     }
 
     /// Returns the machine's cache that serves a cache of the stream. `None` for large kmalloc.
@@ -117,6 +117,6 @@ impl Machine {
         let name = info.name.replace(char::is_whitespace, "_");
         let cache = KmemCache::builder(name, info.size.max(8) as usize).build_in(&self.subsystem);
         let cache = cache.map_err(|error| MachineError::Cache(info.name.clone(), error))?;
-        Ok(Some(self.named.push_get(Box::new(cache))))
+        Ok(Some(self.named_caches.push_get(Box::new(cache))))
     }
 }

@@ -84,7 +84,7 @@ pub trait Policy: Debug + Sized {
     const HAS_ORDER_FALLBACK: bool = false;
     /// Nanoseconds between two [ticks](Self::tick); `None` if the policy has no periodic work.
     const TICK: Option<u64> = None;
-    /// `true` if each operation takes a lock of its own CPU.
+    /// `true` if each operation takes its CPU's lock.
     const LOCKED: bool = false;
     /// The number of cache lines that CPUs share for each cache.
     const LINES: Lines = Lines { depot: 1, lists: 1, counts: 0, slabs: 0 };
@@ -163,7 +163,7 @@ pub enum CostEvent {
     Widened,
     /// The CPU exchanged a container with the shared level.
     Exchange,
-    /// The shared level had no container to give, or no space for another container.
+    /// The shared level had no container to hand out, or no space for another container.
     Miss,
     /// The CPU took this number of objects from slabs while it held the list lock.
     Refill(u32),
@@ -190,7 +190,7 @@ impl CostEvent {
             Self::Miss => "the shared depot has no magazine to exchange".to_owned(),
             Self::Refill(1) => "1 object comes from a slab, under the lock of the lists".to_owned(),
             Self::Refill(n) => format!("{n} objects come from slabs, under the lock of their lists"),
-            Self::Flush(1) => "1 object goes to its slab, under the lock of the lists".to_owned(),
+            Self::Flush(1) => "1 object is flushed to its slab, under the lock of the lists".to_owned(),
             Self::Flush(n) => format!("{n} objects go to their slabs, under the lock of their lists"),
             Self::Relist => "a slab moves from one list to another, under their lock".to_owned(),
             Self::Remote => "a slab's free list changes, without a lock".to_owned(),
@@ -228,8 +228,8 @@ pub struct Op<'a> {
 
 impl Op<'_> {
     /// Reports a part of the operation.
-    pub fn did(&mut self, deed: CostEvent) {
-        self.cost_events.push(deed);
+    pub fn did(&mut self, event: CostEvent) {
+        self.cost_events.push(event);
     }
     /// Creates a slab and puts the slab at the front of a list.
     ///
@@ -270,7 +270,7 @@ pub struct Model<'p, P: Policy> {
     locks: Locks,
     ticks: u64,
     /// The first invariant violation, and the object that was allocated wrongly.
-    wrong: Option<(String, Object)>,
+    violation: Option<(String, Object)>,
 }
 
 #[derive(Debug)]
@@ -317,7 +317,7 @@ impl<'p, P: Policy> Model<'p, P> {
             paths: Paths::default(),
             locks: Locks::default(),
             ticks: 0,
-            wrong: None,
+            violation: None,
         })
     }
     /// Declares if this is the policy of the traced kernel, so that the recorded attributes of caches apply.
@@ -332,7 +332,7 @@ impl<'p, P: Policy> Model<'p, P> {
     /// Returns the object that was allocated although it was in use.
     #[cfg(feature = "course")]
     pub(crate) fn wrong_object(&self) -> Option<Object> {
-        self.wrong.as_ref().map(|(_, object)| *object)
+        self.violation.as_ref().map(|(_, object)| *object)
     }
     /// Returns the pages whose frames the last operation on a cache accessed.
     pub(crate) fn touched(&self, cache: u32) -> &[u32] {
@@ -353,11 +353,11 @@ impl<'p, P: Policy> Model<'p, P> {
     /// Checks the invariants of the caches, but not of the page allocator. Returns the number of allocated objects, and
     /// the number of slab pages.
     pub(crate) fn check_caches(&self) -> Result<(u64, u64), String> {
-        self.wrong.clone().map_or(Ok(()), |(wrong, _)| Err(wrong))?;
+        self.violation.clone().map_or(Ok(()), |(message, _)| Err(message))?;
         let (mut used, mut pages) = (0, 0);
         for cache in self.caches.iter().flatten() {
             let held = cache.policy.held().into_iter().flat_map(|held| held.objects);
-            cache.slabs.check(held).map_err(|wrong| format!("cache {}: {wrong}", cache.name))?;
+            cache.slabs.check(held).map_err(|message| format!("cache {}: {message}", cache.name))?;
             used += cache.slabs.used();
             pages += cache.slabs.pages();
         }
@@ -383,14 +383,14 @@ impl<'p, P: Policy> Model<'p, P> {
         self.ticks = self.ticks.max(due.saturating_sub(MAX_TICKS));
         while self.ticks < due {
             self.ticks += 1;
-            let then = At { ns: self.ticks * period, ..at };
-            self.of_all(then, |policy, op| policy.tick(op));
+            let tick_time = At { ns: self.ticks * period, ..at };
+            self.of_all(tick_time, |policy, op| policy.tick(op));
         }
         self.cost_events.clear();
     }
     /// Ends an operation on an object.
     fn end(&mut self) {
-        let count = match self.cost_events.iter().map(|deed| deed.path()).max().unwrap_or_default() {
+        let count = match self.cost_events.iter().map(|event| event.path()).max().unwrap_or_default() {
             Path::Cpu => &mut self.paths.cpu,
             Path::Depot => &mut self.paths.depot,
             Path::Slab => &mut self.paths.slab,
@@ -398,8 +398,8 @@ impl<'p, P: Policy> Model<'p, P> {
             Path::Commit => &mut self.paths.commit,
         };
         *count += 1;
-        for deed in &self.cost_events {
-            match deed {
+        for event in &self.cost_events {
+            match event {
                 CostEvent::Refill(_) | CostEvent::Flush(_) | CostEvent::Relist => self.locks.lists += 1,
                 CostEvent::Exchange | CostEvent::Miss => self.locks.depot += 1,
                 CostEvent::Swap
@@ -412,9 +412,9 @@ impl<'p, P: Policy> Model<'p, P> {
     }
     fn of_all<T>(&mut self, at: At, mut act: impl FnMut(&mut P, &mut Op<'_>) -> T) -> Vec<T> {
         let Self { caches, slab_pages, budget, cost_events, .. } = self;
-        let each =
+        let results =
             caches.iter_mut().flatten().map(|cache| cache.op(at, slab_pages, budget, cost_events, &mut act));
-        each.collect()
+        results.collect()
     }
 }
 
@@ -429,7 +429,7 @@ impl<P: Policy> Cache<P> {
     ) -> T {
         self.slabs.begin();
         let before = cost_events.len();
-        let done = act(
+        let result = act(
             &mut self.policy,
             &mut Op {
                 cpu: at.cpu,
@@ -442,8 +442,8 @@ impl<P: Policy> Cache<P> {
             },
         );
         self.exchanges +=
-            cost_events[before..].iter().filter(|deed| **deed == CostEvent::Exchange).count() as u64;
-        done
+            cost_events[before..].iter().filter(|event| **event == CostEvent::Exchange).count() as u64;
+        result
     }
     fn counts(&self) -> CacheCounts {
         let [full, partial, empty] = self.slabs.by_fullness();
@@ -503,25 +503,26 @@ impl<'p, P: Policy> Design for Model<'p, P> {
             return Ok(ModelObject::Large { block });
         };
         let object = cache.op(at, &mut self.slab_pages, &mut self.budget, &mut self.cost_events, P::alloc)?;
-        if let Err(wrong) = cache.slabs.hand_out(object) {
-            self.wrong.get_or_insert((format!("cache {}: {wrong}", cache.name), object));
+        if let Err(message) = cache.slabs.hand_out(object) {
+            self.violation.get_or_insert((format!("cache {}: {message}", cache.name), object));
             return Err(NoMemory);
         }
         self.end();
         Ok(ModelObject::Object(object))
     }
     fn start(&mut self, at: At, cache: u32, used: u32, free: u32, owned: bool) -> Vec<ModelObject<'p>> {
-        let (Some((partial, full)), Some(own)) = (P::SHARED_LISTS, &mut self.caches[cache as usize]) else {
+        let (Some((partial, full)), Some(model_cache)) = (P::SHARED_LISTS, &mut self.caches[cache as usize])
+        else {
             return vec![];
         };
         // Slabs of the model may have fewer objects than the recorded slabs.
-        let slabs = (used + free).div_ceil(u32::from(own.slabs.objects()));
+        let slabs = (used + free).div_ceil(u32::from(model_cache.slabs.objects()));
         let mut objects = Vec::with_capacity(used as usize);
-        own.op(at, &mut self.slab_pages, &mut self.budget, &mut self.cost_events, |policy, op| {
+        model_cache.op(at, &mut self.slab_pages, &mut self.budget, &mut self.cost_events, |policy, op| {
             for n in 1..=slabs {
                 let Ok(slab) = op.make(partial) else { break };
-                let until = (u64::from(used) * u64::from(n) / u64::from(slabs)) as usize;
-                while objects.len() < until
+                let target_len = (u64::from(used) * u64::from(n) / u64::from(slabs)) as usize;
+                while objects.len() < target_len
                     && let Some(object) = op.slabs.take(slab)
                 {
                     objects.push(object);
@@ -532,14 +533,14 @@ impl<'p, P: Policy> Design for Model<'p, P> {
                 }
             }
         });
-        let given = objects.into_iter().take_while(|object| own.slabs.hand_out(*object).is_ok());
-        given.map(ModelObject::Object).collect()
+        let allocated = objects.into_iter().take_while(|object| model_cache.slabs.hand_out(*object).is_ok());
+        allocated.map(ModelObject::Object).collect()
     }
     fn free(&mut self, at: At, cache: u32, object: ModelObject<'p>) {
         self.begin(at);
         match (&mut self.caches[cache as usize], object) {
             (Some(cache), ModelObject::Object(object)) => {
-                cache.slabs.come_back(object);
+                cache.slabs.free_remote(object);
                 cache.op(at, &mut self.slab_pages, &mut self.budget, &mut self.cost_events, |policy, op| {
                     policy.free(op, object);
                 });
@@ -604,9 +605,9 @@ impl<'p, P: Policy> Design for Model<'p, P> {
     }
     fn show(&self, number: u32) -> Option<ShownCache> {
         let (slabs, policy) = self.cache(number)?;
-        let (held, own) = (policy.held(), policy.own_slabs());
-        let levels = Levels::of(&held, &own, slabs, self.cpus.count());
-        Some(shown(number, slabs, P::LISTS, &held, &own, levels))
+        let (held, own_slabs) = (policy.held(), policy.own_slabs());
+        let levels = Levels::of(&held, &own_slabs, slabs, self.cpus.count());
+        Some(shown(number, slabs, P::LISTS, &held, &own_slabs, levels))
     }
     fn pages(&self) -> &PageAllocator {
         self.slab_pages.pages().allocator()
@@ -617,16 +618,17 @@ impl<'p, P: Policy> Design for Model<'p, P> {
     fn is_slab(&self, page: u32) -> bool {
         self.slab_pages.has_slab(page)
     }
-    fn how(&self, _: u32, cache: u32, _: bool, _: &[Step]) -> Option<(Path, String)> {
+    fn describe(&self, _: u32, cache: u32, _: bool, _: &[Step]) -> Option<(Path, String)> {
         self.cache(cache)?;
-        let path = self.cost_events.iter().map(|deed| deed.path()).max().unwrap_or_default();
-        let how = self.cost_events.iter().map(|deed| deed.description()).collect::<Vec<_>>().join("; ");
+        let path = self.cost_events.iter().map(|event| event.path()).max().unwrap_or_default();
+        let descriptions =
+            self.cost_events.iter().map(|event| event.description()).collect::<Vec<_>>().join("; ");
         Some((
             path,
-            if how.is_empty() {
-                "this CPU's own objects serve it, no lock is taken.".to_owned()
+            if descriptions.is_empty() {
+                "this CPU's objects serve it, no lock is taken.".to_owned()
             } else {
-                how + "."
+                descriptions + "."
             },
         ))
     }
@@ -634,13 +636,13 @@ impl<'p, P: Policy> Design for Model<'p, P> {
         let (used, slab_pages) = self.check_caches()?;
         let census =
             self.slab_pages.pages().allocator().check().map_err(|violation| violation.to_string())?;
-        for (what, found, expected) in [
+        for (quantity, found, expected) in [
             ("objects in use", used + self.large, objects),
             ("pages of slabs", self.slab_pages.held(), slab_pages),
             ("allocated pages", census.allocated, slab_pages + self.large_pages + pages),
         ] {
             if found != expected {
-                return Err(format!("{what}: {found}, not {expected}"));
+                return Err(format!("{quantity}: {found}, not {expected}"));
             }
         }
         Ok(())
@@ -650,22 +652,24 @@ impl<'p, P: Policy> Design for Model<'p, P> {
 /// Returns a model's cache for display, with the objects that layers hold and the free objects in owned slabs.
 fn shown(
     cache: u32,
-    all: &Slabs,
+    all_slabs: &Slabs,
     lists: &[&'static str],
     held: &[Held],
-    own: &[OwnSlabs],
+    slabs_of_cpus: &[OwnSlabs],
     Levels { cpus, shared }: Levels,
 ) -> ShownCache {
-    let (mut slabs, mut at) = (Vec::new(), BTreeMap::new());
-    let owners = own.iter().flat_map(|own| own.slabs.iter().map(|slab| (*slab, letter(own.cpu as usize))));
+    let (mut slabs, mut slab_positions) = (Vec::new(), BTreeMap::new());
+    let owners = slabs_of_cpus
+        .iter()
+        .flat_map(|own_slabs| own_slabs.slabs.iter().map(|slab| (*slab, letter(own_slabs.cpu as usize))));
     let owners: BTreeMap<u32, u8> = owners.collect();
     for (list, name) in lists.iter().copied().enumerate() {
-        for slab in all.walk(list as u8).take(MAX_SHOWN_SLABS - slabs.len()) {
-            at.insert(slab, slabs.len());
+        for slab in all_slabs.walk(list as u8).take(MAX_SHOWN_SLABS - slabs.len()) {
+            slab_positions.insert(slab, slabs.len());
             let free = owners.get(&slab).copied().unwrap_or(b'.');
-            let objects =
-                (0..all.objects_of(slab)).map(|index| if all.is_out(slab, index) { b'u' } else { free });
-            slabs.push((all.page(slab), name, objects.collect::<Vec<u8>>()));
+            let objects = (0..all_slabs.objects_of(slab))
+                .map(|index| if all_slabs.is_out(slab, index) { b'u' } else { free });
+            slabs.push((all_slabs.page(slab), name, objects.collect::<Vec<u8>>()));
         }
     }
     for held in held {
@@ -674,7 +678,7 @@ fn shown(
             Holder::Shared => b'd',
         };
         for object in &held.objects {
-            if let Some(slab) = at.get(&object.slab) {
+            if let Some(slab) = slab_positions.get(&object.slab) {
                 slabs[*slab].2[usize::from(object.index)] = letter;
             }
         }

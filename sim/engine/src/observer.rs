@@ -4,28 +4,28 @@ use crate::design::Design;
 use crate::engine::{Engine, EngineError};
 use crate::step::{Step, What};
 use crate::stream::Action;
-use crate::told::{capital, dearest, pages, pages_text};
+use crate::told::{capital, pages, pages_text, slowest_level};
 use std::sync::Arc;
 use uslab_magazine::sync::{Mutex, Rank};
 use uslab_magazine::tracepoints::Observer;
 
 impl<D: Design> Engine<'_, D> {
-    /// Runs until `until` operations have run, or until the stream ends. Returns the steps of the last operation if
+    /// Runs until `target` operations have run, or until the stream ends. Returns the steps of the last operation if
     /// this call ran it.
     ///
     /// # Errors
     /// Returns an [`EngineError`].
-    pub fn run_with_steps(&mut self, until: u64) -> Result<Vec<Step>, EngineError> {
-        let until = until.min(self.stream.operations);
-        self.run(until.saturating_sub(1))?;
+    pub fn run_with_steps(&mut self, target: u64) -> Result<Vec<Step>, EngineError> {
+        let target = target.min(self.stream.operations);
+        self.run(target.saturating_sub(1))?;
         let mut steps = Vec::new();
-        if self.operations < until {
+        if self.operations < target {
             self.operation(|engine, action| {
                 let (cache, freed) = engine.subject(action).unzip();
                 let watch = Watch::new(engine, engine.cpu(), cache);
-                let what = engine.act(action)?;
-                let object = if what == What::Alloc { engine.youngest() } else { freed.flatten() };
-                let step = watch.into_step(engine, what, object);
+                let step_kind = engine.act(action)?;
+                let object = if step_kind == What::Alloc { engine.youngest() } else { freed.flatten() };
+                let step = watch.into_step(engine, step_kind, object);
                 if !matches!(action, Action::Start { .. }) {
                     steps.push(step);
                 }
@@ -49,12 +49,15 @@ struct Watch {
 
 impl Watch {
     fn new<D: Design>(engine: &Engine<'_, D>, cpu: u32, cache: Option<u32>) -> Self {
-        let did = Arc::new(Mutex::ranked(Rank::Faults, RecordedSteps::new()));
-        let noted = did.clone();
+        let recorded_steps = Arc::new(Mutex::ranked(Rank::Faults, RecordedSteps::new()));
+        let recorder = recorded_steps.clone();
         // The machine has no other observer.
-        let observer =
-            engine.design.pages().tracepoints().observe(move |op| noted.lock().extend_from_slice(op.steps));
-        Self { cpu, cache, did, observer: observer.ok() }
+        let observer = engine
+            .design
+            .pages()
+            .tracepoints()
+            .observe(move |op| recorder.lock().extend_from_slice(op.steps));
+        Self { cpu, cache, did: recorded_steps, observer: observer.ok() }
     }
 
     /// Ends the observation, and returns a description of the step.
@@ -65,45 +68,46 @@ impl Watch {
         object: Option<(u32, u16)>,
     ) -> Step {
         drop(self.observer.take());
-        let (cpu, cache, did) = (self.cpu, self.cache, core::mem::take(&mut *self.did.lock()));
+        let (cpu, cache, recorded_steps) = (self.cpu, self.cache, core::mem::take(&mut *self.did.lock()));
         let freeing = matches!(what, What::Free { .. });
-        let of_slabs = cache.and_then(|cache| engine.design.how(cpu, cache, freeing, &did));
-        let (path, how) = match of_slabs {
+        let of_slabs = cache.and_then(|cache| engine.design.describe(cpu, cache, freeing, &recorded_steps));
+        let (path, description) = match of_slabs {
             _ if what == What::Nothing => (None, String::new()),
-            Some((path, how)) => (Some(path.max(dearest(&did))), how),
+            Some((path, description)) => (Some(path.max(slowest_level(&recorded_steps))), description),
             // The step concerns pages, or a large object made of pages.
             None => {
-                let how = pages_text(&did);
-                let large = matches!(what, What::Alloc | What::Free { .. });
-                let whole = format!("too large for a cache, so it is a block of pages. {}", capital(&how));
-                (Some(dearest(&did)), if large { whole } else { how })
+                let description = pages_text(&recorded_steps);
+                let is_object_operation = matches!(what, What::Alloc | What::Free { .. });
+                let text =
+                    format!("too large for a cache, so it is a block of pages. {}", capital(&description));
+                (Some(slowest_level(&recorded_steps)), if is_object_operation { text } else { description })
             }
         };
         let name =
             cache.and_then(|cache| engine.stream.caches.get(cache as usize)).map_or("", |info| &info.name);
-        let sentence = sentence(what, cpu, name, &how);
-        let did = did.iter().map(ToString::to_string).collect();
-        Step { what, cpu, cache, object, path, sentence, did }
+        let sentence = sentence(what, cpu, name, &description);
+        let recorded_steps = recorded_steps.iter().map(ToString::to_string).collect();
+        Step { what, cpu, cache, object, path, sentence, did: recorded_steps }
     }
 }
 
-fn sentence(what: What, cpu: u32, name: &str, how: &str) -> String {
+fn sentence(what: What, cpu: u32, name: &str, description: &str) -> String {
     match what {
-        What::Alloc => format!("CPU {cpu} allocates from {name}: {how}"),
+        What::Alloc => format!("CPU {cpu} allocates from {name}: {description}"),
         What::Free { allocated_on, .. } if allocated_on != cpu => {
-            format!("CPU {cpu} frees an object of {name} that CPU {allocated_on} allocated: {how}")
+            format!("CPU {cpu} frees an object of {name} that CPU {allocated_on} allocated: {description}")
         }
-        What::Free { .. } => format!("CPU {cpu} frees an object of {name}: {how}"),
+        What::Free { .. } => format!("CPU {cpu} frees an object of {name}: {description}"),
         What::Pass => {
             format!(
                 "CPU {cpu} frees an object of {name} whose allocation the trace hides: it is allocated and freed here."
             )
         }
         What::AllocPages { page, order } => {
-            format!("CPU {cpu} allocates {}, page {page}: {how}", pages(order))
+            format!("CPU {cpu} allocates {}, page {page}: {description}", pages(order))
         }
         What::FreePages { page, order } => {
-            format!("CPU {cpu} frees {}, page {page}: {how}", pages(order))
+            format!("CPU {cpu} frees {}, page {page}: {description}", pages(order))
         }
         What::SplitPages { page, order } => {
             format!(

@@ -12,8 +12,8 @@ pub(crate) trait Play {
     fn run(&mut self, until: u64) -> Result<(), EngineError>;
     fn view(&mut self, until: u64, shown: &[u32]) -> Result<View, EngineError>;
     fn run_until(&mut self, until: &Until, end: u64) -> Result<Option<Found>, EngineError>;
-    fn map(&self, to: &mut Vec<u8>);
-    fn sample(&self, to: &mut Vec<f64>);
+    fn map(&self, buffer: &mut Vec<u8>);
+    fn sample(&self, buffer: &mut Vec<f64>);
     fn check(&self) -> Result<(), String>;
 }
 
@@ -31,11 +31,11 @@ impl<D: Design> Play for Engine<'static, D> {
     fn run_until(&mut self, until: &Until, end: u64) -> Result<Option<Found>, EngineError> {
         self.run_until(until, end)
     }
-    fn map(&self, to: &mut Vec<u8>) {
-        self.map(to);
+    fn map(&self, buffer: &mut Vec<u8>) {
+        self.map(buffer);
     }
-    fn sample(&self, to: &mut Vec<f64>) {
-        self.sample(to);
+    fn sample(&self, buffer: &mut Vec<f64>) {
+        self.sample(buffer);
     }
     fn check(&self) -> Result<(), String> {
         self.check()

@@ -36,14 +36,14 @@ const MAX_CPUS: u32 = 64;
 
 /// The error of a script whose line is invalid or impossible.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("line {line}, `{text}`: {wrong}")]
+#[error("line {line}, `{text}`: {reason}")]
 pub struct ScriptError {
     /// The line number, from 1.
     pub line: usize,
     /// The line's text.
     pub text: String,
     /// A description of the error and of the accepted input.
-    pub wrong: String,
+    pub reason: String,
 }
 
 const EXPECTED: &str = "expected `cpus N`, `zone KIND PAGES`, `cache NAME BYTES`, `CPU alloc [N] [CACHE]`, \
@@ -56,13 +56,13 @@ struct Script {
     cpus: u32,
     caches: Vec<String>,
     /// The cache of each object that was ever allocated, and the numbers of the objects that are allocated now.
-    born: Vec<u32>,
+    caches_of_objects: Vec<u32>,
     live: Vec<usize>,
     /// The number of pages of all zones.
     pages: u64,
     /// The number of blocks that were ever allocated, and the numbers and orders of the blocks that are allocated now.
-    blocks: usize,
-    held: Vec<(usize, u8)>,
+    blocks_born: usize,
+    blocks: Vec<(usize, u8)>,
 }
 
 /// Parses a script into a stream.
@@ -72,30 +72,39 @@ struct Script {
 /// memory.
 pub fn script(text: &str) -> Result<Stream, ScriptError> {
     let mut script: Option<Script> = None;
-    for (at, line) in text.lines().enumerate() {
+    for (index, line) in text.lines().enumerate() {
         let line = line.trim();
         if line.is_empty() {
             continue;
         }
-        let error = |wrong: String| ScriptError { line: at + 1, text: line.to_owned(), wrong };
+        let error = |reason: String| ScriptError { line: index + 1, text: line.to_owned(), reason };
         match &mut script {
             None => {
                 let cpus = line.strip_prefix("cpus ").and_then(|n| n.trim().parse().ok());
                 let cpus = cpus.filter(|cpus| (1..=MAX_CPUS).contains(cpus));
                 let cpus = cpus.ok_or_else(|| error(format!("expected `cpus N`, N from 1 to {MAX_CPUS}")))?;
                 let writer = Writer::new("script".to_owned(), cpus);
-                let (caches, born, live, held) = (vec![], vec![], vec![], vec![]);
-                script = Some(Script { writer, cpus, caches, born, live, pages: 0, blocks: 0, held });
+                let (caches, caches_of_objects, live, blocks) = (vec![], vec![], vec![], vec![]);
+                script = Some(Script {
+                    writer,
+                    cpus,
+                    caches,
+                    caches_of_objects,
+                    live,
+                    pages: 0,
+                    blocks_born: 0,
+                    blocks,
+                });
             }
             Some(script) => script.line(line).map_err(error)?,
         }
     }
     match script {
-        Some(script) if script.born.len() + script.blocks > 0 => Ok(script.writer.finish()),
+        Some(script) if script.caches_of_objects.len() + script.blocks_born > 0 => Ok(script.writer.finish()),
         _ => Err(ScriptError {
             line: text.lines().count(),
             text: String::new(),
-            wrong: "nothing is allocated".to_owned(),
+            reason: "nothing is allocated".to_owned(),
         }),
     }
 }
@@ -111,7 +120,7 @@ impl Script {
         if let ["cache", name, size] = *words.as_slice() {
             let size = number::<u32>(size).filter(|size| (8..=8192).contains(size));
             let size = size.ok_or("expected a size of 8 to 8192 bytes")?;
-            if self.caches.iter().any(|own| own == name) {
+            if self.caches.iter().any(|known_object| known_object == name) {
                 return Err(format!("the cache {name} already exists"));
             }
             self.caches.push(name.to_owned());
@@ -121,12 +130,12 @@ impl Script {
         if let ["zone", kind, pages] = *words.as_slice() {
             return self.zone(kind, pages);
         }
-        let [cpu, what, rest @ ..] = words.as_slice() else { return Err(EXPECTED.to_owned()) };
+        let [cpu, verb, arguments @ ..] = words.as_slice() else { return Err(EXPECTED.to_owned()) };
         let cpu = number::<u32>(cpu).ok_or(EXPECTED)?;
         if cpu >= self.cpus {
             return Err(format!("unknown CPU {cpu}; expected 0 to {}", self.cpus - 1));
         }
-        match (*what, rest) {
+        match (*verb, arguments) {
             ("shrink", []) => {
                 self.begin();
                 self.writer.shrink(cpu, None);
@@ -134,60 +143,60 @@ impl Script {
             }
             ("free", [number]) if number.starts_with('@') => {
                 let object = number[1..].parse::<usize>().map_err(|_| EXPECTED)?;
-                let at = self.live.iter().position(|own| *own == object);
-                self.free(cpu, at.ok_or_else(|| format!("object {object} is not in use"))?);
+                let index = self.live.iter().position(|known_object| *known_object == object);
+                self.free(cpu, index.ok_or_else(|| format!("object {object} is not in use"))?);
                 Ok(())
             }
-            ("alloc-pages", rest) => self.alloc_pages(cpu, rest),
-            ("free-pages", rest) => self.free_pages(cpu, rest),
-            ("alloc" | "free", rest) => self.many(cpu, *what == "alloc", rest),
+            ("alloc-pages", arguments) => self.alloc_pages(cpu, arguments),
+            ("free-pages", arguments) => self.free_pages(cpu, arguments),
+            ("alloc" | "free", arguments) => self.repeat_operation(cpu, *verb == "alloc", arguments),
             _ => Err(EXPECTED.to_owned()),
         }
     }
 
-    fn many(&mut self, cpu: u32, alloc: bool, rest: &[&str]) -> Result<(), String> {
-        let (n, rest) = match rest {
-            [n, rest @ ..] if number::<usize>(n).is_some() => (number(n).unwrap_or(1), rest),
-            rest => (1, rest),
+    fn repeat_operation(&mut self, cpu: u32, alloc: bool, arguments: &[&str]) -> Result<(), String> {
+        let (n, arguments) = match arguments {
+            [n, arguments @ ..] if number::<usize>(n).is_some() => (number(n).unwrap_or(1), arguments),
+            arguments => (1, arguments),
         };
-        let (oldest, rest) = match rest {
-            ["oldest", rest @ ..] if !alloc => (true, rest),
-            ["newest", rest @ ..] if !alloc => (false, rest),
-            rest => (false, rest),
+        let (oldest, arguments) = match arguments {
+            ["oldest", arguments @ ..] if !alloc => (true, arguments),
+            ["newest", arguments @ ..] if !alloc => (false, arguments),
+            arguments => (false, arguments),
         };
-        let cache = match rest {
+        let cache = match arguments {
             [] => self
                 .caches
                 .len()
                 .checked_sub(1)
                 .ok_or("expected `cache NAME BYTES` before the first operation")?,
             [name] => {
-                let found = self.caches.iter().position(|own| own == name);
-                found.ok_or_else(|| {
+                let known_cache = self.caches.iter().position(|known_object| known_object == name);
+                known_cache.ok_or_else(|| {
                     format!("unknown cache {name}; expected one of {}", self.caches.join(", "))
                 })?
             }
             _ => return Err(EXPECTED.to_owned()),
         } as u32;
-        if alloc && n > MAX_ALLOCATIONS - self.born.len() {
+        if alloc && n > MAX_ALLOCATIONS - self.caches_of_objects.len() {
             return Err(format!("expected at most {MAX_ALLOCATIONS} objects in a script"));
         }
-        for done in 0..n {
+        for repetition in 0..n {
             if alloc {
                 self.begin();
-                let object = self.born.len();
+                let object = self.caches_of_objects.len();
                 self.writer.alloc(cpu, cache, object as u64, 0);
-                self.born.push(cache);
+                self.caches_of_objects.push(cache);
                 self.live.push(object);
                 continue;
             }
             let mut live = self.live.iter();
-            let mine = |object: &usize| self.born[*object] == cache;
-            let at = if oldest { live.position(mine) } else { live.rposition(mine) };
-            let at = at.ok_or_else(|| {
-                format!("only {done} objects of {} are in use", self.caches[cache as usize])
+            let is_of_cache = |object: &usize| self.caches_of_objects[*object] == cache;
+            let index = if oldest { live.position(is_of_cache) } else { live.rposition(is_of_cache) };
+            let index = index.ok_or_else(|| {
+                format!("only {repetition} objects of {} are in use", self.caches[cache as usize])
             })?;
-            self.free(cpu, at);
+            self.free(cpu, index);
         }
         Ok(())
     }
@@ -203,15 +212,15 @@ impl Script {
         if self.writer.operations() > 0 {
             return Err("expected zones before the first operation".to_owned());
         }
-        let left = MAX_MACHINE_MEMORY / PAGE_SIZE as u64 - self.pages;
-        let pages = number::<u64>(pages).filter(|pages| (1..=left).contains(pages));
-        let pages = pages.ok_or_else(|| format!("expected 1 to {left} pages"))?;
+        let remaining_pages = MAX_MACHINE_MEMORY / PAGE_SIZE as u64 - self.pages;
+        let pages = number::<u64>(pages).filter(|pages| (1..=remaining_pages).contains(pages));
+        let pages = pages.ok_or_else(|| format!("expected 1 to {remaining_pages} pages"))?;
         self.pages += pages;
         self.writer.zone(kind, pages as u32);
         Ok(())
     }
-    fn alloc_pages(&mut self, cpu: u32, rest: &[&str]) -> Result<(), String> {
-        let (order, n) = match *rest {
+    fn alloc_pages(&mut self, cpu: u32, arguments: &[&str]) -> Result<(), String> {
+        let (order, n) = match *arguments {
             [order] => (order, "1"),
             [order, n] => (order, n),
             _ => return Err(EXPECTED.to_owned()),
@@ -219,46 +228,46 @@ impl Script {
         let order = number::<u8>(order).filter(|order| *order <= MAX_ORDER);
         let order = order.ok_or_else(|| format!("expected an order of 0 to {MAX_ORDER}"))?;
         let n = number::<usize>(n).ok_or(EXPECTED)?;
-        if n > MAX_ALLOCATIONS - self.blocks {
+        if n > MAX_ALLOCATIONS - self.blocks_born {
             return Err(format!("expected at most {MAX_ALLOCATIONS} blocks in a script"));
         }
         for _ in 0..n {
             self.begin();
-            self.writer.alloc_pages(cpu, address(self.blocks), order, 0);
-            self.held.push((self.blocks, order));
-            self.blocks += 1;
+            self.writer.alloc_pages(cpu, address(self.blocks_born), order, 0);
+            self.blocks.push((self.blocks_born, order));
+            self.blocks_born += 1;
         }
         Ok(())
     }
-    fn free_pages(&mut self, cpu: u32, rest: &[&str]) -> Result<(), String> {
-        let (n, which) = match *rest {
+    fn free_pages(&mut self, cpu: u32, arguments: &[&str]) -> Result<(), String> {
+        let (n, which_blocks) = match *arguments {
             [] => ("1", "newest"),
-            [which @ ("newest" | "oldest")] => ("1", which),
+            [which_blocks @ ("newest" | "oldest")] => ("1", which_blocks),
             [n] => (n, "newest"),
-            [n, which] => (n, which),
+            [n, which_blocks] => (n, which_blocks),
             _ => return Err(EXPECTED.to_owned()),
         };
-        let n = number::<usize>(n).filter(|_| matches!(which, "newest" | "oldest")).ok_or(EXPECTED)?;
-        if n > self.held.len() {
-            return Err(format!("only {} blocks are in use", self.held.len()));
+        let n = number::<usize>(n).filter(|_| matches!(which_blocks, "newest" | "oldest")).ok_or(EXPECTED)?;
+        if n > self.blocks.len() {
+            return Err(format!("only {} blocks are in use", self.blocks.len()));
         }
         for _ in 0..n {
             self.begin();
-            let at = if which == "oldest" { 0 } else { self.held.len() - 1 };
-            let (block, order) = self.held.remove(at);
+            let index = if which_blocks == "oldest" { 0 } else { self.blocks.len() - 1 };
+            let (block, order) = self.blocks.remove(index);
             self.writer.free_pages(cpu, address(block), order);
         }
         Ok(())
     }
 
     fn begin(&mut self) {
-        let next = self.writer.operations() * 1000;
-        self.writer.begin(next);
+        let time = self.writer.operations() * 1000;
+        self.writer.begin(time);
     }
-    /// Frees the object at index `at` of the allocated objects.
-    fn free(&mut self, cpu: u32, at: usize) {
+    /// Frees the object at index `index` of the allocated objects.
+    fn free(&mut self, cpu: u32, index: usize) {
         self.begin();
-        self.writer.free(cpu, self.live.remove(at) as u64);
+        self.writer.free(cpu, self.live.remove(index) as u64);
     }
 }
 
@@ -300,8 +309,8 @@ mod tests {
     fn script_frees_the_oldest_and_newest_objects() {
         // Object 1 remains allocated: a second free of object 0 or 2 is refused.
         let begin = "cpus 1\ncache node 64\n0 alloc 3\n0 free oldest\n0 free newest\n";
-        for (line, fine) in [("0 free @0", false), ("0 free @1", true), ("0 free @2", false)] {
-            assert_eq!(script(&format!("{begin}{line}")).is_ok(), fine, "{line}");
+        for (line, is_valid) in [("0 free @0", false), ("0 free @1", true), ("0 free @2", false)] {
+            assert_eq!(script(&format!("{begin}{line}")).is_ok(), is_valid, "{line}");
         }
     }
 
@@ -318,7 +327,7 @@ mod tests {
     }
     #[test]
     fn impossible_script_line_is_refused_with_its_number() {
-        for (text, wrong) in [
+        for (text, reason) in [
             ("", "nothing is allocated"),
             ("cpus 4", "nothing is allocated"),
             ("cpus 0", "line 1, `cpus 0`: expected `cpus N`, N from 1 to 64"),
@@ -346,7 +355,7 @@ mod tests {
             ("cpus 1\n0 alloc-pages 0\n0 free-pages first", "`CPU free-pages [N] [newest|oldest]`"),
         ] {
             let error = script(text).unwrap_err().to_string();
-            assert!(error.contains(wrong), "{text}: {error}");
+            assert!(error.contains(reason), "{text}: {error}");
         }
     }
 }

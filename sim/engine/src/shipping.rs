@@ -70,10 +70,10 @@ impl<'m> Design for Shipping<'m> {
         on_cpu(at.cpu);
         if self.machine.bytes && self.cache(cache).is_some() {
             let stamp = stamp(&object);
-            let front = object.front_mut(stamp.len());
-            self.overwritten += u64::from(*front != stamp);
+            let header = object.front_mut(stamp.len());
+            self.overwritten += u64::from(*header != stamp);
             // The stamp is cleared, so that a second free fails the check.
-            front.fill(0);
+            header.fill(0);
         }
         drop(object);
     }
@@ -150,26 +150,27 @@ impl<'m> Design for Shipping<'m> {
         !self.pages().frame(Pfn::new(page)).owner().is_null()
     }
 
-    fn how(&self, cpu: u32, cache: u32, freeing: bool, did: &[Step]) -> Option<(Path, String)> {
+    fn describe(&self, cpu: u32, cache: u32, freeing: bool, steps: &[Step]) -> Option<(Path, String)> {
         let order = self.cache(cache)?.info().order;
-        Some(told::how(did, order, freeing, self.stack(cpu, cache)))
+        Some(told::describe(steps, order, freeing, self.stack(cpu, cache)))
     }
 
     /// Checks the allocator's own invariants, and compares its counts with the stream's counts.
-    fn check(&self, objects: u64, held: u64) -> Result<(), String> {
+    fn check(&self, objects: u64, held_pages: u64) -> Result<(), String> {
         if self.overwritten > 0 {
             return Err(format!("{} objects were overwritten while in use", self.overwritten));
         }
         let c = self.machine.subsystem.check().map_err(|violation| violation.to_string())?;
-        let large = self.machine.subsystem.info().kmalloc_large;
-        let pages = c.slab_pages + c.grace_pages + c.large_pages + held + c.per_cpu_pages + c.free_pages;
-        for (what, found, expected) in [
+        let large_info = self.machine.subsystem.info().kmalloc_large;
+        let pages =
+            c.slab_pages + c.grace_pages + c.large_pages + held_pages + c.per_cpu_pages + c.free_pages;
+        for (quantity, value, expected) in [
             ("objects", c.used + c.in_magazines + c.in_depot + c.free_in_slabs, c.objects),
             ("pages", pages, c.pages),
-            ("objects in use", c.used + (large.allocs - large.frees), objects),
+            ("objects in use", c.used + (large_info.allocs - large_info.frees), objects),
         ] {
-            if found != expected {
-                return Err(format!("{what}: {found}, not {expected}"));
+            if value != expected {
+                return Err(format!("{quantity}: {value}, not {expected}"));
             }
         }
         Ok(())
@@ -195,11 +196,11 @@ mod tests {
                 writer.cache("dentry".to_owned(), Kind::Named, 192);
                 writer.cache("kmalloc-large".to_owned(), Kind::Large, 0);
             }
-            let at = hash(&n.to_le_bytes());
-            match at % 16 {
-                0 => writer.alloc(0, 1, at % 20, 20_000),
-                1..8 => writer.alloc((at % 2) as u32, 0, at % 1000, 192),
-                _ => drop(writer.free((at % 2) as u32, at % 1000)),
+            let digest = hash(&n.to_le_bytes());
+            match digest % 16 {
+                0 => writer.alloc(0, 1, digest % 20, 20_000),
+                1..8 => writer.alloc((digest % 2) as u32, 0, digest % 1000, 192),
+                _ => drop(writer.free((digest % 2) as u32, digest % 1000)),
             }
         }
         writer.finish()
@@ -217,9 +218,9 @@ mod tests {
             });
             moments.collect::<Vec<_>>()
         };
-        let [without, with] =
+        let [without_fallback, with_fallback] =
             [Machine::new(&stream), Machine::with_bytes(&stream)].map(Result::unwrap).map(moments);
-        assert!(without == with);
+        assert!(without_fallback == with_fallback);
     }
 
     #[test]

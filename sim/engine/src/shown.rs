@@ -59,11 +59,11 @@ impl ShownCache {
             let object = |i: usize| if slab.out[i / 64] >> (i % 64) & 1 == 1 { b'u' } else { b'.' };
             bits.push((0..usize::from(slab.objects)).map(object).collect());
         }
-        let at: BTreeMap<u32, usize> =
+        let position: BTreeMap<u32, usize> =
             slabs.iter().enumerate().map(|(i, slab)| (slab.page.get(), i)).collect();
-        let mut hold = |magazine: &MagazineView<uslab::ObjectPlace>, letter: u8| {
+        let mut mark_objects = |magazine: &MagazineView<uslab::ObjectPlace>, letter: u8| {
             for place in &magazine.rounds {
-                let slab = at.get(&place.slab.get()).and_then(|i| bits.get_mut(*i));
+                let slab = position.get(&place.slab.get()).and_then(|i| bits.get_mut(*i));
                 if let Some(object) = slab.and_then(|slab| slab.get_mut(usize::from(place.index))) {
                     *object = letter;
                 }
@@ -72,10 +72,10 @@ impl ShownCache {
         let mut levels = Levels::default();
         if let Some(layer) = &view.magazines {
             for (number, cpu) in layer.cpus.iter().enumerate() {
-                cpu.magazines.iter().for_each(|magazine| hold(magazine, letter(number)));
+                cpu.magazines.iter().for_each(|magazine| mark_objects(magazine, letter(number)));
             }
             for depot in &layer.depots {
-                depot.full.iter().for_each(|magazine| hold(magazine, b'd'));
+                depot.full.iter().for_each(|magazine| mark_objects(magazine, b'd'));
             }
             levels = Levels::shipping(layer, capacity);
         }

@@ -34,11 +34,11 @@ pub struct Slabs {
     lists: Box<[List]>,
     /// The number of allocated objects.
     used: u64,
-    made: u64,
+    made_slabs: u64,
     /// The pages whose frames the current operation has accessed.
     touched: Vec<u32>,
     /// The number of times that a slab was inspected or moved.
-    looks: Cell<u64>,
+    inspections: Cell<u64>,
 }
 
 #[derive(Debug)]
@@ -51,7 +51,7 @@ struct Slab {
     objects: u16,
     free: u16,
     /// A bit for each object that has left the slab.
-    out: Box<[u64]>,
+    outside: Box<[u64]>,
     /// A bit for each allocated object.
     used: Box<[u64]>,
     next: u32,
@@ -89,20 +89,20 @@ pub enum End {
 
 impl Slabs {
     pub(crate) fn new(geometry: Geometry, lists: usize, falls_back: bool) -> Self {
-        let least = Order::for_bytes(geometry.stride());
+        let min_order = Order::for_bytes(geometry.stride());
         let list = List { first: NONE, last: NONE, len: 0, free: 0 };
         let objects = geometry.objects() as u16;
         Self {
             geometry,
             objects,
-            fallback: least.filter(|least| falls_back && *least < geometry.order()),
+            fallback: min_order.filter(|min_order| falls_back && *min_order < geometry.order()),
             slabs: vec![],
             freed_numbers: vec![],
             lists: vec![list; lists].into(),
             used: 0,
-            made: 0,
+            made_slabs: 0,
             touched: vec![],
-            looks: Cell::new(0),
+            inspections: Cell::new(0),
         }
     }
 
@@ -128,7 +128,7 @@ impl Slabs {
     }
     /// Returns the number of slabs that were ever created.
     pub fn created(&self) -> u64 {
-        self.made
+        self.made_slabs
     }
     /// Returns the number of allocated objects.
     pub fn used(&self) -> u64 {
@@ -144,7 +144,7 @@ impl Slabs {
     }
     /// Returns `true` if an object has left its slab.
     pub fn is_out(&self, slab: u32, index: u16) -> bool {
-        self.slabs[slab as usize].out[usize::from(index) / 64] >> (index % 64) & 1 == 1
+        self.slabs[slab as usize].outside[usize::from(index) / 64] >> (index % 64) & 1 == 1
     }
     /// Returns the number of free objects in a slab. The call counts as an inspection of the slab.
     pub fn free(&self, slab: u32) -> u16 {
@@ -186,11 +186,11 @@ impl Slabs {
     }
     /// Returns how often a slab was moved or inspected; an inspection reads a slab's number of free objects, or visits
     /// the slab in a [walk](Self::walk).
-    pub fn looks(&self) -> u64 {
-        self.looks.get()
+    pub fn inspections(&self) -> u64 {
+        self.inspections.get()
     }
     fn look(&self) {
-        self.looks.set(self.looks.get() + 1);
+        self.inspections.set(self.inspections.get() + 1);
     }
     /// Returns the first slab of a list.
     pub fn first(&self, list: u8) -> Option<u32> {
@@ -220,24 +220,24 @@ impl Slabs {
         &mut self.slabs[slab as usize]
     }
     fn link(&mut self, slab: u32, list: u8, end: End) {
-        let own = &mut self.slabs[slab as usize];
-        let to = &mut self.lists[usize::from(list)];
-        own.list = list;
-        (own.previous, own.next) = match end {
-            End::Front => (NONE, core::mem::replace(&mut to.first, slab)),
-            End::Back => (core::mem::replace(&mut to.last, slab), NONE),
+        let slab_entry = &mut self.slabs[slab as usize];
+        let list_entry = &mut self.lists[usize::from(list)];
+        slab_entry.list = list;
+        (slab_entry.previous, slab_entry.next) = match end {
+            End::Front => (NONE, core::mem::replace(&mut list_entry.first, slab)),
+            End::Back => (core::mem::replace(&mut list_entry.last, slab), NONE),
         };
-        to.len += 1;
-        to.free += u64::from(own.free);
-        let other = own.previous.min(own.next);
-        match (other, end) {
-            (NONE, _) => (to.first, to.last) = (slab, slab),
-            (_, End::Front) => self.slab(other).previous = slab,
-            (_, End::Back) => self.slab(other).next = slab,
+        list_entry.len += 1;
+        list_entry.free += u64::from(slab_entry.free);
+        let adjacent = slab_entry.previous.min(slab_entry.next);
+        match (adjacent, end) {
+            (NONE, _) => (list_entry.first, list_entry.last) = (slab, slab),
+            (_, End::Front) => self.slab(adjacent).previous = slab,
+            (_, End::Back) => self.slab(adjacent).next = slab,
         }
         self.touch(self.page(slab));
-        if other != NONE {
-            self.touch(self.page(other));
+        if adjacent != NONE {
+            self.touch(self.page(adjacent));
         }
     }
     fn unlink(&mut self, slab: u32) {
@@ -250,9 +250,9 @@ impl Slabs {
             NONE => self.lists[usize::from(list)].last = previous,
             next => self.slab(next).previous = previous,
         }
-        let from = &mut self.lists[usize::from(list)];
-        from.len -= 1;
-        from.free -= u64::from(free);
+        let old_list = &mut self.lists[usize::from(list)];
+        old_list.len -= 1;
+        old_list.free -= u64::from(free);
         for neighbour in [previous, next] {
             if neighbour != NONE {
                 self.touch(self.page(neighbour));
@@ -277,12 +277,12 @@ impl Slabs {
         let bits = || vec![0; words].into_boxed_slice();
         let slab = Slab {
             page,
-            born: self.made,
+            born: self.made_slabs,
             list,
             order: order.get(),
             objects,
             free: objects,
-            out: bits(),
+            outside: bits(),
             used: bits(),
             next: NONE,
             previous: NONE,
@@ -297,7 +297,7 @@ impl Slabs {
                 self.slabs.len() as u32 - 1
             }
         };
-        self.made += 1;
+        self.made_slabs += 1;
         self.link(number, list, End::Front);
         (page..page + order.pages()).for_each(|page| self.touch(page));
         Ok(number)
@@ -316,17 +316,17 @@ impl Slabs {
 
     /// Takes the first free object out of a slab; `None` if the slab is full.
     pub fn take(&mut self, slab: u32) -> Option<Object> {
-        let own = self.slab(slab);
-        let objects = own.objects;
-        if own.free == 0 {
+        let slab_entry = self.slab(slab);
+        let objects = slab_entry.objects;
+        if slab_entry.free == 0 {
             return None;
         }
-        let (word, bits) = own.out.iter_mut().enumerate().find(|(_, bits)| **bits != u64::MAX)?;
+        let (word, bits) = slab_entry.outside.iter_mut().enumerate().find(|(_, bits)| **bits != u64::MAX)?;
         let index = (word * 64) as u16 + bits.trailing_ones() as u16;
         debug_assert!(index < objects);
         *bits |= 1 << (index % 64);
-        own.free -= 1;
-        let (page, list) = (own.page, own.list);
+        slab_entry.free -= 1;
+        let (page, list) = (slab_entry.page, slab_entry.list);
         self.lists[usize::from(list)].free -= 1;
         self.touch(page);
         Some(Object { page, slab, index })
@@ -337,12 +337,15 @@ impl Slabs {
     /// Panics if the object is already in its slab, or is allocated.
     pub fn put(&mut self, object: Object) {
         let (word, bit) = (usize::from(object.index) / 64, 1 << (object.index % 64));
-        let own = self.slab(object.slab);
-        assert!(own.list != FREED_LIST && own.out[word] & bit != 0, "{object:?} is not allocated");
-        assert!(own.used[word] & bit == 0, "{object:?} is allocated");
-        own.out[word] &= !bit;
-        own.free += 1;
-        let list = own.list;
+        let slab_entry = self.slab(object.slab);
+        assert!(
+            slab_entry.list != FREED_LIST && slab_entry.outside[word] & bit != 0,
+            "{object:?} is not allocated"
+        );
+        assert!(slab_entry.used[word] & bit == 0, "{object:?} is allocated");
+        slab_entry.outside[word] &= !bit;
+        slab_entry.free += 1;
+        let list = slab_entry.list;
         self.lists[usize::from(list)].free += 1;
         self.touch(object.page);
         self.touch(object.page + (self.geometry.offset(object.index.into()) / PAGE_SIZE) as u32);
@@ -365,19 +368,19 @@ impl Slabs {
     /// Marks an object as allocated.
     pub(crate) fn hand_out(&mut self, object: Object) -> Result<(), String> {
         let (word, bit) = (usize::from(object.index) / 64, 1 << (object.index % 64));
-        let own = self.slab(object.slab);
-        if own.list == FREED_LIST || own.out[word] & bit == 0 {
+        let slab_entry = self.slab(object.slab);
+        if slab_entry.list == FREED_LIST || slab_entry.outside[word] & bit == 0 {
             return Err(format!("{object} is both allocated and free"));
         }
-        if own.used[word] & bit != 0 {
+        if slab_entry.used[word] & bit != 0 {
             return Err(format!("{object} is allocated twice"));
         }
-        own.used[word] |= bit;
+        slab_entry.used[word] |= bit;
         self.used += 1;
         Ok(())
     }
     /// Marks an object as free.
-    pub(crate) fn come_back(&mut self, object: Object) {
+    pub(crate) fn free_remote(&mut self, object: Object) {
         let (word, bit) = (usize::from(object.index) / 64, 1 << (object.index % 64));
         self.slab(object.slab).used[word] &= !bit;
         self.used -= 1;
@@ -386,29 +389,35 @@ impl Slabs {
     /// Checks that each object is in exactly one place, and each slab on exactly one list. `held` contains the objects
     /// in layers above the slabs.
     pub(crate) fn check(&self, held: impl IntoIterator<Item = Object>) -> Result<(), String> {
-        let wrong = |what: &str, found: u64, expected: u64| {
-            if found == expected { Ok(()) } else { Err(format!("{what}: {found}, not {expected}")) }
+        let error = |quantity: &str, value: u64, expected: u64| {
+            if value == expected { Ok(()) } else { Err(format!("{quantity}: {value}, not {expected}")) }
         };
         // Collects, by slab, the objects that are neither in their slab nor allocated: a layer must hold each.
-        let mut outside: Vec<Vec<u64>> = Vec::with_capacity(self.slabs.len());
+        let mut outside_bits: Vec<Vec<u64>> = Vec::with_capacity(self.slabs.len());
         let mut used = 0;
         for slab in &self.slabs {
             let count = |bits: &[u64]| bits.iter().map(|bits| u64::from(bits.count_ones())).sum::<u64>();
             if slab.list == FREED_LIST {
-                outside.push(vec![]);
+                outside_bits.push(vec![]);
                 continue;
             }
-            wrong("objects of a slab", count(&slab.out) + u64::from(slab.free), slab.objects.into())?;
-            if slab.out.iter().zip(&slab.used).any(|(out, used)| used & !out != 0) {
+            error("objects of a slab", count(&slab.outside) + u64::from(slab.free), slab.objects.into())?;
+            if slab.outside.iter().zip(&slab.used).any(|(outside_word, used)| used & !outside_word != 0) {
                 return Err("an allocated object is free in its slab".to_owned());
             }
             used += count(&slab.used);
-            outside.push(slab.out.iter().zip(&slab.used).map(|(out, used)| out & !used).collect());
+            outside_bits.push(
+                slab.outside
+                    .iter()
+                    .zip(&slab.used)
+                    .map(|(outside_word, used)| outside_word & !used)
+                    .collect(),
+            );
         }
-        wrong("objects in use", used, self.used)?;
+        error("objects in use", used, self.used)?;
         for object in held {
             let (word, bit) = (usize::from(object.index) / 64, 1 << (object.index % 64));
-            match outside.get_mut(object.slab as usize).and_then(|bits| bits.get_mut(word)) {
+            match outside_bits.get_mut(object.slab as usize).and_then(|bits| bits.get_mut(word)) {
                 Some(bits) if *bits & bit != 0 => *bits &= !bit,
                 _ => {
                     return Err(format!(
@@ -417,22 +426,22 @@ impl Slabs {
                 }
             }
         }
-        let lost: u64 = outside.iter().flatten().map(|bits| u64::from(bits.count_ones())).sum();
-        wrong("objects in no place", lost, 0)?;
-        let mut listed = 0;
+        let lost_objects: u64 = outside_bits.iter().flatten().map(|bits| u64::from(bits.count_ones())).sum();
+        error("objects in no place", lost_objects, 0)?;
+        let mut listed_objects = 0;
         for (number, list) in self.lists.iter().enumerate() {
             let (mut len, mut free) = (0, 0);
             for slab in self.linked(number as u8) {
-                let own = &self.slabs[slab as usize];
-                wrong("the list of a slab", own.list.into(), number as u64)?;
+                let slab_entry = &self.slabs[slab as usize];
+                error("the list of a slab", slab_entry.list.into(), number as u64)?;
                 len += 1;
-                free += u64::from(own.free);
+                free += u64::from(slab_entry.free);
             }
-            wrong("slabs of a list", len, list.len as u64)?;
-            wrong("free objects of a list", free, list.free)?;
-            listed += len;
+            error("slabs of a list", len, list.len as u64)?;
+            error("free objects of a list", free, list.free)?;
+            listed_objects += len;
         }
-        wrong("slabs of all lists", listed, self.count())
+        error("slabs of all lists", listed_objects, self.count())
     }
 }
 
@@ -442,15 +451,15 @@ mod tests {
     use uslab::OrderRule;
 
     /// A source of pages that has no blocks above a given order.
-    struct Few {
-        most: u8,
+    struct MemoryOfSmallBlocks {
+        max_order: u8,
         next: u32,
     }
 
-    impl PageSource for Few {
+    impl PageSource for MemoryOfSmallBlocks {
         fn alloc(&mut self, _: u32, order: u8) -> Result<u32, NoMemory> {
             self.next += 8;
-            if order > self.most { Err(NoMemory) } else { Ok(self.next) }
+            if order > self.max_order { Err(NoMemory) } else { Ok(self.next) }
         }
         fn free(&mut self, _: u32, _: u32) {}
     }
@@ -461,16 +470,16 @@ mod tests {
         let geometry = || Geometry::new(704, 0, &OrderRule::for_cpus(4)).unwrap();
         assert_eq!((geometry().order().get(), geometry().objects()), (2, 23));
         let mut slabs = Slabs::new(geometry(), 1, true);
-        let large = slabs.make(&mut Few { most: 2, next: 0 }, 0, 0).unwrap();
-        let small = slabs.make(&mut Few { most: 1, next: 100 }, 0, 0).unwrap();
-        assert_eq!([large, small].map(|slab| slabs.objects_of(slab)), [23, 5]);
+        let large_slab = slabs.make(&mut MemoryOfSmallBlocks { max_order: 2, next: 0 }, 0, 0).unwrap();
+        let small = slabs.make(&mut MemoryOfSmallBlocks { max_order: 1, next: 100 }, 0, 0).unwrap();
+        assert_eq!([large_slab, small].map(|slab| slabs.objects_of(slab)), [23, 5]);
         assert_eq!((slabs.pages(), slabs.free_in_all()), (4 + 1, 23 + 5));
-        let taken: Vec<_> = std::iter::from_fn(|| slabs.take(small)).collect();
-        assert_eq!((taken.len(), slabs.is_empty(small), slabs.by_fullness()), (5, false, [1, 0, 1]));
-        taken.into_iter().for_each(|object| slabs.put(object));
+        let taken_objects: Vec<_> = std::iter::from_fn(|| slabs.take(small)).collect();
+        assert_eq!((taken_objects.len(), slabs.is_empty(small), slabs.by_fullness()), (5, false, [1, 0, 1]));
+        taken_objects.into_iter().for_each(|object| slabs.put(object));
         assert!(slabs.is_empty(small) && slabs.by_fullness() == [0, 0, 2]);
         assert_eq!(slabs.check([]), Ok(()));
-        let mut others = Slabs::new(geometry(), 1, false);
-        assert_eq!(others.make(&mut Few { most: 1, next: 0 }, 0, 0), Err(NoMemory));
+        let mut other_slabs = Slabs::new(geometry(), 1, false);
+        assert_eq!(other_slabs.make(&mut MemoryOfSmallBlocks { max_order: 1, next: 0 }, 0, 0), Err(NoMemory));
     }
 }

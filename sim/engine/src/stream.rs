@@ -234,20 +234,20 @@ pub enum StreamError {
     NoCpu,
 }
 
-fn put(to: &mut Vec<u8>, mut n: u64) {
+fn put(bytes: &mut Vec<u8>, mut n: u64) {
     while n >= 0x80 {
-        to.push(n as u8 | 0x80);
+        bytes.push(n as u8 | 0x80);
         n >>= 7;
     }
-    to.push(n as u8);
+    bytes.push(n as u8);
 }
 
 #[inline]
-fn get(from: &[u8], at: &mut usize) -> Option<u64> {
+fn get(bytes: &[u8], position: &mut usize) -> Option<u64> {
     let (mut n, mut shift) = (0_u64, 0);
     loop {
-        let byte = *from.get(*at)?;
-        *at += 1;
+        let byte = *bytes.get(*position)?;
+        *position += 1;
         n |= u64::from(byte & 0x7f).checked_shl(shift)?;
         if byte < 0x80 {
             return Some(n);
@@ -256,98 +256,99 @@ fn get(from: &[u8], at: &mut usize) -> Option<u64> {
     }
 }
 
-fn put_text(to: &mut Vec<u8>, text: &str) {
-    put(to, text.len() as u64);
-    to.extend_from_slice(text.as_bytes());
+fn put_text(bytes: &mut Vec<u8>, text: &str) {
+    put(bytes, text.len() as u64);
+    bytes.extend_from_slice(text.as_bytes());
 }
 
-fn get_bytes<'b>(from: &'b [u8], at: &mut usize) -> Option<&'b [u8]> {
-    let len = usize::try_from(get(from, at)?).ok()?;
-    let bytes = from.get(*at..at.checked_add(len)?)?;
-    *at += len;
+fn get_bytes<'b>(source: &'b [u8], position: &mut usize) -> Option<&'b [u8]> {
+    let len = usize::try_from(get(source, position)?).ok()?;
+    let bytes = source.get(*position..position.checked_add(len)?)?;
+    *position += len;
     Some(bytes)
 }
 
-fn get_text(from: &[u8], at: &mut usize) -> Option<String> {
-    core::str::from_utf8(get_bytes(from, at)?).ok().map(str::to_owned)
+fn read_text(bytes: &[u8], position: &mut usize) -> Option<String> {
+    core::str::from_utf8(get_bytes(bytes, position)?).ok().map(str::to_owned)
 }
 
 impl Stream {
     /// Encodes the stream.
     pub fn write(&self) -> Vec<u8> {
-        let mut to = MAGIC.to_vec();
-        put(&mut to, VERSION);
-        put_text(&mut to, &self.title);
-        put_text(&mut to, &self.linux);
+        let mut file = MAGIC.to_vec();
+        put(&mut file, VERSION);
+        put_text(&mut file, &self.title);
+        put_text(&mut file, &self.linux);
         for n in [self.cpus.into(), self.operations, self.tick_ns, self.zones.len() as u64] {
-            put(&mut to, n);
+            put(&mut file, n);
         }
         for (kind, pages) in &self.zones {
-            to.push(*kind as u8);
-            put(&mut to, (*pages).into());
+            file.push(*kind as u8);
+            put(&mut file, (*pages).into());
         }
-        put(&mut to, self.caches.len() as u64);
+        put(&mut file, self.caches.len() as u64);
         let mut before = 0;
         for cache in &self.caches {
-            put_text(&mut to, &cache.name);
-            to.push(cache.kind as u8);
-            put(&mut to, cache.size.into());
-            put(&mut to, cache.sheaf_capacity.map_or(0, |capacity| u64::from(capacity) + 1));
-            put(&mut to, cache.from - before);
+            put_text(&mut file, &cache.name);
+            file.push(cache.kind as u8);
+            put(&mut file, cache.size.into());
+            put(&mut file, cache.sheaf_capacity.map_or(0, |capacity| u64::from(capacity) + 1));
+            put(&mut file, cache.from - before);
             before = cache.from;
         }
-        put(&mut to, self.marks.len() as u64);
+        put(&mut file, self.marks.len() as u64);
         let mut before = 0;
         for mark in &self.marks {
-            put(&mut to, mark.operation - before);
-            put_text(&mut to, &mark.text);
+            put(&mut file, mark.operation - before);
+            put_text(&mut file, &mark.text);
             before = mark.operation;
         }
         for column in &self.columns {
-            put(&mut to, column.len() as u64);
-            to.extend_from_slice(column);
+            put(&mut file, column.len() as u64);
+            file.extend_from_slice(column);
         }
-        to
+        file
     }
 
     /// Decodes a stream.
     ///
     /// # Errors
     /// Returns a [`StreamError`].
-    pub fn read(from: &[u8]) -> Result<Self, StreamError> {
-        let rest = from.strip_prefix(MAGIC).ok_or(StreamError::Other)?;
-        let mut at = 0;
-        match get(rest, &mut at) {
-            Some(VERSION) => Self::parse(rest, &mut at).ok_or(StreamError::Damaged),
+    pub fn read(file: &[u8]) -> Result<Self, StreamError> {
+        let body = file.strip_prefix(MAGIC).ok_or(StreamError::Other)?;
+        let mut position = 0;
+        match get(body, &mut position) {
+            Some(VERSION) => Self::parse(body, &mut position).ok_or(StreamError::Damaged),
             Some(version) => Err(StreamError::Version(version)),
             None => Err(StreamError::Damaged),
         }
     }
 
-    fn parse(from: &[u8], at: &mut usize) -> Option<Self> {
-        let mut this = Self { title: get_text(from, at)?, linux: get_text(from, at)?, ..Self::default() };
-        this.cpus = u32::try_from(get(from, at)?).ok()?;
-        this.operations = get(from, at)?;
-        this.tick_ns = get(from, at)?;
-        for _ in 0..get(from, at)? {
-            let kind = *ZoneKind::ALL.get(usize::from(*from.get(*at)?))?;
-            *at += 1;
-            this.zones.push((kind, u32::try_from(get(from, at)?).ok()?));
+    fn parse(body: &[u8], position: &mut usize) -> Option<Self> {
+        let mut parsed =
+            Self { title: read_text(body, position)?, linux: read_text(body, position)?, ..Self::default() };
+        parsed.cpus = u32::try_from(get(body, position)?).ok()?;
+        parsed.operations = get(body, position)?;
+        parsed.tick_ns = get(body, position)?;
+        for _ in 0..get(body, position)? {
+            let kind = *ZoneKind::ALL.get(usize::from(*body.get(*position)?))?;
+            *position += 1;
+            parsed.zones.push((kind, u32::try_from(get(body, position)?).ok()?));
         }
         let mut before = 0_u64;
-        for _ in 0..get(from, at)? {
-            let name = get_text(from, at)?;
-            let kind = match *from.get(*at)? {
+        for _ in 0..get(body, position)? {
+            let name = read_text(body, position)?;
+            let kind = match *body.get(*position)? {
                 0 => Kind::Kmalloc,
                 1 => Kind::Large,
                 2 => Kind::Named,
                 _ => return None,
             };
-            *at += 1;
-            let size = u32::try_from(get(from, at)?).ok()?;
-            let capacity = u32::try_from(get(from, at)?).ok()?;
-            before = before.checked_add(get(from, at)?)?;
-            this.caches.push(CacheInfo {
+            *position += 1;
+            let size = u32::try_from(get(body, position)?).ok()?;
+            let capacity = u32::try_from(get(body, position)?).ok()?;
+            before = before.checked_add(get(body, position)?)?;
+            parsed.caches.push(CacheInfo {
                 name,
                 kind,
                 size,
@@ -356,14 +357,14 @@ impl Stream {
             });
         }
         let mut before = 0_u64;
-        for _ in 0..get(from, at)? {
-            before = before.checked_add(get(from, at)?)?;
-            this.marks.push(Mark { operation: before, text: get_text(from, at)? });
+        for _ in 0..get(body, position)? {
+            before = before.checked_add(get(body, position)?)?;
+            parsed.marks.push(Mark { operation: before, text: read_text(body, position)? });
         }
-        for column in &mut this.columns {
-            *column = get_bytes(from, at)?.to_vec();
+        for column in &mut parsed.columns {
+            *column = get_bytes(body, position)?.to_vec();
         }
-        Some(this)
+        Some(parsed)
     }
 
     /// Returns this stream, changed to another number of CPUs. The operations of CPU `n` move to the CPU with the
@@ -375,11 +376,12 @@ impl Stream {
         if cpus == 0 {
             return Err(StreamError::NoCpu);
         }
-        let recorded = core::mem::take(&mut self.columns[Column::Cpu as usize]);
-        let mut at = 0;
-        while at < recorded.len() {
-            let cpu =
-                get(&recorded, &mut at).filter(|cpu| *cpu < self.cpus.into()).ok_or(StreamError::Damaged)?;
+        let cpu_column = core::mem::take(&mut self.columns[Column::Cpu as usize]);
+        let mut position = 0;
+        while position < cpu_column.len() {
+            let cpu = get(&cpu_column, &mut position)
+                .filter(|cpu| *cpu < self.cpus.into())
+                .ok_or(StreamError::Damaged)?;
             put(&mut self.columns[Column::Cpu as usize], cpu % u64::from(cpus));
         }
         self.cpus = cpus;
@@ -471,7 +473,7 @@ impl Reader {
         })
     }
     /// Returns `true` if the operation has another action.
-    pub fn goes_on(&self, stream: &Stream) -> bool {
+    pub fn has_more_actions(&self, stream: &Stream) -> bool {
         let next = stream.columns[Column::What as usize].get(self.at[Column::What as usize]);
         next.is_some_and(|byte| byte & CONTINUES_FLAG != 0)
     }
@@ -485,7 +487,7 @@ pub struct Writer {
     stream: Stream,
     cpu: Option<u32>,
     /// `true` if the current operation has an action.
-    begun: bool,
+    is_operation_open: bool,
     /// The constraints that the caller sets on the next action.
     manner: CallMode,
     /// The birth number of each object, by the object's address.
@@ -550,10 +552,10 @@ impl Writer {
         self.stream.operations += 1;
     }
     fn end(&mut self) {
-        if !self.begun && self.stream.operations > 0 {
+        if !self.is_operation_open && self.stream.operations > 0 {
             self.code(Code::Nothing, self.cpu.unwrap_or(0));
         }
-        self.begun = false;
+        self.is_operation_open = false;
     }
 
     fn put(&mut self, column: Column, n: u64) {
@@ -566,10 +568,10 @@ impl Writer {
             self.put(Column::Cpu, cpu.into());
             self.cpu = Some(cpu);
         }
-        if self.begun {
+        if self.is_operation_open {
             byte |= CONTINUES_FLAG;
         }
-        self.begun = true;
+        self.is_operation_open = true;
         self.stream.columns[Column::What as usize].push(byte);
     }
     fn of_cache(&mut self, code: Code, cpu: u32, cache: u32, bytes: u64) {
@@ -623,19 +625,19 @@ impl Writer {
     /// Frees the known blocks in the `2^order` pages that begin at the page number `pfn`. A larger block that contains
     /// these pages is split first; smaller blocks are freed one by one.
     pub fn free_pages(&mut self, cpu: u32, pfn: u64, order: u8) {
-        if self.blocks.get(&pfn).is_some_and(|(_, own)| *own == order) {
+        if self.blocks.get(&pfn).is_some_and(|(_, block_order)| *block_order == order) {
             self.free_block(cpu, pfn);
             return;
         }
-        for above in order + 1..=uslab_buddy::MAX_ORDER {
-            let head = pfn & !((1 << above) - 1);
-            if self.blocks.get(&head).is_some_and(|(_, own)| *own >= above)
-                && let Some((number, own)) = self.blocks.remove(&head)
+        for larger_order in order + 1..=uslab_buddy::MAX_ORDER {
+            let head = pfn & !((1 << larger_order) - 1);
+            if self.blocks.get(&head).is_some_and(|(_, block_order)| *block_order >= larger_order)
+                && let Some((number, block_order)) = self.blocks.remove(&head)
             {
                 self.code(Code::SplitPages, cpu);
                 self.put(Column::Block, self.blocks_born - 1 - number);
-                self.stream.columns[Column::Shape as usize].push(order | (own - order) << 4);
-                for i in 0..1_u64 << (own - order) {
+                self.stream.columns[Column::Shape as usize].push(order | (block_order - order) << 4);
+                for i in 0..1_u64 << (block_order - order) {
                     self.blocks.insert(head + (i << order), (self.blocks_born, order));
                     self.blocks_born += 1;
                 }
@@ -686,15 +688,15 @@ mod tests {
         let mut reader = Reader::default();
         let mut all = Vec::new();
         while reader.begin(stream).is_some() {
-            let mut own = Vec::new();
+            let mut block_order = Vec::new();
             loop {
                 let action = reader.action(stream).unwrap();
-                own.push((reader.cpu(), action));
-                if !reader.goes_on(stream) {
+                block_order.push((reader.cpu(), action));
+                if !reader.has_more_actions(stream) {
                     break;
                 }
             }
-            all.push(own);
+            all.push(block_order);
         }
         all
     }
@@ -734,32 +736,35 @@ mod tests {
     fn stream_cpus_map_to_simulated_cpus_by_modulo() {
         let stream = sample();
         for cpus in [1, 2, 64] {
-            let other = stream.clone().with_cpus(cpus).unwrap();
+            let mapped_stream = stream.clone().with_cpus(cpus).unwrap();
             let expected: Vec<Vec<_>> = actions(&stream)
                 .into_iter()
                 .map(|operation| operation.into_iter().map(|(cpu, action)| (cpu % cpus, action)).collect())
                 .collect();
-            assert_eq!((other.cpus, actions(&other)), (cpus, expected));
+            assert_eq!((mapped_stream.cpus, actions(&mapped_stream)), (cpus, expected));
         }
         assert_eq!(stream.clone().with_cpus(2), Ok(stream.clone()));
         assert_eq!(stream.clone().with_cpus(0), Err(StreamError::NoCpu));
-        let mut damaged = stream;
-        damaged.columns[Column::Cpu as usize].push(2);
-        assert_eq!(damaged.with_cpus(1), Err(StreamError::Damaged), "the stream has CPUs 0 and 1");
+        let mut damaged_stream = stream;
+        damaged_stream.columns[Column::Cpu as usize].push(2);
+        assert_eq!(damaged_stream.with_cpus(1), Err(StreamError::Damaged), "the stream has CPUs 0 and 1");
     }
 
     #[test]
     fn stream_survives_a_write_and_read() {
         let stream = sample();
-        let again = Stream::read(&stream.write()).unwrap();
-        assert_eq!(again, stream);
+        let second_copy = Stream::read(&stream.write()).unwrap();
+        assert_eq!(second_copy, stream);
         assert_eq!((stream.operations, stream.tick_ns, stream.caches[1].from), (8, 100, 4));
-        assert_eq!((&*again.linux, again.caches[0].sheaf_capacity), ("sheaves:min_partial=1", Some(60)));
-        assert_eq!(again.caches[1].sheaf_capacity, None);
+        assert_eq!(
+            (&*second_copy.linux, second_copy.caches[0].sheaf_capacity),
+            ("sheaves:min_partial=1", Some(60))
+        );
+        assert_eq!(second_copy.caches[1].sheaf_capacity, None);
         assert_eq!(stream.marks, [Mark { operation: 4, text: "SNAP middle begin".to_owned() }]);
         let alloc = |cache, bytes| Action::Alloc { cache, bytes };
         assert_eq!(
-            actions(&again),
+            actions(&second_copy),
             [
                 vec![(0, alloc(0, 0))],
                 vec![(1, alloc(0, 0))],

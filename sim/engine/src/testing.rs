@@ -88,14 +88,14 @@ impl<P: Policy> Script<'_, P> {
     }
     /// Shrinks the cache; returns the number of objects flushed from CPU layers, and the number of slabs freed.
     pub fn shrink(&mut self) -> (u64, u64) {
-        let gone = self.model.shrink(self.at(0), None);
+        let freed_slabs = self.model.shrink(self.at(0), None);
         self.check();
-        gone
+        freed_slabs
     }
     fn check(&self) {
-        let out = self.objects.iter().flatten().count() as u64;
-        assert_eq!(self.model.check(out, 0), Ok(()));
-        assert_eq!(self.model.counts(0).used, out);
+        let objects_in_use = self.objects.iter().flatten().count() as u64;
+        assert_eq!(self.model.check(objects_in_use, 0), Ok(()));
+        assert_eq!(self.model.counts(0).used, objects_in_use);
     }
     /// Returns the number of slabs, and the number of objects that count as active.
     pub fn counts(&self) -> (u64, u64) {
@@ -137,7 +137,7 @@ pub struct Free {
     /// The indices of the free objects of each slab, by the slab's number.
     pub slabs: BTreeMap<u64, BTreeSet<u16>>,
     /// The number of slabs created so far.
-    pub made: u64,
+    pub made_slabs: u64,
     /// The number of objects in a slab.
     pub per_slab: u16,
 }
@@ -149,9 +149,9 @@ impl Free {
     }
     /// Creates a slab of free objects. Returns the number of the new slab.
     pub fn make(&mut self) -> u64 {
-        self.slabs.insert(self.made, (0..self.per_slab).collect());
-        self.made += 1;
-        self.made - 1
+        self.slabs.insert(self.made_slabs, (0..self.per_slab).collect());
+        self.made_slabs += 1;
+        self.made_slabs - 1
     }
     /// Returns the number of free objects in a slab.
     pub fn of(&self, slab: u64) -> usize {
@@ -240,17 +240,17 @@ fn check_along<P: Policy>(
     steps: Vec<Step>,
     mut shadow: Box<dyn Shadow>,
 ) -> Result<(), TestCaseError> {
-    let mut out = Vec::new();
+    let mut objects_in_use = Vec::new();
     for step in steps {
         match step {
             Step::Alloc(cpu) => {
                 script.alloc(cpu, 1);
                 let number = script.objects.len() - 1;
                 prop_assert_eq!(script.place(number), shadow.alloc(cpu as usize), "the same object");
-                out.push(number);
+                objects_in_use.push(number);
             }
-            Step::Free(cpu, pick) if !out.is_empty() => {
-                let number = out.swap_remove(pick % out.len());
+            Step::Free(cpu, pick) if !objects_in_use.is_empty() => {
+                let number = objects_in_use.swap_remove(pick % objects_in_use.len());
                 shadow.free(cpu as usize, script.place(number));
                 script.free(cpu, [number]);
             }
@@ -267,8 +267,8 @@ fn check_along<P: Policy>(
         }
         prop_assert_eq!(script.counts(), (shadow.slabs(), shadow.active()));
     }
-    script.free(0, out);
+    script.free(0, objects_in_use);
     script.shrink();
-    prop_assert_eq!(script.counts(), (0, 0), "no object remains");
+    prop_assert_eq!(script.counts(), (0, 0), "no object may remain");
     Ok(())
 }

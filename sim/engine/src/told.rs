@@ -5,28 +5,28 @@ use uslab_magazine::Path;
 use uslab_magazine::tracepoints::Step;
 
 /// Returns the slowest level that served one of the steps.
-pub(crate) fn dearest(did: &[Step]) -> Path {
-    did.iter().map(|step| step.path()).max().unwrap_or_default()
+pub(crate) fn slowest_level(steps: &[Step]) -> Path {
+    steps.iter().map(|step| step.path()).max().unwrap_or_default()
 }
 /// Returns the number of pages that were committed.
-fn committed(did: &[Step]) -> u64 {
-    did.iter().map(|step| if let Step::Committed { pages } = step { u64::from(*pages) } else { 0 }).sum()
+fn committed(steps: &[Step]) -> u64 {
+    steps.iter().map(|step| if let Step::Committed { pages } = step { u64::from(*pages) } else { 0 }).sum()
 }
 /// Returns the number of pages that were decommitted.
-fn decommitted(did: &[Step]) -> u64 {
-    did.iter().map(|step| if let Step::Decommitted { pages } = step { u64::from(*pages) } else { 0 }).sum()
+fn decommitted(steps: &[Step]) -> u64 {
+    steps.iter().map(|step| if let Step::Decommitted { pages } = step { u64::from(*pages) } else { 0 }).sum()
 }
 
 /// Describes how a block of pages was allocated or freed.
-pub(crate) fn pages_text(did: &[Step]) -> String {
+pub(crate) fn pages_text(steps: &[Step]) -> String {
     use Step::{BlocksGiven, BlocksTaken, Filled, Flushed};
-    let (committed, decommitted) = (committed(did), decommitted(did));
-    let by_magazine = did.iter().any(|step| matches!(step, Filled { .. } | Flushed { .. }));
-    let moved = |step: &_| match step {
+    let (committed, decommitted) = (committed(steps), decommitted(steps));
+    let by_magazine = steps.iter().any(|step| matches!(step, Filled { .. } | Flushed { .. }));
+    let moved_pages = |step: &_| match step {
         BlocksTaken { blocks, order, .. } | BlocksGiven { blocks, order, .. } => u64::from(*blocks) << order,
         _ => 0,
     };
-    match dearest(did) {
+    match slowest_level(steps) {
         _ if committed > 0 => format!("the zone commits {} of memory.", kib(committed * 4)),
         _ if decommitted > 0 => {
             format!("the zone returns {} of memory to the system.", kib(decommitted * 4))
@@ -38,57 +38,61 @@ pub(crate) fn pages_text(did: &[Step]) -> String {
         _ if !by_magazine => "the zone's free lists serve it, under the zone's lock.".to_owned(),
         _ => format!(
             "a magazine of this CPU's pages is exchanged with the zone: {} pages in one lock hold.",
-            did.iter().map(moved).sum::<u64>()
+            steps.iter().map(moved_pages).sum::<u64>()
         ),
     }
 }
 
 /// Describes how an object of the shipping design was allocated or freed: the level that served, and the reason; the
 /// slabs have the order `order`.
-pub(crate) fn how(did: &[Step], order: u8, freeing: bool, stack: Option<Level>) -> (Path, String) {
+pub(crate) fn describe(steps: &[Step], order: u8, freeing: bool, stack: Option<Level>) -> (Path, String) {
     use Step::{
         DepotGiven, DepotTaken, ObjectsGiven, ObjectsTaken, SlabAdded, SlabReleased, TablesCommitted,
     };
-    let count = |which: fn(&Step) -> u64| did.iter().map(which).sum::<u64>();
-    let made = count(|step| matches!(step, SlabAdded { .. }).into());
-    let released = count(|step| matches!(step, SlabReleased { .. }).into());
-    let back = count(|step| if let ObjectsGiven { objects, .. } = step { (*objects).into() } else { 0 });
-    let taken = count(|step| if let ObjectsTaken { objects, .. } = step { (*objects).into() } else { 0 });
+    let count = |count_in: fn(&Step) -> u64| steps.iter().map(count_in).sum::<u64>();
+    let added_slabs = count(|step| matches!(step, SlabAdded { .. }).into());
+    let released_slabs = count(|step| matches!(step, SlabReleased { .. }).into());
+    let flushed_objects =
+        count(|step| if let ObjectsGiven { objects, .. } = step { (*objects).into() } else { 0 });
+    let taken_objects =
+        count(|step| if let ObjectsTaken { objects, .. } = step { (*objects).into() } else { 0 });
     let slabs = |n: u64| if n == 1 { "a slab".to_owned() } else { format!("{n} slabs") };
     let block = format!("of {}", pages(order).trim_start_matches("a block of "));
-    let path = dearest(did);
-    let how = if made > 0 {
+    let path = slowest_level(steps);
+    let description = if added_slabs > 0 {
         format!(
             "neither the stack, the depot nor a slab has a free object, so the page allocator provides {} {block}.",
-            slabs(made)
+            slabs(added_slabs)
         )
-    } else if released > 0 {
+    } else if released_slabs > 0 {
         format!(
-            "the depot is full, so {back} objects are flushed to their slabs, and {} that became empty are returned to the page allocator.",
-            slabs(released)
+            "the depot is full, so {flushed_objects} objects are flushed to their slabs, and {} that became empty are returned to the page allocator.",
+            slabs(released_slabs)
         )
-    } else if back > 0 {
-        format!("the depot is full, so {back} objects are flushed to their slabs, under the node's lock.")
-    } else if taken == 1 {
+    } else if flushed_objects > 0 {
+        format!(
+            "the depot is full, so {flushed_objects} objects are flushed to their slabs, under the node's lock."
+        )
+    } else if taken_objects == 1 {
         "the stack and the depot are empty, so it comes from a slab, under the node's lock.".to_owned()
-    } else if taken > 0 {
+    } else if taken_objects > 0 {
         format!(
-            "the stack and the depot are empty, so {taken} come from slabs, under the node's lock: one is allocated, and the stack keeps the rest."
+            "the stack and the depot are empty, so {taken_objects} come from slabs, under the node's lock: one is allocated, and the stack keeps the rest."
         )
-    } else if did.contains(&DepotGiven) || path == Path::Depot && freeing {
-        "its stack is full, so a magazine of it goes to the depot, under the depot's lock.".to_owned()
-    } else if did.contains(&DepotTaken) || path == Path::Depot {
-        "its stack is empty, so a magazine comes from the depot, under the depot's lock.".to_owned()
+    } else if steps.contains(&DepotGiven) || path == Path::Depot && freeing {
+        "its stack is full, so a magazine moves to the depot, under the depot's lock.".to_owned()
+    } else if steps.contains(&DepotTaken) || path == Path::Depot {
+        "its stack is empty, so a magazine moves from the depot, under the depot's lock.".to_owned()
     } else {
         cpu_text(freeing, stack, path)
     };
     let tables = count(|step| if let TablesCommitted { bytes } = step { (*bytes).into() } else { 0 });
-    let commit = match committed(did) {
+    let commit = match committed(steps) {
         0 if tables > 0 => format!(" The magazine layer commits {} for its tables.", kib(tables / 1024)),
         0 => String::new(),
         pages => format!(" The page allocator commits {} for it.", kib(pages * 4)),
     };
-    (path, how + &commit)
+    (path, description + &commit)
 }
 
 fn cpu_text(freeing: bool, stack: Option<Level>, path: Path) -> String {

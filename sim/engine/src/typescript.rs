@@ -59,10 +59,10 @@ fn views() -> String {
     );
     let paths = Path::ALL.map(|path| format!("{:?}", path.name())).join(" | ");
     file.add(None, &format!("type Path = {paths};"));
-    let designs = all::<NoPolicy>().map(|(name, about)| {
+    let designs = all::<NoPolicy>().map(|(name, description)| {
         let knobs =
             knobs::<NoPolicy>(name).iter().map(|knob| format!("[{:?}, {:?}]", knob.name, knob.to_string()));
-        format!("  [{name:?}, {about:?}, [{}]],\n", knobs.collect::<Vec<_>>().join(", "))
+        format!("  [{name:?}, {description:?}, [{}]],\n", knobs.collect::<Vec<_>>().join(", "))
     });
     file.add(
         None,
@@ -93,11 +93,10 @@ fn outcome() -> String {
     let mut file = File::new();
     file.0 += "import type { Path } from '../views.ts';\n\n";
     types!(file; Outcome, LockCounts, Profile, Price, clock::Level);
-    let workloads = clock::Workload::ALL.map(|(name, does)| format!("  [{name:?}, {does:?}],\n")).concat();
+    let workloads =
+        clock::Workload::ALL.map(|(name, meaning)| format!("  [{name:?}, {meaning:?}],\n")).concat();
     file.add(
-        Some(
-            "/** Workloads, and what each does; in brackets the N that is meant without one. */\n".to_owned(),
-        ),
+        Some("/** Workloads, each with its description; the default N is in brackets. */\n".to_owned()),
         &format!("const WORKLOADS: readonly (readonly [name: string, does: string])[] = [\n{workloads}];"),
     );
     file.text()
@@ -112,9 +111,9 @@ fn generated_typescript_is_current() {
         if std::env::var_os("WRITE").is_some() {
             std::fs::write(&file, &text).unwrap();
         }
-        let found = std::fs::read_to_string(&file).unwrap_or_default();
+        let old_text = std::fs::read_to_string(&file).unwrap_or_default();
         assert!(
-            found == text,
+            old_text == text,
             "sim/web/src/{name}.ts: `WRITE=1 cargo test -p uslab-engine typescript` writes it"
         );
     }

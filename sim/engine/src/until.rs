@@ -65,14 +65,16 @@ impl<D: Design> Engine<'_, D> {
     /// # Errors
     /// Returns an [`EngineError`].
     pub fn run_until(&mut self, until: &Until, end: u64) -> Result<Option<Found>, EngineError> {
-        let mut was = self.watched(until);
+        let mut old_counts = self.watched(until);
         let mut holder = self.holder(until);
         while self.operations() < end.min(self.stream.operations) {
             let (mut missed, mut touched) = (false, false);
             self.operation(|engine, action| {
                 let subject = engine.subject(action);
                 match *until {
-                    Until::Miss { cache } if subject.is_some_and(|(own, _)| own == cache) => {
+                    Until::Miss { cache }
+                        if subject.is_some_and(|(subject_cache, _)| subject_cache == cache) =>
+                    {
                         let before = engine.design.paths();
                         engine.act(action)?;
                         missed |= slow(&engine.design.paths()) > slow(&before);
@@ -83,8 +85,8 @@ impl<D: Design> Engine<'_, D> {
                             Action::Alloc { .. } => engine.youngest(),
                             _ => subject.and_then(|(_, place)| place),
                         };
-                        touched |=
-                            subject.is_some_and(|(own, _)| own == cache) && place == Some((page, index));
+                        touched |= subject.is_some_and(|(subject_cache, _)| subject_cache == cache)
+                            && place == Some((page, index));
                     }
                     _ => {
                         engine.act(action)?;
@@ -92,29 +94,29 @@ impl<D: Design> Engine<'_, D> {
                 }
                 Some(())
             })?;
-            let is = self.watched(until);
-            let happened = match until {
-                Until::DepotEmpty { .. } => was[0] > 0 && is[0] == 0,
-                Until::SlabBorn { .. } | Until::SlabDies { .. } => is[0] > was[0],
+            let new_counts = self.watched(until);
+            let is_met = match until {
+                Until::DepotEmpty { .. } => old_counts[0] > 0 && new_counts[0] == 0,
+                Until::SlabBorn { .. } | Until::SlabDies { .. } => new_counts[0] > old_counts[0],
                 Until::Miss { .. } => missed,
-                Until::Commit => is[0] < was[0],
+                Until::Commit => new_counts[0] < old_counts[0],
                 Until::Object { .. } => {
-                    let had = holder;
-                    if touched || is != was {
+                    let old_holder = holder;
+                    if touched || new_counts != old_counts {
                         holder = self.holder(until);
                     }
-                    touched || holder != had
+                    touched || holder != old_holder
                 }
             };
-            if happened {
+            if is_met {
                 return Ok(Some(Found { operation: self.operations(), cpu: self.cpu(), touched, holder }));
             }
-            was = is;
+            old_counts = new_counts;
         }
         Ok(None)
     }
 
-    /// Returns counts; if the condition is met, at least one of these counts has changed.
+    /// Returns the counts that the condition depends on: if no count changes, the condition is not met.
     fn watched(&self, until: &Until) -> [u64; 3] {
         match *until {
             Until::DepotEmpty { cache } => [self.design.counts(cache).in_depot, 0, 0],
@@ -148,8 +150,8 @@ impl<D: Design> Engine<'_, D> {
     /// Returns the holder of the object.
     fn holder(&self, until: &Until) -> Option<char> {
         let Until::Object { cache, page, index } = *until else { return None };
-        let shown = self.design.show(cache)?;
-        let slab = shown.slabs.iter().find(|slab| slab.page == page)?;
+        let shown_cache = self.design.show(cache)?;
+        let slab = shown_cache.slabs.iter().find(|slab| slab.page == page)?;
         slab.objects.as_bytes().get(usize::from(index)).copied().map(char::from)
     }
 }
@@ -172,53 +174,57 @@ pub(crate) mod tests {
     pub(crate) fn stream() -> Stream {
         let mut random = SmallRng::seed_from_u64(1);
         let mut writer = Writer::new("a trace".to_owned(), 2);
-        let mut live = Vec::new();
-        for at in 0_u64..6000 {
-            writer.begin(at);
-            if at == 0 {
+        let mut objects = Vec::new();
+        for step_number in 0_u64..6000 {
+            writer.begin(step_number);
+            if step_number == 0 {
                 writer.cache("a".to_owned(), Kind::Named, 512);
                 writer.cache("b".to_owned(), Kind::Named, 2048);
             }
             let cpu = random.random_range(0..2);
-            let growing = at / 1000 % 2 == 0;
-            if random.random_ratio(if growing { 7 } else { 3 }, 10) || live.is_empty() {
+            let growing = step_number / 1000 % 2 == 0;
+            if random.random_ratio(if growing { 7 } else { 3 }, 10) || objects.is_empty() {
                 let cache = random.random_range(0..2);
-                writer.alloc(cpu, cache, at + 1, 512);
-                live.push(at + 1);
+                writer.alloc(cpu, cache, step_number + 1, 512);
+                objects.push(step_number + 1);
             } else {
-                let at = random.random_range(0..live.len());
-                writer.free(cpu, live.swap_remove(at));
+                let index = random.random_range(0..objects.len());
+                writer.free(cpu, objects.swap_remove(index));
             }
         }
         writer.finish()
     }
 
     /// Finds out from the views before and after each operation if the condition was met.
-    fn is_reached(until: &Until, was: &View, is: &View) -> bool {
+    fn is_reached(until: &Until, old_counts: &View, new_counts: &View) -> bool {
         let counts = |view: &View, cache: u32| {
-            view.caches.get(cache as usize).map(|seen| seen.counts.clone()).unwrap_or_default()
+            view.caches.get(cache as usize).map(|cache_view| cache_view.counts.clone()).unwrap_or_default()
         };
         match *until {
-            Until::DepotEmpty { cache } => counts(was, cache).in_depot > 0 && counts(is, cache).in_depot == 0,
-            Until::SlabBorn { cache } => counts(is, cache).slabs_made > counts(was, cache).slabs_made,
-            Until::SlabDies { cache } => {
-                let dead = |view| counts(view, cache).slabs_made - counts(view, cache).slabs();
-                dead(is) > dead(was)
+            Until::DepotEmpty { cache } => {
+                counts(old_counts, cache).in_depot > 0 && counts(new_counts, cache).in_depot == 0
             }
-            Until::Miss { cache } => is
+            Until::SlabBorn { cache } => {
+                counts(new_counts, cache).slabs_made > counts(old_counts, cache).slabs_made
+            }
+            Until::SlabDies { cache } => {
+                let slabs_freed = |view| counts(view, cache).slabs_made - counts(view, cache).slabs();
+                slabs_freed(new_counts) > slabs_freed(old_counts)
+            }
+            Until::Miss { cache } => new_counts
                 .steps
                 .iter()
                 .any(|step| step.cache == Some(cache) && step.path.is_some_and(|path| path > Path::Cpu)),
-            Until::Commit => is.pages.uncommitted < was.pages.uncommitted,
+            Until::Commit => new_counts.pages.uncommitted < old_counts.pages.uncommitted,
             Until::Object { cache, page, index } => {
                 let holder = |view: &View| {
-                    let shown = view.shown.iter().find(|shown| shown.cache == cache)?;
-                    let slab = shown.slabs.iter().find(|slab| slab.page == page)?;
+                    let shown_cache = view.shown.iter().find(|shown_cache| shown_cache.cache == cache)?;
+                    let slab = shown_cache.slabs.iter().find(|slab| slab.page == page)?;
                     Some(slab.objects.as_bytes()[usize::from(index)])
                 };
                 let touched =
                     |step: &crate::Step| step.cache == Some(cache) && step.object == Some((page, index));
-                holder(is) != holder(was) || is.steps.iter().any(touched)
+                holder(new_counts) != holder(old_counts) || new_counts.steps.iter().any(touched)
             }
         }
     }
@@ -229,8 +235,8 @@ pub(crate) mod tests {
         type Out = Vec<View>;
         fn visit<D: Design>(self, design: D) -> Vec<View> {
             let mut engine = Engine::new(design, self.0);
-            let view = |at| {
-                let steps = engine.run_with_steps(at).unwrap();
+            let view = |step_number| {
+                let steps = engine.run_with_steps(step_number).unwrap();
                 engine.view(steps, &[0, 1])
             };
             (0..=self.0.operations).map(view).collect()
@@ -243,15 +249,15 @@ pub(crate) mod tests {
         type Out = Vec<u64>;
         fn visit<D: Design>(self, design: D) -> Vec<u64> {
             let mut engine = Engine::new(design, self.0);
-            let mut stops = Vec::new();
+            let mut stop_operations = Vec::new();
             // The stream runs in pieces, as a web page runs it.
             for end in (0..=self.0.operations).step_by(250) {
-                while let Some(found) = engine.run_until(&self.1, end).unwrap() {
-                    stops.push(found.operation);
+                while let Some(stop) = engine.run_until(&self.1, end).unwrap() {
+                    stop_operations.push(stop.operation);
                 }
                 assert_eq!(engine.operations(), end);
             }
-            stops
+            stop_operations
         }
     }
     #[test]
@@ -261,7 +267,7 @@ pub(crate) mod tests {
             let spec: Spec = design.parse().unwrap();
             let views = spec.on(&stream, Views(&stream)).unwrap();
             let page = views[900].shown[0].slabs[0].page;
-            let mut found = 0;
+            let mut stop_count = 0;
             for until in [
                 Until::DepotEmpty { cache: 0 },
                 Until::SlabBorn { cache: 1 },
@@ -272,17 +278,17 @@ pub(crate) mod tests {
             ] {
                 let expected: Vec<_> = views
                     .windows(2)
-                    .filter(|two| is_reached(&until, &two[0], &two[1]))
-                    .map(|two| two[1].operation)
+                    .filter(|pair| is_reached(&until, &pair[0], &pair[1]))
+                    .map(|pair| pair[1].operation)
                     .collect();
                 assert_eq!(
                     spec.on(&stream, StopFinder(&stream, until)).unwrap(),
                     expected,
                     "{design}: {until:?}"
                 );
-                found += usize::from(!expected.is_empty());
+                stop_count += usize::from(!expected.is_empty());
             }
-            assert!(found >= 4, "{design}: only {found} of the events happen");
+            assert!(stop_count >= 4, "{design}: only {stop_count} of the events happen");
         }
     }
 }

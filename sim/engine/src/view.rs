@@ -114,7 +114,7 @@ impl<D: Design> Engine<'_, D> {
     /// Returns the state after the last operation; `steps` are the steps of this operation. The caches whose numbers
     /// are in `shown` are included slab by slab.
     pub fn view(&self, steps: Vec<Step>, shown: &[u32]) -> View {
-        let seen = |cache: u32| SeenCache {
+        let cache_view = |cache: u32| SeenCache {
             name: self.stream.caches[cache as usize].name.clone(),
             served: self.served[cache as usize],
             counts: self.design.counts(cache),
@@ -124,7 +124,7 @@ impl<D: Design> Engine<'_, D> {
             time_ns: self.time_ns(),
             steps,
             failed: self.failed,
-            caches: (0..self.caches() as u32).map(seen).collect(),
+            caches: (0..self.caches() as u32).map(cache_view).collect(),
             shown: shown.iter().filter_map(|cache| self.design.show(*cache)).collect(),
             pages: self.pages(),
         }
@@ -139,11 +139,11 @@ impl<D: Design> Engine<'_, D> {
         // Memory is committed in blocks of the largest order.
         let mut uncommitted_orders = vec![0; usize::from(Order::MAX.get()) + 1];
         for zone in &info.zones {
-            let mut left = zone.uncommitted;
+            let mut remaining = zone.uncommitted;
             for (order, blocks) in zone.blocks.iter().enumerate().rev() {
-                let n = (left >> order).min(blocks.iter().sum());
+                let n = (remaining >> order).min(blocks.iter().sum());
                 uncommitted_orders[order] += n;
-                left -= n << order;
+                remaining -= n << order;
             }
         }
         let orders = (0..=usize::from(Order::MAX.get())).map(|order| {
@@ -168,58 +168,58 @@ impl<D: Design> Engine<'_, D> {
         }
     }
 
-    /// Writes the kind of each page to the vector `to`, as one [`PageIs`] per page, up to the last page that was ever
+    /// Writes the kind of each page to the vector `buffer`, as one [`PageIs`] per page, up to the last page that was ever
     /// used.
-    pub fn map(&self, to: &mut Vec<u8>) {
+    pub fn map(&self, buffer: &mut Vec<u8>) {
         let frames = self.design.pages().frames();
-        to.clear();
-        to.resize(frames.len() as usize, PageIs::Free as u8);
+        buffer.clear();
+        buffer.resize(frames.len() as usize, PageIs::Free as u8);
         let (mut page, mut end) = (0, 0);
         while page < frames.len() {
             let frame = frames.frame(uslab_buddy::Pfn::new(page));
             let state = frame.state();
             // A page inside no block is in memory that was never committed.
             let pages = if state.kind() == Kind::Inside { 1 } else { state.order().pages() };
-            let is = match state.kind() {
+            let state_byte = match state.kind() {
                 Kind::Inside | Kind::Free => PageIs::Free,
                 Kind::PerCpu => PageIs::PerCpu,
                 Kind::Allocated if self.design.is_slab(page) => PageIs::Slab,
                 Kind::Allocated => PageIs::Block,
             };
-            if is != PageIs::Free {
-                to[page as usize..(page + pages) as usize].fill(is as u8);
+            if state_byte != PageIs::Free {
+                buffer[page as usize..(page + pages) as usize].fill(state_byte as u8);
                 end = page + pages;
             }
             page += pages;
         }
-        to.truncate(end.next_multiple_of(1 << uslab_buddy::MAX_ORDER) as usize);
+        buffer.truncate(end.next_multiple_of(1 << uslab_buddy::MAX_ORDER) as usize);
     }
 
-    /// Writes the values of a time line to the vector `to`. The first [`SUMS`] values are sums: objects in use, objects
+    /// Writes the values of a time line to the vector `buffer`. The first [`SUMS`] values are sums: objects in use, objects
     /// in magazines and depots, free objects in slabs, slabs, and operations that a depot, a slab, the pages and the
     /// system served. Then three values follow for each cache of the stream, also for caches not used so far: objects
     /// in use, objects in magazines and depots, and operations.
-    pub fn sample(&self, to: &mut Vec<f64>) {
-        to.clear();
-        to.resize(SUMS + 3 * self.stream.caches.len(), 0.0);
+    pub fn sample(&self, buffer: &mut Vec<f64>) {
+        buffer.clear();
+        buffer.resize(SUMS + 3 * self.stream.caches.len(), 0.0);
         let paths = self.design.paths();
-        for (place, n) in to[4..].iter_mut().zip([paths.depot, paths.slab, paths.pages, paths.commit]) {
+        for (place, n) in buffer[4..].iter_mut().zip([paths.depot, paths.slab, paths.pages, paths.commit]) {
             *place = n as f64;
         }
-        for at in 0..self.caches() {
-            let own = SUMS + 3 * at;
-            to[own + 2] = self.served[at] as f64;
-            let counts = self.design.counts(at as u32);
+        for position in 0..self.caches() {
+            let first_sum = SUMS + 3 * position;
+            buffer[first_sum + 2] = self.served[position] as f64;
+            let counts = self.design.counts(position as u32);
             let cached = counts.in_magazines + counts.in_depot;
             for (place, n) in [
                 (0, counts.used),
                 (1, cached),
                 (2, counts.free_in_slabs),
                 (3, counts.slabs()),
-                (own, counts.used),
-                (own + 1, cached),
+                (first_sum, counts.used),
+                (first_sum + 1, cached),
             ] {
-                to[place] += n as f64;
+                buffer[place] += n as f64;
             }
         }
     }
@@ -239,24 +239,24 @@ mod tests {
         fn visit<D: Design>(self, design: D) {
             let mut engine = Engine::new(design, self.0);
             let (mut sample, mut expected) = (Vec::new(), vec![0.0; SUMS + 3 * self.0.caches.len()]);
-            for at in 1..=self.0.operations {
-                let steps = engine.run_with_steps(at).unwrap();
+            for position in 1..=self.0.operations {
+                let steps = engine.run_with_steps(position).unwrap();
                 for path in steps.iter().filter_map(|step| step.path).filter(|path| *path > Path::Cpu) {
                     expected[3 + path.min(self.1) as usize] += 1.0;
                 }
                 let view = engine.view(steps, &[]);
                 expected[..4].fill(0.0);
-                for (own, seen) in (SUMS..).step_by(3).zip(&view.caches) {
-                    let counts = &seen.counts;
+                for (first_sum, cache_view) in (SUMS..).step_by(3).zip(&view.caches) {
+                    let counts = &cache_view.counts;
                     let cached = counts.in_magazines + counts.in_depot;
                     let sums = [counts.used, cached, counts.free_in_slabs, counts.slabs()];
                     expected.iter_mut().zip(sums).for_each(|(sum, n)| *sum += n as f64);
-                    for (place, n) in [counts.used, cached, seen.served].into_iter().enumerate() {
-                        expected[own + place] = n as f64;
+                    for (place, n) in [counts.used, cached, cache_view.served].into_iter().enumerate() {
+                        expected[first_sum + place] = n as f64;
                     }
                 }
                 engine.sample(&mut sample);
-                assert_eq!(sample, expected, "operation {at}");
+                assert_eq!(sample, expected, "operation {position}");
             }
             assert!(expected[4..SUMS].iter().filter(|n| **n > 0.0).count() >= 2, "{expected:?}");
         }
@@ -266,8 +266,8 @@ mod tests {
         let stream = crate::until::tests::stream();
         for (design, _) in all::<NoPolicy>() {
             // A model counts the commits of its page allocator as operations on pages.
-            let dearest = if design == "uslab" { Path::Commit } else { Path::Pages };
-            design.parse::<Spec>().unwrap().on(&stream, Samples(&stream, dearest)).unwrap();
+            let slowest_level = if design == "uslab" { Path::Commit } else { Path::Pages };
+            design.parse::<Spec>().unwrap().on(&stream, Samples(&stream, slowest_level)).unwrap();
         }
     }
 }

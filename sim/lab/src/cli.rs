@@ -105,13 +105,13 @@ pub fn run(args: &Args, json: Option<Place>) -> anyhow::Result<Outcome> {
 /// Lists all experiments, one on each line.
 fn list(json: Option<Place>) -> anyhow::Result<Outcome> {
     let lab = Args::augment_args(clap::Command::new("lab"));
-    let about = |verb: &clap::Command| verb.get_about().map(ToString::to_string).unwrap_or_default();
+    let description = |verb: &clap::Command| verb.get_about().map(ToString::to_string).unwrap_or_default();
     let verbs: Vec<(String, String)> = lab
         .get_subcommands()
         .filter(|verb| !verb.is_hide_set() && verb.get_name() != "demo")
-        .map(|verb| (verb.get_name().to_owned(), about(verb)))
+        .map(|verb| (verb.get_name().to_owned(), description(verb)))
         .collect();
-    let text: String = verbs.iter().map(|(name, about)| format!("{name:16} {about}\n")).collect();
+    let text: String = verbs.iter().map(|(name, description)| format!("{name:16} {description}\n")).collect();
     let by_name: BTreeMap<_, _> = verbs.into_iter().collect();
     tell(&BTreeMap::from([("experiments", by_name)]), &text, json)?;
     Ok(Outcome::Done)

@@ -41,8 +41,8 @@ pub struct PerCpu<T>(Mutex<T>);
 
 impl<T> PerCpu<T> {
     /// Creates the state, which does not share its cache line.
-    pub fn new(own: T) -> Self {
-        Self(Mutex::ranked(Rank::Cpu, own))
+    pub fn new(inner_layer: T) -> Self {
+        Self(Mutex::ranked(Rank::Cpu, inner_layer))
     }
     /// Waits for the CPU's lock.
     pub fn lock(&self) -> MutexGuard<'_, T> {
@@ -56,8 +56,8 @@ pub struct Shared<T>(Mutex<T>);
 
 impl<T> Shared<T> {
     /// Creates the depot.
-    pub fn new(own: T) -> Self {
-        Self(Mutex::ranked(Rank::Depot, own))
+    pub fn new(inner_layer: T) -> Self {
+        Self(Mutex::ranked(Rank::Depot, inner_layer))
     }
     /// Waits for the depot's lock, and counts as a visit.
     pub fn lock(&self) -> MutexGuard<'_, T> {
@@ -104,54 +104,54 @@ pub fn models<L: Layer<usize> + 'static>() {
         name: &'static str,
         first: (usize, usize),
         rounds: usize,
-        here: ThreadFn<L>,
-        there: ThreadFn<L>,
+        first_thread: ThreadFn<L>,
+        second_thread: ThreadFn<L>,
     }
     let worlds: [World<L>; 5] = [
         World {
             name: "exchange: two threads allocate on one CPU",
             first: (0, 5),
             rounds: 5,
-            here: |layer| alloc(layer, 0, 2),
-            there: |layer| alloc(layer, 0, 2),
+            first_thread: |layer| alloc(layer, 0, 2),
+            second_thread: |layer| alloc(layer, 0, 2),
         },
         World {
             name: "exchange: two threads free on one CPU",
             first: (0, 4),
             rounds: 7,
-            here: |layer| free(layer, 0, 5..=5),
-            there: |layer| free(layer, 0, 6..=7),
+            first_thread: |layer| free(layer, 0, 5..=5),
+            second_thread: |layer| free(layer, 0, 6..=7),
         },
         World {
             name: "exchange: one thread allocates and one frees on one CPU",
             first: (1, 5),
             rounds: 6,
-            here: |layer| alloc(layer, 0, 1),
-            there: |layer| free(layer, 0, 6..=6),
+            first_thread: |layer| alloc(layer, 0, 1),
+            second_thread: |layer| free(layer, 0, 6..=6),
         },
         World {
             name: "exchange: rounds travel to another CPU",
             first: (0, 4),
             rounds: 9,
-            here: |layer| alloc(layer, 0, 5),
-            there: |layer| free(layer, 1, 5..=9),
+            first_thread: |layer| alloc(layer, 0, 5),
+            second_thread: |layer| free(layer, 1, 5..=9),
         },
         World {
             name: "exchange: a drain beside a caller",
             first: (0, 5),
             rounds: 6,
-            here: |layer| [alloc(layer, 0, 1), free(layer, 0, 6..=6)].concat(),
-            there: |layer| layer.drain(),
+            first_thread: |layer| [alloc(layer, 0, 1), free(layer, 0, 6..=6)].concat(),
+            second_thread: |layer| layer.drain(),
         },
     ];
-    for World { name, first: (cpu, first), rounds, here, there } in worlds {
+    for World { name, first: (cpu, first), rounds, first_thread, second_thread } in worlds {
         // Two threads that take any lock take it in more than one order.
         model(name, Bound::Preemptions(2), 2, move || {
             let layer = Arc::new(L::new(2, 2));
             (1..=first).for_each(|round| layer.free(cpu, round));
-            let other = layer.clone();
-            let thread = thread::spawn(move || there(&other));
-            let mut all = here(&layer);
+            let other_layer = layer.clone();
+            let thread = thread::spawn(move || second_thread(&other_layer));
+            let mut all = first_thread(&layer);
             all.extend(thread.join().expect("the panic's location must be readable"));
             layer.each_magazine(&mut |_, name, rounds| {
                 assert!(rounds.len() <= 2, "the {name} magazine has {rounds:?}, but holds 2 rounds");

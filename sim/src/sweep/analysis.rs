@@ -29,7 +29,7 @@ pub(super) struct Score {
 
 impl Score {
     /// Returns the setting as tables show it.
-    pub(super) fn shown(&self) -> String {
+    pub(super) fn text(&self) -> String {
         format!("{}{}", self.setting, if self.is_default { " (default)" } else { "" })
     }
 }
@@ -92,13 +92,13 @@ pub(super) fn of_best(rows: &[Row], metric: Metric) -> impl Iterator<Item = (&Ro
 pub(super) fn scores(rows: &[Row], metric: Metric) -> Vec<Score> {
     let mut settings: FxHashMap<&str, (f64, u64, f64, String, bool)> = FxHashMap::default();
     for (row, ratio) in of_best(rows, metric) {
-        let (logs, runs, worst, at, is_default) =
+        let (logs, runs, worst, worst_place, is_default) =
             settings.entry(&row.setting).or_insert((0.0, 0, f64::MAX, String::new(), true));
         *is_default &= row.is_default;
         *logs += ratio.ln();
         *runs += 1;
         if ratio < *worst {
-            (*worst, *at) = (ratio, format!("{} on {}", row.work, row.cpus));
+            (*worst, *worst_place) = (ratio, format!("{} on {}", row.work, row.cpus));
         }
     }
     let mut scores: Vec<_> = settings
@@ -126,24 +126,24 @@ pub(super) fn scores(rows: &[Row], metric: Metric) -> Vec<Score> {
 
 /// Returns the leads of a setting over all others, smallest first.
 pub(super) fn leads(rows: &[Row], metric: Metric, setting: &str) -> Vec<Lead> {
-    let own: FxHashMap<_, _> = rows
+    let own_values: FxHashMap<_, _> = rows
         .iter()
         .filter(|row| row.setting == setting)
         .map(|row| (cell(row), row.numbers.get(metric)))
         .collect();
     // For each other setting: the parameters without the seed, and the logarithms of the ratios, one for each seed.
     type Logs<'a> = BTreeMap<Cell<'a>, Vec<f64>>;
-    let mut others: BTreeMap<&str, Logs<'_>> = BTreeMap::new();
+    let mut logs_by_setting: BTreeMap<&str, Logs<'_>> = BTreeMap::new();
     for row in rows.iter().filter(|row| row.setting != setting) {
-        let Some(own) = own.get(&cell(row)) else { continue };
-        let reaches = metric.ratio(row.numbers.get(metric), *own);
+        let Some(own_value) = own_values.get(&cell(row)) else { continue };
+        let reaches = metric.ratio(row.numbers.get(metric), *own_value);
         let (work, cpus, size, ops, think, _) = cell(row);
         let but_seed = (work, cpus, size, ops, think, None);
         // If one of the two values is 0, the ratio or its inverse is infinite, so the ratio is limited to a thousand.
         let log = reaches.clamp(1e-3, 1e3).ln();
-        others.entry(&row.setting).or_default().entry(but_seed).or_default().push(log);
+        logs_by_setting.entry(&row.setting).or_default().entry(but_seed).or_default().push(log);
     }
-    let mut leads: Vec<_> = others
+    let mut leads: Vec<_> = logs_by_setting
         .into_iter()
         .map(|(setting, logs)| {
             let cells = logs.len() as f64;
@@ -237,7 +237,7 @@ pub(super) mod tests {
 
     #[test]
     fn insignificant_difference_is_a_tie() {
-        let of = |setting: &str, values: [f64; 3]| {
+        let expected_lead = |setting: &str, values: [f64; 3]| {
             values
                 .into_iter()
                 .enumerate()
@@ -245,10 +245,10 @@ pub(super) mod tests {
                 .collect::<Vec<_>>()
         };
         let rows = [
-            of("a", [10.0, 11.0, 12.0]),
-            of("same", [10.0, 11.0, 12.0]),
-            of("by-chance", [10.1, 10.9, 11.9]),
-            of("slower", [9.0, 9.9, 10.8]),
+            expected_lead("a", [10.0, 11.0, 12.0]),
+            expected_lead("same", [10.0, 11.0, 12.0]),
+            expected_lead("by-chance", [10.1, 10.9, 11.9]),
+            expected_lead("slower", [9.0, 9.9, 10.8]),
         ]
         .concat();
         let leads = leads(&rows, metric(), "a");

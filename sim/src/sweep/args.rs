@@ -83,10 +83,10 @@ pub(super) struct SweepFiles {
     /// The sweep's file: see `uslab sweep --help`.
     #[arg(value_name = "FILE")]
     pub(super) file: PathBuf,
-    /// Folder of the traces. Default: as FILE says, or FILE's folder.
+    /// Folder of the traces. Default: the folder in FILE, or FILE's folder
     #[arg(long, value_name = "FOLDER")]
     pub(super) inputs: Option<PathBuf>,
-    /// Folder of the results. Default: as FILE says, or FILE with the suffix `.results`.
+    /// Folder of the results. Default: the folder in FILE, or FILE with the suffix `.results`
     #[arg(long, value_name = "FOLDER")]
     pub(super) results: Option<PathBuf>,
 }
@@ -145,7 +145,7 @@ pub(super) struct RunArgs {
     /// Shard I of N, counted from 0.
     #[arg(long, value_name = "I/N", conflicts_with_all = ["item", "shards"])]
     pub(super) shard: Option<Shard>,
-    /// Number of shards, if the batch system gives only the number of this one.
+    /// Number of shards, if the batch system sets only the number of this shard.
     #[arg(long, value_name = "N", conflicts_with = "item")]
     pub(super) shards: Option<NonZeroU64>,
     /// Run this item, even if it has a result.

@@ -39,7 +39,7 @@ impl Range {
         if from > to {
             return Err(format!("from {from} to {to}: expected `from` to be at most `to`"));
         }
-        let many = || format!("from {from} to {to}: more than {MAX_VALUES} values");
+        let too_many = || format!("from {from} to {to}: more than {MAX_VALUES} values");
         let mut values = vec![];
         match (step, factor) {
             (Some(_), Some(_)) => return Err("expected `step` or `factor`, not both".to_owned()),
@@ -47,12 +47,12 @@ impl Range {
             (step, None) => {
                 let step = step.unwrap_or(1);
                 if (to - from) / step >= MAX_VALUES as u64 {
-                    return Err(many());
+                    return Err(too_many());
                 }
-                let mut next = Some(from);
-                while let Some(value) = next.filter(|value| *value <= to) {
+                let mut next_value = Some(from);
+                while let Some(value) = next_value.filter(|value| *value <= to) {
                     values.push(value);
-                    next = value.checked_add(step);
+                    next_value = value.checked_add(step);
                 }
             }
             (None, Some(factor)) => {
@@ -62,17 +62,17 @@ impl Range {
                 if from == 0 {
                     return Err("from 0: a range by a factor begins at 1 or more".to_owned());
                 }
-                let mut next = from as f64;
-                while next.round() <= to as f64 {
-                    values.push(next.round() as u64);
-                    next *= factor;
+                let mut next_value = from as f64;
+                while next_value.round() <= to as f64 {
+                    values.push(next_value.round() as u64);
+                    next_value *= factor;
                     if values.len() > MAX_VALUES * 10 {
-                        return Err(many());
+                        return Err(too_many());
                     }
                 }
                 values.dedup();
                 if values.len() > MAX_VALUES {
-                    return Err(many());
+                    return Err(too_many());
                 }
             }
         }
@@ -111,9 +111,9 @@ impl TryFrom<toml::Value> for Axis {
         if values.len() > MAX_VALUES {
             return Err(format!("more than {MAX_VALUES} values"));
         }
-        let mut sorted = values.clone();
-        sorted.sort_unstable();
-        match sorted.windows(2).find(|pair| pair[0] == pair[1]) {
+        let mut sorted_values = values.clone();
+        sorted_values.sort_unstable();
+        match sorted_values.windows(2).find(|pair| pair[0] == pair[1]) {
             Some(pair) => Err(format!("{} is given twice", pair[0])),
             None => Ok(Self(values)),
         }
@@ -129,9 +129,9 @@ mod tests {
         a: Axis,
     }
 
-    fn read(text: &str) -> Result<Vec<u64>, String> {
+    fn parse(text: &str) -> Result<Vec<u64>, String> {
         toml::from_str::<OptionWith>(&format!("a = {text}"))
-            .map(|with| with.a.0)
+            .map(|with_axis| with_axis.a.0)
             .map_err(|error| error.message().to_owned())
     }
 
@@ -149,7 +149,7 @@ mod tests {
             ("{ from = 5, to = 5, factor = 2 }", vec![5]),
             ("{ from = 1, to = 4, factor = 1.1 }", vec![1, 2, 3, 4]),
         ] {
-            assert_eq!(read(text).unwrap(), values, "{text}");
+            assert_eq!(parse(text).unwrap(), values, "{text}");
         }
     }
 
@@ -168,8 +168,8 @@ mod tests {
             ("{ from = 0, to = 100000 }", "more than 100000 values"),
             ("{ from = 0, to = 3, by = 1 }", "unknown field `by`"),
         ] {
-            let said = read(text).unwrap_err();
-            assert!(said.contains(part) && !said.contains('\n'), "{text}: {said}");
+            let message = parse(text).unwrap_err();
+            assert!(message.contains(part) && !message.contains('\n'), "{text}: {message}");
         }
     }
 }

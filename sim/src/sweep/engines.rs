@@ -81,8 +81,8 @@ fn from_root(path: &Path) -> PathBuf {
 /// the sweep's hash, so that a changed sweep is another job.
 fn job_name(plan: &Plan) -> String {
     let stem = plan.path.file_stem().unwrap_or_default().to_string_lossy().to_lowercase();
-    let plain = |c: char| if c.is_ascii_alphanumeric() { c } else { '-' };
-    let name: String = format!("uslab-{stem}").chars().map(plain).take(40).collect();
+    let label_char = |c: char| if c.is_ascii_alphanumeric() { c } else { '-' };
+    let name: String = format!("uslab-{stem}").chars().map(label_char).take(40).collect();
     format!("{}-{}", name.trim_matches('-'), &plan.hash[..10])
 }
 
@@ -177,8 +177,8 @@ pub(super) fn kubernetes(plan: &Plan, options: &Kubernetes<'_>) -> Value {
     if *merge {
         name += "-merge";
         let stem = plan.path.file_stem().unwrap_or_default().to_string_lossy();
-        let to = |form: &str| [format!("--{form}"), format!("/sweep/{stem}.{form}")];
-        args.extend(["csv", "html"].into_iter().flat_map(to));
+        let output_option = |form: &str| [format!("--{form}"), format!("/sweep/{stem}.{form}")];
+        args.extend(["csv", "html"].into_iter().flat_map(output_option));
     } else {
         args.extend(["--hash".to_owned(), plan.hash.clone(), "--threads".to_owned(), cpus.to_string()]);
     }
@@ -228,7 +228,7 @@ pub(super) fn kubernetes(plan: &Plan, options: &Kubernetes<'_>) -> Value {
     job
 }
 
-/// The container's user id, which is `nobody`.
+/// The container's user id: that of the user `nobody`.
 const USER: u32 = 65534;
 
 /// A file that builds the command as one static program, in an otherwise empty image.
@@ -261,14 +261,14 @@ mod tests {
 
     #[test]
     fn time_limit_is_seconds_or_a_clock_time() {
-        for (text, seconds, shown) in [
+        for (text, seconds, text_shown) in [
             ("3600", 3600, "01:00:00"),
             ("01:00:00", 3600, "01:00:00"),
             ("1-00:00:01", 86_401, "24:00:01"),
             ("90", 90, "00:01:30"),
         ] {
             let limit: TimeLimit = text.parse().unwrap();
-            assert_eq!((limit, &*limit.to_string()), (TimeLimit(seconds), shown));
+            assert_eq!((limit, &*limit.to_string()), (TimeLimit(seconds), text_shown));
         }
         for text in ["", "0", "banana", "01:00", "01:60:00", "1-", "1-5", "-1", "99999999999"] {
             assert!(text.parse::<TimeLimit>().unwrap_err().contains("01:00:00"), "{text}");

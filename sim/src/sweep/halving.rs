@@ -7,17 +7,18 @@
 /// traces and of seeds. The number of rounds is limited, because each round must have more traces or more seeds than
 /// the previous one. A setting is therefore never dropped because of runs that were already known.
 pub(super) fn rounds(settings: u64, factor: u64, lists: [usize; 2]) -> Vec<u64> {
-    let fewer = |n: u64, least: u64| (n > least).then(|| n.div_ceil(factor));
-    let lasts = |all: usize| std::iter::successors(Some(all as u64), |n| fewer(*n, 1)).count();
-    let rounds = std::iter::successors(Some(settings), |n| fewer(*n, factor));
-    rounds.take(lists.map(lasts).into_iter().max().unwrap_or(1)).collect()
+    let reduced = |n: u64, min: u64| (n > min).then(|| n.div_ceil(factor));
+    let last_rounds = |all: usize| std::iter::successors(Some(all as u64), |n| reduced(*n, 1)).count();
+    let rounds = std::iter::successors(Some(settings), |n| reduced(*n, factor));
+    rounds.take(lists.map(last_rounds).into_iter().max().unwrap_or(1)).collect()
 }
 
 /// Returns the number of traces (or seeds) in a round, of `all`: all in the last round, a part in each earlier one, at
 /// least one.
 pub(super) fn part(all: usize, round: usize, rounds: usize, factor: u64) -> usize {
-    let left = rounds.saturating_sub(round + 1) as u32;
-    let divisor = factor.checked_pow(left).map_or(usize::MAX, |n| usize::try_from(n).unwrap_or(usize::MAX));
+    let rounds_left = rounds.saturating_sub(round + 1) as u32;
+    let divisor =
+        factor.checked_pow(rounds_left).map_or(usize::MAX, |n| usize::try_from(n).unwrap_or(usize::MAX));
     if all == 0 { 0 } else { all.div_ceil(divisor) }
 }
 
@@ -56,12 +57,12 @@ mod tests {
             let sizes = rounds(settings, factor, [traces, seeds]);
             prop_assert_eq!(sizes[0], settings);
             prop_assert!(sizes.windows(2).all(|pair| pair[1] < pair[0] && pair[1] * factor >= pair[0]));
-            let of = |round| [traces, seeds].map(|all| part(all, round, sizes.len(), factor));
+            let parts_of = |round| [traces, seeds].map(|all| part(all, round, sizes.len(), factor));
             for round in 1..sizes.len() {
-                let (before, now) = (of(round - 1), of(round));
-                prop_assert!(before[0] <= now[0] && before[1] <= now[1] && before != now, "{:?} {:?}", before, now);
+                let (before, current) = (parts_of(round - 1), parts_of(round));
+                prop_assert!(before[0] <= current[0] && before[1] <= current[1] && before != current, "{:?} {:?}", before, current);
             }
-            prop_assert_eq!(of(sizes.len() - 1), [traces, seeds]);
+            prop_assert_eq!(parts_of(sizes.len() - 1), [traces, seeds]);
         }
     }
 }

@@ -31,20 +31,20 @@ pub(super) struct CollectedResults {
 /// Fails if a result is of another item, or cannot be read.
 pub(super) fn collect(plan: &Plan, store: &Store, progress: &Progress) -> anyhow::Result<CollectedResults> {
     let stage = progress.stage("reading", plan.len());
-    let mut all = CollectedResults::default();
+    let mut results = CollectedResults::default();
     for number in 0..plan.len() {
         let item = plan.item(number);
         match store.read(&plan.identity(item))? {
-            StoredResult::Done(numbers) => all.rows.push(Row::new(plan, item, *numbers)),
-            StoredResult::Missing => all.missing.push(number),
-            StoredResult::Failed(why) => all.failed.push((number, why)),
-            StoredResult::Damaged(why) => all.damaged.push((number, why)),
+            StoredResult::Done(numbers) => results.rows.push(Row::new(plan, item, *numbers)),
+            StoredResult::Missing => results.missing.push(number),
+            StoredResult::Failed(reason) => results.failed.push((number, reason)),
+            StoredResult::Damaged(reason) => results.damaged.push((number, reason)),
         }
         if number % 256 == 0 {
             stage.at(number);
         }
     }
-    Ok(all)
+    Ok(results)
 }
 
 impl CollectedResults {
@@ -71,33 +71,33 @@ impl CollectedResults {
 }
 
 /// Returns a line for each reason, with its items, and for a trace with its line in the sweep's file.
-pub(super) fn failures(plan: &Plan, what: &str, items: &[(u64, String)]) -> Vec<String> {
+pub(super) fn failures(plan: &Plan, outcome: &str, items: &[(u64, String)]) -> Vec<String> {
     let mut reasons: Vec<(&str, Vec<u64>)> = vec![];
-    for (item, why) in items {
-        match reasons.iter().position(|(known, _)| known == why) {
+    for (item, reason) in items {
+        match reasons.iter().position(|(known_reason, _)| known_reason == reason) {
             Some(at) => reasons[at].1.push(*item),
-            None if reasons.len() < MAX_REASONS => reasons.push((why, vec![*item])),
+            None if reasons.len() < MAX_REASONS => reasons.push((reason, vec![*item])),
             None => {}
         }
     }
-    let line = |(why, items): &(&str, Vec<u64>)| {
+    let line = |(reason, items): &(&str, Vec<u64>)| {
         let place = match plan.item(items[0]).work {
             Work::Trace { trace } => format!("{}:{}: ", plan.path.display(), plan.traces[trace].line),
             Work::Made { .. } => String::new(),
         };
         let ranges = items.chunk_by(|a, b| a + 1 == *b).map(|range| match range {
-            [one] => one.to_string(),
+            [item] => item.to_string(),
             [first, .., last] => format!("{first} to {last}"),
             [] => String::new(),
         });
         let (noun, ranges) =
             (if items.len() == 1 { "item" } else { "items" }, ranges.collect::<Vec<_>>().join(", "));
-        format!("{place}{noun} {ranges} {what}: {why}")
+        format!("{place}{noun} {ranges} {outcome}: {reason}")
     };
     let mut lines: Vec<_> = reasons.iter().map(line).collect();
-    let told: usize = reasons.iter().map(|(_, items)| items.len()).sum();
-    if told < items.len() {
-        lines.push(format!("{} more {what}", items_text((items.len() - told) as u64)));
+    let listed_items: usize = reasons.iter().map(|(_, items)| items.len()).sum();
+    if listed_items < items.len() {
+        lines.push(format!("{} more {outcome}", items_text((items.len() - listed_items) as u64)));
     }
     lines
 }
@@ -157,9 +157,9 @@ impl Report {
 }
 
 /// Returns a sentence about the accuracy of a design's indices.
-pub(super) fn accuracy_text(of: &Sensitivity) -> String {
-    let Sensitivity { settings, left_out, method, chance, .. } = of;
-    let mut said = match method {
+pub(super) fn accuracy_text(sensitivity: &Sensitivity) -> String {
+    let Sensitivity { settings, left_out, method, chance, .. } = sensitivity;
+    let mut summary = match method {
         Method::Grid => format!("exact, from all {settings} combinations"),
         Method::Fit { predicts } => {
             format!(
@@ -169,13 +169,13 @@ pub(super) fn accuracy_text(of: &Sensitivity) -> String {
         }
     };
     if *left_out > 0 {
-        said += &format!("; {left_out} settings with missing results are omitted");
+        summary += &format!("; {left_out} settings with missing results are omitted");
     }
-    said += &match chance {
+    summary += &match chance {
         Some(chance) => format!("; chance would explain {} of all differences", percent(*chance)),
         None => "; with one seed, chance cannot be estimated".to_owned(),
     };
-    said
+    summary
 }
 
 /// Formats an index in per cent. An index below the part that the fit does not predict is shown as an upper bound.
@@ -195,7 +195,7 @@ pub(super) fn percent(part: f64) -> String {
 }
 
 /// Formats a number with about four digits.
-pub(super) fn short(number: f64) -> String {
+pub(super) fn short_number(number: f64) -> String {
     match number.abs() {
         1000.0.. => format!("{number:.0}"),
         10.0.. => format!("{number:.1}"),
@@ -229,7 +229,7 @@ impl fmt::Display for Report {
         for score in self.settings.iter().take(MAX_SHOWN_SETTINGS) {
             let Score { of_best, worst, worst_at, runs, ties, .. } = score;
             rows.add_row([
-                score.shown(),
+                score.text(),
                 percent(*of_best),
                 tie(*ties).to_owned(),
                 percent(*worst),
@@ -244,18 +244,18 @@ impl fmt::Display for Report {
         )?;
         let mut rows = table(&["work", "CPUs", "setting", "mean", "from", "to", "the next one", "reaches"]);
         for best in &self.best {
-            let Best { work, cpus, validated, setting, mean, spread: [least, most], second } = best;
+            let Best { work, cpus, validated, setting, mean, spread: [min, max], second } = best;
             let (second, reaches) =
                 second.clone().map_or_else(<_>::default, |(name, part)| (name, percent(part)));
-            let numbers = [short(*mean), short(*least), short(*most)];
-            let [mean, least, most] = numbers;
+            let numbers = [short_number(*mean), short_number(*min), short_number(*max)];
+            let [mean, min, max] = numbers;
             rows.add_row([
                 work.clone(),
                 format!("{cpus}{}", if *validated { "*" } else { " " }),
                 setting.clone(),
                 mean,
-                least,
-                most,
+                min,
+                max,
                 second,
                 reaches,
             ]);
@@ -292,16 +292,15 @@ impl fmt::Display for Report {
 /// range, with that range; and the option's values.
 pub(super) fn ranges(effect: &Effect) -> [String; 4] {
     let range = |means: &mut dyn Iterator<Item = f64>| {
-        let (least, most) =
-            means.fold((f64::MAX, f64::MIN), |(least, most), mean| (least.min(mean), most.max(mean)));
-        format!("{:.1} to {:.1}", 100.0 * least, 100.0 * most)
+        let (min, max) = means.fold((f64::MAX, f64::MIN), |(min, max), mean| (min.min(mean), max.max(mean)));
+        format!("{:.1} to {:.1}", 100.0 * min, 100.0 * max)
     };
-    let most = effect.places.first();
+    let top_place = effect.places.first();
     let values: Vec<_> = effect.means.iter().map(|(name, _)| name.as_str()).collect();
     [
         range(&mut effect.means.iter().map(|(_, mean)| *mean)),
-        most.map_or_else(String::new, |at| format!("{} on {}", at.work, at.cpus)),
-        most.map_or_else(String::new, |at| range(&mut at.means.iter().copied())),
+        top_place.map_or_else(String::new, |place| format!("{} on {}", place.work, place.cpus)),
+        top_place.map_or_else(String::new, |place| range(&mut place.means.iter().copied())),
         values.join(", "),
     ]
 }
@@ -347,11 +346,11 @@ fn knob(row: &Row, name: &str) -> Option<u64> {
 /// Fails if writing to memory fails, which does not happen.
 pub(super) fn csv(rows: &[Row]) -> anyhow::Result<Vec<u8>> {
     let names = knob_names(rows);
-    let mut to = csv::Writer::from_writer(vec![]);
+    let mut csv_writer = csv::Writer::from_writer(vec![]);
     let header = AXES.iter().map(|name| (*name).to_owned());
     let header = header.chain(names.iter().map(|name| format!("knob_{name}")));
-    to.write_record(header.chain(Numbers::NAMES.map(str::to_owned)))?;
-    let told = |number: Option<u64>| number.map(|n| n.to_string()).unwrap_or_default();
+    csv_writer.write_record(header.chain(Numbers::NAMES.map(str::to_owned)))?;
+    let optional_text = |number: Option<u64>| number.map(|n| n.to_string()).unwrap_or_default();
     for row in rows {
         let Row { item, work, setting, cpus, validated, size, ops, think, seed, numbers, .. } = row;
         let axes = [
@@ -361,16 +360,16 @@ pub(super) fn csv(rows: &[Row]) -> anyhow::Result<Vec<u8>> {
             setting.clone(),
             cpus.to_string(),
             validated.to_string(),
-            told(size.map(u64::from)),
-            told(*ops),
-            told(think.map(u64::from)),
-            told(*seed),
+            optional_text(size.map(u64::from)),
+            optional_text(*ops),
+            optional_text(think.map(u64::from)),
+            optional_text(*seed),
         ];
-        let knobs = names.iter().map(|name| told(knob(row, name)));
+        let knobs = names.iter().map(|name| optional_text(knob(row, name)));
         let numbers = numbers.columns().map(|number| number.to_string());
-        to.write_record(axes.into_iter().chain(knobs).chain(numbers))?;
+        csv_writer.write_record(axes.into_iter().chain(knobs).chain(numbers))?;
     }
-    Ok(to.into_inner().map_err(|error| error.into_error())?)
+    Ok(csv_writer.into_inner().map_err(|error| error.into_error())?)
 }
 
 #[cfg(test)]
@@ -420,14 +419,20 @@ mod tests {
             lines[21..],
             ["10 items more damaged", "64 items have no result; `run` runs the missing items"]
         );
-        let one = CollectedResults { missing: vec![7], ..CollectedResults::default() };
-        assert_eq!(one.result_warnings(&plan, "run"), ["1 item has no result; `run` runs the missing items"]);
+        let partial_results = CollectedResults { missing: vec![7], ..CollectedResults::default() };
+        assert_eq!(
+            partial_results.result_warnings(&plan, "run"),
+            ["1 item has no result; `run` runs the missing items"]
+        );
     }
 
     #[test]
     fn uncertain_sensitivity_index_is_shown_as_a_bound() {
-        let of = |part, predicts| index(part, Method::Fit { predicts });
-        assert_eq!([of(0.0, 0.9), of(0.05, 0.9), of(0.5, 0.9)], ["< 10.0 %", "< 15.0 %", "50.0 %"]);
+        let index_text = |part, predicts| index(part, Method::Fit { predicts });
+        assert_eq!(
+            [index_text(0.0, 0.9), index_text(0.05, 0.9), index_text(0.5, 0.9)],
+            ["< 10.0 %", "< 15.0 %", "50.0 %"]
+        );
         assert_eq!(index(0.0, Method::Grid), "0.0 %");
     }
 }

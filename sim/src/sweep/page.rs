@@ -1,6 +1,6 @@
 //! Writes a sweep as a static page: tables, and a picture for each option. The page loads nothing.
 
-use super::merge::{Report, SENSITIVITY, accuracy_text, index, percent, ranges, short, tie, unit};
+use super::merge::{Report, SENSITIVITY, accuracy_text, index, percent, ranges, short_number, tie, unit};
 use super::sensitivity::{Effect, Sensitivity};
 use crate::output::grouped;
 use maud::{DOCTYPE, Markup, PreEscaped, html};
@@ -53,7 +53,7 @@ pub(super) fn page(report: &Report, title: &str) -> anyhow::Result<String> {
                 div.scroll { table {
                     tr { th { "setting" } th { "of the best" } th {} th { "at worst" } th { "where" } th { "runs" } }
                     @for score in report.settings.iter().take(MAX_SHOWN_SETTINGS) {
-                        tr { td { (cuttable(&score.shown())) } td { (percent(score.of_best)) } td { (tie(score.ties)) } td { (percent(score.worst)) } td { (score.worst_at) } td { (grouped(score.runs)) } }
+                        tr { td { (cuttable(&score.text())) } td { (percent(score.of_best)) } td { (tie(score.ties)) } td { (percent(score.worst)) } td { (score.worst_at) } td { (grouped(score.runs)) } }
                     }
                 } }
                 h2 { "The best setting for each workload" }
@@ -62,7 +62,7 @@ pub(super) fn page(report: &Report, title: &str) -> anyhow::Result<String> {
                     @for best in &report.best {
                         tr {
                             td { (best.work) } td { (best.cpus) @if best.validated { "*" } } td { (cuttable(&best.setting)) }
-                            td { (short(best.mean)) } td { (short(best.spread[0])) } td { (short(best.spread[1])) }
+                            td { (short_number(best.mean)) } td { (short_number(best.spread[0])) } td { (short_number(best.spread[1])) }
                             @match &best.second {
                                 Some((name, part)) => { td { (cuttable(name)) } td { (percent(*part)) } }
                                 None => { td {} td {} }
@@ -71,7 +71,7 @@ pub(super) fn page(report: &Report, title: &str) -> anyhow::Result<String> {
                     }
                 } }
                 h2 { "Sensitivity" }
-                p { (SENSITIVITY) " A grey line is a work on a number of CPUs, the blue one their mean. Values stand side by side, whatever lies between them; many are cut into groups of neighbours." }
+                p { (SENSITIVITY) " A grey line is a workload on a number of CPUs; the blue line is their mean. Values have equal distances; many values are grouped with their neighbours." }
                 @for design in designs { (design) }
             }
         }
@@ -124,9 +124,9 @@ fn picture(effect: &Effect) -> Result<String, DrawingAreaErrorKind<Error>> {
             .y_label_area_size(60)
             .build_cartesian_2d(0.0..last, 0.0..105.0)?;
         // The axis has a label at each half of a place: a value's name at the middle, nothing at whole numbers.
-        let name = |at: &f64| {
-            let place = at.floor();
-            let is_middle = (at - place - 0.5).abs() < 0.01;
+        let name = |x_value: &f64| {
+            let place = x_value.floor();
+            let is_middle = (x_value - place - 0.5).abs() < 0.01;
             let name = effect.means.get(place as usize).filter(|_| is_middle || last > 12.0);
             name.map(|(name, _)| name.clone()).unwrap_or_default()
         };
@@ -140,14 +140,14 @@ fn picture(effect: &Effect) -> Result<String, DrawingAreaErrorKind<Error>> {
             .x_desc(&effect.knob)
             .y_desc("% of the best")
             .draw()?;
-        let place = |(at, mean): (usize, f64)| (at as f64 + 0.5, 100.0 * mean);
-        for of in effect.places.iter().take(LINES) {
-            let points = of.means.iter().copied().enumerate().map(place);
+        let place = |(x_value, mean): (usize, f64)| (x_value as f64 + 0.5, 100.0 * mean);
+        for places_of_work in effect.places.iter().take(LINES) {
+            let points = places_of_work.means.iter().copied().enumerate().map(place);
             chart.draw_series(LineSeries::new(points, BLACK.mix(0.25).stroke_width(1)))?;
         }
         let points = || effect.means.iter().map(|(_, mean)| *mean).enumerate().map(place);
         chart.draw_series(LineSeries::new(points(), COLOUR.stroke_width(2)))?;
-        chart.draw_series(points().map(|at| Circle::new(at, 4, COLOUR.filled())))?;
+        chart.draw_series(points().map(|point| Circle::new(point, 4, COLOUR.filled())))?;
         area.present()?;
     }
     Ok(svg)

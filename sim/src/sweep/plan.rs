@@ -316,8 +316,8 @@ pub(super) mod tests {
             let plan = plan(&lengths, &knobs, None);
             let settings = 1 + knobs.iter().product::<usize>();
             let [traces, works, cpus] = [lengths[0], lengths[1], lengths[2]];
-            let made = works * lengths[3..].iter().product::<usize>() * settings * cpus;
-            prop_assert_eq!(plan.len() as usize, traces * settings * cpus + made);
+            let item_count = works * lengths[3..].iter().product::<usize>() * settings * cpus;
+            prop_assert_eq!(plan.len() as usize, traces * settings * cpus + item_count);
             let all: HashSet<_> = (0..plan.len()).map(|number| identity_text(&plan, plan.item(number))).collect();
             prop_assert_eq!(all.len() as u64, plan.len());
             let of_trace = (settings * cpus) as u64;
@@ -333,7 +333,7 @@ pub(super) mod tests {
         }
 
         #[test]
-        fn a_sample_has_its_points_and_each_value_as_often(points in 1..=10_u32, seed in any::<u64>()) {
+        fn sample_contains_each_value_equally_often(points in 1..=10_u32, seed in any::<u64>()) {
             let plan = plan(&[0, 1, 1, 1, 1, 1, 1], &[4, 5], Some(Sample { points, seed }));
             // A design without options has one setting, with any sample.
             prop_assert_eq!(plan.settings.count(), 1 + u64::from(points));

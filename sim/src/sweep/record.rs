@@ -115,24 +115,24 @@ impl From<LockCounts> for Lock {
 }
 
 impl From<Outcome> for Numbers {
-    fn from(at: Outcome) -> Self {
+    fn from(outcome: Outcome) -> Self {
         Self {
-            cpus: at.cpus,
-            operations: at.operations,
-            ns: at.ns,
-            operations_per_us: at.operations_per_us,
-            waiting: at.waiting,
-            lines_per_operation: at.lines_per_operation,
-            depot: at.depot.into(),
-            lists: at.lists.into(),
-            zone: at.zone.into(),
-            cpu: at.paths.cpu,
-            depots: at.paths.depot,
-            slab: at.paths.slab,
-            pages: at.paths.pages,
-            commit: at.paths.commit,
-            slabs: at.slabs,
-            container: at.container,
+            cpus: outcome.cpus,
+            operations: outcome.operations,
+            ns: outcome.ns,
+            operations_per_us: outcome.operations_per_us,
+            waiting: outcome.waiting,
+            lines_per_operation: outcome.lines_per_operation,
+            depot: outcome.depot.into(),
+            lists: outcome.lists.into(),
+            zone: outcome.zone.into(),
+            cpu: outcome.paths.cpu,
+            depots: outcome.paths.depot,
+            slab: outcome.paths.slab,
+            pages: outcome.paths.pages,
+            commit: outcome.paths.commit,
+            slabs: outcome.slabs,
+            container: outcome.container,
         }
     }
 }
@@ -218,12 +218,12 @@ impl Metric {
     }
     /// Returns the ratio of a value to the best or to another value: 1 is as good, 0 infinitely worse.
     pub(super) fn ratio(self, value: f64, best: f64) -> f64 {
-        let (small, large) = if self.more { (value, best) } else { (best, value) };
-        match (small > 0.0, large > 0.0) {
+        let (smaller_value, larger_value) = if self.more { (value, best) } else { (best, value) };
+        match (smaller_value > 0.0, larger_value > 0.0) {
             // Two zeros, such as no waiting at all, are equally good.
             (false, false) => 1.0,
             (true, false) => f64::INFINITY,
-            (_, true) => small / large,
+            (_, true) => smaller_value / larger_value,
         }
     }
     /// Returns the better of two values.
@@ -236,9 +236,9 @@ impl std::str::FromStr for Metric {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let known = Self::ALL.iter().find(|(name, _)| *name == text);
+        let known_metric = Self::ALL.iter().find(|(name, _)| *name == text);
         let column = Numbers::NAMES.iter().position(|name| *name == text);
-        match (known, column) {
+        match (known_metric, column) {
             (Some((_, more)), Some(column)) => Ok(Self { column, more: *more }),
             _ => Err(format!("expected one of {}", Self::ALL.map(|(name, _)| name).join(", "))),
         }
@@ -282,10 +282,11 @@ impl Row {
 /// objects of many sizes. For a trace, therefore, only a setting without options is known to be the default. A design
 /// without options has no default.
 fn is_default(plan: &Plan, setting: &str, size: Option<u32>, cpus: u32) -> bool {
-    let known = (plan.knobs)(setting.split(':').next().unwrap_or_default());
-    let mut set = knobs(setting).map(|(key, value)| (known.iter().find(|knob| knob.name == key), value));
+    let design_knobs = (plan.knobs)(setting.split(':').next().unwrap_or_default());
+    let mut set =
+        knobs(setting).map(|(key, value)| (design_knobs.iter().find(|knob| knob.name == key), value));
     let is_own = |knob: &Knob, value| size.is_some_and(|size| (knob.default)(size as usize, cpus) == value);
-    !known.is_empty() && set.all(|(knob, value)| knob.is_some_and(|knob| is_own(knob, value)))
+    !design_knobs.is_empty() && set.all(|(knob, value)| knob.is_some_and(|knob| is_own(knob, value)))
 }
 
 /// Returns the options of a setting, with their values.
@@ -312,10 +313,14 @@ mod tests {
         for (name, more) in Metric::ALL {
             let metric: Metric = name.parse().unwrap();
             assert_eq!((metric.name(), metric.more), (name, more));
-            let (good, bad) = if more { (4.0, 1.0) } else { (1.0, 4.0) };
+            let (better_value, worse_value) = if more { (4.0, 1.0) } else { (1.0, 4.0) };
             assert_eq!(
-                (metric.ratio(good, good), metric.ratio(bad, good), metric.better(good, bad)),
-                (1.0, 0.25, good)
+                (
+                    metric.ratio(better_value, better_value),
+                    metric.ratio(worse_value, better_value),
+                    metric.better(better_value, worse_value)
+                ),
+                (1.0, 0.25, better_value)
             );
         }
         assert_eq!("waiting".parse::<Metric>().unwrap().ratio(0.0, 0.0), 1.0);

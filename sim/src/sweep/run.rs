@@ -43,47 +43,51 @@ pub(super) struct ShardResult {
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct RunOptions {
     /// `true` to run items that already have a result.
-    pub(super) again: bool,
+    pub(super) rerun: bool,
     /// The number of threads; by default one for each CPU.
     pub(super) threads: Option<usize>,
     /// The time between lines of progress, if standard error is not a terminal.
-    pub(super) every: Option<Duration>,
+    pub(super) interval: Option<Duration>,
 }
 
 /// The progress lines on standard error.
 struct Lines {
-    every: Option<Duration>,
-    begun: Instant,
+    interval: Option<Duration>,
+    start: Instant,
     last: Mutex<Instant>,
 }
 
 impl Lines {
-    fn new(every: Option<Duration>) -> Self {
-        let begun = Instant::now();
-        let every = every.filter(|_| !std::io::stderr().is_terminal());
-        Self { every, begun, last: Mutex::new(begun) }
+    fn new(interval: Option<Duration>) -> Self {
+        let start = Instant::now();
+        let interval = interval.filter(|_| !std::io::stderr().is_terminal());
+        Self { interval, start, last: Mutex::new(start) }
     }
     /// Reports the number of items that are done.
-    fn at(&self, done: u64, all: u64) {
-        let Some(every) = self.every else { return };
+    fn report(&self, finished: u64, total: u64) {
+        let Some(interval) = self.interval else { return };
         let Some(mut last) = self.last.try_lock() else { return };
-        if last.elapsed() >= every {
+        if last.elapsed() >= interval {
             *last = Instant::now();
-            let _ = writeln!(std::io::stderr(), "uslab: {}", progress_line(done, all, self.begun.elapsed()));
+            let _ = writeln!(
+                std::io::stderr(),
+                "uslab: {}",
+                progress_line(finished, total, self.start.elapsed())
+            );
         }
     }
 }
 
-fn progress_line(done: u64, all: u64, took: Duration) -> String {
-    let left = took.as_secs_f64() / done.max(1) as f64 * (all - done.min(all)) as f64;
-    let [took, left] = [took.as_secs_f64(), left].map(time);
-    format!("{} of {} items run in {took}, about {left} left", grouped(done), grouped(all))
+fn progress_line(finished: u64, total: u64, elapsed: Duration) -> String {
+    let remaining = elapsed.as_secs_f64() / finished.max(1) as f64 * (total - finished.min(total)) as f64;
+    let [elapsed, remaining] = [elapsed.as_secs_f64(), remaining].map(time);
+    format!("{} of {} items run in {elapsed}, about {remaining} left", grouped(finished), grouped(total))
 }
 
 /// Formats a time as seconds, or as `1:23`, or as `2:01:23`.
 pub(super) fn time(seconds: f64) -> String {
-    let whole = seconds.round() as u64;
-    match (whole / 3600, whole / 60 % 60, whole % 60) {
+    let whole_seconds = seconds.round() as u64;
+    match (whole_seconds / 3600, whole_seconds / 60 % 60, whole_seconds % 60) {
         (0, 0, _) => format!("{seconds:.1} s"),
         (0, minutes, seconds) => format!("{minutes}:{seconds:02}"),
         (hours, minutes, seconds) => format!("{hours}:{minutes:02}:{seconds:02}"),
@@ -93,7 +97,7 @@ pub(super) fn time(seconds: f64) -> String {
 /// The progress of a run, for the message when a user interrupts it.
 #[derive(Debug, Default)]
 pub(super) struct RunProgress {
-    done: AtomicU64,
+    finished: AtomicU64,
     all: AtomicU64,
 }
 
@@ -104,11 +108,12 @@ impl RunProgress {
     /// # Errors
     /// Fails if the handler cannot be set.
     pub(super) fn on_interrupt() -> anyhow::Result<Arc<Self>> {
-        let kept = Arc::new(Self::default());
-        let seen = kept.clone();
+        let progress_state = Arc::new(Self::default());
+        let handler_state = progress_state.clone();
         let handler = move || {
             // Relaxed: no other data depends on these numbers.
-            let [done, all] = [&seen.done, &seen.all].map(|number| grouped(number.load(Relaxed)));
+            let [done, all] =
+                [&handler_state.finished, &handler_state.all].map(|number| grouped(number.load(Relaxed)));
             let _ = writeln!(
                 std::io::stderr(),
                 "\nuslab: {done} of {all} missing items have run; the same command continues"
@@ -116,7 +121,7 @@ impl RunProgress {
             std::process::exit(130)
         };
         ctrlc::set_handler(handler).context("cannot set the handler of Ctrl-C")?;
-        Ok(kept)
+        Ok(progress_state)
     }
 }
 
@@ -138,64 +143,66 @@ pub(super) fn run<P: Policy>(
     plan: &Plan,
     store: &Store,
     items: Range<u64>,
-    how: RunOptions,
+    options: RunOptions,
     progress: &Progress,
-    kept: &RunProgress,
+    progress_state: &RunProgress,
 ) -> Result<ShardResult, EarlyEnd> {
     let mut ran = ShardResult { items: items.end - items.start, ..ShardResult::default() };
-    let mut wanted = vec![];
+    let mut wanted_items = vec![];
     for number in items {
         match store.read(&plan.identity(plan.item(number))).map_err(EarlyEnd::Input)? {
-            StoredResult::Done(_) if !how.again => ran.there += 1,
+            StoredResult::Done(_) if !options.rerun => ran.there += 1,
             StoredResult::Damaged(why) => {
                 ran.damaged.push(why);
-                wanted.push(number);
+                wanted_items.push(number);
             }
-            StoredResult::Done(_) | StoredResult::Missing | StoredResult::Failed(_) => wanted.push(number),
+            StoredResult::Done(_) | StoredResult::Missing | StoredResult::Failed(_) => {
+                wanted_items.push(number)
+            }
         }
     }
-    if wanted.is_empty() {
+    if wanted_items.is_empty() {
         return Ok(ran);
     }
-    let pool = rayon::ThreadPoolBuilder::new().num_threads(how.threads.unwrap_or(0)).build();
+    let pool = rayon::ThreadPoolBuilder::new().num_threads(options.threads.unwrap_or(0)).build();
     let pool = pool.context("threads").map_err(EarlyEnd::Write)?;
     let costs = Mutex::new(store.costs().map_err(EarlyEnd::Write)?);
-    let stage = progress.stage("sweeping", wanted.len() as u64);
-    let (all, lines) = (wanted.len() as u64, Lines::new(how.every));
-    kept.all.store(all, Relaxed);
-    kept.done.store(0, Relaxed);
+    let stage = progress.stage("sweeping", wanted_items.len() as u64);
+    let (total, lines) = (wanted_items.len() as u64, Lines::new(options.interval));
+    progress_state.all.store(total, Relaxed);
+    progress_state.finished.store(0, Relaxed);
     let stats = Mutex::new((0.0, vec![]));
     // Traces are read one after another, so that only one is in memory.
-    for wanted in wanted.chunk_by(|a, b| trace_of(plan, *a) == trace_of(plan, *b)) {
-        let streams = streams(plan, wanted);
-        let one = |number: &u64| -> anyhow::Result<()> {
-            let begun = Instant::now();
+    for wanted_items in wanted_items.chunk_by(|a, b| trace_of(plan, *a) == trace_of(plan, *b)) {
+        let streams = streams(plan, wanted_items);
+        let run_item = |number: &u64| -> anyhow::Result<()> {
+            let start = Instant::now();
             let item = plan.item(*number);
             let result = execute::<P>(plan, item, &streams).into();
             let record = Record { of: plan.identity(item), result };
             store.write(&record).with_context(|| format!("item {number}"))?;
-            let took = begun.elapsed();
+            let elapsed = start.elapsed();
             costs
                 .lock()
-                .write_all(cost_line(record.of.key(), took).as_bytes())
+                .write_all(cost_line(record.of.key(), elapsed).as_bytes())
                 .with_context(|| format!("item {number}: {}", store.folder().join("costs").display()))?;
             let mut stats = stats.lock();
-            stats.0 += took.as_secs_f64();
+            stats.0 += elapsed.as_secs_f64();
             if let Outcomes::Failed(why) = record.result {
                 stats.1.push((*number, why));
             }
             drop(stats);
-            let done = kept.done.fetch_add(1, Relaxed) + 1;
-            stage.at(done);
-            lines.at(done, all);
+            let finished = progress_state.finished.fetch_add(1, Relaxed) + 1;
+            stage.at(finished);
+            lines.report(finished, total);
             Ok(())
         };
-        pool.install(|| wanted.par_iter().try_for_each(one)).map_err(EarlyEnd::Write)?;
+        pool.install(|| wanted_items.par_iter().try_for_each(run_item)).map_err(EarlyEnd::Write)?;
     }
     (ran.seconds, ran.failed) = stats.into_inner();
-    ran.took = lines.begun.elapsed().as_secs_f64();
+    ran.took = lines.start.elapsed().as_secs_f64();
     ran.failed.sort();
-    ran.done = wanted.len() as u64 - ran.failed.len() as u64;
+    ran.done = wanted_items.len() as u64 - ran.failed.len() as u64;
     Ok(ran)
 }
 
@@ -218,10 +225,12 @@ fn streams(plan: &Plan, items: &[u64]) -> Streams {
         if streams.contains_key(&item.cpus) {
             continue;
         }
-        let own = streams.entry(None).or_insert_with(|| read(&plan.traces[trace]));
+        let own_stream = streams.entry(None).or_insert_with(|| read(&plan.traces[trace]));
         if let Some(cpus) = item.cpus {
-            let on = own.clone().and_then(|own| own.with_cpus(cpus).map_err(|error| error.to_string()));
-            streams.insert(item.cpus, on);
+            let mapped_stream = own_stream
+                .clone()
+                .and_then(|own_stream| own_stream.with_cpus(cpus).map_err(|error| error.to_string()));
+            streams.insert(item.cpus, mapped_stream);
         }
     }
     streams

@@ -23,36 +23,37 @@ const TRIES: usize = 300;
 pub(super) fn strata(points: u32, values: &[usize], seed: u64) -> Vec<Vec<u32>> {
     let mut parts = hypercube(points, values.len(), seed);
     let mut rng = Xoshiro256PlusPlus::seed_from_u64(!seed);
-    let mut below = |n: usize| rng.random_range(0..n as u64) as usize;
+    let mut random_below = |n: usize| rng.random_range(0..n as u64) as usize;
     let setting = |parts: &[Vec<u32>], point: usize| -> Vec<usize> {
         parts.iter().zip(values).map(|(axis, n)| value_of(axis[point], points, *n)).collect()
     };
     let points = points as usize;
-    let mut taken: FxHashMap<Vec<usize>, usize> = FxHashMap::default();
-    (0..points).for_each(|point| *taken.entry(setting(&parts, point)).or_default() += 1);
+    let mut uses_by_point: FxHashMap<Vec<usize>, usize> = FxHashMap::default();
+    (0..points).for_each(|point| *uses_by_point.entry(setting(&parts, point)).or_default() += 1);
     for _ in 0..TRIES * points {
-        if taken.len() == points || values.is_empty() {
+        if uses_by_point.len() == points || values.is_empty() {
             break;
         }
-        let (point, other, axis) = (below(points), below(points), below(values.len()));
-        if taken[&setting(&parts, point)] == 1 {
+        let (point, other_point, axis) =
+            (random_below(points), random_below(points), random_below(values.len()));
+        if uses_by_point[&setting(&parts, point)] == 1 {
             continue;
         }
-        let different = taken.len();
+        let different = uses_by_point.len();
         let mut exchange = || {
-            for at in [point, other] {
-                if let Entry::Occupied(mut entry) = taken.entry(setting(&parts, at)) {
+            for point_index in [point, other_point] {
+                if let Entry::Occupied(mut entry) = uses_by_point.entry(setting(&parts, point_index)) {
                     *entry.get_mut() -= 1;
                     if *entry.get() == 0 {
                         entry.remove();
                     }
                 }
             }
-            parts[axis].swap(point, other);
-            for at in [point, other] {
-                *taken.entry(setting(&parts, at)).or_default() += 1;
+            parts[axis].swap(point, other_point);
+            for point_index in [point, other_point] {
+                *uses_by_point.entry(setting(&parts, point_index)).or_default() += 1;
             }
-            taken.len()
+            uses_by_point.len()
         };
         // An exchange that keeps the number of different points is accepted, too: otherwise the search would end where
         // no single exchange improves it.
@@ -60,9 +61,10 @@ pub(super) fn strata(points: u32, values: &[usize], seed: u64) -> Vec<Vec<u32>> 
             exchange();
         }
     }
-    let mut seen = FxHashSet::default();
-    let kept: Vec<_> = (0..points).filter(|point| seen.insert(setting(&parts, *point))).collect();
-    parts.iter().map(|axis| kept.iter().map(|point| axis[*point]).collect()).collect()
+    let mut seen_settings = FxHashSet::default();
+    let kept_points: Vec<_> =
+        (0..points).filter(|point| seen_settings.insert(setting(&parts, *point))).collect();
+    parts.iter().map(|axis| kept_points.iter().map(|point| axis[*point]).collect()).collect()
 }
 
 fn hypercube(points: u32, axes: usize, seed: u64) -> Vec<Vec<u32>> {
@@ -114,17 +116,17 @@ mod tests {
         fn sample_with_one_point_per_value_contains_every_value(points in 1..500_u32, values in 1..500_usize) {
             let mut hits = vec![0_u32; values];
             (0..points).for_each(|part| hits[value_of(part, points, values)] += 1);
-            let (least, most) = (hits.iter().min().unwrap(), hits.iter().max().unwrap());
-            prop_assert!(most - least <= 1, "{:?}", hits);
+            let (min_hits, max_hits) = (hits.iter().min().unwrap(), hits.iter().max().unwrap());
+            prop_assert!(max_hits - min_hits <= 1, "{:?}", hits);
         }
     }
 
     #[test]
     fn sample_order_depends_on_seed_and_axes() {
-        let two = strata(100, &[1000, 1000], 1);
-        assert_ne!(two[0], two[1]);
-        assert_ne!(two, strata(100, &[1000, 1000], 2));
-        assert_eq!(two, strata(100, &[1000, 1000], 1));
+        let two_strata = strata(100, &[1000, 1000], 1);
+        assert_ne!(two_strata[0], two_strata[1]);
+        assert_ne!(two_strata, strata(100, &[1000, 1000], 2));
+        assert_eq!(two_strata, strata(100, &[1000, 1000], 1));
     }
 
     /// Regression test: some points of a hypercube of listed values had equal values, so one setting was run twice.

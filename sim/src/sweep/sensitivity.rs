@@ -116,9 +116,10 @@ fn of_design(
     names: &[&str],
     settings: BTreeMap<Vec<u64>, BTreeMap<WorkloadOnCpus<'_>, RatiosByRun>>,
 ) -> Option<Sensitivity> {
-    let all: BTreeSet<_> = settings.values().flat_map(|places| places.keys().copied()).collect();
+    let all_places: BTreeSet<_> = settings.values().flat_map(|places| places.keys().copied()).collect();
     let count = settings.len();
-    let settings: Vec<_> = settings.into_iter().filter(|(_, places)| places.len() == all.len()).collect();
+    let settings: Vec<_> =
+        settings.into_iter().filter(|(_, places)| places.len() == all_places.len()).collect();
     // Options with only one value explain nothing.
     let knobs: Vec<(&str, Vec<u64>)> = names
         .iter()
@@ -140,7 +141,7 @@ fn of_design(
 
     let (mut noise, mut has_noise) = (0.0, false);
     let mut values: Vec<(WorkloadOnCpus<'_>, Vec<f64>)> = vec![];
-    for at in &all {
+    for at in &all_places {
         let mut of_place = Vec::with_capacity(settings.len());
         for (_, places) in &settings {
             let reached: Vec<_> = places[at].values().map(|seeds| mean(seeds)).collect();
@@ -152,22 +153,29 @@ fn of_design(
         }
         values.push((*at, of_place));
     }
-    let found: Vec<Variances> = values.iter().map(|(_, y)| Variances::of(&points, &levels, y)).collect();
-    let sum = |of: &dyn Fn(&Variances) -> f64| found.iter().map(of).sum::<f64>();
-    let whole = sum(&|v| v.whole);
-    let part = |of: f64, whole: f64| if whole > 0.0 { of / whole } else { 0.0 };
+    let variances: Vec<Variances> = values.iter().map(|(_, y)| Variances::of(&points, &levels, y)).collect();
+    let sum = |value_of: &dyn Fn(&Variances) -> f64| variances.iter().map(value_of).sum::<f64>();
+    let total_variance = sum(&|v| v.whole);
+    let part =
+        |value: f64, total_variance: f64| if total_variance > 0.0 { value / total_variance } else { 0.0 };
     let effects = varied.iter().enumerate().map(|(axis, knob)| {
         let groups = levels[axis].min(MAX_GROUPS);
         let group = |rank: usize| rank * groups / levels[axis];
         let means = |y: &[f64]| {
-            let of = |wanted| {
-                points.iter().zip(y).filter(move |(point, _)| group(point[axis]) == wanted).map(|(_, y)| *y)
+            let value_of = |wanted_level| {
+                points
+                    .iter()
+                    .zip(y)
+                    .filter(move |(point, _)| group(point[axis]) == wanted_level)
+                    .map(|(_, y)| *y)
             };
-            (0..groups).map(|wanted| mean(&of(wanted).collect::<Vec<_>>()).0).collect::<Vec<_>>()
+            (0..groups)
+                .map(|wanted_level| mean(&value_of(wanted_level).collect::<Vec<_>>()).0)
+                .collect::<Vec<_>>()
         };
         let mut places: Vec<_> = values
             .iter()
-            .zip(&found)
+            .zip(&variances)
             .map(|(((work, cpus), y), v)| EffectAt {
                 work: (*work).to_owned(),
                 cpus: *cpus,
@@ -177,11 +185,14 @@ fn of_design(
             .collect();
         let n = places.len() as f64;
         let overall = (0..groups).map(|at| places.iter().map(|place| place.means[at]).sum::<f64>() / n);
-        let (name, known) = &knobs[*knob];
-        let names = (0..groups).map(|wanted| {
-            let mut own =
-                known.iter().enumerate().filter(|(rank, _)| group(*rank) == wanted).map(|(_, value)| value);
-            match (own.next(), own.next_back()) {
+        let (name, known_function) = &knobs[*knob];
+        let names = (0..groups).map(|wanted_level| {
+            let mut own_knobs = known_function
+                .iter()
+                .enumerate()
+                .filter(|(rank, _)| group(*rank) == wanted_level)
+                .map(|(_, value)| value);
+            match (own_knobs.next(), own_knobs.next_back()) {
                 (Some(first), Some(last)) => format!("{first} to {last}"),
                 (first, _) => first.map(ToString::to_string).unwrap_or_default(),
             }
@@ -189,8 +200,8 @@ fn of_design(
         let means = names.zip(overall).collect();
         places.sort_by(|a, b| swing(&b.means).total_cmp(&swing(&a.means)));
         let index = Index {
-            first: part(sum(&|v| v.first[axis]), whole),
-            total: part(sum(&|v| v.total[axis]), whole),
+            first: part(sum(&|v| v.first[axis]), total_variance),
+            total: part(sum(&|v| v.total[axis]), total_variance),
         };
         Effect { knob: (*name).to_owned(), index, means, places }
     });
@@ -198,14 +209,14 @@ fn of_design(
     effects.sort_by(|a, b| b.index.total.total_cmp(&a.index.total));
     let method = match is_grid(&points, &levels) {
         true => Method::Grid,
-        false => Method::Fit { predicts: 1.0 - part(sum(&|v| v.missed), whole).min(1.0) },
+        false => Method::Fit { predicts: 1.0 - part(sum(&|v| v.missed), total_variance).min(1.0) },
     };
     Some(Sensitivity {
         design: design.to_owned(),
         settings: count,
         left_out: count - points.len(),
         method,
-        chance: has_noise.then(|| part(noise, whole).min(1.0)),
+        chance: has_noise.then(|| part(noise, total_variance).min(1.0)),
         knobs: effects,
     })
 }
@@ -216,9 +227,9 @@ pub(super) fn swing(means: &[f64]) -> f64 {
 }
 
 fn is_grid(points: &[Vec<usize>], levels: &[usize]) -> bool {
-    let all = levels.iter().try_fold(1_usize, |all, n| all.checked_mul(*n));
+    let combinations = levels.iter().try_fold(1_usize, |combinations, n| combinations.checked_mul(*n));
     // A grid has each combination exactly once.
-    all == Some(points.len())
+    combinations == Some(points.len())
 }
 
 /// The variance of some values, and the part of the variance that each axis explains.
@@ -233,10 +244,10 @@ struct Variances {
 
 impl Variances {
     fn of(points: &[Vec<usize>], levels: &[usize], y: &[f64]) -> Self {
-        let (middle, _) = mean(y);
-        let whole = y.iter().map(|y| (y - middle).powi(2)).sum::<f64>() / y.len() as f64;
+        let (mean_value, _) = mean(y);
+        let whole = y.iter().map(|y| (y - mean_value).powi(2)).sum::<f64>() / y.len() as f64;
         // Equal values have a variance that is not exactly 0, because of rounding.
-        if whole <= (middle * 1e-9).powi(2) {
+        if whole <= (mean_value * 1e-9).powi(2) {
             return Self {
                 whole: 0.0,
                 first: vec![0.0; levels.len()],
@@ -255,12 +266,13 @@ impl Variances {
     fn variance_within_groups(points: &[Vec<usize>], y: &[f64], is_given: impl Fn(usize) -> bool) -> f64 {
         let mut groups: BTreeMap<Vec<usize>, Vec<f64>> = BTreeMap::new();
         for (point, y) in points.iter().zip(y) {
-            let given = point.iter().enumerate().filter(|(axis, _)| is_given(*axis)).map(|(_, rank)| *rank);
-            groups.entry(given.collect()).or_default().push(*y);
+            let given_ranks =
+                point.iter().enumerate().filter(|(axis, _)| is_given(*axis)).map(|(_, rank)| *rank);
+            groups.entry(given_ranks.collect()).or_default().push(*y);
         }
         let within = groups.values().flat_map(|group| {
-            let (middle, _) = mean(group);
-            group.iter().map(move |y| (y - middle).powi(2))
+            let (mean_value, _) = mean(group);
+            group.iter().map(move |y| (y - mean_value).powi(2))
         });
         within.sum::<f64>() / y.len() as f64
     }
@@ -268,9 +280,10 @@ impl Variances {
     fn of_grid(points: &[Vec<usize>], levels: &[usize], y: &[f64], whole: f64) -> Self {
         let axes = || 0..levels.len();
         let first = axes()
-            .map(|axis| whole - Self::variance_within_groups(points, y, |given| given == axis))
+            .map(|axis| whole - Self::variance_within_groups(points, y, |given_ranks| given_ranks == axis))
             .map(|v| v.max(0.0));
-        let total = axes().map(|axis| Self::variance_within_groups(points, y, |given| given != axis));
+        let total =
+            axes().map(|axis| Self::variance_within_groups(points, y, |given_ranks| given_ranks != axis));
         Self { whole, first: first.collect(), total: total.collect(), missed: 0.0 }
     }
 
@@ -279,17 +292,17 @@ impl Variances {
         let sum = |axis: usize, is_of: &dyn Fn(&[u32], usize) -> bool| {
             terms.iter().filter(|(term, _)| is_of(term, axis)).map(|(_, c)| c * c).sum::<f64>()
         };
-        let alone = |term: &[u32], axis: usize| {
+        let is_alone = |term: &[u32], axis: usize| {
             term.iter().enumerate().all(|(at, degree)| (*degree > 0) == (at == axis))
         };
-        let any = |term: &[u32], axis: usize| term[axis] > 0;
+        let is_included = |term: &[u32], axis: usize| term[axis] > 0;
         // The fit's variance is over all combinations, the values' variance over the settings that ran.
         let fitted = terms.iter().map(|(_, c)| c * c).sum::<f64>();
         let scale = if fitted > 0.0 { (whole - missed).max(0.0) / fitted } else { 0.0 };
         Self {
             whole,
-            first: (0..levels.len()).map(|axis| sum(axis, &alone) * scale).collect(),
-            total: (0..levels.len()).map(|axis| sum(axis, &any) * scale).collect(),
+            first: (0..levels.len()).map(|axis| sum(axis, &is_alone) * scale).collect(),
+            total: (0..levels.len()).map(|axis| sum(axis, &is_included) * scale).collect(),
             missed: missed.min(whole),
         }
     }
@@ -325,12 +338,13 @@ fn fit(points: &[Vec<usize>], levels: &[usize], y: &[f64]) -> Fit {
     let folds = points.len().min(CROSS_VALIDATION_PARTS);
     let mut errors: Vec<f64> = vec![];
     for fold in 0..folds {
-        let (left_out, kept): (Vec<usize>, Vec<usize>) = (0..points.len()).partition(|at| at % folds == fold);
-        let path = matching(&columns, y, &kept);
+        let (left_out, kept_points): (Vec<usize>, Vec<usize>) =
+            (0..points.len()).partition(|at| at % folds == fold);
+        let path = matching(&columns, y, &kept_points);
         let missed = path.iter().map(|FittedModel { constant, terms }| {
-            let told =
+            let explained =
                 |at: usize| constant + terms.iter().map(|(term, c)| c * columns[*term][at]).sum::<f64>();
-            left_out.iter().map(|at| (y[*at] - told(*at)).powi(2)).sum::<f64>()
+            left_out.iter().map(|at| (y[*at] - explained(*at)).powi(2)).sum::<f64>()
         });
         let missed: Vec<_> = missed.collect();
         match errors.is_empty() {
@@ -342,8 +356,8 @@ fn fit(points: &[Vec<usize>], levels: &[usize], y: &[f64]) -> Fit {
     let best = errors.iter().enumerate().min_by(|a, b| a.1.total_cmp(b.1));
     let (terms, error) = best.map_or((0, 0.0), |(terms, error)| (terms, *error));
     let mut path = matching(&columns, y, &(0..points.len()).collect::<Vec<_>>());
-    let chosen = path.swap_remove(terms.min(path.len() - 1));
-    let terms = chosen.terms.into_iter().map(|(term, c)| (candidates[term].clone(), c)).collect();
+    let chosen_model = path.swap_remove(terms.min(path.len() - 1));
+    let terms = chosen_model.terms.into_iter().map(|(term, c)| (candidates[term].clone(), c)).collect();
     Fit { terms, missed: error / points.len() as f64 }
 }
 
@@ -356,7 +370,7 @@ struct Step {
     /// The components of the term's column along the direction of each earlier term and along `direction`.
     parts: Vec<f64>,
     /// The component of the values along `direction`.
-    has: f64,
+    component: f64,
 }
 
 /// Chooses terms by orthogonal matching: the next term is always the one that explains most of the values' unexplained
@@ -365,24 +379,32 @@ struct Step {
 fn matching(columns: &[Vec<f64>], y: &[f64], points: &[usize]) -> Vec<FittedModel> {
     let n = points.len();
     let dot = |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(a, b)| a * b).sum::<f64>();
-    let of = |values: &[f64]| points.iter().map(|at| values[*at]).collect::<Vec<f64>>();
-    let columns: Vec<Vec<f64>> = columns.iter().map(|column| of(column)).collect();
+    let value_of = |values: &[f64]| points.iter().map(|at| values[*at]).collect::<Vec<f64>>();
+    let columns: Vec<Vec<f64>> = columns.iter().map(|column| value_of(column)).collect();
     let norms: Vec<f64> = columns.iter().map(|column| dot(column, column).sqrt()).collect();
     // The constant term comes first.
     let constant = vec![(n as f64).sqrt().recip(); n];
-    let mut rest = of(y);
-    let has = dot(&constant, &rest);
-    rest.iter_mut().zip(&constant).for_each(|(rest, d)| *rest -= has * d);
-    let mut steps = vec![Step { term: usize::MAX, direction: constant, parts: vec![(n as f64).sqrt()], has }];
+    let mut residual = value_of(y);
+    let component = dot(&constant, &residual);
+    residual
+        .iter_mut()
+        .zip(&constant)
+        .for_each(|(value, direction_part)| *value -= component * direction_part);
+    let mut steps =
+        vec![Step { term: usize::MAX, direction: constant, parts: vec![(n as f64).sqrt()], component }];
     let mut path = vec![];
     loop {
         // The solution proceeds from the last direction to the first. Each coefficient is the rest of the values'
         // component, divided by the term's.
-        let mut left: Vec<f64> = steps.iter().map(|step| step.has).collect();
+        let mut coefficients: Vec<f64> = steps.iter().map(|step| step.component).collect();
         let mut terms = vec![];
         for (at, step) in steps.iter().enumerate().rev() {
-            let coefficient = left[at] / step.parts[at];
-            left.iter_mut().zip(&step.parts).take(at).for_each(|(left, part)| *left -= coefficient * part);
+            let coefficient = coefficients[at] / step.parts[at];
+            coefficients
+                .iter_mut()
+                .zip(&step.parts)
+                .take(at)
+                .for_each(|(rest, part)| *rest -= coefficient * part);
             terms.push((step.term, coefficient));
         }
         let constant = terms.pop().map_or(0.0, |(_, coefficient)| coefficient);
@@ -395,73 +417,80 @@ fn matching(columns: &[Vec<f64>], y: &[f64], points: &[usize]) -> Vec<FittedMode
             .zip(&norms)
             .enumerate()
             .filter(|(at, (_, norm))| **norm > 0.0 && steps.iter().all(|step| step.term != *at));
-        let gains = gains.map(|(at, (column, norm))| (at, dot(column, &rest).abs() / norm));
+        let gains = gains.map(|(at, (column, norm))| (at, dot(column, &residual).abs() / norm));
         let Some((term, _)) = gains.max_by(|a, b| a.1.total_cmp(&b.1)) else { return path };
         let (mut direction, mut parts) = (columns[term].clone(), vec![0.0; steps.len()]);
         // The subtraction runs twice, because rounding leaves a rest the first time.
         for _ in 0..2 {
             for (step, part) in steps.iter().zip(&mut parts) {
-                let more = dot(&step.direction, &direction);
-                *part += more;
-                direction.iter_mut().zip(&step.direction).for_each(|(rest, d)| *rest -= more * d);
+                let overlap = dot(&step.direction, &direction);
+                *part += overlap;
+                direction
+                    .iter_mut()
+                    .zip(&step.direction)
+                    .for_each(|(value, direction_part)| *value -= overlap * direction_part);
             }
         }
         let norm = dot(&direction, &direction).sqrt();
         if norm < 1e-9 * norms[term] {
             return path;
         }
-        direction.iter_mut().for_each(|d| *d /= norm);
+        direction.iter_mut().for_each(|direction_part| *direction_part /= norm);
         parts.push(norm);
-        let has = dot(&direction, &rest);
-        rest.iter_mut().zip(&direction).for_each(|(rest, d)| *rest -= has * d);
-        steps.push(Step { term, direction, parts, has });
+        let component = dot(&direction, &residual);
+        residual
+            .iter_mut()
+            .zip(&direction)
+            .for_each(|(value, direction_part)| *value -= component * direction_part);
+        steps.push(Step { term, direction, parts, component });
     }
 }
 
 /// Returns polynomials in the rank, indexed by degree and rank; they are orthonormal if all ranks have equal weight.
 fn polynomials(levels: usize) -> Vec<Vec<f64>> {
     let n = levels as f64;
-    let at: Vec<f64> = (0..levels).map(|rank| (2.0 * rank as f64 + 1.0) / n - 1.0).collect();
+    let rank_positions: Vec<f64> = (0..levels).map(|rank| (2.0 * rank as f64 + 1.0) / n - 1.0).collect();
     let dot = |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(a, b)| a * b).sum::<f64>() / n;
     let mut basis = vec![vec![1.0; levels]];
     while basis.len() < levels && basis.len() <= MAX_DEGREE as usize {
         let Some(last) = basis.last() else { break };
-        let mut next: Vec<f64> = last.iter().zip(&at).map(|(value, at)| value * at).collect();
+        let mut next_polynomial: Vec<f64> =
+            last.iter().zip(&rank_positions).map(|(value, rank_positions)| value * rank_positions).collect();
         for _ in 0..2 {
             for before in &basis {
-                let part = dot(before, &next);
-                next.iter_mut().zip(before).for_each(|(next, before)| *next -= part * before);
+                let part = dot(before, &next_polynomial);
+                next_polynomial.iter_mut().zip(before).for_each(|(value, before)| *value -= part * before);
             }
         }
-        let norm = dot(&next, &next).sqrt();
-        next.iter_mut().for_each(|value| *value /= norm);
-        basis.push(next);
+        let norm = dot(&next_polynomial, &next_polynomial).sqrt();
+        next_polynomial.iter_mut().for_each(|value| *value /= norm);
+        basis.push(next_polynomial);
     }
     basis
 }
 
 /// Returns all terms except the constant, in order of total degree, up to a limit; a term has a degree for each axis.
-fn terms(most: &[u32]) -> Vec<Vec<u32>> {
-    let mut all: Vec<Vec<u32>> = vec![];
-    let mut last = vec![vec![0; most.len()]];
+fn terms(max_degrees: &[u32]) -> Vec<Vec<u32>> {
+    let mut exponents: Vec<Vec<u32>> = vec![];
+    let mut last = vec![vec![0; max_degrees.len()]];
     for _ in 0..MAX_DEGREE {
         let next: BTreeSet<Vec<u32>> = last
             .iter()
             .flat_map(|term| {
-                (0..most.len()).filter(|axis| term[*axis] < most[*axis]).map(|axis| {
+                (0..max_degrees.len()).filter(|axis| term[*axis] < max_degrees[*axis]).map(|axis| {
                     let mut next = term.clone();
                     next[axis] += 1;
                     next
                 })
             })
             .collect();
-        if next.is_empty() || all.len() + next.len() > MAX_TERMS {
+        if next.is_empty() || exponents.len() + next.len() > MAX_TERMS {
             break;
         }
         last = next.into_iter().collect();
-        all.extend(last.iter().cloned());
+        exponents.extend(last.iter().cloned());
     }
-    all
+    exponents
 }
 
 #[cfg(test)]
@@ -499,13 +528,23 @@ mod tests {
         indices: &[(0.7165, 0.7953), (0.1791, 0.2423), (0.0237, 0.0344), (0.0072, 0.0105)],
     };
 
-    fn indices(known: &ExactFunction, points: &[Vec<usize>], levels: usize) -> (Vec<(f64, f64)>, f64) {
+    fn indices(
+        known_function: &ExactFunction,
+        points: &[Vec<usize>],
+        levels: usize,
+    ) -> (Vec<(f64, f64)>, f64) {
         let place = |rank: &usize| (*rank as f64 + 0.5) / levels as f64;
-        let y: Vec<f64> =
-            points.iter().map(|point| (known.of)(&point.iter().map(place).collect::<Vec<_>>())).collect();
-        let found = Variances::of(points, &vec![levels; points[0].len()], &y);
-        let pairs = found.first.iter().zip(&found.total).map(|(f, t)| (f / found.whole, t / found.whole));
-        (pairs.collect(), 1.0 - found.missed / found.whole)
+        let y: Vec<f64> = points
+            .iter()
+            .map(|point| (known_function.of)(&point.iter().map(place).collect::<Vec<_>>()))
+            .collect();
+        let variances = Variances::of(points, &vec![levels; points[0].len()], &y);
+        let pairs = variances
+            .first
+            .iter()
+            .zip(&variances.total)
+            .map(|(f, t)| (f / variances.whole, t / variances.whole));
+        (pairs.collect(), 1.0 - variances.missed / variances.whole)
     }
 
     fn grid(axes: usize, levels: usize) -> Vec<Vec<usize>> {
@@ -520,28 +559,31 @@ mod tests {
     }
 
     #[track_caller]
-    fn near(found: &[(f64, f64)], known: &ExactFunction, by: f64) {
-        for (found, known) in found.iter().zip(known.indices) {
-            assert!((found.0 - known.0).abs() < by && (found.1 - known.1).abs() < by, "{found:?} {known:?}");
+    fn assert_near(variances: &[(f64, f64)], known_function: &ExactFunction, tolerance: f64) {
+        for (index, known) in variances.iter().zip(known_function.indices) {
+            assert!(
+                (index.0 - known.0).abs() < tolerance && (index.1 - known.1).abs() < tolerance,
+                "{variances:?} {known:?}"
+            );
         }
     }
 
     #[test]
     fn sensitivity_indices_on_a_grid_equal_the_formula() {
-        near(&indices(&SUM, &grid(2, 4), 4).0, &SUM, 1e-12);
-        near(&indices(&PRODUCT, &grid(2, 2), 2).0, &PRODUCT, 1e-12);
+        assert_near(&indices(&SUM, &grid(2, 4), 4).0, &SUM, 1e-12);
+        assert_near(&indices(&PRODUCT, &grid(2, 2), 2).0, &PRODUCT, 1e-12);
         // The remaining error is the difference between a sum and an integral.
-        near(&indices(&ISHIGAMI, &grid(3, 24), 24).0, &ISHIGAMI, 0.01);
-        near(&indices(&G, &grid(4, 10), 10).0, &G, 0.01);
+        assert_near(&indices(&ISHIGAMI, &grid(3, 24), 24).0, &ISHIGAMI, 0.01);
+        assert_near(&indices(&G, &grid(4, 10), 10).0, &G, 0.01);
     }
 
     #[test]
     fn sensitivity_indices_of_a_sample_approximate_the_formula() {
-        for (known, axes, points, by) in
+        for (known_function, axes, points, tolerance) in
             [(&SUM, 2, 16, 1e-6), (&PRODUCT, 2, 16, 1e-6), (&ISHIGAMI, 3, 200, 0.03), (&G, 4, 200, 0.06)]
         {
-            let (found, predicts) = indices(known, &sampled(axes, points), points as usize);
-            near(&found, known, by);
+            let (variances, predicts) = indices(known_function, &sampled(axes, points), points as usize);
+            assert_near(&variances, known_function, tolerance);
             assert!(predicts > 0.85, "{predicts}");
         }
     }
@@ -550,14 +592,14 @@ mod tests {
     fn fit_to_noise_predicts_nothing() {
         let points = sampled(3, 64);
         let mut chance = 1_u64;
-        let mut next = || {
+        let mut next_value = || {
             chance = chance.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             (chance >> 40) as f64
         };
-        let y: Vec<f64> = points.iter().map(|_| next()).collect();
-        let found = Variances::of(&points, &[64; 3], &y);
-        assert!(found.missed > 0.7 * found.whole, "{found:?}");
-        assert!(found.total.iter().all(|total| *total < 0.3 * found.whole), "{found:?}");
+        let y: Vec<f64> = points.iter().map(|_| next_value()).collect();
+        let variances = Variances::of(&points, &[64; 3], &y);
+        assert!(variances.missed > 0.7 * variances.whole, "{variances:?}");
+        assert!(variances.total.iter().all(|total| *total < 0.3 * variances.whole), "{variances:?}");
     }
 
     #[test]
@@ -588,13 +630,13 @@ mod tests {
                 }
             }
         }
-        let found = sensitivity(&rows, "operations_per_us".parse().unwrap());
-        let [design] = &found[..] else { panic!("{found:?}") };
+        let designs = sensitivity(&rows, "operations_per_us".parse().unwrap());
+        let [design] = &designs[..] else { panic!("{designs:?}") };
         assert_eq!((design.method, design.settings), (Method::Grid, 4));
-        assert!(design.chance.unwrap() < 1e-9, "{found:?}");
-        let [capacity, limit] = &design.knobs[..] else { panic!("{found:?}") };
+        assert!(design.chance.unwrap() < 1e-9, "{designs:?}");
+        let [capacity, limit] = &design.knobs[..] else { panic!("{designs:?}") };
         assert_eq!((&*capacity.knob, &*limit.knob), ("capacity", "limit"));
-        assert!(capacity.index.first > 0.999 && limit.index.total < 0.001, "{found:?}");
+        assert!(capacity.index.first > 0.999 && limit.index.total < 0.001, "{designs:?}");
         assert_eq!((&*capacity.places[0].work, capacity.places[0].means[1]), ("slow", 1.0));
         assert!((swing(&capacity.places[0].means) - (1.0 - 1.0 / 4.2)).abs() < 1e-12);
         // On the fast workload the other option has small effects, but no option competes, so its index is 1.
@@ -607,11 +649,11 @@ mod tests {
             .into_iter()
             .map(|(a, b, value)| row("w", 1, 1, &format!("d:a={a}:b={b}"), value))
             .collect();
-        let found = sensitivity(&rows, "operations_per_us".parse().unwrap());
-        for knob in &found[0].knobs {
+        let designs = sensitivity(&rows, "operations_per_us".parse().unwrap());
+        for knob in &designs[0].knobs {
             assert_eq!(knob.index, Index { first: 0.0, total: 1.0 });
         }
-        assert_eq!(found[0].chance, None, "one seed gives no estimate of chance");
+        assert_eq!(designs[0].chance, None, "one seed must give no estimate of chance");
     }
 
     #[test]
@@ -620,9 +662,9 @@ mod tests {
             (0..20).map(|n| row("w", 1, 1, &format!("d:k={n}"), f64::from(n) + 1.0)).collect();
         rows.extend((0..19).map(|n| row("v", 1, 1, &format!("d:k={n}"), 1.0)));
         rows.push(row("w", 1, 1, "other", 1.0));
-        let found = sensitivity(&rows, "operations_per_us".parse().unwrap());
-        assert_eq!((found.len(), found[0].settings, found[0].left_out), (1, 20, 1));
-        let means = &found[0].knobs[0].means;
+        let designs = sensitivity(&rows, "operations_per_us".parse().unwrap());
+        assert_eq!((designs.len(), designs[0].settings, designs[0].left_out), (1, 20, 1));
+        let means = &designs[0].knobs[0].means;
         assert_eq!((means.len(), &*means[0].0), (MAX_GROUPS, "0 to 2"));
     }
 }

@@ -79,42 +79,44 @@ impl fmt::Display for ValueError {
 impl std::error::Error for ValueError {}
 
 impl ValueError {
-    fn error(key: &str, place: impl Into<Option<usize>>, why: impl fmt::Display) -> anyhow::Error {
+    fn error(key: &str, place: impl Into<Option<usize>>, reason: impl fmt::Display) -> anyhow::Error {
         let keys = key.split('.').map(str::to_owned).collect();
-        anyhow::Error::new(Self { keys, place: place.into(), why: format!("{why:#}") })
+        anyhow::Error::new(Self { keys, place: place.into(), why: format!("{reason:#}") })
     }
     /// Returns the line of the wrong value in the file.
     fn line(&self, text: &str) -> Option<usize> {
         let file = DeTable::parse(text).ok()?;
-        let (mut table, mut at) = (file.get_ref(), None);
+        let (mut table, mut position) = (file.get_ref(), None);
         for name in &self.keys {
             let (key, value) = table.iter().find(|(key, _)| key.get_ref() == name)?;
-            at = Some(key.span().start);
+            position = Some(key.span().start);
             match value.get_ref() {
                 DeValue::Table(inner) => table = inner,
                 DeValue::Array(list) => {
                     let value = self.place.and_then(|place| list.get(place));
-                    at = value.map(|value| value.span().start).or(at);
+                    position = value.map(|value| value.span().start).or(position);
                 }
                 _ => {}
             }
         }
-        at.map(|at| line_of(text, at))
+        position.map(|position| line_of(text, position))
     }
 }
 
 /// Returns the key of the value at a text position; deserialising errors name only the position.
-fn key_at(table: &DeTable<'_>, at: usize) -> Option<String> {
+fn key_at(table: &DeTable<'_>, position: usize) -> Option<String> {
     table.iter().find_map(|(key, value)| {
-        let inner = if let DeValue::Table(inner) = value.get_ref() { key_at(inner, at) } else { None };
+        let inner = if let DeValue::Table(inner) = value.get_ref() { key_at(inner, position) } else { None };
         let name = key.get_ref();
-        inner.map(|inner| format!("{name}.{inner}")).or(value.span().contains(&at).then(|| name.to_string()))
+        inner
+            .map(|inner| format!("{name}.{inner}"))
+            .or(value.span().contains(&position).then(|| name.to_string()))
     })
 }
 
 /// Returns the line number of a text position, counted from 1.
-fn line_of(text: &str, at: usize) -> usize {
-    text[..at.min(text.len())].matches('\n').count() + 1
+fn line_of(text: &str, position: usize) -> usize {
+    text[..position.min(text.len())].matches('\n').count() + 1
 }
 
 /// The file of one round of `uslab tune`; it has the format of any sweep's file.
@@ -163,21 +165,26 @@ impl PolicyVisitor for ClockSupport {
 /// Fails if a value is invalid; the error names the file, the key and the accepted values. No item has run when a value
 /// is rejected.
 pub(super) fn read<P: Policy>(path: &Path, inputs: Option<&Path>) -> anyhow::Result<Plan> {
-    let shown = path.display();
-    let text = std::fs::read_to_string(path).with_context(|| shown.to_string())?;
+    let path_text = path.display();
+    let text = std::fs::read_to_string(path).with_context(|| path_text.to_string())?;
     let file: File = toml::from_str(&text).map_err(|error| {
-        let at = error.span().map_or(0, |span| span.start);
-        let key = DeTable::parse(&text).ok().and_then(|file| key_at(file.get_ref(), at));
+        let position = error.span().map_or(0, |span| span.start);
+        let key = DeTable::parse(&text).ok().and_then(|file| key_at(file.get_ref(), position));
         let key = key.map_or_else(String::new, |key| format!("{key}: "));
-        anyhow::anyhow!("{shown}:{}: {key}{}", line_of(&text, at), error.message().replace('\n', " "))
+        anyhow::anyhow!(
+            "{path_text}:{}: {key}{}",
+            line_of(&text, position),
+            error.message().replace('\n', " ")
+        )
     })?;
     let mut plan = plan::<P>(file, path, inputs).map_err(|error| {
-        let line = error.downcast_ref::<ValueError>().and_then(|wrong| wrong.line(&text));
-        error.context(line.map_or_else(|| shown.to_string(), |line| format!("{shown}:{line}")))
+        let line = error.downcast_ref::<ValueError>().and_then(|value_error| value_error.line(&text));
+        error.context(line.map_or_else(|| path_text.to_string(), |line| format!("{path_text}:{line}")))
     })?;
-    for (at, trace) in plan.traces.iter_mut().enumerate() {
-        let wrong = ValueError { keys: vec!["trace".to_owned()], place: Some(at), why: String::new() };
-        trace.line = wrong.line(&text).unwrap_or(1);
+    for (position, trace) in plan.traces.iter_mut().enumerate() {
+        let value_error =
+            ValueError { keys: vec!["trace".to_owned()], place: Some(position), why: String::new() };
+        trace.line = value_error.line(&text).unwrap_or(1);
     }
     Ok(plan)
 }
@@ -185,8 +192,8 @@ pub(super) fn read<P: Policy>(path: &Path, inputs: Option<&Path>) -> anyhow::Res
 fn plan<P: Policy>(file: File, path: &Path, folder: Option<&Path>) -> anyhow::Result<Plan> {
     let File { knobs, sample, cpus, seed, size, ops, think, profile, inputs, results, .. } = file;
     let (Names(trace), Names(workload), Names(design)) = (file.trace, file.workload, file.design);
-    let near = |name: String| without_parents(&path.parent().unwrap_or(Path::new("")).join(name));
-    let inputs = folder.map_or_else(|| near(inputs.unwrap_or_default()), Path::to_owned);
+    let in_sweep_folder = |name: String| without_parents(&path.parent().unwrap_or(Path::new("")).join(name));
+    let inputs = folder.map_or_else(|| in_sweep_folder(inputs.unwrap_or_default()), Path::to_owned);
     if trace.is_empty() && workload.is_empty() {
         bail!("neither `trace` nor `workload`: expected a list in one of them");
     }
@@ -194,14 +201,14 @@ fn plan<P: Policy>(file: File, path: &Path, folder: Option<&Path>) -> anyhow::Re
         return Err(ValueError::error("design", None, "expected at least one"));
     }
     for (key, names) in [("trace", &trace), ("workload", &workload), ("design", &design)] {
-        let twice = names.iter().enumerate().find(|(at, name)| names[..*at].contains(name));
-        if let Some((at, name)) = twice {
+        let duplicate = names.iter().enumerate().find(|(at, name)| names[..*at].contains(name));
+        if let Some((at, name)) = duplicate {
             return Err(ValueError::error(key, at, format_args!("{name} is given twice")));
         }
     }
     if workload.is_empty() {
-        let made = [("seed", &seed), ("size", &size), ("ops", &ops), ("think", &think)];
-        if let Some((key, _)) = made.into_iter().find(|(_, axis)| axis.is_some()) {
+        let generated_axes = [("seed", &seed), ("size", &size), ("ops", &ops), ("think", &think)];
+        if let Some((key, _)) = generated_axes.into_iter().find(|(_, axis)| axis.is_some()) {
             return Err(ValueError::error(key, None, "a trace has a fixed number; expected a `workload`"));
         }
     } else if cpus.is_none() {
@@ -211,19 +218,20 @@ fn plan<P: Policy>(file: File, path: &Path, folder: Option<&Path>) -> anyhow::Re
         name.parse::<Workload>().map_err(|error| ValueError::error("workload", at, error))?;
     }
     let settings = settings::<P>(&design, knobs, sample.as_ref())?;
-    let within = |key: &str, axis: Option<Axis>, default: u64, least: u64, most: u64| {
+    let within = |key: &str, axis: Option<Axis>, default: u64, min: u64, max: u64| {
         let axis = axis.unwrap_or_else(|| Axis::single_value(default));
         let values = axis.values();
-        match values.iter().enumerate().find(|(_, value)| !(least..=most).contains(value)) {
+        match values.iter().enumerate().find(|(_, value)| !(min..=max).contains(value)) {
             Some((at, value)) => {
-                Err(ValueError::error(key, at, format_args!("{value}: expected {least} to {most}")))
+                Err(ValueError::error(key, at, format_args!("{value}: expected {min} to {max}")))
             }
             None => Ok(values.to_vec()),
         }
     };
     let profile = profile.as_deref().unwrap_or("vm2");
-    let beside = inputs.join(profile);
-    let profile_name = if beside.is_file() { beside.display().to_string() } else { profile.to_owned() };
+    let profile_file = inputs.join(profile);
+    let profile_name =
+        if profile_file.is_file() { profile_file.display().to_string() } else { profile.to_owned() };
     let profile_name = profile_name.as_str();
     let profile = scale::profile(profile_name).map_err(|error| {
         // The error names the option; here the key has its place.
@@ -252,7 +260,7 @@ fn plan<P: Policy>(file: File, path: &Path, folder: Option<&Path>) -> anyhow::Re
         profile_sha256: hex(&Sha256::digest(serde_json::to_vec(&profile)?)),
         profile,
         hash: String::new(),
-        results: results.map(near),
+        results: results.map(in_sweep_folder),
         inputs,
         path: path.to_owned(),
     };
@@ -261,8 +269,8 @@ fn plan<P: Policy>(file: File, path: &Path, folder: Option<&Path>) -> anyhow::Re
         Some(items) if items > MAX_ITEMS => bail!("{items} items; expected at most {MAX_ITEMS}"),
         Some(_) => {}
     }
-    let normal = serde_json::to_vec(&Normal { version: SIMULATOR, plan: &plan })?;
-    plan.hash = hex(&Sha256::digest(&normal));
+    let normalized = serde_json::to_vec(&Normal { version: SIMULATOR, plan: &plan })?;
+    plan.hash = hex(&Sha256::digest(&normalized));
     Ok(plan)
 }
 
@@ -274,23 +282,24 @@ fn settings<P: Policy>(
 ) -> anyhow::Result<Settings> {
     let name_of = |design: &str| design.split(':').next().unwrap_or_default().to_owned();
     for (place, design) in designs.iter().enumerate() {
-        let wrong = |why: &dyn fmt::Display| ValueError::error("design", place, why);
+        let value_error = |reason: &dyn fmt::Display| ValueError::error("design", place, reason);
         let has_clock =
             |name: &str| name.parse::<Design<P>>().map(|design| design.policy(ClockSupport).is_ok());
-        if designs::all::<P>().all(|(known, _)| known != name_of(design)) {
-            let known = designs::all::<P>().map(|(name, _)| name).filter(|name| has_clock(name) == Ok(true));
-            let known = known.collect::<Vec<_>>().join(", ");
-            return Err(wrong(&format_args!(
-                "unknown design `{}`; expected one of {known}",
+        if designs::all::<P>().all(|(known_design, _)| known_design != name_of(design)) {
+            let known_designs =
+                designs::all::<P>().map(|(name, _)| name).filter(|name| has_clock(name) == Ok(true));
+            let known_designs = known_designs.collect::<Vec<_>>().join(", ");
+            return Err(value_error(&format_args!(
+                "unknown design `{}`; expected one of {known_designs}",
                 name_of(design)
             )));
         }
-        let parsed: Design<P> = design.parse().map_err(|error| wrong(&error))?;
-        parsed.policy(ClockSupport).map_err(|error| wrong(&error))?;
+        let parsed: Design<P> = design.parse().map_err(|error| value_error(&error))?;
+        parsed.policy(ClockSupport).map_err(|error| value_error(&error))?;
     }
     if let Some(name) = knobs.keys().find(|name| !designs.iter().any(|design| name_of(design) == **name)) {
-        let why = "no design of that name is in `design`";
-        return Err(ValueError::error(&format!("knobs.{name}"), None, why));
+        let reason = "no design of that name is in `design`";
+        return Err(ValueError::error(&format!("knobs.{name}"), None, reason));
     }
     if let Some(Sample { points, .. }) = sample
         && !(1..=MAX_SETTINGS).contains(&u64::from(*points))
@@ -310,8 +319,9 @@ fn settings<P: Policy>(
         let first = settings.count();
         settings.add(design.clone(), axes.clone(), sample);
         if settings.count() > MAX_SETTINGS {
-            let why = format_args!("more than {MAX_SETTINGS} settings; expected fewer knobs, or a `sample`");
-            return Err(ValueError::error("design", place, why));
+            let reason =
+                format_args!("more than {MAX_SETTINGS} settings; expected fewer knobs, or a `sample`");
+            return Err(ValueError::error("design", place, reason));
         }
         for number in first..settings.count() {
             let text = settings.text(number);
@@ -320,14 +330,14 @@ fn settings<P: Policy>(
                 // The option that the error names, and the index of this setting's value of it.
                 let knob = axes.iter().find(|knob| error.contains(&knob.key));
                 let key = knob.map_or_else(String::new, |knob| format!(".{}", knob.key));
-                let at = knob.and_then(|knob| {
+                let position = knob.and_then(|knob| {
                     knob.values
                         .iter()
                         .position(|value| text.split(':').any(|part| part == format!("{}={value}", knob.key)))
                 });
                 return Err(ValueError::error(
                     &format!("knobs.{name}{key}"),
-                    at,
+                    position,
                     format_args!("{error} (in {text})"),
                 ));
             }

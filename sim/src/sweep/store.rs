@@ -38,8 +38,8 @@ impl Store {
     /// Opens the store of a sweep in the given folder, or else in the folder that the sweep's file names, or else in a
     /// folder named after the file: `depot.results` for `depot.toml`.
     pub(super) fn new(plan: &Plan, results: Option<&Path>) -> Self {
-        let own = || plan.results.clone().unwrap_or_else(|| plan.path.with_extension("results"));
-        Self { folder: results.map_or_else(own, Path::to_owned) }
+        let default_folder = || plan.results.clone().unwrap_or_else(|| plan.path.with_extension("results"));
+        Self { folder: results.map_or_else(default_folder, Path::to_owned) }
     }
     pub(super) fn folder(&self) -> &Path {
         &self.folder
@@ -77,8 +77,8 @@ impl Store {
     ///
     /// # Errors
     /// Fails if the file is the result of another item, or cannot be read.
-    pub(super) fn read(&self, of: &Identity) -> anyhow::Result<StoredResult> {
-        let path = self.path(of.key());
+    pub(super) fn read(&self, identity: &Identity) -> anyhow::Result<StoredResult> {
+        let path = self.path(identity.key());
         let text = match std::fs::read_to_string(&path) {
             Ok(text) => text,
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(StoredResult::Missing),
@@ -91,8 +91,8 @@ impl Store {
             Ok(record) => record,
             Err(error) => return Ok(StoredResult::Damaged(format!("{}: {error}", path.display()))),
         };
-        if record.of != *of {
-            bail!("{}: a result of {}; expected one of {of}", path.display(), record.of);
+        if record.of != *identity {
+            bail!("{}: a result of {}; expected one of {identity}", path.display(), record.of);
         }
         Ok(match record.result {
             Outcomes::Failed(why) => StoredResult::Failed(why),
@@ -106,7 +106,7 @@ impl Store {
     /// Fails if the file cannot be created.
     pub(super) fn costs(&self) -> anyhow::Result<File> {
         let folder = self.folder.join("costs");
-        let make = || -> anyhow::Result<File> {
+        let create = || -> anyhow::Result<File> {
             std::fs::create_dir_all(&folder)?;
             let new = Permissions::from_mode(0o666);
             let file = tempfile::Builder::new()
@@ -116,7 +116,7 @@ impl Store {
                 .tempfile_in(&folder)?;
             Ok(file.keep()?.0)
         };
-        make().with_context(|| folder.display().to_string())
+        create().with_context(|| folder.display().to_string())
     }
 
     /// Returns the times that all processes have recorded for a sweep's items: their number, their sum in seconds, and
@@ -177,6 +177,6 @@ impl Cost {
 }
 
 /// Formats a line of the file that records times.
-pub(super) fn cost_line(key: Key, took: Duration) -> String {
-    format!("{key},{:.6}\n", took.as_secs_f64())
+pub(super) fn cost_line(key: Key, elapsed: Duration) -> String {
+    format!("{key},{:.6}\n", elapsed.as_secs_f64())
 }

@@ -27,7 +27,7 @@ pub(super) struct Options<'a> {
     /// After each round, one in `factor` settings remains.
     pub(super) factor: u64,
     pub(super) steps: Steps,
-    pub(super) how: RunOptions,
+    pub(super) run_options: RunOptions,
     pub(super) inputs: Option<&'a Path>,
     pub(super) results: Option<&'a Path>,
 }
@@ -101,13 +101,13 @@ pub(super) fn tune<P: Policy>(
     plan: &Plan,
     options: &Options<'_>,
     progress: &Progress,
-    kept: &RunProgress,
+    progress_state: &RunProgress,
 ) -> Result<Report, EarlyEnd> {
     let folder = plan.path.with_extension("tune");
     let mut settings: Vec<String> =
         (0..plan.settings.count()).map(|number| plan.settings.text(number)).collect();
-    let made = !plan.workloads.is_empty();
-    let lists = [plan.traces.len(), if made { plan.seeds.len() } else { 0 }];
+    let is_generated = !plan.workloads.is_empty();
+    let lists = [plan.traces.len(), if is_generated { plan.seeds.len() } else { 0 }];
     let sizes = halving::rounds(settings.len() as u64, options.factor, lists);
     let mut report =
         Report { metric: options.metric.name(), rounds: vec![], of: sizes.len(), next: None, winner: None };
@@ -116,60 +116,68 @@ pub(super) fn tune<P: Policy>(
     let folder_of_results = from_rounds(plan, store.folder()).map_err(EarlyEnd::Input)?;
     for round in 0..sizes.len() {
         let file = folder.join(format!("round-{}.toml", round + 1));
-        let part = |all: usize| halving::part(all, round, sizes.len(), options.factor);
+        let part = |leads_of_round: usize| halving::part(leads_of_round, round, sizes.len(), options.factor);
         let [traces, seeds] = lists.map(part);
         let results = &folder_of_results;
-        let text = written(plan, options, &settings, traces, seeds, (round, sizes.len()), results)
+        let text = round_text(plan, options, &settings, traces, seeds, (round, sizes.len()), results)
             .map_err(EarlyEnd::Input)?;
         write_round(&folder, &file, &text)?;
-        let own = spec::read::<P>(&file, options.inputs).map_err(EarlyEnd::Input)?;
-        let mut all = collect(&own, &store, progress).map_err(EarlyEnd::Input)?;
-        let there = all.rows.len() as u64;
-        if !(all.missing.is_empty() && all.damaged.is_empty()) {
+        let round_plan = spec::read::<P>(&file, options.inputs).map_err(EarlyEnd::Input)?;
+        let mut leads_of_round = collect(&round_plan, &store, progress).map_err(EarlyEnd::Input)?;
+        let there = leads_of_round.rows.len() as u64;
+        if !(leads_of_round.missing.is_empty() && leads_of_round.damaged.is_empty()) {
             if options.steps == Steps::None || (options.steps == Steps::One && has_run) {
                 let command = command("run", &file, options, None);
                 report.next = Some(Next { file, command });
                 return Ok(report);
             }
-            run::run::<P>(&own, &store, 0..own.len(), options.how, progress, kept)?;
-            all = collect(&own, &store, progress).map_err(EarlyEnd::Input)?;
+            run::run::<P>(
+                &round_plan,
+                &store,
+                0..round_plan.len(),
+                options.run_options,
+                progress,
+                progress_state,
+            )?;
+            leads_of_round = collect(&round_plan, &store, progress).map_err(EarlyEnd::Input)?;
             has_run = true;
         }
-        let ranked = ranked(&all, options.metric);
+        let ranked = ranked(&leads_of_round, options.metric);
         if ranked.is_empty() {
-            let (item, why) = all.failed.first().cloned().unwrap_or_default();
+            let (item, reason) = leads_of_round.failed.first().cloned().unwrap_or_default();
             return Err(EarlyEnd::Write(anyhow::anyhow!(
-                "{}: every setting has a failed item; item {item}: {why}",
+                "{}: every setting has a failed item; item {item}: {reason}",
                 file.display()
             )));
         }
         report.rounds.push(Round {
             file: file.clone(),
-            settings: own.settings.count(),
+            settings: round_plan.settings.count(),
             traces,
             seeds,
-            items: own.len(),
-            failed: all.failed.len() as u64,
+            items: round_plan.len(),
+            failed: leads_of_round.failed.len() as u64,
             there,
             best: ranked.iter().take(3).cloned().collect(),
         });
-        if let Some(keep) = sizes.get(round + 1) {
-            settings = ranked.into_iter().take(*keep as usize).map(|score| score.setting).collect();
+        if let Some(kept_settings) = sizes.get(round + 1) {
+            settings = ranked.into_iter().take(*kept_settings as usize).map(|score| score.setting).collect();
         } else {
             let rows = collect(plan, &store, progress).map_err(EarlyEnd::Input)?.rows;
             report.winner = ranked.first().and_then(|first| {
                 let score =
                     scores(&rows, options.metric).into_iter().find(|score| score.setting == first.setting)?;
-                let all = leads(&rows, options.metric, &first.setting);
-                let again = Some(folder.join("again"));
-                let anew = ["run", "merge"].map(|verb| command(verb, &file, options, again.as_deref()));
+                let leads_of_round = leads(&rows, options.metric, &first.setting);
+                let rerun_folder = Some(folder.join("again"));
+                let rerun_commands =
+                    ["run", "merge"].map(|verb| command(verb, &file, options, rerun_folder.as_deref()));
                 Some(Winner {
                     score,
-                    beside: all.len() + 1,
-                    ties: all.iter().filter(|lead| lead.is_tie()).count(),
-                    nearest: all.into_iter().take(MAX_SHOWN_SETTINGS).collect(),
+                    beside: leads_of_round.len() + 1,
+                    ties: leads_of_round.iter().filter(|lead| lead.is_tie()).count(),
+                    nearest: leads_of_round.into_iter().take(MAX_SHOWN_SETTINGS).collect(),
                     commands: vec![
-                        anew.join(" && "),
+                        rerun_commands.join(" && "),
                         command("merge", &plan.path, options, options.results) + " --partial",
                     ],
                 })
@@ -182,14 +190,14 @@ pub(super) fn tune<P: Policy>(
 /// Returns the settings that have no failed run, best setting first.
 fn ranked(all: &CollectedResults, metric: Metric) -> Vec<Score> {
     let mut ranked = scores(&all.rows, metric);
-    let most = ranked.iter().map(|score| score.runs).max().unwrap_or(0);
+    let max_runs = ranked.iter().map(|score| score.runs).max().unwrap_or(0);
     // A setting with a failed run has fewer runs than others.
-    ranked.retain(|score| score.runs == most);
+    ranked.retain(|score| score.runs == max_runs);
     ranked
 }
 
 /// Returns the text of a round's file.
-fn written(
+fn round_text(
     plan: &Plan,
     options: &Options<'_>,
     settings: &[String],
@@ -288,20 +296,20 @@ impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         type Length = fn(&Round) -> usize;
         // A sweep of workloads has no traces, and a sweep of traces has no seeds.
-        let has = |of: Length| self.rounds.iter().any(|round| of(round) > 0);
+        let has_rounds_with = |of: Length| self.rounds.iter().any(|round| of(round) > 0);
         let lists: [(&str, Length); 2] = [("traces", |round| round.traces), ("seeds", |round| round.seeds)];
-        let lists: Vec<_> = lists.into_iter().filter(|(_, of)| has(*of)).collect();
+        let lists: Vec<_> = lists.into_iter().filter(|(_, of)| has_rounds_with(*of)).collect();
         let mut header = vec!["round", "settings"];
         header.extend(lists.iter().map(|(name, _)| *name));
         header.extend(["items", "there", "failed", "its best setting", "reaches"]);
         let mut rows = table(&header);
-        for (at, round) in self.rounds.iter().enumerate() {
+        for (index, round) in self.rounds.iter().enumerate() {
             let (name, of_best) = round
                 .best
                 .first()
                 .map_or_else(<_>::default, |score| (score.setting.clone(), percent(score.of_best)));
             let Round { settings, items, failed, there, .. } = round;
-            let mut row = vec![format!("{} of {}", at + 1, self.of), grouped(*settings)];
+            let mut row = vec![format!("{} of {}", index + 1, self.of), grouped(*settings)];
             row.extend(lists.iter().map(|(_, of)| grouped(of(round) as u64)));
             row.extend([*items, *there, *failed].map(grouped));
             row.extend([name, of_best]);
@@ -314,8 +322,8 @@ impl fmt::Display for Report {
                 text(&rows),
                 self.metric
             )?;
-            let nothing = self.rounds.iter().all(|round| round.there == round.items);
-            writeln!(f, "{}", if nothing { "All items had a result: nothing was run.\n" } else { "" })?;
+            let is_complete = self.rounds.iter().all(|round| round.there == round.items);
+            writeln!(f, "{}", if is_complete { "All items had a result: nothing was run.\n" } else { "" })?;
         }
         if let Some(Next { file, command }) = &self.next {
             writeln!(f, "Round {} of {} is next: {}", self.rounds.len() + 1, self.of, file.display())?;

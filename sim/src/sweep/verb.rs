@@ -31,7 +31,7 @@ pub(crate) fn sweep<P: Policy>(args: &SweepArgs, json: Option<Place>) -> anyhow:
         (Some(Verb::Container), _) => {
             no_json("container", json.as_ref()).and_then(|()| say(CONTAINER)).map(|()| Outcome::Done)
         }
-        (None, Some(of)) => expansion::<P>(of, json),
+        (None, Some(files)) => expansion::<P>(files, json),
         (None, None) => bail!("expected a sweep's file, or a verb"),
     }
 }
@@ -47,10 +47,10 @@ pub(crate) fn tune<P: Policy>(args: &TuneArgs, json: Option<Place>) -> anyhow::R
             (_, true) => Steps::None,
             _ => Steps::All,
         },
-        how: RunOptions {
-            again: false,
+        run_options: RunOptions {
+            rerun: false,
             threads: args.threads.map(NonZeroUsize::get),
-            every: args.progress.retry_interval(),
+            interval: args.progress.retry_interval(),
         },
         inputs: args.of.inputs.as_deref(),
         results: args.of.results.as_deref(),
@@ -98,9 +98,9 @@ struct Expansion<'a> {
     last: String,
 }
 
-fn expansion<P: Policy>(of: &SweepFiles, json: Option<Place>) -> anyhow::Result<Outcome> {
-    let (plan, store) = of.plan::<P>()?;
-    let named = |number: u64| {
+fn expansion<P: Policy>(files: &SweepFiles, json: Option<Place>) -> anyhow::Result<Outcome> {
+    let (plan, store) = files.plan::<P>()?;
+    let item_text = |number: u64| {
         let item = plan.item(number);
         let cpus = item.cpus.map_or_else(|| "its own".to_owned(), |cpus| cpus.to_string());
         format!("{}, {}, CPUs: {cpus}", plan.work_name(item.work), plan.settings.text(item.setting))
@@ -114,11 +114,11 @@ fn expansion<P: Policy>(of: &SweepFiles, json: Option<Place>) -> anyhow::Result<
         cpus: plan.cpus.len().max(1),
         seeds: plan.seeds.len(),
         results: store.folder().display().to_string(),
-        first: named(0),
-        last: named(plan.len() - 1),
+        first: item_text(0),
+        last: item_text(plan.len() - 1),
     };
-    let mut said =
-        format!("{}: {}, sweep {}.\n\n", of.file.display(), items_text(plan.len()), plan.short_hash());
+    let mut text =
+        format!("{}: {}, sweep {}.\n\n", files.file.display(), items_text(plan.len()), plan.short_hash());
     let Plan { traces, workloads, cpus, seeds, sizes, operations, thinks, .. } = &plan;
     let list = |values: &[String], unit: &str| match values {
         [first, .., last] if values.len() > MAX_SHOWN_VALUES => format!("{first}, ... {last}{unit}"),
@@ -143,43 +143,44 @@ fn expansion<P: Policy>(of: &SweepFiles, json: Option<Place>) -> anyhow::Result<
     }
     axes.push(("profile", 1, plan.profile_name.clone()));
     for (name, length, values) in axes.into_iter().filter(|(_, length, _)| *length > 0) {
-        said += &format!("  {name:8} {:>6}  {values}\n", grouped(length as u64));
+        text += &format!("  {name:8} {:>6}  {values}\n", grouped(length as u64));
     }
-    said += "\nSettings:\n";
+    text += "\nSettings:\n";
     for (design, knobs, count) in plan.settings.designs() {
         let values = knobs.iter().map(|knob| format!(", {} = {}", knob.key, numbers(&knob.values, "")));
-        said += &format!("  {design}: {}{}", grouped(count), values.collect::<String>());
+        text += &format!("  {design}: {}{}", grouped(count), values.collect::<String>());
         let all: u64 = knobs.iter().fold(1, |all, knob| all.saturating_mul(knob.values.len() as u64));
-        said += &match plan.sample {
+        text += &match plan.sample {
             Some(Sample { points, .. }) if !knobs.is_empty() && count < points.into() => {
-                let which = if count == all { "all combinations" } else { "all that a sample has found" };
-                format!(" ({which}, fewer than {points} points)")
+                let which_combinations =
+                    if count == all { "all combinations" } else { "all that a sample has found" };
+                format!(" ({which_combinations}, fewer than {points} points)")
             }
             _ => String::new(),
         };
-        said += "\n";
-        let known = (plan.knobs)(design.split(':').next().unwrap_or_default());
-        for knob in known.iter().filter(|known| knobs.iter().any(|knob| knob.key == known.name)) {
-            said += &format!("    {}: {knob}\n", knob.name);
+        text += "\n";
+        let design_knobs = (plan.knobs)(design.split(':').next().unwrap_or_default());
+        for knob in design_knobs.iter().filter(|known| knobs.iter().any(|knob| knob.key == known.name)) {
+            text += &format!("    {}: {knob}\n", knob.name);
         }
     }
-    said += &format!(
+    text += &format!(
         "\nItem 0 is {}; the last one is {}.\nResults go to {}. `{}` runs them.\n",
         report.first,
         report.last,
         report.results,
-        of.command("run")
+        files.command("run")
     );
-    tell(&report, &said, json)?;
+    tell(&report, &text, json)?;
     // Each trace is read once, so that none fails in the middle of a long run.
-    let (mut failed, of_one) = (vec![], plan.settings.count() * plan.cpus.len().max(1) as u64);
-    for (at, trace) in (0_u64..).zip(&plan.traces) {
+    let (mut failed_items, of_one) = (vec![], plan.settings.count() * plan.cpus.len().max(1) as u64);
+    for (index, trace) in (0_u64..).zip(&plan.traces) {
         if let Err(why) = run::read(trace) {
-            failed.extend((at * of_one..(at + 1) * of_one).map(|item| (item, why.clone())));
+            failed_items.extend((index * of_one..(index + 1) * of_one).map(|item| (item, why.clone())));
         }
     }
-    failures(&plan, "would fail", &failed).iter().for_each(|line| print_warning(line));
-    Ok(if failed.is_empty() { Outcome::Done } else { Outcome::Violated })
+    failures(&plan, "would fail", &failed_items).iter().for_each(|line| print_warning(line));
+    Ok(if failed_items.is_empty() { Outcome::Done } else { Outcome::Violated })
 }
 
 fn run_items<P: Policy>(args: &RunArgs, json: Option<Place>) -> anyhow::Result<Outcome> {
@@ -208,25 +209,26 @@ fn run_items<P: Policy>(args: &RunArgs, json: Option<Place>) -> anyhow::Result<O
         None => shard.items(plan.len()),
     };
     let threads = args.threads.map(NonZeroUsize::get);
-    let how = RunOptions { again: args.item.is_some(), threads, every: args.progress.retry_interval() };
-    match run::run::<P>(&plan, &store, items, how, &Progress::new(), &*RunProgress::on_interrupt()?) {
-        Ok(ran) => {
-            ran.damaged.iter().for_each(|why| print_warning(&format!("{why}; the item ran again")));
-            failures(&plan, "failed", &ran.failed).iter().for_each(|line| print_warning(line));
-            let outcome = if ran.failed.is_empty() { Outcome::Done } else { Outcome::Violated };
-            tell(&ran, &ran_text(&ran, shard), json).map(|_| outcome)
+    let options =
+        RunOptions { rerun: args.item.is_some(), threads, interval: args.progress.retry_interval() };
+    match run::run::<P>(&plan, &store, items, options, &Progress::new(), &*RunProgress::on_interrupt()?) {
+        Ok(result) => {
+            result.damaged.iter().for_each(|why| print_warning(&format!("{why}; the item ran again")));
+            failures(&plan, "failed", &result.failed).iter().for_each(|line| print_warning(line));
+            let outcome = if result.failed.is_empty() { Outcome::Done } else { Outcome::Violated };
+            tell(&result, &ran_text(&result, shard), json).map(|_| outcome)
         }
         Err(ended) => failed(ended),
     }
 }
 
-fn ran_text(ran: &ShardResult, shard: Shard) -> String {
-    let [there, done, failed] = [ran.there, ran.done, ran.failed.len() as u64].map(grouped);
+fn ran_text(result: &ShardResult, shard: Shard) -> String {
+    let [present, done, failed] = [result.there, result.done, result.failed.len() as u64].map(grouped);
     let share = if shard == Shard::WHOLE { String::new() } else { format!("share {shard}: ") };
-    let [took, seconds] = [ran.took, ran.seconds].map(run::time);
+    let [elapsed, seconds] = [result.took, result.seconds].map(run::time);
     format!(
-        "{share}{}: {done} run in {took} ({seconds} of CPU time), {there} kept, {failed} failed\n",
-        items_text(ran.items)
+        "{share}{}: {done} run in {elapsed} ({seconds} of CPU time), {present} kept, {failed} failed\n",
+        items_text(result.items)
     )
 }
 
@@ -247,14 +249,14 @@ struct Status<'a> {
     left_seconds: f64,
 }
 
-fn status<P: Policy>(of: &SweepFiles, json: Option<Place>) -> anyhow::Result<Outcome> {
-    let (plan, store) = of.plan::<P>()?;
-    let all = collect(&plan, &store, &Progress::new())?;
+fn status<P: Policy>(files: &SweepFiles, json: Option<Place>) -> anyhow::Result<Outcome> {
+    let (plan, store) = files.plan::<P>()?;
+    let results = collect(&plan, &store, &Progress::new())?;
     let cost = store.cost(&plan)?;
-    let CollectedResults { rows, missing, failed, damaged } = &all;
+    let CollectedResults { rows, missing, failed, damaged } = &results;
     let lengths = [rows.len(), missing.len(), failed.len(), damaged.len()].map(|n| n as u64);
     let [done, missing, failed, damaged] = lengths;
-    let left = cost.mean() * (missing + failed + damaged) as f64;
+    let remaining = cost.mean() * (missing + failed + damaged) as f64;
     let status = Status {
         sweep: &plan.hash,
         results: store.folder().display().to_string(),
@@ -265,17 +267,17 @@ fn status<P: Policy>(of: &SweepFiles, json: Option<Place>) -> anyhow::Result<Out
         damaged,
         cost,
         mean_seconds: cost.mean(),
-        left_seconds: left,
+        left_seconds: remaining,
     };
     let [done, missing, failed, damaged] = [done, missing, failed, damaged].map(grouped);
-    let mut said = format!(
+    let mut text = format!(
         "{}: {done} of {} done, {missing} missing, {failed} failed, {damaged} damaged (sweep {}).\n",
-        of.file.display(),
+        files.file.display(),
         items_text(plan.len()),
         plan.short_hash()
     );
     if cost.runs > 0 {
-        said += &format!(
+        text += &format!(
             "{} run{}, including repeated ones, took {} of CPU time: {:.3} s each, at most {:.3} s for item {}.\n",
             grouped(cost.runs),
             if cost.runs == 1 { "" } else { "s" },
@@ -285,23 +287,23 @@ fn status<P: Policy>(of: &SweepFiles, json: Option<Place>) -> anyhow::Result<Out
             cost.slowest_item
         );
         // No number of machines can be faster than the longest item.
-        let on = |cpus: f64, seconds: f64| (seconds / cpus).max(cost.dearest_seconds);
-        if all.is_whole() {
-            said += &format!(
+        let time_on = |cpus: f64, seconds: f64| (seconds / cpus).max(cost.dearest_seconds);
+        if results.is_whole() {
+            text += &format!(
                 "The whole sweep would take {} on 1,000 CPUs.\n",
-                run::time(on(1000.0, cost.mean() * plan.len() as f64))
+                run::time(time_on(1000.0, cost.mean() * plan.len() as f64))
             );
         } else {
-            said += &format!(
+            text += &format!(
                 "The missing items would take {} on one CPU, and {} on 1,000.\n",
-                run::time(left),
-                run::time(on(1000.0, left))
+                run::time(remaining),
+                run::time(time_on(1000.0, remaining))
             );
         }
     }
-    tell(&status, &said, json)?;
-    all.result_warnings(&plan, &of.command("run")).iter().for_each(|line| print_warning(line));
-    Ok(if all.is_whole() { Outcome::Done } else { Outcome::Violated })
+    tell(&status, &text, json)?;
+    results.result_warnings(&plan, &files.command("run")).iter().for_each(|line| print_warning(line));
+    Ok(if results.is_whole() { Outcome::Done } else { Outcome::Violated })
 }
 
 fn merge<P: Policy>(args: &MergeArgs, json: Option<Place>) -> anyhow::Result<Outcome> {
@@ -311,19 +313,19 @@ fn merge<P: Policy>(args: &MergeArgs, json: Option<Place>) -> anyhow::Result<Out
     Place::check_distinct([&json, &csv, &html])?;
     let (plan, store) = args.of.plan::<P>()?;
     let progress = Progress::new();
-    let all = collect(&plan, &store, &progress)?;
+    let results = collect(&plan, &store, &progress)?;
     drop(progress);
-    all.result_warnings(&plan, &args.of.command("run")).iter().for_each(|line| print_warning(line));
-    if !(all.is_whole() || args.partial) || all.rows.is_empty() {
+    results.result_warnings(&plan, &args.of.command("run")).iter().for_each(|line| print_warning(line));
+    if !(results.is_whole() || args.partial) || results.rows.is_empty() {
         return Ok(Outcome::Violated);
     }
-    let report = Report::new(&plan, &all, args.by);
+    let report = Report::new(&plan, &results, args.by);
     let places = || [&json, &csv, &html].into_iter().flatten();
     let to_stdout = places().any(Place::is_stdout);
     let wrote = places().filter(|place| !place.is_stdout()).map(Place::shown).collect::<Vec<_>>().join(", ");
     let title = plan.path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
     let json = json.map(|place| json_text(&report).map(|text| (place, text.into_bytes()))).transpose()?;
-    let csv = csv.map(|place| merge::csv(&all.rows).map(|rows| (place, rows))).transpose()?;
+    let csv = csv.map(|place| merge::csv(&results.rows).map(|rows| (place, rows))).transpose()?;
     let html =
         html.map(|place| page::page(&report, &title).map(|page| (place, page.into_bytes()))).transpose()?;
     if let Err(error) = write_all(json.into_iter().chain(csv).chain(html)) {
@@ -339,33 +341,33 @@ fn merge<P: Policy>(args: &MergeArgs, json: Option<Place>) -> anyhow::Result<Out
 }
 
 /// Returns the number of shards: the requested number, but at most one shard per item.
-fn shares(plan: &Plan, asked: u64) -> u64 {
-    if asked > plan.len() {
-        print_warning(&format!("--shards {asked}: expected at most {}", items_text(plan.len())));
+fn shards(plan: &Plan, requested: u64) -> u64 {
+    if requested > plan.len() {
+        print_warning(&format!("--shards {requested}: expected at most {}", items_text(plan.len())));
     }
-    asked.min(plan.len())
+    requested.min(plan.len())
 }
 
 fn slurm<P: Policy>(args: &SlurmArgs, json: Option<Place>) -> anyhow::Result<Outcome> {
     no_json("slurm", json.as_ref())?;
     let (plan, store) = args.of.plan::<P>()?;
-    let this = std::env::current_exe().context("cannot find this program's path")?;
-    let shares = shares(&plan, args.shards.get());
+    let program = std::env::current_exe().context("cannot find this program's path")?;
+    let shard_count = shards(&plan, args.shards.get());
     let script = engines::slurm(
         &plan,
         &Slurm {
-            shards: shares,
+            shards: shard_count,
             cpus: args.cpus.get(),
             time: args.time,
             memory: args.memory.as_deref(),
             partition: args.partition.as_deref(),
             inputs: args.of.inputs.as_deref(),
             results: store.folder(),
-            program: args.program.as_deref().unwrap_or(&this),
+            program: args.program.as_deref().unwrap_or(&program),
         },
     );
-    if shares > engines::SLURM_TASKS {
-        print_warning(&format!("--shards {shares}: {}", engines::many_tasks(shares)));
+    if shard_count > engines::SLURM_TASKS {
+        print_warning(&format!("--shards {shard_count}: {}", engines::many_tasks(shard_count)));
     }
     // The script checks on each node that this folder exists, which shows that the folder is shared.
     if let Err(error) = std::fs::create_dir_all(store.folder()) {
@@ -381,7 +383,7 @@ fn kubernetes<P: Policy>(args: &KubernetesArgs, json: Option<Place>) -> anyhow::
     let job = engines::kubernetes(
         &plan,
         &Kubernetes {
-            shards: if args.merge { 1 } else { shares(&plan, args.shards) },
+            shards: if args.merge { 1 } else { shards(&plan, args.shards) },
             parallelism: args.parallelism,
             image: &args.image,
             claim: &args.claim,

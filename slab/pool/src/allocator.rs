@@ -141,7 +141,7 @@ macro_rules! padded {
     )+};
 }
 padded! {
-    Tlsf<A>: |it: &mut Self, memory, _| it.free(memory), |it: &mut Self, memory, _, bytes| it.resize(memory, bytes);
-    BestFit<A>: |it: &mut Self, memory, _| it.free(memory), |it: &mut Self, memory, _, bytes| it.resize(memory, bytes);
+    Tlsf<A>: |allocator: &mut Self, memory, _| allocator.free(memory), |allocator: &mut Self, memory, _, bytes| allocator.resize(memory, bytes);
+    BestFit<A>: |allocator: &mut Self, memory, _| allocator.free(memory), |allocator: &mut Self, memory, _, bytes| allocator.resize(memory, bytes);
     StackAlloc<A>: StackAlloc::free, StackAlloc::resize;
 }

@@ -12,18 +12,18 @@ use std::collections::BTreeMap;
 
 /// Memory with an odd start and an arbitrary end.
 #[derive(Debug)]
-struct Odd(HeapArea);
+struct UnalignedArea(HeapArea);
 
 // SAFETY: the memory is a part of an area.
-unsafe impl Area for Odd {
+unsafe impl Area for UnalignedArea {
     fn memory(&self) -> NonNull<[u8]> {
         let memory = self.0.memory();
         // SAFETY: the area has 8,192 bytes.
         NonNull::slice_from_raw_parts(unsafe { memory.cast::<u8>().add(1) }, memory.len() - 4)
     }
 }
-fn odd() -> Odd {
-    Odd(HeapArea::new(8192, 4096).unwrap())
+fn unaligned_area() -> UnalignedArea {
+    UnalignedArea(HeapArea::new(8192, 4096).unwrap())
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -71,37 +71,37 @@ subjects!(Tlsf<A>, BestFit<A>);
 /// Allocated blocks by address, with their layout and fill byte.
 struct Shadow<S> {
     subject: S,
-    out: BTreeMap<usize, (NonNull<u8>, Layout, u8)>,
+    blocks: BTreeMap<usize, (NonNull<u8>, Layout, u8)>,
 }
 
 impl<S: Subject> Shadow<S> {
-    fn keep(&mut self, block: NonNull<u8>, layout: Layout, stamp: u8) {
+    fn insert(&mut self, block: NonNull<u8>, layout: Layout, stamp: u8) {
         let address = block.addr().get();
         assert!(address.is_multiple_of(layout.align()), "{layout:?} at {address:#x}");
-        if let Some((before, (_, other, _))) = self.out.range(..=address).next_back() {
-            assert!(before + other.size().max(1) <= address, "the block overlaps the previous block");
+        if let Some((before, (_, previous, _))) = self.blocks.range(..=address).next_back() {
+            assert!(before + previous.size().max(1) <= address, "the block overlaps the previous block");
         }
-        if let Some((behind, _)) = self.out.range(address..).next() {
-            assert!(address + layout.size() <= *behind, "the block overlaps the next block");
+        if let Some((next_block, _)) = self.blocks.range(address..).next() {
+            assert!(address + layout.size() <= *next_block, "the block overlaps the next block");
         }
         // SAFETY: the block has that many bytes.
         unsafe { block.write_bytes(stamp, layout.size()) };
-        self.out.insert(address, (block, layout, stamp));
+        self.blocks.insert(address, (block, layout, stamp));
     }
     fn pick(&mut self, pick: usize) -> Option<(NonNull<u8>, Layout, u8)> {
-        let address = *self.out.keys().nth(pick % self.out.len().max(1))?;
-        self.out.remove(&address)
+        let address = *self.blocks.keys().nth(pick % self.blocks.len().max(1))?;
+        self.blocks.remove(&address)
     }
     fn alloc(&mut self, layout: Layout, stamp: u8) {
         // The trait's blocks have at least one byte.
-        let asked = Layout::from_size_align(layout.size().max(1), layout.align()).unwrap();
-        let room = self.subject.room(asked);
+        let nonzero = Layout::from_size_align(layout.size().max(1), layout.align()).unwrap();
+        let room = self.subject.room(nonzero);
         let block = self.subject.allocate(layout, 0);
         assert!(room.is_none_or(|room| room == block.is_ok()), "{layout:?}: {block:?}, room {room:?}");
         match block {
-            Ok(block) => self.keep(block, layout, stamp),
-            Err(refused) => {
-                assert_eq!(refused, Refused::NoRoom { bytes: asked.size(), align: layout.align() })
+            Ok(block) => self.insert(block, layout, stamp),
+            Err(error) => {
+                assert_eq!(error, Refused::NoRoom { bytes: nonzero.size(), align: layout.align() })
             }
         }
     }
@@ -112,13 +112,13 @@ impl<S: Subject> Shadow<S> {
         assert_eq!(unsafe { self.subject.release(block, layout, 0) }, Ok(()));
     }
     fn resize(&mut self, pick: usize, size: usize, stamp: u8) {
-        let Some((block, old, was)) = self.pick(pick) else { return };
+        let Some((block, old, old_stamp)) = self.pick(pick) else { return };
         let new = Layout::from_size_align(size, old.align()).unwrap();
         // SAFETY: the block was allocated with this layout and is in use.
         let resized = unsafe { self.subject.resize(block, old, new, 0) };
-        assert!(resized || size > old.size(), "a block can always shrink");
-        assert_full_of(block, old.size().min(if resized { size } else { old.size() }), was);
-        self.keep(block, if resized { new } else { old }, stamp);
+        assert!(resized || size > old.size(), "a block must always be able to shrink");
+        assert_full_of(block, old.size().min(if resized { size } else { old.size() }), old_stamp);
+        self.insert(block, if resized { new } else { old }, stamp);
     }
 }
 
@@ -129,9 +129,9 @@ fn assert_full_of(block: NonNull<u8>, bytes: usize, stamp: u8) {
 }
 
 fn run(subject: impl Subject, steps: Vec<Step>) {
-    let mut shadow = Shadow { subject, out: BTreeMap::new() };
-    let whole = shadow.subject.look();
-    assert_eq!(whole.len(), 1);
+    let mut shadow = Shadow { subject, blocks: BTreeMap::new() };
+    let empty = shadow.subject.look();
+    assert_eq!(empty.len(), 1);
     for (stamp, step) in steps.into_iter().enumerate() {
         match step {
             Step::Alloc(layout) => shadow.alloc(layout, stamp as u8),
@@ -140,33 +140,33 @@ fn run(subject: impl Subject, steps: Vec<Step>) {
         }
         shadow.subject.look();
     }
-    while !shadow.out.is_empty() {
+    while !shadow.blocks.is_empty() {
         shadow.free(0);
     }
-    assert_eq!(shadow.subject.look(), whole, "all memory is one block again");
+    assert_eq!(shadow.subject.look(), empty, "all memory must be one block again");
 }
 
 proptest! {
     #[test]
-    fn tlsf(steps in steps(), bits in 2..=5_u32) {
-        run(Tlsf::with_steps(odd(), bits).unwrap(), steps);
+    fn tlsf_agrees_with_its_shadow(steps in steps(), bits in 2..=5_u32) {
+        run(Tlsf::with_steps(unaligned_area(), bits).unwrap(), steps);
     }
     #[test]
-    fn first_best_and_next_fit(steps in steps(), fit in 0..3_usize, by_address in any::<bool>()) {
+    fn each_fit_policy_agrees_with_its_shadow(steps in steps(), fit in 0..3_usize, by_address in any::<bool>()) {
         let order = if by_address { Order::Address } else { Order::Lifo };
-        run(BestFit::with_policy(odd(), [Fit::First, Fit::Best, Fit::Next][fit], order).unwrap(), steps);
+        run(BestFit::with_policy(unaligned_area(), [Fit::First, Fit::Best, Fit::Next][fit], order).unwrap(), steps);
     }
     /// Compares a stack with a list of allocations. A marker can free all later allocations only once; it is refused
     /// after an earlier marker was freed. The topmost block frees all its bytes with its padding, so at the end no byte
     /// is used.
     #[test]
-    fn a_stack_with_markers(steps in prop::collection::vec((0..7_u8, any::<u16>()), 1..300)) {
-        let mut stack = StackAlloc::new(odd()).unwrap();
+    fn stack_with_markers_agrees_with_a_list(steps in prop::collection::vec((0..7_u8, any::<u16>()), 1..300)) {
+        let mut stack = StackAlloc::new(unaligned_area()).unwrap();
         // Blocks have a layout, a stamp and the head before them. Markers are stored by their index in `marks`.
-        let (mut out, mut marks): (Vec<Result<_, usize>>, Vec<_>) = (vec![], vec![]);
-        for (stamp, (what, pick)) in steps.into_iter().enumerate() {
+        let (mut items, mut marks): (Vec<Result<_, usize>>, Vec<_>) = (vec![], vec![]);
+        for (stamp, (kind, pick)) in steps.into_iter().enumerate() {
             let (stamp, pick) = (stamp as u8, usize::from(pick));
-            match what {
+            match kind {
                 0 | 1 => {
                     let layout = Layout::from_size_align(pick % 300, 1 << (pick / 300 % 8)).unwrap();
                     let used = stack.used();
@@ -174,25 +174,25 @@ proptest! {
                         assert!(block.addr().get().is_multiple_of(layout.align()));
                         // SAFETY: the block belongs to the test.
                         unsafe { block.write_bytes(stamp, layout.size()) };
-                        out.push(Ok((block, layout, stamp, used)));
+                        items.push(Ok((block, layout, stamp, used)));
                     }
                 }
                 2 | 3 => {
                     let used = stack.used();
                     if let Ok(marker) = stack.mark() {
-                        out.push(Err(marks.len()));
+                        items.push(Err(marks.len()));
                         marks.push(Some((marker, used)));
                     }
                 }
                 4 => {
-                    if let Some(Ok((block, layout, stamp, used))) = out.pop_if(|top| top.is_ok()) {
+                    if let Some(Ok((block, layout, stamp, used))) = items.pop_if(|top| top.is_ok()) {
                         assert_full_of(block, layout.size(), stamp);
                         // SAFETY: the block is the topmost block in use.
                         assert_eq!((unsafe { stack.free(block, layout) }, stack.used()), (Ok(()), used));
                     }
                 }
                 5 => {
-                    if let Some(Ok((block, layout, stamp, _))) = out.last_mut() {
+                    if let Some(Ok((block, layout, stamp, _))) = items.last_mut() {
                         let bytes = pick % 300;
                         // SAFETY: the block is the topmost block in use.
                         if unsafe { stack.resize(*block, *layout, bytes) }.unwrap() {
@@ -207,22 +207,22 @@ proptest! {
                     let mark = pick % marks.len().max(1);
                     let Some((marker, used)) = marks.get_mut(mark).and_then(Option::take) else { continue };
                     let before = stack.used();
-                    match out.iter().position(|place| *place == Err(mark)) {
+                    match items.iter().position(|place| *place == Err(mark)) {
                         Some(place) => {
-                            out.truncate(place);
+                            items.truncate(place);
                             assert_eq!((stack.free_to(marker), stack.used()), (Ok(()), used));
                         }
                         None => {
                             let freed = stack.free_to(marker);
                             assert!(matches!(freed, Err(BadMarker::Freed { .. })), "{freed:?}");
-                            assert_eq!(stack.used(), before, "no block was freed");
+                            assert_eq!(stack.used(), before, "no block may be freed");
                         }
                     }
                 }
             }
-            out.iter().flatten().for_each(|(block, layout, stamp, _)| assert_full_of(*block, layout.size(), *stamp));
+            items.iter().flatten().for_each(|(block, layout, stamp, _)| assert_full_of(*block, layout.size(), *stamp));
         }
-        for place in out.into_iter().rev() {
+        for place in items.into_iter().rev() {
             let freed = match place {
                 // SAFETY: the block is the topmost block in use.
                 Ok((block, layout, ..)) => unsafe { stack.free(block, layout) }.is_ok(),
@@ -234,16 +234,16 @@ proptest! {
     }
     /// Nested scopes: values of the outer scope stay, and each scope frees its own allocations.
     #[test]
-    fn an_arena_with_scopes(steps in prop::collection::vec((0..5_u8, any::<u16>()), 1..200)) {
-        fn nest<'s, G: FnMut(usize) -> Result<Odd, crate::PoolError>>(
-            scope: &mut Scope<'s, Odd, G>, steps: &mut impl Iterator<Item = (u8, u16)>,
+    fn nested_arena_scopes_agree_with_a_list(steps in prop::collection::vec((0..5_u8, any::<u16>()), 1..200)) {
+        fn nest<'s, G: FnMut(usize) -> Result<UnalignedArea, crate::PoolError>>(
+            scope: &mut Scope<'s, UnalignedArea, G>, steps: &mut impl Iterator<Item = (u8, u16)>,
         ) {
             let mut objects: Vec<(&'s mut [u16], u16)> = vec![];
-            while let Some((what, value)) = steps.next() {
-                match what {
+            while let Some((kind, value)) = steps.next() {
+                match kind {
                     0..3 => match scope.alloc_slice_fill_with(usize::from(value) % 500, |_| value) {
                         Ok(slice) => objects.push((slice, value)),
-                        Err(refused) => assert_eq!(refused, Refused::Memory { bytes: 8192 }),
+                        Err(result) => assert_eq!(result, Refused::Memory { bytes: 8192 }),
                     },
                     3 => {
                         let used = scope.used();
@@ -258,7 +258,7 @@ proptest! {
         let mut chunks = 0;
         let grow = |_| {
             chunks += 1;
-            if chunks < 8 { Ok(odd()) } else { Err(crate::PoolError::Memory { bytes: 0 }) }
+            if chunks < 8 { Ok(unaligned_area()) } else { Err(crate::PoolError::Memory { bytes: 0 }) }
         };
         let mut arena = Arena::growing(8192, grow).unwrap();
         let mut steps = steps.into_iter();
@@ -272,37 +272,37 @@ fn layout(size: usize, align: usize) -> Layout {
 }
 
 fn wrong_frees(heap: &mut impl Subject) {
-    let whole = heap.look();
+    let free_bytes = heap.look();
     let mut other = StackArea::<64>::new();
     let foreign = other.lend().memory().cast::<u8>();
     let [a, b, c] = [24, 24, 24].map(|size| heap.allocate(layout(size, 8), 0).unwrap());
-    let not_out = |block: NonNull<u8>| Err(BadFree::NotOut { address: block.addr().get() });
+    let not_allocated = |block: NonNull<u8>| Err(BadFree::NotAllocated { address: block.addr().get() });
     // SAFETY: invalid frees are refused, and the other blocks are freed once.
     unsafe {
         let address = foreign.addr().get();
         assert_eq!(heap.release(foreign, layout(24, 8), 0), Err(BadFree::Foreign { address }));
         b.write_bytes(0, 24);
-        for inside in [b.add(8), b.add(16)] {
-            assert_eq!(heap.release(inside, layout(24, 8), 0), not_out(inside));
+        for interior in [b.add(8), b.add(16)] {
+            assert_eq!(heap.release(interior, layout(24, 8), 0), not_allocated(interior));
         }
         assert_eq!(heap.release(a, layout(24, 8), 0), Ok(()));
-        assert_eq!(heap.release(a, layout(24, 8), 0), not_out(a));
+        assert_eq!(heap.release(a, layout(24, 8), 0), not_allocated(a));
         assert_eq!(heap.release(b, layout(24, 8), 0), Ok(()));
         assert_eq!(
             heap.release(b, layout(24, 8), 0),
-            not_out(b),
-            "the block was merged into the previous block"
+            not_allocated(b),
+            "the block must be merged into the previous block"
         );
         assert_eq!(heap.release(c, layout(24, 8), 0), Ok(()));
-        assert_eq!(heap.release(c, layout(24, 8), 0), not_out(c));
+        assert_eq!(heap.release(c, layout(24, 8), 0), not_allocated(c));
     }
-    assert_eq!(heap.look(), whole, "the pool is unchanged");
+    assert_eq!(heap.look(), free_bytes, "the pool must be unchanged");
 }
 
 #[test]
 fn heap_reports_foreign_addresses_and_double_frees() {
-    wrong_frees(&mut Tlsf::new(odd()).unwrap());
-    wrong_frees(&mut BestFit::new(odd()).unwrap());
+    wrong_frees(&mut Tlsf::new(unaligned_area()).unwrap());
+    wrong_frees(&mut BestFit::new(unaligned_area()).unwrap());
 }
 
 /// A block grows into the following block if that block is free.
@@ -310,24 +310,30 @@ fn grows_in_place(heap: &mut impl Subject) {
     let [a, b] = [100, 100].map(|size| heap.allocate(layout(size, 16), 0).unwrap());
     // SAFETY: the blocks belong to the test and have these layouts.
     unsafe {
-        assert!(!heap.resize(a, layout(100, 16), layout(500, 16), 0), "the next block is in use");
+        assert!(
+            !heap.resize(a, layout(100, 16), layout(500, 16), 0),
+            "a block must not grow into a block in use"
+        );
         assert!(heap.resize(b, layout(100, 16), layout(1000, 16), 0));
         assert!(heap.resize(b, layout(1000, 16), layout(10, 16), 0));
         assert!(!heap.resize(b, layout(10, 16), layout(100_000, 16), 0));
         heap.release(b, layout(10, 16), 0).unwrap();
-        let whole = heap.look()[0];
-        assert!(heap.resize(a, layout(100, 16), layout(100 + whole, 16), 0), "all memory is allocated");
-        heap.release(a, layout(100 + whole, 16), 0).unwrap();
+        let free_blocks = heap.look()[0];
+        assert!(
+            heap.resize(a, layout(100, 16), layout(100 + free_blocks, 16), 0),
+            "all memory must be allocated"
+        );
+        heap.release(a, layout(100 + free_blocks, 16), 0).unwrap();
     }
     assert_eq!(heap.look().len(), 1);
 }
 
 #[test]
 fn block_grows_in_place_into_a_free_neighbour() {
-    grows_in_place(&mut Tlsf::new(odd()).unwrap());
-    grows_in_place(&mut BestFit::new(odd()).unwrap());
+    grows_in_place(&mut Tlsf::new(unaligned_area()).unwrap());
+    grows_in_place(&mut BestFit::new(unaligned_area()).unwrap());
     for fit in [Fit::First, Fit::Next] {
-        grows_in_place(&mut BestFit::with_policy(odd(), fit, Order::Lifo).unwrap());
+        grows_in_place(&mut BestFit::with_policy(unaligned_area(), fit, Order::Lifo).unwrap());
     }
 }
 
@@ -384,16 +390,16 @@ fn marker_frees_padding_of_blocks_freed_out_of_order() {
     let mut array = StackArea::<1024>::new();
     let mut stack = StackAlloc::new(array.lend()).unwrap();
     let marker = stack.mark().unwrap();
-    let [low, high] = [layout(5, 32), layout(40, 16)];
-    let (below, used, above) = (stack.alloc(low).unwrap(), stack.used(), stack.alloc(high).unwrap());
+    let [small, large] = [layout(5, 32), layout(40, 16)];
+    let (lower, used, upper) = (stack.alloc(small).unwrap(), stack.used(), stack.alloc(large).unwrap());
     assert_eq!((used, stack.used()), (37, 88));
     // SAFETY: each block is in use, has this layout, and is freed once.
     unsafe {
-        assert_eq!(stack.resize(above, high, 41), Ok(true));
-        assert_eq!((stack.free(below, low), stack.used()), (Ok(()), 89));
-        assert_eq!((stack.free(above, layout(41, 16)), stack.used()), (Ok(()), used));
-        let again = stack.alloc(high).unwrap();
-        assert_eq!((stack.free(again, high), stack.used()), (Ok(()), used));
+        assert_eq!(stack.resize(upper, large, 41), Ok(true));
+        assert_eq!((stack.free(lower, small), stack.used()), (Ok(()), 89));
+        assert_eq!((stack.free(upper, layout(41, 16)), stack.used()), (Ok(()), used));
+        let reused = stack.alloc(large).unwrap();
+        assert_eq!((stack.free(reused, large), stack.used()), (Ok(()), used));
     }
     assert_eq!((stack.free_to(marker), stack.used()), (Ok(()), 0));
 }
@@ -403,26 +409,27 @@ fn marker_frees_padding_of_blocks_freed_out_of_order() {
 #[test]
 fn marker_of_a_dropped_stack_is_refused() {
     let mut array = StackArea::<1024>::new();
-    let mut gone = StackAlloc::new(array.lend()).unwrap();
-    let blocks = [layout(1, 1), layout(8, 8)].map(|layout| gone.alloc(layout).unwrap().addr());
-    let old = gone.mark().unwrap();
+    let mut dropped_stack = StackAlloc::new(array.lend()).unwrap();
+    let blocks = [layout(1, 1), layout(8, 8)].map(|layout| dropped_stack.alloc(layout).unwrap().addr());
+    let marker = dropped_stack.mark().unwrap();
     let mut stack = StackAlloc::new(array.lend()).unwrap();
     let (bytes, block) = (stack.alloc(layout(16, 1)).unwrap(), stack.alloc(layout(8, 8)).unwrap());
     assert_eq!([bytes.addr(), block.addr()], blocks);
     // SAFETY: the 16 bytes belong to the test.
     unsafe { bytes.write_bytes(0xff, 16) };
     let _marker = stack.mark().unwrap();
-    assert_eq!((stack.free_to(old), stack.used()), (Ok(()), 24));
+    assert_eq!((stack.free_to(marker), stack.used()), (Ok(()), 24));
     // SAFETY: the block is in use, and below the marker's position.
     assert_eq!((unsafe { stack.free(block, layout(8, 8)) }, stack.used()), (Ok(()), 16));
 }
 
 #[test]
 fn marker_of_another_stack_is_refused() {
-    let (mut one, mut other) = (StackAlloc::new(odd()).unwrap(), StackAlloc::new(odd()).unwrap());
-    let (_own, strange) = (one.mark().unwrap(), other.mark().unwrap());
-    let address = other.alloc(layout(0, 1)).unwrap().addr().get() + 1 - other.used();
-    assert_eq!((one.free_to(strange), one.used()), (Err(BadMarker::Foreign { address }), 23));
+    let (mut stack, mut other_stack) =
+        (StackAlloc::new(unaligned_area()).unwrap(), StackAlloc::new(unaligned_area()).unwrap());
+    let (_marker, other_marker) = (stack.mark().unwrap(), other_stack.mark().unwrap());
+    let address = other_stack.alloc(layout(0, 1)).unwrap().addr().get() + 1 - other_stack.used();
+    assert_eq!((stack.free_to(other_marker), stack.used()), (Err(BadMarker::Foreign { address }), 23));
     assert_eq!(
         (BadMarker::Foreign { address: 64 }).to_string(),
         "the marker is of the stack at 0x40, not of this one"
@@ -437,16 +444,16 @@ fn marker_of_another_stack_is_refused() {
 /// invalid.
 #[test]
 fn freed_marker_at_a_reused_position_is_refused() {
-    let mut stack = StackAlloc::new(odd()).unwrap();
-    let below = stack.mark().unwrap();
-    let stale = stack.mark().unwrap();
-    stack.free_to(below).unwrap();
-    let (_below, _same_place) = (stack.mark().unwrap(), stack.mark().unwrap());
-    assert!(matches!(stack.free_to(stale), Err(BadMarker::Freed { .. })));
+    let mut stack = StackAlloc::new(unaligned_area()).unwrap();
+    let marker = stack.mark().unwrap();
+    let freed_marker = stack.mark().unwrap();
+    stack.free_to(marker).unwrap();
+    let (_previous, _reused_marker) = (stack.mark().unwrap(), stack.mark().unwrap());
+    assert!(matches!(stack.free_to(freed_marker), Err(BadMarker::Freed { .. })));
     let end = stack.alloc(layout(0, 1)).unwrap();
     // SAFETY: the address was never allocated.
     let freed = unsafe { stack.free(end, layout(8, 1)) };
-    assert!(matches!(freed, Err(BadFree::NotOut { .. })));
+    assert!(matches!(freed, Err(BadFree::NotAllocated { .. })));
 }
 
 #[test]
@@ -468,8 +475,8 @@ fn panic_ends_the_arena_scope() {
 fn arena_drops_a_chunk_smaller_than_requested() {
     let mut arena = Arena::growing(64, |bytes| HeapArea::new(bytes.min(100), 16)).unwrap();
     arena.alloc([0_u8; 10]).unwrap();
-    let refused = arena.alloc_layout(layout(101, 1));
-    assert_eq!(refused, Err(Refused::NoRoom { bytes: 101, align: 1 }));
+    let result = arena.alloc_layout(layout(101, 1));
+    assert_eq!(result, Err(Refused::NoRoom { bytes: 101, align: 1 }));
     assert_eq!((arena.used(), arena.chunks()), (10, 1));
     arena.alloc([0_u8; 54]).unwrap();
     assert_eq!((arena.used(), arena.chunks()), (64, 1));
@@ -484,21 +491,21 @@ fn arena_never_drops_its_objects() {
     let mut arena = Arena::new(array.lend());
     arena.alloc(count.clone()).unwrap();
     assert!(arena.alloc([const { None::<Rc<()>> }; 100]).is_err());
-    let too_many = arena.alloc_slice_fill_with(usize::MAX, |_| 0_u64).err();
-    let asked = usize::MAX;
-    assert_eq!(too_many, Some(Refused::Size { asked, most: isize::MAX as usize }));
+    let error = arena.alloc_slice_fill_with(usize::MAX, |_| 0_u64).err();
+    let requested = usize::MAX;
+    assert_eq!(error, Some(Refused::Size { requested, max: isize::MAX as usize }));
     arena.reset();
     assert_eq!(Rc::strong_count(&count), 2);
     // SAFETY: the arena had this reference, and has leaked it.
     unsafe { Rc::decrement_strong_count(Rc::as_ptr(&count)) };
     let (a, b) = (&mut *arena.alloc(()).unwrap(), arena.alloc_slice_fill_with(3, |_| ()).unwrap());
-    assert_eq!((*a, b.len(), arena.used()), ((), 3, 0), "an empty list uses no memory");
+    assert_eq!((*a, b.len(), arena.used()), ((), 3, 0), "an empty list must use no memory");
 }
 
 #[test]
 fn each_allocator_aligns_objects_behind_their_guards() {
     use crate::{MemoryArena, SimpleBounds};
-    fn guarded(heap: impl Subject) {
+    fn check_alignment(heap: impl Subject) {
         let mut arena = MemoryArena::<_, SimpleBounds>::new(heap);
         for align in [1, 8, 16, 64, 512] {
             let object = arena.alloc(layout(40, align)).unwrap();
@@ -510,6 +517,6 @@ fn each_allocator_aligns_objects_behind_their_guards() {
             }
         }
     }
-    guarded(Tlsf::new(odd()).unwrap());
-    guarded(BestFit::new(odd()).unwrap());
+    check_alignment(Tlsf::new(unaligned_area()).unwrap());
+    check_alignment(BestFit::new(unaligned_area()).unwrap());
 }

@@ -217,14 +217,14 @@ mod tests {
 
     #[test]
     fn unavailable_memory_is_an_error() {
-        let refused = PoolError::Memory { bytes: isize::MAX as usize };
+        let error = PoolError::Memory { bytes: isize::MAX as usize };
         // Miri's heap aborts the program instead of refusing.
         if !cfg!(miri) {
             // `black_box` hides the allocation from the optimiser, which assumes that an unused allocation succeeds.
             let area = core::hint::black_box(HeapArea::new(isize::MAX as usize, 1));
-            assert_eq!(area.err(), Some(refused));
+            assert_eq!(area.err(), Some(error));
         }
-        assert_eq!(MappedArea::new(isize::MAX as usize, 1).err(), Some(refused));
+        assert_eq!(MappedArea::new(isize::MAX as usize, 1).err(), Some(error));
         assert_eq!(HeapArea::new(64, 3).err(), Some(PoolError::Align { align: 3 }));
         assert_eq!(MappedArea::new(64, 3).err(), Some(PoolError::Align { align: 3 }));
         assert_eq!(HeapArea::new(0, 8).err(), Some(PoolError::NoRoom { bytes: 0, needed: 1 }));

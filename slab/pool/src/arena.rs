@@ -5,7 +5,7 @@
 //!                                         ^ aligned: the slot's offset is 4
 //! ```
 //!
-//! A pool must know the largest object when it is made. Guards make objects larger, but the arena that adds guards is
+//! A pool needs the size of the largest object at its creation. Guards make objects larger, but the arena that adds guards is
 //! made after the pool. There are two ways to make the pool first:
 //!
 //! * [`memory_requirement`](MemoryArena::memory_requirement),
@@ -85,19 +85,19 @@ impl Bounds for SimpleBounds {
 
     unsafe fn guard(object: NonNull<u8>, size: usize) {
         // SAFETY: the bytes around the object belong to the caller, by this function's contract.
-        for (at, _) in unsafe { Self::guards(object, size) } {
+        for (guard, _) in unsafe { Self::guards(object, size) } {
             // SAFETY: the bytes belong to the caller, and need not be aligned.
-            unsafe { at.write_unaligned(Self::GUARD) };
+            unsafe { guard.write_unaligned(Self::GUARD) };
         }
     }
     unsafe fn check(object: NonNull<u8>, size: usize) -> Result<(), Overrun> {
         // SAFETY: the bytes around the object belong to the caller, and `guard` wrote them.
-        for (at, side) in unsafe { Self::guards(object, size) } {
+        for (guard, side) in unsafe { Self::guards(object, size) } {
             // SAFETY: the bytes belong to the caller, and need not be aligned.
-            let found = unsafe { at.read_unaligned() };
-            if found != Self::GUARD {
+            let value = unsafe { guard.read_unaligned() };
+            if value != Self::GUARD {
                 let address = object.addr().get();
-                return Err(Overrun { address, side, found, written: Self::GUARD });
+                return Err(Overrun { address, side, found: value, written: Self::GUARD });
             }
         }
         Ok(())
@@ -218,9 +218,9 @@ impl<A: Allocator, B: Bounds> MemoryArena<A, B> {
         unsafe { B::check(object, layout.size()) }.map_err(BadFree::Overrun)
     }
     fn inflated(layout: Layout) -> Result<Layout, Refused> {
-        let asked = Self::memory_requirement(layout.size());
-        Layout::from_size_align(asked, Self::alignment_requirement(layout.align()))
-            .map_err(|_| Refused::Size { asked, most: isize::MAX as usize })
+        let bytes = Self::memory_requirement(layout.size());
+        Layout::from_size_align(bytes, Self::alignment_requirement(layout.align()))
+            .map_err(|_| Refused::Size { requested: bytes, max: isize::MAX as usize })
     }
     /// The underlying allocator.
     pub fn allocator(&self) -> &A {
@@ -281,9 +281,9 @@ mod tests {
     #[test]
     fn pool_without_room_for_guards_refuses_guarded_objects() {
         let pool = fixed(SlotLayout::new(32, 8).unwrap()).unwrap();
-        assert_eq!(GuardedArena::new(pool).alloc(OBJECT), Err(Refused::Size { asked: 40, most: 32 }));
+        assert_eq!(GuardedArena::new(pool).alloc(OBJECT), Err(Refused::Size { requested: 40, max: 32 }));
         let pool = fixed(SlotLayout::new(40, 8).unwrap()).unwrap();
-        assert_eq!(GuardedArena::new(pool).alloc(OBJECT), Err(Refused::Offset { asked: 4, aligned: 0 }));
+        assert_eq!(GuardedArena::new(pool).alloc(OBJECT), Err(Refused::Offset { requested: 4, aligned: 0 }));
         assert!(GuardedArena::of_pool(32, 8, fixed).unwrap().alloc(OBJECT).is_ok());
     }
 
@@ -297,8 +297,8 @@ mod tests {
                 object.write_bytes(0, 32);
                 assert_eq!(arena.check(object, OBJECT), Ok(()));
                 object.offset(offset).write(1);
-                let Err(BadFree::Overrun(found)) = arena.free(object, OBJECT) else { panic!("{offset}") };
-                assert_eq!((found.side, found.address), (side, object.addr().get()));
+                let Err(BadFree::Overrun(overrun)) = arena.free(object, OBJECT) else { panic!("{offset}") };
+                assert_eq!((overrun.side, overrun.address), (side, object.addr().get()));
                 assert_eq!(arena.allocator().usage().live(), 2);
                 assert_eq!(arena.free(other, OBJECT), Ok(()));
             }
@@ -327,8 +327,8 @@ mod tests {
                 arena.free(object, layout).unwrap();
             }
         }
-        let most = isize::MAX as usize;
-        let layout = Layout::from_size_align(most, 1).unwrap();
-        assert_eq!(arena.alloc(layout), Err(Refused::Size { asked: most + 8, most }));
+        let max_bytes = isize::MAX as usize;
+        let layout = Layout::from_size_align(max_bytes, 1).unwrap();
+        assert_eq!(arena.alloc(layout), Err(Refused::Size { requested: max_bytes + 8, max: max_bytes }));
     }
 }

@@ -72,7 +72,7 @@ const USED: u32 = 1;
 /// unsafe {
 ///     assert_eq!(heap.allocation_size(block), Ok(104)); // 112 with its tags
 ///     heap.free(block)?;
-///     assert_eq!(heap.free(block), Err(BadFree::NotOut { address: block.addr().get() }));
+///     assert_eq!(heap.free(block), Err(BadFree::NotAllocated { address: block.addr().get() }));
 /// }
 /// assert_eq!(heap.free_blocks().count(), 1);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -156,35 +156,37 @@ impl<M: Words> Blocks<M> {
     }
     /// Position and size of each free block, in the order of the list.
     pub fn list(&self) -> impl Iterator<Item = (usize, usize)> {
-        let block = |at: u32| (at != NONE).then(|| (at as usize, self.memory.peek(at as usize) as usize));
-        core::iter::successors(block(self.head), move |(at, _)| block(self.memory.peek(at + TAG)))
+        let block = |position: u32| {
+            (position != NONE).then(|| (position as usize, self.memory.peek(position as usize) as usize))
+        };
+        core::iter::successors(block(self.head), move |(position, _)| block(self.memory.peek(position + TAG)))
     }
     /// Number of bytes stored outside of the memory.
     pub fn control_bytes(&self) -> usize {
         size_of_val(&self.head) + size_of_val(&self.rover)
     }
 
-    fn set_tags(&mut self, at: usize, size: usize, used: bool) {
+    fn set_tags(&mut self, position: usize, size: usize, used: bool) {
         let tag = size as u32 | u32::from(used);
-        self.memory.store(at, tag);
-        self.memory.store(at + size - TAG, tag);
+        self.memory.store(position, tag);
+        self.memory.store(position + size - TAG, tag);
     }
-    fn link(&mut self, at: usize, prev: u32, next: u32) {
-        self.memory.store(at + TAG, next);
-        self.memory.store(at + TAG + 4, prev);
+    fn link(&mut self, position: usize, prev: u32, next: u32) {
+        self.memory.store(position + TAG, next);
+        self.memory.store(position + TAG + 4, prev);
         if next != NONE {
-            self.memory.store(next as usize + TAG + 4, at as u32);
+            self.memory.store(next as usize + TAG + 4, position as u32);
         }
         match prev {
-            NONE => self.head = at as u32,
-            prev => self.memory.store(prev as usize + TAG, at as u32),
+            NONE => self.head = position as u32,
+            prev => self.memory.store(prev as usize + TAG, position as u32),
         }
     }
-    fn neighbours(&mut self, at: usize) -> (u32, u32) {
-        (self.memory.load(at + TAG + 4), self.memory.load(at + TAG))
+    fn neighbours(&mut self, position: usize) -> (u32, u32) {
+        (self.memory.load(position + TAG + 4), self.memory.load(position + TAG))
     }
-    fn unlink(&mut self, at: usize) {
-        let (prev, next) = self.neighbours(at);
+    fn unlink(&mut self, position: usize) {
+        let (prev, next) = self.neighbours(position);
         if next != NONE {
             self.memory.store(next as usize + TAG + 4, prev);
         }
@@ -192,7 +194,7 @@ impl<M: Words> Blocks<M> {
             NONE => self.head = next,
             prev => self.memory.store(prev as usize + TAG, next),
         }
-        if self.rover == at as u32 {
+        if self.rover == position as u32 {
             self.rover = next;
         }
     }
@@ -204,10 +206,10 @@ impl<M: Words> Blocks<M> {
         }
     }
 
-    /// Returns the place of a block of `need` bytes in the free block `at`. Returns `None` if the block is too small.
-    fn place(&self, at: usize, size: usize, need: usize, align: usize) -> Option<Placement> {
-        let gap = gap(&self.memory, at + TAG, align);
-        (gap <= size && need <= size - gap).then_some(Placement { at, gap })
+    /// Returns the place of a block of `need` bytes in the free block `position`. Returns `None` if the block is too small.
+    fn place(&self, position: usize, size: usize, need: usize, align: usize) -> Option<Placement> {
+        let gap = gap(&self.memory, position + TAG, align);
+        (gap <= size && need <= size - gap).then_some(Placement { at: position, gap })
     }
 
     fn search(&mut self, need: usize, align: usize) -> Option<Placement> {
@@ -215,108 +217,108 @@ impl<M: Words> Blocks<M> {
             Fit::Next if self.rover != NONE => self.rover,
             _ => self.head,
         };
-        let (mut at, mut best, mut steps) = (first, None, 0);
-        while at != NONE {
+        let (mut position, mut best, mut steps) = (first, None, 0);
+        while position != NONE {
             steps += 1;
-            let size = self.memory.load(at as usize) as usize;
-            self.memory.tell(Event::Inspected { at: at as usize, bytes: size });
-            if let Some(found) = self.place(at as usize, size, need, align) {
+            let size = self.memory.load(position as usize) as usize;
+            self.memory.record(Event::Inspected { at: position as usize, bytes: size });
+            if let Some(placement) = self.place(position as usize, size, need, align) {
                 if self.fit != Fit::Best {
-                    best = Some((size, found));
+                    best = Some((size, placement));
                     break;
                 }
                 if best.is_none_or(|(smallest, _)| size < smallest) {
-                    best = Some((size, found));
+                    best = Some((size, placement));
                 }
             }
-            at = self.memory.load(at as usize + TAG);
+            position = self.memory.load(position as usize + TAG);
             if self.fit == Fit::Next {
-                if at == NONE {
-                    at = self.head;
+                if position == NONE {
+                    position = self.head;
                 }
-                if at == first {
+                if position == first {
                     break;
                 }
             }
         }
-        self.memory.tell(Event::Searched(steps));
-        best.map(|(_, found)| found)
+        self.memory.record(Event::Searched(steps));
+        best.map(|(_, placement)| placement)
     }
 
     /// Allocates a block. Returns the position of the block's payload.
-    pub fn take(&mut self, layout: Layout) -> Option<usize> {
+    pub fn alloc_block(&mut self, layout: Layout) -> Option<usize> {
         let need = need(layout.size(), 2 * TAG)?;
-        let found = self.search(need, layout.align())?;
-        Some(self.cut(found, need) + TAG)
+        let placement = self.search(need, layout.align())?;
+        Some(self.split(placement, need) + TAG)
     }
 
     /// Cuts `need` bytes out of the free block. The parts of the block before and behind these bytes stay free.
-    fn cut(&mut self, Placement { at, gap }: Placement, need: usize) -> usize {
-        let size = self.memory.load(at) as usize;
-        let (used, behind, left) = (at + gap, at + gap + need, size - gap - need);
-        if left > 0 {
-            self.set_tags(behind, left, false);
-            self.memory.tell(Event::Split { at: behind, bytes: left });
+    fn split(&mut self, Placement { at: position, gap }: Placement, need: usize) -> usize {
+        let size = self.memory.load(position) as usize;
+        let (allocated, rest_position, rest) = (position + gap, position + gap + need, size - gap - need);
+        if rest > 0 {
+            self.set_tags(rest_position, rest, false);
+            self.memory.record(Event::Split { at: rest_position, bytes: rest });
         }
         if gap > 0 {
-            self.set_tags(at, gap, false);
-            self.memory.tell(Event::Split { at, bytes: gap });
+            self.set_tags(position, gap, false);
+            self.memory.record(Event::Split { at: position, bytes: gap });
         }
         // After an exact fit, the next search begins at the block's successor in the list.
         let is_exact = self.fit == Fit::Next && size == need;
-        let follows = if is_exact { self.memory.load(at + TAG) } else { NONE };
-        match (gap > 0, left > 0) {
-            (false, false) => self.unlink(at),
-            (false, true) => self.replace(at, behind),
+        let follows = if is_exact { self.memory.load(position + TAG) } else { NONE };
+        match (gap > 0, rest > 0) {
+            (false, false) => self.unlink(position),
+            (false, true) => self.replace(position, rest_position),
             (true, false) => {}
             (true, true) => {
-                let next = self.memory.load(at + TAG);
-                self.link(behind, at as u32, next);
+                let next = self.memory.load(position + TAG);
+                self.link(rest_position, position as u32, next);
             }
         }
         if self.fit == Fit::Next {
-            self.rover = match (left > 0, gap > 0) {
-                (true, _) => behind as u32,
-                (false, true) => self.memory.load(at + TAG),
+            self.rover = match (rest > 0, gap > 0) {
+                (true, _) => rest_position as u32,
+                (false, true) => self.memory.load(position + TAG),
                 (false, false) => follows,
             };
         }
-        self.set_tags(used, need, true);
-        used
+        self.set_tags(allocated, need, true);
+        allocated
     }
 
     /// Inserts a free block that has no free neighbour into the list.
-    fn insert(&mut self, at: usize) {
+    fn insert(&mut self, position: usize) {
         match self.order {
             Order::Lifo => {
                 let head = self.head;
-                self.link(at, NONE, head);
+                self.link(position, NONE, head);
             }
             Order::Address => {
                 let (mut prev, mut next, mut steps) = (NONE, self.head, 0);
-                while next != NONE && (next as usize) < at {
+                while next != NONE && (next as usize) < position {
                     steps += 1;
                     (prev, next) = (next, self.memory.load(next as usize + TAG));
                 }
-                self.memory.tell(Event::Searched(steps));
-                self.link(at, prev, next);
+                self.memory.record(Event::Searched(steps));
+                self.link(position, prev, next);
             }
         }
     }
 
     /// Frees the block at `payload`.
-    pub fn give(&mut self, payload: usize) {
-        let at = payload - TAG;
-        let size = (self.memory.load(at) & !USED) as usize;
-        let (before, behind) = (self.memory.load(at - TAG), self.memory.load(at + size));
-        let (free_before, free_behind) = (before & USED == 0, behind & USED == 0);
-        let start = if free_before { at - before as usize } else { at };
-        let end = if free_behind { at + size + behind as usize } else { at + size };
+    pub fn free_block(&mut self, payload: usize) {
+        let position = payload - TAG;
+        let size = (self.memory.load(position) & !USED) as usize;
+        let (previous_tag, next_tag) = (self.memory.load(position - TAG), self.memory.load(position + size));
+        let (free_before, free_behind) = (previous_tag & USED == 0, next_tag & USED == 0);
+        let start = if free_before { position - previous_tag as usize } else { position };
+        let end = if free_behind { position + size + next_tag as usize } else { position + size };
         if free_before {
-            self.memory.tell(Event::Merged { at: start, bytes: at - start });
+            self.memory.record(Event::Merged { at: start, bytes: position - start });
         }
         if free_behind {
-            self.memory.tell(Event::Merged { at: at + size, bytes: end - at - size });
+            self.memory.record(Event::Merged { at: position + size, bytes: end - position - size });
         }
         match (self.order, free_before, free_behind) {
             (Order::Lifo, ..) => {
@@ -324,39 +326,39 @@ impl<M: Words> Blocks<M> {
                     self.unlink(start);
                 }
                 if free_behind {
-                    self.unlink(at + size);
+                    self.unlink(position + size);
                 }
                 self.insert(start);
             }
             // The merged block keeps the neighbour's place in the list.
-            (Order::Address, true, true) => self.unlink(at + size),
+            (Order::Address, true, true) => self.unlink(position + size),
             (Order::Address, true, false) => {}
-            (Order::Address, false, true) => self.replace(at + size, at),
-            (Order::Address, false, false) => self.insert(at),
+            (Order::Address, false, true) => self.replace(position + size, position),
+            (Order::Address, false, false) => self.insert(position),
         }
         self.set_tags(start, end - start, false);
     }
     /// Frees the block. A tag that becomes part of the preceding free block is also marked free, so that a second free
     /// is detected.
-    fn give_checked(&mut self, payload: usize) {
+    fn free_checked(&mut self, payload: usize) {
         let tag = self.memory.load(payload - TAG);
         self.memory.store(payload - TAG, tag & !USED);
-        self.give(payload);
+        self.free_block(payload);
     }
     /// Returns `true` if the tags show a used block at `payload`.
-    fn is_out(&self, payload: usize) -> bool {
+    fn is_allocated(&self, payload: usize) -> bool {
         let unit = payload.wrapping_sub(self.first + TAG);
         if !unit.is_multiple_of(UNIT) || unit >= self.end - self.first {
             return false;
         }
-        let at = payload - TAG;
-        let tag = self.memory.peek(at);
+        let position = payload - TAG;
+        let tag = self.memory.peek(position);
         let size = (tag & !USED) as usize;
         tag & USED != 0
             && size > 0
             && size.is_multiple_of(UNIT)
-            && size <= self.end - at
-            && self.memory.peek(at + size - TAG) == tag
+            && size <= self.end - position
+            && self.memory.peek(position + size - TAG) == tag
     }
     /// Size of a block in bytes, without its tags.
     pub fn size(&self, payload: usize) -> usize {
@@ -364,41 +366,41 @@ impl<M: Words> Blocks<M> {
     }
     /// Resizes a used block in place. Returns `false` if the following block is in use or too small.
     pub fn resize(&mut self, payload: usize, bytes: usize) -> bool {
-        let at = payload - TAG;
-        let size = (self.memory.load(at) & !USED) as usize;
-        let behind = self.memory.load(at + size);
-        let more = if behind & USED == 0 { behind as usize } else { 0 };
-        let Some(need) = need(bytes, 2 * TAG).filter(|need| *need <= size + more) else { return false };
+        let position = payload - TAG;
+        let size = (self.memory.load(position) & !USED) as usize;
+        let next_tag = self.memory.load(position + size);
+        let extra = if next_tag & USED == 0 { next_tag as usize } else { 0 };
+        let Some(need) = need(bytes, 2 * TAG).filter(|need| *need <= size + extra) else { return false };
         if need == size {
             return true;
         }
-        let left = size + more - need;
-        match (more > 0, left > 0) {
-            (true, true) => self.replace(at + size, at + need),
-            (true, false) => self.unlink(at + size),
-            (false, _) => self.insert(at + need),
+        let rest_size = size + extra - need;
+        match (extra > 0, rest_size > 0) {
+            (true, true) => self.replace(position + size, position + need),
+            (true, false) => self.unlink(position + size),
+            (false, _) => self.insert(position + need),
         }
-        if more > 0 {
-            self.memory.tell(Event::Merged { at: at + size, bytes: more });
+        if extra > 0 {
+            self.memory.record(Event::Merged { at: position + size, bytes: extra });
         }
-        if left > 0 {
-            self.memory.tell(Event::Split { at: at + need, bytes: left });
-            self.set_tags(at + need, left, false);
+        if rest_size > 0 {
+            self.memory.record(Event::Split { at: position + need, bytes: rest_size });
+            self.set_tags(position + need, rest_size, false);
         }
-        self.set_tags(at, need, true);
+        self.set_tags(position, need, true);
         true
     }
 
     fn blocks(&self) -> impl Iterator<Item = (usize, usize, bool)> {
-        let mut at = self.first;
+        let mut position = self.first;
         core::iter::from_fn(move || {
-            let tag = self.memory.peek(at);
+            let tag = self.memory.peek(position);
             let size = (tag & !USED) as usize;
             if size == 0 {
                 return None;
             }
-            let block = (at, size, tag & USED != 0);
-            at += size;
+            let block = (position, size, tag & USED != 0);
+            position += size;
             Some(block)
         })
     }
@@ -410,7 +412,7 @@ impl<M: Words> Blocks<M> {
     pub fn room(&self, layout: Layout) -> bool {
         need(layout.size(), 2 * TAG).is_some_and(|need| {
             let mut free = self.blocks().filter(|(.., used)| !used);
-            free.any(|(at, size, _)| self.place(at, size, need, layout.align()).is_some())
+            free.any(|(position, size, _)| self.place(position, size, need, layout.align()).is_some())
         })
     }
 
@@ -419,35 +421,37 @@ impl<M: Words> Blocks<M> {
     /// # Errors
     /// Returns the first inconsistency, and its position, as an error.
     pub fn check(&self) -> Result<(), String> {
-        let (mut end, mut free, mut was_free) = (self.first, vec![], false);
-        for (at, size, used) in self.blocks() {
-            if !size.is_multiple_of(UNIT) || self.memory.peek(at) != self.memory.peek(at + size - TAG) {
-                return Err(format!("the tags of the block at {at} differ"));
+        let (mut end, mut free, mut previous_is_free) = (self.first, vec![], false);
+        for (position, size, used) in self.blocks() {
+            if !size.is_multiple_of(UNIT)
+                || self.memory.peek(position) != self.memory.peek(position + size - TAG)
+            {
+                return Err(format!("the tags of the block at {position} differ"));
             }
-            if !used && was_free {
-                return Err(format!("the free block at {at} was not merged with the previous block"));
+            if !used && previous_is_free {
+                return Err(format!("the free block at {position} was not merged with the previous block"));
             }
             if !used {
-                free.push(at as u32);
+                free.push(position as u32);
             }
-            (end, was_free) = (at + size, !used);
+            (end, previous_is_free) = (position + size, !used);
         }
         if end != self.end {
             return Err(format!("the blocks end at {end}"));
         }
-        let (mut listed, mut at, mut prev) = (vec![], self.head, NONE);
-        while at != NONE && listed.len() <= free.len() {
-            if self.memory.peek(at as usize + TAG + 4) != prev {
-                return Err(format!("the list's links at the free block {at} disagree"));
+        let (mut list, mut position, mut prev) = (vec![], self.head, NONE);
+        while position != NONE && list.len() <= free.len() {
+            if self.memory.peek(position as usize + TAG + 4) != prev {
+                return Err(format!("the list's links at the free block {position} disagree"));
             }
-            listed.push(at);
-            (prev, at) = (at, self.memory.peek(at as usize + TAG));
+            list.push(position);
+            (prev, position) = (position, self.memory.peek(position as usize + TAG));
         }
         if self.order == Order::Lifo {
-            listed.sort_unstable();
+            list.sort_unstable();
         }
-        if listed != free {
-            return Err(format!("the list has {listed:?}, but {free:?} are free"));
+        if list != free {
+            return Err(format!("the list has {list:?}, but {free:?} are free"));
         }
         if self.rover != NONE && !free.contains(&self.rover) {
             return Err(format!("the search would start at {}, which is not free", self.rover));

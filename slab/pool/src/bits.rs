@@ -8,9 +8,9 @@ use core::ops::Range;
 /// Returns the lowest run of set bits: its start, its length, and `bits` without the run. `bits` must not be 0.
 #[inline(always)]
 pub fn lowest_run(bits: u64) -> (usize, usize, u64) {
-    let at = bits.trailing_zeros();
+    let start = bits.trailing_zeros();
     // Adding to the lowest bit of a run carries into the gap above the run, or out at the top.
-    (at as usize, (bits >> at).trailing_ones() as usize, bits & bits.wrapping_add(1 << at))
+    (start as usize, (bits >> start).trailing_ones() as usize, bits & bits.wrapping_add(1 << start))
 }
 
 pub(super) const fn bytes(bits: usize) -> usize {
@@ -30,33 +30,33 @@ pub(super) fn get(map: &[u8], bit: usize) -> bool {
 }
 
 /// Sets or clears a bit, and returns its old value.
-pub(super) fn put(map: &mut [u8], bit: usize, on: bool) -> bool {
-    let was = get(map, bit);
-    map[bit / 8] = map[bit / 8] & !(1 << (bit % 8)) | u8::from(on) << (bit % 8);
-    was
+pub(super) fn set_bit(map: &mut [u8], bit: usize, value: bool) -> bool {
+    let old_value = get(map, bit);
+    map[bit / 8] = map[bit / 8] & !(1 << (bit % 8)) | u8::from(value) << (bit % 8);
+    old_value
 }
 
-pub(super) fn ones(map: &[u8]) -> impl Iterator<Item = usize> {
+pub(super) fn set_bits(map: &[u8]) -> impl Iterator<Item = usize> {
     runs(map).flatten()
 }
 
 /// An iterator over runs of set bits, ascending. The iterator reads 64 bits at a time, and ends a run at each 64th bit.
 #[derive(Clone, Debug)]
 struct Runs<'m> {
-    rest: &'m [u8],
+    bytes: &'m [u8],
     word: u64,
-    from: usize,
+    first_bit: usize,
 }
 
 fn runs(map: &[u8]) -> Runs<'_> {
-    let (word, rest) = word(map);
-    Runs { rest, word, from: 0 }
+    let (word, remaining) = word(map);
+    Runs { bytes: remaining, word, first_bit: 0 }
 }
 
 /// Returns the first 8 bytes, padded with zeros, and the rest.
 fn word(map: &[u8]) -> (u64, &[u8]) {
     match map.split_first_chunk() {
-        Some((bytes, rest)) => (u64::from_le_bytes(*bytes), rest),
+        Some((bytes, remaining)) => (u64::from_le_bytes(*bytes), remaining),
         None => {
             let mut bytes = [0; 8];
             bytes[..map.len()].copy_from_slice(map);
@@ -71,15 +71,15 @@ impl Iterator for Runs<'_> {
     #[inline]
     fn next(&mut self) -> Option<Range<usize>> {
         while self.word == 0 {
-            if self.rest.is_empty() {
+            if self.bytes.is_empty() {
                 return None;
             }
-            (self.word, self.rest) = word(self.rest);
-            self.from += 64;
+            (self.word, self.bytes) = word(self.bytes);
+            self.first_bit += 64;
         }
-        let (at, count, rest) = lowest_run(self.word);
-        self.word = rest;
-        Some(self.from + at..self.from + at + count)
+        let (start, count, remaining) = lowest_run(self.word);
+        self.word = remaining;
+        Some(self.first_bit + start..self.first_bit + start + count)
     }
 }
 
@@ -94,13 +94,13 @@ mod tests {
             let set: Vec<_> =
                 (0..bits).filter(|bit| bit % 63 == 0 || bit % 7 == 3 || bit + 1 == bits).collect();
             for &bit in &set {
-                assert!(!put(&mut map, bit, true));
+                assert!(!set_bit(&mut map, bit, true));
             }
-            assert_eq!(ones(&map).collect::<Vec<_>>(), set);
+            assert_eq!(set_bits(&map).collect::<Vec<_>>(), set);
             for &bit in &set {
-                assert!(get(&map, bit) && put(&mut map, bit, false) && !put(&mut map, bit, false));
+                assert!(get(&map, bit) && set_bit(&mut map, bit, false) && !set_bit(&mut map, bit, false));
             }
-            assert_eq!(ones(&map).next(), None);
+            assert_eq!(set_bits(&map).next(), None);
         }
     }
 
@@ -109,9 +109,9 @@ mod tests {
         let runs = |mut bits: u64| {
             let mut runs = Vec::new();
             while bits != 0 {
-                let (at, count, rest) = lowest_run(bits);
-                runs.push((at, count));
-                bits = rest;
+                let (start, count, remaining) = lowest_run(bits);
+                runs.push((start, count));
+                bits = remaining;
             }
             runs
         };

@@ -19,7 +19,7 @@ pub(crate) fn ends(memory: &impl Span) -> Result<(usize, usize), PoolError> {
         return Err(PoolError::NoRoom { bytes, needed: pad + 2 * UNIT });
     }
     if bytes > MAX_BYTES {
-        return Err(PoolError::Positions { bytes, most: MAX_BYTES });
+        return Err(PoolError::Positions { bytes, max: MAX_BYTES });
     }
     Ok((pad, pad + (bytes - pad) / UNIT * UNIT))
 }
@@ -29,9 +29,9 @@ pub(crate) fn need(size: usize, books: usize) -> Option<usize> {
     size.checked_add(books)?.checked_next_multiple_of(UNIT).filter(|need| *need <= MAX_BYTES)
 }
 
-/// Number of bytes from position `at` to the next multiple of `align`.
-pub(crate) fn gap(memory: &impl Span, at: usize, align: usize) -> usize {
-    (memory.address() + at).wrapping_neg() & (align - 1)
+/// Number of bytes from position `position` to the next multiple of `align`.
+pub(crate) fn gap(memory: &impl Span, position: usize, align: usize) -> usize {
+    (memory.address() + position).wrapping_neg() & (align - 1)
 }
 
 /// Implements the pointer interface of a type `$name<A>` with fields `blocks` and `usage`.
@@ -44,15 +44,15 @@ macro_rules! blocks_by_pointer {
             /// Returns [`Refused::NoRoom`] if no free block is large enough.
             #[inline]
             pub fn alloc(&mut self, layout: Layout) -> Result<NonNull<u8>, Refused> {
-                let no_room = Refused::NoRoom { bytes: layout.size(), align: layout.align() };
-                let at = self.blocks.take(layout).ok_or(no_room)?;
-                self.usage.alloc(layout.size(), self.blocks.size(at));
-                Ok(self.blocks.memory().at(at))
+                let error = Refused::NoRoom { bytes: layout.size(), align: layout.align() };
+                let position = self.blocks.alloc_block(layout).ok_or(error)?;
+                self.usage.alloc(layout.size(), self.blocks.size(position));
+                Ok(self.blocks.memory().at(position))
             }
             /// Frees a block. A freed block merges with free neighbours immediately.
             ///
             /// # Errors
-            /// Returns [`BadFree::Foreign`] for an address outside of the memory, and [`BadFree::NotOut`] for an
+            /// Returns [`BadFree::Foreign`] for an address outside of the memory, and [`BadFree::NotAllocated`] for an
             /// address that starts no used block. A second free is detected only while the memory has not been
             /// reallocated.
             ///
@@ -60,8 +60,8 @@ macro_rules! blocks_by_pointer {
             /// This heap must have allocated the block. The block was not freed since, and is no longer used.
             #[inline]
             pub unsafe fn free(&mut self, memory: NonNull<u8>) -> Result<(), BadFree> {
-                let at = self.position(memory)?;
-                self.blocks.give_checked(at);
+                let position = self.position(memory)?;
+                self.blocks.free_checked(position);
                 self.usage.free();
                 Ok(())
             }
@@ -75,8 +75,8 @@ macro_rules! blocks_by_pointer {
             /// This heap must have allocated the block and not freed it since. After a success, the block has `bytes`
             /// bytes.
             pub unsafe fn resize(&mut self, memory: NonNull<u8>, bytes: usize) -> Result<bool, BadFree> {
-                let at = self.position(memory)?;
-                Ok(self.blocks.resize(at, bytes))
+                let position = self.position(memory)?;
+                Ok(self.blocks.resize(position, bytes))
             }
             /// Number of usable bytes of a block, at least the requested size.
             ///
@@ -98,11 +98,15 @@ macro_rules! blocks_by_pointer {
             }
             fn position(&self, memory: NonNull<u8>) -> Result<usize, BadFree> {
                 let address = memory.addr().get();
-                let at = address.wrapping_sub(self.blocks.memory().address());
-                if at >= self.blocks.memory().size() {
+                let position = address.wrapping_sub(self.blocks.memory().address());
+                if position >= self.blocks.memory().size() {
                     return Err(BadFree::Foreign { address });
                 }
-                if self.blocks.is_out(at) { Ok(at) } else { Err(BadFree::NotOut { address }) }
+                if self.blocks.is_allocated(position) {
+                    Ok(position)
+                } else {
+                    Err(BadFree::NotAllocated { address })
+                }
             }
         }
     };

@@ -137,25 +137,25 @@ impl ChunkedPool {
     /// Returns the errors of [`alloc`](Self::alloc), and [`Refused::Offset`] if the pool aligns another byte.
     pub fn alloc_at(&mut self, layout: Layout, offset: usize) -> Result<NonNull<u8>, Refused> {
         self.slots.admits(layout, offset)?;
-        let slot = match self.take() {
+        let slot = match self.take_slot() {
             Some(slot) => slot,
             None => {
                 self.grow()?;
-                self.take().ok_or(Refused::Full)?
+                self.take_slot().ok_or(Refused::Full)?
             }
         };
         self.usage.alloc(layout.size(), self.slots.stride());
         Ok(slot)
     }
-    fn take(&mut self) -> Option<NonNull<u8>> {
-        let at = self.front?;
+    fn take_slot(&mut self) -> Option<NonNull<u8>> {
+        let chunk_start = self.front?;
         // SAFETY: the pointer is a listed chunk that is not otherwise borrowed.
-        let chunk = unsafe { &mut *at.as_ptr() };
+        let chunk = unsafe { &mut *chunk_start.as_ptr() };
         let slot = chunk.free.obtain()?;
         chunk.live += 1;
-        if chunk.live == self.capacity && self.back != Some(at) {
-            self.unlink(at);
-            self.link_back(at);
+        if chunk.live == self.capacity && self.back != Some(chunk_start) {
+            self.unlink(chunk_start);
+            self.link_back(chunk_start);
         }
         Some(slot)
     }
@@ -171,12 +171,12 @@ impl ChunkedPool {
     /// must not have been freed since, and is no longer used.
     pub unsafe fn free(&mut self, slot: NonNull<u8>) -> Result<(), BadFree> {
         let address = slot.addr().get();
-        let inside = address & (self.chunk_bytes - 1);
+        let chunk_offset = address & (self.chunk_bytes - 1);
         // SAFETY: a chunk is at a multiple of its size, and the pointer has provenance of the whole chunk, by contract.
-        let at = unsafe { slot.sub(inside) }.cast::<Chunk>();
+        let chunk_start = unsafe { slot.sub(chunk_offset) }.cast::<Chunk>();
         // SAFETY: the pointer is a listed chunk that is not otherwise borrowed.
-        let chunk = unsafe { &mut *at.as_ptr() };
-        let bytes = inside.checked_sub(self.first).ok_or(BadFree::Foreign { address })?;
+        let chunk = unsafe { &mut *chunk_start.as_ptr() };
+        let bytes = chunk_offset.checked_sub(self.first).ok_or(BadFree::Foreign { address })?;
         let index = bytes / self.slots.stride();
         if !bytes.is_multiple_of(self.slots.stride()) {
             return Err(BadFree::Interior { address, slot: index });
@@ -184,14 +184,14 @@ impl ChunkedPool {
         if chunk.live == 0 {
             return Err(BadFree::Double { slot: index });
         }
-        let full = chunk.live == self.capacity;
+        let was_full = chunk.live == self.capacity;
         // SAFETY: the slot belongs to this chunk and is in use, by this function's contract.
         unsafe { chunk.free.give(slot) };
         chunk.live -= 1;
         self.usage.free();
-        if full && self.front != Some(at) {
-            self.unlink(at);
-            self.link_front(at);
+        if was_full && self.front != Some(chunk_start) {
+            self.unlink(chunk_start);
+            self.link_front(chunk_start);
         }
         Ok(())
     }

@@ -37,15 +37,15 @@ impl SizeClasses {
     /// Returns [`PoolError::Class`] for no sizes, for size 0, and for a size that is not a multiple of a word. Returns
     /// [`PoolError::Many`] for more than 65,535 sizes.
     pub fn new(sizes: impl IntoIterator<Item = usize>) -> Result<Self, PoolError> {
-        let most = usize::from(u16::MAX);
-        let mut sizes: Vec<_> = sizes.into_iter().take(most + 1).collect();
-        if sizes.len() > most {
-            return Err(PoolError::Many { blocks: sizes.len(), most });
+        let max = usize::from(u16::MAX);
+        let mut sizes: Vec<_> = sizes.into_iter().take(max + 1).collect();
+        if sizes.len() > max {
+            return Err(PoolError::Many { blocks: sizes.len(), max });
         }
         sizes.sort_unstable();
         sizes.dedup();
-        let wrong = |size: &&usize| **size == 0 || !size.is_multiple_of(LINK);
-        match sizes.iter().find(wrong) {
+        let is_invalid = |size: &&usize| **size == 0 || !size.is_multiple_of(LINK);
+        match sizes.iter().find(is_invalid) {
             Some(&size) => Err(PoolError::Class { size }),
             None if sizes.is_empty() => Err(PoolError::Class { size: 0 }),
             None => Ok(Self(sizes)),
@@ -61,9 +61,9 @@ impl SizeClasses {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Waste {
     /// Number of requested bytes.
-    pub asked: u64,
+    pub requested: u64,
     /// Number of bytes of the slots.
-    pub given: u64,
+    pub allocated: u64,
 }
 
 /// Maximum size in bytes whose class is found in a table. Classes of larger sizes are found by search.
@@ -78,7 +78,7 @@ const TABLE: usize = 4096;
 /// let mut pools = ClassPools::new(&SizeClasses::micro(), 64 << 20)?;
 /// let layout = Layout::from_size_align(80, 16)?;
 /// let object = pools.alloc(layout)?;
-/// assert_eq!(pools.waste(), Waste { asked: 80, given: 96 });
+/// assert_eq!(pools.waste(), Waste { requested: 80, allocated: 96 });
 /// // SAFETY: allocated above with this layout, freed once.
 /// unsafe { pools.free(object, layout) }?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -88,7 +88,7 @@ pub struct ClassPools {
     pools: Vec<ReservedPool>,
     /// For each `i`, the first class that holds the sizes `8 * i - 7 ..= 8 * i`, up to [`TABLE`] bytes.
     by_words: Vec<u16>,
-    asked: u64,
+    requested: u64,
 }
 
 impl ClassPools {
@@ -104,7 +104,7 @@ impl ClassPools {
         let pools = pools.collect::<Result<_, _>>()?;
         let words = sizes.last().map_or(0, |last| *last.min(&TABLE) / LINK);
         let class = |word| sizes.partition_point(|&size| size < word * LINK) as u16;
-        Ok(Self { pools, by_words: (0..=words).map(class).collect(), asked: 0 })
+        Ok(Self { pools, by_words: (0..=words).map(class).collect(), requested: 0 })
     }
 
     /// Returns the smallest class that holds `layout` and guarantees its alignment.
@@ -114,19 +114,20 @@ impl ClassPools {
     /// # Errors
     /// Returns an error if no class is that large, or guarantees that alignment.
     pub(super) fn class(&self, layout: Layout) -> Result<usize, Refused> {
-        let (asked, align) = (layout.size(), layout.align());
-        let most =
-            |of: fn(SlotLayout) -> usize| self.pools.iter().map(|pool| of(pool.slots())).max().unwrap_or(0);
-        let first = match self.by_words.get(asked.div_ceil(LINK)) {
+        let (requested, align) = (layout.size(), layout.align());
+        let max = |field: fn(SlotLayout) -> usize| {
+            self.pools.iter().map(|pool| field(pool.slots())).max().unwrap_or(0)
+        };
+        let first = match self.by_words.get(requested.div_ceil(LINK)) {
             Some(first) => usize::from(*first),
-            None => self.pools.partition_point(|pool| pool.slots().size() < asked),
+            None => self.pools.partition_point(|pool| pool.slots().size() < requested),
         };
         if first == self.pools.len() {
-            return Err(Refused::Size { asked, most: most(|slots| slots.size()) });
+            return Err(Refused::Size { requested, max: max(|slots| slots.size()) });
         }
         (first..self.pools.len())
             .find(|&class| self.pools[class].slots().align() >= align)
-            .ok_or_else(|| Refused::Align { asked: align, most: most(|slots| slots.align()) })
+            .ok_or_else(|| Refused::Align { requested: align, max: max(|slots| slots.align()) })
     }
     /// Allocates memory of the smallest class that holds `layout`.
     ///
@@ -139,7 +140,7 @@ impl ClassPools {
     #[inline]
     pub(super) fn alloc_in(&mut self, class: usize, layout: Layout) -> Result<NonNull<u8>, Refused> {
         let memory = self.pools[class].alloc(layout)?;
-        self.asked += layout.size() as u64;
+        self.requested += layout.size() as u64;
         Ok(memory)
     }
     /// Frees memory.
@@ -166,7 +167,7 @@ impl ClassPools {
     ) -> Result<(), BadFree> {
         // SAFETY: the slot belongs to the class and is no longer used, by this function's contract.
         unsafe { self.pools[class].free(memory) }?;
-        self.asked -= layout.size() as u64;
+        self.requested -= layout.size() as u64;
         Ok(())
     }
     /// Returns the number of bytes that an object of `layout` takes.
@@ -179,8 +180,8 @@ impl ClassPools {
     /// Requested and allocated bytes of all objects in use. The difference between requested and allocated bytes is
     /// internal waste.
     pub fn waste(&self) -> Waste {
-        let given = |pool: &ReservedPool| pool.usage().live() * pool.slots().stride() as u64;
-        Waste { asked: self.asked, given: self.pools.iter().map(given).sum() }
+        let live_bytes = |pool: &ReservedPool| pool.usage().live() * pool.slots().stride() as u64;
+        Waste { requested: self.requested, allocated: self.pools.iter().map(live_bytes).sum() }
     }
     /// The pools, ascending by size.
     pub fn pools(&self) -> &[ReservedPool] {
@@ -193,7 +194,7 @@ impl ClassPools {
 unsafe impl Allocator for ClassPools {
     fn allocate(&mut self, layout: Layout, offset: usize) -> Result<NonNull<u8>, Refused> {
         if !offset.is_multiple_of(layout.align()) {
-            return Err(Refused::Offset { asked: offset, aligned: 0 });
+            return Err(Refused::Offset { requested: offset, aligned: 0 });
         }
         self.alloc(layout)
     }
@@ -203,11 +204,11 @@ unsafe impl Allocator for ClassPools {
     }
     /// Succeeds if the new layout belongs to the class of the memory's slot.
     unsafe fn resize(&mut self, _: NonNull<u8>, old: Layout, new: Layout, _: usize) -> bool {
-        let same = self.class(new).is_ok_and(|class| self.class(old) == Ok(class));
-        if same {
-            self.asked = self.asked - old.size() as u64 + new.size() as u64;
+        let is_same_class = self.class(new).is_ok_and(|class| self.class(old) == Ok(class));
+        if is_same_class {
+            self.requested = self.requested - old.size() as u64 + new.size() as u64;
         }
-        same
+        is_same_class
     }
 }
 
@@ -237,13 +238,13 @@ mod tests {
     fn every_size_gets_the_smallest_class_that_holds_it() {
         for classes in [SizeClasses::words(), SizeClasses::micro(), SizeClasses::new([8, 48, 4096]).unwrap()]
         {
-            let (pools, most) = (pools(&classes), *classes.sizes().last().unwrap());
-            for size in 0..=most {
+            let (pools, max) = (pools(&classes), *classes.sizes().last().unwrap());
+            for size in 0..=max {
                 let smallest = classes.sizes().iter().copied().find(|&class| class >= size);
                 assert_eq!(pools.slot_size(layout(size, 1)).ok(), smallest, "{size} of {classes:?}");
             }
-            let refused = Refused::Size { asked: most + 1, most };
-            assert_eq!(pools.slot_size(layout(most + 1, 1)), Err(refused));
+            let error = Refused::Size { requested: max + 1, max };
+            assert_eq!(pools.slot_size(layout(max + 1, 1)), Err(error));
         }
     }
 
@@ -253,28 +254,29 @@ mod tests {
         let size = |size, align| pools.slot_size(layout(size, align));
         assert_eq!([size(65, 8), size(65, 32), size(65, 64)], [Ok(96), Ok(96), Ok(128)]);
         assert_eq!(size(1, 256), Ok(4096));
-        assert_eq!(size(1, 8192), Err(Refused::Align { asked: 8192, most: 4096 }));
+        assert_eq!(size(1, 8192), Err(Refused::Align { requested: 8192, max: 4096 }));
     }
 
     /// A slot of 96 bytes for an object of 80 wastes 16 bytes. For an object of 80 bytes, a class of 80 bytes would
     /// waste nothing.
     #[test]
     fn waste_is_counted_for_objects_in_use() {
-        let mut coarse = pools(&SizeClasses::micro());
-        let mut fine = pools(&SizeClasses::words());
+        let mut coarse_pools = pools(&SizeClasses::micro());
+        let mut word_pools = pools(&SizeClasses::words());
         let object = layout(80, 8);
-        let out: Vec<_> =
-            (0..10).map(|_| (coarse.alloc(object).unwrap(), fine.alloc(object).unwrap())).collect();
-        assert_eq!(coarse.waste(), Waste { asked: 800, given: 960 });
-        assert_eq!(fine.waste(), Waste { asked: 800, given: 800 });
-        for (a, b) in out {
+        let objects: Vec<_> = (0..10)
+            .map(|_| (coarse_pools.alloc(object).unwrap(), word_pools.alloc(object).unwrap()))
+            .collect();
+        assert_eq!(coarse_pools.waste(), Waste { requested: 800, allocated: 960 });
+        assert_eq!(word_pools.waste(), Waste { requested: 800, allocated: 800 });
+        for (a, b) in objects {
             // SAFETY: the memory was allocated above and is freed once.
             unsafe {
-                coarse.free(a, object).unwrap();
-                fine.free(b, object).unwrap();
+                coarse_pools.free(a, object).unwrap();
+                word_pools.free(b, object).unwrap();
             }
         }
-        assert_eq!((coarse.waste(), fine.waste()), (Waste::default(), Waste::default()));
+        assert_eq!((coarse_pools.waste(), word_pools.waste()), (Waste::default(), Waste::default()));
     }
 
     #[test]
@@ -286,9 +288,9 @@ mod tests {
         unsafe {
             assert_eq!(pools.free(object, layout(40, 8)), Err(BadFree::Foreign { address }));
             assert_eq!(pools.free(object, layout(4000, 8)), Err(BadFree::Foreign { address }));
-            let inside = object.add(1);
+            let interior = object.add(1);
             assert_eq!(
-                pools.free(inside, layout(30, 8)),
+                pools.free(interior, layout(30, 8)),
                 Err(BadFree::Interior { address: address + 1, slot: 0 })
             );
             assert_eq!(pools.free(object, layout(30, 8)), Ok(()));
@@ -298,10 +300,10 @@ mod tests {
     #[test]
     fn too_many_size_classes_are_refused() {
         let words =
-            |most| SizeClasses::new((1..).map(|k| k * 8).take(most)).map(|classes| classes.sizes().len());
+            |max| SizeClasses::new((1..).map(|k| k * 8).take(max)).map(|classes| classes.sizes().len());
         assert_eq!(words(65_535), Ok(65_535));
-        let refused = PoolError::Many { blocks: 65_536, most: 65_535 };
-        assert_eq!((words(65_536), words(usize::MAX)), (Err(refused), Err(refused)));
-        assert_eq!(refused.to_string(), "65536 blocks or sizes are too many: at most 65535");
+        let error = PoolError::Many { blocks: 65_536, max: 65_535 };
+        assert_eq!((words(65_536), words(usize::MAX)), (Err(error), Err(error)));
+        assert_eq!(error.to_string(), "65536 blocks or sizes are too many: at most 65535");
     }
 }

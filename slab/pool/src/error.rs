@@ -46,7 +46,7 @@ pub enum PoolError {
         /// Number of blocks or sizes, or a lower bound of that number.
         blocks: usize,
         /// Maximum number of blocks or sizes.
-        most: usize,
+        max: usize,
     },
     /// Objects are in use, so the memory cannot be divided again.
     Busy {
@@ -63,7 +63,7 @@ pub enum PoolError {
         /// Size of the memory in bytes.
         bytes: usize,
         /// Maximum size of the memory in bytes.
-        most: usize,
+        max: usize,
     },
     /// A doubling cannot be divided into that many size classes.
     Steps {
@@ -87,11 +87,11 @@ impl fmt::Display for PoolError {
             Self::NoRoom { bytes, needed } => {
                 write!(f, "{bytes} bytes of memory are too few: {needed} are needed")
             }
-            Self::Many { blocks, most } => write!(f, "{blocks} blocks or sizes are too many: at most {most}"),
+            Self::Many { blocks, max } => write!(f, "{blocks} blocks or sizes are too many: at most {max}"),
             Self::Busy { live } => write!(f, "{live} objects are in use; free them, or reset the pool"),
             Self::Memory { bytes } => write!(f, "the system refused {bytes} bytes"),
-            Self::Positions { bytes, most } => {
-                write!(f, "{bytes} bytes of memory are too many: at most {most}")
+            Self::Positions { bytes, max } => {
+                write!(f, "{bytes} bytes of memory are too many: at most {max}")
             }
             Self::Steps { bits } => write!(f, "second-level bits {bits}: expected 2 to 5"),
         }
@@ -115,16 +115,16 @@ pub enum Refused {
     /// The object is larger than a slot.
     Size {
         /// Number of requested bytes.
-        asked: usize,
+        requested: usize,
         /// Size of the largest object in bytes.
-        most: usize,
+        max: usize,
     },
     /// The object needs more alignment than a slot has.
     Align {
         /// Requested alignment, in bytes.
-        asked: usize,
+        requested: usize,
         /// Largest supported alignment, in bytes.
-        most: usize,
+        max: usize,
     },
     /// The pool is [strict](super::SlotLayout::strict), and serves only one size and alignment.
     Strict {
@@ -138,7 +138,7 @@ pub enum Refused {
     /// The request aligns another byte of the slot than the pool.
     Offset {
         /// Requested offset of the aligned byte.
-        asked: usize,
+        requested: usize,
         /// Offset of the byte that the pool aligns.
         aligned: usize,
     },
@@ -158,17 +158,19 @@ impl fmt::Display for Refused {
             Self::NoRoom { bytes, align } => {
                 write!(f, "no free block holds {bytes} bytes aligned to {align}")
             }
-            Self::Size { asked, most } => write!(f, "{asked} bytes exceed the pool's maximum of {most}"),
-            Self::Align { asked, most } => {
-                write!(f, "alignment {asked} exceeds the pool's maximum of {most}")
+            Self::Size { requested, max } => {
+                write!(f, "{requested} bytes exceed the pool's maximum of {max}")
+            }
+            Self::Align { requested, max } => {
+                write!(f, "alignment {requested} exceeds the pool's maximum of {max}")
             }
             Self::Strict { size, align, only } => write!(
                 f,
                 "{size} bytes aligned to {align} are not the {} bytes aligned to {} that this strict pool serves",
                 only.0, only.1
             ),
-            Self::Offset { asked, aligned } => {
-                write!(f, "byte {asked} of a slot is not aligned: the pool aligns byte {aligned}")
+            Self::Offset { requested, aligned } => {
+                write!(f, "byte {requested} of a slot is not aligned: the pool aligns byte {aligned}")
             }
             Self::Memory { bytes } => write!(f, "the system refused {bytes} bytes for more slots"),
             Self::Corrupt(overrun) => write!(f, "the next free slot was overwritten: {overrun}"),
@@ -199,7 +201,7 @@ pub enum BadFree {
         slot: usize,
     },
     /// No block in use begins at the address.
-    NotOut {
+    NotAllocated {
         /// The freed address.
         address: usize,
     },
@@ -251,7 +253,7 @@ impl fmt::Display for BadFree {
                 write!(f, "free of {address:#x}, which is inside slot {slot}, not its beginning")
             }
             Self::Double { slot } => write!(f, "free of slot {slot}, which is free"),
-            Self::NotOut { address } => {
+            Self::NotAllocated { address } => {
                 write!(f, "free of {address:#x}, which is not the start of a block in use")
             }
             Self::Overrun(overrun) => overrun.fmt(f),
@@ -283,13 +285,13 @@ mod tests {
         );
         assert_eq!(pool(PoolError::Busy { live: 2 }), "2 objects are in use; free them, or reset the pool");
         assert_eq!(
-            pool(PoolError::Positions { bytes: 1 << 32, most: 1 << 31 }),
+            pool(PoolError::Positions { bytes: 1 << 32, max: 1 << 31 }),
             "4294967296 bytes of memory are too many: at most 2147483648"
         );
         assert_eq!(pool(PoolError::Steps { bits: 6 }), "second-level bits 6: expected 2 to 5");
         let refused = Refused::NoRoom { bytes: 9, align: 8 };
         assert_eq!(refused.to_string(), "no free block holds 9 bytes aligned to 8");
-        let refused = Refused::Offset { asked: 4, aligned: 0 };
+        let refused = Refused::Offset { requested: 4, aligned: 0 };
         assert_eq!(refused.to_string(), "byte 4 of a slot is not aligned: the pool aligns byte 0");
         let overrun = Overrun { address: 0x40, side: Side::After, found: 1, written: 0xFACE_B0B5 };
         assert_eq!(
@@ -301,7 +303,7 @@ mod tests {
             "free of 0x41, which is inside slot 2, not its beginning"
         );
         assert_eq!(
-            BadFree::NotOut { address: 0x40 }.to_string(),
+            BadFree::NotAllocated { address: 0x40 }.to_string(),
             "free of 0x40, which is not the start of a block in use"
         );
         assert_eq!(BadFree::Double { slot: 3 }.to_string(), "free of slot 3, which is free");

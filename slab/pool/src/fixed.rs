@@ -39,7 +39,7 @@ use core::ptr::NonNull;
 /// let mut bullets = FixedPool::new(HeapArea::new(8192, 16)?, SlotLayout::new(32, 16)?)?;
 /// assert_eq!(bullets.capacity(), 256);
 /// let bullet = bullets.alloc(Layout::new::<[f32; 8]>())?;
-/// assert_eq!(bullets.alloc(Layout::new::<[f32; 9]>()), Err(Refused::Size { asked: 36, most: 32 }));
+/// assert_eq!(bullets.alloc(Layout::new::<[f32; 9]>()), Err(Refused::Size { requested: 36, max: 32 }));
 /// // SAFETY: allocated above, freed once.
 /// unsafe { bullets.free(bullet) }?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -159,10 +159,10 @@ impl<A: Area> FixedPool<A> {
         }
         Ok(slot)
     }
-    fn mark(&mut self, slot: NonNull<u8>, out: bool) -> bool {
+    fn mark(&mut self, slot: NonNull<u8>, allocated_indexes: bool) -> bool {
         let index = self.index_of_own(slot);
         // SAFETY: the bitmap is initialised, and only the pool has access to it.
-        bits::put(unsafe { self.bitmap().as_mut() }, index, out)
+        bits::set_bit(unsafe { self.bitmap().as_mut() }, index, allocated_indexes)
     }
     pub(super) fn index_of_own(&self, slot: NonNull<u8>) -> usize {
         (slot.addr().get() - self.first.addr().get()) / self.slots.stride()
@@ -175,17 +175,17 @@ impl<A: Area> FixedPool<A> {
         NonNull::slice_from_raw_parts(start, bytes)
     }
 
-    /// Returns the slots in use, ascending. Returns `None` in an unchecked pool, because it does not know which slots
+    /// Returns the slots in use, ascending. Returns `None` in an unchecked pool, because it does not record which slots
     /// are in use.
     ///
     /// Cost: a load per 64 slots. The slots themselves are not read.
     pub fn live(&self) -> Option<impl Iterator<Item = NonNull<u8>>> {
-        self.out().map(|out| out.map(|index| self.slot(index)))
+        self.allocated_indexes().map(|indexes| indexes.map(|index| self.slot(index)))
     }
     /// Returns the indexes of the slots in use, like [`live`](Self::live).
-    pub(super) fn out(&self) -> Option<impl Iterator<Item = usize>> {
+    pub(super) fn allocated_indexes(&self) -> Option<impl Iterator<Item = usize>> {
         // SAFETY: the bitmap is initialised, belongs to the pool alone, and does not change while the pool is borrowed.
-        self.checked.then(|| bits::ones(unsafe { self.bitmap().as_ref() }))
+        self.checked.then(|| bits::set_bits(unsafe { self.bitmap().as_ref() }))
     }
     pub(super) fn first(&self) -> NonNull<u8> {
         self.first
@@ -262,7 +262,7 @@ mod tests {
         let slots: Vec<_> = std::iter::from_fn(|| pool.alloc(layout(32, 8)).ok()).collect();
         assert_eq!((slots.len(), pool.alloc(layout(32, 8))), (256, Err(Refused::Full)));
         let offsets = slots.iter().map(|slot| slot.addr().get() - slots[0].addr().get());
-        assert!(offsets.eq((0..256).map(|slot| slot * 32)), "the slots are adjacent");
+        assert!(offsets.eq((0..256).map(|slot| slot * 32)), "the slots must be adjacent");
     }
 
     #[test]
@@ -272,8 +272,8 @@ mod tests {
             let slot = pool.alloc(layout(size, align)).unwrap();
             assert_eq!(slot.addr().get() % 32, 0);
         }
-        assert_eq!(pool.alloc(layout(17, 4)), Err(Refused::Size { asked: 17, most: 16 }));
-        assert_eq!(pool.alloc(layout(16, 64)), Err(Refused::Align { asked: 64, most: 32 }));
+        assert_eq!(pool.alloc(layout(17, 4)), Err(Refused::Size { requested: 17, max: 16 }));
+        assert_eq!(pool.alloc(layout(16, 64)), Err(Refused::Align { requested: 64, max: 32 }));
     }
 
     #[test]
@@ -296,8 +296,8 @@ mod tests {
             pool.usage().wasted()
         };
         assert_eq!(wasted(&[8, 16, 24, 32].repeat(10), 32), 10 * (24 + 16 + 8));
-        let apart = [8, 16, 24, 32].map(|size| wasted(&[size; 10], size));
-        assert_eq!(apart, [0; 4]);
+        let separate_waste = [8, 16, 24, 32].map(|size| wasted(&[size; 10], size));
+        assert_eq!(separate_waste, [0; 4]);
     }
 
     #[test]
@@ -332,38 +332,39 @@ mod tests {
     #[test]
     fn slot_bitmap_uses_slack_before_displacing_a_slot() {
         // 85 slots of 48 bytes leave 16 bytes of a page, and their bits take 11 bytes.
-        let (slack, none) = (checked(4096, 48, 8), checked(4096, 32, 8));
+        let (slack, no_slack) = (checked(4096, 48, 8), checked(4096, 32, 8));
         assert_eq!((slack.capacity(), slack.displaced()), (85, 0));
-        assert_eq!((none.capacity(), none.displaced()), (127, 1));
+        assert_eq!((no_slack.capacity(), no_slack.displaced()), (127, 1));
         for bytes in 33..600 {
             let pool = checked(bytes, 24, 8);
-            let most = (0_usize..).take_while(|n| n * 24 + n.div_ceil(8) <= bytes).last().unwrap();
-            assert_eq!(pool.capacity(), most, "{bytes} bytes");
+            let max = (0_usize..).take_while(|n| n * 24 + n.div_ceil(8) <= bytes).last().unwrap();
+            assert_eq!(pool.capacity(), max, "{bytes} bytes");
         }
     }
 
     #[test]
     fn checked_pool_reports_each_wrong_free() {
-        let (mut pool, mut other) = (checked(4096, 48, 8), checked(4096, 48, 8));
-        let (object, stranger) = (pool.alloc(layout(48, 8)).unwrap(), other.alloc(layout(48, 8)).unwrap());
-        let inside = object.map_addr(|address| address.checked_add(8).unwrap());
+        let (mut pool, mut other_pool) = (checked(4096, 48, 8), checked(4096, 48, 8));
+        let (object, foreign) =
+            (pool.alloc(layout(48, 8)).unwrap(), other_pool.alloc(layout(48, 8)).unwrap());
+        let interior = object.map_addr(|address| address.checked_add(8).unwrap());
         // SAFETY: the pools are checked, and the slots are not used.
         unsafe {
-            let address = stranger.addr().get();
-            assert_eq!(pool.free(stranger), Err(BadFree::Foreign { address }));
-            let address = inside.addr().get();
-            assert_eq!(pool.free(inside), Err(BadFree::Interior { address, slot: 0 }));
+            let address = foreign.addr().get();
+            assert_eq!(pool.free(foreign), Err(BadFree::Foreign { address }));
+            let address = interior.addr().get();
+            assert_eq!(pool.free(interior), Err(BadFree::Interior { address, slot: 0 }));
             assert_eq!(
                 pool.free(pool.slot(1)),
                 Err(BadFree::Double { slot: 1 }),
-                "the slot was never allocated"
+                "a slot that was never allocated must be refused"
             );
             // Behind the last slot are unused bytes and the bitmap.
-            let behind = pool.slot(84).add(48);
-            assert_eq!(pool.free(behind), Err(BadFree::Foreign { address: behind.addr().get() }));
-            let below = pool.slot(0).map_addr(|address| (address.get() - 48).try_into().unwrap());
-            assert_eq!(pool.free(below), Err(BadFree::Foreign { address: below.addr().get() }));
-            assert_eq!(pool.usage().live(), 1, "the pool is unchanged");
+            let end = pool.slot(84).add(48);
+            assert_eq!(pool.free(end), Err(BadFree::Foreign { address: end.addr().get() }));
+            let before = pool.slot(0).map_addr(|address| (address.get() - 48).try_into().unwrap());
+            assert_eq!(pool.free(before), Err(BadFree::Foreign { address: before.addr().get() }));
+            assert_eq!(pool.usage().live(), 1, "the pool must be unchanged");
             assert_eq!(pool.free(object), Ok(()));
             assert_eq!(pool.free(object), Err(BadFree::Double { slot: 0 }));
         }
@@ -376,14 +377,14 @@ mod tests {
         let slots: Vec<_> = (0..80).map(|_| pool.alloc(layout(48, 8)).unwrap()).collect();
         // SAFETY: the slots were allocated above, and each slot is freed once.
         slots.iter().step_by(3).for_each(|&slot| unsafe { pool.free(slot).unwrap() });
-        let kept: Vec<_> =
+        let allocated: Vec<_> =
             slots.iter().enumerate().filter(|(i, _)| i % 3 != 0).map(|(_, &slot)| slot).collect();
-        assert_eq!(pool.live().unwrap().collect::<Vec<_>>(), kept);
+        assert_eq!(pool.live().unwrap().collect::<Vec<_>>(), allocated);
         assert_eq!(
             (pool.is_live(0), pool.is_live(1), pool.is_live(84)),
             (Some(false), Some(true), Some(false))
         );
-        assert_eq!(pool.is_live(85), Some(false), "the slot does not exist");
+        assert_eq!(pool.is_live(85), Some(false), "a slot that does not exist must be refused");
         assert!(self::pool(4096, 48, 8).live().is_none());
     }
 }

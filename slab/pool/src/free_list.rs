@@ -10,7 +10,7 @@
 //!
 //! A slot in use contains nothing of the list, so the list costs only its head, one word. The next
 //! [`obtain`](FreeList::obtain) returns the slot that was freed last, because this slot is still in the processor's
-//! cache. The list does not own the memory and does not know its size. Slots of other memory may be given to the list.
+//! cache. The list does not own the memory, and does not store its size. Slots of other memory may be freed to the list.
 //!
 //! Source: Reinalter, "Memory allocation strategies: a pool allocator" (2012), whose `Freelist` is the basis of the
 //! fixed and the growing pool.
@@ -188,19 +188,19 @@ mod tests {
         fn new() -> Self {
             Self([const { MaybeUninit::uninit() }; N])
         }
-        fn range(&mut self, from: usize) -> NonNull<[u8]> {
-            NonNull::slice_from_raw_parts(NonNull::from(&mut self.0[from..]).cast(), N - from)
+        fn range(&mut self, offset: usize) -> NonNull<[u8]> {
+            NonNull::slice_from_raw_parts(NonNull::from(&mut self.0[offset..]).cast(), N - offset)
         }
     }
 
     /// Returns the offsets of the slots from the start, and the list.
     fn list<const N: usize>(
         memory: &mut Memory<N>,
-        from: usize,
+        offset: usize,
         layout: (usize, usize, usize),
     ) -> (Vec<usize>, FreeList) {
-        let range = memory.range(from);
-        let start = range.cast::<u8>().addr().get() - from;
+        let range = memory.range(offset);
+        let start = range.cast::<u8>().addr().get() - offset;
         // SAFETY: the memory outlives the tests' use of the list.
         let list = unsafe { FreeList::new(range, layout.0, layout.1, layout.2) }.unwrap();
         (list.chain().map(|slot| slot.addr().get() - start).collect(), list)
@@ -221,9 +221,9 @@ mod tests {
             // SAFETY: the slot is free, and its first word is a link.
             assert_eq!(unsafe { slot.cast::<Option<NonNull<u8>>>().read_unaligned() }, link);
         }
-        let taken = list.obtain().unwrap();
+        let obtained = list.obtain().unwrap();
         // SAFETY: the slot belongs to the test, and is 32 bytes long.
-        unsafe { taken.write_bytes(0xEE, 32) };
+        unsafe { obtained.write_bytes(0xEE, 32) };
         assert_eq!(list.chain().collect::<Vec<_>>(), slots[1..]);
     }
 
@@ -267,10 +267,10 @@ mod tests {
 
     #[test]
     fn free_list_accepts_slots_outside_its_memory_range() {
-        let (mut one, mut two) = (Memory::<32>::new(), Memory::<32>::new());
-        let (_, mut old) = list(&mut one, 0, (32, 8, 0));
+        let (mut memory, mut other_memory) = (Memory::<32>::new(), Memory::<32>::new());
+        let (_, mut old) = list(&mut memory, 0, (32, 8, 0));
         let slot = old.obtain().unwrap();
-        let (_, mut new) = list(&mut two, 0, (32, 8, 0));
+        let (_, mut new) = list(&mut other_memory, 0, (32, 8, 0));
         // SAFETY: the slot has the list's size and alignment, and its memory lives as long as the list.
         unsafe { new.give(slot) };
         assert_eq!(new.obtain(), Some(slot));

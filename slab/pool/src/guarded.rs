@@ -59,16 +59,16 @@ const HEAD: usize = 2 * MARK;
 ///
 /// # Invariants
 /// Blocks below the pool's count of initialised blocks were in use at least once, and have the layout in the module
-/// documentation. A block's bit in `out` is set while the block is in use. `sorted` has the indexes of `sites` in
-/// sorted order. Objects are `front` bytes behind the start of their blocks.
+/// documentation. A block's bit in `allocated` is set while the block is in use. `sorted_sites` has the indexes of `sites` in
+/// sorted order. Objects are `object_offset` bytes behind the start of their blocks.
 #[derive(Debug)]
 pub struct GuardedPool<A> {
     pool: IndexPool<A>,
     object: Layout,
-    front: usize,
-    out: Vec<u8>,
+    object_offset: usize,
+    allocated: Vec<u8>,
     sites: Vec<&'static Location<'static>>,
-    sorted: Vec<u32>,
+    sorted_sites: Vec<u32>,
 }
 
 /// An object that is still in use.
@@ -105,12 +105,12 @@ impl<A: Area> GuardedPool<A> {
         if area.memory().cast::<u8>().addr().get() & (object.align() - 1) != 0 {
             return Err(PoolError::Start { align: object.align() });
         }
-        let front = HEAD.next_multiple_of(object.align());
-        let size = object.size().checked_add(front + MARK).ok_or(large)?;
+        let object_offset = HEAD.next_multiple_of(object.align());
+        let size = object.size().checked_add(object_offset + MARK).ok_or(large)?;
         let pool =
             IndexPool::new(area, size.checked_next_multiple_of(object.align().max(MARK)).ok_or(large)?)?;
-        let out = bits::map(pool.blocks() as usize)?;
-        Ok(Self { pool, object, front, out, sites: Vec::new(), sorted: Vec::new() })
+        let allocated = bits::map(pool.blocks() as usize)?;
+        Ok(Self { pool, object, object_offset, allocated, sites: Vec::new(), sorted_sites: Vec::new() })
     }
 
     /// Allocates an object, and records the caller's source location. The object's bytes are [`POISON`] if its block
@@ -130,11 +130,11 @@ impl<A: Area> GuardedPool<A> {
         }
         let site = self.site(Location::caller())?;
         let block = self.pool.alloc().ok_or(Refused::Full)?;
-        bits::put(&mut self.out, state.next as usize, true);
+        bits::set_bit(&mut self.allocated, state.next as usize, true);
         // SAFETY: the block was just allocated.
         unsafe { self.write_marks(block, state.next, site) };
         // SAFETY: the address is inside the block.
-        Ok(unsafe { block.add(self.front) })
+        Ok(unsafe { block.add(self.object_offset) })
     }
 
     /// Frees an object.
@@ -147,16 +147,16 @@ impl<A: Area> GuardedPool<A> {
     /// An object in use that is freed must no longer be used.
     pub unsafe fn free(&mut self, object: NonNull<u8>) -> Result<(), BadFree> {
         let index = self.index(object)?;
-        if !bits::get(&self.out, index as usize) {
+        if !bits::get(&self.allocated, index as usize) {
             return Err(BadFree::Double { slot: index as usize });
         }
         self.look(index).map_err(BadFree::Overrun)?;
         let block = self.block(index);
         // SAFETY: the object belongs to a block in use.
-        unsafe { block.add(self.front).write_bytes(POISON, self.object.size()) };
+        unsafe { block.add(self.object_offset).write_bytes(POISON, self.object.size()) };
         // SAFETY: the block's bit says that it is in use, and it is no longer used, by this function's contract.
         unsafe { self.pool.free(block) }?;
-        bits::put(&mut self.out, index as usize, false);
+        bits::set_bit(&mut self.allocated, index as usize, false);
         // SAFETY: the block is free and initialised, and the pool has just written its link.
         unsafe {
             let link = block.cast::<u32>().read_unaligned();
@@ -171,7 +171,7 @@ impl<A: Area> GuardedPool<A> {
     /// Returns the errors of [`free`](Self::free).
     pub fn check(&self, object: NonNull<u8>) -> Result<(), BadFree> {
         let index = self.index(object)?;
-        if !bits::get(&self.out, index as usize) {
+        if !bits::get(&self.allocated, index as usize) {
             return Err(BadFree::Double { slot: index as usize });
         }
         self.look(index).map_err(BadFree::Overrun)
@@ -183,13 +183,13 @@ impl<A: Area> GuardedPool<A> {
     }
     /// Returns the objects in use, with the source locations of their allocations.
     pub fn leaks(&self) -> impl Iterator<Item = Leak> {
-        bits::ones(&self.out).map(|slot| {
+        bits::set_bits(&self.allocated).map(|slot| {
             let block = self.block(slot as u32);
             // SAFETY: the block is in use, so `alloc` wrote a site to it, which may have been overwritten since.
             let site = unsafe { block.cast::<u32>().read_unaligned() };
             Leak {
                 slot,
-                address: block.addr().get() + self.front,
+                address: block.addr().get() + self.object_offset,
                 size: self.object.size(),
                 site: self.sites.get(site as usize).copied(),
             }
@@ -201,8 +201,8 @@ impl<A: Area> GuardedPool<A> {
     /// Returns the pool as an error while objects are in use: see its [leaks](Self::leaks).
     #[allow(clippy::result_large_err, reason = "the pool is moved either way")]
     pub fn destroy(self) -> Result<A, Self> {
-        let Self { pool, object, front, out, sites, sorted } = self;
-        pool.destroy().map_err(|pool| Self { pool, object, front, out, sites, sorted })
+        let Self { pool, object, object_offset, allocated, sites, sorted_sites } = self;
+        pool.destroy().map_err(|pool| Self { pool, object, object_offset, allocated, sites, sorted_sites })
     }
     /// Size and alignment of an object, without its guards.
     pub fn object(&self) -> Layout {
@@ -214,22 +214,23 @@ impl<A: Area> GuardedPool<A> {
     }
 
     fn site(&mut self, site: &'static Location<'static>) -> Result<u32, Refused> {
-        let at = match self.sorted.binary_search_by_key(&site, |number| self.sites[*number as usize]) {
-            Ok(at) => return Ok(self.sorted[at]),
-            Err(at) => at,
+        let place = match self.sorted_sites.binary_search_by_key(&site, |number| self.sites[*number as usize])
+        {
+            Ok(place) => return Ok(self.sorted_sites[place]),
+            Err(place) => place,
         };
-        let refused = |_| Refused::Memory { bytes: size_of::<usize>() };
-        self.sites.try_reserve(1).map_err(refused)?;
-        self.sorted.try_reserve(1).map_err(refused)?;
+        let error = |_| Refused::Memory { bytes: size_of::<usize>() };
+        self.sites.try_reserve(1).map_err(error)?;
+        self.sorted_sites.try_reserve(1).map_err(error)?;
         let number = self.sites.len() as u32;
         self.sites.push(site);
-        self.sorted.insert(at, number);
+        self.sorted_sites.insert(place, number);
         Ok(number)
     }
     fn index(&self, object: NonNull<u8>) -> Result<u32, BadFree> {
         let address = object.addr().get();
-        let block = address.wrapping_sub(self.front);
-        self.pool.index_of(block).map_err(|bad| match bad {
+        let block = address.wrapping_sub(self.object_offset);
+        self.pool.index_of(block).map_err(|error| match error {
             BadFree::Interior { slot, .. } => BadFree::Interior { address, slot },
             _ => BadFree::Foreign { address },
         })
@@ -238,7 +239,7 @@ impl<A: Area> GuardedPool<A> {
         self.pool.address(index)
     }
     fn mark(&self, index: u32, head: u32) -> u32 {
-        let state = if bits::get(&self.out, index as usize) { ALLOCATED_MARK } else { FREE };
+        let state = if bits::get(&self.allocated, index as usize) { ALLOCATED_MARK } else { FREE };
         state ^ index ^ head.rotate_left(16)
     }
     /// # Safety
@@ -248,34 +249,36 @@ impl<A: Area> GuardedPool<A> {
         // SAFETY: all addresses are within a block of `front + size + MARK` bytes, which belongs to the caller.
         unsafe {
             block.cast::<u32>().write_unaligned(head);
-            block.add(self.front - MARK).cast::<u32>().write_unaligned(mark);
-            block.add(self.front + self.object.size()).cast::<u32>().write_unaligned(mark);
+            block.add(self.object_offset - MARK).cast::<u32>().write_unaligned(mark);
+            block.add(self.object_offset + self.object.size()).cast::<u32>().write_unaligned(mark);
         }
     }
     /// Checks that a block below the count of initialised blocks is unchanged.
     fn look(&self, index: u32) -> Result<(), Overrun> {
         let (block, size) = (self.block(index), self.object.size());
-        let address = block.addr().get() + self.front;
+        let address = block.addr().get() + self.object_offset;
         // SAFETY: the address is within the block, and `write_marks` wrote it when the block was first used.
-        let at = |offset: usize| unsafe { block.add(offset).cast::<u32>().read_unaligned() };
-        let written = self.mark(index, at(0));
-        for (offset, side) in [(self.front - MARK, Side::Before), (self.front + size, Side::After)] {
-            let found = at(offset);
-            if found != written {
-                return Err(Overrun { address, side, found, written });
+        let word_at = |offset: usize| unsafe { block.add(offset).cast::<u32>().read_unaligned() };
+        let expected = self.mark(index, word_at(0));
+        for (offset, side) in
+            [(self.object_offset - MARK, Side::Before), (self.object_offset + size, Side::After)]
+        {
+            let value = word_at(offset);
+            if value != expected {
+                return Err(Overrun { address, side, found: value, written: expected });
             }
         }
-        if bits::get(&self.out, index as usize) {
+        if bits::get(&self.allocated, index as usize) {
             return Ok(());
         }
         // SAFETY: the object is free, and `free` filled it.
-        let bytes = unsafe { core::slice::from_raw_parts(block.add(self.front).as_ptr(), size) };
-        let Some(wrong) = bytes.iter().position(|&byte| byte != POISON) else { return Ok(()) };
-        let mut found = [POISON; MARK];
-        let from = wrong.min(size.saturating_sub(MARK));
-        found[..size.min(MARK)].copy_from_slice(&bytes[from..(from + MARK).min(size)]);
-        let (found, written) = (u32::from_ne_bytes(found), u32::from_ne_bytes([POISON; MARK]));
-        Err(Overrun { address, side: Side::Inside, found, written })
+        let bytes = unsafe { core::slice::from_raw_parts(block.add(self.object_offset).as_ptr(), size) };
+        let Some(damaged) = bytes.iter().position(|&byte| byte != POISON) else { return Ok(()) };
+        let mut value = [POISON; MARK];
+        let start = damaged.min(size.saturating_sub(MARK));
+        value[..size.min(MARK)].copy_from_slice(&bytes[start..(start + MARK).min(size)]);
+        let (value, expected) = (u32::from_ne_bytes(value), u32::from_ne_bytes([POISON; MARK]));
+        Err(Overrun { address, side: Side::Inside, found: value, written: expected })
     }
 }
 

@@ -47,9 +47,9 @@ impl<B: Bounds> FixedSizeHeap<HeapArea, B> {
     /// Returns the errors of [`new`](Self::new), and [`PoolError::Memory`] if memory is short.
     pub fn with_capacity(count: usize, size: usize, align: usize) -> Result<Self, PoolError> {
         let slots = MemoryArena::<FixedPool<HeapArea>, B>::slots(size, align)?;
-        let large = PoolError::Large { size };
-        let bytes = slots.stride().checked_mul(count).ok_or(large)?;
-        Self::new(HeapArea::new(bytes.checked_add(slots.pad(0)).ok_or(large)?, align)?, size, align)
+        let error = PoolError::Large { size };
+        let bytes = slots.stride().checked_mul(count).ok_or(error)?;
+        Self::new(HeapArea::new(bytes.checked_add(slots.pad(0)).ok_or(error)?, align)?, size, align)
     }
 }
 
@@ -78,9 +78,9 @@ mod tests {
         }
         let heap = FixedSizeHeap::<_, NoBounds>::with_capacity(256, 32, 8).unwrap();
         assert_eq!((heap.allocator().capacity(), heap.allocator().slots().stride()), (256, 32));
-        let none = FixedSizeHeap::<_, NoBounds>::with_capacity(0, 32, 8).err();
-        assert_eq!(none, Some(PoolError::NoRoom { bytes: 0, needed: 1 }));
-        let large = FixedSizeHeap::<_, NoBounds>::with_capacity(usize::MAX, 32, 8).err();
-        assert_eq!(large, Some(PoolError::Large { size: 32 }));
+        let error = FixedSizeHeap::<_, NoBounds>::with_capacity(0, 32, 8).err();
+        assert_eq!(error, Some(PoolError::NoRoom { bytes: 0, needed: 1 }));
+        let error = FixedSizeHeap::<_, NoBounds>::with_capacity(usize::MAX, 32, 8).err();
+        assert_eq!(error, Some(PoolError::Large { size: 32 }));
     }
 }

@@ -1,4 +1,4 @@
-//! Pools first, and the system's heap for all other requests.
+//! An allocator that uses pools first, and the system's heap for all other requests.
 //!
 //! The pool of its class serves an allocation if the slot has at most *tolerance* unused bytes and the pool has room.
 //! All other allocations are served by the system's heap. A free finds the pool or the heap by the address. The hybrid
@@ -97,8 +97,8 @@ impl Hybrid {
     pub unsafe fn free(&self, memory: NonNull<u8>, layout: Layout) -> Result<(), BadFree> {
         let mut routes = self.routes.get();
         let mut pools = self.pools.borrow_mut();
-        let own = pools.class(layout).ok().filter(|&class| pools.pools()[class].owns(memory));
-        if let Some(class) = own {
+        let class_index = pools.class(layout).ok().filter(|&class| pools.pools()[class].owns(memory));
+        if let Some(class) = class_index {
             // SAFETY: the slot belongs to this class and is no longer used, by this function's contract.
             unsafe { pools.free_in(class, memory, layout) }?;
             routes.pool_frees += 1;
@@ -139,7 +139,7 @@ impl Hybrid {
 unsafe impl Allocator for Hybrid {
     fn allocate(&mut self, layout: Layout, offset: usize) -> Result<NonNull<u8>, Refused> {
         if !offset.is_multiple_of(layout.align()) {
-            return Err(Refused::Offset { asked: offset, aligned: 0 });
+            return Err(Refused::Offset { requested: offset, aligned: 0 });
         }
         self.alloc(layout)
     }
@@ -158,16 +158,16 @@ pub struct HybridBox<'h, T> {
 impl<T> HybridBox<'_, T> {
     /// Moves the object out of the box, and frees its memory.
     pub fn into_inner(self) -> T {
-        let this = ManuallyDrop::new(self);
+        let wrapper = ManuallyDrop::new(self);
         // SAFETY: the box owns the object, which is read for the last time.
-        let object = unsafe { this.object.read() };
-        this.give();
+        let object = unsafe { wrapper.object.read() };
+        wrapper.give();
         object
     }
     fn give(&self) {
         // SAFETY: `boxed` allocated the memory with this layout, and both callers end the box.
-        let given = unsafe { self.hybrid.free(self.object.cast(), Layout::new::<T>()) };
-        debug_assert_eq!(given, Ok(()));
+        let freed = unsafe { self.hybrid.free(self.object.cast(), Layout::new::<T>()) };
+        debug_assert_eq!(freed, Ok(()));
     }
 }
 
@@ -222,11 +222,11 @@ mod tests {
         // A page of each class: 128 slots of 32 bytes.
         let hybrid = hybrid(4096, 8);
         let sizes = [32, 24, 23, 300, 0];
-        let out: Vec<_> = sizes.iter().map(|&size| (hybrid.alloc(layout(size)).unwrap(), size)).collect();
+        let objects: Vec<_> = sizes.iter().map(|&size| (hybrid.alloc(layout(size)).unwrap(), size)).collect();
         assert_eq!(hybrid.routes(), Routes { pool: 2, unfit: 3, ..Routes::default() });
-        let filled: Vec<_> = (0..130).map(|_| hybrid.alloc(layout(32)).unwrap()).collect();
+        let pool_objects: Vec<_> = (0..130).map(|_| hybrid.alloc(layout(32)).unwrap()).collect();
         assert_eq!(hybrid.routes(), Routes { pool: 128, unfit: 3, full: 4, ..Routes::default() });
-        for (memory, size) in out.into_iter().chain(filled.into_iter().map(|memory| (memory, 32))) {
+        for (memory, size) in objects.into_iter().chain(pool_objects.into_iter().map(|memory| (memory, 32))) {
             // SAFETY: the memory was allocated above with that size, and is freed once.
             unsafe {
                 memory.write_bytes(1, size);
@@ -235,19 +235,19 @@ mod tests {
         }
         let routes = hybrid.routes();
         assert_eq!((routes.pool_frees, routes.heap_frees), (128, 7));
-        assert_eq!(hybrid.into_pools().waste().given, 0);
+        assert_eq!(hybrid.into_pools().waste().allocated, 0);
     }
 
     #[test]
     fn hybrid_pool_drops_each_object_once() {
         let (hybrid, count) = (hybrid(4096, 256), Rc::new(()));
         let small: Vec<_> = (0..200).map(|_| hybrid.boxed((count.clone(), [0_u8; 16])).unwrap()).collect();
-        let large = hybrid.boxed((count.clone(), [0_u8; 1000])).unwrap();
-        let nothing = hybrid.boxed(()).unwrap();
+        let large_object = hybrid.boxed((count.clone(), [0_u8; 1000])).unwrap();
+        let zero_sized = hybrid.boxed(()).unwrap();
         assert_eq!(Rc::strong_count(&count), 202);
-        let (inner, _) = large.into_inner();
+        let (inner, _) = large_object.into_inner();
         assert_eq!(Rc::strong_count(&count), 202);
-        drop((small, inner, nothing));
+        drop((small, inner, zero_sized));
         assert_eq!(Rc::strong_count(&count), 1);
         let routes = hybrid.routes();
         assert_eq!(

@@ -113,7 +113,7 @@ impl<A: Area> IndexPool<A> {
     /// # Errors
     /// Returns the errors of [`new`](Self::new).
     pub fn with_blocks(area: A, size: usize, blocks: usize, policy: Initialise) -> Result<Self, PoolError> {
-        let blocks = cut(&area, size, blocks)?;
+        let blocks = count_blocks(&area, size, blocks)?;
         Ok(Self { area, size, blocks, free: blocks, initialised: 0, next: 0, policy })
     }
     /// Makes all blocks free and uninitialised. Cost: touches no block, like [`new`](Self::new).
@@ -128,7 +128,7 @@ impl<A: Area> IndexPool<A> {
     /// Returns the errors of [`new`](Self::new), and [`PoolError::Busy`] while blocks are in use.
     pub fn reconfigure(&mut self, size: usize, blocks: usize) -> Result<(), PoolError> {
         self.idle()?;
-        self.blocks = cut(&self.area, size, blocks)?;
+        self.blocks = count_blocks(&self.area, size, blocks)?;
         self.size = size;
         self.reset();
         Ok(())
@@ -214,10 +214,10 @@ impl<A: Area> IndexPool<A> {
     /// Returns the errors of [`new`](Self::new): the area does not hold the blocks, or there are 2^32 or more blocks.
     /// After an error, the pool is unchanged.
     pub fn extend(&mut self, blocks: usize) -> Result<(), PoolError> {
-        let all = (self.blocks as usize).saturating_add(blocks);
-        let all = cut(&self.area, self.size, all)?;
-        self.free += all - self.blocks;
-        self.blocks = all;
+        let total_blocks = (self.blocks as usize).saturating_add(blocks);
+        let total_blocks = count_blocks(&self.area, self.size, total_blocks)?;
+        self.free += total_blocks - self.blocks;
+        self.blocks = total_blocks;
         Ok(())
     }
     /// Removes all blocks behind the last block in use, and returns their number. The memory of removed blocks is not
@@ -231,12 +231,12 @@ impl<A: Area> IndexPool<A> {
         let mut free = bits::map(self.initialised as usize)?;
         let mut block = self.next;
         while block != self.initialised {
-            bits::put(&mut free, block as usize, true);
+            bits::set_bit(&mut free, block as usize, true);
             block = self.link(block);
         }
-        let mut kept = self.initialised;
-        while kept > 0 && bits::get(&free, kept as usize - 1) {
-            kept -= 1;
+        let mut remaining = self.initialised;
+        while remaining > 0 && bits::get(&free, remaining as usize - 1) {
+            remaining -= 1;
         }
         // Removes blocks from the chain, and keeps the chain's order. All blocks behind the last block in use are
         // removed.
@@ -244,18 +244,18 @@ impl<A: Area> IndexPool<A> {
         let end = self.initialised;
         while block != end {
             let next = self.link(block);
-            if block < kept {
+            if block < remaining {
                 self.chain(last, block);
                 last = Some(block);
             }
             block = next;
         }
-        self.chain(last, kept);
-        self.initialised = kept;
-        let given = self.blocks - kept.max(1);
-        self.blocks -= given;
-        self.free -= given;
-        Ok(given as usize)
+        self.chain(last, remaining);
+        self.initialised = remaining;
+        let removed = self.blocks - remaining.max(1);
+        self.blocks -= removed;
+        self.free -= removed;
+        Ok(removed as usize)
     }
     fn chain(&mut self, last: Option<u32>, next: u32) {
         match last {
@@ -328,7 +328,7 @@ impl<A: Area> IndexPool<A> {
 }
 
 /// Returns the number of blocks, or an error if the area does not hold them.
-fn cut(area: &impl Area, size: usize, blocks: usize) -> Result<u32, PoolError> {
+fn count_blocks(area: &impl Area, size: usize, blocks: usize) -> Result<u32, PoolError> {
     if size < INDEX {
         return Err(PoolError::Small { slot: size, least: INDEX });
     }
@@ -338,7 +338,7 @@ fn cut(area: &impl Area, size: usize, blocks: usize) -> Result<u32, PoolError> {
             Err(PoolError::NoRoom { bytes, needed: needed.max(size) })
         }
         None => Err(PoolError::NoRoom { bytes, needed: usize::MAX }),
-        Some(_) => u32::try_from(blocks).map_err(|_| PoolError::Many { blocks, most: u32::MAX as usize }),
+        Some(_) => u32::try_from(blocks).map_err(|_| PoolError::Many { blocks, max: u32::MAX as usize }),
     }
 }
 

@@ -29,7 +29,7 @@
 //!
 //! A pool is for one thread and one size. A pool may be sent to another thread as a whole. The memory of a pool is
 //! given by the caller, or grows. If objects are much smaller than the pool's slots, most of each slot is wasted. An
-//! object larger than the slots cannot be served at all. A pool knows nothing of CPUs. Kenwright's paper leaves threads
+//! object larger than the slots cannot be served at all. A pool has no per-CPU state. Kenwright's paper leaves threads
 //! and cores open. In the job system of Reinalter's follow-up posts, each thread has a pool, to which its objects must
 //! return. A `uslab::KmemCache` or `uslab::ObjectCache` has a magazine for each CPU, accepts frees on any CPU, and
 //! returns memory under pressure. A cache costs little more than a pool (`benches/README.md`). `uslab::handle` has

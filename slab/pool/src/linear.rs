@@ -33,9 +33,9 @@ use core::ptr::NonNull;
 #[inline]
 pub fn place(address: usize, bytes: usize, head: usize, layout: Layout) -> Option<(usize, usize)> {
     // Alignments are powers of two, so no division is needed.
-    let below = layout.align() - 1;
-    let at = (address.checked_add(head)?.checked_add(below)? & !below) - address;
-    at.checked_add(layout.size()).filter(|end| *end <= bytes).map(|end| (at, end))
+    let mask = layout.align() - 1;
+    let position = (address.checked_add(head)?.checked_add(mask)? & !mask) - address;
+    position.checked_add(layout.size()).filter(|end| *end <= bytes).map(|end| (position, end))
 }
 
 /// A chain of chunks, and a position in the last chunk.
@@ -88,15 +88,15 @@ impl<C: Span> Chain<C> {
         Head { chunk: self.full.len(), at: self.head }
     }
     /// Moves the head back to `to`. Chunks behind the new head are dropped.
-    pub fn rewind(&mut self, to: Head) {
-        debug_assert!(to <= self.head());
-        if to.chunk < self.full.len() {
-            self.full.truncate(to.chunk + 1);
+    pub fn rewind(&mut self, head: Head) {
+        debug_assert!(head <= self.head());
+        if head.chunk < self.full.len() {
+            self.full.truncate(head.chunk + 1);
             if let Some(last) = self.full.pop() {
                 self.last = last;
             }
         }
-        self.head = to.at;
+        self.head = head.at;
     }
     #[inline]
     fn top(&self, address: usize, size: usize) -> Option<usize> {
@@ -208,15 +208,15 @@ impl<A: Area, G: FnMut(usize) -> Result<A, PoolError>> Arena<A, G> {
         if let Some(at) = inner.chain.place(layout) {
             return Ok(inner.chain.last().at(at));
         }
-        let no_room = Refused::NoRoom { bytes: layout.size(), align: layout.align() };
-        let Some(grow) = &mut inner.grow else { return Err(no_room) };
+        let error = Refused::NoRoom { bytes: layout.size(), align: layout.align() };
+        let Some(grow) = &mut inner.grow else { return Err(error) };
         // The number of bytes suffices for any start of the chunk.
         let bytes = layout.size().saturating_add(layout.align() - 1).max(inner.chunk);
         let chunk = Raw(grow(bytes).map_err(|_| Refused::Memory { bytes })?);
         // `grow` may have returned a smaller chunk than requested, which is then dropped.
-        place(chunk.address(), chunk.size(), 0, layout).ok_or(no_room)?;
+        place(chunk.address(), chunk.size(), 0, layout).ok_or(error)?;
         inner.chain.push(chunk).map_err(|_| Refused::Memory { bytes })?;
-        let at = inner.chain.place(layout).ok_or(no_room)?;
+        let at = inner.chain.place(layout).ok_or(error)?;
         Ok(inner.chain.last().at(at))
     }
 
@@ -268,8 +268,8 @@ impl<A: Area, G: FnMut(usize) -> Result<A, PoolError>> Arena<A, G> {
     /// frame.scope(|level| {
     ///     let name = level.alloc_slice_copy(b"level").unwrap();
     ///     let longest = level.scope(|loading| {
-    ///         let scratch = loading.alloc_slice_fill_with(100, |i| i as u8).unwrap(); // gone at the end of this scope
-    ///         name[0] = b'L'; // what is outside is there
+    ///         let scratch = loading.alloc_slice_fill_with(100, |i| i as u8).unwrap(); // freed at the end of this scope
+    ///         name[0] = b'L'; // memory of the outer scope is still allocated
     ///         scratch.len()
     ///     });
     ///     assert_eq!((&*name, longest, level.used()), (&b"Level"[..], 100, 5));
@@ -394,8 +394,8 @@ impl<'s, A: Area, G: FnMut(usize) -> Result<A, PoolError>> Scope<'s, A, G> {
         len: usize,
         mut make: impl FnMut(usize) -> T,
     ) -> Result<&'s mut [T], Refused> {
-        let large = Refused::Size { asked: len.saturating_mul(size_of::<T>()), most: isize::MAX as usize };
-        let layout = Layout::array::<T>(len).map_err(|_| large)?;
+        let error = Refused::Size { requested: len.saturating_mul(size_of::<T>()), max: isize::MAX as usize };
+        let layout = Layout::array::<T>(len).map_err(|_| error)?;
         let memory = self.arena.place(layout)?.cast::<T>();
         for i in 0..len {
             // SAFETY: the memory has room for `len` objects. No other code uses the memory until the scope ends, which

@@ -75,7 +75,7 @@ impl<T, A: Area> LivePool<T, A> {
     }
     /// Removes and returns an object. Returns `None` if the slot is free.
     pub fn remove(&mut self, index: usize) -> Option<T> {
-        let object = self.at(index)?;
+        let object = self.slot_pointer(index)?;
         // SAFETY: the slot has an object, which is read for the last time, because the slot is then freed.
         let object = unsafe { (object.read(), self.pool.free(object.cast())) };
         debug_assert_eq!(object.1, Ok(()));
@@ -84,14 +84,14 @@ impl<T, A: Area> LivePool<T, A> {
     /// Returns the object in a slot.
     pub fn get(&self, index: usize) -> Option<&T> {
         // SAFETY: the object belongs to the pool, and is borrowed with it.
-        self.at(index).map(|object| unsafe { object.as_ref() })
+        self.slot_pointer(index).map(|object| unsafe { object.as_ref() })
     }
     /// Returns the object in a slot, mutably.
     pub fn get_mut(&mut self, index: usize) -> Option<&mut T> {
         // SAFETY: the object belongs to the pool, and is borrowed exclusively with it.
-        self.at(index).map(|mut object| unsafe { object.as_mut() })
+        self.slot_pointer(index).map(|mut object| unsafe { object.as_mut() })
     }
-    fn at(&self, index: usize) -> Option<NonNull<T>> {
+    fn slot_pointer(&self, index: usize) -> Option<NonNull<T>> {
         (self.pool.is_live(index) == Some(true)).then(|| self.pool.slot(index).cast())
     }
 
@@ -112,7 +112,7 @@ impl<T, A: Area> LivePool<T, A> {
         // SAFETY: the slot is in use, and the pool's slots have this stride.
         let object = move |index| (index, unsafe { first.add(index) }.cast());
         // A checked pool knows the slots in use.
-        self.pool.out().into_iter().flatten().map(object)
+        self.pool.allocated_indexes().into_iter().flatten().map(object)
     }
 
     /// Number of objects.
@@ -230,8 +230,8 @@ mod tests {
                     let index = pick % pool.capacity();
                     prop_assert_eq!(pool.remove(index).map(|value| *value), shadow.remove(&index).map(|(value, _)| value));
                 }
-                let found: Vec<_> = pool.iter().map(|(index, value)| (index, (**value, core::ptr::from_ref(value).addr()))).collect();
-                prop_assert!(found.iter().copied().eq(shadow.iter().map(|(&index, &entry)| (index, entry))));
+                let values: Vec<_> = pool.iter().map(|(index, value)| (index, (**value, core::ptr::from_ref(value).addr()))).collect();
+                prop_assert!(values.iter().copied().eq(shadow.iter().map(|(&index, &entry)| (index, entry))));
                 prop_assert_eq!(pool.len(), shadow.len());
             }
             for (_, value) in pool.iter_mut() {

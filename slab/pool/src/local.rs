@@ -51,7 +51,7 @@ impl<A: Allocator> Local<A> {
     pub(crate) unsafe fn give(&self, memory: NonNull<u8>, layout: Layout) {
         // SAFETY: the memory has this layout and is no longer used, by this function's contract.
         let freed = unsafe { self.0.borrow_mut().release(memory, layout, 0) };
-        debug_assert_eq!(freed, Ok(()), "the block belongs to this allocator");
+        debug_assert_eq!(freed, Ok(()), "the block must belong to this allocator");
     }
     /// # Safety
     /// Has the contract of [`Allocator::resize`].

@@ -53,7 +53,7 @@ impl<A: Area> MarkedPool<A> {
     /// Returns the errors of [`FixedPool::alloc`].
     pub fn alloc(&mut self, layout: Layout) -> Result<NonNull<u8>, Refused> {
         if layout.size() > self.size {
-            return Err(Refused::Size { asked: layout.size(), most: self.size });
+            return Err(Refused::Size { requested: layout.size(), max: self.size });
         }
         let slot = self.pool.alloc(layout)?;
         self.set(slot, ALLOCATED_MARK);
@@ -62,7 +62,7 @@ impl<A: Area> MarkedPool<A> {
     /// Frees a slot.
     ///
     /// # Errors
-    /// Returns an error if the address is not a slot's, or if the mark says that the slot is free.
+    /// Returns an error if the address is not a slot's, or if the slot's mark is the mark of a free slot.
     ///
     /// # Safety
     /// The slot must no longer be used.
@@ -123,7 +123,7 @@ mod tests {
         let mut pool = MarkedPool::new(HeapArea::new(3600, 4).unwrap(), 32, 4).unwrap();
         assert_eq!((pool.pool().capacity(), pool.pool().slots().stride()), (100, 36));
         let layout = Layout::from_size_align(33, 4).unwrap();
-        assert_eq!(pool.alloc(layout), Err(Refused::Size { asked: 33, most: 32 }));
+        assert_eq!(pool.alloc(layout), Err(Refused::Size { requested: 33, max: 32 }));
     }
 
     /// Iterating by marks and by bits finds equal objects. For 8 objects, iterating reads 256 cache lines with marks
@@ -148,9 +148,9 @@ mod tests {
         // Each slot has a mark in a separate cache line. A bitmap of the slots has only four words.
         let lines: BTreeSet<_> = by_marks.iter().map(|slot| (slot.addr().get() + 64) / 64).collect();
         assert_eq!((lines.len(), by_bits.len().div_ceil(64)), (256, 4));
-        let found: Vec<_> = marks.live().map(|slot| index(by_marks[0], slot, 68)).collect();
-        assert_eq!(found, (0..8).map(|n| n * 32 + 7).collect::<Vec<_>>());
-        assert!(bits.live().unwrap().map(|slot| index(by_bits[0], slot, 64)).eq(found));
+        let indexes: Vec<_> = marks.live().map(|slot| index(by_marks[0], slot, 68)).collect();
+        assert_eq!(indexes, (0..8).map(|n| n * 32 + 7).collect::<Vec<_>>());
+        assert!(bits.live().unwrap().map(|slot| index(by_bits[0], slot, 64)).eq(indexes));
     }
 
     #[test]

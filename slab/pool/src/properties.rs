@@ -24,10 +24,10 @@ trait Subject {
 }
 
 #[derive(Debug)]
-struct Odd(HeapArea);
+struct UnalignedArea(HeapArea);
 
 // SAFETY: the memory is a part of an area.
-unsafe impl Area for Odd {
+unsafe impl Area for UnalignedArea {
     fn memory(&self) -> NonNull<[u8]> {
         let memory = self.0.memory();
         // SAFETY: the area has at least 4,096 bytes.
@@ -35,8 +35,8 @@ unsafe impl Area for Odd {
     }
 }
 
-fn odd() -> Odd {
-    Odd(HeapArea::new(4096, 4096).unwrap())
+fn unaligned_area() -> UnalignedArea {
+    UnalignedArea(HeapArea::new(4096, 4096).unwrap())
 }
 
 const MAX_LAYOUT: Layout = match Layout::from_size_align(48, 16) {
@@ -48,8 +48,8 @@ fn slots() -> SlotLayout {
     SlotLayout::new(MAX_LAYOUT.size(), MAX_LAYOUT.align()).unwrap()
 }
 
-fn fits_in(layout: Layout, most: Layout) -> bool {
-    layout.size() <= most.size() && layout.align() <= most.align()
+fn fits_in(layout: Layout, max_layout: Layout) -> bool {
+    layout.size() <= max_layout.size() && layout.align() <= max_layout.align()
 }
 
 macro_rules! subjects {
@@ -77,23 +77,23 @@ macro_rules! subjects {
 
 fn check_fixed<A: Area>(pool: &FixedPool<A>, live: usize) {
     assert_eq!(pool.usage().live(), live as u64);
-    assert_eq!(pool.chain().count(), pool.capacity() - live, "each slot is free or allocated");
-    if let Some(out) = pool.live() {
-        assert_eq!(out.count(), live);
+    assert_eq!(pool.chain().count(), pool.capacity() - live, "each slot must be free or allocated");
+    if let Some(in_use) = pool.live() {
+        assert_eq!(in_use.count(), live);
     }
 }
 
 subjects! {
-    FixedPool<Odd>: |pool: &Self| Some(pool.capacity()), check_fixed;
+    FixedPool<UnalignedArea>: |pool: &Self| Some(pool.capacity()), check_fixed;
     ReservedPool: |pool: &Self| Some(pool.capacity()),
         |pool: &Self, live| assert_eq!(pool.usage().live(), live as u64);
     ChunkedPool: |_: &Self| None, |pool: &Self, live| {
         let fill: Vec<_> = pool.fill().collect();
         assert_eq!((fill.iter().sum::<usize>(), fill.len()), (live, pool.chunks()));
         let full = fill.iter().position(|&live| live == pool.capacity()).unwrap_or(fill.len());
-        assert!(fill[full..].iter().all(|&live| live == pool.capacity()), "a full chunk is first: {fill:?}");
+        assert!(fill[full..].iter().all(|&live| live == pool.capacity()), "a full chunk must not be first: {fill:?}");
     };
-    MarkedPool<Odd>: |pool: &Self| Some(pool.pool().capacity()),
+    MarkedPool<UnalignedArea>: |pool: &Self| Some(pool.pool().capacity()),
         |pool: &Self, live| assert_eq!(pool.live().count(), live);
 }
 
@@ -209,8 +209,8 @@ impl Subject for ClassPools {
     }
     fn check(&self, live: usize) {
         assert_eq!(self.pools().iter().map(|pool| pool.usage().live()).sum::<u64>(), live as u64);
-        let Waste { asked, given } = self.waste();
-        assert!(asked <= given && (live > 0 || given == 0));
+        let Waste { requested, allocated } = self.waste();
+        assert!(requested <= allocated && (live > 0 || allocated == 0));
     }
 }
 
@@ -230,8 +230,9 @@ impl Subject for Hybrid {
     }
     fn check(&self, live: usize) {
         let routes = self.routes();
-        let out = routes.pool + routes.unfit + routes.full - routes.pool_frees - routes.heap_frees;
-        assert_eq!(out, live as u64);
+        let allocated_slots =
+            routes.pool + routes.unfit + routes.full - routes.pool_frees - routes.heap_frees;
+        assert_eq!(allocated_slots, live as u64);
     }
 }
 
@@ -275,8 +276,8 @@ impl Shadow {
         let address = object.addr().get();
         assert!(subject.fits(layout), "{layout:?} is too large for the pool");
         assert!(address.is_multiple_of(layout.align()), "{layout:?} at {address:#x}");
-        if let Some((before, (_, other, _))) = self.0.range(..=address).next_back() {
-            assert!(before + other.size().max(1) <= address, "the object overlaps the previous object");
+        if let Some((before, (_, previous, _))) = self.0.range(..=address).next_back() {
+            assert!(before + previous.size().max(1) <= address, "the object overlaps the previous object");
         }
         if let Some((after, _)) = self.0.range(address..).next() {
             assert!(address + layout.size() <= *after, "the object overlaps the next object");
@@ -317,65 +318,67 @@ fn run(mut subject: impl Subject, steps: Vec<Step>) {
 }
 
 /// Makes an arena on a pool of slots for `MAX_LAYOUT` with guards.
-fn arena<P: Pooled, B: Bounds>(make: impl FnOnce(SlotLayout) -> Result<P, PoolError>) -> MemoryArena<P, B> {
-    MemoryArena::of_pool(MAX_LAYOUT.size(), MAX_LAYOUT.align(), make).unwrap()
+fn arena<P: Pooled, B: Bounds>(
+    new_pool: impl FnOnce(SlotLayout) -> Result<P, PoolError>,
+) -> MemoryArena<P, B> {
+    MemoryArena::of_pool(MAX_LAYOUT.size(), MAX_LAYOUT.align(), new_pool).unwrap()
 }
 
 proptest! {
     #[test]
-    fn a_free_list(steps in steps()) {
+    fn free_list_agrees_with_its_shadow(steps in steps()) {
         run(ListOfSlots::new(), steps);
     }
     #[test]
-    fn a_fixed_pool(steps in steps()) {
-        run(FixedPool::new(odd(), slots()).unwrap(), steps);
+    fn fixed_pool_agrees_with_its_shadow(steps in steps()) {
+        run(FixedPool::new(unaligned_area(), slots()).unwrap(), steps);
     }
     #[test]
-    fn a_checked_fixed_pool(steps in steps()) {
-        run(FixedPool::checked(odd(), slots()).unwrap(), steps);
+    fn checked_fixed_pool_agrees_with_its_shadow(steps in steps()) {
+        run(FixedPool::checked(unaligned_area(), slots()).unwrap(), steps);
     }
     #[test]
-    fn a_lazy_pool(steps in steps(), each in any::<bool>()) {
+    fn lazy_pool_agrees_with_its_shadow(steps in steps(), each in any::<bool>()) {
         let policy = if each { Initialise::EachAllocation } else { Initialise::WhenEmpty };
         run(IndexPool::with_blocks(HeapArea::new(2400, 16).unwrap(), 48, 50, policy).unwrap(), steps);
     }
     #[test]
-    fn a_guarded_pool(steps in steps()) {
+    fn guarded_pool_agrees_with_its_shadow(steps in steps()) {
         run(GuardedPool::new(HeapArea::new(4096, 16).unwrap(), MAX_LAYOUT).unwrap(), steps);
     }
     #[test]
-    fn a_marked_pool(steps in steps()) {
-        run(MarkedPool::new(odd(), MAX_LAYOUT.size(), MAX_LAYOUT.align()).unwrap(), steps);
+    fn marked_pool_agrees_with_its_shadow(steps in steps()) {
+        run(MarkedPool::new(unaligned_area(), MAX_LAYOUT.size(), MAX_LAYOUT.align()).unwrap(), steps);
     }
     #[test]
-    fn a_pool_of_chunks(steps in steps()) {
+    fn chunked_pool_agrees_with_its_shadow(steps in steps()) {
         run(ChunkedPool::new(slots(), 4096).unwrap(), steps);
     }
     #[test]
-    fn a_reserved_pool(steps in steps()) {
+    fn reserved_pool_agrees_with_its_shadow(steps in steps()) {
         run(ReservedPool::new(slots(), 3 * 4096).unwrap(), steps);
     }
     #[test]
-    fn an_arena_on_a_pool_with_guards(steps in steps()) {
-        let pool = arena::<_, SimpleBounds>(|slots| FixedPool::checked(odd(), slots));
+    fn guarded_arena_on_a_pool_agrees_with_its_shadow(steps in steps()) {
+        let pool = arena::<_, SimpleBounds>(|slots| FixedPool::checked(unaligned_area(), slots));
         let capacity = pool.allocator().capacity();
         run(Arena(pool, MAX_LAYOUT, Some(capacity)), steps);
     }
     #[test]
-    fn an_arena_on_chunks_without_guards(steps in steps()) {
+    fn arena_on_chunks_agrees_with_its_shadow(steps in steps()) {
         run(Arena(arena::<_, NoBounds>(|slots| ChunkedPool::new(slots, 4096)), MAX_LAYOUT, None), steps);
     }
     #[test]
-    fn an_arena_on_the_heap_with_guards(steps in steps()) {
-        let any = Layout::from_size_align(1 << 20, 1 << 20).unwrap();
-        run(Arena(MemoryArena::<_, SimpleBounds>::new(System), any, None), steps);
+    fn guarded_arena_on_the_heap_agrees_with_its_shadow(steps in steps()) {
+        let large_layout = Layout::from_size_align(1 << 20, 1 << 20).unwrap();
+        run(Arena(MemoryArena::<_, SimpleBounds>::new(System), large_layout, None), steps);
     }
     #[test]
-    fn pools_by_class(steps in steps()) {
+    fn class_pools_agree_with_their_shadow(steps in steps()) {
         run(ClassPools::new(&SizeClasses::words(), 128 << 10).unwrap(), steps);
     }
     #[test]
-    fn pools_by_class_with_the_heap_behind_them(steps in steps(), tolerance in 0..40_usize) {
+    fn hybrid_pools_agree_with_their_shadow(steps in steps(), tolerance in 0..40_usize) {
         run(Hybrid::new(ClassPools::new(&SizeClasses::micro(), 4096).unwrap(), tolerance), steps);
     }
 }

@@ -60,13 +60,13 @@ impl ReservedPool {
     /// # Errors
     /// Returns [`PoolError::Memory`] if the system refuses the range, and [`PoolError::NoRoom`] if it holds no slot.
     pub fn new(slots: SlotLayout, bytes: usize) -> Result<Self, PoolError> {
-        let none = uslab_buddy::Faults::default();
+        let no_faults = uslab_buddy::Faults::default();
         let region = Region::reserve(
             bytes,
             slots.align().max(PAGE_SIZE),
             Uncommitted::NoAccess,
             Backend::default(),
-            &none,
+            &no_faults,
         );
         Self::on(region.ok_or(PoolError::Memory { bytes })?, slots, STEP)
     }
@@ -76,9 +76,9 @@ impl ReservedPool {
     /// Returns [`PoolError::NoRoom`] if the region holds no slot.
     pub fn on(region: Region, slots: SlotLayout, step: usize) -> Result<Self, PoolError> {
         let (bytes, pad) = (region.bytes(), slots.pad(region.base().addr().get()));
-        let needed = pad.saturating_add(slots.stride());
-        if needed > bytes {
-            return Err(PoolError::NoRoom { bytes, needed });
+        let required = pad.saturating_add(slots.stride());
+        if required > bytes {
+            return Err(PoolError::NoRoom { bytes, needed: required });
         }
         let step = step.clamp(1, bytes).next_multiple_of(PAGE_SIZE);
         let (free, usage) = (FreeList::empty(), Usage::default());
@@ -112,12 +112,12 @@ impl ReservedPool {
     }
     /// Commits a step, or as many steps as one slot takes, and threads the slots that are then complete.
     fn grow(&mut self) -> Result<(), Refused> {
-        let least = self.pad + (self.threaded + 1) * self.slots.stride();
-        if least > self.region.bytes() {
+        let min_bytes = self.pad + (self.threaded + 1) * self.slots.stride();
+        if min_bytes > self.region.bytes() {
             return Err(Refused::Full);
         }
         let goal =
-            (self.committed + self.step).max(least.next_multiple_of(PAGE_SIZE)).min(self.region.bytes());
+            (self.committed + self.step).max(min_bytes.next_multiple_of(PAGE_SIZE)).min(self.region.bytes());
         if !self.region.commit(self.committed..goal) {
             return Err(Refused::Memory { bytes: goal - self.committed });
         }
@@ -199,21 +199,21 @@ mod tests {
         assert_eq!(pool.committed(), STEP);
         let new = pool.alloc(OBJECT).unwrap();
         assert_eq!(pool.committed(), 2 * STEP);
-        assert_eq!(new.addr().get() - first[0].addr().get(), STEP, "the steps are adjacent");
+        assert_eq!(new.addr().get() - first[0].addr().get(), STEP, "the steps must be adjacent");
         // SAFETY: the slot was allocated above and is freed once.
         unsafe { pool.free(first[3]) }.unwrap();
-        assert_eq!(pool.alloc(OBJECT), Ok(first[3]), "an old slot is allocated first");
+        assert_eq!(pool.alloc(OBJECT), Ok(first[3]), "an old slot must be allocated first");
     }
 
     #[test]
     fn reserved_pool_is_full_at_its_limit() {
         let mut pool = pool(3 * STEP / 2);
-        let all: Vec<_> = std::iter::from_fn(|| pool.alloc(OBJECT).ok()).collect();
-        assert_eq!((all.len(), pool.capacity(), pool.committed()), (768, 768, 3 * STEP / 2));
+        let blocks: Vec<_> = std::iter::from_fn(|| pool.alloc(OBJECT).ok()).collect();
+        assert_eq!((blocks.len(), pool.capacity(), pool.committed()), (768, 768, 3 * STEP / 2));
         assert_eq!(pool.alloc(OBJECT), Err(Refused::Full));
         // SAFETY: the slot was allocated above and is freed once.
-        unsafe { pool.free(all[700]) }.unwrap();
-        assert_eq!(pool.alloc(OBJECT), Ok(all[700]));
+        unsafe { pool.free(blocks[700]) }.unwrap();
+        assert_eq!(pool.alloc(OBJECT), Ok(blocks[700]));
     }
 
     #[test]
@@ -221,9 +221,9 @@ mod tests {
         for (size, align) in [(100 << 10, 8), (10_000, 8), (5000, 4096)] {
             let mut pool = ReservedPool::new(SlotLayout::new(size, align).unwrap(), 1 << 20).unwrap();
             let layout = Layout::from_size_align(size, align).unwrap();
-            let all: Vec<_> = std::iter::from_fn(|| pool.alloc(layout).ok()).collect();
-            assert_eq!(all.len(), pool.capacity());
-            for slot in all {
+            let blocks: Vec<_> = std::iter::from_fn(|| pool.alloc(layout).ok()).collect();
+            assert_eq!(blocks.len(), pool.capacity());
+            for slot in blocks {
                 // SAFETY: the slot has that many bytes.
                 unsafe { slot.write_bytes(0x5A, size) };
             }
@@ -247,13 +247,23 @@ mod tests {
     fn wrong_frees_are_reported_by_kind() {
         let mut pool = pool(1 << 20);
         let slot = pool.alloc(OBJECT).unwrap();
-        let at = |address: usize| slot.with_addr(address.try_into().unwrap());
+        let with_address = |address: usize| slot.with_addr(address.try_into().unwrap());
         let address = slot.addr().get();
         // SAFETY: invalid frees are refused.
         unsafe {
-            assert_eq!(pool.free(at(address + 3)), Err(BadFree::Interior { address: address + 3, slot: 0 }));
-            assert_eq!(pool.free(at(address + STEP)), Err(BadFree::Foreign { address: address + STEP }));
-            assert!(!pool.owns(at(address + STEP)) && !pool.owns(at(address - 1)) && pool.owns(slot));
+            assert_eq!(
+                pool.free(with_address(address + 3)),
+                Err(BadFree::Interior { address: address + 3, slot: 0 })
+            );
+            assert_eq!(
+                pool.free(with_address(address + STEP)),
+                Err(BadFree::Foreign { address: address + STEP })
+            );
+            assert!(
+                !pool.owns(with_address(address + STEP))
+                    && !pool.owns(with_address(address - 1))
+                    && pool.owns(slot)
+            );
             assert_eq!(pool.free(slot), Ok(()));
             assert_eq!(pool.free(slot), Err(BadFree::Double { slot: 0 }));
         }

@@ -187,9 +187,9 @@ impl<P: RawPool> PoolGuard<'_, P> {
     /// stays allocated.
     #[inline]
     pub fn free(self) -> Result<(), BadFree> {
-        let this = ManuallyDrop::new(self);
+        let wrapper = ManuallyDrop::new(self);
         // SAFETY: this pool allocated the block, which is freed only here, because the value is not dropped.
-        unsafe { this.pool.borrow_mut().free_raw(this.block.cast()) }
+        unsafe { wrapper.pool.borrow_mut().free_raw(wrapper.block.cast()) }
     }
 }
 
@@ -232,13 +232,13 @@ mod tests {
         drop(b);
         assert_eq!(a.free(), Ok(()));
         assert_eq!(pool.state().free, 2);
-        let again = [pool.alloc().unwrap(), pool.alloc().unwrap()];
+        let reused = [pool.alloc().unwrap(), pool.alloc().unwrap()];
         assert_eq!(
-            again.each_ref().map(PoolGuard::address),
+            reused.each_ref().map(PoolGuard::address),
             [first, second],
-            "the slot that was freed last is first"
+            "the slot that was freed last must be first"
         );
-        drop((again, c));
+        drop((reused, c));
         assert_eq!(pool.state().free, 3);
         assert!(pool.into_pool().destroy().is_ok());
     }
@@ -246,7 +246,7 @@ mod tests {
     #[test]
     fn safe_pool_blocks_do_not_overlap() {
         let pool = lazy(8);
-        let mut kept: Vec<_> = (0..4_u8)
+        let mut objects: Vec<_> = (0..4_u8)
             .map(|stamp| {
                 let mut block = pool.alloc().unwrap();
                 block.bytes().iter_mut().for_each(|byte| _ = byte.write(stamp));
@@ -254,12 +254,12 @@ mod tests {
             })
             .collect();
         for _ in 0..10 {
-            let mut others: Vec<_> = (0..4).map(|_| pool.alloc().unwrap()).collect();
-            for block in &mut others {
+            let mut other_objects: Vec<_> = (0..4).map(|_| pool.alloc().unwrap()).collect();
+            for block in &mut other_objects {
                 block.bytes().iter_mut().for_each(|byte| _ = byte.write(0xff));
             }
         }
-        for (stamp, block) in &mut kept {
+        for (stamp, block) in &mut objects {
             // SAFETY: the bytes were written above.
             assert!(block.bytes().iter().all(|byte| unsafe { byte.assume_init() } == *stamp));
         }
@@ -270,9 +270,9 @@ mod tests {
         let mut pool = lazy(2);
         core::mem::forget(pool.alloc().unwrap());
         assert_eq!(pool.pool().live(), 1);
-        let other = pool.alloc().unwrap();
+        let other_object = pool.alloc().unwrap();
         assert!(pool.alloc().is_err());
-        drop(other);
+        drop(other_object);
         assert!(pool.alloc().is_ok());
     }
 
@@ -284,14 +284,14 @@ mod tests {
         assert_eq!(good.bytes().len(), 30);
         good.bytes().iter_mut().for_each(|byte| _ = byte.write(1));
         let line = line!() + 1;
-        let bad = pool.alloc().unwrap();
+        let overrun_object = pool.alloc().unwrap();
         let lines: Vec<_> = pool.leaks().iter().map(|leak| leak.site.unwrap().line()).collect();
         assert_eq!((lines.len(), lines[1]), (2, line));
         // SAFETY: the byte behind the object is in the pool's memory, which no other code accesses during the write.
-        unsafe { bad.block.cast::<u8>().add(30).write(b'!') };
+        unsafe { overrun_object.block.cast::<u8>().add(30).write(b'!') };
         assert!(matches!(pool.check_all()[..], [Overrun { side: Side::After, .. }]));
-        assert!(matches!(bad.free(), Err(BadFree::Overrun(Overrun { side: Side::After, .. }))));
+        assert!(matches!(overrun_object.free(), Err(BadFree::Overrun(Overrun { side: Side::After, .. }))));
         assert_eq!(good.free(), Ok(()));
-        assert_eq!(pool.leaks().len(), 1, "the damaged slot stays allocated");
+        assert_eq!(pool.leaks().len(), 1, "the damaged slot must stay allocated");
     }
 }

@@ -109,10 +109,10 @@ impl SlotLayout {
     /// Checks that an object of `layout` fits a slot, with byte `offset` of the slot aligned.
     pub(crate) const fn admits(&self, layout: Layout, offset: usize) -> Result<(), Refused> {
         if layout.size() > self.size {
-            return Err(Refused::Size { asked: layout.size(), most: self.size });
+            return Err(Refused::Size { requested: layout.size(), max: self.size });
         }
         if layout.align() > self.align {
-            return Err(Refused::Align { asked: layout.align(), most: self.align });
+            return Err(Refused::Align { requested: layout.align(), max: self.align });
         }
         if self.strict && (layout.size() != self.size || layout.align() != self.align) {
             let (size, align) = (layout.size(), layout.align());
@@ -121,7 +121,7 @@ impl SlotLayout {
         // Alignment to N implies alignment to each smaller power of two, so offsets may differ by multiples of the
         // requested alignment.
         if offset.wrapping_sub(self.offset) & (layout.align() - 1) != 0 {
-            return Err(Refused::Offset { asked: offset, aligned: self.offset });
+            return Err(Refused::Offset { requested: offset, aligned: self.offset });
         }
         Ok(())
     }
@@ -160,10 +160,10 @@ mod tests {
         let layout = |size, align| Layout::from_size_align(size, align).unwrap();
         assert_eq!(strict.admits(layout(24, 8), 0), Ok(()));
         for (size, align) in [(20, 8), (24, 4), (0, 8)] {
-            let refused = strict.admits(layout(size, align), 0);
-            assert_eq!(refused, Err(Refused::Strict { size, align, only: (24, 8) }));
+            let error = strict.admits(layout(size, align), 0);
+            assert_eq!(error, Err(Refused::Strict { size, align, only: (24, 8) }));
         }
-        assert_eq!(strict.admits(layout(32, 8), 0), Err(Refused::Size { asked: 32, most: 24 }));
+        assert_eq!(strict.admits(layout(32, 8), 0), Err(Refused::Size { requested: 32, max: 24 }));
         let message = strict.admits(layout(20, 4), 0).unwrap_err().to_string();
         assert_eq!(
             message,
@@ -179,7 +179,7 @@ mod tests {
         let layout = |align| Layout::from_size_align(32, align).unwrap();
         assert_eq!(slots.admits(layout(8), 4), Ok(()));
         assert_eq!(slots.admits(layout(8), 12), Ok(()));
-        assert_eq!(slots.admits(layout(8), 0), Err(Refused::Offset { asked: 0, aligned: 4 }));
+        assert_eq!(slots.admits(layout(8), 0), Err(Refused::Offset { requested: 0, aligned: 4 }));
         assert_eq!(slots.admits(layout(4), 0), Ok(()));
     }
 

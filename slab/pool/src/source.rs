@@ -28,7 +28,7 @@ pub unsafe trait Source: Copy {
     /// After a success, the contract of `put` applies to the old memory. Neither layout of a resize may be empty.
     unsafe fn resize(self, memory: NonNull<u8>, old: Layout, new: Layout, zero: bool) -> Option<NonNull<u8>> {
         // SAFETY: the memory has the old layout, by this function's contract.
-        unsafe { moved(self, memory, old, new, zero) }
+        unsafe { move_to_new(self, memory, old, new, zero) }
     }
 }
 
@@ -36,30 +36,30 @@ pub unsafe trait Source: Copy {
 ///
 /// # Safety
 /// Has the contract of [`Source::resize`].
-unsafe fn moved(
+unsafe fn move_to_new(
     source: impl Source,
     memory: NonNull<u8>,
     old: Layout,
     new: Layout,
     zero: bool,
 ) -> Option<NonNull<u8>> {
-    let moved = source.get(new, zero)?;
+    let new_memory = source.get(new, zero)?;
     // SAFETY: both memories have at least that size and do not overlap, and the old memory is no longer used.
     unsafe {
-        moved.copy_from_nonoverlapping(memory, old.size().min(new.size()));
+        new_memory.copy_from_nonoverlapping(memory, old.size().min(new.size()));
         source.put(memory, old);
     }
-    Some(moved)
+    Some(new_memory)
 }
 
 /// Zeroes the bytes of a layout from `from` on, if `zero`.
 ///
 /// # Safety
 /// The memory must have that layout and belong to the caller.
-unsafe fn zeroed(memory: NonNull<u8>, layout: Layout, from: usize, zero: bool) -> NonNull<u8> {
+unsafe fn zeroed(memory: NonNull<u8>, layout: Layout, first_byte: usize, zero: bool) -> NonNull<u8> {
     if zero {
         // SAFETY: the bytes belong to the caller, by this function's contract.
-        unsafe { memory.add(from).write_bytes(0, layout.size() - from) };
+        unsafe { memory.add(first_byte).write_bytes(0, layout.size() - first_byte) };
     }
     memory
 }
@@ -74,7 +74,7 @@ unsafe impl Source for &Hybrid {
     unsafe fn put(self, memory: NonNull<u8>, layout: Layout) {
         // SAFETY: the memory has this layout and is no longer used, by this function's contract.
         let freed = unsafe { self.free(memory, layout) };
-        debug_assert_eq!(freed, Ok(()), "the block belongs to this allocator");
+        debug_assert_eq!(freed, Ok(()), "the block must belong to this allocator");
     }
 }
 
@@ -104,7 +104,7 @@ macro_rules! in_place {
                     if $allocator.fit(memory, old, new) {
                         return Some(zeroed(memory, new, old.size().min(new.size()), zero));
                     }
-                    moved(self, memory, old, new, zero)
+                    move_to_new(self, memory, old, new, zero)
                 }
             }
         }
@@ -117,13 +117,13 @@ in_place! {
 }
 
 /// Returns a dangling pointer for an empty layout.
-fn nothing(layout: Layout) -> NonNull<u8> {
+fn dangling_block(layout: Layout) -> NonNull<u8> {
     NonNull::without_provenance(core::num::NonZeroUsize::MIN.saturating_add(layout.align() - 1))
 }
 
 /// Allocates memory for any layout.
 pub fn allocate(source: impl Source, layout: Layout, zero: bool) -> Option<NonNull<[u8]>> {
-    let memory = if layout.size() == 0 { Some(nothing(layout)) } else { source.get(layout, zero) };
+    let memory = if layout.size() == 0 { Some(dangling_block(layout)) } else { source.get(layout, zero) };
     memory.map(|memory| NonNull::slice_from_raw_parts(memory, layout.size()))
 }
 /// Frees memory.
@@ -149,16 +149,16 @@ pub unsafe fn reallocate(
 ) -> Option<NonNull<[u8]>> {
     if old.align() == new.align() && old.size() > 0 && new.size() > 0 {
         // SAFETY: the memory has the old layout, by this function's contract, and neither layout is empty here.
-        let moved = unsafe { source.resize(memory, old, new, zero) }?;
-        return Some(NonNull::slice_from_raw_parts(moved, new.size()));
+        let new_memory = unsafe { source.resize(memory, old, new, zero) }?;
+        return Some(NonNull::slice_from_raw_parts(new_memory, new.size()));
     }
-    let moved = allocate(source, new, zero)?;
+    let new_memory = allocate(source, new, zero)?;
     // SAFETY: both memories have at least that size and do not overlap, and the old memory is no longer used.
     unsafe {
-        moved.cast::<u8>().copy_from_nonoverlapping(memory, old.size().min(new.size()));
+        new_memory.cast::<u8>().copy_from_nonoverlapping(memory, old.size().min(new.size()));
         deallocate(source, memory, old);
     }
-    Some(moved)
+    Some(new_memory)
 }
 
 /// Implements one version of the trait for each given [`Source`]. The caller imports `Layout` and `NonNull`.

@@ -73,7 +73,7 @@ pub struct StackAlloc<A> {
 ///
 /// The address of the memory identifies the marker's stack. A dropped stack is not distinguished from a later stack in
 /// the same memory.
-#[must_use = "a marker that is not freed to takes up its bytes until an earlier one is"]
+#[must_use = "an unused marker keeps its bytes until an earlier marker is freed"]
 #[derive(Debug)]
 pub struct Marker {
     stack: usize,
@@ -131,16 +131,16 @@ impl<A: Area> StackAlloc<A> {
         let memory = Raw(area);
         let bytes = memory.size();
         if bytes > MAX_BYTES {
-            return Err(PoolError::Positions { bytes, most: MAX_BYTES });
+            return Err(PoolError::Positions { bytes, max: MAX_BYTES });
         }
         Ok(Self { memory, head: 0, newest: NONE, padded: NONE, marks: 0 })
     }
 
     #[inline]
     fn place(&self, head: usize, layout: Layout) -> Result<(usize, usize), Refused> {
-        let no_room = Refused::NoRoom { bytes: layout.size(), align: layout.align() };
-        let block = Layout::from_size_align(bytes(layout), layout.align()).map_err(|_| no_room)?;
-        place(self.memory.address(), self.memory.size(), head, block).ok_or(no_room)
+        let error = Refused::NoRoom { bytes: layout.size(), align: layout.align() };
+        let block = Layout::from_size_align(bytes(layout), layout.align()).map_err(|_| error)?;
+        place(self.memory.address(), self.memory.size(), head, block).ok_or(error)
     }
     /// Allocates memory for `layout`. The bytes of the memory are unspecified. A block of no bytes takes one byte.
     ///
@@ -162,7 +162,7 @@ impl<A: Area> StackAlloc<A> {
     /// block wait for a marker, or a [reset](Self::reset).
     ///
     /// # Errors
-    /// Returns [`BadFree::Foreign`] for an address outside of the memory, and [`BadFree::NotOut`] for an address above
+    /// Returns [`BadFree::Foreign`] for an address outside of the memory, and [`BadFree::NotAllocated`] for an address above
     /// the head. A second free below the head is not detected.
     ///
     /// # Safety
@@ -202,7 +202,9 @@ impl<A: Area> StackAlloc<A> {
         let address = memory.addr().get();
         match address.checked_sub(self.memory.address()).filter(|at| *at <= self.memory.size()) {
             None => Err(BadFree::Foreign { address }),
-            Some(at) if bytes(layout) > self.head.saturating_sub(at) => Err(BadFree::NotOut { address }),
+            Some(at) if bytes(layout) > self.head.saturating_sub(at) => {
+                Err(BadFree::NotAllocated { address })
+            }
             Some(at) => Ok(at),
         }
     }

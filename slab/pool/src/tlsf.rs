@@ -136,11 +136,11 @@ impl<M: Words> Blocks<M> {
         let (start, end) = ends(&memory)?;
         let classes = Classes::new(bits, UNIT.ilog2());
         let doublings = classes.of(end - start).fl + 1;
-        let filled = |len: usize, with| {
+        let filled_array = |len: usize, value| {
             let mut words = Vec::new();
-            let none = PoolError::Memory { bytes: len * size_of::<u32>() };
-            words.try_reserve_exact(len).map_err(|_| none)?;
-            words.resize(len, with);
+            let error = PoolError::Memory { bytes: len * size_of::<u32>() };
+            words.try_reserve_exact(len).map_err(|_| error)?;
+            words.resize(len, value);
             Ok(words)
         };
         let mut blocks = Self {
@@ -149,8 +149,8 @@ impl<M: Words> Blocks<M> {
             first: start + UNIT - HEADER,
             end: end - HEADER,
             fl_bitmap: 0,
-            sl_bitmaps: filled(doublings, 0)?,
-            heads: filled(doublings * classes.steps(), NONE)?,
+            sl_bitmaps: filled_array(doublings, 0)?,
+            heads: filled_array(doublings * classes.steps(), NONE)?,
         };
         // The block behind the last block has size 0 and is used.
         blocks.memory.store(blocks.end, 0);
@@ -181,9 +181,10 @@ impl<M: Words> Blocks<M> {
     }
     /// Position and size of each free block of `class`, in the order of the list.
     pub fn list(&self, class: Class) -> impl Iterator<Item = (usize, usize)> {
-        let block = |at: u32| (at != NONE).then(|| (at as usize, self.header(at as usize).0));
+        let block =
+            |position: u32| (position != NONE).then(|| (position as usize, self.header(position as usize).0));
         let head = self.heads[class.fl * self.classes.steps() + class.sl];
-        core::iter::successors(block(head), move |(at, _)| block(self.memory.peek(at + HEADER)))
+        core::iter::successors(block(head), move |(position, _)| block(self.memory.peek(position + HEADER)))
     }
     /// Number of bytes of list heads and bitmaps.
     pub fn control_bytes(&self) -> usize {
@@ -211,31 +212,31 @@ impl<M: Words> Blocks<M> {
         (Some(Class { fl, sl: self.sl_bitmaps[fl].trailing_zeros() as usize }), 3)
     }
 
-    fn header(&self, at: usize) -> (usize, u32) {
-        let header = self.memory.peek(at);
+    fn header(&self, position: usize) -> (usize, u32) {
+        let header = self.memory.peek(position);
         ((header & !FLAGS) as usize, header & FLAGS)
     }
 
     /// Frees a block without free neighbours, and inserts it into its list.
-    fn make_free(&mut self, at: usize, size: usize) {
-        self.memory.store(at, size as u32 | FREE);
-        self.memory.store(at + size - HEADER, at as u32);
-        let behind = self.memory.load(at + size);
-        self.memory.store(at + size, behind | PREVIOUS_FREE);
+    fn make_free(&mut self, position: usize, size: usize) {
+        self.memory.store(position, size as u32 | FREE);
+        self.memory.store(position + size - HEADER, position as u32);
+        let next_header = self.memory.load(position + size);
+        self.memory.store(position + size, next_header | PREVIOUS_FREE);
         let class = self.classes.of(size);
-        let next = core::mem::replace(self.head(class), at as u32);
-        self.memory.store(at + HEADER, next);
-        self.memory.store(at + HEADER + 4, NONE);
+        let next = core::mem::replace(self.head(class), position as u32);
+        self.memory.store(position + HEADER, next);
+        self.memory.store(position + HEADER + 4, NONE);
         if next != NONE {
-            self.memory.store(next as usize + HEADER + 4, at as u32);
+            self.memory.store(next as usize + HEADER + 4, position as u32);
         }
         self.fl_bitmap |= 1 << class.fl;
         self.sl_bitmaps[class.fl] |= 1 << class.sl;
     }
 
     /// Removes a free block from its list. The caller must write the block's header and the neighbour's flag.
-    fn unlist(&mut self, at: usize, size: usize) {
-        let (next, prev) = (self.memory.load(at + HEADER), self.memory.load(at + HEADER + 4));
+    fn unlist(&mut self, position: usize, size: usize) {
+        let (next, prev) = (self.memory.load(position + HEADER), self.memory.load(position + HEADER + 4));
         if next != NONE {
             self.memory.store(next as usize + HEADER + 4, prev);
         }
@@ -252,21 +253,21 @@ impl<M: Words> Blocks<M> {
             }
         }
     }
-    /// Clears the flag which says that a free block precedes the block at `at`.
-    fn clear_previous_free(&mut self, at: usize) {
-        let header = self.memory.load(at);
-        self.memory.store(at, header & !PREVIOUS_FREE);
+    /// Clears the flag for "the previous block is free" of the block at `position`.
+    fn clear_previous_free(&mut self, position: usize) {
+        let header = self.memory.load(position);
+        self.memory.store(position, header & !PREVIOUS_FREE);
     }
 
     /// Returns the first class in which all blocks hold `need` bytes at `align`, whatever their start.
     pub fn first_class(&self, need: usize, align: usize) -> Option<Class> {
-        let most = need.checked_add(align.saturating_sub(UNIT))?;
-        Some(self.classes.of(self.classes.round_up(most)?))
+        let max_need = need.checked_add(align.saturating_sub(UNIT))?;
+        Some(self.classes.of(self.classes.round_up(max_need)?))
     }
 
     /// Allocates a block. Returns the position of the block's payload.
     #[inline]
-    pub fn take(&mut self, layout: Layout) -> Option<usize> {
+    pub fn alloc_block(&mut self, layout: Layout) -> Option<usize> {
         self.take_by(layout, Self::find)
     }
     /// Allocates a block, with the caller's version of [`find`](Self::find).
@@ -278,75 +279,75 @@ impl<M: Words> Blocks<M> {
     ) -> Option<usize> {
         let need = need(layout.size(), HEADER)?;
         let first = self.first_class(need, layout.align())?;
-        let (class, looked_at) = find(self, first);
-        self.memory.tell(Event::Searched(looked_at));
-        let at = *self.head(class?) as usize;
-        let gap = gap(&self.memory, at + HEADER, layout.align());
-        Some(self.cut(at, gap, need) + HEADER)
+        let (class, inspected) = find(self, first);
+        self.memory.record(Event::Searched(inspected));
+        let position = *self.head(class?) as usize;
+        let gap = gap(&self.memory, position + HEADER, layout.align());
+        Some(self.split(position, gap, need) + HEADER)
     }
 
-    fn cut(&mut self, at: usize, gap: usize, need: usize) -> usize {
-        let size = (self.memory.load(at) & !FLAGS) as usize;
-        self.memory.tell(Event::Inspected { at, bytes: size });
-        self.unlist(at, size);
-        let (used, behind, left) = (at + gap, at + gap + need, size - gap - need);
+    fn split(&mut self, position: usize, gap: usize, need: usize) -> usize {
+        let size = (self.memory.load(position) & !FLAGS) as usize;
+        self.memory.record(Event::Inspected { at: position, bytes: size });
+        self.unlist(position, size);
+        let (allocated, rest_position, rest) = (position + gap, position + gap + need, size - gap - need);
         // `make_free` writes into the following header, so the used block's header must exist before the gap is made.
-        self.memory.store(used, need as u32);
+        self.memory.store(allocated, need as u32);
         if gap > 0 {
-            self.memory.tell(Event::Split { at, bytes: gap });
-            self.make_free(at, gap);
+            self.memory.record(Event::Split { at: position, bytes: gap });
+            self.make_free(position, gap);
         }
-        if left > 0 {
-            self.memory.tell(Event::Split { at: behind, bytes: left });
-            self.make_free(behind, left);
+        if rest > 0 {
+            self.memory.record(Event::Split { at: rest_position, bytes: rest });
+            self.make_free(rest_position, rest);
         } else {
-            self.clear_previous_free(behind);
+            self.clear_previous_free(rest_position);
         }
-        used
+        allocated
     }
 
     /// Frees the block at `payload`.
-    pub fn give(&mut self, payload: usize) {
-        let at = payload - HEADER;
-        let header = self.memory.load(at);
-        let (mut start, mut size) = (at, (header & !FLAGS) as usize);
-        let behind = self.memory.load(at + size);
-        if behind & FREE != 0 {
-            let more = (behind & !FLAGS) as usize;
-            self.unlist(at + size, more);
-            self.memory.tell(Event::Merged { at: at + size, bytes: more });
-            size += more;
+    pub fn free_block(&mut self, payload: usize) {
+        let position = payload - HEADER;
+        let header = self.memory.load(position);
+        let (mut start, mut size) = (position, (header & !FLAGS) as usize);
+        let next_header = self.memory.load(position + size);
+        if next_header & FREE != 0 {
+            let extra = (next_header & !FLAGS) as usize;
+            self.unlist(position + size, extra);
+            self.memory.record(Event::Merged { at: position + size, bytes: extra });
+            size += extra;
         }
         if header & PREVIOUS_FREE != 0 {
-            start = self.memory.load(at - HEADER) as usize;
-            self.unlist(start, at - start);
-            size += at - start;
-            self.memory.tell(Event::Merged { at: start, bytes: at - start });
+            start = self.memory.load(position - HEADER) as usize;
+            self.unlist(start, position - start);
+            size += position - start;
+            self.memory.record(Event::Merged { at: start, bytes: position - start });
         }
         self.make_free(start, size);
     }
     /// Frees the block. A header that becomes part of the preceding free block is also marked free, so that a second
     /// free is detected.
     #[inline]
-    fn give_checked(&mut self, payload: usize) {
+    fn free_checked(&mut self, payload: usize) {
         let header = self.memory.load(payload - HEADER);
         self.memory.store(payload - HEADER, header | FREE);
-        self.give(payload);
+        self.free_block(payload);
     }
     /// Returns `true` if the headers show a used block at `payload`.
     #[inline]
-    fn is_out(&self, payload: usize) -> bool {
+    fn is_allocated(&self, payload: usize) -> bool {
         let unit = payload.wrapping_sub(self.first + HEADER);
         if !unit.is_multiple_of(UNIT) || unit >= self.end - self.first {
             return false;
         }
-        let at = payload - HEADER;
-        let (size, flags) = self.header(at);
+        let position = payload - HEADER;
+        let (size, flags) = self.header(position);
         flags & FREE == 0
             && size > 0
             && size.is_multiple_of(UNIT)
-            && size <= self.end - at
-            && self.header(at + size).1 & PREVIOUS_FREE == 0
+            && size <= self.end - position
+            && self.header(position + size).1 & PREVIOUS_FREE == 0
     }
     /// Size of a block in bytes, without its header.
     #[inline]
@@ -355,39 +356,39 @@ impl<M: Words> Blocks<M> {
     }
     /// Resizes a used block in place. Returns `false` if the following block is in use or too small.
     pub fn resize(&mut self, payload: usize, bytes: usize) -> bool {
-        let at = payload - HEADER;
-        let header = self.memory.load(at);
+        let position = payload - HEADER;
+        let header = self.memory.load(position);
         let size = (header & !FLAGS) as usize;
-        let behind = self.memory.load(at + size);
-        let more = if behind & FREE != 0 { (behind & !FLAGS) as usize } else { 0 };
-        let Some(need) = need(bytes, HEADER).filter(|need| *need <= size + more) else { return false };
+        let next_header = self.memory.load(position + size);
+        let extra = if next_header & FREE != 0 { (next_header & !FLAGS) as usize } else { 0 };
+        let Some(need) = need(bytes, HEADER).filter(|need| *need <= size + extra) else { return false };
         if need == size {
             return true;
         }
-        if more > 0 {
-            self.unlist(at + size, more);
-            self.memory.tell(Event::Merged { at: at + size, bytes: more });
+        if extra > 0 {
+            self.unlist(position + size, extra);
+            self.memory.record(Event::Merged { at: position + size, bytes: extra });
         }
-        self.memory.store(at, need as u32 | header & FLAGS);
-        let left = size + more - need;
-        if left > 0 {
-            self.memory.tell(Event::Split { at: at + need, bytes: left });
-            self.make_free(at + need, left);
+        self.memory.store(position, need as u32 | header & FLAGS);
+        let rest_size = size + extra - need;
+        if rest_size > 0 {
+            self.memory.record(Event::Split { at: position + need, bytes: rest_size });
+            self.make_free(position + need, rest_size);
         } else {
-            self.clear_previous_free(at + need);
+            self.clear_previous_free(position + need);
         }
         true
     }
 
     fn blocks(&self) -> impl Iterator<Item = (usize, usize, u32)> {
-        let mut at = self.first;
+        let mut position = self.first;
         core::iter::from_fn(move || {
-            let (size, flags) = self.header(at);
+            let (size, flags) = self.header(position);
             if size == 0 {
                 return None;
             }
-            let block = (at, size, flags);
-            at += size;
+            let block = (position, size, flags);
+            position += size;
             Some(block)
         })
     }
@@ -409,50 +410,50 @@ impl<M: Words> Blocks<M> {
     /// # Errors
     /// Returns the first inconsistency, and its position, as an error.
     pub fn check(&self) -> Result<(), String> {
-        let (mut end, mut was_free, mut free) = (self.first, false, 0);
-        for (at, size, flags) in self.blocks() {
-            if (flags & PREVIOUS_FREE != 0) != was_free {
-                return Err(format!("the block at {at} contradicts its predecessor"));
+        let (mut end, mut previous_is_free, mut free) = (self.first, false, 0);
+        for (position, size, flags) in self.blocks() {
+            if (flags & PREVIOUS_FREE != 0) != previous_is_free {
+                return Err(format!("the block at {position} contradicts its predecessor"));
             }
             let is_free = flags & FREE != 0;
-            if is_free && was_free {
-                return Err(format!("the free block at {at} was not merged with the previous block"));
+            if is_free && previous_is_free {
+                return Err(format!("the free block at {position} was not merged with the previous block"));
             }
-            if is_free && self.memory.peek(at + size - HEADER) as usize != at {
-                return Err(format!("the free block at {at} lacks its start address at its end"));
+            if is_free && self.memory.peek(position + size - HEADER) as usize != position {
+                return Err(format!("the free block at {position} lacks its start address at its end"));
             }
             free += usize::from(is_free);
-            (end, was_free) = (at + size, is_free);
+            (end, previous_is_free) = (position + size, is_free);
         }
         if end != self.end {
             return Err(format!("the blocks end at {end}"));
         }
         let steps = self.classes.steps();
-        let mut listed = 0;
+        let mut listed_blocks = 0;
         for (i, head) in self.heads.iter().enumerate() {
             let class = Class { fl: i / steps, sl: i % steps };
             if (self.sl_bitmaps[class.fl] >> class.sl & 1 != 0) != (*head != NONE) {
                 return Err(format!("the bit of {class:?} is wrong"));
             }
-            let (mut at, mut prev) = (*head, NONE);
-            while at != NONE && listed <= free {
-                let (size, flags) = self.header(at as usize);
+            let (mut position, mut prev) = (*head, NONE);
+            while position != NONE && listed_blocks <= free {
+                let (size, flags) = self.header(position as usize);
                 if flags & FREE == 0 || self.classes.of(size) != class {
-                    return Err(format!("the block at {at} is in the list of {class:?}"));
+                    return Err(format!("the block at {position} is in the list of {class:?}"));
                 }
-                if self.memory.peek(at as usize + HEADER + 4) != prev {
-                    return Err(format!("the list's links at the free block {at} disagree"));
+                if self.memory.peek(position as usize + HEADER + 4) != prev {
+                    return Err(format!("the list's links at the free block {position} disagree"));
                 }
-                listed += 1;
-                (prev, at) = (at, self.memory.peek(at as usize + HEADER));
+                listed_blocks += 1;
+                (prev, position) = (position, self.memory.peek(position as usize + HEADER));
             }
         }
-        if listed != free {
-            return Err(format!("{free} blocks are free, and {listed} are in lists"));
+        if listed_blocks != free {
+            return Err(format!("{free} blocks are free, and {listed_blocks} are in lists"));
         }
-        let wrong = (0..self.sl_bitmaps.len())
+        let wrong_word = (0..self.sl_bitmaps.len())
             .find(|fl| (self.fl_bitmap >> fl & 1 != 0) != (self.sl_bitmaps[*fl] != 0));
-        wrong.map_or(Ok(()), |fl| Err(format!("the bit of doubling {fl} is wrong")))
+        wrong_word.map_or(Ok(()), |fl| Err(format!("the bit of doubling {fl} is wrong")))
     }
 }
 
@@ -465,13 +466,13 @@ mod tests {
     #[test]
     fn invalid_tlsf_heap_is_refused_with_the_reason() {
         let mut memory = StackArea::<64>::new();
-        let refused = Tlsf::with_steps(memory.lend(), 6).err();
-        assert_eq!(refused, Some(PoolError::Steps { bits: 6 }));
+        let error = Tlsf::with_steps(memory.lend(), 6).err();
+        assert_eq!(error, Some(PoolError::Steps { bits: 6 }));
         let mut small = StackArea::<31>::new();
         assert_eq!(Tlsf::new(small.lend()).err(), Some(PoolError::NoRoom { bytes: 31, needed: 32 }));
         if !cfg!(miri) {
-            let large = Tlsf::new(MappedArea::new(MAX_BYTES + 4096, 4096).unwrap());
-            assert_eq!(large.err(), Some(PoolError::Positions { bytes: MAX_BYTES + 4096, most: MAX_BYTES }));
+            let error = Tlsf::new(MappedArea::new(MAX_BYTES + 4096, 4096).unwrap());
+            assert_eq!(error.err(), Some(PoolError::Positions { bytes: MAX_BYTES + 4096, max: MAX_BYTES }));
         }
     }
 

@@ -38,7 +38,7 @@ impl<T> Slot<T> {
 /// let hole = b.address();
 /// drop(b);
 /// let d = pool.alloc([4; 96]).unwrap();
-/// assert_eq!(d.address(), hole, "the next object takes the hole");
+/// assert_eq!(d.address(), hole, "the next object must take the hole");
 /// assert_eq!((a[0], c[0], d[0]), (1, 3, 4));
 /// ```
 ///
@@ -124,11 +124,11 @@ pub struct PoolBox<'p, T> {
 impl<T> PoolBox<'_, T> {
     /// Moves the object out of the box, and frees its slot.
     pub fn into_inner(self) -> T {
-        let this = ManuallyDrop::new(self);
+        let wrapper = ManuallyDrop::new(self);
         // SAFETY: the box owns the object, which is read for the last time before the slot is freed.
         unsafe {
-            let object = ManuallyDrop::take(&mut (*this.slot.as_ptr()).object);
-            this.give();
+            let object = ManuallyDrop::take(&mut (*wrapper.slot.as_ptr()).object);
+            wrapper.give();
             object
         }
     }
@@ -194,8 +194,8 @@ mod tests {
         let pool = Pool::<[u8; 5], 4>::new();
         let boxes = [1, 2, 3].map(|n| pool.alloc([n; 5]).unwrap());
         assert_eq!(boxes.map(PoolBox::into_inner), [[1; 5], [2; 5], [3; 5]]);
-        let again = [4, 5, 6].map(|n| pool.alloc([n; 5]).unwrap());
-        assert_eq!(again.map(PoolBox::into_inner), [[4; 5], [5; 5], [6; 5]]);
+        let reused = [4, 5, 6].map(|n| pool.alloc([n; 5]).unwrap());
+        assert_eq!(reused.map(PoolBox::into_inner), [[4; 5], [5; 5], [6; 5]]);
     }
 
     /// Measures the 8 to 16 bytes of header in the tutorial by the addresses that the C library returns.
@@ -208,10 +208,13 @@ mod tests {
         let objects: Vec<_> = (0..1000).map(|_| unsafe { System.alloc(layout) }).collect();
         let mut addresses: Vec<_> = objects.iter().map(|object| object.addr()).collect();
         addresses.sort_unstable();
-        let apart = addresses.windows(2).map(|pair| pair[1] - pair[0]).min().unwrap();
+        let distance = addresses.windows(2).map(|pair| pair[1] - pair[0]).min().unwrap();
         // SAFETY: the object was allocated above.
         objects.into_iter().for_each(|object| unsafe { System.dealloc(object, layout) });
-        assert!((8..=16).contains(&(apart - 96)), "objects of 96 bytes have a distance of {apart} bytes");
+        assert!(
+            (8..=16).contains(&(distance - 96)),
+            "objects of 96 bytes have a distance of {distance} bytes"
+        );
     }
 
     #[test]
@@ -223,10 +226,10 @@ mod tests {
         let (first, last) = (boxes[0].address(), boxes[2].address());
         drop(boxes.remove(2));
         drop(boxes.remove(0));
-        let again = [pool.alloc(10).unwrap(), pool.alloc(11).unwrap()];
-        assert_eq!([again[0].address(), again[1].address()], [first, last]);
-        assert_eq!((*boxes[0], *again[0], *again[1]), (1, 10, 11));
-        assert!(Pool::<u64, 0>::new().alloc(1).is_err(), "a pool without slots is full");
+        let reused = [pool.alloc(10).unwrap(), pool.alloc(11).unwrap()];
+        assert_eq!([reused[0].address(), reused[1].address()], [first, last]);
+        assert_eq!((*boxes[0], *reused[0], *reused[1]), (1, 10, 11));
+        assert!(Pool::<u64, 0>::new().alloc(1).is_err(), "a pool without slots must be full");
     }
 
     #[test]
@@ -241,11 +244,11 @@ mod tests {
         assert_eq!((Rc::strong_count(&count), pool.is_full()), (8, false));
         drop(inner);
         *boxes[0] = Rc::new(());
-        assert_eq!(Rc::strong_count(&count), 6, "an assignment drops the old value");
+        assert_eq!(Rc::strong_count(&count), 6, "an assignment must drop the old value");
         drop(boxes);
         assert_eq!(Rc::strong_count(&count), 1);
-        let again: Vec<_> = (0..9).map_while(|_| pool.alloc(count.clone()).ok()).collect();
-        assert_eq!((again.len(), Rc::strong_count(&count)), (8, 9));
+        let reused: Vec<_> = (0..9).map_while(|_| pool.alloc(count.clone()).ok()).collect();
+        assert_eq!((reused.len(), Rc::strong_count(&count)), (8, 9));
     }
 
     #[test]
@@ -277,21 +280,21 @@ mod tests {
         #[test]
         fn objects_keep_their_values_while_others_are_allocated_and_freed(steps in proptest::collection::vec(proptest::prelude::any::<u16>(), 1..200)) {
             let pool = Pool::<u64, 20>::new();
-            let mut out: Vec<(PoolBox<'_, u64>, u64)> = Vec::new();
+            let mut boxes: Vec<(PoolBox<'_, u64>, u64)> = Vec::new();
             for step in steps {
                 let value = u64::from(step);
                 if step % 2 == 0 {
                     match pool.alloc(value) {
-                        Ok(object) => out.push((object, value)),
-                        Err(_) => assert_eq!(out.len(), 20),
+                        Ok(object) => boxes.push((object, value)),
+                        Err(_) => assert_eq!(boxes.len(), 20),
                     }
-                } else if !out.is_empty() {
-                    let (object, value) = out.swap_remove(step as usize / 2 % out.len());
+                } else if !boxes.is_empty() {
+                    let (object, value) = boxes.swap_remove(step as usize / 2 % boxes.len());
                     assert_eq!(object.into_inner(), value);
                 }
-                assert!(out.iter().all(|(object, value)| **object == *value));
+                assert!(boxes.iter().all(|(object, value)| **object == *value));
             }
-            out.clear();
+            boxes.clear();
             assert_eq!((0..).map_while(|_| pool.alloc(0).ok().map(core::mem::forget)).count(), 20);
         }
     }

@@ -12,7 +12,7 @@ pub struct Usage {
     /// Maximum number of objects in use at one time.
     pub peak: u64,
     /// Number of requested bytes of all allocations so far.
-    pub asked: u64,
+    pub requested: u64,
     /// Number of bytes of the slots of all allocations so far.
     pub given: u64,
     sum: u64,
@@ -20,10 +20,10 @@ pub struct Usage {
 
 impl Usage {
     #[inline]
-    pub(crate) fn alloc(&mut self, asked: usize, given: usize) {
+    pub(crate) fn alloc(&mut self, requested: usize, slot_bytes: usize) {
         self.allocs += 1;
-        self.asked += asked as u64;
-        self.given += given as u64;
+        self.requested += requested as u64;
+        self.given += slot_bytes as u64;
         self.peak = self.peak.max(self.live());
         self.sum += self.live();
     }
@@ -43,7 +43,7 @@ impl Usage {
     /// Number of bytes of slots beyond the requested sizes, over all allocations so far: internal waste. The rounding
     /// up of sizes is the only waste of a pool.
     pub const fn wasted(&self) -> u64 {
-        self.given - self.asked
+        self.given - self.requested
     }
 }
 
@@ -63,6 +63,6 @@ mod tests {
         usage.alloc(96, 96);
         assert_eq!((usage.live(), usage.peak, usage.mean(), usage.wasted()), (3, 3, 1.8, 16 + 96));
         usage.free();
-        assert_eq!((usage.live(), usage.peak), (2, 3), "the peak does not decrease");
+        assert_eq!((usage.live(), usage.peak), (2, 3), "the peak must not decrease");
     }
 }

@@ -17,18 +17,18 @@ pub trait Span {
 
 /// Bytes that are read and written as words of 32 bits. A word is not read before it was written.
 pub trait Words: Span {
-    /// Reads the word at `at`, for reports and checks.
-    fn peek(&self, at: usize) -> u32;
-    /// Reads the word at `at`, for the allocator.
+    /// Reads the word at `position`, for reports and checks.
+    fn peek(&self, position: usize) -> u32;
+    /// Reads the word at `position`, for the allocator.
     #[inline]
-    fn load(&mut self, at: usize) -> u32 {
-        self.peek(at)
+    fn load(&mut self, position: usize) -> u32 {
+        self.peek(position)
     }
-    /// Writes the word at `at`.
-    fn store(&mut self, at: usize, word: u32);
+    /// Writes the word at `position`.
+    fn store(&mut self, position: usize, word: u32);
     /// Reports an event of the allocator to an experiment.
     #[inline]
-    fn tell(&mut self, _: Event) {}
+    fn record(&mut self, _: Event) {}
 }
 
 /// An event in an allocator.
@@ -44,14 +44,14 @@ pub enum Event {
     },
     /// A search ended after the given number of steps.
     Searched(u64),
-    /// A block was split in two: `bytes` bytes from `at` on are a free block now.
+    /// A block was split in two: `bytes` bytes from `position` on are a free block now.
     Split {
         /// Position of the free part.
         at: usize,
         /// Size of the free part, with its metadata.
         bytes: usize,
     },
-    /// A free block was merged with its neighbour: it had `bytes` bytes from `at` on.
+    /// A free block was merged with its neighbour: it had `bytes` bytes from `position` on.
     Merged {
         /// Position of the free block.
         at: usize,
@@ -68,32 +68,32 @@ pub enum Event {
 pub(crate) struct Raw<A>(pub(crate) A);
 
 impl<A: Area> Raw<A> {
-    /// Returns the address of byte `at`, or of the end of the memory.
+    /// Returns the address of byte `position`, or of the end of the memory.
     ///
     /// # Panics
-    /// Panics if `at` is beyond the end.
+    /// Panics if `position` is beyond the end.
     #[inline]
-    pub(crate) fn at(&self, at: usize) -> NonNull<u8> {
-        self.range(at, 0)
+    pub(crate) fn at(&self, position: usize) -> NonNull<u8> {
+        self.range(position, 0)
     }
     #[inline]
-    fn word(&self, at: usize) -> NonNull<u32> {
-        self.range(at, size_of::<u32>()).cast()
+    fn word(&self, position: usize) -> NonNull<u32> {
+        self.range(position, size_of::<u32>()).cast()
     }
     #[inline]
-    fn range(&self, at: usize, bytes: usize) -> NonNull<u8> {
+    fn range(&self, position: usize, bytes: usize) -> NonNull<u8> {
         let memory = self.0.memory();
-        if at > memory.len().wrapping_sub(bytes) || bytes > memory.len() {
-            outside(at, memory.len());
+        if position > memory.len().wrapping_sub(bytes) || bytes > memory.len() {
+            out_of_bounds(position, memory.len());
         }
         // SAFETY: the address is inside the area's memory, or its end.
-        unsafe { memory.cast::<u8>().add(at) }
+        unsafe { memory.cast::<u8>().add(position) }
     }
 }
 
 #[cold]
-fn outside(at: usize, bytes: usize) -> ! {
-    panic!("position {at} of {bytes} bytes: the free list was overwritten");
+fn out_of_bounds(position: usize, bytes: usize) -> ! {
+    panic!("position {position} of {bytes} bytes: the free list was overwritten");
 }
 
 impl<A: Area> Span for Raw<A> {
@@ -109,13 +109,13 @@ impl<A: Area> Span for Raw<A> {
 
 impl<A: Area> Words for Raw<A> {
     #[inline]
-    fn peek(&self, at: usize) -> u32 {
+    fn peek(&self, position: usize) -> u32 {
         // SAFETY: the four bytes are in the area and were written before, by the invariant.
-        unsafe { self.word(at).read_unaligned() }
+        unsafe { self.word(position).read_unaligned() }
     }
     #[inline]
-    fn store(&mut self, at: usize, word: u32) {
+    fn store(&mut self, position: usize, word: u32) {
         // SAFETY: the four bytes are in the area and not handed out, by the invariant.
-        unsafe { self.word(at).write_unaligned(word) };
+        unsafe { self.word(position).write_unaligned(word) };
     }
 }

@@ -25,7 +25,7 @@ use uslab_magazine::sync::abandoned;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug)]
-#[must_use = "dropping it gives the objects back"]
+#[must_use = "dropping it frees the objects"]
 pub struct Prefilled<'c> {
     pub(crate) cache: &'c KmemCache,
     pub(crate) gfp: Gfp,

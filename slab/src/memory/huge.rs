@@ -226,12 +226,12 @@ impl DerefMut for Table {
 impl Table {
     /// Index of the piece at `address`. The error distinguishes a foreign address from an address inside a piece.
     fn find(&self, address: usize) -> Result<usize, CorruptionKind> {
-        let above = self.partition_point(|piece| piece.base().addr().get() <= address);
-        let Some(piece) = above.checked_sub(1).map(|at| &self[at]) else {
+        let next_index = self.partition_point(|piece| piece.base().addr().get() <= address);
+        let Some(piece) = next_index.checked_sub(1).map(|at| &self[at]) else {
             return Err(CorruptionKind::Foreign);
         };
         match address - piece.base().addr().get() {
-            0 => Ok(above - 1),
+            0 => Ok(next_index - 1),
             inside if inside < piece.bytes() => Err(CorruptionKind::Interior),
             _ => Err(CorruptionKind::Foreign),
         }
@@ -290,8 +290,8 @@ impl Huge {
     ) -> Option<Self> {
         // An address limit does not matter within a large reservation.
         let limited = addresses.is_empty() && address_limit().is_some();
-        let none = Uncommitted::NoAccess;
-        let memory = Reserved::cut_from(addresses, Self::TABLE_BYTES, none, RESERVE)?;
+        let no_access = Uncommitted::NoAccess;
+        let memory = Reserved::cut_from(addresses, Self::TABLE_BYTES, no_access, RESERVE)?;
         let pieces = HugeState {
             used: Table { memory, len: 0 },
             freed: Freed::new(),
@@ -345,12 +345,12 @@ impl Huge {
         let pieces = self.pieces.lock();
         let table = &pieces.used;
         let end = |piece: &Region| piece.base().addr().get() + piece.bytes();
-        let apart = |low: &Region, high: &Region| end(low) <= high.base().addr().get();
+        let is_below = |lower: &Region, upper: &Region| end(lower) <= upper.base().addr().get();
         let freed_apart = |freed: &Region| {
-            let others = pieces.freed.iter().filter(|other| other.base() != freed.base());
-            table.iter().chain(others).all(|other| apart(other, freed) || apart(freed, other))
+            let other_pieces = pieces.freed.iter().filter(|other| other.base() != freed.base());
+            table.iter().chain(other_pieces).all(|other| is_below(other, freed) || is_below(freed, other))
         };
-        table.is_sorted_by(apart)
+        table.is_sorted_by(is_below)
             && pieces.freed.iter().all(freed_apart)
             && pieces.freed.iter().map(Region::bytes).sum::<usize>() == pieces.freed.bytes()
             && table.len() as u64 == pieces.allocs - pieces.frees
@@ -442,10 +442,10 @@ impl Huge {
             let bytes = piece.bytes();
             pieces = self.pieces.lock();
             // The piece is unmapped later, without the lock.
-            let gone = pieces.resting.put(piece);
-            pieces.unmapped += u64::from(gone.is_some());
+            let expired = pieces.resting.put(piece);
+            pieces.unmapped += u64::from(expired.is_some());
             drop(pieces);
-            gone.into_iter().for_each(|gone| _ = self.unmap(gone));
+            expired.into_iter().for_each(|expired| _ = self.unmap(expired));
             self.system_calls.add(1);
             return Ok(bytes);
         }
@@ -453,21 +453,22 @@ impl Huge {
             .max_kept_bytes
             .min((pieces.pages as usize * PAGE_SIZE).max(self.max_kept_bytes / MIN_KEPT_DIVISOR));
         // Address space that would be left if no freed mapping were kept.
-        let left = |(limit, has): (usize, usize)| {
-            limit.saturating_sub(has).saturating_add(pieces.freed.bytes() + piece.bytes())
+        let remaining_bytes = |(limit, available): (usize, usize)| {
+            limit.saturating_sub(available).saturating_add(pieces.freed.bytes() + piece.bytes())
         };
         let max_kept_bytes =
-            limit.map_or(max_kept_bytes, |limit| max_kept_bytes.min(left(limit) / 4)) / PAGE_SIZE * PAGE_SIZE;
-        let fits = piece.is_divisible() && piece.bytes() <= max_kept_bytes;
-        let back = if fits && self.guard == 0 { pieces.freed.put(piece) } else { Some(piece) };
-        pieces.unmapped += u64::from(back.is_some());
+            limit.map_or(max_kept_bytes, |limit| max_kept_bytes.min(remaining_bytes(limit) / 4)) / PAGE_SIZE
+                * PAGE_SIZE;
+        let may_keep = piece.is_divisible() && piece.bytes() <= max_kept_bytes;
+        let piece_to_unmap = if may_keep && self.guard == 0 { pieces.freed.put(piece) } else { Some(piece) };
+        pieces.unmapped += u64::from(piece_to_unmap.is_some());
         drop(pieces);
-        let back = back.map_or(0, |back| {
-            let all = back.bytes();
-            let unmapped = self.unmap(back).unwrap_or_else(|instead| instead);
+        let piece_to_unmap = piece_to_unmap.map_or(0, |piece_to_unmap| {
+            let all = piece_to_unmap.bytes();
+            let unmapped = self.unmap(piece_to_unmap).unwrap_or_else(|unmapped_bytes| unmapped_bytes);
             if self.guard > 0 { all } else { unmapped }
         });
-        let bytes = self.unmap_each(|freed| freed.pop_above(max_kept_bytes)) + back;
+        let bytes = self.unmap_each(|freed| freed.pop_above(max_kept_bytes)) + piece_to_unmap;
         if bytes > 0 {
             self.system_calls.add(1);
         }
@@ -484,10 +485,10 @@ impl Huge {
         match piece.unmap() {
             Err(piece) if piece.is_divisible() => {
                 let mut pieces = self.pieces.lock();
-                let gone = pieces.freed.put(piece);
-                pieces.unmapped -= u64::from(gone.is_none());
+                let expired = pieces.freed.put(piece);
+                pieces.unmapped -= u64::from(expired.is_none());
                 drop(pieces);
-                Err(gone.as_ref().map_or(0, Region::bytes))
+                Err(expired.as_ref().map_or(0, Region::bytes))
             }
             _ => Ok(bytes),
         }
@@ -505,8 +506,8 @@ impl Huge {
         while let Some(region) = next() {
             match self.unmap(region) {
                 Ok(unmapped) => bytes += unmapped,
-                Err(instead) => {
-                    bytes += instead;
+                Err(unmapped_bytes) => {
+                    bytes += unmapped_bytes;
                     break;
                 }
             }

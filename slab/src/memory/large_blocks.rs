@@ -4,7 +4,7 @@ use uslab_buddy::Order;
 use uslab_magazine::sync::Counter;
 use uslab_magazine::{Operation, PathCounts, Paths};
 
-/// What the owner word of large blocks points to; it is not a cache.
+/// The target of large blocks' owner words; it is not a cache.
 static LARGE: u8 = 0;
 
 pub(crate) fn large() -> *mut u8 {
@@ -59,8 +59,8 @@ impl LargeBlocks {
         self.paths.count(op);
     }
     pub(crate) fn info(&self) -> LargeInfo {
-        let dear = self.paths.now();
+        let paths = self.paths.now();
         let (allocs, frees) = (self.allocs.get(), self.frees.get());
-        LargeInfo { allocs, frees, pages: self.pages.get(), paths: dear.of_operations(allocs + frees) }
+        LargeInfo { allocs, frees, pages: self.pages.get(), paths: paths.of_operations(allocs + frees) }
     }
 }

@@ -69,9 +69,9 @@ impl PageClasses {
     ///
     /// # Safety
     /// The class of a page that cannot exist is never read, now or later.
-    pub(crate) unsafe fn cut(&self, of: &PageAllocator) {
+    pub(crate) unsafe fn trim(&self, allocator: &PageAllocator) {
         // SAFETY: the region has no other user. By contract, the unmapped words are never read.
-        unsafe { of.cut_table(&self.memory, of.most_pages() * size_of::<PageClass>()) };
+        unsafe { allocator.cut_table(&self.memory, allocator.most_pages() * size_of::<PageClass>()) };
     }
     /// Address of page 0's word.
     pub(crate) fn first(&self) -> NonNull<PageClass> {
@@ -88,7 +88,7 @@ impl PageClasses {
             return false;
         }
         // SAFETY: by contract, the caller owns the pages.
-        unsafe { self.put(first, pages, known) };
+        unsafe { self.set_range(first, pages, known) };
         true
     }
     /// Resets the class of pages that are no longer a slab.
@@ -97,9 +97,9 @@ impl PageClasses {
     /// The conditions of [`set`](Self::set), which was called for the pages, hold.
     pub(crate) unsafe fn clear(&self, first: usize, pages: usize) {
         // SAFETY: by contract, the caller owns the pages.
-        unsafe { self.put(first, pages, Known::default()) };
+        unsafe { self.set_range(first, pages, Known::default()) };
     }
-    unsafe fn put(&self, first: usize, pages: usize, known: Known) {
+    unsafe fn set_range(&self, first: usize, pages: usize, known: Known) {
         for page in first..first + pages {
             // SAFETY: the word is within the committed part. By contract, no other thread owns memory in the page.
             unsafe { self.first().add(page).as_ref().0.with_mut(|page| *page = known) };

@@ -115,51 +115,51 @@ fn clear(bits: &mut [u64], objects: usize) {
     }
 }
 
-/// Sets up to `max` clear bits, lowest first, and reports each index. Bits set in `passed_over` are skipped.
+/// Sets up to `max` clear bits, lowest first, and reports each index. Bits set in `skipped_bits` are skipped.
 fn alloc_bits(
     bits: &mut [u64],
-    passed_over: impl Fn(usize) -> u64,
+    skipped_bits: impl Fn(usize) -> u64,
     max: usize,
-    mut put: impl FnMut(usize),
+    mut add: impl FnMut(usize),
 ) -> usize {
-    let mut left = max;
+    let mut remaining = max;
     for (i, word) in bits.iter_mut().enumerate() {
-        let over = passed_over(i);
-        while left > 0 && *word | over != !0 {
-            let bit = (*word | over).trailing_ones();
+        let skipped_word = skipped_bits(i);
+        while remaining > 0 && *word | skipped_word != !0 {
+            let bit = (*word | skipped_word).trailing_ones();
             *word |= 1 << bit;
-            put(i * 64 + bit as usize);
-            left -= 1;
+            add(i * 64 + bit as usize);
+            remaining -= 1;
         }
-        if left == 0 {
+        if remaining == 0 {
             break;
         }
     }
-    max - left
+    max - remaining
 }
 
 /// Sets up to `max` clear bits in random order, each the first clear bit from a random place on.
 fn draw_bits(
     bits: &mut [u64],
-    passed_over: impl Fn(usize) -> u64,
+    skipped_bits: impl Fn(usize) -> u64,
     max: usize,
     draws: &mut Draws,
-    mut put: impl FnMut(usize),
+    mut add: impl FnMut(usize),
 ) -> usize {
-    for taken in 0..max {
+    for taken_count in 0..max {
         let start = draws.below(bits.len() * 64);
         // The first word is visited again at the end, as a whole.
         let words = (0..=bits.len()).map(|word| (start / 64 + word) % bits.len());
         let before = (1 << (start % 64)) - 1;
         let mut masks = core::iter::once(before).chain(core::iter::repeat(0));
         let Some((word, free)) = words
-            .map(|word| (word, !(bits[word] | passed_over(word) | masks.next().unwrap_or(0))))
+            .map(|word| (word, !(bits[word] | skipped_bits(word) | masks.next().unwrap_or(0))))
             .find(|(_, free)| *free != 0)
         else {
-            return taken;
+            return taken_count;
         };
         bits[word] |= 1 << free.trailing_zeros();
-        put(word * 64 + free.trailing_zeros() as usize);
+        add(word * 64 + free.trailing_zeros() as usize);
     }
     max
 }
@@ -181,15 +181,15 @@ pub(crate) struct BitmapTable {
 }
 
 impl BitmapTable {
-    /// Makes a table for `pages` pages, of uncommitted address space. With `apart`, most of the address space is missing until
+    /// Makes a table for `pages` pages, of uncommitted address space. With `spacing`, most of the address space is missing until
     /// the table [grows](Reserved::grow).
-    pub(crate) fn new(pages: usize, apart: Option<usize>, addresses: &mut Reservation) -> Option<Self> {
+    pub(crate) fn new(pages: usize, spacing: Option<usize>, addresses: &mut Reservation) -> Option<Self> {
         let bytes = pages.checked_mul(SIDE_BYTES)?;
-        Some(Self { memory: Reserved::growing(bytes, apart, addresses, BITMAP)? })
+        Some(Self { memory: Reserved::growing(bytes, spacing, addresses, BITMAP)? })
     }
     /// Reserves address space for the bitmaps of the first `pages` pages.
-    pub(crate) fn grow(&self, of: &PageAllocator, pages: usize) -> bool {
-        of.grow_table(&self.memory, pages * SIDE_BYTES)
+    pub(crate) fn grow(&self, allocator: &PageAllocator, pages: usize) -> bool {
+        allocator.grow_table(&self.memory, pages * SIDE_BYTES)
     }
     /// Commits `words` words of the bitmaps of a slab at `pfn`; returns `false` if memory is short.
     fn commit_words(&self, op: &Operation, pfn: Pfn, words: usize) -> bool {
@@ -199,9 +199,9 @@ impl BitmapTable {
     ///
     /// # Safety
     /// No slab is at these pages, and none is made there before the table [grows](Self::grow).
-    pub(crate) unsafe fn cut(&self, of: &PageAllocator, pages: usize) {
+    pub(crate) unsafe fn trim(&self, allocator: &PageAllocator, pages: usize) {
         // SAFETY: the region has no other user. By contract, no slab needs the unmapped bitmaps.
-        unsafe { of.cut_table(&self.memory, pages * SIDE_BYTES) };
+        unsafe { allocator.cut_table(&self.memory, pages * SIDE_BYTES) };
     }
     pub(crate) fn bits(&self, pfn: Pfn) -> *mut u64 {
         self.memory.base().as_ptr().wrapping_add(pfn.get() as usize * SIDE_BYTES).cast()
@@ -237,13 +237,13 @@ impl Iterator for UnusedPageRuns {
 pub(crate) struct Slab<'a> {
     pub(crate) pfn: Pfn,
     frame: &'a Frame,
-    side: &'a BitmapTable,
+    table: &'a BitmapTable,
 }
 
 impl<'a> Slab<'a> {
     /// The slab whose first page is `pfn`.
-    pub(crate) fn at(frames: &'a FrameTable, side: &'a BitmapTable, pfn: Pfn) -> Self {
-        Self { pfn, frame: frames.frame(pfn), side }
+    pub(crate) fn at(frames: &'a FrameTable, table: &'a BitmapTable, pfn: Pfn) -> Self {
+        Self { pfn, frame: frames.frame(pfn), table }
     }
 
     /// Calls `f` with the slab's fill, and with the bitmaps of objects that are out and of constructed objects. The last bitmap
@@ -251,23 +251,23 @@ impl<'a> Slab<'a> {
     ///
     /// # Safety
     /// The caller holds the lock of the slab's node, or is the only thread that has the slab; the slab was set up.
-    unsafe fn with<R>(&self, f: impl FnOnce(&mut Fill, &mut [u64], &mut [u64]) -> R) -> R {
+    unsafe fn with_fields<R>(&self, f: impl FnOnce(&mut Fill, &mut [u64], &mut [u64]) -> R) -> R {
         self.frame.data().with_mut(|data| {
             // SAFETY: by contract, no other thread accesses the words now.
-            let (word, own) =
+            let (word, slot_bits) =
                 unsafe { &mut *data }.split_first_mut().expect("the bitmap must have five words");
             let mut head = Head::unpack(*word);
             let objects = usize::from(head.fill.objects);
-            let all = head.constructed.words(objects);
-            let bits = if all <= FRAME_WORDS {
-                &mut own[..all]
+            let bitmap_words = head.constructed.words(objects);
+            let bits = if bitmap_words <= FRAME_WORDS {
+                &mut slot_bits[..bitmap_words]
             } else {
-                // SAFETY: `set_up` committed `all` words at this slab's place in the table, which no other slab has. By
+                // SAFETY: `set_up` committed `bitmap_words` words at this slab's place in the table, which no other slab has. By
                 // contract, no other thread accesses them now.
-                unsafe { core::slice::from_raw_parts_mut(self.side.bits(self.pfn), all) }
+                unsafe { core::slice::from_raw_parts_mut(self.table.bits(self.pfn), bitmap_words) }
             };
-            let (out, constructed) = bits.split_at_mut(words(objects));
-            let result = f(&mut head.fill, out, constructed);
+            let (allocated_bits, constructed) = bits.split_at_mut(words(objects));
+            let result = f(&mut head.fill, allocated_bits, constructed);
             *word = head.pack();
             result
         })
@@ -280,7 +280,7 @@ impl<'a> Slab<'a> {
     /// Only the caller has the block. If the objects are constructed one by one, there are at most [`ONE_BY_ONE`].
     pub(crate) unsafe fn set_up(&self, op: &Operation, objects: usize, constructed: Constructed) -> bool {
         let words = constructed.words(objects);
-        if words > FRAME_WORDS && !self.side.commit_words(op, self.pfn, words) {
+        if words > FRAME_WORDS && !self.table.commit_words(op, self.pfn, words) {
             return false;
         }
         let head = Head { fill: Fill { inuse: 0, objects: objects as u16 }, constructed, discarded: 0 };
@@ -288,8 +288,8 @@ impl<'a> Slab<'a> {
         self.frame.data().with_mut(|data| unsafe { (*data)[0] = head.pack() });
         // SAFETY: by contract, only the caller has the slab, whose head is written.
         unsafe {
-            self.with(|_, out, constructed| {
-                clear(out, objects);
+            self.with_fields(|_, allocated_bits, constructed| {
+                clear(allocated_bits, objects);
                 if !constructed.is_empty() {
                     clear(constructed, objects);
                 }
@@ -304,7 +304,7 @@ impl<'a> Slab<'a> {
     /// The conditions of [`Slab::alloc_bits`] hold.
     pub(crate) unsafe fn fill(&self) -> Fill {
         // SAFETY: by contract, the caller has the node's lock or the slab alone.
-        unsafe { self.with(|fill, _, _| *fill) }
+        unsafe { self.with_fields(|fill, _, _| *fill) }
     }
 
     /// Takes up to `max` free objects, lowest first or in the order of `draws`, and reports the index of each object. If
@@ -319,24 +319,29 @@ impl<'a> Slab<'a> {
         max: usize,
         new: bool,
         mut draws: Option<&mut Draws>,
-        mut put: impl FnMut(usize),
+        mut add: impl FnMut(usize),
     ) -> (Fill, bool) {
         // SAFETY: by contract, the caller has the node's lock or the slab alone.
         unsafe {
-            self.with(|fill, out, constructed| {
-                let mut take = |out: &mut [u64], passed_over: &dyn Fn(usize) -> u64, max| match &mut draws {
-                    None => alloc_bits(out, passed_over, max, &mut put),
-                    Some(draws) => draw_bits(out, passed_over, max, draws, &mut put),
-                };
-                let mut taken = take(out, &|word| constructed.get(word).map_or(0, |bits| !bits), max);
-                let is_new = new && taken == 0 && !constructed.is_empty();
+            self.with_fields(|fill, allocated_bits, constructed| {
+                let mut take =
+                    |allocated_bits: &mut [u64], skipped_bits: &dyn Fn(usize) -> u64, max| match &mut draws {
+                        None => alloc_bits(allocated_bits, skipped_bits, max, &mut add),
+                        Some(draws) => draw_bits(allocated_bits, skipped_bits, max, draws, &mut add),
+                    };
+                let mut taken_count =
+                    take(allocated_bits, &|word| constructed.get(word).map_or(0, |bits| !bits), max);
+                let is_new = new && taken_count == 0 && !constructed.is_empty();
                 if is_new {
-                    taken = take(out, &|_| 0, 1);
+                    taken_count = take(allocated_bits, &|_| 0, 1);
                     // Mark the taken object as constructed, because the caller constructs it.
-                    constructed.iter_mut().zip(out).for_each(|(constructed, out)| *constructed |= *out);
+                    constructed
+                        .iter_mut()
+                        .zip(allocated_bits)
+                        .for_each(|(constructed, allocated_bits)| *constructed |= *allocated_bits);
                 }
-                fill.inuse += taken as u16;
-                (*fill, is_new && taken > 0)
+                fill.inuse += taken_count as u16;
+                (*fill, is_new && taken_count > 0)
             })
         }
     }
@@ -345,18 +350,18 @@ impl<'a> Slab<'a> {
     ///
     /// # Safety
     /// The conditions of [`Slab::alloc_bits`] hold.
-    pub(crate) unsafe fn take_constructed(&self, put: impl FnMut(usize)) -> Fill {
+    pub(crate) unsafe fn take_constructed(&self, add: impl FnMut(usize)) -> Fill {
         // SAFETY: by contract, the caller has the node's lock or the slab alone.
         unsafe {
-            self.with(|fill, out, constructed| {
-                let passed_over = |word: usize| constructed.get(word).map_or(!0, |bits| !bits);
-                fill.inuse += alloc_bits(out, passed_over, usize::MAX, put) as u16;
+            self.with_fields(|fill, allocated_bits, constructed| {
+                let skipped_bits = |word: usize| constructed.get(word).map_or(!0, |bits| !bits);
+                fill.inuse += alloc_bits(allocated_bits, skipped_bits, usize::MAX, add) as u16;
                 *fill
             })
         }
     }
 
-    /// Frees objects, and returns their number. Objects that were already free are skipped and passed to `refused`. If `stay`,
+    /// Frees objects, and returns their number. Objects that were already free are skipped and passed to `on_refused`. If `stays_listed`,
     /// freed objects remain constructed.
     ///
     /// # Safety
@@ -364,24 +369,24 @@ impl<'a> Slab<'a> {
     pub(crate) unsafe fn free_bits(
         &self,
         indices: impl Iterator<Item = usize>,
-        stay: bool,
-        mut refused: impl FnMut(usize),
+        stays_listed: bool,
+        mut on_refused: impl FnMut(usize),
     ) -> (u16, Fill) {
         // SAFETY: by contract, the caller has the node's lock or the slab alone.
         unsafe {
-            self.with(|fill, out, constructed| {
-                let mut given = 0;
+            self.with_fields(|fill, allocated_bits, constructed| {
+                let mut freed_count = 0;
                 for index in indices {
-                    match free_bit(out, index) {
-                        Ok(()) => given += 1,
-                        Err(AlreadyFree) => refused(index),
+                    match free_bit(allocated_bits, index) {
+                        Ok(()) => freed_count += 1,
+                        Err(AlreadyFree) => on_refused(index),
                     }
-                    if !stay && let Some(word) = constructed.get_mut(index / 64) {
+                    if !stays_listed && let Some(word) = constructed.get_mut(index / 64) {
                         *word &= !(1 << (index % 64));
                     }
                 }
-                fill.inuse -= given;
-                (given, *fill)
+                fill.inuse -= freed_count;
+                (freed_count, *fill)
             })
         }
     }
@@ -421,12 +426,12 @@ impl<'a> Slab<'a> {
         let mut found = 0_u16;
         // SAFETY: by contract, the caller has the node's lock or the slab alone.
         unsafe {
-            self.with(|fill, out, _| {
+            self.with_fields(|fill, allocated_bits, _| {
                 for bit in 0..pages / part {
                     let bytes = |page: u32| page as usize * PAGE_SIZE;
                     let mut objects =
                         geometry.touching(bytes(bit * part)..bytes((bit + 1) * part), fill.objects);
-                    if objects.all(|index| out[index / 64] & 1 << (index % 64) == 0) {
+                    if objects.all(|index| allocated_bits[index / 64] & 1 << (index % 64) == 0) {
                         found |= 1 << bit;
                     }
                 }
@@ -453,25 +458,26 @@ impl<'a> Slab<'a> {
         (0..objects).filter(move |index| {
             // SAFETY: by contract, only the caller has the slab.
             unsafe {
-                self.with(|_, out, constructed| {
+                self.with_fields(|_, allocated_bits, constructed| {
                     let (word, bit) = (index / 64, 1 << (index % 64));
-                    out[word] & bit == 0 && constructed.get(word).is_none_or(|word| word & bit != 0)
+                    allocated_bits[word] & bit == 0
+                        && constructed.get(word).is_none_or(|word| word & bit != 0)
                 })
             }
         })
     }
 
-    /// Passes the words of the first bitmap to `see`: the bits of objects that are out, and zeros behind the last object.
+    /// Passes the words of the first bitmap to `visit`: the bits of objects that are out, and zeros behind the last object.
     ///
     /// # Safety
     /// The conditions of [`Slab::alloc_bits`] hold.
-    pub(crate) unsafe fn allocated(&self, mut see: impl FnMut(u64)) {
+    pub(crate) unsafe fn allocated(&self, mut visit: impl FnMut(u64)) {
         // SAFETY: by contract, the caller has the node's lock or the slab alone.
         unsafe {
-            self.with(|fill, bits, _| {
+            self.with_fields(|fill, bits, _| {
                 let (objects, mut bits) = (usize::from(fill.objects), bits.iter().copied());
-                bits.by_ref().take(objects / 64).for_each(&mut see);
-                bits.for_each(|last| see(last & ((1 << (objects % 64)) - 1)));
+                bits.by_ref().take(objects / 64).for_each(&mut visit);
+                bits.for_each(|last| visit(last & ((1 << (objects % 64)) - 1)));
             });
         }
     }
@@ -483,11 +489,13 @@ impl<'a> Slab<'a> {
     pub(crate) unsafe fn agrees(&self) -> bool {
         // SAFETY: by contract, the caller has the node's lock or the slab alone.
         unsafe {
-            self.with(|fill, bits, constructed| {
+            self.with_fields(|fill, bits, constructed| {
                 let set: u32 = bits.iter().map(|word| word.count_ones()).sum();
-                let never = bits.len() * 64 - usize::from(fill.objects);
-                let in_both = |(out, constructed): (&u64, &u64)| out & !constructed == 0;
-                set as usize == usize::from(fill.inuse) + never && bits.iter().zip(&*constructed).all(in_both)
+                let unused_bits = bits.len() * 64 - usize::from(fill.objects);
+                let is_constructed =
+                    |(allocated_bits, constructed): (&u64, &u64)| allocated_bits & !constructed == 0;
+                set as usize == usize::from(fill.inuse) + unused_bits
+                    && bits.iter().zip(&*constructed).all(is_constructed)
             })
         }
     }
@@ -503,35 +511,35 @@ mod tests {
     proptest! {
         /// Compares the bitmap with an array of flags, from one object to many words.
         #[test]
-        fn bitmap_against_flags(
+        fn bitmap_agrees_with_flags(
             objects in 1_usize..700,
             steps in prop::collection::vec((any::<bool>(), 0_usize..700), 1..200),
             seed in any::<Option<u64>>(),
         ) {
             let mut bits = vec![0x5555_5555_5555_5555; words(objects)];
             clear(&mut bits, objects);
-            let mut out = vec![false; objects];
+            let mut allocated_bits = vec![false; objects];
             let secret = |seed| Secret::new(&Harden { seed: Some(seed), ..Harden::ALL }).next();
             let mut draws = seed.map(|seed| Draws::of(secret(seed), 0));
-            for (taking, n) in steps {
-                if taking {
+            for (is_take, n) in steps {
+                if is_take {
                     let max = n % 70;
-                    let mut got = Vec::new();
-                    let expected: Vec<_> = (0..objects).filter(|&i| !out[i]).take(max).collect();
-                    let taken = match &mut draws {
-                        None => alloc_bits(&mut bits, |_| 0, max, |i| got.push(i)),
-                        Some(draws) => draw_bits(&mut bits, |_| 0, max, draws, |i| got.push(i)),
+                    let mut indexes = Vec::new();
+                    let expected: Vec<_> = (0..objects).filter(|&i| !allocated_bits[i]).take(max).collect();
+                    let taken_count = match &mut draws {
+                        None => alloc_bits(&mut bits, |_| 0, max, |i| indexes.push(i)),
+                        Some(draws) => draw_bits(&mut bits, |_| 0, max, draws, |i| indexes.push(i)),
                     };
-                    prop_assert_eq!((taken, expected.len()), (got.len(), got.len()));
+                    prop_assert_eq!((taken_count, expected.len()), (indexes.len(), indexes.len()));
                     match draws {
-                        None => prop_assert_eq!(&got, &expected, "the lowest free ones"),
-                        Some(_) => prop_assert!(got.iter().all(|&i| !out[i]) && got.iter().all(|i| got.iter().filter(|j| i == *j).count() == 1)),
+                        None => prop_assert_eq!(&indexes, &expected, "the lowest free indexes must be allocated"),
+                        Some(_) => prop_assert!(indexes.iter().all(|&i| !allocated_bits[i]) && indexes.iter().all(|i| indexes.iter().filter(|j| i == *j).count() == 1)),
                     }
-                    got.iter().for_each(|&i| out[i] = true);
+                    indexes.iter().for_each(|&i| allocated_bits[i] = true);
                 } else {
                     let index = n % objects;
-                    prop_assert_eq!(free_bit(&mut bits, index).is_ok(), out[index]);
-                    out[index] = false;
+                    prop_assert_eq!(free_bit(&mut bits, index).is_ok(), allocated_bits[index]);
+                    allocated_bits[index] = false;
                 }
             }
         }
@@ -558,9 +566,9 @@ mod tests {
         assert_eq!(side.memory.reserved(), SIDE_BYTES << 20);
         let pages = PageAllocator::new(crate::shadow::pages(1, 1, 8 << 20)).unwrap();
         // SAFETY: the table has no slabs.
-        unsafe { side.cut(&pages, 1 << 19) };
-        let ahead = side.memory.reserved() - (SIDE_BYTES << 19);
-        assert!((1 << 20..1 << 21).contains(&ahead));
+        unsafe { side.trim(&pages, 1 << 19) };
+        let reserved_ahead = side.memory.reserved() - (SIDE_BYTES << 19);
+        assert!((1 << 20..1 << 21).contains(&reserved_ahead));
         assert!(!side.commit_words(&Operation::new(), Pfn::new(1 << 20), 8));
     }
 
@@ -587,11 +595,17 @@ mod tests {
     #[test]
     fn random_object_order_can_start_at_every_bitmap_index() {
         let key = Secret::new(&Harden { seed: Some(7), ..Harden::ALL }).next();
-        let mut drawn = [0; 256];
-        for hold in 0..16 * 256 {
-            draw_bits(&mut [0; 4], |_| 0, 1, &mut Draws::of(key, hold), |index| drawn[index] += 1);
+        let mut draws_per_index = [0; 256];
+        for draw_number in 0..16 * 256 {
+            draw_bits(
+                &mut [0; 4],
+                |_| 0,
+                1,
+                &mut Draws::of(key, draw_number),
+                |index| draws_per_index[index] += 1,
+            );
         }
-        assert!(drawn.iter().all(|n| (1..64).contains(n)), "{drawn:?}");
+        assert!(draws_per_index.iter().all(|n| (1..64).contains(n)), "{draws_per_index:?}");
     }
 
     #[test]
@@ -602,26 +616,26 @@ mod tests {
             .unwrap();
         let slab = Slab::at(pages.frames(), &side, Pfn::new(block.get() + 64));
         for objects in [1, 63, 64, 70, 128, FRAME_BITS, 300, 512] {
-            let (mut taken, mut shown, mut expected) = (vec![], vec![], vec![0; words(objects)]);
+            let (mut taken, mut allocated_words, mut expected) = (vec![], vec![], vec![0; words(objects)]);
             // SAFETY: the slab is a page of the block, which only this test has.
             unsafe {
                 assert!(slab.set_up(&Operation::new(), objects, Constructed::Together));
                 slab.alloc_bits(objects, false, None, |index| taken.push(index));
-                let thirds = taken.iter().copied().filter(|index| index % 3 == 0);
-                slab.free_bits(thirds, true, |index| panic!("{index} was already allocated"));
-                slab.allocated(|word| shown.push(word));
+                let every_third = taken.iter().copied().filter(|index| index % 3 == 0);
+                slab.free_bits(every_third, true, |index| panic!("{index} was already allocated"));
+                slab.allocated(|word| allocated_words.push(word));
                 assert!(slab.agrees(), "{objects}");
-                slab.with(|fill, _, _| fill.inuse += 1);
+                slab.with_fields(|fill, _, _| fill.inuse += 1);
                 assert!(!slab.agrees(), "{objects}: no more objects are allocated");
-                slab.with(|fill, _, _| fill.inuse -= 1);
+                slab.with_fields(|fill, _, _| fill.inuse -= 1);
                 assert!(slab.agrees(), "{objects}");
-                slab.with(|_, bits, _| bits[0] |= 1);
+                slab.with_fields(|_, bits, _| bits[0] |= 1);
                 assert!(!slab.agrees(), "{objects}: an allocated object was not counted");
             }
             for index in (0..objects).filter(|index| index % 3 != 0) {
                 expected[index / 64] |= 1_u64 << (index % 64);
             }
-            assert_eq!(shown, expected, "{objects}");
+            assert_eq!(allocated_words, expected, "{objects}");
         }
         // SAFETY: the block was allocated above, and is freed once.
         unsafe { pages.free(block, uslab_buddy::Order::MAX) };

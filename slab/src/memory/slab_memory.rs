@@ -33,13 +33,13 @@ impl SlabMemory {
 
     /// Makes the metadata tables; `None` if address space for them is refused.
     pub(crate) fn new(pages: PageAllocator, addresses: &mut Reservation) -> Option<Self> {
-        let (most, apart) = (pages.most_pages(), pages.required_spacing());
+        let (max_pages, spacing) = (pages.most_pages(), pages.required_spacing());
         Some(Self {
             pages,
-            side: BitmapTable::new(most, apart, addresses)?,
+            side: BitmapTable::new(max_pages, spacing, addresses)?,
             // Page classes are mapped as a whole, because a free may read the class of any page.
-            classes: PageClasses::new(most, addresses)?,
-            owners: Owners::new(most as u32),
+            classes: PageClasses::new(max_pages, addresses)?,
+            owners: Owners::new(max_pages as u32),
         })
     }
 
@@ -51,8 +51,8 @@ impl SlabMemory {
     pub(crate) unsafe fn unmap_metadata(&self, pages: usize) {
         // SAFETY: no slab can begin at these pages.
         unsafe {
-            self.side.cut(&self.pages, pages);
-            self.classes.cut(&self.pages);
+            self.side.trim(&self.pages, pages);
+            self.classes.trim(&self.pages);
         }
     }
     /// Reserves address space for the metadata of the first `pages` pages.

@@ -51,9 +51,9 @@ pub struct Hive<T> {
     /// Unique number of the hive.
     number: u64,
     len: usize,
-    /// Snapshot of the values' places; outdated while `stale` is set.
-    live: Live,
-    stale: bool,
+    /// Snapshot of the values' places; outdated while `is_outdated` is set.
+    live_entries: Live,
+    is_outdated: bool,
     values: PhantomData<Slot<T>>,
 }
 
@@ -113,7 +113,14 @@ impl<T> Hive<T> {
         KmemCache::builder(name, size_of::<Slot<T>>().max(1)).align(align_of::<Slot<T>>()).unsampled()
     }
     pub(crate) fn on(cache: KmemCache) -> Self {
-        Self { live: cache.live(), cache, number: unique(), len: 0, stale: false, values: PhantomData }
+        Self {
+            live_entries: cache.live(),
+            cache,
+            number: unique(),
+            len: 0,
+            is_outdated: false,
+            values: PhantomData,
+        }
     }
 
     /// Inserts a value into the hive.
@@ -127,7 +134,7 @@ impl<T> Hive<T> {
                 // SAFETY: `place` was just allocated, with the size and alignment of a `T`, and is not shared.
                 unsafe { place.write(value) };
                 self.len += 1;
-                self.stale = true;
+                self.is_outdated = true;
                 Ok(Key { value: place, hive: self.number })
             }
             Err(error) => Err(Refused { value, error }),
@@ -146,7 +153,7 @@ impl<T> Hive<T> {
         let value = unsafe { key.value.read() };
         free();
         self.len -= 1;
-        self.stale = true;
+        self.is_outdated = true;
         value
     }
     /// The value of the given key.
@@ -206,14 +213,14 @@ impl<T> Hive<T> {
             })
         };
         assert!(self.look(), "the places of {} that are in use are unknown", self.cache.name());
-        self.live.runs().flat_map(values)
+        self.live_entries.runs().flat_map(values)
     }
     /// Snapshot of the cache's numbers.
     pub fn info(&self) -> crate::CacheInfo {
         self.cache.info()
     }
 
-    /// Refreshes `live` until it has exactly the places of values; returns `false` if that fails.
+    /// Refreshes `live_entries` until it has exactly the places of values; returns `false` if that fails.
     ///
     /// The bit of a value's place is always set. Free places may have their bits set, too: a reap, or a thread short of memory,
     /// takes free objects out of magazines before flushing them to slabs. No other thread allocates from the cache, so free
@@ -221,16 +228,16 @@ impl<T> Hive<T> {
     /// value.
     fn look(&mut self) -> bool {
         for _ in 0..MAX_RETRIES {
-            if !self.stale {
+            if !self.is_outdated {
                 return true;
             }
-            self.cache.live_into(&mut self.live);
-            self.stale = self.live.len() != self.len;
-            if self.stale {
+            self.cache.live_into(&mut self.live_entries);
+            self.is_outdated = self.live_entries.len() != self.len;
+            if self.is_outdated {
                 relax();
             }
         }
-        !self.stale
+        !self.is_outdated
     }
     #[track_caller]
     fn check_owner(&self, key: &Key<T>) {
@@ -248,7 +255,7 @@ impl<T> Drop for Hive<T> {
             return;
         }
         let mut panics = FirstPanic::default();
-        for object in self.live.iter() {
+        for object in self.live_entries.iter() {
             // SAFETY: the place holds a value of this cache, and nothing refers to it any more.
             unsafe {
                 panics.catch(|| object.cast::<T>().drop_in_place());
@@ -322,31 +329,31 @@ mod tests {
     proptest! {
         /// Compares a hive with a vector of the same values, and iterates occasionally.
         #[test]
-        fn hive_against_a_vector(steps in prop::collection::vec((0_u8..8, any::<prop::sample::Index>()), 1..400)) {
+        fn hive_agrees_with_a_vector(steps in prop::collection::vec((0_u8..8, any::<prop::sample::Index>()), 1..400)) {
             let mut hive = Hive::new("hive").unwrap();
-            let mut held: Vec<(Key<Rc<usize>>, Rc<usize>)> = Vec::new();
-            for (i, (what, index)) in steps.into_iter().enumerate() {
-                match what {
+            let mut entries: Vec<(Key<Rc<usize>>, Rc<usize>)> = Vec::new();
+            for (i, (kind, index)) in steps.into_iter().enumerate() {
+                match kind {
                     0..5 => {
                         let value = Rc::new(i);
-                        held.push((hive.insert(value.clone()).unwrap(), value));
+                        entries.push((hive.insert(value.clone()).unwrap(), value));
                     }
-                    5..7 if !held.is_empty() => {
-                        let (key, value) = held.swap_remove(index.index(held.len()));
+                    5..7 if !entries.is_empty() => {
+                        let (key, value) = entries.swap_remove(index.index(entries.len()));
                         prop_assert!(Rc::ptr_eq(hive.get(&key), &value));
                         prop_assert!(Rc::ptr_eq(&hive.remove(key), &value));
                     }
                     _ => {
-                        let walked: BTreeSet<usize> = hive.iter().map(|value| **value).collect();
-                        prop_assert_eq!(walked.len(), hive.iter_mut().count());
-                        prop_assert_eq!(walked, held.iter().map(|(_, value)| **value).collect::<BTreeSet<_>>());
+                        let visited: BTreeSet<usize> = hive.iter().map(|value| **value).collect();
+                        prop_assert_eq!(visited.len(), hive.iter_mut().count());
+                        prop_assert_eq!(visited, entries.iter().map(|(_, value)| **value).collect::<BTreeSet<_>>());
                     }
                 }
-                prop_assert_eq!(hive.len(), held.len());
+                prop_assert_eq!(hive.len(), entries.len());
             }
             drop(hive);
-            for (_, value) in held {
-                prop_assert_eq!(Rc::strong_count(&value), 1, "dropped with the hive, once");
+            for (_, value) in entries {
+                prop_assert_eq!(Rc::strong_count(&value), 1, "the value must be dropped once, with the hive");
             }
         }
     }
@@ -355,10 +362,10 @@ mod tests {
     #[test]
     fn hive_iteration_during_reaps_visits_only_values() {
         let subsystem = subsystem();
-        let done = uslab_magazine::sync::AtomicU32::new(0);
+        let is_done = uslab_magazine::sync::AtomicU32::new(0);
         std::thread::scope(|scope| {
             scope.spawn(|| {
-                while done.load(Relaxed) == 0 {
+                while is_done.load(Relaxed) == 0 {
                     subsystem.shrink();
                     subsystem.reap();
                 }
@@ -366,12 +373,15 @@ mod tests {
             for round in 0..200 {
                 let mut hive = Hive::new_in("reaped", &subsystem, Magazines::default()).unwrap();
                 let mut keys: Vec<_> = (0..500).map(|i| hive.insert(Box::new(i)).unwrap()).collect();
-                let kept = keys.split_off(round + 1);
-                let sum: usize = kept.iter().map(|key| **hive.get(key)).sum();
+                let kept_keys = keys.split_off(round + 1);
+                let sum: usize = kept_keys.iter().map(|key| **hive.get(key)).sum();
                 keys.into_iter().for_each(|key| drop(hive.remove(key)));
-                assert_eq!((hive.iter().count(), hive.iter().map(|value| **value).sum()), (kept.len(), sum));
+                assert_eq!(
+                    (hive.iter().count(), hive.iter().map(|value| **value).sum()),
+                    (kept_keys.len(), sum)
+                );
             }
-            done.store(1, Relaxed);
+            is_done.store(1, Relaxed);
         });
     }
 
@@ -415,9 +425,9 @@ mod tests {
             let mut keys: Vec<_> =
                 (0..300).map(|i| hive.insert((i, [(); 5].map(|()| value.clone()))).unwrap()).collect();
             keys.drain(..100).for_each(|key| drop(hive.remove(key)));
-            let mut walked: Vec<_> = hive.iter().map(|(i, _)| *i).collect();
-            walked.sort_unstable();
-            assert!(walked.into_iter().eq(100..300));
+            let mut visited: Vec<_> = hive.iter().map(|(i, _)| *i).collect();
+            visited.sort_unstable();
+            assert!(visited.into_iter().eq(100..300));
             hive.iter_mut().for_each(|(i, _)| *i += 1000);
             assert!(keys.iter().zip(100..).all(|(key, i)| hive.get(key).0 == i + 1000));
             drop(hive);
@@ -445,9 +455,9 @@ mod tests {
     #[test]
     #[should_panic(expected = "the key belongs to another hive than hive")]
     fn hive_panics_on_a_key_from_another_hive() {
-        let (mut one, other) = (hive(), hive::<u64>());
-        let key = one.insert(1).unwrap();
-        other.get(&key);
+        let (mut hive_a, hive_b) = (hive(), hive::<u64>());
+        let key = hive_a.insert(1).unwrap();
+        hive_b.get(&key);
     }
 
     #[test]
@@ -455,12 +465,12 @@ mod tests {
         let subsystem = subsystem();
         let mut hive = Hive::new_in("one", &subsystem, Magazines::default()).unwrap();
         hive.cache = KmemCache::builder("limited", 8).limit(Limit::Slabs(1)).build_in(&subsystem).unwrap();
-        let refused = loop {
-            if let Err(refused) = hive.insert(7_u64) {
-                break refused;
+        let insert_error = loop {
+            if let Err(insert_error) = hive.insert(7_u64) {
+                break insert_error;
             }
         };
-        assert_eq!((refused.value, refused.to_string().is_empty()), (7, false));
+        assert_eq!((insert_error.value, insert_error.to_string().is_empty()), (7, false));
         assert_eq!(hive.iter().count(), hive.len());
     }
 }

@@ -34,7 +34,7 @@ use core::pin::Pin;
 pub struct PinnedCache<T>(ObjectCache<T>);
 
 impl<T> PinnedCache<T> {
-    /// Allocates a pinned object, as its last user left it. Cost and panics are the same as of [`ObjectCache::alloc`].
+    /// Allocates a pinned object, as its last user left it. Cost and panics: see [`ObjectCache::alloc`].
     ///
     /// # Errors
     /// Fails as [`ObjectCache::alloc`] does.

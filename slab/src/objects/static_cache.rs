@@ -54,11 +54,11 @@ impl<T: Send + 'static> StaticCache<T> {
     /// if `make` calls `get` on the same thread.
     #[inline]
     pub fn get(&self) -> Result<&'static ObjectCache<T>, CacheError> {
-        self.cache.get().map_or_else(|| self.start(), Ok)
+        self.cache.get().map_or_else(|| self.initialise(), Ok)
     }
 
     #[cold]
-    fn start(&self) -> Result<&'static ObjectCache<T>, CacheError> {
+    fn initialise(&self) -> Result<&'static ObjectCache<T>, CacheError> {
         #[cfg(not(any(loom, shuttle)))]
         return Starting::during(core::ptr::from_ref(self).addr(), || self.make())?;
         #[cfg(any(loom, shuttle))]
@@ -94,17 +94,17 @@ thread_local! {
 impl Starting {
     /// Runs `make` with the cache at `address` marked; fails if that cache is already marked.
     fn during<R>(address: usize, make: impl FnOnce() -> R) -> Result<R, StartError> {
-        let this = Self { address, outer: STARTING.get() };
+        let current = Self { address, outer: STARTING.get() };
         // SAFETY: each pointer is null or a mark whose `during` has not returned.
-        let mut outer = core::iter::successors(unsafe { this.outer.as_ref() }, |starting| unsafe {
-            starting.outer.as_ref()
+        let mut outer = core::iter::successors(unsafe { current.outer.as_ref() }, |outer_start| unsafe {
+            outer_start.outer.as_ref()
         });
-        if outer.any(|starting| starting.address == address) {
+        if outer.any(|outer_start| outer_start.address == address) {
             return Err(StartError::Starting);
         }
-        STARTING.set(&raw const this);
+        STARTING.set(&raw const current);
         let cache = catch_panic(make);
-        STARTING.set(this.outer);
+        STARTING.set(current.outer);
         cache.map_or_else(|panic| resume_unwind(panic), Ok)
     }
 }

@@ -37,7 +37,7 @@ pub struct TypeStableCache<T>(ObjectCache<T>);
 impl<T> TypeStableCache<T> {
     /// Allocates an object, as its last user left it; readers of the object's previous use may still read it.
     ///
-    /// Cost and panics are the same as of [`ObjectCache::alloc`].
+    /// Cost and panics: see [`ObjectCache::alloc`].
     ///
     /// # Errors
     /// Fails as [`ObjectCache::alloc`] does.

@@ -225,8 +225,8 @@ mod sealed {
     {
         fn construct(&self) -> Option<T> {
             // An exiting thread has no thread-local storage for the error.
-            let keep = |error: E| _ = REFUSED.try_with(|refused| refused.set(Some(error.into())));
-            (self.construct)().map_err(keep).ok()
+            let store_error = |error: E| _ = REFUSED.try_with(|slot| slot.set(Some(error.into())));
+            (self.construct)().map_err(store_error).ok()
         }
     }
 
@@ -259,7 +259,7 @@ impl<T> ObjectCache<T> {
 
     /// Allocates a constructed object, as its last user left it.
     ///
-    /// The cost is the same as of [`KmemCache::alloc`].
+    /// The cost equals the cost of [`KmemCache::alloc`].
     ///
     /// # Errors
     /// Fails as [`KmemCache::alloc`] does.
@@ -285,7 +285,7 @@ impl<T> ObjectCache<T> {
 
     /// Allocates a constructed object that keeps the cache alive. The box is `'static`, and may outlive the cache's handle.
     ///
-    /// The cost is the same as of [`alloc`](Self::alloc), without a reference count: an object keeps its slab, and a slab keeps
+    /// The cost equals the cost of [`alloc`](Self::alloc), without a reference count: an object keeps its slab, and a slab keeps
     /// its cache. After the cache's last handle was dropped, frees bypass the magazines.
     ///
     /// # Errors
@@ -601,12 +601,12 @@ impl<'c, T> CacheBox<'c, T> {
     /// # Safety
     /// `object` came from [`into_raw`](Self::into_raw) of a box of `cache`, is constructed, and has no other user.
     pub unsafe fn from_raw(cache: &'c ObjectCache<T>, object: NonNull<T>) -> Self {
-        let made = Self::new(object);
+        let boxed = Self::new(object);
         debug_assert!(
-            core::ptr::eq(made.cache(), cache.cache.cache()),
+            core::ptr::eq(boxed.cache(), cache.cache.cache()),
             "the object must belong to the cache"
         );
-        made
+        boxed
     }
 
     /// Converts the box into an owned box: see [`ObjectCache::alloc_owned`].
@@ -741,7 +741,7 @@ impl<T: fmt::Display> fmt::Display for OwnedBox<T> {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug)]
-#[must_use = "dropping it gives the objects back"]
+#[must_use = "dropping it frees the objects"]
 pub struct PrefilledObjects<'c, T> {
     objects: Prefilled<'c>,
     cache: &'c KmemCache,

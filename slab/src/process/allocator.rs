@@ -19,11 +19,11 @@ fn flags(zero: bool) -> Gfp {
 unsafe impl Source for &KmemCache {
     /// Allocates an object; `None` for a cache with a constructor, because a container leaves unconstructed memory behind.
     fn get(self, layout: Layout, zero: bool) -> Option<NonNull<u8>> {
-        let fits = |geometry: &crate::Geometry| {
+        let serves = |geometry: &crate::Geometry| {
             layout.size() <= geometry.object_size() && layout.align() <= geometry.align()
         };
-        let good = fits(self.geometry()) && !self.cache().has_hooks();
-        good.then(|| self.alloc(flags(zero)).ok()).flatten()
+        let is_supported = serves(self.geometry()) && !self.cache().has_hooks();
+        is_supported.then(|| self.alloc(flags(zero)).ok()).flatten()
     }
     unsafe fn put(self, memory: NonNull<u8>, _: Layout) {
         // SAFETY: by the trait's contract, the memory came from this allocator and is no longer used.
@@ -65,12 +65,12 @@ unsafe impl Source for Uslab {
     }
     unsafe fn resize(self, memory: NonNull<u8>, old: Layout, new: Layout, zero: bool) -> Option<NonNull<u8>> {
         // SAFETY: by the trait's contract, the memory has the old layout, and the new size is not 0.
-        let moved = unsafe { self.reallocate_sized(memory, old, new.size()) }.ok()?;
+        let new_memory = unsafe { self.reallocate_sized(memory, old, new.size()) }.ok()?;
         if zero && new.size() > old.size() {
-            // SAFETY: the caller owns `new.size()` bytes at `moved`.
-            unsafe { moved.add(old.size()).write_bytes(0, new.size() - old.size()) };
+            // SAFETY: the caller owns `new.size()` bytes at `new_memory`.
+            unsafe { new_memory.add(old.size()).write_bytes(0, new.size() - old.size()) };
         }
-        Some(moved)
+        Some(new_memory)
     }
 }
 

@@ -55,7 +55,7 @@ impl Range {
     }
 
     /// Takes the next bytes for `layout`, zeroed.
-    fn take(&self, layout: Layout) -> Option<NonNull<u8>> {
+    fn alloc(&self, layout: Layout) -> Option<NonNull<u8>> {
         let align = layout.align().max(WORD);
         // Relaxed: this word alone decides which thread gets the bytes.
         let mut used = self.used.load(Relaxed);
@@ -80,17 +80,18 @@ impl Range {
 
     /// Maps a range with room for `layout` after `newest`, unless another thread just did.
     fn grow(newest: &'static Self, layout: Layout) -> Option<()> {
-        let need = layout.size().checked_add(layout.align().max(WORD) + size_of::<Self>() + 2 * WORD)?;
-        let region = Region::committed(need.max(NEXT), PAGE_SIZE, Backend::Os, &Faults::default())?;
-        let own = region.base().cast::<Self>();
+        let needed_bytes =
+            layout.size().checked_add(layout.align().max(WORD) + size_of::<Self>() + 2 * WORD)?;
+        let region = Region::committed(needed_bytes.max(NEXT), PAGE_SIZE, Backend::Os, &Faults::default())?;
+        let header = region.base().cast::<Self>();
         let used = AtomicUsize::new(size_of::<Self>());
         // SAFETY: the region was just mapped, is aligned to a page, and is larger than the descriptor.
         unsafe {
-            own.write(Self { base: region.base().as_ptr(), bytes: region.bytes(), used, before: newest })
+            header.write(Self { base: region.base().as_ptr(), bytes: region.bytes(), used, before: newest })
         };
         let expected = if core::ptr::eq(newest, &STATIC) { null() } else { core::ptr::from_ref(newest) };
         // Release: pairs with the Acquire in `newest`. After a failure nothing is read.
-        if NEWEST.compare_exchange(expected.cast_mut(), own.as_ptr(), AcqRel, Relaxed).is_ok() {
+        if NEWEST.compare_exchange(expected.cast_mut(), header.as_ptr(), AcqRel, Relaxed).is_ok() {
             core::mem::forget(region);
         }
         Some(())
@@ -102,7 +103,7 @@ impl Range {
 pub(crate) fn alloc(layout: Layout) -> Option<NonNull<u8>> {
     loop {
         let newest = Range::newest();
-        if let Some(piece) = newest.take(layout) {
+        if let Some(piece) = newest.alloc(layout) {
             return Some(piece);
         }
         Range::grow(newest, layout)?;
@@ -129,7 +130,7 @@ mod tests {
 
     #[test]
     fn bootstrap_allocations_do_not_overlap() {
-        let mut held: Vec<(NonNull<u8>, usize)> = vec![];
+        let mut blocks: Vec<(NonNull<u8>, usize)> = vec![];
         for i in 0..200 {
             let (size, align) = (i * 257, 1 << (i % 13));
             let piece = alloc(Layout::from_size_align(size, align).unwrap()).unwrap();
@@ -138,11 +139,11 @@ mod tests {
             let bytes = unsafe { core::slice::from_raw_parts_mut(piece.as_ptr(), size) };
             assert!(bytes.iter().all(|byte| *byte == 0));
             bytes.fill(i as u8);
-            held.push((piece, size));
+            blocks.push((piece, size));
         }
-        let large = alloc(Layout::from_size_align(3 * NEXT, 1 << 16).unwrap()).unwrap();
-        assert_eq!(size_of_piece(large), Some(3 * NEXT));
-        for (i, (piece, size)) in held.into_iter().enumerate() {
+        let large_block = alloc(Layout::from_size_align(3 * NEXT, 1 << 16).unwrap()).unwrap();
+        assert_eq!(size_of_piece(large_block), Some(3 * NEXT));
+        for (i, (piece, size)) in blocks.into_iter().enumerate() {
             // SAFETY: the piece has `size` bytes.
             let bytes = unsafe { core::slice::from_raw_parts(piece.as_ptr(), size) };
             assert!(bytes.iter().all(|byte| *byte == i as u8), "piece {i}");

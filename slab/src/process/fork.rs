@@ -134,12 +134,12 @@ mod tests {
         impl Fork for Counting<'_> {
             unsafe fn locks(&self, rank: Rank, visit: &mut dyn FnMut(&dyn ForkLock)) {
                 let mut count = 0;
-                let counted = &mut |lock: &dyn ForkLock| {
+                let count_lock = &mut |lock: &dyn ForkLock| {
                     count += 1;
                     visit(lock);
                 };
                 // SAFETY: by contract, the caller takes the locks by rank.
-                unsafe { self.0.locks(rank, counted) };
+                unsafe { self.0.locks(rank, count_lock) };
                 if count > 0 {
                     self.1.borrow_mut().insert(rank, count);
                 }
@@ -149,11 +149,11 @@ mod tests {
         let counting = Counting(subsystem, RefCell::default());
         // SAFETY: the locks are released below, and the process does not fork.
         unsafe { counting.before_fork() };
-        let held = counting.1.take();
+        let held_counts = counting.1.take();
         // SAFETY: `before_fork` was called, and the process did not fork.
         unsafe { counting.after_fork_in_parent() };
-        assert_eq!(counting.1.take(), held, "all locks are released");
-        held
+        assert_eq!(counting.1.take(), held_counts, "all locks must be released");
+        held_counts
     }
 
     #[test]
@@ -164,13 +164,13 @@ mod tests {
         );
         pages.per_cpu_pages = false;
         let subsystem = Subsystem::new(Config::new(pages)).unwrap();
-        let alone = locks(&subsystem);
+        let without_caches = locks(&subsystem);
         let of_caches = [Rank::Waiters, Rank::Depot, Rank::Node, Rank::CacheRefs];
         // The subsystem's initial caches are the size classes.
-        let (caches, mut others) = (subsystem.core().caches.iter().count(), alone.clone());
-        let own = of_caches.map(|rank| others.remove(&rank));
-        assert_eq!(own, [1, 2, 2, 1].map(|each| Some(each * caches)));
-        let (once, zones, cpus) = (
+        let (caches, mut other_ranks) = (subsystem.core().caches.iter().count(), without_caches.clone());
+        let per_cache = of_caches.map(|rank| other_ranks.remove(&rank));
+        assert_eq!(per_cache, [1, 2, 2, 1].map(|per_cache_count| Some(per_cache_count * caches)));
+        let (single_ranks, zones, cpus) = (
             [
                 Rank::Mergeable,
                 Rank::Shrinkers,
@@ -185,17 +185,20 @@ mod tests {
             (Rank::Zone, 2),
             (Rank::Deferred, 3),
         );
-        assert_eq!(others, once.map(|rank| (rank, 1)).into_iter().chain([zones, cpus]).collect());
-        let with = |magazines| {
+        assert_eq!(
+            other_ranks,
+            single_ranks.map(|rank| (rank, 1)).into_iter().chain([zones, cpus]).collect()
+        );
+        let lock_count = |magazines| {
             let cache = KmemCache::builder("one", 100).magazines(magazines).build_in(&subsystem).unwrap();
             let mut locks = locks(&subsystem);
             drop(cache);
-            locks.iter_mut().for_each(|(rank, n)| *n -= alone.get(rank).copied().unwrap_or(0));
+            locks.iter_mut().for_each(|(rank, n)| *n -= without_caches.get(rank).copied().unwrap_or(0));
             locks.retain(|_, n| *n > 0);
             locks
         };
-        let more = [Rank::Waiters, Rank::Node, Rank::CacheRefs];
-        assert_eq!(with(Magazines::Off), more.into_iter().zip([1, 2, 1]).collect());
-        assert_eq!(with(Magazines::BySize), of_caches.into_iter().zip([1, 2, 2, 1]).collect());
+        let cache_ranks = [Rank::Waiters, Rank::Node, Rank::CacheRefs];
+        assert_eq!(lock_count(Magazines::Off), cache_ranks.into_iter().zip([1, 2, 1]).collect());
+        assert_eq!(lock_count(Magazines::BySize), of_caches.into_iter().zip([1, 2, 2, 1]).collect());
     }
 }

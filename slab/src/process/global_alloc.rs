@@ -85,11 +85,11 @@ struct Process {
     leaks: bool,
     profile: Option<usize>,
     /// True if `USLAB_OPTIONS` sets the reaping interval, which the program then cannot change.
-    reap_is_said: bool,
-    guard_is_said: bool,
+    reap_is_set: bool,
+    guard_is_set: bool,
     guard_slots: u32,
     /// The malloc's own inlined paths, if the static paths are closed and restartable sequences are available.
-    own_paths: Option<&'static FastPaths>,
+    fast_paths: Option<&'static FastPaths>,
     /// Number of pages freed before memory was last released.
     released: AtomicU64,
 }
@@ -117,7 +117,7 @@ const HARDENED_GUARD: u32 = 1000;
 static REQUESTED_GUARD_PERIOD: Fixed = Fixed::new(UNSET);
 const UNSET: u32 = u32::MAX;
 fn guard_wanted() -> Option<u32> {
-    Some(REQUESTED_GUARD_PERIOD.get()).filter(|wanted| *wanted != UNSET)
+    Some(REQUESTED_GUARD_PERIOD.get()).filter(|period| *period != UNSET)
 }
 
 impl Process {
@@ -126,19 +126,19 @@ impl Process {
     }
     /// Applies the program's reaping interval, unless the environment sets one.
     fn reap_as_wanted(&self) {
-        if let wanted @ 1.. = REQUESTED_REAP_MS.get()
-            && !self.reap_is_said
+        if let period @ 1.. = REQUESTED_REAP_MS.get()
+            && !self.reap_is_set
         {
-            self.malloc.core().background.reap_every(Duration::from_millis(wanted.into()));
+            self.malloc.core().background.reap_every(Duration::from_millis(period.into()));
         }
     }
     /// Applies the program's sampling interval, unless the environment sets one.
     fn guard_as_wanted(&self) {
         let guard = &self.malloc.core().guard;
-        if let Some(wanted) = guard_wanted()
-            && !self.guard_is_said
+        if let Some(period) = guard_wanted()
+            && !self.guard_is_set
         {
-            guard.set(wanted, self.guard_slots);
+            guard.set(period, self.guard_slots);
         }
     }
 }
@@ -162,18 +162,18 @@ thread_local! {
 #[inline(never)]
 fn start() -> Option<&'static Process> {
     // Relaxed: the pid publishes no other data; `PROCESS` publishes the allocator.
-    let who = STARTING.load(Relaxed);
-    if who == NEVER || STARTING_THREAD.get() {
+    let starter = STARTING.load(Relaxed);
+    if starter == NEVER || STARTING_THREAD.get() {
         return PROCESS.get();
     }
-    let own = std::process::id();
-    if who == own || STARTING.compare_exchange(who, own, Relaxed, Relaxed).is_err() {
+    let pid = std::process::id();
+    if starter == pid || STARTING.compare_exchange(starter, pid, Relaxed, Relaxed).is_err() {
         return PROCESS.get();
     }
     STARTING_THREAD.set(true);
-    let started = start_here();
+    let process = start_here();
     STARTING_THREAD.set(false);
-    started
+    process
 }
 
 /// The configuration that the environment requests, with one sampled allocation in `guard`.
@@ -209,25 +209,25 @@ fn start_here() -> Option<&'static Process> {
     let config = configured(&options, guard);
     let guard_slots = config.guard_slots;
     let mut place = Box::<Malloc>::new_uninit();
-    if let Err(error) = Core::start_with_fewer_pages(config, |core| Malloc::make(&mut place, core)) {
-        crate::process::options::say(format_args!(
+    if let Err(error) = Core::start_with_fewer_pages(config, |core| Malloc::init(&mut place, core)) {
+        crate::process::options::print_message(format_args!(
             "uslab: cannot start the allocator, freed memory is not reused: {error}"
         ));
         STARTING.store(NEVER, Relaxed);
         return None;
     }
-    // SAFETY: `make` initialised the malloc.
+    // SAFETY: `init` initialised the malloc.
     let malloc: &'static Malloc = Box::leak(unsafe { place.assume_init() });
     #[cfg(unix)]
     at_fork::register();
     if options.stats || options.leaks {
         // Programs close their standard error when they end, before this handler runs (GNU's `close_stdout`). Hence the
         // handler keeps a copy.
-        if let Ok(to) = own_stderr() {
+        if let Ok(stderr) = own_stderr() {
             // SAFETY: only the starting thread runs this; the handler is a function of this program.
             unsafe {
-                let is = identity(&to);
-                STATS.put((to, is));
+                let file_identity = identity(&stderr);
+                STATS.put((stderr, file_identity));
                 #[cfg(any(unix, windows))]
                 libc::atexit(at_exit);
             }
@@ -242,15 +242,15 @@ fn start_here() -> Option<&'static Process> {
         stats: options.stats,
         leaks: options.leaks,
         profile: options.profile,
-        reap_is_said: options.reap.is_some(),
-        guard_is_said: guard.is_some(),
+        reap_is_set: options.reap.is_some(),
+        guard_is_set: guard.is_some(),
         guard_slots,
-        own_paths: None,
+        fast_paths: None,
     });
     // If each call is recorded, no call may be inlined.
     if process.malloc.core().cpus.mechanism() == Mechanism::Rseq && record.is_none() {
         // SAFETY: only the starting thread runs this, once. The process is published below, and lives for ever.
-        process.own_paths = unsafe { (!malloc.open(&FAST)).then(|| malloc.fast()) };
+        process.fast_paths = unsafe { (!malloc.open(&FAST)).then(|| malloc.fast()) };
     }
     let process = PROCESS.publish(process);
     // AcqRel: pairs with the AcqRel in `Uslab::reap_every`. Whichever operation is second sees the stores before the first.
@@ -263,13 +263,13 @@ fn start_here() -> Option<&'static Process> {
 /// Destination of the table of caches: a copy of standard error, and its identity.
 static STATS: Kept<(File, Option<[u64; 3]>)> = Kept::new();
 
-/// Identity of an open file. Programs close file descriptors that they do not know, and may then open other files under
+/// Identity of an open file. Programs close unknown file descriptors, and may then open other files under
 /// the same numbers.
 fn identity(_file: &File) -> Option<[u64; 3]> {
     #[cfg(unix)]
     {
         use std::os::unix::fs::MetadataExt;
-        _file.metadata().ok().map(|is| [is.dev(), is.ino(), is.rdev()])
+        _file.metadata().ok().map(|metadata| [metadata.dev(), metadata.ino(), metadata.rdev()])
     }
     #[cfg(not(unix))]
     None
@@ -294,11 +294,11 @@ fn own_stderr() -> io::Result<File> {
 #[cfg_attr(not(any(unix, windows)), allow(dead_code, reason = "no end of the process"))]
 extern "C" fn at_exit() {
     // SAFETY: the file was stored before this handler was registered, and the process ends once.
-    let to = unsafe { STATS.take() };
-    let (Some((to, was)), Some(process)) = (to, PROCESS.get()) else { return };
+    let stderr = unsafe { STATS.take() };
+    let (Some((stderr, old_identity)), Some(process)) = (stderr, PROCESS.get()) else { return };
     // The descriptor's number may belong to another file by now, so the descriptor is not closed.
-    let mut to = core::mem::ManuallyDrop::new(to);
-    if identity(&to) != was {
+    let mut stderr = core::mem::ManuallyDrop::new(stderr);
+    if identity(&stderr) != old_identity {
         return;
     }
     let mut text = String::new();
@@ -314,7 +314,7 @@ extern "C" fn at_exit() {
         text += &process.core().info().statistics().to_string();
     }
     // No one could receive a write error during exit.
-    let _ = to.write_all(text.as_bytes());
+    let _ = stderr.write_all(text.as_bytes());
 }
 
 /// Frees memory outside the subsystem's pages: huge mappings, bootstrap memory, or foreign addresses.
@@ -369,8 +369,8 @@ impl Uslab {
         let process = PROCESS.get()?;
         // SAFETY: a started malloc lives for ever.
         unsafe {
-            let own = process.own_paths.and_then(|paths| paths.alloc(size, align));
-            own.or_else(|| process.malloc.fast().alloc_counted(size, align))
+            let fast_block = process.fast_paths.and_then(|paths| paths.alloc(size, align));
+            fast_block.or_else(|| process.malloc.fast().alloc_counted(size, align))
         }
     }
     /// Allocates without the inlined part; returns null if memory is short.
@@ -387,8 +387,8 @@ impl Uslab {
         }
         let process = process();
         // With the option `zero_size`, each empty layout gets a distinct address.
-        let hides = |process: &'static Process| process.core().harden.zero_size;
-        let layout = if layout.size() > 0 || process.is_some_and(hides) {
+        let hides_zero_size = |process: &'static Process| process.core().harden.zero_size;
+        let layout = if layout.size() > 0 || process.is_some_and(hides_zero_size) {
             layout
         } else {
             match Layout::from_size_align(1, layout.align()) {
@@ -436,7 +436,7 @@ impl Uslab {
     #[inline(always)]
     #[must_use]
     pub unsafe fn free_next(&self, memory: *mut u8) -> bool {
-        let paths = PROCESS.get().and_then(|process| process.own_paths);
+        let paths = PROCESS.get().and_then(|process| process.fast_paths);
         // SAFETY: by contract, `memory` is null, or the caller may free it. A started malloc lives for ever.
         paths.is_some_and(|paths| unsafe { paths.free(memory) })
     }
@@ -459,16 +459,16 @@ impl Uslab {
         }
     }
 
-    /// Returns `true` if memory was allocated for this size and alignment, as far as checked frees and samples know;
+    /// Returns `true` if memory was allocated for this size and alignment, as far as checked frees and samples can tell;
     /// otherwise reports [corruption].
     #[doc(hidden)]
     #[cold]
     pub fn has_size(&self, memory: NonNull<u8>, size: usize, align: usize) -> bool {
         let (process, layout) = (PROCESS.get(), Layout::from_size_align(size, align));
-        let knows = |process: &&'static Process| {
+        let owns = |process: &&'static Process| {
             process.core().check_frees || process.core().guard.pool_of(memory).is_some()
         };
-        match (process.filter(knows), layout) {
+        match (process.filter(owns), layout) {
             (Some(process), Ok(layout)) if bootstrap::size_of_piece(memory).is_none() => {
                 process.malloc.has_size(memory, layout)
             }
@@ -493,7 +493,7 @@ impl Uslab {
             Some(process) if process.malloc.holds(memory) => unsafe { process.malloc.realloc(memory, size) },
             _ => match (bootstrap::size_of_piece(memory), process) {
                 // SAFETY: the piece of bootstrap memory has `old` bytes.
-                (Some(old), _) => unsafe { self.leave(memory, old, layout(size)?) },
+                (Some(old), _) => unsafe { self.move_to_heap(memory, old, layout(size)?) },
                 // SAFETY: by contract, the caller may free `memory`.
                 (None, Some(process)) => unsafe { process.malloc.realloc(memory, size) },
                 (None, None) => {
@@ -536,7 +536,7 @@ impl Uslab {
         match process {
             // SAFETY: by contract, `memory` has this layout, and the caller may free it.
             Some(process) if process.malloc.holds(memory) => unsafe {
-                if process.own_paths.is_some() {
+                if process.fast_paths.is_some() {
                     process.malloc.free_sized(memory, layout);
                 } else {
                     process.malloc.free_sized_slow(memory, layout);
@@ -564,7 +564,7 @@ impl Uslab {
             unsafe { process.malloc.realloc_sized(memory, layout, size, Gfp::KERNEL) },
             _ => match Layout::from_size_align(size, layout.align()) {
                 // SAFETY: the memory was allocated for `layout`, so it has that many bytes.
-                Ok(new) => unsafe { self.leave(memory, layout.size(), new) },
+                Ok(new) => unsafe { self.move_to_heap(memory, layout.size(), new) },
                 Err(_) => Err(AllocError::TooLarge),
             },
         }
@@ -575,11 +575,16 @@ impl Uslab {
     /// # Safety
     /// `memory` has `old` bytes.
     #[cold]
-    unsafe fn leave(&self, memory: NonNull<u8>, old: usize, new: Layout) -> Result<NonNull<u8>, AllocError> {
-        let moved = self.allocate(new, Gfp::KERNEL)?;
+    unsafe fn move_to_heap(
+        &self,
+        memory: NonNull<u8>,
+        old: usize,
+        new: Layout,
+    ) -> Result<NonNull<u8>, AllocError> {
+        let new_memory = self.allocate(new, Gfp::KERNEL)?;
         // SAFETY: both blocks have that many bytes, and do not overlap.
-        unsafe { moved.copy_from_nonoverlapping(memory, old.min(new.size())) };
-        Ok(moved)
+        unsafe { new_memory.copy_from_nonoverlapping(memory, old.min(new.size())) };
+        Ok(new_memory)
     }
 
     /// Number of usable bytes at `memory`, at least the requested size. If an address is not an object of this
@@ -714,8 +719,8 @@ impl Uslab {
             core.discard_tags();
             // Whole blocks are returned, but parts that were already decommitted do not count.
             let freed = pages.pages_freed();
-            let since = freed.saturating_sub(process.released.swap(freed, Relaxed));
-            mapped + released.min(since as usize * PAGE_SIZE)
+            let released_bytes = freed.saturating_sub(process.released.swap(freed, Relaxed));
+            mapped + released.min(released_bytes as usize * PAGE_SIZE)
         })
     }
     /// Ends a reaping interval now, as [`Subsystem::end_interval`](crate::Subsystem::end_interval) does. Returns the
@@ -732,7 +737,7 @@ impl Uslab {
     /// with call stacks if the cargo feature `stacks` is on. The option `guard=N` of `USLAB_OPTIONS` takes precedence. The
     /// function may be called before the first allocation, and does not start the allocator.
     ///
-    /// A handler of `SIGSEGV` reports faulting accesses. The first sample installs the handler for good, and the handler
+    /// A handler of `SIGSEGV` reports faulting accesses. The first sample installs the handler permanently, and the handler
     /// forwards all other faults to the previous handler.
     ///
     /// A program that never misses the inlined paths is sampled at most once per interval of the reaper: see
@@ -816,7 +821,7 @@ unsafe impl core::alloc::GlobalAlloc for Uslab {
     #[inline]
     unsafe fn realloc(&self, memory: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         // SAFETY: an allocation is not null; by contract of `GlobalAlloc::realloc`, the caller may free it.
-        let moved = unsafe { self.reallocate_sized(NonNull::new_unchecked(memory), layout, size) };
-        moved.map_or(core::ptr::null_mut(), NonNull::as_ptr)
+        let new_memory = unsafe { self.reallocate_sized(NonNull::new_unchecked(memory), layout, size) };
+        new_memory.map_or(core::ptr::null_mut(), NonNull::as_ptr)
     }
 }

@@ -70,7 +70,7 @@ pub(crate) struct Options {
 /// // A user sets it in the shell.
 /// // SAFETY: no other thread runs yet.
 /// unsafe { std::env::set_var("USLAB_OPTIONS", "dump=/tmp/slabs-%p.json,dump_signal=USR1") };
-/// let dump = Uslab.dump().ok_or("no dump is asked for")?;
+/// let dump = Uslab.dump().ok_or("no dump is requested")?;
 /// assert_eq!(dump.file, b"/tmp/slabs-%p.json");
 /// assert_eq!(dump.signal, DumpSignal::Usr1);
 /// # }
@@ -91,7 +91,7 @@ pub struct Dump {
 /// ```
 /// use uslab::options::DumpSignal;
 ///
-/// assert_eq!(DumpSignal::default(), DumpSignal::Usr2); // unless `dump_signal` says otherwise
+/// assert_eq!(DumpSignal::default(), DumpSignal::Usr2); // unless `dump_signal` is set
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DumpSignal {
@@ -104,7 +104,7 @@ pub enum DumpSignal {
 
 /// Returns `true` if the program has other rights than the user that set its environment (setuid).
 #[cfg(not(target_family = "wasm"))]
-fn has_other_rights() -> bool {
+fn has_elevated_rights() -> bool {
     #[cfg(target_os = "linux")]
     // SAFETY: `getauxval` reads a constant of the process.
     return unsafe { libc::getauxval(libc::AT_SECURE) } != 0;
@@ -129,7 +129,7 @@ fn environment() -> Option<&'static CStr> {
     // `std::env` is not used, because it allocates. SAFETY: the name ends in a NUL. As everywhere in a C program, the
     // environment must not be changed concurrently.
     let value = unsafe { libc::getenv(c"USLAB_OPTIONS".as_ptr()) };
-    if value.is_null() || has_other_rights() {
+    if value.is_null() || has_elevated_rights() {
         return None;
     }
     // SAFETY: strings of the libc end in a NUL.
@@ -147,8 +147,11 @@ impl Options {
         let Some(text) = environment().and_then(|text| permanent_copy(text.to_bytes())) else {
             return Self::default();
         };
-        Self::parse(text, |bad| {
-            say(format_args!("uslab: USLAB_OPTIONS: `{}`: expected {EXPECTED}; ignored", bad.escape_ascii()));
+        Self::parse(text, |invalid| {
+            print_message(format_args!(
+                "uslab: USLAB_OPTIONS: `{}`: expected {EXPECTED}; ignored",
+                invalid.escape_ascii()
+            ));
         })
     }
 
@@ -160,11 +163,11 @@ impl Options {
         Some((self.record?, self.record_limit.unwrap_or(1 << 30)))
     }
 
-    fn parse(text: &'static [u8], mut bad: impl FnMut(&[u8])) -> Self {
+    fn parse(text: &'static [u8], mut on_invalid: impl FnMut(&[u8])) -> Self {
         let mut options = Self::default();
         for part in text.split(|byte| *byte == b',').filter(|part| !part.is_empty()) {
             if options.set(part).is_none() {
-                bad(part);
+                on_invalid(part);
             }
         }
         options
@@ -262,25 +265,25 @@ fn number(digits: &[u8]) -> Option<usize> {
 }
 
 /// Writes a line to standard error, in one write and without the heap.
-pub(super) fn say(what: fmt::Arguments<'_>) {
+pub(super) fn print_message(message: fmt::Arguments<'_>) {
     // A closed standard error cannot be reported.
-    let _ = writeln!(Lines::new(), "{what}");
+    let _ = writeln!(Lines::new(), "{message}");
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn read(text: &'static str) -> (Options, Vec<String>) {
-        let mut wrong = vec![];
+    fn parse(text: &'static str) -> (Options, Vec<String>) {
+        let mut invalid = vec![];
         let options =
-            Options::parse(text.as_bytes(), |bad| wrong.push(String::from_utf8_lossy(bad).into_owned()));
-        (options, wrong)
+            Options::parse(text.as_bytes(), |part| invalid.push(String::from_utf8_lossy(part).into_owned()));
+        (options, invalid)
     }
 
     #[test]
     fn unknown_options_are_reported_and_ignored() {
-        assert_eq!(read(""), (Options::default(), vec![]));
+        assert_eq!(parse(""), (Options::default(), vec![]));
         let all = Options {
             stats: true,
             leaks: true,
@@ -301,13 +304,13 @@ mod tests {
         };
         let text = "stats=1,leaks=1,check=0,slab_debug=FZ:malloc-64;-,harden_seed=7,harden=1,canaries=0,quarantine=4k,guard=1000,guard_slots=64,huge_pages=never,limit=64m,huge_cache=1g,reap=250,dump=/tmp/a=%p.json,dump_signal=USR1,profile=512k,\
                     record=/tmp/a,record_limit=1m";
-        assert_eq!(read(text), (all, vec![]));
-        let (options, wrong) = read(
+        assert_eq!(parse(text), (all, vec![]));
+        let (options, invalid) = parse(
             "stat=1,stats=2,stats,limit=0,limit=4095,limit=k,limit=99999999999g,huge_pages=,stats=1,=,dump=,dump,dump_signal=KILL,reap=,reap=1s,reap,record=,record_limit=0,slab_debug=Q,guard=+5,limit=+64m",
         );
         assert_eq!(options, Options { stats: true, ..Options::default() });
-        assert_eq!(wrong.len(), 20, "{wrong:?}");
-        let (options, wrong) = read("huge_cache=0,huge_cache=,huge_cache=-1,huge_cache");
-        assert_eq!((options.huge_cache, wrong.len()), (Some(0), 3), "{wrong:?}");
+        assert_eq!(invalid.len(), 20, "{invalid:?}");
+        let (options, invalid) = parse("huge_cache=0,huge_cache=,huge_cache=-1,huge_cache");
+        assert_eq!((options.huge_cache, invalid.len()), (Some(0), 3), "{invalid:?}");
     }
 }

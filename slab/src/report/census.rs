@@ -159,14 +159,15 @@ impl Census {
         }
         census.huge_pages = core.huge.info().pages;
         census.large_pages = core.large.info().pages;
-        let ours = census.slab_pages + census.grace_pages + census.large_pages;
+        let accounted_pages = census.slab_pages + census.grace_pages + census.large_pages;
         census.pages = pages.managed;
         census.per_cpu_pages = pages.per_cpu;
         census.free_pages = pages.uncommitted + pages.listed;
         census.lost_pages = pages.lost;
         let allocated = pages.allocated;
-        census.block_pages =
-            allocated.checked_sub(ours).ok_or(Violation::Pages { found: ours, allocated })?;
+        census.block_pages = allocated
+            .checked_sub(accounted_pages)
+            .ok_or(Violation::Pages { found: accounted_pages, allocated })?;
         Ok(census)
     }
 
@@ -175,24 +176,24 @@ impl Census {
         // Reads no name, which may be in a slab that is being made for this very cache.
         let info = cache.numbers();
         let cached = info.in_magazines + info.in_depot + info.quarantined;
-        let mut given = info.allocs + cache.late_corruptions();
-        let (mut charged, mut booked) = (cache.charged(), info.pages);
+        let mut allocs = info.allocs + cache.late_corruptions();
+        let (mut charged, mut booked_pages) = (cache.charged(), info.pages);
         if core.forks.get() > 0 {
             // Objects in transit at a fork are missing from all counters, or from one of two.
-            let lost = inuse.wrapping_sub(cached).wrapping_sub(given.wrapping_sub(info.frees));
-            given = given.wrapping_add(lost);
-            self.lost_objects += lost.cast_signed().max(0).cast_unsigned();
-            let lost = charged.saturating_sub(slabs + info.grace);
-            charged -= lost;
-            self.lost_slabs += lost;
-            booked = booked.min(pages + cache.grace_pages());
+            let lost_objects = inuse.wrapping_sub(cached).wrapping_sub(allocs.wrapping_sub(info.frees));
+            allocs = allocs.wrapping_add(lost_objects);
+            self.lost_objects += lost_objects.cast_signed().max(0).cast_unsigned();
+            let lost_slabs = charged.saturating_sub(slabs + info.grace);
+            charged -= lost_slabs;
+            self.lost_slabs += lost_slabs;
+            booked_pages = booked_pages.min(pages + cache.grace_pages());
         }
         // A double free that has not reached its slab: both copies are cached.
-        let used = given.checked_sub(info.frees).ok_or_else(|| Violation::Count {
+        let used_objects = allocs.checked_sub(info.frees).ok_or_else(|| Violation::Count {
             cache: cache.name().to_owned(),
             what: "objects taken back",
             found: info.frees,
-            expected: given,
+            expected: allocs,
         })?;
         balance(
             cache,
@@ -200,15 +201,15 @@ impl Census {
                 ("slabs on lists", slabs, count.slabs()),
                 ("objects in slabs", objects, count.objects),
                 ("objects out of slabs", inuse, count.inuse),
-                ("objects out of slabs, used or cached", inuse, used + cached),
+                ("objects out of slabs, used or cached", inuse, used_objects + cached),
                 ("slabs, listed or waiting", slabs + info.grace, charged),
-                ("pages of slabs", pages + cache.grace_pages(), booked),
+                ("pages of slabs", pages + cache.grace_pages(), booked_pages),
             ],
         )?;
         self.caches += 1;
         self.slabs += slabs;
         self.objects += objects;
-        self.used += used;
+        self.used += used_objects;
         self.in_magazines += info.in_magazines;
         self.in_depot += info.in_depot;
         self.quarantined += info.quarantined;
@@ -231,29 +232,29 @@ struct ListTotals {
 
 impl ListTotals {
     fn count_lists(core: &Core, cache: &Cache) -> Result<Self, Violation> {
-        let (mut listed, mut count, mut wrong) = (Self::default(), NodeCount::default(), None);
+        let (mut totals, mut count, mut wrong_slab) = (Self::default(), NodeCount::default(), None);
         for node in cache.nodes() {
             count = count
-                + node.walk(&core.memory, |page, on, fill, agrees| {
-                    listed.slabs += 1;
-                    listed.pages += u64::from(core.memory.frames().frame(page).state().order().pages());
-                    listed.inuse += u64::from(fill.inuse);
-                    listed.objects += u64::from(fill.objects);
-                    if let Some(what) = fault(core, cache, page, on, fill, agrees) {
-                        wrong.get_or_insert((page, what));
+                + node.walk(&core.memory, |page, list, fill, agrees| {
+                    totals.slabs += 1;
+                    totals.pages += u64::from(core.memory.frames().frame(page).state().order().pages());
+                    totals.inuse += u64::from(fill.inuse);
+                    totals.objects += u64::from(fill.objects);
+                    if let Some(fault) = fault(core, cache, page, list, fill, agrees) {
+                        wrong_slab.get_or_insert((page, fault));
                     }
                 });
         }
-        wrong.map_or(Ok(Self { count, ..listed }), |(page, what)| {
-            Err(Violation::Slab { cache: cache.name().to_owned(), page: page.get(), what: what.to_string() })
+        wrong_slab.map_or(Ok(Self { count, ..totals }), |(page, fault)| {
+            Err(Violation::Slab { cache: cache.name().to_owned(), page: page.get(), what: fault.to_string() })
         })
     }
 }
 
 /// Compares pairs of a found count and a count of the cache's counters, each pair with its description.
 fn balance<const N: usize>(cache: &Cache, books: [(&'static str, u64, u64); N]) -> Result<(), Violation> {
-    let unequal = books.into_iter().find(|(_, found, expected)| found != expected);
-    unequal.map_or(Ok(()), |(what, found, expected)| {
+    let mismatch = books.into_iter().find(|(_, found, expected)| found != expected);
+    mismatch.map_or(Ok(()), |(what, found, expected)| {
         Err(Violation::Count { cache: cache.name().to_owned(), what, found, expected })
     })
 }
@@ -270,8 +271,8 @@ enum Fault {
 impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
-            Self::List { on, fill } => {
-                write!(f, "the slab is on list {on:?}, but belongs on {:?} ({fill:?})", State::from(fill))
+            Self::List { on: list, fill } => {
+                write!(f, "the slab is on list {list:?}, but belongs on {:?} ({fill:?})", State::from(fill))
             }
             Self::Bitmap(fill) => write!(f, "the slab's bitmap does not agree with {fill:?}"),
             Self::Objects { has, fit } => write!(f, "the slab has {has} objects, but {fit} fit"),
@@ -280,12 +281,12 @@ impl fmt::Display for Fault {
     }
 }
 
-fn fault(core: &Core, cache: &Cache, page: Pfn, on: State, fill: Fill, agrees: bool) -> Option<Fault> {
+fn fault(core: &Core, cache: &Cache, page: Pfn, list: State, fill: Fill, agrees: bool) -> Option<Fault> {
     let order = core.memory.frames().frame(page).state().order();
     let fit = cache.geometry().objects_at(order);
     let owner = |i| core.memory.frames().frame(Pfn::new(page.get() + i)).owner();
-    if on != State::from(fill) {
-        Some(Fault::List { on, fill })
+    if list != State::from(fill) {
+        Some(Fault::List { on: list, fill })
     } else if !agrees {
         Some(Fault::Bitmap(fill))
     } else if usize::from(fill.objects) != fit {
@@ -316,7 +317,7 @@ mod tests {
         assert!(core.check().is_ok());
         let slab = core.memory.frames().frame(core.memory.pages.pfn_of(object.as_ptr()).unwrap()).head();
         harm(&core, &cache, slab);
-        let text = core.check().expect_err("the harm is seen").to_string();
+        let text = core.check().expect_err("the damage must be seen").to_string();
         // The cache is too damaged to be destroyed.
         core::mem::forget(cache);
         text

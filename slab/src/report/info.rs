@@ -145,10 +145,10 @@ impl Core {
     }
     /// Sums of the numbers of [`info`](Self::info), for C programs.
     pub(crate) fn usage(&self) -> HeapUsage {
-        let (large, huge) = (self.large.info(), self.huge.info());
+        let (large_info, huge) = (self.large.info(), self.huge.info());
         let mut usage = HeapUsage {
             committed: self.memory.pages.committed_bytes(),
-            used: large.pages as usize * PAGE_SIZE,
+            used: large_info.pages as usize * PAGE_SIZE,
             free_objects: 0,
             huge_pieces: (huge.allocs - huge.frees) as usize,
             huge: huge.pages as usize * PAGE_SIZE,
@@ -423,11 +423,11 @@ impl FromStr for Row {
         const NUMBERS: &str = "five numbers after the name, up to 2^40";
         let expected = |expected| ParseError { line: 1, expected };
         let number = |digits: &str| digits.parse().ok().filter(|n| *n <= MAX_ROW_NUMBER);
-        let (left, right) = text
+        let (name_and_counts, tunables) = text
             .rsplit_once(": tunables")
             .ok_or_else(|| expected("` : tunables` after a name and five numbers"))?;
         // Parses from the right, where the numbers are.
-        let mut name = left.trim_end();
+        let mut name = name_and_counts.trim_end();
         let mut numbers = [0; 5];
         for place in numbers.iter_mut().rev() {
             let (before, digits) = name.rsplit_once(char::is_whitespace).ok_or_else(|| expected(NUMBERS))?;
@@ -436,12 +436,14 @@ impl FromStr for Row {
         }
         let name = Some(name.trim_start()).filter(|name| !name.is_empty());
         let name = name.ok_or_else(|| expected("a cache name"))?.to_owned();
-        let slabs = right.split_once(':').and_then(|(_, slabs)| slabs.trim_start().strip_prefix("slabdata"));
+        let slabs =
+            tunables.split_once(':').and_then(|(_, slabs)| slabs.trim_start().strip_prefix("slabdata"));
         let slabs = slabs.ok_or_else(|| expected("` : slabdata` after the tunables"))?;
         let mut slabs = slabs.split_whitespace().map(number);
-        let mut next = || slabs.next().flatten().ok_or_else(|| expected("two numbers of slabs, up to 2^40"));
+        let mut next_count =
+            || slabs.next().flatten().ok_or_else(|| expected("two numbers of slabs, up to 2^40"));
         let [active_objects, objects, object_size, objects_per_slab, pages_per_slab] = numbers;
-        let [active_slabs, slabs] = [next()?, next()?];
+        let [active_slabs, slabs] = [next_count()?, next_count()?];
         Ok(Self {
             name,
             active_objects,

@@ -80,21 +80,21 @@ impl fmt::Display for Holders {
     }
 }
 
-/// An object in use, as the search sees it.
+/// An object in use, in the form that the search needs.
 struct Object {
     /// Address of the object, with all bits inverted: the search reads this list, and must not reach the object through
     /// it.
-    hidden: usize,
+    inverted_address: usize,
     asked: usize,
     usable: usize,
     cache: usize,
     stack: CallStack,
-    reached: bool,
+    is_reached: bool,
 }
 
 impl Object {
-    fn start(&self) -> usize {
-        !self.hidden
+    fn first_address(&self) -> usize {
+        !self.inverted_address
     }
 }
 
@@ -108,33 +108,33 @@ struct Walk {
 
 impl Walk {
     /// Marks the object that a word leads to as reached.
-    fn see(&mut self, word: usize) {
-        let at = self.objects.partition_point(|object| object.start() > word);
-        if let Some(object) = self.objects.get_mut(at)
-            && word - object.start() < object.usable.max(1)
-            && !core::mem::replace(&mut object.reached, true)
+    fn mark_word(&mut self, word: usize) {
+        let index = self.objects.partition_point(|object| object.first_address() > word);
+        if let Some(object) = self.objects.get_mut(index)
+            && word - object.first_address() < object.usable.max(1)
+            && !core::mem::replace(&mut object.is_reached, true)
         {
-            self.open.push(at);
+            self.open.push(index);
         }
     }
     /// Reads words of memory through the kernel, because another thread may unmap the memory.
     fn search_range(&mut self, range: Range<usize>) {
         let mut copy = [0_usize; 512];
-        let mut at = range.start;
-        while at < range.end {
-            let bytes = (range.end - at).min(size_of_val(&copy));
-            let read = read(at, &mut copy, bytes);
-            copy[..read / size_of::<usize>()].iter().for_each(|word| self.see(*word));
-            at += if read == 0 { PAGE_SIZE.min(bytes) } else { read };
+        let mut address = range.start;
+        while address < range.end {
+            let bytes = (range.end - address).min(size_of_val(&copy));
+            let bytes_read = read_memory(address, &mut copy, bytes);
+            copy[..bytes_read / size_of::<usize>()].iter().for_each(|word| self.mark_word(*word));
+            address += if bytes_read == 0 { PAGE_SIZE.min(bytes) } else { bytes_read };
         }
         // The copied words must not stay on this stack, which the search may read next.
         core::hint::black_box(&mut copy).fill(0);
     }
     fn finish(&mut self) {
-        while let Some(at) = self.open.pop() {
-            let start = self.objects[at].start();
+        while let Some(index) = self.open.pop() {
+            let start = self.objects[index].first_address();
             self.search_range(
-                start..start + self.objects[at].usable / size_of::<usize>() * size_of::<usize>(),
+                start..start + self.objects[index].usable / size_of::<usize>() * size_of::<usize>(),
             );
         }
     }
@@ -142,16 +142,20 @@ impl Walk {
 
 /// Copies up to `bytes` bytes of this process's memory; returns the number of bytes that could be read.
 #[cfg(target_os = "linux")]
-fn read(at: usize, copy: &mut [usize], bytes: usize) -> usize {
-    let local = libc::iovec { iov_base: copy.as_mut_ptr().cast(), iov_len: bytes.min(size_of_val(copy)) };
-    let remote = libc::iovec { iov_base: core::ptr::with_exposed_provenance_mut(at), iov_len: local.iov_len };
+fn read_memory(address: usize, copy: &mut [usize], bytes: usize) -> usize {
+    let local_range =
+        libc::iovec { iov_base: copy.as_mut_ptr().cast(), iov_len: bytes.min(size_of_val(copy)) };
+    let remote = libc::iovec {
+        iov_base: core::ptr::with_exposed_provenance_mut(address),
+        iov_len: local_range.iov_len,
+    };
     // SAFETY: the call writes at most to `copy`, and fails for unmapped memory.
-    let read =
-        unsafe { libc::process_vm_readv(libc::getpid(), &raw const local, 1, &raw const remote, 1, 0) };
-    usize::try_from(read).unwrap_or(0)
+    let bytes_read =
+        unsafe { libc::process_vm_readv(libc::getpid(), &raw const local_range, 1, &raw const remote, 1, 0) };
+    usize::try_from(bytes_read).unwrap_or(0)
 }
 #[cfg(not(target_os = "linux"))]
-fn read(_at: usize, _copy: &mut [usize], _bytes: usize) -> usize {
+fn read_memory(_at: usize, _copy: &mut [usize], _bytes: usize) -> usize {
     0
 }
 
@@ -162,10 +166,10 @@ impl PageMap {
     fn open() -> Self {
         let map = Self(fs::File::open("/proc/self/pagemap").ok());
         // Emulators and sandboxes may show an empty table. The page of this variable is in memory.
-        let (known, mut found) = (0_u8, 0);
-        let page = (&raw const known).expose_provenance() / PAGE_SIZE * PAGE_SIZE;
-        map.each_written(page..page + PAGE_SIZE, |part| found += part.len());
-        if found == PAGE_SIZE { map } else { Self(None) }
+        let (known_byte, mut found_bytes) = (0_u8, 0);
+        let page = (&raw const known_byte).expose_provenance() / PAGE_SIZE * PAGE_SIZE;
+        map.each_written(page..page + PAGE_SIZE, |part| found_bytes += part.len());
+        if found_bytes == PAGE_SIZE { map } else { Self(None) }
     }
     /// Calls `search` with the parts of `range` whose pages are in memory or in swap space. Other pages were never written:
     /// they hold no address, and a reading would map them.
@@ -174,24 +178,24 @@ impl PageMap {
         /// Bytes of an entry of the table.
         const ENTRY: usize = size_of::<u64>();
         let Some(mut file) = self.0.as_ref() else { return search(range) };
-        let (mut start, mut at) = (None, range.start);
-        while at < range.end {
+        let (mut start, mut address) = (None, range.start);
+        while address < range.end {
             let mut entries = [0; 512 * ENTRY];
-            let bytes = entries.len().min((range.end.div_ceil(PAGE_SIZE) - at / PAGE_SIZE) * ENTRY);
-            let entry = SeekFrom::Start((at / PAGE_SIZE * ENTRY) as u64);
-            let read = file.seek(entry).and_then(|_| file.read(&mut entries[..bytes])).unwrap_or(0);
-            if read < ENTRY {
-                return search(start.unwrap_or(at)..range.end);
+            let bytes = entries.len().min((range.end.div_ceil(PAGE_SIZE) - address / PAGE_SIZE) * ENTRY);
+            let entry = SeekFrom::Start((address / PAGE_SIZE * ENTRY) as u64);
+            let bytes_read = file.seek(entry).and_then(|_| file.read(&mut entries[..bytes])).unwrap_or(0);
+            if bytes_read < ENTRY {
+                return search(start.unwrap_or(address)..range.end);
             }
-            for entry in entries[..read].as_chunks::<ENTRY>().0 {
+            for entry in entries[..bytes_read].as_chunks::<ENTRY>().0 {
                 // Bit 63: the page is in memory. Bit 62: it is in swap space (Linux, Documentation/admin-guide/mm/pagemap.rst).
                 let is_written = u64::from_ne_bytes(*entry) >> 62 != 0;
                 if is_written {
-                    start.get_or_insert(at);
+                    start.get_or_insert(address);
                 } else if let Some(start) = start.take() {
-                    search(start..at);
+                    search(start..address);
                 }
-                at = (at / PAGE_SIZE + 1) * PAGE_SIZE;
+                address = (address / PAGE_SIZE + 1) * PAGE_SIZE;
             }
         }
         if let Some(start) = start {
@@ -203,19 +207,21 @@ impl PageMap {
 /// The process's private writable memory. `None` if the system does not list the memory or refuses to read it (emulators,
 /// sandboxes).
 fn writable() -> Option<Vec<Range<usize>>> {
-    let (known, mut copy) = (usize::MAX, [0]);
-    if read((&raw const known).expose_provenance(), &mut copy, size_of::<usize>()) != size_of::<usize>() {
+    let (known_word, mut copy) = (usize::MAX, [0]);
+    if read_memory((&raw const known_word).expose_provenance(), &mut copy, size_of::<usize>())
+        != size_of::<usize>()
+    {
         return None;
     }
     let maps = fs::read("/proc/self/maps").ok()?;
     // File names may contain any bytes, not only UTF-8.
     let maps = String::from_utf8_lossy(&maps);
     let range = |line: &str| {
-        let (addresses, rest) = line.split_once(' ')?;
+        let (addresses, fields) = line.split_once(' ')?;
         let (start, end) = addresses.split_once('-')?;
         let address = |text| usize::from_str_radix(text, 16).ok();
         // Stacks and heaps may be executable, too.
-        let is_private = rest.starts_with("rw") && rest.as_bytes().get(3) == Some(&b'p');
+        let is_private = fields.starts_with("rw") && fields.as_bytes().get(3) == Some(&b'p');
         is_private.then_some(address(start)?..address(end)?)
     };
     Some(maps.lines().filter_map(range).collect())
@@ -224,41 +230,48 @@ fn writable() -> Option<Vec<Range<usize>>> {
 impl Core {
     pub(crate) fn leaks(&self) -> Holders {
         let caches: Vec<_> = self.caches.iter().collect();
-        let of_cache = |(cache, of): (usize, &std::sync::Arc<Cache>)| {
-            of.in_use(TrackEvent::Alloc, |InUse { object, asked, usable, track }| {
+        let of_cache = |(cache, numbered_cache): (usize, &std::sync::Arc<Cache>)| {
+            numbered_cache.in_use(TrackEvent::Alloc, |InUse { object, asked, usable, track }| {
                 let stack = track.map_or(CallStack::NONE, |track| track.stack);
-                Object { hidden: !object.addr().get(), asked, usable, cache, stack, reached: false }
+                Object {
+                    inverted_address: !object.addr().get(),
+                    asked,
+                    usable,
+                    cache,
+                    stack,
+                    is_reached: false,
+                }
             })
         };
         let mut objects: Vec<_> = caches.iter().enumerate().flat_map(of_cache).collect();
         let checked = |cache: &&std::sync::Arc<Cache>| cache.config().check_frees;
         let of_checked = |owner| caches.iter().filter(checked).any(|cache| cache.owner() == owner);
-        objects.sort_unstable_by_key(|object| object.hidden);
+        objects.sort_unstable_by_key(|object| object.inverted_address);
         let mut walk = Walk { objects, open: Vec::new() };
         let pages = &self.memory.pages;
         let first = pages.address(Pfn::new(0)).addr().get();
         let end = first + pages.frames().len() as usize * PAGE_SIZE;
         let ranges = writable().unwrap_or_else(|| {
             // Objects of unknown reachability count as reachable.
-            walk.objects.iter_mut().for_each(|object| object.reached = true);
+            walk.objects.iter_mut().for_each(|object| object.is_reached = true);
             Vec::new()
         });
         let map = PageMap::open();
         for range in ranges {
             // Blocks of pages in use are roots, except slabs whose objects are known. Objects of slabs whose objects are known
             // are searched once they are reached.
-            for outside in [range.start..range.end.min(first), range.start.max(end)..range.end] {
-                map.each_written(outside, |part| walk.search_range(part));
+            for other_part in [range.start..range.end.min(first), range.start.max(end)..range.end] {
+                map.each_written(other_part, |part| walk.search_range(part));
             }
-            let mut at = range.start.max(first);
-            while at < range.end.min(end) {
-                let frame = self.memory.frames().frame(Pfn::new(((at - first) / PAGE_SIZE) as u32));
+            let mut address = range.start.max(first);
+            while address < range.end.min(end) {
+                let frame = self.memory.frames().frame(Pfn::new(((address - first) / PAGE_SIZE) as u32));
                 let is_block = frame.state().kind() == Kind::Allocated;
                 let bytes = if is_block { frame.state().order().bytes() } else { PAGE_SIZE };
                 if is_block && !of_checked(frame.owner()) {
-                    map.each_written(at..at + bytes, |part| walk.search_range(part));
+                    map.each_written(address..address + bytes, |part| walk.search_range(part));
                 }
-                at += bytes;
+                address += bytes;
             }
             walk.finish();
         }
@@ -268,10 +281,10 @@ impl Core {
 
 impl Walk {
     fn holders(self, caches: &[std::sync::Arc<Cache>]) -> Holders {
-        let mut outer = BTreeMap::new();
+        let mut outer_stacks = BTreeMap::new();
         let mut holders = BTreeMap::<_, Holder>::new();
         for object in self.objects {
-            let stack = *outer.entry(object.stack).or_insert_with(|| object.stack.outer());
+            let stack = *outer_stacks.entry(object.stack).or_insert_with(|| object.stack.outer());
             let holder = holders.entry((object.cache, stack)).or_insert_with(|| Holder {
                 cache: caches[object.cache].name().to_owned(),
                 objects: 0,
@@ -281,7 +294,7 @@ impl Walk {
             });
             holder.objects += 1;
             holder.bytes += object.asked as u64;
-            holder.unreachable += u64::from(!object.reached);
+            holder.unreachable += u64::from(!object.is_reached);
         }
         let mut holders: Vec<_> = holders.into_values().collect();
         holders.sort_by_key(|holder| core::cmp::Reverse((holder.unreachable, holder.bytes)));
@@ -295,43 +308,48 @@ mod tests {
 
     fn walk(objects: &[(usize, usize)]) -> Walk {
         let object = |&(start, usable): &(usize, usize)| Object {
-            hidden: !start,
+            inverted_address: !start,
             asked: usable,
             usable,
             cache: 0,
             stack: CallStack::NONE,
-            reached: false,
+            is_reached: false,
         };
         let mut objects: Vec<_> = objects.iter().map(object).collect();
-        objects.sort_unstable_by_key(|object| object.hidden);
+        objects.sort_unstable_by_key(|object| object.inverted_address);
         Walk { objects, open: Vec::new() }
     }
     /// Reachability of the objects, by ascending address.
     fn reached(walk: &Walk) -> Vec<bool> {
-        walk.objects.iter().rev().map(|object| object.reached).collect()
+        walk.objects.iter().rev().map(|object| object.is_reached).collect()
     }
 
     #[test]
     fn leak_search_accepts_pointers_to_the_inside_of_objects() {
         let objects = [(1000, 100), (1100, 0), (1108, 8), (2000, 1)];
-        let mine = |word: usize| objects.map(|(at, usable)| (at..at + usable.max(1)).contains(&word));
+        let reached_by =
+            |word: usize| objects.map(|(start, usable)| (start..start + usable.max(1)).contains(&word));
         for word in (990..1120).chain([0, 1999, 2000, 2001, usize::MAX]) {
             let mut walk = walk(&objects);
             // A word seen twice has the same effect as once.
-            walk.see(word);
-            walk.see(word);
-            assert_eq!(reached(&walk), mine(word), "{word}");
-            assert_eq!(walk.open.len(), mine(word).iter().filter(|mine| **mine).count(), "{word}");
+            walk.mark_word(word);
+            walk.mark_word(word);
+            assert_eq!(reached(&walk), reached_by(word), "{word}");
+            assert_eq!(
+                walk.open.len(),
+                reached_by(word).iter().filter(|reached| **reached).count(),
+                "{word}"
+            );
         }
     }
 
     /// The second of three pages is inaccessible: the search must continue to the last word.
     #[test]
     fn leak_search_continues_past_an_unreadable_page() {
-        let (none, bytes) = (core::ptr::null_mut(), 3 * PAGE_SIZE);
+        let (no_address, bytes) = (core::ptr::null_mut(), 3 * PAGE_SIZE);
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
         // SAFETY: a new mapping, whose second page is not used.
-        let base = unsafe { libc::mmap(none, bytes, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0) };
+        let base = unsafe { libc::mmap(no_address, bytes, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0) };
         assert_ne!(base, libc::MAP_FAILED);
         let (first, words) = (base.expose_provenance(), PAGE_SIZE / size_of::<usize>());
         let places = [1, words - 1, 2 * words, 3 * words - 1];
@@ -339,13 +357,13 @@ mod tests {
         // SAFETY: the address is inside the test's mapping.
         unsafe {
             { places.iter().zip(objects) }
-                .for_each(|(at, (object, _))| base.cast::<usize>().add(*at).write(object));
+                .for_each(|(word, (object, _))| base.cast::<usize>().add(*word).write(object));
             assert_eq!(libc::mprotect(base.add(PAGE_SIZE), PAGE_SIZE, libc::PROT_NONE), 0);
         }
-        for (skipped, seen) in [(0, [true; 4]), (1, [true; 4]), (2, [false, true, true, true])] {
+        for (skipped, expected) in [(0, [true; 4]), (1, [true; 4]), (2, [false, true, true, true])] {
             let mut walk = walk(&objects);
             walk.search_range(first + skipped * size_of::<usize>()..first + bytes);
-            assert_eq!(reached(&walk), seen, "{skipped}");
+            assert_eq!(reached(&walk), expected, "{skipped}");
         }
         let mut walk = walk(&objects);
         walk.search_range(first..first + bytes - size_of::<usize>());
@@ -358,11 +376,11 @@ mod tests {
     #[test]
     fn leak_search_skips_memory_that_was_never_written() {
         const HUGE_PAGE: usize = 2 << 20;
-        let (none, bytes) = (core::ptr::null_mut(), 32 * HUGE_PAGE);
+        let (no_address, bytes) = (core::ptr::null_mut(), 32 * HUGE_PAGE);
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
         // SAFETY: a new mapping, of which one word is written.
         let base = unsafe {
-            let base = libc::mmap(none, bytes, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0);
+            let base = libc::mmap(no_address, bytes, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0);
             assert_ne!(base, libc::MAP_FAILED);
             base.cast::<usize>().byte_add(bytes / 2).write(1000);
             base
@@ -375,20 +393,20 @@ mod tests {
             range.start + bytes / 2..range.end,
             range.start + bytes / 2..range.start + bytes / 2 + 8,
         ] {
-            let (mut walk, mut searched) = (walk(&[(1000, 8)]), 0);
+            let (mut walk, mut searched_bytes) = (walk(&[(1000, 8)]), 0);
             map.each_written(range.clone(), |part| {
                 assert!(range.start <= part.start && part.end <= range.end, "{part:?}");
-                searched += part.len();
+                searched_bytes += part.len();
                 walk.search_range(part);
             });
             assert_eq!(reached(&walk), [true]);
-            assert!(searched <= HUGE_PAGE, "{searched} bytes");
+            assert!(searched_bytes <= HUGE_PAGE, "{searched_bytes} bytes");
         }
-        let mut searched = 0;
-        map.each_written(range.start..range.start + bytes / 4, |part| searched += part.len());
-        assert_eq!(searched, 0, "a search must not write to unwritten pages");
-        PageMap(None).each_written(range.clone(), |part| searched += part.len());
-        assert_eq!(searched, bytes, "without a table the search reads all pages");
+        let mut searched_bytes = 0;
+        map.each_written(range.start..range.start + bytes / 4, |part| searched_bytes += part.len());
+        assert_eq!(searched_bytes, 0, "a search must not write to unwritten pages");
+        PageMap(None).each_written(range.clone(), |part| searched_bytes += part.len());
+        assert_eq!(searched_bytes, bytes, "without a table, the search must read all pages");
         // SAFETY: the test made this mapping.
         unsafe { libc::munmap(base, bytes) };
     }
@@ -398,15 +416,21 @@ mod tests {
     fn leak_search_follows_each_word_of_an_object() {
         let mut memory = vec![0_usize; 1024];
         let base = memory.as_ptr().expose_provenance();
-        let at = |word: usize| base + word * size_of::<usize>();
+        let address_of = |word: usize| base + word * size_of::<usize>();
         // The second object has two and a half words.
-        let objects = [(at(0), 8), (at(100), 20), (at(200), 900 * 8 - 800), (at(1000), 8), (at(1010), 8)];
-        memory[0] = at(101);
-        memory[101] = at(200);
-        memory[102] = at(1010);
-        memory[999] = at(1000);
+        let objects = [
+            (address_of(0), 8),
+            (address_of(100), 20),
+            (address_of(200), 900 * 8 - 800),
+            (address_of(1000), 8),
+            (address_of(1010), 8),
+        ];
+        memory[0] = address_of(101);
+        memory[101] = address_of(200);
+        memory[102] = address_of(1010);
+        memory[999] = address_of(1000);
         let mut walk = walk(&objects);
-        walk.see(at(0));
+        walk.mark_word(address_of(0));
         walk.finish();
         assert_eq!(reached(&walk), [true, true, true, true, false]);
         core::hint::black_box(memory);
@@ -417,16 +441,16 @@ mod tests {
     fn leak_search_leaves_no_pointers_on_the_stack() {
         let memory = vec![!0x1234_5678_9abc_usize; 2048];
         let (first, bytes) = (memory.as_ptr().addr(), size_of_val(&*memory));
-        let mut below = vec![0_usize; PAGE_SIZE / size_of::<usize>()];
-        let here = core::hint::black_box(&first as *const usize).addr() / PAGE_SIZE * PAGE_SIZE;
+        let mut stack_words = vec![0_usize; PAGE_SIZE / size_of::<usize>()];
+        let stack_page = core::hint::black_box(&first as *const usize).addr() / PAGE_SIZE * PAGE_SIZE;
         core::hint::black_box(walk as fn(&[(usize, usize)]) -> Walk)(&[]).search_range(first..first + bytes);
         // Search the page of this frame and the pages of its callees' frames.
-        let found = (0..16).map(|page| {
-            let read = read(here - page * PAGE_SIZE, &mut below, PAGE_SIZE);
-            let words = &below[..read / size_of::<usize>()];
+        let found_words = (0..16).map(|page| {
+            let bytes_read = read_memory(stack_page - page * PAGE_SIZE, &mut stack_words, PAGE_SIZE);
+            let words = &stack_words[..bytes_read / size_of::<usize>()];
             words.iter().filter(|word| **word == memory[0]).count()
         });
-        let found: usize = found.sum();
-        assert!(found < 64, "{found} words");
+        let found_words: usize = found_words.sum();
+        assert!(found_words < 64, "{found_words} words");
     }
 }

@@ -117,11 +117,11 @@ impl<F: Fn() -> Vec<(&'static str, Info)> + Send + Sync + 'static> Collector for
             };
             let mut metric = encoder.encode_descriptor(name, help, None, kind)?;
             series.iter().try_for_each(|(labels, value)| {
-                let one = metric.encode_family(labels)?;
+                let family_encoder = metric.encode_family(labels)?;
                 match (kind, seconds(name, *value)) {
-                    (_, Some(seconds)) => ConstCounter::new(seconds).encode(one),
-                    (MetricType::Counter, None) => ConstCounter::new(*value).encode(one),
-                    _ => ConstGauge::new(*value).encode(one),
+                    (_, Some(seconds)) => ConstCounter::new(seconds).encode(family_encoder),
+                    (MetricType::Counter, None) => ConstCounter::new(*value).encode(family_encoder),
+                    _ => ConstGauge::new(*value).encode(family_encoder),
                 }
             })
         })
@@ -166,7 +166,7 @@ const CACHES: &[Metric<CacheInfo>] = &[
     },
     Metric {
         name: "uslab_cache_slabs",
-        help: "Slabs by list; those of grace wait for readers and are on none.",
+        help: "Slabs by list; slabs in grace wait for readers and are on no list.",
         label: "list",
         series: &[
             ("full", |c| c.full),
@@ -283,7 +283,7 @@ const ZONES: &[Metric<ZoneInfo>] = &[
 const SUBSYSTEM_METRICS: &[Metric<Info>] = &[
     Metric {
         name: "uslab_beyond_caches_bytes",
-        help: "Bytes of memory in use that no cache serves: blocks of pages, and mappings of their own.",
+        help: "Bytes of memory in use that no cache serves: blocks of pages, and separate mappings.",
         label: "kind",
         series: &[("large", |i| i.kmalloc_large.pages * PAGE), ("huge", |i| i.huge.pages * PAGE)],
     },
@@ -295,7 +295,7 @@ const SUBSYSTEM_METRICS: &[Metric<Info>] = &[
     },
     Metric {
         name: "uslab_huge_bytes",
-        help: "Bytes of mappings of their own: in use, and freed ones that are kept.",
+        help: "Bytes of separate mappings: in use, and freed but kept.",
         label: "place",
         series: &[("used", |i| i.huge.pages * PAGE), ("cached", |i| i.huge.cached_pages * PAGE)],
     },
@@ -364,11 +364,11 @@ fn visit<T: 'static>(
     visitor: &mut Visitor<'_>,
 ) -> fmt::Result {
     metrics.iter().filter(|_| !measured.is_empty()).try_for_each(|Metric { name, help, label, series }| {
-        let samples = measured.iter().flat_map(|(labels, things)| {
+        let samples = measured.iter().flat_map(|(labels, items)| {
             series.iter().map(move |(place, value)| {
-                let own = (!label.is_empty()).then_some((*label, *place));
-                let sum = things.iter().map(|thing| value(thing)).fold(0, u64::saturating_add);
-                (labels.iter().copied().chain(own).collect(), sum)
+                let place_label = (!label.is_empty()).then_some((*label, *place));
+                let sum = items.iter().map(|item| value(item)).fold(0, u64::saturating_add);
+                (labels.iter().copied().chain(place_label).collect(), sum)
             })
         });
         visitor(name, help, &samples.collect::<Vec<_>>())
@@ -379,22 +379,29 @@ impl Exposition<'_> {
     /// Visits each metric, in order.
     fn visit(&self, visitor: &mut Visitor<'_>) -> fmt::Result {
         type Labels<'i> = Vec<(&'static str, &'i str)>;
-        fn labels<'i>(heap: &'i str, own: impl IntoIterator<Item = (&'static str, &'i str)>) -> Labels<'i> {
-            (!heap.is_empty()).then_some(("heap", heap)).into_iter().chain(own).collect()
+        fn labels<'i>(
+            heap: &'i str,
+            more_labels: impl IntoIterator<Item = (&'static str, &'i str)>,
+        ) -> Labels<'i> {
+            (!heap.is_empty()).then_some(("heap", heap)).into_iter().chain(more_labels).collect()
         }
         let mut caches: BTreeMap<(&str, &str), Vec<&CacheInfo>> = BTreeMap::new();
         for (heap, info) in &self.heaps {
-            let shown = info.caches.iter().filter(|cache| self.all || cache.had_slabs());
-            shown.for_each(|cache| caches.entry((heap, &cache.name)).or_default().push(cache));
+            let shown_caches = info.caches.iter().filter(|cache| self.all || cache.had_slabs());
+            shown_caches.for_each(|cache| caches.entry((heap, &cache.name)).or_default().push(cache));
         }
         let caches =
             caches.into_iter().map(|((heap, name), caches)| (labels(heap, [("cache", name)]), caches));
         visit(CACHES, &caches.collect::<Vec<_>>(), visitor)?;
         let mut accounts: BTreeMap<(&str, &str), Vec<&AccountInfo>> = BTreeMap::new();
         for (heap, info) in &self.heaps {
-            info.accounts.iter().for_each(|of| accounts.entry((heap, &of.name)).or_default().push(of));
+            info.accounts
+                .iter()
+                .for_each(|account| accounts.entry((heap, &account.name)).or_default().push(account));
         }
-        let accounts = accounts.into_iter().map(|((heap, name), of)| (labels(heap, [("account", name)]), of));
+        let accounts = accounts
+            .into_iter()
+            .map(|((heap, name), account_infos)| (labels(heap, [("account", name)]), account_infos));
         visit(ACCOUNTS, &accounts.collect::<Vec<_>>(), visitor)?;
         let zones = || {
             self.heaps.iter().flat_map(|(heap, info)| info.pages.zones.iter().map(move |zone| (*heap, zone)))
@@ -404,8 +411,8 @@ impl Exposition<'_> {
             (labels(heap, [("node", node.as_str()), ("zone", zone.zone.name())]), vec![zone])
         });
         visit(ZONES, &zones.collect::<Vec<_>>(), visitor)?;
-        let whole = self.heaps.iter().map(|(heap, info)| (labels(heap, []), vec![*info]));
-        visit(SUBSYSTEM_METRICS, &whole.collect::<Vec<_>>(), visitor)
+        let whole_heap = self.heaps.iter().map(|(heap, info)| (labels(heap, []), vec![*info]));
+        visit(SUBSYSTEM_METRICS, &whole_heap.collect::<Vec<_>>(), visitor)
     }
 }
 

@@ -115,12 +115,12 @@ impl Cache {
     /// The conditions of [`KmemCache::view`] hold.
     unsafe fn view(&self) -> CacheView {
         let memory = &self.core().memory;
-        let mut listed = Vec::with_capacity(self.count().slabs() as usize);
+        let mut listed_slabs = Vec::with_capacity(self.count().slabs() as usize);
         for node in self.nodes() {
             // The vector already has enough room, because nothing may be allocated under the node's lock.
-            node.walk(memory, |page, state, fill, _| listed.push((page, state, fill.objects)));
+            node.walk(memory, |page, state, fill, _| listed_slabs.push((page, state, fill.objects)));
         }
-        let slabs = listed.into_iter().map(|(page, state, objects)| {
+        let slabs = listed_slabs.into_iter().map(|(page, state, objects)| {
             let mut out = Vec::with_capacity(usize::from(objects).div_ceil(64));
             // SAFETY: the slab was found on a list, so it is set up. By contract, no other thread uses it.
             unsafe { memory.slab(page).allocated(|word| out.push(word)) };
@@ -131,8 +131,8 @@ impl Cache {
             };
             SlabView { page, list, objects, out }
         });
-        let nowhere = ObjectPlace { slab: Pfn::new(u32::MAX), index: 0 };
-        let name = |object| self.place_of(object).unwrap_or(nowhere);
+        let absent_place = ObjectPlace { slab: Pfn::new(u32::MAX), index: 0 };
+        let name = |object| self.place_of(object).unwrap_or(absent_place);
         // SAFETY: by contract, no other thread uses the subsystem.
         let magazines = unsafe { self.config().per_cpu.view(name) };
         CacheView { slabs: slabs.collect(), magazines }
@@ -176,15 +176,15 @@ mod tests {
         // SAFETY: this test is the only user.
         let view = unsafe { cache.view() };
         let info = cache.info();
-        let on = |list| view.slabs.iter().filter(|slab| slab.list == list).count() as u64;
+        let slabs_on = |list| view.slabs.iter().filter(|slab| slab.list == list).count() as u64;
         assert_eq!(
-            [on(SlabList::Full), on(SlabList::Partial), on(SlabList::Empty)],
+            [slabs_on(SlabList::Full), slabs_on(SlabList::Partial), slabs_on(SlabList::Empty)],
             [info.full, info.partial, info.empty]
         );
         let layer = view.magazines.unwrap();
         let magazines = layer.cpus.iter().flat_map(|cpu| &cpu.magazines);
-        let held = magazines.chain(layer.depots.iter().flat_map(|depot| &depot.full));
-        let mut places: Vec<_> = held.flat_map(|magazine| magazine.rounds.clone()).collect();
+        let magazine_contents = magazines.chain(layer.depots.iter().flat_map(|depot| &depot.full));
+        let mut places: Vec<_> = magazine_contents.flat_map(|magazine| magazine.rounds.clone()).collect();
         assert_eq!(places.len() as u64, info.in_magazines + info.in_depot);
         places.extend(blocks.iter().map(|block| cache.place_of(block.address()).unwrap()));
         let out = view.slabs.iter().flat_map(|slab| {
@@ -199,7 +199,7 @@ mod tests {
         out.sort_unstable_by_key(key);
         places.sort_unstable_by_key(key);
         assert_eq!(places, out);
-        let inside = blocks[0].address().map_addr(|at| at.saturating_add(8));
-        assert_eq!(cache.place_of(inside), None, "no object begins there");
+        let interior = blocks[0].address().map_addr(|start| start.saturating_add(8));
+        assert_eq!(cache.place_of(interior), None, "no object begins there");
     }
 }

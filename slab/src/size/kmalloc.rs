@@ -208,14 +208,14 @@ impl Kmalloc {
         if self.core.resize_watched(memory, size, gfp.contains(Gfp::ZERO)) || fits_in_place(usable, size) {
             return Ok(memory);
         }
-        let moved = self.alloc(size, gfp)?;
+        let new_memory = self.alloc(size, gfp)?;
         // SAFETY: both blocks have at least `usable.min(size)` bytes and do not overlap. By contract, the old memory is
         // no longer used.
         unsafe {
-            moved.copy_from_nonoverlapping(memory, usable.min(size));
+            new_memory.copy_from_nonoverlapping(memory, usable.min(size));
             self.free(memory);
         }
-        Ok(moved)
+        Ok(new_memory)
     }
 
     /// Number of usable bytes at `memory`, at least the requested size. Reports [corruption](crate::corruption) and

@@ -35,7 +35,7 @@ impl Core {
     #[cold]
     pub(crate) fn alloc_large(&self, size: usize, gfp: Gfp) -> Result<NonNull<u8>, AllocError> {
         let order = Order::for_bytes(size).ok_or(AllocError::TooLarge)?;
-        let gfp = self.zeroed(gfp);
+        let gfp = self.with_zeroing(gfp);
         let (memory, op) = (&self.memory, &self.operation(OperationKind::Alloc));
         // `ZERO` is not passed on, because only the requested bytes are zeroed. The block may be almost twice as large.
         let flags = (gfp - Gfp::MOVABLE - Gfp::ZERO) | Gfp::COMP;
@@ -44,12 +44,12 @@ impl Core {
             // The free objects that caches keep may be enough.
             Err(error) => {
                 let result = if self.reclaim(op, None) > 0 { alloc() } else { Err(error) };
-                let again = || {
+                let try_alloc = || {
                     self.shrink(op);
                     alloc()
                 };
                 // Shrinkers may free further objects.
-                self.shrink_until(gfp, None, again, result)?
+                self.shrink_until(gfp, None, try_alloc, result)?
             }
             Ok(first) => first,
         };
@@ -62,7 +62,7 @@ impl Core {
         let memory = memory.pages.address(first);
         if gfp.contains(Gfp::ZERO) && !is_zero {
             // Zero the whole block if old data must not be visible, because the user may grow the allocation in place.
-            let bytes = if self.zeroed(Gfp::empty()).is_empty() { size } else { order.bytes() };
+            let bytes = if self.with_zeroing(Gfp::empty()).is_empty() { size } else { order.bytes() };
             // SAFETY: only this thread has the block, which has at least `bytes` bytes.
             unsafe { memory.write_bytes(0, bytes) };
         }
@@ -77,7 +77,7 @@ impl Core {
             return Err(AllocError::TooLarge);
         }
         let pages = layout.size().next_multiple_of(PAGE_SIZE);
-        match self.huge.reuse(layout, self.zeroed(gfp).contains(Gfp::ZERO)) {
+        match self.huge.reuse(layout, self.with_zeroing(gfp).contains(Gfp::ZERO)) {
             Some(Ok(memory)) => {
                 self.note_large(memory, pages, "huge");
                 return Ok(memory);
@@ -88,8 +88,8 @@ impl Core {
         let memory = self.press(gfp, self.huge.bytes_for(layout), || self.map_charged(layout, || ()));
         let memory = memory.or_else(|| {
             // If addresses are short, the page allocator can give up unused ones.
-            let wanted = layout.size().saturating_add(layout.align());
-            self.map_charged(layout, || self.give_up_addresses(|_| wanted))
+            let requested = layout.size().saturating_add(layout.align());
+            self.map_charged(layout, || self.give_up_addresses(|_| requested))
         });
         let memory = memory.ok_or(AllocError::Refused { bytes: layout.size() })?;
         self.grown();
@@ -124,22 +124,22 @@ impl Core {
     /// Retries `attempt` after freeing unused memory, and then after running the shrinkers. Only requests that may reclaim
     /// drain other CPUs' objects and run shrinkers. A request fails immediately if the limit can never admit `bytes`.
     fn press<T>(&self, gfp: Gfp, bytes: usize, attempt: impl Fn() -> Option<T>) -> Option<T> {
-        self.memory.pages.limit().is_none_or(|most| bytes <= most).then_some(())?;
+        self.memory.pages.limit().is_none_or(|limit| bytes <= limit).then_some(())?;
         let first = attempt().or_else(|| {
             self.huge.apply_limit();
             if self.release_huge() > 0 { attempt() } else { None }
         });
-        let again = || {
+        let try_alloc = || {
             self.shrink(&self.operation(OperationKind::Reclaim));
             self.memory.pages.decommit();
             attempt().ok_or(())
         };
-        let first = first.ok_or(()).or_else(|()| if gfp.may_reclaim() { again() } else { Err(()) });
-        self.shrink_until(gfp, None, again, first).ok()
+        let first = first.ok_or(()).or_else(|()| if gfp.may_reclaim() { try_alloc() } else { Err(()) });
+        self.shrink_until(gfp, None, try_alloc, first).ok()
     }
 
     /// Adds `ZERO` to the flags if old data must not be visible in new memory.
-    fn zeroed(&self, gfp: Gfp) -> Gfp {
+    fn with_zeroing(&self, gfp: Gfp) -> Gfp {
         if self.harden.zero_on_free || self.harden.zero_on_alloc { gfp | Gfp::ZERO } else { gfp }
     }
 
@@ -159,22 +159,27 @@ impl Core {
     /// Resizes the huge allocation at `memory` to `to`; the system may move it if page alignment is enough. Returns
     /// `None`, with nothing changed, on failure.
     #[cold]
-    pub(crate) fn resize_huge(&self, memory: NonNull<u8>, to: Layout, gfp: Gfp) -> Option<NonNull<u8>> {
+    pub(crate) fn resize_huge(
+        &self,
+        memory: NonNull<u8>,
+        new_layout: Layout,
+        gfp: Gfp,
+    ) -> Option<NonNull<u8>> {
         // A mapping with a guard page cannot be resized; the caller copies it.
         if self.harden.guard_pages {
             return None;
         }
         let (old, new) =
-            (self.huge.bytes(memory).ok()?, to.size().max(1).checked_next_multiple_of(PAGE_SIZE)?);
-        let more = new.saturating_sub(old);
-        let charge = || self.memory.pages.charge(more / PAGE_SIZE).then_some(());
+            (self.huge.bytes(memory).ok()?, new_layout.size().max(1).checked_next_multiple_of(PAGE_SIZE)?);
+        let added_bytes = new.saturating_sub(old);
+        let charge = || self.memory.pages.charge(added_bytes / PAGE_SIZE).then_some(());
         self.press(gfp, new, charge)?;
         // Noted before the resize, after which another allocation may use the address.
         self.note_free(memory);
-        let resized = self.huge.resize(memory, to.size(), to.align() <= PAGE_SIZE);
-        self.uncharge_huge(if resized.is_some() { old.saturating_sub(new) } else { more });
-        let (at, bytes) = resized.map_or((memory, old), |resized| (resized, new));
-        self.note_large(at, bytes, "huge");
+        let resized = self.huge.resize(memory, new_layout.size(), new_layout.align() <= PAGE_SIZE);
+        self.uncharge_huge(if resized.is_some() { old.saturating_sub(new) } else { added_bytes });
+        let (memory_at, bytes) = resized.map_or((memory, old), |resized| (resized, new));
+        self.note_large(memory_at, bytes, "huge");
         resized
     }
 
@@ -219,10 +224,19 @@ impl Core {
 
     /// Resizes memory that is not an object: a block with room, or a mapping that the system can resize.
     #[cold]
-    pub(crate) fn resized(&self, at: NonNull<u8>, old: Layout, to: Layout, gfp: Gfp) -> Option<NonNull<u8>> {
+    pub(crate) fn resized(
+        &self,
+        memory_at: NonNull<u8>,
+        old: Layout,
+        to: Layout,
+        gfp: Gfp,
+    ) -> Option<NonNull<u8>> {
         match (is_huge(old), is_huge(to)) {
-            (true, true) => self.resize_huge(at, to, gfp),
-            _ => self.size_of(at).is_ok_and(|usable| fits_in_place(usable, to.size())).then_some(at),
+            (true, true) => self.resize_huge(memory_at, to, gfp),
+            _ => self
+                .size_of(memory_at)
+                .is_ok_and(|usable| fits_in_place(usable, to.size()))
+                .then_some(memory_at),
         }
     }
 

@@ -56,7 +56,7 @@ pub struct Malloc {
     /// Number of canary bytes at the end of each object.
     tail: usize,
     /// Cache for empty layouts, if each empty layout gets a distinct address.
-    nothing: Option<KmemCache>,
+    empty_layout_cache: Option<KmemCache>,
     core: Arc<Core>,
 }
 
@@ -68,12 +68,12 @@ impl Malloc {
 
     pub(crate) fn on(core: &Arc<Core>) -> Result<Self, CacheError> {
         let mut place = MaybeUninit::uninit();
-        Self::make(&mut place, core)?;
-        // SAFETY: `make` initialised the malloc.
+        Self::init(&mut place, core)?;
+        // SAFETY: `init` initialised the malloc.
         Ok(unsafe { place.assume_init() })
     }
-    /// Creates a malloc in the memory `place`; on an error, the memory stays uninitialised: see [`FastPaths::make`].
-    pub(crate) fn make(place: &mut MaybeUninit<Self>, core: &Arc<Core>) -> Result<(), CacheError> {
+    /// Creates a malloc in the memory `place`; on an error, the memory stays uninitialised: see [`FastPaths::init`].
+    pub(crate) fn init(place: &mut MaybeUninit<Self>, core: &Arc<Core>) -> Result<(), CacheError> {
         let harden = core.harden;
         let tail = if harden.canaries { CANARY } else { 0 };
         let cache = |class| {
@@ -95,17 +95,17 @@ impl Malloc {
             slab_guards: false,
             ..harden
         };
-        let nothing =
+        let zero_size_cache =
             KmemCache::builder("malloc-0", MAX_ALIGN).align(MAX_ALIGN).harden(only_addresses).no_access();
-        let nothing = harden.zero_size.then(|| nothing.build_on(core)).transpose()?;
+        let zero_size_cache = harden.zero_size.then(|| zero_size_cache.build_on(core)).transpose()?;
         let place = place.as_mut_ptr();
         // SAFETY: `place` is borrowed exclusively; each field is written once, and no field is read or dropped. A field
         // of `MaybeUninit` needs no value.
         unsafe {
-            FastPaths::make(&mut *(&raw mut (*place).fast).cast::<MaybeUninit<_>>(), core, &caches);
+            FastPaths::init(&mut *(&raw mut (*place).fast).cast::<MaybeUninit<_>>(), core, &caches);
             (&raw mut (*place).caches).write(caches);
             (&raw mut (*place).tail).write(tail);
-            (&raw mut (*place).nothing).write(nothing);
+            (&raw mut (*place).empty_layout_cache).write(zero_size_cache);
             (&raw mut (*place).core).write(core.clone());
         }
         Ok(())
@@ -113,17 +113,18 @@ impl Malloc {
     /// Opens the static paths to this malloc; returns `false` if they cannot serve it: see [`static_paths`].
     ///
     /// # Safety
-    /// The malloc lives for ever.
+    /// The malloc is never dropped.
     pub(crate) unsafe fn open(&self, paths: &'static StaticPaths) -> bool {
         let fast = &self.fast;
         // Unless all caches use one table, their fast paths are disabled.
-        let can = StaticPaths::serve(fast) && self.caches[0].cache().take_static_words(paths.words());
-        if can {
-            // SAFETY: `can` shows that the paths serve this malloc and that its table took their words. By contract,
+        let is_claimed =
+            StaticPaths::can_serve(fast) && self.caches[0].cache().take_static_words(paths.words());
+        if is_claimed {
+            // SAFETY: `is_claimed` shows that the paths serve this malloc and that its table took their words. By contract,
             // the malloc lives for ever.
             unsafe { paths.open(fast) };
         }
-        can
+        is_claimed
     }
     pub(crate) fn fast(&self) -> &FastPaths {
         &self.fast
@@ -136,20 +137,20 @@ impl Malloc {
     ///
     /// # Safety
     /// The conditions of [`Core::fit_addresses`] hold. This malloc is the only one of its subsystem, and has no inlined
-    /// paths except its own and `also`.
-    pub(crate) unsafe fn fit_addresses(&self, also: &StaticPaths) {
+    /// paths except its own and `process_paths`.
+    pub(crate) unsafe fn fit_addresses(&self, process_paths: &StaticPaths) {
         // SAFETY: by contract, the malloc has no other paths. No path reads the class of a page that is not counted.
         unsafe {
             self.core.fit_addresses(|bytes| {
                 self.fast.set_bytes(bytes);
-                also.cut(bytes);
+                process_paths.trim(bytes);
             });
         };
     }
     /// Returns `true` if `memory` is in a page of the subsystem, as objects and blocks are.
     #[inline(always)]
     pub(crate) fn holds(&self, memory: NonNull<u8>) -> bool {
-        self.fast.hold(memory)
+        self.fast.holds(memory)
     }
 
     /// The cache that serves `layout`: the smallest class that holds the size at the alignment.
@@ -225,10 +226,12 @@ impl Malloc {
                 }
                 Ok(memory)
             }
-            _ if layout.size() == 0 && layout.align() <= ZERO_SIZE.addr().get() => match &self.nothing {
-                Some(nothing) => nothing.alloc(Gfp::KERNEL),
-                None => Ok(ZERO_SIZE),
-            },
+            _ if layout.size() == 0 && layout.align() <= ZERO_SIZE.addr().get() => {
+                match &self.empty_layout_cache {
+                    Some(zero_size_cache) => zero_size_cache.alloc(Gfp::KERNEL),
+                    None => Ok(ZERO_SIZE),
+                }
+            }
             _ if is_huge(layout) => self.core.alloc_huge(layout, gfp),
             _ if self.core.harden.guard_pages && layout.size() > 0 => self.core.alloc_guarded(layout, gfp),
             _ => self.core.alloc_large(layout.size().max(layout.align()), gfp),
@@ -264,10 +267,10 @@ impl Malloc {
     fn guard_sample(&self, class: usize, layout: Layout) -> Option<NonNull<u8>> {
         let (guard, profiler) = (&self.core.guard, &self.core.profiler);
         // During a profile that observes each operation, each allocation takes this path.
-        let all = profiler.runs() && !profiler.counts_only();
-        let one = || if all { 1 } else { self.caches[class].cache().allocs_of_a_miss() };
-        let due = guard.is_on() && guard.is_due(one());
-        if due { guard.alloc(layout.size(), layout.align()) } else { None }
+        let observes_all = profiler.runs() && !profiler.counts_only();
+        let allocs_per_miss = || if observes_all { 1 } else { self.caches[class].cache().allocs_of_a_miss() };
+        let is_guarded = guard.is_on() && guard.is_due(allocs_per_miss());
+        if is_guarded { guard.alloc(layout.size(), layout.align()) } else { None }
     }
 
     /// Reallocates memory of `layout` to `size` bytes at the same alignment, and keeps the bytes of `layout` that fit. Further
@@ -291,10 +294,10 @@ impl Malloc {
         gfp: Gfp,
     ) -> Result<NonNull<u8>, AllocError> {
         let new = Layout::from_size_align(size, layout.align()).map_err(|_| AllocError::TooLarge)?;
-        let zero = |memory: NonNull<u8>, from: usize| {
-            if gfp.contains(Gfp::ZERO) && size > from {
+        let zero = |memory: NonNull<u8>, first_byte: usize| {
+            if gfp.contains(Gfp::ZERO) && size > first_byte {
                 // SAFETY: the new memory has `size` bytes, and only this caller has it.
-                unsafe { memory.add(from).write_bytes(0, size - from) };
+                unsafe { memory.add(first_byte).write_bytes(0, size - first_byte) };
             }
             memory
         };
@@ -324,14 +327,14 @@ impl Malloc {
             }
             _ => {}
         }
-        let moved = self.alloc(new, gfp - Gfp::ZERO)?;
+        let new_memory = self.alloc(new, gfp - Gfp::ZERO)?;
         // SAFETY: both blocks have that many bytes and do not overlap. By contract, the old memory has this layout and
         // is no longer used.
         unsafe {
-            moved.copy_from_nonoverlapping(memory, layout.size().min(size));
+            new_memory.copy_from_nonoverlapping(memory, layout.size().min(size));
             self.free_sized(memory, layout);
         }
-        Ok(zero(moved, layout.size()))
+        Ok(zero(new_memory, layout.size()))
     }
 
     /// Reallocates memory of unknown layout, at an alignment of at most 16, and keeps as many [usable](Self::usable_size) bytes
@@ -367,13 +370,13 @@ impl Malloc {
         if let Some(resized) = self.core.resized(memory, layout, new, Gfp::KERNEL) {
             return Ok(resized);
         }
-        let moved = self.alloc(new, Gfp::KERNEL)?;
+        let new_memory = self.alloc(new, Gfp::KERNEL)?;
         // SAFETY: both blocks have that many bytes and do not overlap. By contract, the old memory is no longer used.
         unsafe {
-            moved.copy_from_nonoverlapping(memory, usable.min(size));
+            new_memory.copy_from_nonoverlapping(memory, usable.min(size));
             self.free(memory);
         }
-        Ok(moved)
+        Ok(new_memory)
     }
 
     /// Frees memory of a known layout, without reading a frame.
@@ -458,11 +461,14 @@ impl Malloc {
         let same_class = self.class(layout).is_some_and(|class| size_of_class(class) == usable + self.tail);
         // After a realloc in place, memory may have up to twice the bytes. A block has at least the bytes of its
         // alignment. A mapping has whole pages, or the pages of a freed mapping that it reuses.
-        let fits = |size| fits_in_place(usable, size);
-        let close =
-            || fits(size) || fits(size.max(layout.align())) || size.next_multiple_of(PAGE_SIZE) == usable;
+        let fits_size = |size| fits_in_place(usable, size);
+        let close = || {
+            fits_size(size)
+                || fits_size(size.max(layout.align()))
+                || size.next_multiple_of(PAGE_SIZE) == usable
+        };
         // A block of pages has no canary.
-        let right = match self.core.cache_at(memory).filter(|_| self.tail > 0) {
+        let is_right_cache = match self.core.cache_at(memory).filter(|_| self.tail > 0) {
             // C++ libraries round up the size of an aligned `new`, but not the size of its `delete`. The free reports
             // an overwritten canary.
             Some(cache) => {
@@ -475,10 +481,10 @@ impl Malloc {
             }
             None => same_class || size == usable || size == 0 || close(),
         };
-        if !right {
+        if !is_right_cache {
             self.core.refuse(CorruptionKind::WrongSize, memory);
         }
-        right
+        is_right_cache
     }
 
     /// Number of usable bytes at `memory`, at least the requested size. Reports [corruption](crate::corruption) and
@@ -504,9 +510,9 @@ mod tests {
         let harden = crate::Harden { canaries: true, ..crate::Harden::OFF };
         let subsystem = Subsystem::new(Config { harden, ..Config::default() }).unwrap();
         let malloc = Malloc::new(&subsystem).unwrap();
-        let of = |size, align| Layout::from_size_align(size, align).unwrap();
-        let memory = malloc.alloc(of(64, 64), Gfp::KERNEL).unwrap();
-        assert!(malloc.has_size(memory, of(40, 64)) && malloc.has_size(memory, of(0, 64)));
+        let layout_of = |size, align| Layout::from_size_align(size, align).unwrap();
+        let memory = malloc.alloc(layout_of(64, 64), Gfp::KERNEL).unwrap();
+        assert!(malloc.has_size(memory, layout_of(40, 64)) && malloc.has_size(memory, layout_of(0, 64)));
         // SAFETY: the test allocated `memory`, and frees it once.
         unsafe { malloc.free(memory) };
     }
@@ -515,25 +521,25 @@ mod tests {
     fn malloc_honours_the_alignment_of_any_layout() {
         let subsystem = Subsystem::new(Config::default()).unwrap();
         let malloc = Malloc::new(&subsystem).unwrap();
-        let mut held: Vec<(NonNull<u8>, Layout)> = vec![];
+        let mut blocks: Vec<(NonNull<u8>, Layout)> = vec![];
         for size in [0, 1, 8, 9, 63, 64, 65, 100, 1000, 4097, 8192, 8193, 32_768, 32_769, 100_000] {
             for align in [1, 8, 16, 64, 4096, 65_536] {
                 let layout = Layout::from_size_align(size, align).unwrap();
                 let memory = malloc.alloc(layout, Gfp::KERNEL).unwrap();
                 assert!(memory.addr().get().is_multiple_of(align), "{layout:?}");
                 // SAFETY: `memory` was just allocated with `size` bytes.
-                unsafe { memory.write_bytes(held.len() as u8, size) };
-                held.push((memory, layout));
+                unsafe { memory.write_bytes(blocks.len() as u8, size) };
+                blocks.push((memory, layout));
             }
         }
-        for (i, (memory, layout)) in held.iter().enumerate() {
+        for (i, (memory, layout)) in blocks.iter().enumerate() {
             // SAFETY: the test wrote these bytes, and has not freed them.
             let bytes = unsafe { core::slice::from_raw_parts(memory.as_ptr(), layout.size()) };
             assert!(bytes.iter().all(|b| *b == i as u8), "{layout:?}");
             // SAFETY: the test allocated the memory, and has not freed it.
             assert!(layout.size() == 0 || unsafe { malloc.usable_size(*memory) } >= layout.size());
         }
-        for (i, (memory, layout)) in held.into_iter().enumerate() {
+        for (i, (memory, layout)) in blocks.into_iter().enumerate() {
             // SAFETY: the test allocated the memory with this layout, and frees it once.
             unsafe { if i % 2 == 0 { malloc.free_sized(memory, layout) } else { malloc.free(memory) } }
         }

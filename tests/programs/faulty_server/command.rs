@@ -18,8 +18,8 @@ pub(crate) fn execute<M: Memory>(
     replies: &mut Replies<'_, M::Bytes>,
 ) -> Result<NextAction, OutOfMemory> {
     if request.len() == 2 && request[0] == *b"MISTAKE" {
-        let known = super::mistakes::make(store, &request[1], replies.0);
-        return if known { replies.status("OK") } else { replies.error("ERR unknown mistake") }
+        let is_known = super::mistakes::make(store, &request[1], replies.0);
+        return if is_known { replies.status("OK") } else { replies.error("ERR unknown mistake") }
             .map(|()| NextAction::GoOn);
     }
     redis::execute(store, request, replies)

@@ -44,20 +44,21 @@ fn main() -> Result<(), Box<dyn Error>> {
     run_on([sched_getcpu()?])?;
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     match &arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
-        ["heap"] => serve(Heap),
+        ["heap"] => run_server(Heap),
         [rules, quarantine] => {
             let slab_debug = rules.parse()?;
             let harden = Harden { quarantine: quarantine.parse()?, seed: Some(1), ..Harden::OFF };
-            let found = Config { slab_debug, harden, ..Config::default() };
+            let debug_config = Config { slab_debug, harden, ..Config::default() };
             // A core dump contains zeros for reserved memory, so the limit is small.
-            let as_asked = |config: Config| Config { pages: config.pages.limit(32 << 20), ..found.clone() };
-            serve(Caches::new(None, None, as_asked)?)
+            let with_limit =
+                |config: Config| Config { pages: config.pages.limit(32 << 20), ..debug_config.clone() };
+            run_server(Caches::new(None, None, with_limit)?)
         }
         _ => Err("expected rules and bytes, or `heap`".into()),
     }
 }
 
-fn serve<M: Memory>(memory: M) -> Result<(), Box<dyn Error>> {
+fn run_server<M: Memory>(memory: M) -> Result<(), Box<dyn Error>> {
     let store: &'static Store<_> = Box::leak(Box::new(Store::new(memory)));
     // One thread serves, because the process has one CPU.
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;

@@ -30,13 +30,13 @@ pub(crate) fn make<M: Memory>(store: &Store<M>, name: &[u8], buffer: &mut Buffer
         b"read_after_free" => _ = black_box(first_byte(removed(store))),
         b"double_free" => {
             let value = value();
-            the_first_free(memory, value);
+            free_for_the_first_time(memory, value);
             the_second_free(memory, value, value.len());
         }
-        b"double_free_later" => the_first_free(memory, value()),
+        b"double_free_later" => free_for_the_first_time(memory, value()),
         b"double_free_by_another_thread" => {
             let value = SharedMemory(value());
-            the_first_free(memory, value.0);
+            free_for_the_first_time(memory, value.0);
             std::thread::scope(|scope| {
                 scope.spawn(|| the_second_free(memory, value.get(), value.get().len()));
             });
@@ -48,7 +48,7 @@ pub(crate) fn make<M: Memory>(store: &Store<M>, name: &[u8], buffer: &mut Buffer
                     scope.spawn(|| {
                         super::run_on(0..CpuSet::count()).expect("the thread must be able to run on any CPU");
                         barrier.wait();
-                        the_first_free(memory, value.get());
+                        free_for_the_first_time(memory, value.get());
                     });
                 }
             });
@@ -56,8 +56,8 @@ pub(crate) fn make<M: Memory>(store: &Store<M>, name: &[u8], buffer: &mut Buffer
         b"interior_free" => {
             let value = value();
             // SAFETY: the address is inside the value.
-            let inside = unsafe { value.cast::<u8>().add(16) };
-            the_second_free(memory, NonNull::slice_from_raw_parts(inside, 84), 100);
+            let interior = unsafe { value.cast::<u8>().add(16) };
+            the_second_free(memory, NonNull::slice_from_raw_parts(interior, 84), 100);
         }
         b"foreign_free" => {
             let foreign = NonNull::from(Box::leak(vec![0_u8; 100].into_boxed_slice()));
@@ -89,9 +89,9 @@ pub(crate) fn make<M: Memory>(store: &Store<M>, name: &[u8], buffer: &mut Buffer
         b"double_free_of_an_entry" => {
             let entry = the_entry(memory);
             // SAFETY: unsound on purpose: the second copy is the mistake.
-            let twin = unsafe { read(&raw const entry) };
+            let copy = unsafe { read(&raw const entry) };
             the_end_of(entry);
-            the_second_end_of(twin);
+            the_second_end_of(copy);
         }
         b"overflow_of_a_buffer" => write(bytes_of(buffer), size_of_val(buffer).cast_signed(), 1),
         b"overflow_of_a_buffers_bytes" => {
@@ -128,9 +128,9 @@ fn removed<M: Memory>(store: &Store<M>) -> NonNull<[u8]> {
     store.remove(KEY);
     value
 }
-fn write(memory: NonNull<[u8]>, at: isize, bytes: usize) {
+fn write(memory: NonNull<[u8]>, offset: isize, bytes: usize) {
     // SAFETY: unsound on purpose: the memory is mapped, and the write is the mistake.
-    unsafe { black_box(memory.cast::<u8>().offset(at)).write_bytes(0x77, bytes) };
+    unsafe { black_box(memory.cast::<u8>().offset(offset)).write_bytes(0x77, bytes) };
 }
 fn first_byte(memory: NonNull<[u8]>) -> u8 {
     // SAFETY: unsound on purpose: the memory is mapped, and the read is the mistake.
@@ -138,7 +138,7 @@ fn first_byte(memory: NonNull<[u8]>) -> u8 {
 }
 
 #[inline(never)]
-fn the_first_free<M: Memory>(memory: M, value: NonNull<[u8]>) {
+fn free_for_the_first_time<M: Memory>(memory: M, value: NonNull<[u8]>) {
     // SAFETY: unsound on purpose: the value stays in the table, which is the mistake.
     unsafe { memory.data().deallocate(value.cast(), Layout::array::<u8>(value.len()).expect("a size")) };
     black_box(value);

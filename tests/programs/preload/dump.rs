@@ -11,26 +11,26 @@ use uslab_sim::flame::{Flame, Stack};
 use uslab_tests::libuslab;
 
 /// Returns the file that `dump.c` wrote, and the program's output.
-fn dump(how: &str, ending: &str) -> (Option<String>, Output) {
+fn dump(dump_method: &str, format: &str) -> (Option<String>, Output) {
     let dir = tempfile::tempdir().unwrap();
     let mut program = Command::new(compiled("dump.c", dir.path()));
-    program.arg(how).arg(dir.path()).arg(ending);
+    program.arg(dump_method).arg(dir.path()).arg(format);
     // The guard is disabled, because objects that it samples are in no cache.
-    let options = format!("guard=0,dump={}/out.%p.{ending}", dir.path().display());
+    let options = format!("guard=0,dump={}/out.%p.{format}", dir.path().display());
     let output = preloaded(&mut program, &options);
-    let mut left = std::fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().path());
-    let file = left.find(|path| path.file_name().unwrap().to_string_lossy().starts_with("out."));
-    assert!(output.status.success() && output.stderr.is_empty(), "{how} {ending}: {output:?}");
+    let mut leftover_files = std::fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().path());
+    let file = leftover_files.find(|path| path.file_name().unwrap().to_string_lossy().starts_with("out."));
+    assert!(output.status.success() && output.stderr.is_empty(), "{dump_method} {format}: {output:?}");
     (file.map(|file| std::fs::read_to_string(file).unwrap()), output)
 }
 
 #[test]
 fn file_extension_determines_the_signal_dump_format() {
-    for ending in ["json", "prom", "txt"] {
-        let (file, output) = dump("asked", ending);
-        assert_eq!(text(&output.stdout), "2\n", "the dump has a separate thread");
+    for format in ["json", "prom", "txt"] {
+        let (file, output) = dump("asked", format);
+        assert_eq!(text(&output.stdout), "2\n", "the dump must have a separate thread");
         let dump = file.unwrap();
-        let used = match ending {
+        let used_bytes = match format {
             "json" => {
                 let json: serde_json::Value = serde_json::from_str(&dump).unwrap();
                 let caches = json["caches"].as_array().unwrap();
@@ -42,34 +42,36 @@ fn file_extension_determines_the_signal_dump_format() {
             }
             _ => dump.parse::<uslab::SlabInfo>().unwrap().get("malloc-112").unwrap().active_objects as f64,
         };
-        assert!(used >= 1000.0, "{ending}: {used}");
+        assert!(used_bytes >= 1000.0, "{format}: {used_bytes}");
     }
 }
 
 /// Writes a heap profile of `dump.c` in which each byte is sampled; returns the file, and the output of the program.
-fn profile(dir: &Path, how: &str, ending: &str) -> (PathBuf, String) {
+fn profile(dir: &Path, dump_method: &str, format: &str) -> (PathBuf, String) {
     let mut program = Command::new(compiled("dump.c", dir));
-    program.arg(how).arg(dir).arg(ending);
-    let options = format!("guard=0,profile=1,dump={}/out.%p.{ending}", dir.display());
+    program.arg(dump_method).arg(dir).arg(format);
+    let options = format!("guard=0,profile=1,dump={}/out.%p.{format}", dir.display());
     let output = preloaded(&mut program, &options);
-    assert!(output.status.success() && output.stderr.is_empty(), "{ending}: {output:?}");
-    let mut left = std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path());
-    (left.find(|path| path.to_string_lossy().ends_with(ending)).unwrap(), text(&output.stdout))
+    assert!(output.status.success() && output.stderr.is_empty(), "{format}: {output:?}");
+    let mut leftover_files = std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path());
+    (leftover_files.find(|path| path.to_string_lossy().ends_with(format)).unwrap(), text(&output.stdout))
 }
 
 /// The file contains code addresses; the names of the functions are looked up later. The file has exactly the thousand
 /// objects of `main`, and the innermost function of a stack never belongs to the library.
 #[test]
 fn signal_dump_writes_the_heap_profile() {
-    for ending in ["folded", "pb.gz"] {
+    for format in ["folded", "pb.gz"] {
         let dir = tempfile::tempdir().unwrap();
-        let (file, _) = profile(dir.path(), "asked", ending);
+        let (file, _) = profile(dir.path(), "asked", format);
         let content = std::fs::read(&file).unwrap();
-        assert!(!text(&content).contains(";main"), "{ending}");
+        assert!(!text(&content).contains(";main"), "{format}");
         let flame = Flame::read(&file).unwrap();
-        let held = |stack: &&Stack| stack.frames[0] == "malloc-112" && stack.frames.last().unwrap() == "main";
-        let held: Vec<_> = flame.stacks.iter().filter(held).map(|stack| stack.bytes).collect();
-        assert_eq!(held, [112_000], "{ending}: {flame:?}");
+        let is_expected_stack =
+            |stack: &&Stack| stack.frames[0] == "malloc-112" && stack.frames.last().unwrap() == "main";
+        let stack_bytes: Vec<_> =
+            flame.stacks.iter().filter(is_expected_stack).map(|stack| stack.bytes).collect();
+        assert_eq!(stack_bytes, [112_000], "{format}: {flame:?}");
         assert!(flame.unused.is_empty(), "{flame:?}");
     }
 }
@@ -77,17 +79,17 @@ fn signal_dump_writes_the_heap_profile() {
 /// Regression test: a dump of 300 stacks took 40 MiB of memory, because it read the debug information of all files.
 #[test]
 fn profile_dump_of_many_stacks_uses_little_memory() {
-    for ending in ["folded", "pb.gz"] {
+    for format in ["folded", "pb.gz"] {
         let dir = tempfile::tempdir().unwrap();
-        let (file, printed) = profile(dir.path(), "stacks", ending);
+        let (file, printed) = profile(dir.path(), "stacks", format);
         let kib: u64 = printed.lines().last().unwrap().parse().unwrap();
-        println!("{ending}: {kib} KiB");
-        assert!(kib < 8 << 10, "{ending}: {kib} KiB");
+        println!("{format}: {kib} KiB");
+        assert!(kib < 8 << 10, "{format}: {kib} KiB");
         let flame = Flame::read(&file).unwrap();
         let of_branch = flame.stacks.iter().filter(|stack| stack.frames.last().unwrap() == "branch");
         assert_eq!(of_branch.map(|stack| stack.bytes).sum::<u64>(), 512 * 112, "{flame:?}");
-        let left = std::fs::read_dir(dir.path()).unwrap().count();
-        assert_eq!(left, 2, "the folder has the program and one dump, and no temporary file");
+        let leftover_files = std::fs::read_dir(dir.path()).unwrap().count();
+        assert_eq!(leftover_files, 2, "the folder must have the program and one dump, and no temporary file");
     }
 }
 
@@ -117,11 +119,15 @@ fn failed_profile_write_prints_a_single_line() {
         let mut line = String::new();
         stderr.read_line(&mut line).unwrap();
         drop(child.stdin.take());
-        let mut rest = String::new();
-        stderr.read_to_string(&mut rest).unwrap();
+        let mut remaining = String::new();
+        stderr.read_to_string(&mut remaining).unwrap();
         assert!(child.wait().unwrap().success());
         assert!(line.starts_with("uslab: dump `") && line.ends_with(&format!("`: {error}\n")), "{line}");
-        assert_eq!((rest.as_str(), std::fs::read_dir(dir.path()).unwrap().count()), ("", 1), "{options}");
+        assert_eq!(
+            (remaining.as_str(), std::fs::read_dir(dir.path()).unwrap().count()),
+            ("", 1),
+            "{options}"
+        );
     }
 }
 
@@ -132,8 +138,8 @@ fn signal_dump_preserves_signals_and_threads_of_the_program() {
     assert!(file.is_some_and(|file| file.starts_with("slabinfo - version: 2.1\n")), "{output:?}");
     let dir = tempfile::tempdir().unwrap();
     let program = compiled("dump.c", dir.path());
-    let mut plain = Command::new(&program);
-    let output = preloaded(plain.args(["none", ".", "."]), "check=1");
+    let mut unchanged_program = Command::new(&program);
+    let output = preloaded(unchanged_program.args(["none", ".", "."]), "check=1");
     assert_eq!((text(&output.stdout).as_str(), output.stderr.is_empty()), ("1\n", true));
     // The parent process has set the signal to be ignored.
     let mut ignoring = Command::new("sh");
@@ -151,8 +157,8 @@ fn signal_dump_preserves_signals_and_threads_of_the_program() {
 fn program_continues_after_a_failed_dump() {
     let dir = tempfile::tempdir().unwrap();
     let program = compiled("dump.c", dir.path());
-    let mut wrong = Command::new(&program);
-    let output = preloaded(wrong.args(["none", ".", "."]), "dump=,dump_signal=KILL");
+    let mut invalid = Command::new(&program);
+    let output = preloaded(invalid.args(["none", ".", "."]), "dump=,dump_signal=KILL");
     let err = text(&output.stderr);
     assert!(output.status.success() && err.lines().count() == 2, "{err}");
     assert!(

@@ -1,6 +1,6 @@
 //! Tests that memory freed by a program returns to the system while the program waits and calls nothing.
 
-use super::{compiled, say};
+use super::{compiled, print_line};
 use std::fmt::Write as _;
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpStream;
@@ -47,12 +47,12 @@ fn server_decommits_the_memory_of_deleted_keys() {
     assert!(!process.has_a_reaper(), "the memory is still too small");
     let stream = TcpStream::connect(line.trim().strip_prefix("listening on ").expect(&line)).unwrap();
     stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
-    let (mut to, mut from) = (stream.try_clone().unwrap(), BufReader::new(stream));
-    let mut ask = |requests: &str, replies: usize| {
-        to.write_all(requests.as_bytes()).unwrap();
+    let (mut writer, mut reader) = (stream.try_clone().unwrap(), BufReader::new(stream));
+    let mut send_requests = |requests: &str, replies: usize| {
+        writer.write_all(requests.as_bytes()).unwrap();
         for _ in 0..replies {
             line.clear();
-            from.read_line(&mut line).unwrap();
+            reader.read_line(&mut line).unwrap();
             assert_eq!(line, "+OK\r\n");
         }
     };
@@ -66,24 +66,26 @@ fn server_decommits_the_memory_of_deleted_keys() {
                 let (len, value) = (key.len(), "x".repeat(size));
                 write!(requests, "*3\r\n$3\r\nSET\r\n${len}\r\n{key}\r\n${size}\r\n{value}\r\n").unwrap();
             }
-            ask(&requests, 100);
+            send_requests(&requests, 100);
         }
     }
     let peak = process.resident();
     assert!(peak > 100 << 10, "{peak} KiB");
     assert!(process.has_a_reaper());
-    ask("FLUSHALL\r\n", 1);
+    send_requests("FLUSHALL\r\n", 1);
     let freed = process.resident();
-    let mut now = freed;
+    let mut freed_now = freed;
     for _ in 0..TIMEOUT {
-        if now <= peak / 4 {
+        if freed_now <= peak / 4 {
             break;
         }
         std::thread::sleep(Duration::from_millis(100));
-        now = process.resident();
+        freed_now = process.resident();
     }
-    say(&format!("preload: server: {peak} KiB with all keys, {freed} KiB without, {now} KiB then"));
-    assert!(now <= peak / 4, "{now} KiB of {peak} remain");
+    print_line(&format!(
+        "preload: server: {peak} KiB with all keys, {freed} KiB without, {freed_now} KiB then"
+    ));
+    assert!(freed_now <= peak / 4, "{freed_now} KiB of {peak} remain");
 }
 
 /// If a process has no other thread, the thread of the library does not keep it alive.
@@ -93,8 +95,10 @@ fn reaper_thread_does_not_keep_the_process_alive() {
     let program = compiled("last_thread.c", dir.path());
     let dump = format!("dump={}/numbers.json", dir.path().display());
     // Regression test: the thread of dumps waited for ever, and the reaper waited for it.
-    let both = format!("{dump},reap=500");
-    for (options, threads) in [("", "0"), ("reap=500", "1"), (dump.as_str(), "1"), (both.as_str(), "2")] {
+    let with_dump_and_reaper = format!("{dump},reap=500");
+    for (options, threads) in
+        [("", "0"), ("reap=500", "1"), (dump.as_str(), "1"), (with_dump_and_reaper.as_str(), "2")]
+    {
         let mut program = Command::new(&program);
         program.arg(threads).env("LD_PRELOAD", libuslab()).env("USLAB_OPTIONS", options);
         let output = program.output().unwrap();
@@ -114,7 +118,7 @@ fn freed_memory_is_decommitted_in_a_small_cgroup() {
     let program = compiled("group.c", dir.path());
     for mib in [32, 64, 100, 256] {
         let Some(group) = ControlGroup::new(mib << 20) else {
-            return say("preload: skipped the control group: this process may not create one");
+            return print_line("preload: skipped the control group: this process may not create one");
         };
         // The program allocates three fifths of the limit, twice.
         let mut command = group.command(&program, Some(&libuslab()));

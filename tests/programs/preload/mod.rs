@@ -1,6 +1,6 @@
-//! Programs under `libuslab.so`: tests of what C programs rely on, and real programs, whose output must not change.
+//! Programs under `libuslab.so`: tests of the C interface, and real programs, whose output must not change.
 //!
-//! `USLAB_PRELOAD=full` adds python's own tests of modules that use much memory, and more load on servers. If the
+//! `USLAB_PRELOAD=run_long_tests` adds python's own tests of modules that use much memory, and more load on servers. If the
 //! machine lacks a program, standard output names the program and the reason.
 
 mod contract;
@@ -29,8 +29,8 @@ pub(crate) fn preloaded(command: &mut Command, options: &str) -> Output {
 }
 
 /// Runs the command; `with` decides if the library is preloaded.
-fn run(command: &mut Command, with: bool) -> Output {
-    match with {
+fn run(command: &mut Command, preloads: bool) -> Output {
+    match preloads {
         true => preloaded(command, "check=1"),
         false => command.output().expect("the program must start"),
     }
@@ -41,11 +41,11 @@ pub(crate) fn text(bytes: &[u8]) -> String {
 }
 
 /// Prints past libtest's capture.
-pub(crate) fn say(line: &str) {
+pub(crate) fn print_line(line: &str) {
     let _ = std::io::stdout().write_all(format!("{line}\n").as_bytes());
 }
 
-pub(crate) fn full() -> bool {
+pub(crate) fn run_long_tests() -> bool {
     std::env::var("USLAB_PRELOAD").as_deref() == Ok("full")
 }
 
@@ -54,24 +54,32 @@ fn program(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH")?;
     // Servers are in directories that only root has in its `PATH`.
     let dirs = std::env::split_paths(&path).chain(["/usr/sbin".into()]);
-    let found = dirs.map(|dir| dir.join(name)).find(|file| file.is_file());
-    if found.is_none() {
-        say(&format!("preload: skipped {name}: not installed"));
+    let program_file = dirs.map(|dir| dir.join(name)).find(|file| file.is_file());
+    if program_file.is_none() {
+        print_line(&format!("preload: skipped {name}: not installed"));
     }
-    found
+    program_file
 }
 
 /// Checks that the output with the library equals the output without it, and is not empty.
 #[track_caller]
 fn check_same_output(name: &str, command: impl Fn() -> Command) {
-    let without = run(&mut command(), false);
-    assert!(without.status.success(), "{name} alone: {}", text(&without.stderr));
-    let with = run(&mut command(), true);
-    assert!(with.status.success(), "{name}: {:?} {}", with.status, text(&with.stderr));
-    assert_eq!(text(&with.stdout), text(&without.stdout), "{name}");
-    assert_eq!(text(&with.stderr), text(&without.stderr), "{name}");
-    assert!(!with.stdout.is_empty(), "{name} prints nothing");
-    say(&format!("preload: {name}: the same {} bytes with and without the library", with.stdout.len()));
+    let without_library = run(&mut command(), false);
+    assert!(without_library.status.success(), "{name} alone: {}", text(&without_library.stderr));
+    let preloaded_output = run(&mut command(), true);
+    assert!(
+        preloaded_output.status.success(),
+        "{name}: {:?} {}",
+        preloaded_output.status,
+        text(&preloaded_output.stderr)
+    );
+    assert_eq!(text(&preloaded_output.stdout), text(&without_library.stdout), "{name}");
+    assert_eq!(text(&preloaded_output.stderr), text(&without_library.stderr), "{name}");
+    assert!(!preloaded_output.stdout.is_empty(), "{name} must print something");
+    print_line(&format!(
+        "preload: {name}: the same {} bytes with and without the library",
+        preloaded_output.stdout.len()
+    ));
 }
 
 fn command(program: &Path, args: &[&str]) -> Command {

@@ -1,7 +1,7 @@
 //! Tests nginx, in which a process that has allocated forks other processes; each process has threads that read files.
 
 use super::server::Server;
-use super::{command, full, preloaded, program, say, text};
+use super::{command, preloaded, print_line, program, run_long_tests, text};
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::MetadataExt;
@@ -35,10 +35,10 @@ fn configuration(port: u16, dir: &Path) -> String {
 }
 
 /// Returns the status line and the body; other header lines are omitted, because they contain dates.
-fn get(port: u16, path: &str, more: &str) -> Vec<u8> {
+fn get(port: u16, path: &str, options: &str) -> Vec<u8> {
     let mut answer = vec![];
     let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
-    stream.write_all(format!("GET {path} HTTP/1.0\r\n{more}\r\n").as_bytes()).unwrap();
+    stream.write_all(format!("GET {path} HTTP/1.0\r\n{options}\r\n").as_bytes()).unwrap();
     stream.read_to_end(&mut answer).unwrap();
     let line = answer.iter().position(|byte| *byte == b'\r').unwrap();
     let body = answer.windows(4).position(|bytes| bytes == b"\r\n\r\n").unwrap();
@@ -46,7 +46,7 @@ fn get(port: u16, path: &str, more: &str) -> Vec<u8> {
     answer
 }
 
-fn answers(nginx: &Path, wrk: &Path, with: bool) -> Vec<Vec<u8>> {
+fn answers(nginx: &Path, wrk: &Path, preloads: bool) -> Vec<Vec<u8>> {
     let dir = tempfile::tempdir().unwrap();
     let dir = dir.path();
     std::fs::create_dir(dir.join("files")).unwrap();
@@ -59,23 +59,24 @@ fn answers(nginx: &Path, wrk: &Path, with: bool) -> Vec<Vec<u8>> {
     // The port was free a moment ago.
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     std::fs::write(dir.join("conf"), configuration(port, dir)).unwrap();
-    let nginx = |more: &[&str]| {
+    let nginx = |options: &[&str]| {
         let mut nginx = command(nginx, &["-p"]);
-        nginx.arg(dir).args(["-e", "error.log", "-c"]).arg(dir.join("conf")).args(more);
+        nginx.arg(dir).args(["-e", "error.log", "-c"]).arg(dir.join("conf")).args(options);
         nginx
     };
-    let mut server = Server::start(nginx(&[]), nginx(&["-s", "quit"]), dir, with);
+    let mut server = Server::start(nginx(&[]), nginx(&["-s", "quit"]), dir, preloads);
     server.wait_until("nginx answers", || TcpStream::connect(("127.0.0.1", port)).is_ok());
 
     let all = || -> Vec<_> {
-        let pairs =
-            PATHS.iter().flat_map(|path| ["", "Accept-Encoding: gzip\r\n"].map(|more| get(port, path, more)));
+        let pairs = PATHS
+            .iter()
+            .flat_map(|path| ["", "Accept-Encoding: gzip\r\n"].map(|options| get(port, path, options)));
         pairs.collect()
     };
     let bodies = all();
-    let large = std::fs::read(dir.join("files/large")).unwrap();
+    let large_file = std::fs::read(dir.join("files/large")).unwrap();
     assert!(bodies.iter().all(|answer| answer.starts_with(b"HTTP/1.1 200 OK\r\n\r\n")));
-    assert!(bodies[4].ends_with(&large) && bodies[4].len() == large.len() + 19);
+    assert!(bodies[4].ends_with(&large_file) && bodies[4].len() == large_file.len() + 19);
     assert!(bodies[5].len() * 2 < bodies[4].len(), "the body must be compressed");
 
     let script = format!(
@@ -88,8 +89,8 @@ fn answers(nginx: &Path, wrk: &Path, with: bool) -> Vec<Vec<u8>> {
         PATHS.join("', '")
     );
     std::fs::write(dir.join("paths.lua"), script).unwrap();
-    if with {
-        let duration = if full() { "20s" } else { "2s" };
+    if preloads {
+        let duration = if run_long_tests() { "20s" } else { "2s" };
         let mut wrk = command(wrk, &["-t2", "-c24", "-d", duration, "-s"]);
         wrk.arg(dir.join("paths.lua")).arg(format!("http://127.0.0.1:{port}/"));
         let output = preloaded(&mut wrk, "check=1");
@@ -101,30 +102,30 @@ fn answers(nginx: &Path, wrk: &Path, with: bool) -> Vec<Vec<u8>> {
         let requests: u64 =
             report.split_once(" requests in").unwrap().0.rsplit(' ').next().unwrap().parse().unwrap();
         assert!(requests > 100, "{report}");
-        say(&format!("preload: nginx: {requests} requests of wrk, none failed"));
+        print_line(&format!("preload: nginx: {requests} requests of wrk succeeded"));
     }
     assert!(all() == bodies, "the answers must not change after the load");
     // New workers are forked from a process that has freed a whole configuration.
     assert!(nginx(&["-s", "reload"]).status().unwrap().success());
     let log = || std::fs::read_to_string(dir.join("error.log")).unwrap();
     server.wait_until("workers are replaced", || {
-        let ended = log()
+        let has_ended = log()
             .lines()
             .filter(|line| line.contains(" worker process ") && line.ends_with(" exited with code 0"))
             .count();
-        ended == WORKERS && log().matches("start worker process ").count() == 2 * WORKERS
+        has_ended == WORKERS && log().matches("start worker process ").count() == 2 * WORKERS
     });
     assert!(all() == bodies, "the answers must not change after a reload");
     let tables = server.end();
-    assert!(!with || tables > 2 * WORKERS, "{tables} processes used the library");
+    assert!(!preloads || tables > 2 * WORKERS, "too few processes used the library: {tables}");
     bodies
 }
 
 #[test]
 fn nginx_output_is_unchanged_by_the_preloaded_library() {
     let (Some(nginx), Some(wrk)) = (program("nginx"), program("wrk")) else { return };
-    let [without, with] = [false, true].map(|with| answers(&nginx, &wrk, with));
-    assert!(with == without, "the bodies must be equal");
+    let [without_library, with] = [false, true].map(|with| answers(&nginx, &wrk, with));
+    assert!(with == without_library, "the bodies must be equal");
     let bytes: usize = with.iter().map(Vec::len).sum();
-    say(&format!("preload: nginx: the same {bytes} bytes with and without the library"));
+    print_line(&format!("preload: nginx: the same {bytes} bytes with and without the library"));
 }

@@ -1,6 +1,6 @@
 //! Programs that print a result and then exit.
 
-use super::{check_same_output, command, full, preloaded, program, run, say, text};
+use super::{check_same_output, command, preloaded, print_line, program, run, run_long_tests, text};
 use uslab_tests::workspace;
 
 #[test]
@@ -28,32 +28,37 @@ fn git_output_is_unchanged_by_the_preloaded_library() {
         git.args(args).current_dir(dir.path());
         git
     };
-    let quietly = |args: &[&str]| {
+    let run_quietly = |args: &[&str]| {
         let output = preloaded(&mut in_dir(args), "check=1");
         assert!(output.status.success(), "git {args:?}: {}", text(&output.stderr));
     };
-    quietly(&["init", "--quiet"]);
+    run_quietly(&["init", "--quiet"]);
     for i in 0..30 {
         let lines: String = (0..500).map(|n| format!("{}\n", n * i % 91)).collect();
         std::fs::write(dir.path().join(format!("file{}", i % 7)), lines).unwrap();
-        quietly(&["add", "--all"]);
-        quietly(&["commit", "--quiet", "--message", "one more"]);
+        run_quietly(&["add", "--all"]);
+        run_quietly(&["commit", "--quiet", "--message", "one more"]);
     }
-    quietly(&["gc", "--quiet", "--aggressive"]);
-    quietly(&["fsck", "--full"]);
+    run_quietly(&["gc", "--quiet", "--aggressive"]);
+    run_quietly(&["fsck", "--full"]);
     check_same_output("git log", || in_dir(&["log", "--stat", "--patch", "--format=%s %T"]));
     check_same_output("git blame", || in_dir(&["blame", "-s", "file3"]));
     // The clone uses packs, as over a network: the default copies the files of a directory.
-    let clone = |to: &str| in_dir(&["clone", "--quiet", "--no-local", ".", to]);
-    for (to, with) in [("with", true), ("without", false)] {
-        let output = run(&mut clone(to), with);
+    let clone = |directory: &str| in_dir(&["clone", "--quiet", "--no-local", ".", directory]);
+    for (directory, with) in [("with", true), ("without", false)] {
+        let output = run(&mut clone(directory), with);
         assert!(output.status.success(), "git clone: {}", text(&output.stderr));
     }
-    let log = |of| run(&mut in_dir(&["-C", of, "log", "--stat", "--patch", "--format=%H %T"]), false).stdout;
-    let [own, with, without] = [".", "with", "without"].map(log);
-    assert!(own.len() > 10_000 && with == own && without == own, "the clone must have the same history");
-    say("preload: git clone: the same history with and without the library");
-    quietly(&["-C", "with", "fsck", "--full"]);
+    let log = |log_directory| {
+        run(&mut in_dir(&["-C", log_directory, "log", "--stat", "--patch", "--format=%H %T"]), false).stdout
+    };
+    let [own_log, with, without] = [".", "with", "without"].map(log);
+    assert!(
+        own_log.len() > 10_000 && with == own_log && without == own_log,
+        "the clone must have the same history"
+    );
+    print_line("preload: git clone: the same history with and without the library");
+    run_quietly(&["-C", "with", "fsck", "--full"]);
 }
 
 #[test]
@@ -96,13 +101,16 @@ fn php_output_is_unchanged_by_the_preloaded_library() {
 fn stress_ng_verifies_memory_of_the_library() {
     let Some(stress) = program("stress-ng") else { return };
     let dir = tempfile::tempdir().unwrap();
-    let operations = if full() { "2000000" } else { "50000" };
+    let operations = if run_long_tests() { "2000000" } else { "50000" };
     let mut stress =
         command(&stress, &["--malloc", "2", "--malloc-pthreads", "2", "--malloc-touch", "--verify"]);
     stress.args(["--malloc-ops", operations, "--temp-path"]).arg(dir.path());
     let output = preloaded(&mut stress, "check=1,stats=1");
-    let said = text(&output.stdout) + &text(&output.stderr);
-    assert!(output.status.success(), "{:?} {said}", output.status);
-    assert!(said.contains("successful run completed") && said.contains("\nmalloc-64 "), "{said}");
-    say(&format!("preload: stress-ng: {operations} operations a worker, verified"));
+    let output_text = text(&output.stdout) + &text(&output.stderr);
+    assert!(output.status.success(), "{:?} {output_text}", output.status);
+    assert!(
+        output_text.contains("successful run completed") && output_text.contains("\nmalloc-64 "),
+        "{output_text}"
+    );
+    print_line(&format!("preload: stress-ng: {operations} operations a worker, verified"));
 }

@@ -1,6 +1,6 @@
 //! Runs python with threads and forks, and runs python's own tests.
 
-use super::{check_same_output, command, full, preloaded, program, say, text};
+use super::{check_same_output, command, preloaded, print_line, program, run_long_tests, text};
 use std::path::PathBuf;
 use std::process::Command;
 
@@ -93,35 +93,39 @@ const PYTHON_TESTS: &[&str] = &[
 
 #[test]
 fn test_suite_of_python_passes_with_the_library() {
-    if !full() {
-        return say("preload: skipped python's own tests: USLAB_PRELOAD=full runs them");
+    if !run_long_tests() {
+        return print_line("preload: skipped python's tests: USLAB_PRELOAD=full runs them");
     }
     let Some(python) = python() else { return };
     // Python imports from the directory in which it starts, so a file there with a module's name would be imported. An
     // empty directory has no file with a module's name.
     let folder = tempfile::tempdir().unwrap();
-    let (mut same, mut other) = (0, vec![]);
+    let (mut equal_results, mut different_results) = (0, vec![]);
     for test in PYTHON_TESTS {
         let run = || {
             let mut run = command(&python, &["-m", "test", "--timeout", "900", test]);
             run.env("PYTHONMALLOC", "malloc").current_dir(folder.path());
             run
         };
-        let with = preloaded(&mut run(), "");
-        if with.status.success() {
-            same += 1;
+        let with_library = preloaded(&mut run(), "");
+        if with_library.status.success() {
+            equal_results += 1;
             continue;
         }
         // Some tests fail on some machines with any malloc.
-        let without = run().output().expect("the program must start");
+        let without_library = run().output().expect("the program must start");
         let tail: String =
-            text(&with.stdout).lines().rev().take(15).map(|line| format!("    {line}\n")).collect();
-        match without.status.success() {
-            true => other.push(format!("{test}: {:?}\n{tail}{}", with.status, text(&with.stderr))),
-            false => say(&format!("preload: skipped {test}: it fails without the library, too")),
+            text(&with_library.stdout).lines().rev().take(15).map(|line| format!("    {line}\n")).collect();
+        match without_library.status.success() {
+            true => different_results.push(format!(
+                "{test}: {:?}\n{tail}{}",
+                with_library.status,
+                text(&with_library.stderr)
+            )),
+            false => print_line(&format!("preload: skipped {test}: it fails without the library, too")),
         }
     }
-    say(&format!("preload: {same} of python's own tests passed"));
-    assert!(other.is_empty(), "{}", other.join("\n"));
-    assert!(same >= 15, "only {same} tests passed");
+    print_line(&format!("preload: {equal_results} of python's tests passed"));
+    assert!(different_results.is_empty(), "{}", different_results.join("\n"));
+    assert!(equal_results >= 15, "too few tests passed: {equal_results}");
 }

@@ -1,6 +1,6 @@
 //! Recordings of programs, and replays of these recordings by `uslab replay`.
 
-use super::{compiled, preloaded, say, text};
+use super::{compiled, preloaded, print_line, text};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
@@ -27,9 +27,9 @@ impl Recorder {
         self.dir.path().join("rec")
     }
     /// Runs the program, which must succeed and print nothing.
-    fn run(&self, args: &[&str], more: &str) -> PathBuf {
+    fn run(&self, args: &[&str], extra_options: &str) -> PathBuf {
         let file = self.file();
-        let options = format!("record={}{more}", file.display());
+        let options = format!("record={}{extra_options}", file.display());
         let output = preloaded(Command::new(&self.program).args(args), &options);
         assert!(output.status.success() && output.stderr.is_empty(), "{args:?}: {output:?}");
         file
@@ -37,10 +37,10 @@ impl Recorder {
     /// Returns all recordings in the folder except the first.
     fn later_recordings(&self) -> Vec<PathBuf> {
         let entries = std::fs::read_dir(self.dir.path()).unwrap().map(|entry| entry.unwrap().path());
-        let mut others: Vec<_> =
+        let mut later_files: Vec<_> =
             entries.filter(|path| path.file_name().unwrap().to_str().unwrap().starts_with("rec.")).collect();
-        others.sort();
-        others
+        later_files.sort();
+        later_files
     }
 }
 
@@ -49,8 +49,8 @@ fn facts(file: &Path) -> (Facts, Recorded) {
     let mut ops = Recording::open(file).unwrap().resolve(None).unwrap();
     while ops.next_op().unwrap().is_some() {}
     let facts = ops.facts(&Tables::default());
-    let recorded = facts.recorded.clone().unwrap();
-    (facts, recorded)
+    let recording = facts.recorded.clone().unwrap();
+    (facts, recording)
 }
 
 /// Checks that no address is allocated twice without a free between the allocations, and that each freed address was
@@ -62,8 +62,8 @@ fn in_order(facts: &Facts) {
     assert_eq!(objects.matched, objects.frees);
 }
 
-fn replay(file: &Path, more: &[&str]) -> Output {
-    Command::new(uslab_tests::uslab()).arg("replay").arg(file).args(more).output().unwrap()
+fn replay(file: &Path, extra_options: &[&str]) -> Output {
+    Command::new(uslab_tests::uslab()).arg("replay").arg(file).args(extra_options).output().unwrap()
 }
 
 fn replayed(file: &Path) -> Value {
@@ -107,15 +107,15 @@ fn replayed_recording_equals_the_counts_of_the_program() {
         let number = |value: &Value| value.as_u64().unwrap();
         let caches = report["caches"].as_array().unwrap();
         let counts = |cache: &Value| ["allocs", "frees", "used"].map(|field| number(&cache[field]));
-        let found: BTreeMap<_, _> =
+        let counts_by_name: BTreeMap<_, _> =
             caches.iter().map(|cache| (cache["name"].as_str().unwrap(), counts(cache))).collect();
-        assert_eq!(found, BTreeMap::from(COUNTS), "USLAB_RSEQ={rseq}");
+        assert_eq!(counts_by_name, BTreeMap::from(COUNTS), "USLAB_RSEQ={rseq}");
         let sizes = [16, 32, 128, 256, 512, 1024, 4096];
-        for ((name, [.., left]), size) in COUNTS.iter().zip(sizes) {
+        for ((name, [.., used_objects]), size) in COUNTS.iter().zip(sizes) {
             let cache = caches.iter().find(|cache| cache["name"] == *name).unwrap();
             assert_eq!(
                 number(&cache["object_size"]) * number(&cache["used"]),
-                size * left,
+                size * used_objects,
                 "live bytes of {name}"
             );
         }
@@ -145,13 +145,13 @@ fn replayed_recording_equals_the_counts_of_the_program() {
 #[test]
 fn recording_shows_a_free_before_the_address_is_reused() {
     let recorder = Recorder::new();
-    let (facts, recorded) = facts(&recorder.run(&["threads", "100000"], ""));
+    let (facts, recording) = facts(&recorder.run(&["threads", "100000"], ""));
     in_order(&facts);
     let objects = &facts.objects;
     // The remaining objects are the ones that the C library keeps for its threads, in addition to what the threads
     // request.
-    let left = objects.allocs - objects.frees;
-    assert!(left < 20, "{left}");
+    let used_objects = objects.allocs - objects.frees;
+    assert!(used_objects < 20, "{used_objects}");
     let first: u64 = facts
         .caches
         .iter()
@@ -159,32 +159,36 @@ fn recording_shows_a_free_before_the_address_is_reused() {
         .map(|cache| cache.tally.allocs)
         .sum();
     assert_eq!(first, 400_000, "the sizes are 17 to 56 bytes");
-    assert_eq!((recorded.lost, recorded.unwritten), (0, 0));
+    assert_eq!((recording.lost, recording.unwritten), (0, 0));
     assert!(facts.by_cpu.len() <= 2048 && facts.by_cpu.values().sum::<u64>() == facts.total);
 }
 
 /// The test uses every way to fork; for example, a bare system call runs no fork handlers.
 #[test]
 fn forked_child_writes_a_separate_recording() {
-    for how in ["fork", "clone"] {
+    for start_method in ["fork", "clone"] {
         let recorder = Recorder::new();
         // The child first changes its directory.
         let mut program = Command::new(&recorder.program);
-        let output = preloaded(program.arg(how).current_dir(recorder.dir.path()), "record=rec");
-        assert!(output.status.success() && output.stderr.is_empty(), "{how}: {output:?}");
-        let (parent, own) = facts(&recorder.file());
+        let output = preloaded(program.arg(start_method).current_dir(recorder.dir.path()), "record=rec");
+        assert!(output.status.success() && output.stderr.is_empty(), "{start_method}: {output:?}");
+        let (parent, own_recording) = facts(&recorder.file());
         in_order(&parent);
-        assert_eq!((parent.objects.allocs, parent.objects.frees, own.parent), (10, 10, None), "{how}");
-        let others = recorder.later_recordings();
-        assert_eq!(others.len(), 1, "{how}: {others:?}");
-        let (child, recorded) = facts(&others[0]);
-        assert!(others[0].ends_with(format!("rec.{}", recorded.process)), "{others:?}");
-        assert_eq!(recorded.parent, Some(own.process), "{how}");
+        assert_eq!(
+            (parent.objects.allocs, parent.objects.frees, own_recording.parent),
+            (10, 10, None),
+            "{start_method}"
+        );
+        let later_files = recorder.later_recordings();
+        assert_eq!(later_files.len(), 1, "{start_method}: {later_files:?}");
+        let (child, recording) = facts(&later_files[0]);
+        assert!(later_files[0].ends_with(format!("rec.{}", recording.process)), "{later_files:?}");
+        assert_eq!(recording.parent, Some(own_recording.process), "{start_method}");
         let objects = &child.objects;
-        assert_eq!((objects.allocs, objects.frees, objects.pre_trace_frees), (3, 4, 4), "{how}");
-        let page = text(&replay(&others[0], &[]).stdout);
+        assert_eq!((objects.allocs, objects.frees, objects.pre_trace_frees), (3, 4, 4), "{start_method}");
+        let page = text(&replay(&later_files[0], &[]).stdout);
         assert!(
-            page.contains(&format!("WARNING: the process was forked from process {}", own.process)),
+            page.contains(&format!("WARNING: the process was forked from process {}", own_recording.process)),
             "{page}"
         );
     }
@@ -194,17 +198,18 @@ fn forked_child_writes_a_separate_recording() {
 fn existing_recording_is_not_overwritten() {
     let recorder = Recorder::new();
     let first = facts(&recorder.run(&["exec"], ""));
-    let others = recorder.later_recordings();
-    assert_eq!((first.0.total, others.len()), (6, 1), "{others:?}");
-    let second = facts(&others[0]);
+    let later_files = recorder.later_recordings();
+    assert_eq!((first.0.total, later_files.len()), (6, 1), "{later_files:?}");
+    let second = facts(&later_files[0]);
     assert_eq!((second.0.total, second.1.process, second.1.parent), (10, first.1.process, None));
     // All names except the third are taken now, and the program leaves its directory: the file stays in the first one.
     std::fs::write(recorder.file(), "mine").unwrap();
-    let mut moved = Command::new(&recorder.program);
-    let output = preloaded(moved.args(["chdir", "100000"]).current_dir(recorder.dir.path()), "record=rec");
+    let mut moved_program = Command::new(&recorder.program);
+    let output =
+        preloaded(moved_program.args(["chdir", "100000"]).current_dir(recorder.dir.path()), "record=rec");
     assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
     assert_eq!(std::fs::read(recorder.file()).unwrap(), b"mine");
-    let last = recorder.later_recordings().into_iter().find(|path| *path != others[0]).unwrap();
+    let last = recorder.later_recordings().into_iter().find(|path| *path != later_files[0]).unwrap();
     assert_eq!((facts(&last).0.total, facts(&last).1.lost), (200_006, 0));
 }
 
@@ -220,26 +225,26 @@ fn recording_of_a_killed_program_lacks_only_recent_events() {
     child.kill().unwrap();
     child.wait().unwrap();
     assert_eq!(line, "go\n");
-    let (facts, recorded) = facts(&recorder.file());
-    assert!(facts.total > 40_000, "{} {recorded:?}", facts.total);
+    let (facts, recording) = facts(&recorder.file());
+    assert!(facts.total > 40_000, "{} {recording:?}", facts.total);
     // Each thread has at most one call in progress, because a thread that waits for the file to grow has its place
     // reserved.
-    let under_way = recorded.unwritten + recorded.lost;
-    assert!(under_way <= 5, "{recorded:?}");
+    let unrecorded = recording.unwritten + recording.lost;
+    assert!(unrecorded <= 5, "{recording:?}");
     // A later operation of another thread on the same address may already be in the file. In that case a call before it
     // is missing, or two if the call was a reallocation.
     let objects = &facts.objects;
     let missed = objects.hidden_allocs + objects.hidden_frees + objects.pre_trace_frees;
-    assert!(missed <= 2 * under_way, "{objects:?} {recorded:?}");
-    say(&format!("preload: killed: {} calls, {under_way} under way", facts.total));
+    assert!(missed <= 2 * unrecorded, "{objects:?} {recording:?}");
+    print_line(&format!("preload: killed: {} calls, {unrecorded} under way", facts.total));
 }
 
 #[test]
 fn events_beyond_the_recording_limit_are_counted() {
     let recorder = Recorder::new();
-    let (facts, recorded) = facts(&recorder.run(&["pairs", "5000"], ",record_limit=64k"));
+    let (facts, recording) = facts(&recorder.run(&["pairs", "5000"], ",record_limit=64k"));
     let room = ((64 << 10) - HEADER) / RECORD;
-    assert_eq!((facts.total, recorded.lost), (room as u64, 10_000 - room as u64));
+    assert_eq!((facts.total, recording.lost), (room as u64, 10_000 - room as u64));
     assert!(std::fs::metadata(recorder.file()).unwrap().len() <= 64 << 10);
     in_order(&facts);
     let page = text(&replay(&recorder.file(), &[]).stdout);
@@ -258,16 +263,16 @@ fn signal_during_recording_growth_loses_no_event() {
     let flags = ["-O1", "-rdynamic", "-DINTERRUPTED"];
     let program = compiled_from("tests/programs/preload/record.c", &flags, dir.path());
     let recorder = Recorder { dir, program };
-    let (facts, recorded) = facts(&recorder.run(&["pairs", "100000"], ""));
-    assert_eq!((facts.total, recorded.lost), (200_000, 0));
+    let (facts, recording) = facts(&recorder.run(&["pairs", "100000"], ""));
+    assert_eq!((facts.total, recording.lost), (200_000, 0));
 }
 
 #[test]
 fn full_disk_stops_the_recording_but_not_the_program() {
     let recorder = Recorder::new();
-    let (limited, recorded) = facts(&recorder.run(&["limited", "100000"], ""));
-    assert_eq!(limited.total + recorded.lost, 200_000);
-    assert!(limited.total > 5000 && recorded.lost > 100_000 && recorded.unwritten == 0, "{recorded:?}");
+    let (limited, recording) = facts(&recorder.run(&["limited", "100000"], ""));
+    assert_eq!(limited.total + recording.lost, 200_000);
+    assert!(limited.total > 5000 && recording.lost > 100_000 && recording.unwritten == 0, "{recording:?}");
     assert!(std::fs::metadata(recorder.file()).unwrap().len() <= 300_000);
     in_order(&limited);
 
@@ -275,7 +280,7 @@ fn full_disk_stops_the_recording_but_not_the_program() {
     std::fs::create_dir(&device).unwrap();
     let mount = Command::new("mount").args(["-t", "tmpfs", "-o", "size=300k", "none"]).arg(&device).output();
     if !mount.as_ref().is_ok_and(|output| output.status.success()) {
-        say(&format!("preload: skipped the full device: {mount:?}"));
+        print_line(&format!("preload: skipped the full device: {mount:?}"));
         return;
     }
     let file = device.join("rec");
@@ -283,12 +288,12 @@ fn full_disk_stops_the_recording_but_not_the_program() {
     let output = preloaded(program.args(["pairs", "100000"]), &format!("record={}", file.display()));
     let copy = recorder.dir.path().join("copy");
     std::fs::copy(&file, &copy).unwrap();
-    let unmounted = Command::new("umount").arg(&device).status().unwrap();
-    assert!(output.status.success() && output.stderr.is_empty() && unmounted.success(), "{output:?}");
-    let (full, recorded) = facts(&copy);
-    assert_eq!(full.total + recorded.lost, 200_000);
-    assert!(full.total > 5000 && recorded.lost > 100_000 && recorded.unwritten == 0, "{recorded:?}");
-    in_order(&full);
+    let umount_status = Command::new("umount").arg(&device).status().unwrap();
+    assert!(output.status.success() && output.stderr.is_empty() && umount_status.success(), "{output:?}");
+    let (full_facts, recording) = facts(&copy);
+    assert_eq!(full_facts.total + recording.lost, 200_000);
+    assert!(full_facts.total > 5000 && recording.lost > 100_000 && recording.unwritten == 0, "{recording:?}");
+    in_order(&full_facts);
 }
 
 #[test]
@@ -300,53 +305,63 @@ fn program_continues_if_the_recording_cannot_be_created() {
         text(&output.stderr)
     };
     // The message appears once, and not from the child.
-    let missing =
+    let missing_directory =
         "uslab: record `/nowhere/rec`: No such file or directory (os error 2); nothing is recorded\n";
-    assert_eq!(run("record=/nowhere/rec"), missing);
-    let long = format!("/tmp/{}", "long/".repeat(300));
+    assert_eq!(run("record=/nowhere/rec"), missing_directory);
+    let long_path = format!("/tmp/{}", "long/".repeat(300));
     assert!(
-        run(&format!("record={long}")).contains("File name too long (os error 36); nothing is recorded\n")
+        run(&format!("record={long_path}"))
+            .contains("File name too long (os error 36); nothing is recorded\n")
     );
-    let wrong = run("record=,record_limit=0");
+    let invalid_option = run("record=,record_limit=0");
     assert!(
-        wrong.lines().count() == 2 && wrong.starts_with("uslab: USLAB_OPTIONS: `record=`: expected "),
-        "{wrong}"
+        invalid_option.lines().count() == 2
+            && invalid_option.starts_with("uslab: USLAB_OPTIONS: `record=`: expected "),
+        "{invalid_option}"
     );
 }
 
 #[test]
 fn truncated_compressed_recording_is_refused() {
     let recorder = Recorder::new();
-    let whole = std::fs::read(recorder.run(&["pairs", "1000"], "")).unwrap();
+    let whole_file = std::fs::read(recorder.run(&["pairs", "1000"], "")).unwrap();
     let part = |bytes: &[u8]| {
         let file = recorder.dir.path().join("part");
         std::fs::write(&file, bytes).unwrap();
         file
     };
     let mut gzip = flate2::write::GzEncoder::new(vec![], flate2::Compression::fast());
-    gzip.write_all(&whole).unwrap();
+    gzip.write_all(&whole_file).unwrap();
     let mut xz = liblzma::write::XzEncoder::new(vec![], 0);
-    xz.write_all(&whole).unwrap();
-    for packed in [gzip.finish().unwrap(), xz.finish().unwrap(), zstd::encode_all(&whole[..], 1).unwrap()] {
-        assert!(packed.len() < whole.len() / 2);
+    xz.write_all(&whole_file).unwrap();
+    for packed in
+        [gzip.finish().unwrap(), xz.finish().unwrap(), zstd::encode_all(&whole_file[..], 1).unwrap()]
+    {
+        assert!(packed.len() < whole_file.len() / 2);
         assert_eq!(facts(&part(&packed)).0.total, 2000);
     }
     // The reader uses the file up to the last record, and nothing after it.
-    let used = HEADER + 2000 * RECORD;
-    assert_eq!(facts(&part(&whole[..used])).0.total, 2000);
-    let with = |at: usize, byte: u8| {
-        let mut bytes = whole.clone();
-        bytes[at] = byte;
+    let used_bytes = HEADER + 2000 * RECORD;
+    assert_eq!(facts(&part(&whole_file[..used_bytes])).0.total, 2000);
+    let changed_record = |position: usize, byte: u8| {
+        let mut bytes = whole_file.clone();
+        bytes[position] = byte;
         bytes
     };
     let record = HEADER + 7 * RECORD;
-    for (bytes, what) in [
-        (whole[..used - 1].to_vec(), "recorded by libuslab.so: truncated: 1999 of 2000 records are present"),
-        (whole[..HEADER].to_vec(), "recorded by libuslab.so: truncated: 0 of 2000 records are present"),
-        (whole[..HEADER - 1].to_vec(), "recorded by libuslab.so: truncated within its header"),
-        (with(8, 2), "recorded by libuslab.so: has format version 2; expected 1; record it again"),
-        (with(record + RECORD - 1, 77), "recorded by libuslab.so: damaged: record 8 has an unknown kind"),
-        (with(record + 7, 0xff), "impossible cpu="),
+    for (bytes, damage) in [
+        (
+            whole_file[..used_bytes - 1].to_vec(),
+            "recorded by libuslab.so: truncated: 1999 of 2000 records are present",
+        ),
+        (whole_file[..HEADER].to_vec(), "recorded by libuslab.so: truncated: 0 of 2000 records are present"),
+        (whole_file[..HEADER - 1].to_vec(), "recorded by libuslab.so: truncated within its header"),
+        (changed_record(8, 2), "recorded by libuslab.so: has format version 2; expected 1; record it again"),
+        (
+            changed_record(record + RECORD - 1, 77),
+            "recorded by libuslab.so: damaged: record 8 has an unknown kind",
+        ),
+        (changed_record(record + 7, 0xff), "impossible cpu="),
     ] {
         let file = part(&bytes);
         let output = replay(&file, &["--json", "-"]);
@@ -356,6 +371,6 @@ fn truncated_compressed_recording_is_refused() {
             (Some(2), 0, 1),
             "{err}"
         );
-        assert!(err.contains(what) && err.contains(file.to_str().unwrap()), "{err}");
+        assert!(err.contains(damage) && err.contains(file.to_str().unwrap()), "{err}");
     }
 }

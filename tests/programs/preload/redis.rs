@@ -1,7 +1,7 @@
 //! Runs redis-server, which uses threads, forks with copy-on-write, and `malloc_usable_size` to measure its memory.
 
 use super::server::Server;
-use super::{command, full, program, run, say, text};
+use super::{command, print_line, program, run, run_long_tests, text};
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -27,8 +27,8 @@ impl Redis {
         stop.arg("-s").arg(&socket).args(["shutdown", "nosave"]);
         let server = Server::start(server, stop, dir, with_library);
         let mut redis = Redis { server, socket, cli: cli.into(), dir: dir.into(), with_library };
-        let ready = redis.command_sender("ping");
-        redis.server.wait_until("redis answers", || ready() == "PONG\n");
+        let is_ready = redis.command_sender("ping");
+        redis.server.wait_until("redis answers", || is_ready() == "PONG\n");
         redis
     }
 
@@ -44,13 +44,13 @@ impl Redis {
         }
     }
 
-    fn ask(&self, commands: &str) -> String {
+    fn run_commands(&self, commands: &str) -> String {
         self.command_sender(commands)()
     }
 }
 
 /// Commands that are sent for each key I; they set every kind of value, in many sizes.
-const EACH: &str = "
+const KEY_COMMANDS: &str = "
 set key:I IVALUE
 append text:FEW VALUE.
 setrange hole:SOME SIZE x
@@ -99,10 +99,11 @@ setrange text:FEW SIZE x
 hset hash:FEW field:I x
 ";
 
-/// Returns the commands in the text `of`, for key `i`.
-fn commands(of: &str, i: usize) -> String {
+/// Returns the commands in the text `script_text`, for key `i`.
+fn commands(script_text: &str, i: usize) -> String {
     let number = |n: usize| n.to_string();
-    of.replace("VALUE", &"0123456789abcdef".repeat(i * 37 % 251))
+    script_text
+        .replace("VALUE", &"0123456789abcdef".repeat(i * 37 % 251))
         .replace("FEW", &number(i % 7))
         .replace("SOME", &number(i % 61))
         .replace("SIZE", &number(i * 13))
@@ -111,10 +112,10 @@ fn commands(of: &str, i: usize) -> String {
 }
 
 fn script(keys: usize) -> String {
-    let each =
-        (1..keys).map(|i| commands(EACH, i) + &commands(if i % 3 == 0 { REMOVING_COMMANDS } else { "" }, i));
-    let few = (0..7).map(|i| commands(QUERIES, i));
-    each.chain(few).chain([LAST.into()]).collect()
+    let response_lines = (1..keys)
+        .map(|i| commands(KEY_COMMANDS, i) + &commands(if i % 3 == 0 { REMOVING_COMMANDS } else { "" }, i));
+    let first_queries = (0..7).map(|i| commands(QUERIES, i));
+    response_lines.chain(first_queries).chain([LAST.into()]).collect()
 }
 
 struct Load {
@@ -128,13 +129,13 @@ fn answers(programs: [&Path; 3], load: &Load, with_library: bool) -> String {
     let [redis, cli, benchmark] = programs;
     let dir = tempfile::tempdir().unwrap();
     let mut server = Redis::start(redis, cli, dir.path(), load.threads, with_library);
-    let mut said = server.ask(&script(load.keys));
-    let before = server.ask("debug digest");
-    assert!(said.len() > 50_000 && before.len() == 41 && said.contains(&before), "{said}");
-    assert!(!said.contains("ERR") && !said.contains("WRONGTYPE"), "{said}");
+    let mut replies = server.run_commands(&script(load.keys));
+    let before = server.run_commands("debug digest");
+    assert!(replies.len() > 50_000 && before.len() == 41 && replies.contains(&before), "{replies}");
+    assert!(!replies.contains("ERR") && !replies.contains("WRONGTYPE"), "{replies}");
 
     // The child slowly writes the data as it was at the fork, while the parent changes all of it.
-    said += &server.ask("bgsave");
+    replies += &server.run_commands("bgsave");
     let changes: String = (0..load.keys).map(|i| commands(CHANGE, i)).collect();
     let [change, save] = [server.command_sender(&changes), server.command_sender("info persistence")];
     server.server.wait_until("the save ends", || {
@@ -142,15 +143,15 @@ fn answers(programs: [&Path; 3], load: &Load, with_library: bool) -> String {
         save().contains("rdb_bgsave_in_progress:0")
     });
     assert!(save().contains("rdb_last_bgsave_status:ok"));
-    let after = server.ask("debug digest");
-    assert_ne!(before, after);
-    said += &after;
+    let new_digest = server.run_commands("debug digest");
+    assert_ne!(before, new_digest);
+    replies += &new_digest;
     server.server.end();
 
     let server = Redis::start(redis, cli, dir.path(), load.threads, with_library);
-    assert_eq!(server.ask("debug digest"), before, "the saved keys must equal the keys in memory");
+    assert_eq!(server.run_commands("debug digest"), before, "the saved keys must equal the keys in memory");
     // Another thread of the server frees the values.
-    said += &server.ask("flushall async");
+    replies += &server.run_commands("flushall async");
     let mut clients =
         command(benchmark, &["--csv", "--threads", "2", "-n", &load.requests.to_string(), "-s"]);
     let output = run(clients.arg(&server.socket), with_library);
@@ -159,10 +160,10 @@ fn answers(programs: [&Path; 3], load: &Load, with_library: bool) -> String {
     let rows = text(&output.stdout);
     let names: Vec<_> = rows.lines().filter_map(|row| row.split("\",").next()).collect();
     assert!(names.len() > 15, "{rows}");
-    said += &names.join("\n");
-    said += &server.ask("dbsize\nllen mylist\nget counter:__rand_int__\ndebug digest\n");
+    replies += &names.join("\n");
+    replies += &server.run_commands("dbsize\nllen mylist\nget counter:__rand_int__\ndebug digest\n");
     server.server.end();
-    said
+    replies
 }
 
 #[test]
@@ -173,19 +174,21 @@ fn redis_output_is_unchanged_by_the_preloaded_library() {
         return;
     };
     let mut loads = vec![Load { keys: 600, requests: 2000, threads: 1 }];
-    if full() {
+    if run_long_tests() {
         loads[0] = Load { keys: 5000, requests: 100_000, threads: 1 };
         // The number of requests is small, because these threads spin and wait for each other.
         loads.push(Load { keys: 600, requests: 2000, threads: 2 });
     }
     for load in loads {
-        let [without, with_library] =
+        let [without_library, with_library] =
             [false, true].map(|with_library| answers([&redis, &cli, &benchmark], &load, with_library));
-        for (with_library, without) in with_library.lines().zip(without.lines()) {
-            assert_eq!(with_library, without);
+        for (with_library, without_library) in with_library.lines().zip(without_library.lines()) {
+            assert_eq!(with_library, without_library);
         }
-        assert_eq!(with_library.len(), without.len());
-        let (bytes, what) = (with_library.len(), "a save, a load and redis-benchmark");
-        say(&format!("preload: redis, {what}: the same {bytes} bytes with and without the library"));
+        assert_eq!(with_library.len(), without_library.len());
+        let (bytes, operation) = (with_library.len(), "a save, a load and redis-benchmark");
+        print_line(&format!(
+            "preload: redis, {operation}: the same {bytes} bytes with and without the library"
+        ));
     }
 }

@@ -31,27 +31,27 @@ impl Server {
         Server { child: command.spawn().expect("the program must start"), stop, errors, with_library }
     }
 
-    /// Waits until the function `so` returns `true`.
+    /// Waits until the function `is_met` returns `true`.
     #[track_caller]
-    pub(crate) fn wait_until(&mut self, what: &str, so: impl Fn() -> bool) {
+    pub(crate) fn wait_until(&mut self, condition: &str, is_met: impl Fn() -> bool) {
         for _ in 0..TIMEOUT {
-            if so() {
+            if is_met() {
                 return;
             }
             if let Some(status) = self.child.try_wait().unwrap() {
-                panic!("{what}: the server ended: {status}\n{}", self.errors());
+                panic!("{condition}: the server ended: {status}\n{}", self.errors());
             }
             sleep(Duration::from_millis(100));
         }
-        panic!("{what}: the condition did not hold within {} s\n{}", TIMEOUT / 10, self.errors());
+        panic!("{condition}: the condition did not hold within {} s\n{}", TIMEOUT / 10, self.errors());
     }
 
     /// Stops the server in the regular way. Returns the number of the server's processes that printed a table of
     /// caches.
     #[track_caller]
     pub(crate) fn end(mut self) -> usize {
-        let stopped = self.stop.output().expect("the program must start");
-        assert!(stopped.status.success(), "{}", text(&stopped.stderr));
+        let stop_output = self.stop.output().expect("the program must start");
+        assert!(stop_output.status.success(), "{}", text(&stop_output.stderr));
         let status = (0..TIMEOUT).find_map(|_| {
             sleep(Duration::from_millis(100));
             self.child.try_wait().unwrap()

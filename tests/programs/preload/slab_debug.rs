@@ -1,6 +1,6 @@
 //! Programs that use the malloc with slab debugging.
 
-use super::{compiled, full, preloaded, text};
+use super::{compiled, preloaded, run_long_tests, text};
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::Command;
@@ -9,10 +9,10 @@ use std::process::Command;
 fn report(program: &Path, mistake: &str, options: &str) -> String {
     // The guard is disabled, because it would report a sampled object in another form.
     let output = preloaded(Command::new(program).arg(mistake), &format!("{options},guard=0"));
-    let (out, err) = (text(&output.stdout), text(&output.stderr));
+    let (stdout, err) = (text(&output.stdout), text(&output.stderr));
     assert!(
-        !output.status.success() && out.is_empty(),
-        "{mistake} {options}: {:?}\n{out}{err}",
+        !output.status.success() && stdout.is_empty(),
+        "{mistake} {options}: {:?}\n{stdout}{err}",
         output.status
     );
     err
@@ -31,23 +31,30 @@ fn memory_bug_report_has_allocation_and_free_stacks() {
     ];
     for options in ["slab_debug=FZPU", "slab_debug=FZPU:malloc-*", "slab_debug=:malloc-56:malloc-64,check=0"]
     {
-        for (mistake, what, freed) in rows {
+        for (mistake, mistake_text, freed) in rows {
             let err = report(&program, mistake, options);
             assert!(err.starts_with("uslab: corruption: cache malloc-"), "{mistake} {options}: {err}");
-            assert!(err.contains(&format!(": {what}\n")), "{mistake} {options}: {err}");
-            let allocated = err.find("\nAllocated: age=").unwrap_or_else(|| panic!("{err}"));
+            assert!(err.contains(&format!(": {mistake_text}\n")), "{mistake} {options}: {err}");
+            let allocation_line = err.find("\nAllocated: age=").unwrap_or_else(|| panic!("{err}"));
             let freed_at = err.find("\nFreed: age=").unwrap_or(usize::MAX);
-            let named = |name: &str| err.match_indices(name).map(|(at, _)| at).collect::<Vec<_>>();
+            let positions_of =
+                |name: &str| err.match_indices(name).map(|(position, _)| position).collect::<Vec<_>>();
             if mistake != "realloc" {
-                let at = named("the_allocation");
-                assert!(at.iter().any(|at| *at > allocated && *at < freed_at), "{mistake} {options}: {err}");
+                let positions = positions_of("the_allocation");
+                assert!(
+                    positions.iter().any(|position| *position > allocation_line && *position < freed_at),
+                    "{mistake} {options}: {err}"
+                );
             }
             assert!(
                 mistake != "double" || err.contains(": 6b 6b 6b 6b 6b 6b 6b 6b "),
                 "the object must be unchanged: {err}"
             );
             if freed {
-                assert!(named("the_free").iter().any(|at| *at > freed_at), "{mistake} {options}: {err}");
+                assert!(
+                    positions_of("the_free").iter().any(|position| *position > freed_at),
+                    "{mistake} {options}: {err}"
+                );
             }
         }
         let output = preloaded(Command::new(&program).arg("none"), options);
@@ -67,18 +74,20 @@ fn slab_debug_tracing_prints_each_allocation_and_free() {
         preloaded(Command::new(&program).arg("none"), "slab_debug=T:malloc-56:malloc-64,check=0,guard=0");
     let err = text(&output.stderr);
     assert_eq!((output.status.success(), &*text(&output.stdout)), (true, "well\n"), "{err}");
-    let (mut out, mut freed, mut threads) = (BTreeSet::new(), 0, BTreeSet::new());
+    let (mut stdout, mut freed, mut threads) = (BTreeSet::new(), 0, BTreeSet::new());
     for line in err.lines() {
         let words: Vec<_> = line.split(' ').collect();
-        let &["TRACE", "malloc-56" | "malloc-64", deed, address, thread] = &*words else { panic!("{err}") };
+        let &["TRACE", "malloc-56" | "malloc-64", operation, address, thread] = &*words else {
+            panic!("{err}")
+        };
         threads.insert(thread);
-        match deed {
-            "alloc" => assert!(out.insert(address), "{line}: twice\n{err}"),
-            "free" => freed += u32::from(out.remove(address)),
+        match operation {
+            "alloc" => assert!(stdout.insert(address), "{line}: twice\n{err}"),
+            "free" => freed += u32::from(stdout.remove(address)),
             _ => panic!("{err}"),
         }
     }
-    assert!(freed > 0, "the program frees what it allocates: {err}");
+    assert!(freed > 0, "the program must free what it allocates: {err}");
     let thread = threads.pop_first().and_then(|thread| thread.strip_prefix("thread=")?.parse::<u32>().ok());
     assert!(thread.is_some_and(|thread| thread > 0) && threads.is_empty(), "{err}");
 }
@@ -94,14 +103,17 @@ fn exit_report_groups_leaks_by_allocation_site() {
         let err = text(&output.stderr);
         assert!(output.status.success() && err.starts_with("uslab: leaks: "), "{options}: {err}");
         let rows: Vec<_> = err.split_inclusive('\n').collect();
-        let of = |name: &str| {
-            let at = rows.iter().position(|row| row.contains(name))?;
-            let row = rows[..at].iter().rfind(|row| row.contains(" unreachable of "))?;
+        let count_of = |name: &str| {
+            let positions = rows.iter().position(|row| row.contains(name))?;
+            let row = rows[..positions].iter().rfind(|row| row.contains(" unreachable of "))?;
             row.split_whitespace().next()?.parse::<u32>().ok()
         };
         // A stale word elsewhere may look like the address of an object.
-        assert!(of("the_allocation").is_some_and(|objects| (10..=20).contains(&objects)), "{options}: {err}");
-        assert_eq!(of("the_list"), None, "{options}: {err}");
+        assert!(
+            count_of("the_allocation").is_some_and(|objects| (10..=20).contains(&objects)),
+            "{options}: {err}"
+        );
+        assert_eq!(count_of("the_list"), None, "{options}: {err}");
         let output = preloaded(Command::new(&program).arg("none"), options);
         assert_eq!(text(&output.stdout), "well\n", "{options}");
     }
@@ -116,10 +128,13 @@ fn forked_children_use_the_debugged_heap() {
         shell.args(["-c", script]);
         shell
     };
-    let without = shell().output().unwrap();
-    let with = preloaded(&mut shell(), "slab_debug=FZPU");
-    assert!(with.status.success(), "{:?} {}", with.status, text(&with.stderr));
-    assert_eq!((text(&with.stdout), text(&with.stderr)), (text(&without.stdout), String::new()));
+    let without_library = shell().output().unwrap();
+    let with_library = preloaded(&mut shell(), "slab_debug=FZPU");
+    assert!(with_library.status.success(), "{:?} {}", with_library.status, text(&with_library.stderr));
+    assert_eq!(
+        (text(&with_library.stdout), text(&with_library.stderr)),
+        (text(&without_library.stdout), String::new())
+    );
 }
 
 #[test]
@@ -128,9 +143,9 @@ fn debugged_malloc_follows_the_c_malloc_contract() {
     let api = compiled("api.c", dir.path());
     // Red zones double a class whose size is a power of two, because it is aligned to its size. Red zones take more
     // memory than the program's own checks expect. Recording the stacks of all allocations takes a minute.
-    let options = if full() { "slab_debug=FPU,reap=60000" } else { "slab_debug=FP,reap=60000" };
+    let options = if run_long_tests() { "slab_debug=FPU,reap=60000" } else { "slab_debug=FP,reap=60000" };
     let output = preloaded(&mut Command::new(&api), options);
-    let (out, err) = (text(&output.stdout), text(&output.stderr));
-    assert!(output.status.success() && err.is_empty(), "{:?}\n{out}{err}", output.status);
-    assert!(out.starts_with("all good with "), "{out}");
+    let (stdout, err) = (text(&output.stdout), text(&output.stderr));
+    assert!(output.status.success() && err.is_empty(), "{:?}\n{stdout}{err}", output.status);
+    assert!(stdout.starts_with("all good with "), "{stdout}");
 }

@@ -36,35 +36,35 @@ fn top_shows_the_numbers_of_the_dump_file() {
     let options = format!("guard=0,dump={}/out.%p.json,dump_signal=USR2", dir.path().display());
     let (pid, child) = program(dir.path(), &options);
     // The command requests a first dump itself.
-    let own = dir.path().join(format!("out.{pid}.json"));
-    let begun = std::time::Instant::now();
-    while !own.exists() {
-        assert!(begun.elapsed().as_secs() < 60, "no {}", own.display());
+    let dump_file = dir.path().join(format!("out.{pid}.json"));
+    let start = std::time::Instant::now();
+    while !dump_file.exists() {
+        assert!(start.elapsed().as_secs() < 60, "no {}", dump_file.display());
         std::thread::sleep(std::time::Duration::from_millis(1));
     }
     let output = top(&["--once", &pid, "--json"]);
     assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
-    let shown: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let printed_table: Value = serde_json::from_slice(&output.stdout).unwrap();
     // No dump was requested after the first one.
     let file = std::fs::read(dir.path().join(format!("out.{pid}.json"))).unwrap();
     let file: Value = serde_json::from_slice(&file).unwrap();
-    let own: Vec<_> =
+    let dump_caches: Vec<_> =
         file["caches"].as_array().unwrap().iter().filter(|cache| cache["slabs_made"] != 0).collect();
-    let rows = shown["caches"].as_array().unwrap();
-    assert_eq!(rows.len(), own.len());
+    let rows = printed_table["caches"].as_array().unwrap();
+    assert_eq!(rows.len(), dump_caches.len());
     for row in rows {
-        let cache = own.iter().find(|cache| cache["name"] == row["name"]).unwrap();
+        let cache = dump_caches.iter().find(|cache| cache["name"] == row["name"]).unwrap();
         let row = row.as_object().unwrap();
         assert_eq!(row.len(), 22);
         row.iter().for_each(|(field, value)| assert_eq!(cache[field], *value, "{} {field}", cache["name"]));
     }
     let bytes: Vec<_> = rows.iter().map(|row| row["pages"].as_u64().unwrap()).collect();
     assert!(bytes.is_sorted_by(|a, b| a >= b), "{bytes:?}");
-    let sum = |field: &str| own.iter().map(|cache| cache[field].as_u64().unwrap()).sum::<u64>();
-    assert_eq!(shown["totals"]["used"], sum("used"));
-    assert_eq!(shown["totals"]["slab_bytes"], sum("pages") * 4096);
-    let used = rows.iter().find(|row| row["name"] == "malloc-112").unwrap()["used"].as_u64().unwrap();
-    assert!(used >= 1000, "{used}");
+    let sum = |field: &str| dump_caches.iter().map(|cache| cache[field].as_u64().unwrap()).sum::<u64>();
+    assert_eq!(printed_table["totals"]["used"], sum("used"));
+    assert_eq!(printed_table["totals"]["slab_bytes"], sum("pages") * 4096);
+    let used_objects = rows.iter().find(|row| row["name"] == "malloc-112").unwrap()["used"].as_u64().unwrap();
+    assert!(used_objects >= 1000, "{used_objects}");
 
     // The table is printed from the process and from the file.
     let table = text(&top(&["--once", &pid]).stdout);
@@ -76,7 +76,7 @@ fn top_shows_the_numbers_of_the_dump_file() {
 
 #[test]
 fn top_refuses_a_program_without_a_signal_dump() {
-    let refused = |args: &[&str], part: &str| {
+    let assert_refused = |args: &[&str], part: &str| {
         let output = top(args);
         let err = text(&output.stderr);
         assert_eq!(
@@ -106,15 +106,18 @@ fn top_refuses_a_program_without_a_signal_dump() {
         while std::fs::read(&comm).unwrap() != b"cat\n" {
             std::thread::yield_now();
         }
-        refused(&["--once", &child.id().to_string()], part);
+        assert_refused(&["--once", &child.id().to_string()], part);
         end(child);
     }
-    refused(
+    assert_refused(
         &["--once", "4194999"],
         "4194999: no such program; expected the pid of a running program, or a file",
     );
-    refused(&["--once", "/nowhere"], "/nowhere: No such file or directory");
-    refused(&["/nowhere"], "standard output is not a terminal; `--once` prints a table, `--json` a reading");
+    assert_refused(&["--once", "/nowhere"], "/nowhere: No such file or directory");
+    assert_refused(
+        &["/nowhere"],
+        "standard output is not a terminal; `--once` prints a table, `--json` a reading",
+    );
     for seconds in ["0.01", "3601", "x"] {
         let output = top(&["1", "--interval", seconds]);
         assert_eq!(output.status.code(), Some(2));
@@ -126,9 +129,10 @@ fn top_refuses_a_program_without_a_signal_dump() {
 fn top_keeps_the_last_table_after_the_program_exits() {
     let dir = tempfile::tempdir().unwrap();
     let (pid, child) = program(dir.path(), &format!("dump={}/out.%p.json", dir.path().display()));
-    let (code, said, restored) = on_a_terminal(&["top", &pid, "--interval", "0.1"], |_| end(child));
-    assert_eq!((code, restored), (Some(0), true), "{said}");
-    let left = &said[said.rfind("\x1b[?1049l").unwrap()..];
-    assert!(left.contains("\nmalloc-112 "), "{said:?}");
-    assert!(left.ends_with(&format!("program ({pid}) has ended.\r\n")), "{said:?}");
+    let (code, terminal_output, restored) =
+        on_a_terminal(&["top", &pid, "--interval", "0.1"], |_| end(child));
+    assert_eq!((code, restored), (Some(0), true), "{terminal_output}");
+    let after_exit = &terminal_output[terminal_output.rfind("\x1b[?1049l").unwrap()..];
+    assert!(after_exit.contains("\nmalloc-112 "), "{terminal_output:?}");
+    assert!(after_exit.ends_with(&format!("program ({pid}) has ended.\r\n")), "{terminal_output:?}");
 }

@@ -39,21 +39,21 @@ impl<F: Fn(bool)> ClosureRunner<F> {
         layer.flush_all(self);
         let mut free = self.free.lock().clone();
         free.sort_unstable_by_key(|round| round.0);
-        assert!(free.windows(2).all(|two| two[0] != two[1]));
+        assert!(free.windows(2).all(|pair| pair[0] != pair[1]));
         free.len()
     }
 }
 impl<F: Fn(bool)> Supplier<Number> for ClosureRunner<F> {
-    fn fill(&self, _: &Operation, _: u32, max: usize, mut put: impl FnMut(Number)) -> usize {
+    fn fill(&self, _: &Operation, _: u32, max: usize, mut add: impl FnMut(Number)) -> usize {
         (self.run)(true);
-        let mut given = 0;
-        while given < max
+        let mut handed_out = 0;
+        while handed_out < max
             && let Some(round) = { self.free.lock().pop() }
         {
-            put(round);
-            given += 1;
+            add(round);
+            handed_out += 1;
         }
-        given
+        handed_out
     }
     fn flush(&self, _: &Operation, rounds: impl Iterator<Item = Number>) {
         (self.run)(false);
@@ -68,52 +68,56 @@ pub(super) mod supplier {
         on_cpu(0);
         let table = table(|heap| heap);
         let layer = Layer::new(&table, Config::new(4, 0, 1)).unwrap();
-        let armed = AtomicBool::new(true);
+        let is_armed = AtomicBool::new(true);
         let supplier = ClosureRunner::new(100, |_| {
-            if armed.swap(false, Relaxed) {
+            if is_armed.swap(false, Relaxed) {
                 explode()
             }
         });
         passes_on(|| layer.alloc(&supplier));
         let rounds = [(); 30].map(|()| layer.alloc(&supplier).unwrap());
         rounds.into_iter().for_each(|round| layer.free(&supplier, round));
-        armed.store(true, Relaxed);
-        let held = layer.stats().in_magazines as usize;
+        is_armed.store(true, Relaxed);
+        let cached_rounds = layer.stats().in_magazines as usize;
         passes_on(|| layer.drain(&supplier, 0..1));
         assert_eq!(layer.stats().in_magazines, 0);
         let round = layer.alloc(&supplier).unwrap();
         layer.free(&supplier, round);
-        assert!(layer.stats().in_magazines > 0, "the class is open again");
-        assert_eq!(supplier.census(&layer), 100 - held, "only the rounds of the panicking call are lost");
+        assert!(layer.stats().in_magazines > 0, "the class must be open again");
+        assert_eq!(
+            supplier.census(&layer),
+            100 - cached_rounds,
+            "only the rounds of the panicking call may be lost"
+        );
     }
-    pub(crate) fn comes_back() {
+    pub(crate) fn reenters() {
         on_cpu(0);
         let table = table(|heap| heap);
         let layer: Layer<Number> = Layer::new(&table, Config::new(4, 0, 1)).unwrap();
-        let (inside, calls) = (AtomicBool::new(false), Mutex::new(0));
-        let once = |f: &dyn Fn()| {
-            if !inside.swap(true, Relaxed) {
+        let (is_inside, calls) = (AtomicBool::new(false), Mutex::new(0));
+        let run_once = |f: &dyn Fn()| {
+            if !is_inside.swap(true, Relaxed) {
                 f();
-                inside.store(false, Relaxed);
+                is_inside.store(false, Relaxed);
             }
         };
         // The supplier cannot name itself, so the call uses another supplier of the same layer.
-        let other = ClosureRunner::new(0, |_| ());
-        other.free.lock().extend((101..=200).map(Number));
+        let other_runner = ClosureRunner::new(0, |_| ());
+        other_runner.free.lock().extend((101..=200).map(Number));
         let supplier = ClosureRunner::new(100, |_| {
-            once(&|| {
+            run_once(&|| {
                 *calls.lock() += 1;
-                let rounds = [(); 5].map(|()| layer.alloc(&other).unwrap());
-                rounds.into_iter().for_each(|round| layer.free(&other, round));
-                layer.drain(&other, 0..1);
-                layer.reap(&other);
+                let rounds = [(); 5].map(|()| layer.alloc(&other_runner).unwrap());
+                rounds.into_iter().for_each(|round| layer.free(&other_runner, round));
+                layer.drain(&other_runner, 0..1);
+                layer.reap(&other_runner);
             });
         });
         let rounds = [(); 30].map(|()| layer.alloc(&supplier).unwrap());
         rounds.into_iter().for_each(|round| layer.free(&supplier, round));
         layer.drain(&supplier, 0..1);
         assert!(*calls.lock() > 2);
-        assert_eq!(supplier.census(&layer) + other.free.lock().len(), 200);
+        assert_eq!(supplier.census(&layer) + other_runner.free.lock().len(), 200);
     }
     /// If a supplier closes its own layer during a call, the layer flushes everything to the supplier.
     pub(crate) fn removes_itself() {
@@ -162,8 +166,8 @@ pub(super) mod memory {
     /// The CPU works without a stack, as if the system had refused the stack's memory.
     pub(crate) fn bomb() {
         on_cpu(0);
-        let armed = Arc::new(AtomicBool::new(false));
-        let table = table(|heap| Panics(heap, armed.clone()));
+        let is_armed = Arc::new(AtomicBool::new(false));
+        let table = table(|heap| Panics(heap, is_armed.clone()));
         let layer: Layer<Number, Panics> = Layer::new(&table, Config::new(4, 0, 1)).unwrap();
         let supplier = ClosureRunner::new(100, |_| ());
         let use_all = || {
@@ -171,14 +175,14 @@ pub(super) mod memory {
             assert!(layer.alloc(&supplier).is_none());
             rounds.into_iter().for_each(|round| layer.free(&supplier, round));
         };
-        armed.store(true, Relaxed);
+        is_armed.store(true, Relaxed);
         use_all();
         assert_eq!(layer.stats().in_magazines, 0);
-        armed.store(false, Relaxed);
+        is_armed.store(false, Relaxed);
         use_all();
         assert!(layer.stats().in_magazines > 0);
         layer.flush_all(&supplier);
-        armed.store(true, Relaxed);
+        is_armed.store(true, Relaxed);
         table.decommit_idle();
         use_all();
         assert_eq!(supplier.census(&layer), 100);

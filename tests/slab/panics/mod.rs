@@ -47,13 +47,13 @@ impl RunsOnce {
         }
     }
     /// Returns `true` if the closure ran.
-    fn ran(&self) -> bool {
+    fn has_run(&self) -> bool {
         self.0.load(Relaxed)
     }
 }
 
 /// A weak reference to what a callback uses: its own cache, or its registration. A strong reference would keep the
-/// cache alive for ever.
+/// cache alive forever.
 struct WeakTarget<T>(Arc<Mutex<Weak<T>>>);
 impl<T> Clone for WeakTarget<T> {
     fn clone(&self) -> Self {
@@ -61,13 +61,13 @@ impl<T> Clone for WeakTarget<T> {
     }
 }
 impl<T> WeakTarget<T> {
-    fn nothing() -> Self {
+    fn empty() -> Self {
         Self(Arc::new(Mutex::new(Weak::new())))
     }
-    fn keep(&self, found: T) -> Arc<T> {
-        let found = Arc::new(found);
-        *self.0.lock() = Arc::downgrade(&found);
-        found
+    fn keep(&self, target: T) -> Arc<T> {
+        let target = Arc::new(target);
+        *self.0.lock() = Arc::downgrade(&target);
+        target
     }
     fn get(&self) -> Option<Arc<T>> {
         self.0.lock().upgrade()
@@ -82,13 +82,13 @@ impl<T> Clone for DroppedInCallback<T> {
     }
 }
 impl<T> DroppedInCallback<T> {
-    fn later() -> Self {
+    fn unset() -> Self {
         Self(Arc::new(Mutex::new(None)))
     }
     fn fill(&self, value: T) {
         *self.0.lock() = Some(value);
     }
-    fn now(&self) -> bool {
+    fn drop_value(&self) -> bool {
         let value = self.0.lock().take();
         value.is_some()
     }
@@ -113,12 +113,12 @@ fn ends_untyped(subsystem: &Subsystem, cache: Arc<KmemCache>) {
 
 /// Runs `case`, and fails if it does not end in time.
 fn watched(case: fn()) {
-    let (done, over) = channel();
+    let (finished_sender, finished_receiver) = channel();
     let thread = std::thread::spawn(move || {
         case();
-        done.send(()).unwrap();
+        finished_sender.send(()).unwrap();
     });
-    match over.recv_timeout(Duration::from_secs(100)) {
+    match finished_receiver.recv_timeout(Duration::from_secs(100)) {
         Ok(()) => thread.join().unwrap(),
         Err(RecvTimeoutError::Disconnected) => {
             core::mem::forget(thread.join());
@@ -141,22 +141,22 @@ macro_rules! callbacks {
     };
 }
 callbacks! {
-    "constructor" => objects::constructor: bomb comes_back removes_itself;
-    "fallible constructor" => objects::try_constructor: bomb comes_back removes_itself;
-    "destructor" => objects::destructor: bomb comes_back removes_itself;
-    "reset" => objects::reset: bomb comes_back removes_itself;
-    "weight" => objects::weight: bomb comes_back removes_itself;
-    "preparation" => objects::preparation: bomb comes_back removes_itself;
-    "waker" => objects::waker: bomb comes_back removes_itself;
-    "values of a hive" => objects::hive: bomb comes_back;
-    "start of a static cache" => objects::static_cache: bomb comes_back;
-    "captured values" => objects::captured: bomb comes_back;
-    "observer" => reclaim::observer: bomb comes_back removes_itself;
-    "shrinker" => reclaim::shrinker: bomb comes_back removes_itself;
-    "corruption handler" => reclaim::corruption: bomb comes_back removes_itself;
-    "corruption handler of pages" => reclaim::page_corruption: bomb comes_back;
-    "deferred closure" => reclaim::deferred: bomb comes_back;
-    "supplier" => magazines::supplier: bomb comes_back removes_itself;
+    "constructor" => objects::constructor: bomb reenters removes_itself;
+    "fallible constructor" => objects::try_constructor: bomb reenters removes_itself;
+    "destructor" => objects::destructor: bomb reenters removes_itself;
+    "reset" => objects::reset: bomb reenters removes_itself;
+    "weight" => objects::weight: bomb reenters removes_itself;
+    "preparation" => objects::preparation: bomb reenters removes_itself;
+    "waker" => objects::waker: bomb reenters removes_itself;
+    "values of a hive" => objects::hive: bomb reenters;
+    "start of a static cache" => objects::static_cache: bomb reenters;
+    "captured values" => objects::captured: bomb reenters;
+    "observer" => reclaim::observer: bomb reenters removes_itself;
+    "shrinker" => reclaim::shrinker: bomb reenters removes_itself;
+    "corruption handler" => reclaim::corruption: bomb reenters removes_itself;
+    "corruption handler of pages" => reclaim::page_corruption: bomb reenters;
+    "deferred closure" => reclaim::deferred: bomb reenters;
+    "supplier" => magazines::supplier: bomb reenters removes_itself;
     "memory of a table" => magazines::memory: bomb;
 }
 /// Rows whose tests are elsewhere, next to the tested code.
@@ -195,44 +195,44 @@ fn uses(source: &str) -> usize {
     code.map(|line| names.iter().map(|name| line.matches(name).count()).sum::<usize>()).sum()
 }
 
-fn sources(folder: &Path, found: &mut Vec<std::path::PathBuf>) {
+fn sources(folder: &Path, files: &mut Vec<std::path::PathBuf>) {
     for entry in folder.read_dir().unwrap().map(|entry| entry.unwrap().path()) {
         if entry.is_dir() {
-            sources(&entry, found);
+            sources(&entry, files);
         } else if entry.extension().is_some_and(|extension| extension == "rs") {
-            found.push(entry);
+            files.push(entry);
         }
     }
 }
 
 #[test]
 fn panic_tests_cover_each_user_callback() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+    let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
     let mut files = Vec::new();
     for folder in ["buddy/src", "magazine/src", "magazine/sync/src", "slab/src", "slab/libuslab/src"] {
-        sources(&root.join(folder), &mut files);
+        sources(&workspace.join(folder), &mut files);
     }
-    let found: BTreeMap<String, usize> = files
+    let uses_found: BTreeMap<String, usize> = files
         .iter()
-        .map(|file| file.strip_prefix(root).unwrap().display().to_string())
+        .map(|file| file.strip_prefix(workspace).unwrap().display().to_string())
         .filter(|file| !file.contains("tests") && !file.contains("scenarios") && !file.contains("shadow"))
         .filter(|file| file != "magazine/sync/src/lib.rs")
-        .map(|file| (uses(&std::fs::read_to_string(root.join(&file)).unwrap()), file))
+        .map(|file| (uses(&std::fs::read_to_string(workspace.join(&file)).unwrap()), file))
         .filter(|(uses, _)| *uses > 0)
         .map(|(uses, file)| (file, uses))
         .collect();
-    let listed = PLACES.iter().map(|(file, uses, _)| ((*file).to_owned(), *uses)).collect();
-    assert_eq!(found, listed, "name the callback in PLACES and test it");
-    let known: BTreeSet<&str> = CALLBACKS.iter().copied().collect();
+    let listed_uses = PLACES.iter().map(|(file, uses, _)| ((*file).to_owned(), *uses)).collect();
+    assert_eq!(uses_found, listed_uses, "name the callback in PLACES and test it");
+    let known_callbacks: BTreeSet<&str> = CALLBACKS.iter().copied().collect();
     for (file, _, callbacks) in PLACES {
-        assert!(callbacks.iter().all(|callback| known.contains(callback)), "{file}: {callbacks:?}");
+        assert!(callbacks.iter().all(|callback| known_callbacks.contains(callback)), "{file}: {callbacks:?}");
     }
 }
 
 #[test]
 fn panic_contract_lists_each_callback() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
-    let page = std::fs::read_to_string(root.join("slab/src/error.rs")).unwrap();
+    let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+    let page = std::fs::read_to_string(workspace.join("slab/src/error.rs")).unwrap();
     let table = page.split("//! # Panics").nth(1).expect("the documentation must have a section on panics");
     let rows = table.lines().skip_while(|line| !line.starts_with("//! |---")).skip(1);
     let rows: BTreeSet<&str> = rows
@@ -244,7 +244,7 @@ fn panic_contract_lists_each_callback() {
         CALLBACKS.iter().copied().chain(ROWS_TESTED_ELSEWHERE.iter().map(|(name, _)| *name)).collect();
     assert_eq!(rows, tested);
     for (name, file) in ROWS_TESTED_ELSEWHERE {
-        let source = std::fs::read_to_string(root.join(file)).unwrap();
+        let source = std::fs::read_to_string(workspace.join(file)).unwrap();
         assert!(source.contains("panic") || source.contains("exception"), "{name}: {file} must have a test");
     }
 }

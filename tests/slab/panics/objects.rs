@@ -17,8 +17,8 @@ fn uses(cache: &OwnCache) {
 }
 /// Checks that destroying the cache is refused, because the callback's object is in use.
 fn destroy_is_refused(cache: &OwnCache) {
-    let busy = cache.get().unwrap().destroy().unwrap_err();
-    assert!(busy.live > 0, "{busy:?}");
+    let error = cache.get().unwrap().destroy().unwrap_err();
+    assert!(error.live > 0, "{error:?}");
 }
 
 pub(super) mod constructor {
@@ -26,8 +26,8 @@ pub(super) mod constructor {
     use uslab::KmemCacheBuilder;
 
     fn builders(construct: impl Fn(&mut [u8]) + Clone + Send + Sync + 'static) -> [KmemCacheBuilder; 2] {
-        let one = KmemCache::builder("bomb", 512).ctor(construct.clone());
-        [one, KmemCache::builder("bomb", 512).ctor(construct).construct_slabs()]
+        let first_builder = KmemCache::builder("bomb", 512).ctor(construct.clone());
+        [first_builder, KmemCache::builder("bomb", 512).ctor(construct).construct_slabs()]
     }
 
     pub(crate) fn bomb() {
@@ -45,7 +45,7 @@ pub(super) mod constructor {
                 let subsystem = Subsystem::new(config).unwrap();
                 let cache = Arc::new(builder.build_in(&subsystem).unwrap());
                 passes_on(|| cache.alloc(Gfp::KERNEL));
-                assert_eq!(*calls.lock(), 1, "no other node is tried");
+                assert_eq!(*calls.lock(), 1, "no other node may be tried");
                 passes_on(|| cache.alloc_blocks(Gfp::KERNEL, 30).map(drop));
                 passes_on(|| cache.alloc_node(Gfp::KERNEL, nodes - 1));
                 passes_on(|| cache.prefill(Gfp::KERNEL, 10).map(drop));
@@ -56,48 +56,49 @@ pub(super) mod constructor {
             }
         }
     }
-    pub(crate) fn comes_back() {
-        let (own, once) = (WeakTarget::<KmemCache>::nothing(), RunsOnce::default());
-        let (found, first) = (own.clone(), once.clone());
+    pub(crate) fn reenters() {
+        let (cache_slot, guard) = (WeakTarget::<KmemCache>::empty(), RunsOnce::default());
+        let (weak_cache, first) = (cache_slot.clone(), guard.clone());
         for builder in builders(move |_| {
             first.run(|| {
-                let cache = found.get().unwrap();
+                let cache = weak_cache.get().unwrap();
                 drop([(); 5].map(|()| cache.alloc_block(Gfp::KERNEL).unwrap()));
                 cache.shrink();
             });
         }) {
-            once.0.store(false, Relaxed);
+            guard.0.store(false, Relaxed);
             let subsystem = subsystem(1);
-            let cache = own.keep(builder.build_in(&subsystem).unwrap());
+            let cache = cache_slot.keep(builder.build_in(&subsystem).unwrap());
             drop(cache.alloc_block(Gfp::KERNEL).unwrap());
-            assert!(once.ran());
+            assert!(guard.has_run());
             ends_untyped(&subsystem, cache);
         }
     }
     /// While an object of a slab is being constructed, the object counts as in use. While a slab's first object, or all
     /// of its objects, are being constructed, the slab does not belong to the cache yet.
     pub(crate) fn removes_itself() {
-        for (new, whole) in [(true, false), (true, true), (false, false)] {
-            let (own, once) = (WeakTarget::<KmemCache>::nothing(), RunsOnce::default());
+        for (new, whole_slab) in [(true, false), (true, true), (false, false)] {
+            let (cache_slot, run_guard) = (WeakTarget::<KmemCache>::empty(), RunsOnce::default());
             let outcome = Arc::new(Mutex::new(None));
-            let (found, first, said) = (own.clone(), once.clone(), outcome.clone());
+            let (weak_cache, first, outcome_slot) = (cache_slot.clone(), run_guard.clone(), outcome.clone());
             let builders = builders(move |_| {
                 first.run(|| {
-                    let destroyed = found.get().unwrap().destroy();
-                    *said.lock() = Some(destroyed);
+                    let destroyed = weak_cache.get().unwrap().destroy();
+                    *outcome_slot.lock() = Some(destroyed);
                 });
             });
-            let [one, all] = builders;
-            once.0.store(!new, Relaxed);
+            let [first_builder, all] = builders;
+            run_guard.0.store(!new, Relaxed);
             let subsystem = subsystem(1);
-            let cache = own.keep(if whole { all } else { one }.build_in(&subsystem).unwrap());
-            let held = (!new).then(|| cache.alloc_block(Gfp::KERNEL).unwrap());
-            once.0.store(false, Relaxed);
-            let allocated = cache.alloc_block(Gfp::KERNEL).map(drop);
+            let cache =
+                cache_slot.keep(if whole_slab { all } else { first_builder }.build_in(&subsystem).unwrap());
+            let held_block = (!new).then(|| cache.alloc_block(Gfp::KERNEL).unwrap());
+            run_guard.0.store(false, Relaxed);
+            let result = cache.alloc_block(Gfp::KERNEL).map(drop);
             let expected = if new { Ok(()) } else { Err(Busy { live: 2, aliases: 0 }) };
             assert_eq!(outcome.lock().take(), Some(expected));
-            assert_eq!(allocated, if new { Err(AllocError::Destroyed) } else { Ok(()) });
-            drop(held);
+            assert_eq!(result, if new { Err(AllocError::Destroyed) } else { Ok(()) });
+            drop(held_block);
             cache.destroy().unwrap();
             drop(cache);
             assert_all_given_back(&subsystem);
@@ -113,8 +114,8 @@ pub(super) mod try_constructor {
     }
 
     pub(crate) fn bomb() {
-        let (subsystem, once) = (subsystem(1), RunsOnce::default());
-        let first = once.clone();
+        let (subsystem, run_guard) = (subsystem(1), RunsOnce::default());
+        let first = run_guard.clone();
         let cache = ObjectCache::builder("bomb").try_ctor(move || {
             first.run(|| explode());
             parsed("7")
@@ -124,11 +125,11 @@ pub(super) mod try_constructor {
         ends(&subsystem, cache);
         // Other nodes are tried after a refusal.
         let subsystem = Subsystem::new(crate::common::config(2, 2, 64 << 20)).unwrap();
-        let refused = RunsOnce::default();
+        let destroy_guard = RunsOnce::default();
         let cache = ObjectCache::builder("bomb").try_ctor(move || {
-            let (again, mut text) = (refused.ran(), "7");
-            refused.run(|| text = "none");
-            parsed(if again { explode() } else { text })
+            let (destroyed_twice, mut text) = (destroy_guard.has_run(), "7");
+            destroy_guard.run(|| text = "none");
+            parsed(if destroyed_twice { explode() } else { text })
         });
         let cache = cache.build_in(&subsystem).unwrap();
         passes_on(|| cache.alloc().map(drop));
@@ -136,36 +137,36 @@ pub(super) mod try_constructor {
         assert_all_given_back(&subsystem);
     }
     /// A constructor that fails is afterwards served with an object that it has freed itself.
-    pub(crate) fn comes_back() {
-        let (subsystem, own, once) = (subsystem(1), OwnCache::nothing(), RunsOnce::default());
-        let (found, first) = (own.clone(), once.clone());
+    pub(crate) fn reenters() {
+        let (subsystem, cache_slot, run_guard) = (subsystem(1), OwnCache::empty(), RunsOnce::default());
+        let (weak_cache, first) = (cache_slot.clone(), run_guard.clone());
         let cache = ObjectCache::builder("bomb").try_ctor(move || {
             let mut text = "7";
-            if !first.ran() {
-                first.run(|| assert_eq!(found.get().unwrap().alloc().map(drop), Ok(())));
+            if !first.has_run() {
+                first.run(|| assert_eq!(weak_cache.get().unwrap().alloc().map(drop), Ok(())));
                 text = "none";
             }
             parsed(text)
         });
-        let cache = own.keep(cache.build_in(&subsystem).unwrap());
+        let cache = cache_slot.keep(cache.build_in(&subsystem).unwrap());
         drop(cache.alloc().unwrap());
-        assert!(once.ran());
+        assert!(run_guard.has_run());
         ends(&subsystem, cache);
     }
     pub(crate) fn removes_itself() {
-        let (subsystem, own, once) = (subsystem(1), OwnCache::nothing(), RunsOnce::default());
-        let (found, first) = (own.clone(), once.clone());
-        once.0.store(true, Relaxed);
+        let (subsystem, cache_slot, run_guard) = (subsystem(1), OwnCache::empty(), RunsOnce::default());
+        let (weak_cache, first) = (cache_slot.clone(), run_guard.clone());
+        run_guard.0.store(true, Relaxed);
         let cache = ObjectCache::builder("bomb").try_ctor(move || {
-            first.run(|| destroy_is_refused(&found));
+            first.run(|| destroy_is_refused(&weak_cache));
             parsed("7")
         });
-        let cache = own.keep(cache.build_in(&subsystem).unwrap());
-        let held = cache.alloc().unwrap();
-        once.0.store(false, Relaxed);
+        let cache = cache_slot.keep(cache.build_in(&subsystem).unwrap());
+        let held_block = cache.alloc().unwrap();
+        run_guard.0.store(false, Relaxed);
         drop(cache.alloc().unwrap());
-        assert!(once.ran());
-        drop(held);
+        assert!(run_guard.has_run());
+        drop(held_block);
         ends(&subsystem, cache);
     }
 }
@@ -175,67 +176,69 @@ pub(super) mod destructor {
 
     pub(crate) fn bomb() {
         let subsystem = subsystem(1);
-        for whole in [false, true] {
+        for whole_slab in [false, true] {
             let builder = KmemCache::builder("bomb", 512).dtor(|_| explode());
-            let builder = if whole { builder.construct_slabs() } else { builder };
+            let builder = if whole_slab { builder.construct_slabs() } else { builder };
             let cache = Arc::new(builder.build_in(&subsystem).unwrap());
             drop(cache.alloc_blocks(Gfp::KERNEL, 30).unwrap());
-            let kept = cache.alloc_block(Gfp::KERNEL).unwrap();
+            let kept_block = cache.alloc_block(Gfp::KERNEL).unwrap();
             cache.shrink();
-            drop(kept);
+            drop(kept_block);
             cache.shrink();
             let info = cache.info();
             assert_eq!((info.slabs, info.destructed), (0, info.constructed));
             ends_untyped(&subsystem, cache);
         }
     }
-    pub(crate) fn comes_back() {
-        for whole in [false, true] {
-            let (subsystem, own, once) =
-                (subsystem(1), WeakTarget::<KmemCache>::nothing(), RunsOnce::default());
-            let (found, first) = (own.clone(), once.clone());
+    pub(crate) fn reenters() {
+        for whole_slab in [false, true] {
+            let (subsystem, cache_slot, run_guard) =
+                (subsystem(1), WeakTarget::<KmemCache>::empty(), RunsOnce::default());
+            let (weak_cache, first) = (cache_slot.clone(), run_guard.clone());
             let builder = KmemCache::builder("bomb", 512).dtor(move |_| {
                 first.run(|| {
-                    let cache = found.get().unwrap();
+                    let cache = weak_cache.get().unwrap();
                     drop([(); 5].map(|()| cache.alloc_block(Gfp::KERNEL).unwrap()));
                     cache.shrink();
                 });
             });
-            let builder = if whole { builder.construct_slabs() } else { builder };
-            let cache = own.keep(builder.build_in(&subsystem).unwrap());
+            let builder = if whole_slab { builder.construct_slabs() } else { builder };
+            let cache = cache_slot.keep(builder.build_in(&subsystem).unwrap());
             drop(cache.alloc_blocks(Gfp::KERNEL, 30).unwrap());
             cache.shrink();
-            assert!(once.ran());
+            assert!(run_guard.has_run());
             ends_untyped(&subsystem, cache);
         }
     }
     /// The cache cannot be destroyed while other free objects are being destructed together with this object.
     pub(crate) fn removes_itself() {
-        let (subsystem, own, once) = (subsystem(1), WeakTarget::<KmemCache>::nothing(), RunsOnce::default());
-        let (found, first, outcome) = (own.clone(), once.clone(), Arc::new(Mutex::new(None)));
-        let said = outcome.clone();
+        let (subsystem, cache_slot, run_guard) =
+            (subsystem(1), WeakTarget::<KmemCache>::empty(), RunsOnce::default());
+        let (weak_cache, first, outcome) =
+            (cache_slot.clone(), run_guard.clone(), Arc::new(Mutex::new(None)));
+        let outcome_slot = outcome.clone();
         let builder = KmemCache::builder("bomb", 512).dtor(move |_| {
             first.run(|| {
-                let destroyed = found.get().unwrap().destroy();
-                *said.lock() = Some(destroyed);
+                let destroyed = weak_cache.get().unwrap().destroy();
+                *outcome_slot.lock() = Some(destroyed);
             });
         });
-        let cache = own.keep(builder.build_in(&subsystem).unwrap());
+        let cache = cache_slot.keep(builder.build_in(&subsystem).unwrap());
         drop(cache.alloc_blocks(Gfp::KERNEL, 3).unwrap());
         cache.shrink();
         assert_eq!(outcome.lock().take(), Some(Err(Busy { live: 3, aliases: 0 })));
         ends_untyped(&subsystem, cache);
 
         // The cache has no object of a returned slab.
-        let (own, once) = (WeakTarget::<KmemCache>::nothing(), RunsOnce::default());
-        let (found, said) = (own.clone(), outcome.clone());
+        let (cache_slot, run_guard) = (WeakTarget::<KmemCache>::empty(), RunsOnce::default());
+        let (weak_cache, outcome_slot) = (cache_slot.clone(), outcome.clone());
         let builder = KmemCache::builder("bomb", 512).construct_slabs().dtor(move |_| {
-            once.run(|| {
-                let destroyed = found.get().unwrap().destroy();
-                *said.lock() = Some(destroyed);
+            run_guard.run(|| {
+                let destroyed = weak_cache.get().unwrap().destroy();
+                *outcome_slot.lock() = Some(destroyed);
             });
         });
-        let cache = own.keep(builder.build_in(&subsystem).unwrap());
+        let cache = cache_slot.keep(builder.build_in(&subsystem).unwrap());
         drop(cache.alloc_block(Gfp::KERNEL).unwrap());
         cache.shrink();
         assert_eq!(outcome.lock().take(), Some(Ok(())));
@@ -250,35 +253,36 @@ pub(super) mod reset {
 
     fn cache(
         subsystem: &Subsystem,
-        own: &OwnCache,
+        cache_slot: &OwnCache,
         reset: impl Fn(&mut Words) + Send + Sync + 'static,
     ) -> Arc<ObjectCache<Words>> {
-        own.keep(ObjectCache::builder("bomb").ctor(|| [0; 64]).reset(reset).build_in(subsystem).unwrap())
+        cache_slot
+            .keep(ObjectCache::builder("bomb").ctor(|| [0; 64]).reset(reset).build_in(subsystem).unwrap())
     }
 
     pub(crate) fn bomb() {
-        let (subsystem, own, once) = (subsystem(1), OwnCache::nothing(), RunsOnce::default());
-        let first = once.clone();
-        let cache = cache(&subsystem, &own, move |_| first.run(|| explode()));
+        let (subsystem, cache_slot, run_guard) = (subsystem(1), OwnCache::empty(), RunsOnce::default());
+        let first = run_guard.clone();
+        let cache = cache(&subsystem, &cache_slot, move |_| first.run(|| explode()));
         let object = cache.alloc().unwrap();
         passes_on(|| drop(object));
-        assert_eq!(cache.info().used, 0, "the object is free");
+        assert_eq!(cache.info().used, 0, "the object must be free");
         ends(&subsystem, cache);
     }
-    pub(crate) fn comes_back() {
-        let (subsystem, own, once) = (subsystem(1), OwnCache::nothing(), RunsOnce::default());
-        let (found, first) = (own.clone(), once.clone());
-        let cache = cache(&subsystem, &own, move |_| first.run(|| uses(&found)));
+    pub(crate) fn reenters() {
+        let (subsystem, cache_slot, run_guard) = (subsystem(1), OwnCache::empty(), RunsOnce::default());
+        let (weak_cache, first) = (cache_slot.clone(), run_guard.clone());
+        let cache = cache(&subsystem, &cache_slot, move |_| first.run(|| uses(&weak_cache)));
         drop(cache.alloc().unwrap());
-        assert!(once.ran());
+        assert!(run_guard.has_run());
         ends(&subsystem, cache);
     }
     pub(crate) fn removes_itself() {
-        let (subsystem, own, once) = (subsystem(1), OwnCache::nothing(), RunsOnce::default());
-        let (found, first) = (own.clone(), once.clone());
-        let cache = cache(&subsystem, &own, move |_| first.run(|| destroy_is_refused(&found)));
+        let (subsystem, cache_slot, run_guard) = (subsystem(1), OwnCache::empty(), RunsOnce::default());
+        let (weak_cache, first) = (cache_slot.clone(), run_guard.clone());
+        let cache = cache(&subsystem, &cache_slot, move |_| first.run(|| destroy_is_refused(&weak_cache)));
         drop(cache.alloc().unwrap());
-        assert!(once.ran());
+        assert!(run_guard.has_run());
         ends(&subsystem, cache);
     }
 }
@@ -288,48 +292,50 @@ pub(super) mod weight {
 
     fn cache(
         subsystem: &Subsystem,
-        own: &OwnCache,
-        weigh: impl Fn(&Words) -> usize + Send + Sync + 'static,
+        cache_slot: &OwnCache,
+        weight_function: impl Fn(&Words) -> usize + Send + Sync + 'static,
     ) -> Arc<ObjectCache<Words>> {
-        own.keep(ObjectCache::builder("bomb").ctor(|| [0; 64]).weigh(weigh).build_in(subsystem).unwrap())
+        cache_slot.keep(
+            ObjectCache::builder("bomb").ctor(|| [0; 64]).weigh(weight_function).build_in(subsystem).unwrap(),
+        )
     }
 
     pub(crate) fn bomb() {
-        let (subsystem, own) = (subsystem(1), OwnCache::nothing());
-        let cache = cache(&subsystem, &own, |_| explode());
+        let (subsystem, cache_slot) = (subsystem(1), OwnCache::empty());
+        let cache = cache(&subsystem, &cache_slot, |_| explode());
         drop([(); 100].map(|()| cache.alloc().unwrap()));
         cache.shrink();
         assert_eq!(cache.info().held_bytes, 0);
         ends(&subsystem, cache);
     }
-    pub(crate) fn comes_back() {
-        let (subsystem, own, once) = (subsystem(1), OwnCache::nothing(), RunsOnce::default());
-        let (found, first) = (own.clone(), once.clone());
-        let cache = cache(&subsystem, &own, move |_| {
-            first.run(|| uses(&found));
+    pub(crate) fn reenters() {
+        let (subsystem, cache_slot, run_guard) = (subsystem(1), OwnCache::empty(), RunsOnce::default());
+        let (weak_cache, first) = (cache_slot.clone(), run_guard.clone());
+        let cache = cache(&subsystem, &cache_slot, move |_| {
+            first.run(|| uses(&weak_cache));
             8
         });
         drop(cache.alloc().unwrap());
-        assert!(once.ran());
+        assert!(run_guard.has_run());
         ends(&subsystem, cache);
     }
     pub(crate) fn removes_itself() {
-        let (subsystem, own) = (subsystem(1), OwnCache::nothing());
-        let (found, outcomes) = (own.clone(), Arc::new(Mutex::new(Vec::new())));
-        let (said, armed) = (outcomes.clone(), RunsOnce::default());
-        let once = armed.clone();
-        let cache = cache(&subsystem, &own, move |_| {
-            if once.ran() {
-                let destroyed = found.get().unwrap().destroy();
-                said.lock().push(destroyed);
+        let (subsystem, cache_slot) = (subsystem(1), OwnCache::empty());
+        let (weak_cache, outcomes) = (cache_slot.clone(), Arc::new(Mutex::new(Vec::new())));
+        let (outcome_slot, panic_guard) = (outcomes.clone(), RunsOnce::default());
+        let run_guard = panic_guard.clone();
+        let cache = cache(&subsystem, &cache_slot, move |_| {
+            if run_guard.has_run() {
+                let destroyed = weak_cache.get().unwrap().destroy();
+                outcome_slot.lock().push(destroyed);
             }
             8
         });
-        let held = cache.alloc().unwrap();
-        armed.run(|| ());
-        drop((cache.alloc().unwrap(), held));
+        let held_block = cache.alloc().unwrap();
+        panic_guard.run(|| ());
+        drop((cache.alloc().unwrap(), held_block));
         cache.shrink();
-        armed.0.store(false, Relaxed);
+        panic_guard.0.store(false, Relaxed);
         let outcomes = std::mem::take(&mut *outcomes.lock());
         assert!(outcomes.len() > 1 && outcomes.iter().all(Result::is_err), "{outcomes:?}");
         ends(&subsystem, cache);
@@ -356,7 +362,7 @@ pub(super) mod preparation {
         drop(handles);
         ends(&subsystem, cache);
     }
-    pub(crate) fn comes_back() {
+    pub(crate) fn reenters() {
         let subsystem = subsystem(1);
         let cache = cache(&subsystem);
         drop(cache.alloc_with(|_| drop([(); 5].map(|()| cache.alloc().unwrap()))).unwrap());
@@ -365,8 +371,8 @@ pub(super) mod preparation {
     pub(crate) fn removes_itself() {
         let subsystem = subsystem(1);
         let cache = cache(&subsystem);
-        let refused = |_: &mut u64| assert_eq!(cache.destroy(), Err(Busy { live: 1, aliases: 0 }));
-        drop(cache.alloc_with(refused).unwrap());
+        let refuse_destroy = |_: &mut u64| assert_eq!(cache.destroy(), Err(Busy { live: 1, aliases: 0 }));
+        drop(cache.alloc_with(refuse_destroy).unwrap());
         ends(&subsystem, cache);
     }
 }
@@ -395,7 +401,7 @@ pub(super) mod waker {
 
     /// Returns a cache at its limit, whose objects the caller holds. The cache is leaked, because wakers keep its
     /// futures.
-    fn full(subsystem: &Subsystem) -> (&'static KmemCache, Vec<uslab::Block<'static>>) {
+    fn full_cache(subsystem: &Subsystem) -> (&'static KmemCache, Vec<uslab::Block<'static>>) {
         let cache = KmemCache::builder("bomb", 512).limit(Limit::Slabs(1)).build_in(subsystem).unwrap();
         let cache: &KmemCache = Box::leak(Box::new(cache));
         (cache, std::iter::from_fn(|| cache.alloc_block(Gfp::KERNEL).ok()).collect())
@@ -414,10 +420,10 @@ pub(super) mod waker {
         drops: bool,
     ) {
         let subsystem = subsystem(1);
-        let (cache, mut held) = full(&subsystem);
-        let (first, ran) = (DroppedInCallback::later(), RunsOnce::default());
-        let (own, once) = (first.clone(), ran.clone());
-        let waker = Waker::from(Arc::new(ClosureRunner(move || once.run(|| run(cache, &own)))));
+        let (cache, mut blocks) = full_cache(&subsystem);
+        let (first, has_run_guard) = (DroppedInCallback::unset(), RunsOnce::default());
+        let (cache_slot, run_guard) = (first.clone(), has_run_guard.clone());
+        let waker = Waker::from(Arc::new(ClosureRunner(move || run_guard.run(|| run(cache, &cache_slot)))));
         let mut acquire = cache.acquire(Gfp::KERNEL);
         assert!(!poll(cache, &mut acquire, &waker));
         first.fill(acquire);
@@ -425,15 +431,15 @@ pub(super) mod waker {
         // A second future waits after the first.
         let mut second = cache.acquire(Gfp::KERNEL);
         assert!(!poll(cache, &mut second, Waker::noop()));
-        drop(held.pop());
-        assert!(ran.ran());
-        let left = first.0.lock().take();
-        assert_eq!(left.is_none(), drops);
-        if let Some(mut first) = left {
+        drop(blocks.pop());
+        assert!(has_run_guard.has_run());
+        let leftover = first.0.lock().take();
+        assert_eq!(leftover.is_none(), drops);
+        if let Some(mut first) = leftover {
             assert!(poll(cache, &mut first, Waker::noop()));
         }
         assert!(poll(cache, &mut second, Waker::noop()));
-        drop((held, second));
+        drop((blocks, second));
         drop(cache.alloc_block(Gfp::KERNEL).unwrap());
         cache.destroy().unwrap();
         assert_all_given_back(&subsystem);
@@ -443,21 +449,21 @@ pub(super) mod waker {
         case(|_, _| explode(), false);
     }
     /// No other caller overtakes a waiter.
-    pub(crate) fn comes_back() {
+    pub(crate) fn reenters() {
         case(
             |cache, _| {
                 assert_eq!(cache.alloc(Gfp::KERNEL), Err(AllocError::CacheLimit { slabs: 1 }));
                 cache.shrink();
                 assert!(cache.destroy().is_err());
-                let mut third = cache.acquire(Gfp::KERNEL);
-                assert!(!poll(cache, &mut third, Waker::noop()));
+                let mut third_acquire = cache.acquire(Gfp::KERNEL);
+                assert!(!poll(cache, &mut third_acquire, Waker::noop()));
             },
             false,
         );
     }
     /// The next acquirer gets the waiter's object.
     pub(crate) fn removes_itself() {
-        case(|_, own| assert!(own.now()), true);
+        case(|_, slot| assert!(slot.drop_value()), true);
     }
 }
 
@@ -487,14 +493,14 @@ pub(super) mod hive {
         assert_eq!(*calls.lock(), 5);
         assert_all_given_back(&subsystem);
     }
-    pub(crate) fn comes_back() {
+    pub(crate) fn reenters() {
         let subsystem = Arc::new(subsystem(1));
-        let own = subsystem.clone();
+        let callback_subsystem = subsystem.clone();
         let mut hive = Hive::new_in("bomb", &subsystem, Magazines::default()).unwrap();
         let end = move || {
-            let mut other = Hive::new_in("other", &own, Magazines::default()).unwrap();
-            other.insert(1).unwrap();
-            own.shrink();
+            let mut other_owner = Hive::new_in("other", &callback_subsystem, Magazines::default()).unwrap();
+            other_owner.insert(1).unwrap();
+            callback_subsystem.shrink();
         };
         hive.insert(Ends(end)).ok().unwrap();
         drop(hive);
@@ -526,7 +532,7 @@ pub(super) mod static_cache {
         passes_on(|| CREATED_TWICE.get().map(drop));
         assert_eq!(*CREATED_TWICE.get().unwrap().alloc().unwrap(), 7);
     }
-    pub(crate) fn comes_back() {
+    pub(crate) fn reenters() {
         assert_eq!(*RECURSIVE.get().unwrap().alloc().unwrap(), 7);
     }
 }
@@ -555,7 +561,8 @@ pub(super) mod captured {
     fn case(run: impl Fn() + Clone + Send + Sync + 'static) {
         let dropped: [RunsOnce; 6] = Default::default();
         let captured = |n: usize| Captured(dropped[n].clone(), Box::new(run.clone()));
-        let [construct, reset, weigh, handler, destruct, shrinker] = [0, 1, 2, 3, 4, 5].map(captured);
+        let [construct, reset, weight_function, handler, destruct, shrinker] =
+            [0, 1, 2, 3, 4, 5].map(captured);
         let mut config = config(1, 1, 64 << 20);
         config.corruption = Arc::new(move |_: &Corruption<'_>| _ = &handler);
         let subsystem = Subsystem::new(config).unwrap();
@@ -564,7 +571,7 @@ pub(super) mod captured {
             0_u64
         });
         let typed = typed.reset(move |_| _ = &reset).weigh(move |_| {
-            _ = &weigh;
+            _ = &weight_function;
             8
         });
         let typed = typed.build_in(&subsystem).unwrap();
@@ -578,16 +585,16 @@ pub(super) mod captured {
         drop(last);
         assert_all_given_back(&subsystem);
         drop(subsystem);
-        assert!(dropped.iter().all(RunsOnce::ran));
+        assert!(dropped.iter().all(RunsOnce::has_run));
     }
 
     pub(crate) fn bomb() {
         case(|| explode());
     }
-    pub(crate) fn comes_back() {
-        let other = Arc::new(subsystem(1));
+    pub(crate) fn reenters() {
+        let other_owner = Arc::new(subsystem(1));
         case(move || {
-            let cache = KmemCache::builder("other", 64).build_in(&other).unwrap();
+            let cache = KmemCache::builder("other", 64).build_in(&other_owner).unwrap();
             drop(cache.alloc_block(Gfp::KERNEL).unwrap());
         });
     }

@@ -25,25 +25,25 @@ pub(super) mod observer {
         let subsystem = subsystem(1);
         let observer = subsystem.observe(|_| explode()).unwrap();
         works(&subsystem, Arc::new(blocks(&subsystem)));
-        assert_eq!(observer.counts().panics, 1, "the callback is not called again");
+        assert_eq!(observer.counts().panics, 1, "the callback must not be called again");
         drop(observer);
         works(&subsystem, Arc::new(blocks(&subsystem)));
     }
-    /// An observer is not notified of its own operations.
-    pub(crate) fn comes_back() {
+    /// An observer is not notified of the operations that it runs.
+    pub(crate) fn reenters() {
         let subsystem = Arc::new(subsystem(1));
-        let (own, weak) = (WeakTarget::<KmemCache>::nothing(), Arc::downgrade(&subsystem));
-        let (found, calls) = (own.clone(), Arc::new(Mutex::new(0)));
+        let (weak_slot, weak) = (WeakTarget::<KmemCache>::empty(), Arc::downgrade(&subsystem));
+        let (weak_cache, calls) = (weak_slot.clone(), Arc::new(Mutex::new(0)));
         let count = calls.clone();
         let observer = subsystem.observe(move |_| {
-            let (cache, subsystem) = (found.get().unwrap(), weak.upgrade().unwrap());
+            let (cache, subsystem) = (weak_cache.get().unwrap(), weak.upgrade().unwrap());
             drop([(); 5].map(|()| cache.alloc_block(Gfp::KERNEL).unwrap()));
             subsystem.shrink();
             drop(subsystem.observe(|_| unreachable!("the observer must not be called recursively")).unwrap());
             *count.lock() += 1;
         });
         let observer = observer.unwrap();
-        let cache = own.keep(blocks(&subsystem));
+        let cache = weak_slot.keep(blocks(&subsystem));
         drop(cache.alloc_block(Gfp::KERNEL).unwrap());
         assert!(*calls.lock() > 0 && observer.counts().suppressed > 0 && observer.counts().panics == 0);
         drop(observer);
@@ -51,15 +51,15 @@ pub(super) mod observer {
     }
     pub(crate) fn removes_itself() {
         let subsystem = subsystem(1);
-        let (own, calls) = (DroppedInCallback::<Observer>::later(), Arc::new(Mutex::new(0)));
-        let (observer, count) = (own.clone(), calls.clone());
+        let (value_slot, calls) = (DroppedInCallback::<Observer>::unset(), Arc::new(Mutex::new(0)));
+        let (observer, count) = (value_slot.clone(), calls.clone());
         let observer = subsystem.observe(move |_| {
             *count.lock() += 1;
-            assert!(observer.now());
+            assert!(observer.drop_value());
         });
-        own.fill(observer.unwrap());
+        value_slot.fill(observer.unwrap());
         works(&subsystem, Arc::new(blocks(&subsystem)));
-        assert_eq!((*calls.lock(), Arc::strong_count(&calls)), (1, 1), "the callback was dropped");
+        assert_eq!((*calls.lock(), Arc::strong_count(&calls)), (1, 1), "the callback must be dropped");
     }
 }
 
@@ -86,10 +86,10 @@ pub(super) mod shrinker {
         KmemCache::builder("bomb", 512).limit(Limit::Slabs(1)).build_in(subsystem).unwrap()
     }
     fn fill(cache: &KmemCache) {
-        let mut held = Vec::new();
+        let mut blocks = Vec::new();
         let error = loop {
             match cache.alloc_block(Gfp::KERNEL) {
-                Ok(block) => held.push(block),
+                Ok(block) => blocks.push(block),
                 Err(error) => break error,
             }
         };
@@ -108,32 +108,35 @@ pub(super) mod shrinker {
         }
         let subsystem = subsystem(1);
         let cache = Arc::new(limited(&subsystem));
-        let (calls, after) = (Arc::new(Mutex::new(0)), Arc::new(Mutex::new(0)));
-        let [first, last] = [calls.clone(), after.clone()];
+        let (calls, late_calls) = (Arc::new(Mutex::new(0)), Arc::new(Mutex::new(0)));
+        let [first, last] = [calls.clone(), late_calls.clone()];
         let counts = cache.register_shrinker(Counts);
         let panics = cache.register_shrinker(ClosureRunner(move || {
             *first.lock() += 1;
             explode()
         }));
-        let other = cache.register_shrinker(ClosureRunner(move || {
+        let registration = cache.register_shrinker(ClosureRunner(move || {
             *last.lock() += 1;
             0
         }));
         fill(&cache);
-        assert!(*calls.lock() > 0 && *after.lock() == *calls.lock(), "the other shrinkers are still called");
-        drop((counts, panics, other));
+        assert!(
+            *calls.lock() > 0 && *late_calls.lock() == *calls.lock(),
+            "the other shrinkers must still be called"
+        );
+        drop((counts, panics, registration));
         ends_untyped(&subsystem, cache);
     }
     /// A shrinker may use its cache; an operation of a shrinker calls no shrinkers.
-    pub(crate) fn comes_back() {
+    pub(crate) fn reenters() {
         let subsystem = Arc::new(subsystem(1));
-        let (own, weak, calls) =
-            (WeakTarget::<KmemCache>::nothing(), Arc::downgrade(&subsystem), Arc::new(Mutex::new(0)));
-        let (found, count) = (own.clone(), calls.clone());
-        let cache = own.keep(limited(&subsystem));
+        let (weak_slot, weak, calls) =
+            (WeakTarget::<KmemCache>::empty(), Arc::downgrade(&subsystem), Arc::new(Mutex::new(0)));
+        let (weak_cache, count) = (weak_slot.clone(), calls.clone());
+        let cache = weak_slot.keep(limited(&subsystem));
         let registered = cache.register_shrinker(ClosureRunner(move || {
             *count.lock() += 1;
-            let (cache, subsystem) = (found.get().unwrap(), weak.upgrade().unwrap());
+            let (cache, subsystem) = (weak_cache.get().unwrap(), weak.upgrade().unwrap());
             assert!(cache.alloc_block(Gfp::KERNEL).is_err());
             subsystem.shrink();
             drop(cache.register_shrinker(ClosureRunner(|| {
@@ -149,16 +152,16 @@ pub(super) mod shrinker {
     /// Regression test: a panic of the shrinker's `Drop` reached the allocating caller.
     pub(crate) fn removes_itself() {
         let subsystem = subsystem(1);
-        let (own, calls) = (DroppedInCallback::<Registration>::later(), Arc::new(Mutex::new(0)));
-        let (registered, count) = (own.clone(), calls.clone());
+        let (value_slot, calls) = (DroppedInCallback::<Registration>::unset(), Arc::new(Mutex::new(0)));
+        let (registered, count) = (value_slot.clone(), calls.clone());
         let cache = Arc::new(limited(&subsystem));
-        own.fill(cache.register_shrinker(ClosureRunner(move || {
+        value_slot.fill(cache.register_shrinker(ClosureRunner(move || {
             *count.lock() += 1;
-            assert!(registered.now());
+            assert!(registered.drop_value());
             0
         })));
         fill(&cache);
-        assert_eq!((*calls.lock(), Arc::strong_count(&calls)), (1, 1), "the callback was dropped");
+        assert_eq!((*calls.lock(), Arc::strong_count(&calls)), (1, 1), "the callback must be dropped");
         ends_untyped(&subsystem, cache);
     }
 }
@@ -194,7 +197,7 @@ pub(super) mod corruption {
         ends_untyped(&subsystem, cache);
         // The damage is detected while magazines are flushed.
         let subsystem = self::subsystem(false, |_| explode());
-        let (cache, other) = (blocks(&subsystem), Arc::new(blocks(&subsystem)));
+        let (cache, other_cache) = (blocks(&subsystem), Arc::new(blocks(&subsystem)));
         let objects = [(); 9].map(|()| cache.alloc(Gfp::KERNEL).unwrap());
         for (n, object) in objects.into_iter().enumerate() {
             // SAFETY: the objects are freed once. No object begins 8 bytes into another, so that free is the error
@@ -210,30 +213,30 @@ pub(super) mod corruption {
         let info = cache.info();
         assert_eq!((info.in_magazines, info.slabs, info.corruptions), (0, 0, 1));
         drop(cache);
-        ends_untyped(&subsystem, other);
+        ends_untyped(&subsystem, other_cache);
     }
-    pub(crate) fn comes_back() {
-        let (own, once) = (WeakTarget::<KmemCache>::nothing(), RunsOnce::default());
-        let (found, first) = (own.clone(), once.clone());
+    pub(crate) fn reenters() {
+        let (weak_slot, run_guard) = (WeakTarget::<KmemCache>::empty(), RunsOnce::default());
+        let (weak_cache, first) = (weak_slot.clone(), run_guard.clone());
         let subsystem = subsystem(true, move |_| {
             first.run(|| {
-                let cache = found.get().unwrap();
+                let cache = weak_cache.get().unwrap();
                 drop([(); 5].map(|()| cache.alloc_block(Gfp::KERNEL).unwrap()));
                 free_twice(&cache);
                 cache.shrink();
             });
         });
-        let cache = own.keep(blocks(&subsystem));
+        let cache = weak_slot.keep(blocks(&subsystem));
         free_twice(&cache);
-        assert!(once.ran() && cache.info().corruptions == 2);
+        assert!(run_guard.has_run() && cache.info().corruptions == 2);
         ends_untyped(&subsystem, cache);
     }
     /// The free that was refused ends after its cache was destroyed.
     pub(crate) fn removes_itself() {
-        let own = WeakTarget::<KmemCache>::nothing();
-        let found = own.clone();
-        let subsystem = subsystem(true, move |_| found.get().unwrap().destroy().unwrap());
-        let cache = own.keep(blocks(&subsystem));
+        let weak_slot = WeakTarget::<KmemCache>::empty();
+        let weak_cache = weak_slot.clone();
+        let subsystem = subsystem(true, move |_| weak_cache.get().unwrap().destroy().unwrap());
+        let cache = weak_slot.keep(blocks(&subsystem));
         free_twice(&cache);
         assert_eq!(cache.alloc(Gfp::KERNEL), Err(AllocError::Destroyed));
         drop(cache);
@@ -268,7 +271,7 @@ pub(super) mod page_corruption {
     pub(crate) fn bomb() {
         case(|_| explode());
     }
-    pub(crate) fn comes_back() {
+    pub(crate) fn reenters() {
         case(|corruption| {
             let subsystem = subsystem(1);
             drop(blocks(&subsystem).alloc_block(Gfp::KERNEL).unwrap());
@@ -307,14 +310,14 @@ pub(super) mod deferred {
             rcu::advance();
         }
     }
-    pub(crate) fn comes_back() {
-        let _no_others = READERS.lock();
+    pub(crate) fn reenters() {
+        let _exclusive = READERS.lock();
         let subsystem = subsystem(1);
         let cache = Arc::new(blocks(&subsystem));
-        let (own, once) = (Arc::downgrade(&cache), RunsOnce::default());
-        let first = once.clone();
+        let (weak_slot, run_guard) = (Arc::downgrade(&cache), RunsOnce::default());
+        let first = run_guard.clone();
         rcu::pin().defer(move || {
-            let cache = own.upgrade().unwrap();
+            let cache = weak_slot.upgrade().unwrap();
             let object = cache.alloc(Gfp::KERNEL).unwrap();
             // SAFETY: the object was allocated just now, and is freed once; no reader has it.
             unsafe { cache.free_deferred(object) };
@@ -322,7 +325,7 @@ pub(super) mod deferred {
             rcu::advance();
             first.run(|| ());
         });
-        while !once.ran() {
+        while !run_guard.has_run() {
             rcu::advance();
         }
         wait_until_freed(&cache);

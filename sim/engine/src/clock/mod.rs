@@ -16,10 +16,10 @@
 //!
 //! | what | when it is accessed | lines |
 //! |---|---|---|
-//! | a lock, with what it protects | by each deed that takes it | [`Lines::depot`], [`Lines::lists`]; three for the zone |
+//! | a lock, with what it protects | by each operation that takes it | [`Lines::depot`], [`Lines::lists`]; three for the zone |
 //! | a magazine's place in the depot | written by a free that leaves its magazine there, read by an allocation that takes it | its objects by 8 bytes, and 16 bytes before them |
 //! | the frame of a page: a slab's bitmap, its links; the slab of a page | an object is allocated or freed; its slab or a neighbour on the list moves; the slab is created | one |
-//! | counters of operations | every operation that uses more than its own CPU's memory | [`Lines::counts`], and with them those of the depot's lock |
+//! | counters of operations | every operation that uses more than its CPU's memory | [`Lines::counts`], together with the lines of the depot's lock |
 //! | counters of slabs | a slab is created or freed | [`Lines::slabs`] |
 //!
 //! A test (`tests/sim/lines.rs`) runs the shipping allocator on 2, 4 and 8 simulated CPUs, with the operations that
@@ -38,7 +38,7 @@ mod trace;
 mod work;
 
 pub use profile::{BadProfile, Level, Price, Profile};
-pub use work::{Ask, BadWorkload, Others, Script, Workload};
+pub use work::{BadWorkload, Exchange, Script, ScriptAction, Workload};
 
 use crate::design::{At, Design, Unsupported};
 use crate::model::{CostEvent, Lines, Model, ModelObject, Policy};
@@ -130,12 +130,12 @@ struct OperationEffects<'a> {
     cost_events: &'a [CostEvent],
     /// Pages whose frame metadata the operation accessed.
     frames: &'a [u32],
-    /// `true` if the operation took a lock of its own CPU.
-    locked: bool,
+    /// `true` if the operation took its CPU's lock.
+    takes_cpu_lock: bool,
     /// The number of objects in the container that the operation takes from the depot or puts into it.
-    container: u32,
+    container_objects: u32,
     /// The container's slot in the depot.
-    place: u32,
+    depot_slot: u32,
     /// `true` if an allocation takes the container out of the depot.
     taken: bool,
     lines: Lines,
@@ -150,7 +150,7 @@ impl OperationEffects<'_> {
             Line::Counts(_) => self.lines.counts,
             Line::Slabs(_) => self.lines.slabs,
             // A container has a header of 16 bytes and pointers of 8 bytes.
-            Line::Place(..) => (16 + 8 * self.container).div_ceil(64),
+            Line::Place(..) => (16 + 8 * self.container_objects).div_ceil(64),
             // A visit to the zone moves some twelve lines, and per-CPU pages spare most slabs the visit.
             Line::Lock(Lock::Zone) => 3,
             Line::Frame(_) => 1,
@@ -174,8 +174,8 @@ struct Clock<'p> {
     /// The CPUs that hold each line: the last writer, and the CPUs that have read the line since.
     lines: FxHashMap<Line, Vec<u32>>,
     counts: FxHashMap<Lock, LockCounts>,
-    travelled: u64,
-    waited: f64,
+    moved_lines: u64,
+    waited_ns: f64,
 }
 
 impl<'p> Clock<'p> {
@@ -185,17 +185,17 @@ impl<'p> Clock<'p> {
             free: <_>::default(),
             lines: <_>::default(),
             counts: <_>::default(),
-            travelled: 0,
-            waited: 0.0,
+            moved_lines: 0,
+            waited_ns: 0.0,
         }
     }
 
     /// Sums the counts of all locks of a kind. Waiting times are added in the order of the locks' numbers, so that
     /// repeated runs give bit-identical sums.
     fn locks(&self, kind: fn(&Lock) -> bool) -> LockCounts {
-        let mut all: Vec<_> = self.counts.iter().filter(|(lock, _)| kind(lock)).collect();
-        all.sort_by_key(|(lock, _)| **lock);
-        all.into_iter().fold(LockCounts::default(), |sum, (_, lock)| LockCounts {
+        let mut locks: Vec<_> = self.counts.iter().filter(|(lock, _)| kind(lock)).collect();
+        locks.sort_by_key(|(lock, _)| **lock);
+        locks.into_iter().fold(LockCounts::default(), |sum, (_, lock)| LockCounts {
             taken: sum.taken + lock.taken,
             contended: sum.contended + lock.contended,
             waited_ns: sum.waited_ns + lock.waited_ns,
@@ -203,81 +203,83 @@ impl<'p> Clock<'p> {
     }
 
     /// Returns the nanoseconds until the CPU holds the line; if the CPU writes, until no other CPU holds it.
-    fn fetch(&mut self, cpu: u32, line: Line, access: Access, did: &OperationEffects<'_>) -> f64 {
+    fn fetch(&mut self, cpu: u32, line: Line, access: Access, effects: &OperationEffects<'_>) -> f64 {
         let copies = self.lines.entry(line).or_default();
-        let here = copies.contains(&cpu);
-        let other = copies.iter().copied().find(|other| *other != cpu);
+        let has_copy = copies.contains(&cpu);
+        let holder = copies.iter().copied().find(|holder| *holder != cpu);
         if access == Access::Write {
             copies.clear();
         }
-        if access == Access::Write || !here {
+        if access == Access::Write || !has_copy {
             copies.push(cpu);
         }
-        match other {
-            Some(other) if access == Access::Write || !here => {
-                let lines = did.size(line);
-                self.travelled += u64::from(lines);
-                f64::from(lines) * self.profile.distance_ns(other, cpu)
+        match holder {
+            Some(holder) if access == Access::Write || !has_copy => {
+                let lines = effects.size(line);
+                self.moved_lines += u64::from(lines);
+                f64::from(lines) * self.profile.distance_ns(holder, cpu)
             }
             _ => 0.0,
         }
     }
 
     /// Returns the end time of an operation that began at `now`, and `true` if the operation waited for a shared lock.
-    fn charge(&mut self, cpu: u32, now: f64, did: &OperationEffects<'_>) -> (f64, bool) {
+    fn charge(&mut self, cpu: u32, now: f64, effects: &OperationEffects<'_>) -> (f64, bool) {
         let profile = self.profile;
-        let mut t = now + profile.own.ns + if did.locked { profile.lock.ns } else { 0.0 };
+        let mut time = now + profile.own.ns + if effects.takes_cpu_lock { profile.lock.ns } else { 0.0 };
         let mut contended = false;
-        for deed in did.cost_events {
-            let (lock, work) = match *deed {
+        for event in effects.cost_events {
+            let (lock, work) = match *event {
                 CostEvent::Swap | CostEvent::Widened => (None, profile.own.ns),
-                CostEvent::Exchange | CostEvent::Miss => (Some(Lock::Depot(did.cache)), profile.exchange.ns),
-                CostEvent::Refill(n) | CostEvent::Flush(n) => {
-                    (Some(Lock::Lists(did.cache)), profile.objects_ns(n))
+                CostEvent::Exchange | CostEvent::Miss => {
+                    (Some(Lock::Depot(effects.cache)), profile.exchange.ns)
                 }
-                CostEvent::Relist => (Some(Lock::Lists(did.cache)), profile.relist.ns),
+                CostEvent::Refill(n) | CostEvent::Flush(n) => {
+                    (Some(Lock::Lists(effects.cache)), profile.objects_ns(n))
+                }
+                CostEvent::Relist => (Some(Lock::Lists(effects.cache)), profile.relist.ns),
                 CostEvent::Remote => (None, profile.lock.ns + profile.object.ns),
                 CostEvent::Made | CostEvent::Released => (Some(Lock::Zone), profile.slab.ns),
             };
             if let Some(lock) = lock {
                 let counts = self.counts.entry(lock).or_default();
                 counts.taken += 1;
-                let free = self.free.get(&lock).copied().unwrap_or(0.0);
-                if free > t {
+                let free_at = self.free.get(&lock).copied().unwrap_or(0.0);
+                if free_at > time {
                     counts.contended += 1;
-                    counts.waited_ns += free - t;
-                    self.waited += free - t;
+                    counts.waited_ns += free_at - time;
+                    self.waited_ns += free_at - time;
                     contended |= matches!(lock, Lock::Depot(_));
-                    t = free;
+                    time = free_at;
                 }
-                t += profile.lock.ns + self.fetch(cpu, Line::Lock(lock), Access::Write, did);
+                time += profile.lock.ns + self.fetch(cpu, Line::Lock(lock), Access::Write, effects);
             }
             if matches!(
-                deed,
+                event,
                 CostEvent::Refill(_) | CostEvent::Flush(_) | CostEvent::Relist | CostEvent::Remote
             ) {
-                for frame in did.frames {
-                    t += self.fetch(cpu, Line::Frame(*frame), Access::Write, did);
+                for frame in effects.frames {
+                    time += self.fetch(cpu, Line::Frame(*frame), Access::Write, effects);
                 }
             }
-            t += work;
+            time += work;
             if let Some(lock) = lock {
-                self.free.insert(lock, t);
+                self.free.insert(lock, time);
             }
             // The time at which the lock becomes free again.
-            if *deed == CostEvent::Exchange {
-                let access = if did.taken { Access::Read } else { Access::Write };
-                t += self.fetch(cpu, Line::Place(did.cache, did.place), access, did);
+            if *event == CostEvent::Exchange {
+                let access = if effects.taken { Access::Read } else { Access::Write };
+                time += self.fetch(cpu, Line::Place(effects.cache, effects.depot_slot), access, effects);
             }
         }
-        if did.lines.counts > 0 && !did.cost_events.is_empty() {
-            t += self.fetch(cpu, Line::Counts(did.cache), Access::Write, did);
-            t += self.fetch(cpu, Line::Lock(Lock::Depot(did.cache)), Access::Write, did);
+        if effects.lines.counts > 0 && !effects.cost_events.is_empty() {
+            time += self.fetch(cpu, Line::Counts(effects.cache), Access::Write, effects);
+            time += self.fetch(cpu, Line::Lock(Lock::Depot(effects.cache)), Access::Write, effects);
         }
-        if did.cost_events.iter().any(|deed| matches!(deed, CostEvent::Made | CostEvent::Released)) {
-            t += self.fetch(cpu, Line::Slabs(did.cache), Access::Write, did);
+        if effects.cost_events.iter().any(|event| matches!(event, CostEvent::Made | CostEvent::Released)) {
+            time += self.fetch(cpu, Line::Slabs(effects.cache), Access::Write, effects);
         }
-        (t, contended)
+        (time, contended)
     }
 }
 
@@ -292,7 +294,7 @@ pub enum ClockError {
     #[error(transparent)]
     Unsupported(#[from] Unsupported),
     /// An invariant of the design did not hold.
-    #[error("a conservation law does not hold: {0}")]
+    #[error("an invariant does not hold: {0}")]
     Violated(String),
     /// The simulated machine is out of memory.
     #[error("{0} CPUs: the simulated machine has no memory left")]
@@ -342,79 +344,80 @@ pub fn run_stream<P: Policy>(
     drive::<P, _>(pages, knobs, &stream.caches, trace, profile, operations, 0.0)
 }
 
-/// Runs about `total` operations of a source; after each operation, the CPU does other work for `think` nanoseconds.
+/// Runs about `operations_goal` operations of a source; after each operation, the CPU does other work for `think_ns` nanoseconds.
 fn drive<'p, P: Policy, S: Source<ModelObject<'p>>>(
     pages: &'p Pages,
     knobs: P::Knobs,
     caches: &[CacheInfo],
     mut source: S,
     profile: &Profile,
-    total: u64,
-    think: f64,
+    operations_goal: u64,
+    think_ns: f64,
 ) -> Result<Outcome, ClockError> {
     let cpus = pages.allocator().cpus().count();
     let mut model = Model::<P>::new(pages, knobs)?;
     caches.iter().try_for_each(|info| model.learn(info))?;
     let mut clock = Clock::new(profile);
-    let mut next: BinaryHeap<_> = (0..cpus).map(|cpu| Reverse((VirtualTime(0.0), cpu))).collect();
-    let (mut done, mut end, mut busy) = (0, 0.0_f64, 0.0);
-    let mut ticked = 1;
-    while let Some(Reverse((VirtualTime(now), cpu))) = next.pop() {
-        let at = At::new(cpu, now as u64);
-        let (cache, came) = match source.next(cpu, now) {
+    let mut queue: BinaryHeap<_> = (0..cpus).map(|cpu| Reverse((VirtualTime(0.0), cpu))).collect();
+    let (mut operations_done, mut last_end, mut busy_ns) = (0, 0.0_f64, 0.0);
+    let mut interval = 1;
+    while let Some(Reverse((VirtualTime(now), cpu))) = queue.pop() {
+        let time = At::new(cpu, now as u64);
+        let (cache, allocated_object) = match source.next(cpu, now) {
             Next::Alloc { cache, bytes } => {
-                (cache, Some(model.alloc(at, cache, bytes).map_err(|_| ClockError::NoMemory(cpus))?))
+                (cache, Some(model.alloc(time, cache, bytes).map_err(|_| ClockError::NoMemory(cpus))?))
             }
             Next::Free { cache, object } => {
-                model.free(at, cache, object);
+                model.free(time, cache, object);
                 (cache, None)
             }
-            Next::Until(then) => {
-                next.push(Reverse((VirtualTime(then), cpu)));
+            Next::IdleUntil(end_ns) => {
+                queue.push(Reverse((VirtualTime(end_ns), cpu)));
                 continue;
             }
-            Next::Sleep => continue,
+            Next::SleepUntilWoken => continue,
             Next::Done => {
-                end = end.max(now);
+                last_end = last_end.max(now);
                 continue;
             }
         };
-        done += 1;
+        operations_done += 1;
         // Large kmalloc has no slabs: the page allocator serves it.
-        let of_pages = if came.is_some() { &[CostEvent::Made] } else { &[CostEvent::Released] };
-        let own = model.cache(cache);
-        let (container, shared) = own.map_or((0, 0), |(_, policy)| (policy.container(), policy.shared()));
-        let did = OperationEffects {
+        let page_event = if allocated_object.is_some() { &[CostEvent::Made] } else { &[CostEvent::Released] };
+        let slab_cache = model.cache(cache);
+        let (container, shared) =
+            slab_cache.map_or((0, 0), |(_, policy)| (policy.container(), policy.shared()));
+        let effects = OperationEffects {
             cache,
-            cost_events: if own.is_some() { model.cost_events() } else { of_pages },
+            cost_events: if slab_cache.is_some() { model.cost_events() } else { page_event },
             frames: model.touched(cache),
-            locked: P::LOCKED,
-            container,
-            place: shared.saturating_sub(u32::from(came.is_none())),
-            taken: came.is_some(),
-            lines: if own.is_some() { P::LINES } else { Lines::default() },
+            takes_cpu_lock: P::LOCKED,
+            container_objects: container,
+            depot_slot: shared.saturating_sub(u32::from(allocated_object.is_none())),
+            taken: allocated_object.is_some(),
+            lines: if slab_cache.is_some() { P::LINES } else { Lines::default() },
         };
-        let (then, contended) = clock.charge(cpu, now, &did);
+        let (end_ns, contended) = clock.charge(cpu, now, &effects);
         if contended {
             model.contended(cache);
         }
-        let woken = came.and_then(|object| source.got(cpu, then, object));
-        next.extend(woken.map(|sleeper| Reverse((VirtualTime(then), sleeper))));
-        busy += then - now;
-        if done >= ticked * total / INTERVALS {
-            ticked += 1;
-            model.tick(at);
+        let woken_cpu = allocated_object.and_then(|object| source.allocated(cpu, end_ns, object));
+        queue.extend(woken_cpu.map(|sleeper| Reverse((VirtualTime(end_ns), sleeper))));
+        busy_ns += end_ns - now;
+        if operations_done >= interval * operations_goal / INTERVALS {
+            interval += 1;
+            model.tick(time);
         }
-        next.push(Reverse((VirtualTime(then + think), cpu)));
+        queue.push(Reverse((VirtualTime(end_ns + think_ns), cpu)));
     }
-    model.check(source.held(), 0).map_err(ClockError::Violated)?;
+    model.check(source.objects_in_use(), 0).map_err(ClockError::Violated)?;
     Ok(Outcome {
         cpus,
-        operations: done,
-        ns: end,
-        operations_per_us: done as f64 * 1000.0 / end.max(1.0),
-        waiting: if busy > 0.0 { clock.waited / busy } else { 0.0 },
-        lines_per_operation: clock.travelled as f64 / done.max(1) as f64,
+        operations: operations_done,
+        ns: last_end,
+        operations_per_us: operations_done as f64 * 1000.0 / last_end.max(1.0),
+        waiting: if busy_ns > 0.0 { clock.waited_ns / busy_ns } else { 0.0 },
+        lines_per_operation: clock.moved_lines as f64 / operations_done.max(1) as f64,
         depot: clock.locks(|lock| matches!(lock, Lock::Depot(_))),
         lists: clock.locks(|lock| matches!(lock, Lock::Lists(_))),
         zone: clock.locks(|lock| *lock == Lock::Zone),

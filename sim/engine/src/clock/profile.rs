@@ -71,8 +71,8 @@ impl Profile {
     }
     /// Returns a machine on which every price is 0.
     pub fn free() -> Self {
-        let nothing = Price { ns: 0.0, spread: [0.0; 2], source: "nothing costs anything".to_owned() };
-        let price = || nothing.clone();
+        let free_price = Price { ns: 0.0, spread: [0.0; 2], source: "nothing costs anything".to_owned() };
+        let price = || free_price.clone();
         Self {
             name: "free".to_owned(),
             validated_cpus: 0,
@@ -93,25 +93,23 @@ impl Profile {
     pub fn parse(text: &str) -> Result<Self, BadProfile> {
         let profile: Self = serde_json::from_str(text).map_err(|error| BadProfile(error.to_string()))?;
         for (name, price) in profile.prices() {
-            let [least, most] = price.spread;
-            if !(price.ns >= 0.0 && least <= price.ns && price.ns <= most) {
+            let [min, max] = price.spread;
+            if !(price.ns >= 0.0 && min <= price.ns && price.ns <= max) {
                 let Price { ns, .. } = price;
                 return Err(BadProfile(format!(
-                    "{name}: {ns} ns of {least} to {most}: expected a number from 0 in its spread"
+                    "{name}: {ns} ns of {min} to {max}: expected a number from 0 in its spread"
                 )));
             }
         }
         match profile.levels.last() {
             Some(Level { cpus: 0, .. }) => Ok(profile),
-            _ => Err(BadProfile(
-                "levels: the last one is expected to be of all CPUs, with `cpus` 0".to_owned(),
-            )),
+            _ => Err(BadProfile("levels: expected a last level of all CPUs, with `cpus` 0".to_owned())),
         }
     }
     /// Returns the machine with each price at one end of its spread: the lower end if `end` is 0, the upper end if
     /// `end` is 1.
     #[must_use]
-    pub fn at_end(&self, end: usize) -> Self {
+    pub fn with_prices_at_end(&self, end: usize) -> Self {
         let mut profile = self.clone();
         let Self { own, lock, exchange, object, batched, relist, slab, levels, .. } = &mut profile;
         let prices = [own, lock, exchange, object, batched, relist, slab].into_iter();
@@ -139,11 +137,12 @@ impl Profile {
     }
     /// Returns the nanoseconds for moving `n` objects out of slabs or into slabs while the list lock stays held.
     pub fn objects_ns(&self, n: u32) -> f64 {
-        n.checked_sub(1).map_or(0.0, |more| self.object.ns + f64::from(more) * self.batched.ns)
+        n.checked_sub(1)
+            .map_or(0.0, |further_objects| self.object.ns + f64::from(further_objects) * self.batched.ns)
     }
     /// Returns the nanoseconds for moving a cache line to CPU `to`, if CPU `from` has written the line.
     pub fn distance_ns(&self, from: u32, to: u32) -> f64 {
-        let near = |level: &&Level| level.cpus == 0 || from / level.cpus == to / level.cpus;
-        self.levels.iter().find(near).map_or(0.0, |level| level.line.ns)
+        let is_shared_level = |level: &&Level| level.cpus == 0 || from / level.cpus == to / level.cpus;
+        self.levels.iter().find(is_shared_level).map_or(0.0, |level| level.line.ns)
     }
 }

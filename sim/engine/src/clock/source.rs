@@ -7,9 +7,9 @@ pub(super) enum Next<O> {
     /// Free an object of a cache.
     Free { cache: u32, object: O },
     /// Stay idle until the given time.
-    Until(f64),
-    /// Stay idle until another CPU's allocation [wakes](Source::got) this CPU.
-    Sleep,
+    IdleUntil(f64),
+    /// Stay idle until another CPU's allocation [wakes](Source::allocated) this CPU.
+    SleepUntilWoken,
     /// The CPU has no more operations.
     Done,
 }
@@ -18,9 +18,9 @@ pub(super) enum Next<O> {
 pub(super) trait Source<O> {
     /// Returns the next action of a CPU; the CPU is free from the time `now` on.
     fn next(&mut self, cpu: u32, now: f64) -> Next<O>;
-    /// Receives an object; its allocation ends at the time `then`. Returns the CPU that slept until this allocation, if
+    /// Receives an object; its allocation ends at the time `end_ns`. Returns the CPU that slept until this allocation, if
     /// a CPU did.
-    fn got(&mut self, cpu: u32, then: f64, object: O) -> Option<u32>;
+    fn allocated(&mut self, cpu: u32, end_ns: f64, object: O) -> Option<u32>;
     /// Returns the number of objects in use.
-    fn held(&self) -> u64;
+    fn objects_in_use(&self) -> u64;
 }

@@ -25,15 +25,15 @@ fn profile() -> Profile {
     }
 }
 /// The effects of a free in a design with two locks that CPUs share.
-fn did<'a>(cost_events: &'a [CostEvent], frames: &'a [u32]) -> OperationEffects<'a> {
+fn effects<'a>(cost_events: &'a [CostEvent], frames: &'a [u32]) -> OperationEffects<'a> {
     let lines = Lines { depot: 1, lists: 1, counts: 0, slabs: 0 };
     OperationEffects {
         cache: 0,
         cost_events,
         frames,
-        locked: false,
-        container: 16,
-        place: 0,
+        takes_cpu_lock: false,
+        container_objects: 16,
+        depot_slot: 0,
         taken: false,
         lines,
     }
@@ -43,10 +43,10 @@ fn did<'a>(cost_events: &'a [CostEvent], frames: &'a [u32]) -> OperationEffects<
 fn simulated_hit_costs_its_work_and_cpu_lock() {
     let profile = profile();
     let mut clock = Clock::new(&profile);
-    assert_eq!(clock.charge(0, 7.0, &did(&[], &[0])), (8.0, false));
-    let locked = OperationEffects { locked: true, ..did(&[], &[0]) };
+    assert_eq!(clock.charge(0, 7.0, &effects(&[], &[0])), (8.0, false));
+    let locked = OperationEffects { takes_cpu_lock: true, ..effects(&[], &[0]) };
     assert_eq!(clock.charge(1, 7.0, &locked), (10.0, false));
-    assert_eq!((clock.travelled, clock.waited), (0, 0.0));
+    assert_eq!((clock.moved_lines, clock.waited_ns), (0, 0.0));
 }
 
 #[test]
@@ -54,15 +54,18 @@ fn second_cpu_waits_for_the_contended_lock() {
     let profile = profile();
     let mut clock = Clock::new(&profile);
     // The CPU's own work costs 1, the lock 2, the object 3.
-    assert_eq!(clock.charge(0, 0.0, &did(&[CostEvent::Refill(1)], &[0])).0, 6.0);
+    assert_eq!(clock.charge(0, 0.0, &effects(&[CostEvent::Refill(1)], &[0])).0, 6.0);
     // The CPU requests the lock at 1 and waits until 6. The lock costs 2, its line 10, the slab's line 10, the object
     // 3.
-    assert_eq!(clock.charge(1, 0.0, &did(&[CostEvent::Refill(1)], &[0])).0, 31.0);
+    assert_eq!(clock.charge(1, 0.0, &effects(&[CostEvent::Refill(1)], &[0])).0, 31.0);
     // The other pair of CPUs is farther away; the operation uses a new slab.
-    assert_eq!(clock.charge(2, 40.0, &did(&[CostEvent::Refill(1)], &[1])).0, 40.0 + 1.0 + 2.0 + 100.0 + 3.0);
+    assert_eq!(
+        clock.charge(2, 40.0, &effects(&[CostEvent::Refill(1)], &[1])).0,
+        40.0 + 1.0 + 2.0 + 100.0 + 3.0
+    );
     let lists = clock.counts[&Lock::Lists(0)];
     assert_eq!((lists.taken, lists.contended, lists.waited_ns), (3, 1, 5.0));
-    assert_eq!((clock.travelled, clock.waited), (3, 5.0));
+    assert_eq!((clock.moved_lines, clock.waited_ns), (3, 5.0));
 }
 
 /// Two caches have two depots, two sets of slab lists, and slabs on different pages.
@@ -70,13 +73,13 @@ fn second_cpu_waits_for_the_contended_lock() {
 fn simulated_caches_share_no_lock_or_cache_line() {
     let profile = profile();
     let mut clock = Clock::new(&profile);
-    let of = |cache: u32, deed: &'static [CostEvent]| OperationEffects {
+    let effects_of = |cache: u32, events: &'static [CostEvent]| OperationEffects {
         cache,
-        ..did(deed, [&[0], &[1]][cache as usize])
+        ..effects(events, [&[0], &[1]][cache as usize])
     };
-    for deed in [&[CostEvent::Refill(1)][..], &[CostEvent::Exchange], &[CostEvent::Relist]] {
-        let alone = clock.charge(0, 0.0, &of(0, deed));
-        assert_eq!(clock.charge(1, 0.0, &of(1, deed)), alone, "{deed:?}");
+    for events in [&[CostEvent::Refill(1)][..], &[CostEvent::Exchange], &[CostEvent::Relist]] {
+        let time = clock.charge(0, 0.0, &effects_of(0, events));
+        assert_eq!(clock.charge(1, 0.0, &effects_of(1, events)), time, "{events:?}");
         clock = Clock { counts: clock.counts, ..Clock::new(&profile) };
     }
     assert_eq!((clock.locks(|lock| matches!(lock, Lock::Lists(_))).taken, clock.counts.len()), (4, 4));
@@ -86,28 +89,31 @@ fn simulated_caches_share_no_lock_or_cache_line() {
 fn depot_lock_is_released_before_the_magazine_travels() {
     let profile = profile();
     let mut clock = Clock::new(&profile);
-    assert_eq!(clock.charge(0, 0.0, &did(&[CostEvent::Exchange], &[])), (7.0, false));
+    assert_eq!(clock.charge(0, 0.0, &effects(&[CostEvent::Exchange], &[])), (7.0, false));
     // The lock's line moves, then a header and sixteen objects in three lines.
-    assert_eq!(clock.charge(1, 10.0, &did(&[CostEvent::Exchange], &[])), (10.0 + 7.0 + 10.0 + 30.0, false));
+    assert_eq!(
+        clock.charge(1, 10.0, &effects(&[CostEvent::Exchange], &[])),
+        (10.0 + 7.0 + 10.0 + 30.0, false)
+    );
     assert_eq!(clock.free[&Lock::Depot(0)], 27.0);
     // The clock reports the wait for the depot, because contention makes magazines grow.
-    assert_eq!(clock.charge(0, 20.0, &did(&[CostEvent::Miss], &[])), (27.0 + 2.0 + 10.0 + 4.0, true));
+    assert_eq!(clock.charge(0, 20.0, &effects(&[CostEvent::Miss], &[])), (27.0 + 2.0 + 10.0 + 4.0, true));
 }
 
 #[test]
 fn written_cache_lines_become_exclusive() {
     let profile = profile();
     let mut clock = Clock::new(&profile);
-    let put = did(&[CostEvent::Exchange], &[]);
-    let take = OperationEffects { taken: true, ..did(&[CostEvent::Exchange], &[]) };
-    for (cpu, visit, lines, what) in [
-        (0, &put, 0, "nobody had them"),
+    let exchange_effects = effects(&[CostEvent::Exchange], &[]);
+    let take = OperationEffects { taken: true, ..effects(&[CostEvent::Exchange], &[]) };
+    for (cpu, visit, lines, reason) in [
+        (0, &exchange_effects, 0, "no CPU had them"),
         (1, &take, 4, "the lock's and the magazine's three"),
-        (0, &put, 4, "the same: CPU 1 still has the magazine"),
+        (0, &exchange_effects, 4, "the same: CPU 1 still has the magazine"),
         (0, &take, 0, "all is here"),
         (
             2,
-            &OperationEffects { place: 1, ..did(&[CostEvent::Exchange], &[]) },
+            &OperationEffects { depot_slot: 1, ..effects(&[CostEvent::Exchange], &[]) },
             1,
             "another magazine's place, the same lock",
         ),
@@ -115,9 +121,9 @@ fn written_cache_lines_become_exclusive() {
         (2, &take, 4, "CPU 0 wrote it, and CPU 1 has it, too"),
         (1, &take, 1, "the magazine is here, and was only read elsewhere"),
     ] {
-        let before = clock.travelled;
+        let before = clock.moved_lines;
         clock.charge(cpu, 1000.0, visit);
-        assert_eq!(clock.travelled - before, lines, "CPU {cpu}: {what}");
+        assert_eq!(clock.moved_lines - before, lines, "CPU {cpu}: {reason}");
     }
 }
 
@@ -127,24 +133,25 @@ fn counter_cache_lines_travel_with_their_objects() {
     let mut clock = Clock::new(&profile);
     let lines = Lines { depot: 1, lists: 2, counts: 3, slabs: 1 };
     let grows = &[CostEvent::Refill(0), CostEvent::Made, CostEvent::Refill(2)][..];
-    let of = |cost_events, frames| OperationEffects { lines, taken: true, ..did(cost_events, frames) };
-    for (cpu, operation, lines, what) in [
-        (0, of(grows, &[7, 8]), 0, "nobody had them"),
+    let effects_on =
+        |cost_events, frames| OperationEffects { lines, taken: true, ..effects(cost_events, frames) };
+    for (cpu, operation, lines, reason) in [
+        (0, effects_on(grows, &[7, 8]), 0, "no CPU had them"),
         (
             1,
-            of(grows, &[9, 8]),
+            effects_on(grows, &[9, 8]),
             11,
             "two of the lists, three of the zone, a frame, three counts, the depot's, one of slabs",
         ),
-        (1, of(&[], &[]), 0, "all is here"),
-        (0, of(&[], &[]), 0, "nothing is counted"),
-        (0, of(&[CostEvent::Exchange], &[]), 4, "three counts, and the depot's with its lock"),
-        (1, of(&[CostEvent::Flush(1)], &[9, 7]), 5, "three counts, the depot's and a frame"),
-        (0, of(&[CostEvent::Widened], &[]), 4, "three counts and the depot's"),
+        (1, effects_on(&[], &[]), 0, "all is here"),
+        (0, effects_on(&[], &[]), 0, "nothing is counted"),
+        (0, effects_on(&[CostEvent::Exchange], &[]), 4, "three counts, and the depot's with its lock"),
+        (1, effects_on(&[CostEvent::Flush(1)], &[9, 7]), 5, "three counts, the depot's and a frame"),
+        (0, effects_on(&[CostEvent::Widened], &[]), 4, "three counts and the depot's"),
     ] {
-        let before = clock.travelled;
+        let before = clock.moved_lines;
         clock.charge(cpu, 1000.0, &operation);
-        assert_eq!(clock.travelled - before, lines, "CPU {cpu}: {what}");
+        assert_eq!(clock.moved_lines - before, lines, "CPU {cpu}: {reason}");
     }
 }
 
@@ -153,7 +160,7 @@ fn first_object_of_a_batch_includes_the_visit_cost() {
     assert_eq!([0, 1, 5].map(|n| profile().objects_ns(n)), [0.0, 3.0, 5.0]);
     let profile = profile();
     let mut clock = Clock::new(&profile);
-    assert_eq!(clock.charge(0, 0.0, &did(&[CostEvent::Flush(5)], &[])).0, 1.0 + 2.0 + 5.0);
+    assert_eq!(clock.charge(0, 0.0, &effects(&[CostEvent::Flush(5)], &[])).0, 1.0 + 2.0 + 5.0);
 }
 
 fn point<P: Policy>(knobs: P::Knobs, workload: &str, cpus: u32, seed: u64) -> Outcome {
@@ -177,16 +184,16 @@ fn outcome_after<P: Policy>(
 fn magazines_scale_better_than_a_single_lock() {
     // The run is long enough that the first slabs do not matter.
     const LONG: u64 = 20_000;
-    let one = |cpus| {
+    let simulate = |cpus| {
         outcome_after::<Bonwick94>(LONG, bonwick94::Knobs::default(), "pairs", cpus, 1).operations_per_us
     };
     let magazines = |cpus| {
         outcome_after::<Magazines01>(LONG, magazines01::Knobs::default(), "pairs", cpus, 1).operations_per_us
     };
-    let (lock, layer) = ([1, 2, 4, 8, 16].map(one), [1, 2, 4, 8, 16].map(magazines));
-    assert!(lock[1..].iter().all(|more| *more < lock[0] / 2.0), "{lock:?}");
-    for (at, speed) in layer.into_iter().enumerate() {
-        let (cpus, speed_up) = (f64::from(1 << at), speed / layer[0]);
+    let (lock, layer) = ([1, 2, 4, 8, 16].map(simulate), [1, 2, 4, 8, 16].map(magazines));
+    assert!(lock[1..].iter().all(|later_mean| *later_mean < lock[0] / 2.0), "{lock:?}");
+    for (index, speed) in layer.into_iter().enumerate() {
+        let (cpus, speed_up) = (f64::from(1 << index), speed / layer[0]);
         assert!(speed_up > 0.85 * cpus && speed_up <= cpus, "{cpus} CPUs: {speed_up} of {layer:?}");
     }
     assert!(layer[4] > 20.0 * lock[4], "{layer:?}, {lock:?}");
@@ -201,9 +208,9 @@ fn depot_contention_enlarges_magazines() {
 
 #[test]
 fn simulated_outcome_depends_only_on_the_seed() {
-    let of = |seed| point::<Slub>(slub::Knobs::default(), "server=500", 3, seed);
-    assert_eq!(of(7), of(7));
-    assert_ne!(of(7), of(8));
+    let point_of_seed = |seed| point::<Slub>(slub::Knobs::default(), "server=500", 3, seed);
+    assert_eq!(point_of_seed(7), point_of_seed(7));
+    assert_ne!(point_of_seed(7), point_of_seed(8));
 }
 
 #[test]
@@ -242,8 +249,8 @@ fn workload_is_parsed_from_its_name_and_parameters() {
         ("remote=101", "`remote=101`: expected remote=N with N from 1 to 100"),
         ("server=many", "`server=many`: expected server=N"),
     ] {
-        let said = text.parse::<Workload>().unwrap_err().to_string();
-        assert!(said.starts_with(error), "{said}");
+        let message = text.parse::<Workload>().unwrap_err().to_string();
+        assert!(message.starts_with(error), "{message}");
     }
     assert_eq!("remote=20".parse::<Workload>().unwrap().to_string(), "remote=20");
 }
@@ -251,7 +258,7 @@ fn workload_is_parsed_from_its_name_and_parameters() {
 #[test]
 fn clock_profile_has_a_source_for_each_price() {
     let names: Vec<_> = Profile::built_in().map(|profile| profile.name).collect();
-    assert_eq!(names, ["vm2", "milan2s"], "all profiles parse");
+    assert_eq!(names, ["vm2", "milan2s"], "all profiles must parse");
     for profile in Profile::built_in() {
         for (name, price) in profile.prices() {
             assert!(price.source.len() > 20, "{} of {}: {}", name, profile.name, price.source);
@@ -266,7 +273,7 @@ fn clock_profile_has_a_source_for_each_price() {
         ("\"ns\":2.0", "\"ns\":-2.0", "lock: -2 ns of 2 to 2: expected"),
         ("\"cpus\":0", "\"cpus\":8", "levels: the last one"),
     ] {
-        let said = Profile::parse(&text.replace(from, to)).unwrap_err().to_string();
-        assert!(said.starts_with(error), "{said}");
+        let message = Profile::parse(&text.replace(from, to)).unwrap_err().to_string();
+        assert!(message.starts_with(error), "{message}");
     }
 }

@@ -11,7 +11,7 @@ use crate::stream::{Action, Reader, Stream};
 pub(super) struct Trace<O> {
     cpus: Vec<Vec<Step>>,
     /// The index of each CPU's next operation.
-    at: Vec<usize>,
+    positions: Vec<usize>,
     objects: Vec<Slot<O>>,
 }
 
@@ -30,8 +30,8 @@ enum Slot<O> {
     /// The object is not allocated yet; the given CPU sleeps until the allocation.
     Awaited(u32),
     /// The object was allocated at the given time.
-    Since(f64, O),
-    Gone,
+    Allocated(f64, O),
+    Freed,
 }
 
 impl<O> Trace<O> {
@@ -40,7 +40,7 @@ impl<O> Trace<O> {
         let mut cpus = vec![vec![]; stream.cpus as usize];
         let (mut reader, mut objects) = (Reader::default(), 0);
         // The object's number and cache, for each allocation.
-        let mut born: Vec<Option<(u32, u32)>> = vec![];
+        let mut births: Vec<Option<(u32, u32)>> = vec![];
         for _ in 0..stream.operations {
             reader.begin(stream)?;
             loop {
@@ -53,28 +53,28 @@ impl<O> Trace<O> {
                         steps.push(Step::Alloc { cache, bytes, object });
                         match action {
                             Action::Pass { .. } => steps.push(Step::Free { cache, object }),
-                            _ => born.push(Some((object, cache))),
+                            _ => births.push(Some((object, cache))),
                         }
                     }
                     Action::Free { age } => {
-                        let number = (born.len() as u64).checked_sub(age.checked_add(1)?)?;
-                        let (object, cache) = born[number as usize].take()?;
+                        let number = (births.len() as u64).checked_sub(age.checked_add(1)?)?;
+                        let (object, cache) = births[number as usize].take()?;
                         if object != BORN_BEFORE_STREAM {
                             steps.push(Step::Free { cache, object });
                         }
                     }
                     Action::Start { cache, used, .. } => {
-                        born.extend((0..used).map(|_| Some((BORN_BEFORE_STREAM, cache))));
+                        births.extend((0..used).map(|_| Some((BORN_BEFORE_STREAM, cache))));
                     }
                     _ => {}
                 }
-                if !reader.goes_on(stream) {
+                if !reader.has_more_actions(stream) {
                     break;
                 }
             }
         }
         let objects = (0..objects).map(|_| Slot::Unborn).collect();
-        Some(Self { at: vec![0; cpus.len()], cpus, objects })
+        Some(Self { positions: vec![0; cpus.len()], cpus, objects })
     }
     /// The number of allocations and frees.
     pub(super) fn operations(&self) -> u64 {
@@ -84,43 +84,43 @@ impl<O> Trace<O> {
 
 impl<O> Source<O> for Trace<O> {
     fn next(&mut self, cpu: u32, now: f64) -> Next<O> {
-        let at = &mut self.at[cpu as usize];
-        match self.cpus[cpu as usize].get(*at) {
+        let position = &mut self.positions[cpu as usize];
+        match self.cpus[cpu as usize].get(*position) {
             None => Next::Done,
             Some(&Step::Alloc { cache, bytes, .. }) => {
-                *at += 1;
+                *position += 1;
                 Next::Alloc { cache, bytes }
             }
             Some(&Step::Free { cache, object }) => {
                 let slot = &mut self.objects[object as usize];
-                match core::mem::replace(slot, Slot::Gone) {
-                    Slot::Since(then, object) if then <= now => {
-                        *at += 1;
+                match core::mem::replace(slot, Slot::Freed) {
+                    Slot::Allocated(time, object) if time <= now => {
+                        *position += 1;
                         Next::Free { cache, object }
                     }
-                    Slot::Since(then, object) => {
-                        *slot = Slot::Since(then, object);
-                        Next::Until(then)
+                    Slot::Allocated(time, object) => {
+                        *slot = Slot::Allocated(time, object);
+                        Next::IdleUntil(time)
                     }
                     Slot::Unborn | Slot::Awaited(_) => {
                         *slot = Slot::Awaited(cpu);
-                        Next::Sleep
+                        Next::SleepUntilWoken
                     }
-                    Slot::Gone => unreachable!("a stream frees an object once"),
+                    Slot::Freed => unreachable!("a stream frees an object once"),
                 }
             }
         }
     }
-    fn got(&mut self, cpu: u32, then: f64, object: O) -> Option<u32> {
-        let last = self.at[cpu as usize].checked_sub(1).map(|at| self.cpus[cpu as usize][at]);
+    fn allocated(&mut self, cpu: u32, time: f64, object: O) -> Option<u32> {
+        let last = self.positions[cpu as usize].checked_sub(1).map(|at| self.cpus[cpu as usize][at]);
         let Some(Step::Alloc { object: number, .. }) = last else { unreachable!("the object was allocated") };
-        match core::mem::replace(&mut self.objects[number as usize], Slot::Since(then, object)) {
+        match core::mem::replace(&mut self.objects[number as usize], Slot::Allocated(time, object)) {
             Slot::Awaited(sleeper) => Some(sleeper),
             _ => None,
         }
     }
-    fn held(&self) -> u64 {
-        self.objects.iter().filter(|slot| matches!(slot, Slot::Since(..))).count() as u64
+    fn objects_in_use(&self) -> u64 {
+        self.objects.iter().filter(|slot| matches!(slot, Slot::Allocated(..))).count() as u64
     }
 }
 
@@ -151,13 +151,13 @@ mod tests {
         writer.begin(1);
         writer.free(1, 0x1000);
         let mut trace = Trace::new(&writer.finish()).unwrap();
-        assert!(matches!(trace.next(1, 0.0), Next::Sleep));
+        assert!(matches!(trace.next(1, 0.0), Next::SleepUntilWoken));
         assert!(matches!(trace.next(0, 0.0), Next::Alloc { cache: 0, .. }));
-        assert_eq!((trace.got(0, 5.0, 'x'), trace.held()), (Some(1), 1));
-        assert!(matches!(trace.next(1, 4.0), Next::Until(5.0)));
+        assert_eq!((trace.allocated(0, 5.0, 'x'), trace.objects_in_use()), (Some(1), 1));
+        assert!(matches!(trace.next(1, 4.0), Next::IdleUntil(5.0)));
         assert!(matches!(trace.next(1, 5.0), Next::Free { cache: 0, object: 'x' }));
         assert!([0, 1].into_iter().all(|cpu| matches!(trace.next(cpu, 6.0), Next::Done)));
-        assert_eq!(trace.held(), 0);
+        assert_eq!(trace.objects_in_use(), 0);
     }
 
     /// Generates objects of three caches and of large kmalloc; any of four CPUs frees an object.
@@ -214,7 +214,7 @@ mod tests {
     /// Two CPUs use two separate caches, or one shared cache.
     #[test]
     fn caches_of_a_trace_run_independently() {
-        let of = |caches: u32| {
+        let run = |caches: u32| {
             let mut writer = Writer::new("pairs".to_owned(), 2);
             for step in 0..2000 {
                 writer.begin(step);
@@ -229,10 +229,14 @@ mod tests {
             }
             outcome::<Bonwick94>(&writer.finish()).unwrap()
         };
-        let (one, two) = (of(1), of(2));
-        assert!(one.lists.contended > 100, "{one:?}");
-        assert_eq!((two.lists.contended, two.lists.taken), (0, one.lists.taken), "{two:?}");
-        assert!(two.operations_per_us > 2.0 * one.operations_per_us);
+        let (single_run, double_run) = (run(1), run(2));
+        assert!(single_run.lists.contended > 100, "{single_run:?}");
+        assert_eq!(
+            (double_run.lists.contended, double_run.lists.taken),
+            (0, single_run.lists.taken),
+            "{double_run:?}"
+        );
+        assert!(double_run.operations_per_us > 2.0 * single_run.operations_per_us);
     }
 
     #[test]
@@ -243,17 +247,17 @@ mod tests {
         let pages = Pages::new(4).unwrap();
         let profile = Profile::built_in().next().expect("the list must not be empty");
         // A changed byte gives an error or a runnable stream, never a panic.
-        let mut damaged = 0;
+        let mut damaged_streams = 0;
         for at in (20..bytes.len()).step_by(97) {
             bytes[at] ^= 1;
             if let Ok(stream) = Stream::read(&bytes)
                 && stream.cpus == 4
             {
-                let ran = run_stream::<Bonwick94>(&pages, knobs(), &stream, &profile);
-                damaged += u32::from(matches!(ran, Err(ClockError::Damaged)));
+                let result = run_stream::<Bonwick94>(&pages, knobs(), &stream, &profile);
+                damaged_streams += u32::from(matches!(result, Err(ClockError::Damaged)));
             }
             bytes[at] ^= 1;
         }
-        assert!(damaged > 10, "{damaged}");
+        assert!(damaged_streams > 10, "{damaged_streams}");
     }
 }

@@ -5,7 +5,7 @@ use rand::{RngExt, SeedableRng};
 use std::collections::VecDeque;
 use std::str::FromStr;
 
-/// A generated workload: the pattern in which CPUs allocate and free. After every operation, a CPU spends `think`
+/// A generated workload: the pattern in which CPUs allocate and free. After every operation, a CPU spends `think_ns`
 /// nanoseconds on other work.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Workload {
@@ -46,8 +46,11 @@ impl Workload {
         ("bursts=N", "N objects allocated, then freed, the last one first (256)"),
         ("handoff=N", "one CPU allocates, its neighbour frees, through a queue of N (64)"),
         ("remote=N", "pairs, of which N in 100 are freed by another CPU (10)"),
-        ("fork-join=N", "CPU 0 makes N tasks for each CPU, all free theirs and wait for each other (32)"),
-        ("server=N", "each CPU serves N connections that come and go at random (1000)"),
+        (
+            "fork-join=N",
+            "CPU 0 makes N tasks for each CPU; each CPU frees its tasks and waits for the others (32)",
+        ),
+        ("server=N", "each CPU serves N connections that open and close at random (1000)"),
         ("migrate=N", "as `server=1000`, and one connection in N ends on another CPU (100)"),
     ];
     pub(crate) fn think_ns(&self) -> f64 {
@@ -74,10 +77,10 @@ impl FromStr for Workload {
             Some((name, number)) => (name, Some(number)),
             None => (text, None),
         };
-        let n = |default: u64, most: u64| match number.map(str::parse::<u64>) {
+        let n = |default: u64, max: u64| match number.map(str::parse::<u64>) {
             None => Ok(default),
-            Some(Ok(n)) if (1..=most).contains(&n) => Ok(n),
-            _ => Err(BadWorkload(format!("`{text}`: expected {name}=N with N from 1 to {most}"))),
+            Some(Ok(n)) if (1..=max).contains(&n) => Ok(n),
+            _ => Err(BadWorkload(format!("`{text}`: expected {name}=N with N from 1 to {max}"))),
         };
         const MAX_WITHOUT_TIME: u64 = 1 << 20;
         let kind = match name {
@@ -89,8 +92,8 @@ impl FromStr for Workload {
             "server" => Kind::Server(n(1000, MAX_WITHOUT_TIME)?),
             "migrate" => Kind::Migrate(n(100, MAX_WITHOUT_TIME)?),
             _ => {
-                let known = Self::ALL.map(|(known, _)| known).join(", ");
-                return Err(BadWorkload(format!("unknown workload `{text}`; expected one of {known}")));
+                let names = Self::ALL.map(|(names, _)| names).join(", ");
+                return Err(BadWorkload(format!("unknown workload `{text}`; expected one of {names}")));
             }
         };
         Ok(Self { kind, think: 0.0, text: text.to_owned() })
@@ -99,8 +102,8 @@ impl FromStr for Workload {
 
 /// The next action that a script requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ask<O> {
-    /// Allocate an object, and pass it to [`got`](Script::got).
+pub enum ScriptAction<O> {
+    /// Allocate an object, and pass it to [`allocated`](Script::allocated).
     Alloc,
     /// Free this object.
     Free(O),
@@ -111,17 +114,17 @@ pub enum Ask<O> {
 }
 
 /// The channel through which CPUs exchange objects, in virtual time or between threads.
-pub trait Others<O> {
-    /// Takes the first object that was sent to the CPU `own`. `None` if the queue is empty.
-    fn take(&mut self, own: u32) -> Option<O>;
+pub trait Exchange<O> {
+    /// Takes the first object that was sent to the CPU `cpu_number`. `None` if the queue is empty.
+    fn take(&mut self, cpu_number: u32) -> Option<O>;
     /// Sends an object to a CPU.
-    fn send(&mut self, to: u32, object: O);
+    fn send(&mut self, receiver: u32, object: O);
     /// Returns the number of objects that were sent to a CPU and that the CPU has not taken yet.
     fn waiting(&self, cpu: u32) -> u64;
     /// Returns `true` if a CPU has finished.
     fn is_finished(&self, cpu: u32) -> bool;
-    /// Announces that CPU `own` has finished.
-    fn finish(&mut self, own: u32);
+    /// Announces that CPU `cpu_number` has finished.
+    fn finish(&mut self, cpu_number: u32);
 }
 
 /// The operations of one CPU under a [`Workload`].
@@ -134,12 +137,12 @@ pub struct Script<O> {
     number: u32,
     cpus: u32,
     /// The number of operations left to run.
-    left: u64,
-    held: VecDeque<O>,
+    remaining: u64,
+    objects: VecDeque<O>,
     /// `true` while a burst allocates.
     filling: bool,
     /// The number of tasks made in the current fork-join round.
-    made: u64,
+    tasks_made: u64,
     rng: Xoshiro256PlusPlus,
 }
 
@@ -147,154 +150,162 @@ impl<O> Script<O> {
     /// Creates the script of CPU number `number` on a machine with `cpus` CPUs; the script has the given number of
     /// operations.
     pub fn new(workload: &Workload, number: u32, cpus: u32, operations: u64, seed: u64) -> Self {
-        let own = seed ^ u64::from(number).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let cpu_seed = seed ^ u64::from(number).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         Self {
             kind: workload.kind,
             number,
             cpus,
-            left: operations,
-            held: VecDeque::new(),
+            remaining: operations,
+            objects: VecDeque::new(),
             filling: true,
-            made: 0,
-            rng: Xoshiro256PlusPlus::seed_from_u64(own),
+            tasks_made: 0,
+            rng: Xoshiro256PlusPlus::seed_from_u64(cpu_seed),
         }
     }
     /// Returns the number of objects that the script's CPU holds.
     pub fn held(&self) -> usize {
-        self.held.len()
+        self.objects.len()
     }
 
     /// Returns the script's next action.
     #[inline]
-    pub fn ask(&mut self, others: &mut impl Others<O>) -> Ask<O> {
-        if self.left == 0 {
-            others.finish(self.number);
+    pub fn next_action(&mut self, exchange: &mut impl Exchange<O>) -> ScriptAction<O> {
+        if self.remaining == 0 {
+            exchange.finish(self.number);
         }
-        let ask = self.next(others);
-        if matches!(ask, Ask::Alloc | Ask::Free(_)) {
-            self.left = self.left.saturating_sub(1);
+        let action = self.next(exchange);
+        if matches!(action, ScriptAction::Alloc | ScriptAction::Free(_)) {
+            self.remaining = self.remaining.saturating_sub(1);
         }
-        ask
+        action
     }
 
     /// Requests an allocation; the next call requests the free of the allocated object.
-    fn pair(&mut self) -> Ask<O> {
-        match self.held.pop_back() {
-            Some(object) => Ask::Free(object),
-            None if self.left == 0 => Ask::Done,
-            None => Ask::Alloc,
+    fn pair_action(&mut self) -> ScriptAction<O> {
+        match self.objects.pop_back() {
+            Some(object) => ScriptAction::Free(object),
+            None if self.remaining == 0 => ScriptAction::Done,
+            None => ScriptAction::Alloc,
         }
     }
 
     #[inline]
-    fn next(&mut self, others: &mut impl Others<O>) -> Ask<O> {
+    fn next(&mut self, exchange: &mut impl Exchange<O>) -> ScriptAction<O> {
         match self.kind {
-            Kind::Pairs => self.pair(),
+            Kind::Pairs => self.pair_action(),
             Kind::Bursts(n) => {
-                self.filling = if self.filling { (self.held.len() as u64) < n } else { self.held.is_empty() };
+                self.filling =
+                    if self.filling { (self.objects.len() as u64) < n } else { self.objects.is_empty() };
                 match () {
-                    () if self.filling && self.left > 0 => Ask::Alloc,
-                    () => self.held.pop_back().map_or(Ask::Done, Ask::Free),
+                    () if self.filling && self.remaining > 0 => ScriptAction::Alloc,
+                    () => self.objects.pop_back().map_or(ScriptAction::Done, ScriptAction::Free),
                 }
             }
             // The last CPU of an odd number has no partner, so it both allocates and frees.
-            Kind::Handoff(_) if self.number == self.cpus - 1 && self.cpus % 2 == 1 => self.pair(),
-            Kind::Handoff(n) if self.number.is_multiple_of(2) => match self.left {
-                0 => Ask::Done,
-                _ if others.waiting(self.number + 1) >= n => Ask::Wait,
-                _ => Ask::Alloc,
+            Kind::Handoff(_) if self.number == self.cpus - 1 && self.cpus % 2 == 1 => self.pair_action(),
+            Kind::Handoff(n) if self.number.is_multiple_of(2) => match self.remaining {
+                0 => ScriptAction::Done,
+                _ if exchange.waiting(self.number + 1) >= n => ScriptAction::Wait,
+                _ => ScriptAction::Alloc,
             },
-            Kind::Handoff(_) => self.served(others, self.number - 1),
-            Kind::Remote(_) => match self.held.pop_back().or_else(|| others.take(self.number)) {
-                Some(object) => Ask::Free(object),
-                None if self.left > 0 => Ask::Alloc,
-                None if others.waiting(self.number) > 0 => Ask::Wait,
-                None => Ask::Done,
+            Kind::Handoff(_) => self.free_received(exchange, self.number - 1),
+            Kind::Remote(_) => match self.objects.pop_back().or_else(|| exchange.take(self.number)) {
+                Some(object) => ScriptAction::Free(object),
+                None if self.remaining > 0 => ScriptAction::Alloc,
+                None if exchange.waiting(self.number) > 0 => ScriptAction::Wait,
+                None => ScriptAction::Done,
             },
-            Kind::ForkJoin(n) => self.fork_join(others, n),
-            Kind::Server(n) => self.serve(others, n, None),
-            Kind::Migrate(one_in) => self.serve(others, 1000, Some(one_in)),
+            Kind::ForkJoin(n) => self.fork_join(exchange, n),
+            Kind::Server(n) => self.serve_connections(exchange, n, None),
+            Kind::Migrate(migration_period) => self.serve_connections(exchange, 1000, Some(migration_period)),
         }
     }
 
     /// Requests frees of the objects that the CPU `maker` sends, until `maker` has finished.
-    fn served(&self, others: &mut impl Others<O>, maker: u32) -> Ask<O> {
+    fn free_received(&self, exchange: &mut impl Exchange<O>, maker: u32) -> ScriptAction<O> {
         // Read `finished` first: objects sent before the end are then visible.
-        let finished = others.is_finished(maker);
-        match others.take(self.number) {
-            Some(object) => Ask::Free(object),
-            None if finished && others.waiting(self.number) == 0 => Ask::Done,
-            None => Ask::Wait,
+        let finished = exchange.is_finished(maker);
+        match exchange.take(self.number) {
+            Some(object) => ScriptAction::Free(object),
+            None if finished && exchange.waiting(self.number) == 0 => ScriptAction::Done,
+            None => ScriptAction::Wait,
         }
     }
 
-    fn fork_join(&mut self, others: &mut impl Others<O>, n: u64) -> Ask<O> {
+    fn fork_join(&mut self, exchange: &mut impl Exchange<O>, n: u64) -> ScriptAction<O> {
         if self.number != 0 {
-            return self.served(others, 0);
+            return self.free_received(exchange, 0);
         }
         let tasks = n * u64::from(self.cpus);
-        if self.made == tasks {
-            if let Some(object) = others.take(0) {
-                return Ask::Free(object);
+        if self.tasks_made == tasks {
+            if let Some(object) = exchange.take(0) {
+                return ScriptAction::Free(object);
             }
-            if (0..self.cpus).any(|cpu| others.waiting(cpu) > 0) {
-                return Ask::Wait;
+            if (0..self.cpus).any(|cpu| exchange.waiting(cpu) > 0) {
+                return ScriptAction::Wait;
             }
-            self.made = 0;
+            self.tasks_made = 0;
         }
-        match self.left {
-            0 => others.take(0).map_or(Ask::Done, Ask::Free),
-            _ => Ask::Alloc,
+        match self.remaining {
+            0 => exchange.take(0).map_or(ScriptAction::Done, ScriptAction::Free),
+            _ => ScriptAction::Alloc,
         }
     }
 
-    fn serve(&mut self, others: &mut impl Others<O>, n: u64, one_in: Option<u64>) -> Ask<O> {
-        if let Some(object) = others.take(self.number) {
-            return Ask::Free(object);
+    fn serve_connections(
+        &mut self,
+        exchange: &mut impl Exchange<O>,
+        n: u64,
+        migration_period: Option<u64>,
+    ) -> ScriptAction<O> {
+        if let Some(object) = exchange.take(self.number) {
+            return ScriptAction::Free(object);
         }
-        while self.left > 0 {
-            let held = self.held.len() as u64;
+        while self.remaining > 0 {
+            let count = self.objects.len() as u64;
             // The number of connections varies around half of the maximum.
-            if held == 0 || self.rng.random_range(0..n) >= held {
-                return Ask::Alloc;
+            if count == 0 || self.rng.random_range(0..n) >= count {
+                return ScriptAction::Alloc;
             }
-            let which = self.rng.random_range(0..held) as usize;
-            let Some(object) = self.held.swap_remove_back(which) else { break };
-            match one_in {
-                Some(one_in) if self.cpus > 1 && self.rng.random_range(0..one_in) == 0 => {
-                    let other = self.another();
-                    others.send(other, object);
+            let index = self.rng.random_range(0..count) as usize;
+            let Some(object) = self.objects.swap_remove_back(index) else { break };
+            match migration_period {
+                Some(migration_period)
+                    if self.cpus > 1 && self.rng.random_range(0..migration_period) == 0 =>
+                {
+                    let other = self.random_other_cpu();
+                    exchange.send(other, object);
                 }
-                _ => return Ask::Free(object),
+                _ => return ScriptAction::Free(object),
             }
         }
-        Ask::Done
+        ScriptAction::Done
     }
 
     /// Picks a random CPU other than the script's own.
-    fn another(&mut self) -> u32 {
+    fn random_other_cpu(&mut self) -> u32 {
         (self.number + 1 + self.rng.random_range(0..self.cpus - 1)) % self.cpus
     }
 
     /// Receives the object of the last allocation.
     #[inline]
-    pub fn got(&mut self, object: O, others: &mut impl Others<O>) {
-        let to = match self.kind {
+    pub fn allocated(&mut self, object: O, exchange: &mut impl Exchange<O>) {
+        let receiver = match self.kind {
             Kind::Handoff(_) if self.number.is_multiple_of(2) && self.number + 1 < self.cpus => {
                 Some(self.number + 1)
             }
             Kind::Remote(percent) if self.cpus > 1 && self.rng.random_range(0..100) < percent => {
-                Some(self.another())
+                Some(self.random_other_cpu())
             }
             Kind::ForkJoin(_) => {
-                self.made += 1;
-                Some(((self.made - 1) % u64::from(self.cpus)) as u32)
+                self.tasks_made += 1;
+                Some(((self.tasks_made - 1) % u64::from(self.cpus)) as u32)
             }
             _ => None,
         };
-        match to {
-            Some(to) => others.send(to, object),
-            None => self.held.push_back(object),
+        match receiver {
+            Some(receiver) => exchange.send(receiver, object),
+            None => self.objects.push_back(object),
         }
     }
 }

@@ -14,7 +14,7 @@ pub fn labs(seed: u32) -> Vec<Lab> {
 ///
 /// The cost is one run of the question's script, or several dozen runs.
 pub fn answer(seed: u32, lab: &str, question: usize) -> Option<Answer> {
-    let lab = questions::LABS.iter().find(|own| own.name == lab)?;
-    let asked = (lab.ask)(&mut ask::random(seed, lab.name)).into_iter().nth(question)?;
-    Some((asked.answer)())
+    let lab = questions::LABS.iter().find(|candidate| candidate.name == lab)?;
+    let prepared = (lab.ask)(&mut ask::random(seed, lab.name)).into_iter().nth(question)?;
+    Some((prepared.answer)())
 }

@@ -14,7 +14,7 @@ pub struct Lab {
     pub minutes: u32,
     /// A description of the lab for students.
     pub about: &'static str,
-    /// What the lab teaches, for teachers.
+    /// The lesson of the lab, for teachers.
     pub shows: &'static str,
     /// Common mistakes, for teachers.
     pub pitfall: &'static str,

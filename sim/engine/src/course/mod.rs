@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! seed ──> questions ──> prediction ──> sheet ──> marks        the engine runs each question's script, and measures
-//! starter ──> a policy of one's own ──> streams ──> verdict    conservation after each operation, then what it cost
+//! starter ──> the student's policy ──>  streams ──> verdict    conservation after each operation, then what it cost
 //! ```
 //!
 //! The seed determines the numbers in the questions, so that students who sit next to each other get different numbers.

@@ -101,9 +101,9 @@ impl Sheet {
         };
         for (lab, answers) in &sheet.answers {
             let Some(expected) = questions(lab) else {
-                let known: Vec<_> =
+                let lab_names: Vec<_> =
                     labs.iter().map(|lab| lab.name).filter(|name| questions(name).is_some()).collect();
-                return Err(SheetError::Lab(lab.clone(), known.join(", ")));
+                return Err(SheetError::Lab(lab.clone(), lab_names.join(", ")));
             };
             if answers.len() > expected {
                 return Err(SheetError::TooMany { lab: lab.clone(), found: answers.len(), expected });
@@ -116,17 +116,17 @@ impl Sheet {
     pub fn grade(&self) -> MarkedSheet {
         let mut marks = Vec::new();
         for lab in labs(self.seed) {
-            let given = self.answers.get(lab.name).map_or(&[][..], Vec::as_slice);
-            let found = (0..).map_while(|question| answer(self.seed, lab.name, question));
-            marks.extend(found.enumerate().map(|(at, found)| Marks {
+            let student_answers = self.answers.get(lab.name).map_or(&[][..], Vec::as_slice);
+            let expected_answers = (0..).map_while(|question| answer(self.seed, lab.name, question));
+            marks.extend(expected_answers.enumerate().map(|(index, expected_answers)| Marks {
                 lab: lab.name,
-                question: at + 1,
-                answered: given.get(at).copied().flatten(),
-                right: found.right,
-                why: found.why,
+                question: index + 1,
+                answered: student_answers.get(index).copied().flatten(),
+                right: expected_answers.right,
+                why: expected_answers.why,
             }));
         }
-        let right = marks.iter().filter(|mark| mark.is_right()).count();
-        MarkedSheet { name: self.name.clone(), seed: self.seed, right, of: marks.len(), marks }
+        let right_answers = marks.iter().filter(|mark| mark.is_right()).count();
+        MarkedSheet { name: self.name.clone(), seed: self.seed, right: right_answers, of: marks.len(), marks }
     }
 }

@@ -41,7 +41,7 @@ pub struct Magazines01 {
     cache: Cache<Object, FlushCollector>,
 }
 
-/// The slab layer below the magazines. This layer has no objects to give; it collects returned objects until the model
+/// The slab layer below the magazines. This layer has no free objects; it collects returned objects until the model
 /// puts them into their slabs.
 #[derive(Debug, Default)]
 struct FlushCollector(RefCell<Vec<Object>>);

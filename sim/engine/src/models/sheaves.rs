@@ -19,7 +19,7 @@
 //! - **Free after a grace period**: put the object into the CPU's rcu sheaf. A full rcu sheaf waits for a grace period
 //!   as a whole. Afterwards the sheaf moves to the barn, or is flushed if the barn has ten full sheaves.
 //! - **Refill** (7.x): slabs leave the front of the node's list until their free objects suffice to fill the sheaf. The
-//!   slab taken last gives its objects first. A partly used slab returns to the back of the list, unused slabs to its
+//!   slab taken last serves objects first. A partly used slab returns to the back of the list, unused slabs to its
 //!   front. Empty slabs are freed if the list has [`min_partial`](Knobs::min_partial) slabs. If the sheaf still has
 //!   room, new slabs are created, and the unused objects of the last new slab enter at the front.
 //! - **Flush** (7.x): from the last object to the first, each together with nearby objects of the same slab. A slab

@@ -23,7 +23,7 @@
 //!   to the node first. Empty slabs among them are freed if the node has [`min_partial`](Knobs::min_partial) other
 //!   slabs. A slab of the node that becomes empty is freed by the same rule. A CPU therefore keeps the last slab that
 //!   was full, even if `cpu_partial` is 0.
-//! - **Shrink**: each CPU gives its slabs to the node. Empty slabs are freed, and the node's list is sorted, fullest
+//! - **Shrink**: each CPU returns its slabs to the node. Empty slabs are freed, and the node's list is sorted, fullest
 //!   first.
 //!
 //! In `/proc/slabinfo`, a free object that a CPU holds counts as active; only free objects in slabs on the node's list

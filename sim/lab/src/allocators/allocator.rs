@@ -135,12 +135,12 @@ pub struct Work {
 
 impl Work {
     /// Counts an operation that took `steps` steps.
-    pub(super) fn took(&mut self, steps: u64) {
+    pub(super) fn add_search(&mut self, steps: u64) {
         self.steps += steps;
         self.longest = self.longest.max(Some(steps));
     }
     /// Counts an allocation, and returns its result.
-    pub(super) fn served<T>(&mut self, block: Option<T>) -> Option<T> {
+    pub(super) fn count_allocation<T>(&mut self, block: Option<T>) -> Option<T> {
         if block.is_some() {
             self.allocs += 1
         } else {

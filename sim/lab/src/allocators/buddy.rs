@@ -2,7 +2,7 @@
 //! exactly one other block, its buddy.
 //!
 //! ```text
-//!  order 2  |            64             |    a block of 2^k units lies at a multiple of its size:
+//!  order 2  |            64             |    a block of 2^k units begins at a multiple of its size:
 //!  order 1  |     32     |      32      |    its buddy is at  offset XOR size,
 //!  order 0  |  16 |  16  |  16  |  16   |    both together at offset AND NOT size
 //! ```
@@ -92,10 +92,10 @@ impl Buddy {
         let orders = (bytes / UNIT).ilog2() as usize + 1;
         let mut buddy =
             Self { memory, table: vec![0; bytes / UNIT], heads: vec![NONE; orders], work: Work::default() };
-        let mut at = 0;
+        let mut position = 0;
         for order in (0..orders).rev().filter(|order| bytes & (UNIT << order) != 0) {
-            buddy.put(at, order);
-            at += UNIT << order;
+            buddy.link_block(position, order);
+            position += UNIT << order;
         }
         Ok(buddy)
     }
@@ -110,8 +110,8 @@ impl Buddy {
 
     /// Returns the positions of the free blocks of an order, in the order of the list.
     pub fn list(&self, order: usize) -> impl Iterator<Item = usize> {
-        let block = |at: u32| (at != NONE).then_some(at as usize);
-        core::iter::successors(block(self.heads[order]), move |at| block(self.memory.peek(*at)))
+        let block = |position: u32| (position != NONE).then_some(position as usize);
+        core::iter::successors(block(self.heads[order]), move |position| block(self.memory.peek(*position)))
     }
     /// Takes the events since the last call. The first call starts the log.
     pub(crate) fn take_log(&mut self) -> Vec<Event> {
@@ -120,7 +120,7 @@ impl Buddy {
 
     /// Returns the ranges of the free blocks, lowest first.
     pub fn free_ranges(&self) -> impl Iterator<Item = Range<usize>> {
-        self.free_list().map(|(at, order)| at..at + (UNIT << order))
+        self.free_list().map(|(position, order)| position..position + (UNIT << order))
     }
 
     /// Returns the offset and table byte of each block.
@@ -128,30 +128,30 @@ impl Buddy {
         let mut unit = 0;
         core::iter::from_fn(move || {
             let byte = *self.table.get(unit)?;
-            let at = unit * UNIT;
+            let position = unit * UNIT;
             unit += 1 << (byte & ORDER);
-            Some((at, byte))
+            Some((position, byte))
         })
     }
     /// Returns the offset and order of each free block.
     fn free_list(&self) -> impl Iterator<Item = (usize, usize)> {
         let free = self.blocks().filter(|(_, byte)| byte & FREE != 0);
-        free.map(|(at, byte)| (at, usize::from(byte & ORDER)))
+        free.map(|(position, byte)| (position, usize::from(byte & ORDER)))
     }
 
     /// Adds a free block to its list.
-    fn put(&mut self, at: usize, order: usize) {
-        let next = core::mem::replace(&mut self.heads[order], at as u32);
-        self.memory.store(at, next);
-        self.memory.store(at + 4, NONE);
+    fn link_block(&mut self, position: usize, order: usize) {
+        let next = core::mem::replace(&mut self.heads[order], position as u32);
+        self.memory.store(position, next);
+        self.memory.store(position + 4, NONE);
         if next != NONE {
-            self.memory.store(next as usize + 4, at as u32);
+            self.memory.store(next as usize + 4, position as u32);
         }
-        self.table[at / UNIT] = FREE | order as u8;
+        self.table[position / UNIT] = FREE | order as u8;
     }
     /// Removes a free block from its list, and clears its table byte.
-    fn take(&mut self, at: usize, order: usize) {
-        let (next, prev) = (self.memory.load(at), self.memory.load(at + 4));
+    fn unlink_block(&mut self, position: usize, order: usize) {
+        let (next, prev) = (self.memory.load(position), self.memory.load(position + 4));
         if next != NONE {
             self.memory.store(next as usize + 4, prev);
         }
@@ -159,45 +159,45 @@ impl Buddy {
             NONE => self.heads[order] = next,
             prev => self.memory.store(prev as usize, next),
         }
-        self.table[at / UNIT] = 0;
+        self.table[position / UNIT] = 0;
     }
 
-    fn cut(&mut self, wanted: usize) -> Option<usize> {
-        let found = (wanted..self.heads.len()).find(|order| self.heads[*order] != NONE);
-        let steps = found.unwrap_or(self.heads.len()).saturating_sub(wanted) + 1;
-        self.memory.tell(Event::Searched(steps as u64));
-        let mut order = found?;
-        let at = self.heads[order] as usize;
-        self.take(at, order);
-        while order > wanted {
+    fn alloc_block(&mut self, wanted_order: usize) -> Option<usize> {
+        let found_order = (wanted_order..self.heads.len()).find(|order| self.heads[*order] != NONE);
+        let steps = found_order.unwrap_or(self.heads.len()).saturating_sub(wanted_order) + 1;
+        self.memory.record(Event::Searched(steps as u64));
+        let mut order = found_order?;
+        let position = self.heads[order] as usize;
+        self.unlink_block(position, order);
+        while order > wanted_order {
             order -= 1;
-            let (at, bytes) = (at + (UNIT << order), UNIT << order);
-            self.put(at, order);
-            self.memory.tell(Event::Split { at, bytes });
+            let (position, bytes) = (position + (UNIT << order), UNIT << order);
+            self.link_block(position, order);
+            self.memory.record(Event::Split { at: position, bytes });
         }
-        self.table[at / UNIT] = USED | wanted as u8;
-        Some(at)
+        self.table[position / UNIT] = USED | wanted_order as u8;
+        Some(position)
     }
 
-    fn release(&mut self, mut at: usize) {
-        let mut order = usize::from(self.table[at / UNIT] & ORDER);
-        self.table[at / UNIT] = 0;
+    fn free_block(&mut self, mut position: usize) {
+        let mut order = usize::from(self.table[position / UNIT] & ORDER);
+        self.table[position / UNIT] = 0;
         let mut steps = 0;
         while order + 1 < self.heads.len() {
             steps += 1;
             let size = UNIT << order;
-            let buddy = buddy_of(at, size);
+            let buddy = buddy_of(position, size);
             // A block at the end of the memory has no buddy. A buddy that is split or used has another table byte.
             if self.table.get(buddy / UNIT) != Some(&(FREE | order as u8)) {
                 break;
             }
-            self.take(buddy, order);
-            self.memory.tell(Event::Merged { at: buddy, bytes: size });
-            at = merged_of(at, size);
+            self.unlink_block(buddy, order);
+            self.memory.record(Event::Merged { at: buddy, bytes: size });
+            position = merged_of(position, size);
             order += 1;
         }
-        self.memory.tell(Event::Searched(steps));
-        self.put(at, order);
+        self.memory.record(Event::Searched(steps));
+        self.link_block(position, order);
     }
 }
 
@@ -213,14 +213,15 @@ impl Allocator for Buddy {
     const NAME: &'static str = "buddy";
 
     fn alloc(&mut self, layout: Layout) -> Option<Piece> {
-        let at = order_of(layout).filter(|_| Memory::aligns(layout)).and_then(|order| self.cut(order));
-        let block = at.map(|at| self.memory.piece(at, layout.size()));
-        self.work.served(block)
+        let position =
+            order_of(layout).filter(|_| Memory::aligns(layout)).and_then(|order| self.alloc_block(order));
+        let block = position.map(|position| self.memory.piece(position, layout.size()));
+        self.work.count_allocation(block)
     }
     fn free(&mut self, block: Piece) {
-        let at = self.memory.checked_offset(&block);
+        let position = self.memory.checked_offset(&block);
         self.work.frees += 1;
-        self.release(at);
+        self.free_block(position);
     }
     fn range(&self, block: &Piece) -> Range<usize> {
         block.at()..block.at() + (UNIT << (self.table[block.at() / UNIT] & ORDER))
@@ -243,47 +244,55 @@ impl Allocator for Buddy {
         self.table.len() + size_of_val(self.heads.as_slice())
     }
     fn room(&self, layout: Layout) -> Option<bool> {
-        let wanted = order_of(layout).filter(|_| Memory::aligns(layout));
-        Some(wanted.is_some_and(|wanted| self.free_list().any(|(_, order)| order >= wanted)))
+        let wanted_order = order_of(layout).filter(|_| Memory::aligns(layout));
+        Some(
+            wanted_order.is_some_and(|wanted_order| self.free_list().any(|(_, order)| order >= wanted_order)),
+        )
     }
     fn check(&self) -> Result<(), String> {
         let mut end = 0;
         let mut free = vec![vec![]; self.heads.len()];
-        for (at, byte) in self.blocks() {
+        for (position, byte) in self.blocks() {
             let order = usize::from(byte & ORDER);
             if byte & (FREE | USED) == 0 || order >= self.heads.len() {
-                return Err(format!("the byte at {at} is {byte:#x}, but the previous block ends there"));
+                return Err(format!(
+                    "the byte at {position} is {byte:#x}, but the previous block ends there"
+                ));
             }
             let size = UNIT << order;
-            if at & (size - 1) != 0 {
-                return Err(format!("the block of {size} bytes at {at} is not at a multiple of its size"));
+            if position & (size - 1) != 0 {
+                return Err(format!(
+                    "the block of {size} bytes at {position} is not at a multiple of its size"
+                ));
             }
-            end = at + size;
-            let inside = self.table.get(at / UNIT + 1..end / UNIT).unwrap_or_default();
-            if inside.iter().any(|byte| *byte != 0) {
-                return Err(format!("another block begins inside the block of {size} bytes at {at}"));
+            end = position + size;
+            let interior = self.table.get(position / UNIT + 1..end / UNIT).unwrap_or_default();
+            if interior.iter().any(|byte| *byte != 0) {
+                return Err(format!("another block begins inside the block of {size} bytes at {position}"));
             }
             if byte & FREE != 0 {
-                if order + 1 < self.heads.len() && self.table.get(buddy_of(at, size) / UNIT) == Some(&byte) {
+                if order + 1 < self.heads.len()
+                    && self.table.get(buddy_of(position, size) / UNIT) == Some(&byte)
+                {
                     return Err(format!(
-                        "the free block of {size} bytes at {at} was not merged with its buddy"
+                        "the free block of {size} bytes at {position} was not merged with its buddy"
                     ));
                 }
-                free[order].push(at as u32);
+                free[order].push(position as u32);
             }
         }
         if end != self.memory.len() {
             return Err(format!("the blocks end at {end}"));
         }
         for (order, free) in free.iter().enumerate() {
-            let (mut listed, mut at) = (vec![], self.heads[order]);
-            while at != NONE && listed.len() <= free.len() {
-                listed.push(at);
-                at = self.memory.peek(at as usize);
+            let (mut free_list, mut position) = (vec![], self.heads[order]);
+            while position != NONE && free_list.len() <= free.len() {
+                free_list.push(position);
+                position = self.memory.peek(position as usize);
             }
-            listed.sort_unstable();
-            if listed != *free {
-                return Err(format!("the list of order {order} has {listed:?}, but {free:?} are free"));
+            free_list.sort_unstable();
+            if free_list != *free {
+                return Err(format!("the list of order {order} has {free_list:?}, but {free:?} are free"));
             }
         }
         Ok(())

@@ -90,7 +90,7 @@ struct HeldBlock<B> {
 
 struct Driver<'a, A: Allocator> {
     allocator: &'a mut A,
-    held: FxHashMap<u64, HeldBlock<A::Block>>,
+    blocks: FxHashMap<u64, HeldBlock<A::Block>>,
     options: Options,
     asked: u64,
     taken: u64,
@@ -123,22 +123,22 @@ impl<A: Allocator> Driver<'_, A> {
         Some(HeldBlock { block, layout, taken })
     }
 
-    fn keep(&mut self, id: u64, held: HeldBlock<A::Block>) {
-        self.asked += held.layout.size() as u64;
-        self.taken += held.taken;
+    fn insert_block(&mut self, id: u64, block: HeldBlock<A::Block>) {
+        self.asked += block.layout.size() as u64;
+        self.taken += block.taken;
         self.outcome.peak_asked = self.outcome.peak_asked.max(self.asked);
         self.outcome.peak_taken = self.outcome.peak_taken.max(self.taken);
-        self.held.insert(id, held);
+        self.blocks.insert(id, block);
     }
 
-    fn take(&mut self, id: u64) -> Option<HeldBlock<A::Block>> {
-        let mut held = self.held.remove(&id)?;
+    fn remove_block(&mut self, id: u64) -> Option<HeldBlock<A::Block>> {
+        let mut held = self.blocks.remove(&id)?;
         self.asked -= held.layout.size() as u64;
         self.taken -= held.taken;
         if self.options.verify {
             let bytes = self.allocator.bytes(&mut held.block);
-            let wrong = bytes.iter().enumerate().position(|(i, byte)| *byte != pattern(id, i));
-            if let Some(i) = wrong.filter(|_| self.outcome.violations.len() < MAX_ERRORS) {
+            let damaged = bytes.iter().enumerate().position(|(i, byte)| *byte != pattern(id, i));
+            if let Some(i) = damaged.filter(|_| self.outcome.violations.len() < MAX_ERRORS) {
                 let (operation, size) = (self.outcome.operations, held.layout.size());
                 self.outcome.violations.push(format!(
                     "operation {operation}: byte {i} of the {size} of block {id} was overwritten"
@@ -153,12 +153,12 @@ impl<A: Allocator> Driver<'_, A> {
             Op::Alloc { id, layout } => {
                 self.outcome.allocs += 1;
                 if let Some(held) = self.alloc(id, layout) {
-                    self.keep(id, held);
+                    self.insert_block(id, held);
                 }
             }
             Op::Free { id } => {
                 self.outcome.frees += 1;
-                match self.take(id) {
+                match self.remove_block(id) {
                     Some(held) => {
                         self.free = None;
                         self.allocator.free(held.block);
@@ -168,17 +168,17 @@ impl<A: Allocator> Driver<'_, A> {
             }
             Op::Resize { id, layout } => {
                 self.outcome.resizes += 1;
-                let Some(old) = self.take(id) else {
+                let Some(old_block) = self.remove_block(id) else {
                     self.outcome.missed += 1;
                     return;
                 };
                 // The bytes that the block keeps already have the pattern.
                 match self.alloc(id, layout) {
                     Some(new) => {
-                        self.allocator.free(old.block);
-                        self.keep(id, new);
+                        self.allocator.free(old_block.block);
+                        self.insert_block(id, new);
                     }
-                    None => self.keep(id, old),
+                    None => self.insert_block(id, old_block),
                 }
             }
         }
@@ -187,7 +187,7 @@ impl<A: Allocator> Driver<'_, A> {
     fn sample(&mut self) {
         self.outcome.samples.push(Sample {
             operations: self.outcome.operations,
-            blocks: self.held.len() as u64,
+            blocks: self.blocks.len() as u64,
             asked: self.asked,
             taken: self.taken,
             steps: self.allocator.work().steps,
@@ -196,10 +196,10 @@ impl<A: Allocator> Driver<'_, A> {
     }
 
     fn free_all(&mut self) {
-        let mut ids: Vec<_> = self.held.keys().copied().collect();
+        let mut ids: Vec<_> = self.blocks.keys().copied().collect();
         ids.sort_unstable();
         for id in ids {
-            if let Some(held) = self.take(id) {
+            if let Some(held) = self.remove_block(id) {
                 self.allocator.free(held.block);
             }
         }
@@ -232,19 +232,19 @@ pub fn drive<A: Allocator, E>(
     let outcome = Outcome { allocator: A::NAME.to_owned(), ..Outcome::default() };
     let mut driver = Driver {
         allocator,
-        held: FxHashMap::default(),
+        blocks: FxHashMap::default(),
         options: *options,
         asked: 0,
         taken: 0,
         free: None,
         outcome,
     };
-    let mut failed = None;
+    let mut first_error = None;
     for op in ops {
         match op {
             Ok(op) => driver.apply(op),
             Err(error) => {
-                failed = Some(error);
+                first_error = Some(error);
                 break;
             }
         }
@@ -257,14 +257,15 @@ pub fn drive<A: Allocator, E>(
         driver.free_all();
     }
     // The loop samples an operation only once.
-    let seen = driver.outcome.samples.last().is_some_and(|last| last.operations == driver.outcome.operations);
-    if options.free_all || !seen {
+    let is_sampled =
+        driver.outcome.samples.last().is_some_and(|last| last.operations == driver.outcome.operations);
+    if options.free_all || !is_sampled {
         driver.sample();
     }
     driver.outcome.work = driver.allocator.work();
     driver.outcome.beside = driver.allocator.metadata_bytes() as u64;
     driver.free_all();
-    match failed {
+    match first_error {
         Some(error) => Err(error),
         None => Ok(driver.outcome),
     }
@@ -311,11 +312,11 @@ mod tests {
         ];
         assert!(outcomes.iter().all(|outcome| outcome.refused == 0));
         assert!(outcomes.iter().all(|outcome| outcome.peak_asked == outcomes[0].peak_asked));
-        let again = run(&mut shipping.malloc(), &workload, &options);
+        let repeated = run(&mut shipping.malloc(), &workload, &options);
         // Steps are counted from the creation of the caches.
         let holes =
             |outcome: &Outcome| outcome.samples.iter().map(|s| (s.taken, s.holes)).collect::<Vec<_>>();
-        assert_eq!(holes(&again), holes(&outcomes[5]), "equal operations leave equal holes");
+        assert_eq!(holes(&repeated), holes(&outcomes[5]), "equal operations must leave equal holes");
         assert_eq!(
             drive(&mut Tlsf::new(1 << 20, 4, Search::Bitmaps).unwrap(), workload.ops().unwrap(), &options)
                 .unwrap(),
@@ -345,7 +346,7 @@ mod tests {
         let outcome = drive(&mut heap, all(&ops), &Options::default()).unwrap();
         assert_eq!((outcome.refused, outcome.refused_for_pieces, outcome.missed), (3, 1, 2));
         assert_eq!((outcome.peak_asked, outcome.samples[0].blocks), (32, 2));
-        assert_eq!(heap.holes().count, 1, "all blocks were freed");
+        assert_eq!(heap.holes().count, 1, "all blocks must be freed");
     }
 
     #[test]
@@ -414,7 +415,7 @@ mod tests {
     #[test]
     fn workload_error_frees_all_blocks() {
         let mut buddy = Buddy::new(1024).unwrap();
-        let line = || OpsError::Late { path: "x".into(), line: 1, what: "operations", said: 1 };
+        let line = || OpsError::Late { path: "x".into(), line: 1, kind: "operations", declared: 1 };
         let ops = [Ok(Op::Alloc { id: 0, layout: layout(8) }), Err(line())];
         let error = drive(&mut buddy, ops, &Options::default()).unwrap_err();
         assert_eq!(error.to_string(), line().to_string());

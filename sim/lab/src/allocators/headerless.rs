@@ -59,8 +59,8 @@ impl Headerless {
     /// enough.
     pub fn alloc(&mut self, bytes: usize) -> Option<Range<usize>> {
         let need = bytes.max(1).checked_next_multiple_of(self.granule)?;
-        let at = self.search(need)?;
-        let hole = &mut self.free[at];
+        let index = self.search(need)?;
+        let hole = &mut self.free[index];
         let used = hole.start..hole.start + need;
         if hole.len() > need {
             hole.start = used.end;
@@ -69,81 +69,81 @@ impl Headerless {
                 self.rover = Some(used.end);
             }
         } else {
-            self.free.remove(at);
+            self.free.remove(index);
             if self.fit == Fit::Next {
-                self.rover = self.free.get(at).map(|next| next.start);
+                self.rover = self.free.get(index).map(|next| next.start);
             }
         }
         Some(used)
     }
 
     fn search(&mut self, need: usize) -> Option<usize> {
-        let fits = |hole: &Range<usize>| hole.len() >= need;
-        let (found, steps) = match self.fit {
+        let is_large_enough = |hole: &Range<usize>| hole.len() >= need;
+        let (found_index, steps) = match self.fit {
             Fit::First => {
-                let found = self.free.iter().position(fits);
-                (found, found.map_or(self.free.len(), |at| at + 1))
+                let found_index = self.free.iter().position(is_large_enough);
+                (found_index, found_index.map_or(self.free.len(), |index| index + 1))
             }
             Fit::Best => {
-                let fitting = self.free.iter().enumerate().filter(|(_, hole)| fits(hole));
-                (fitting.min_by_key(|(_, hole)| hole.len()).map(|(at, _)| at), self.free.len())
+                let fitting = self.free.iter().enumerate().filter(|(_, hole)| is_large_enough(hole));
+                (fitting.min_by_key(|(_, hole)| hole.len()).map(|(index, _)| index), self.free.len())
             }
             Fit::Next => {
                 let rover = self.rover;
                 let begin = self.free.iter().position(|hole| Some(hole.start) == rover).unwrap_or(0);
                 let mut round = (begin..self.free.len()).chain(0..begin);
-                let found = round.position(|at| fits(&self.free[at]));
+                let found_index = round.position(|index| is_large_enough(&self.free[index]));
                 (
-                    found.map(|steps| (begin + steps) % self.free.len()),
-                    found.map_or(self.free.len(), |at| at + 1),
+                    found_index.map(|steps| (begin + steps) % self.free.len()),
+                    found_index.map_or(self.free.len(), |index| index + 1),
                 )
             }
         };
         self.steps += steps as u64;
-        found
+        found_index
     }
 
     /// Frees a range that [`alloc`](Self::alloc) returned, and merges the range with free neighbours.
     pub fn free(&mut self, used: Range<usize>) {
         match self.order {
             Order::Address => {
-                let at = self.free.partition_point(|hole| hole.start < used.start);
-                let before = at > 0 && self.free[at - 1].end == used.start;
-                let behind = self.free.get(at).is_some_and(|hole| hole.start == used.end);
-                match (before, behind) {
-                    (false, false) => self.free.insert(at, used),
-                    (true, false) => self.free[at - 1].end = used.end,
+                let index = self.free.partition_point(|hole| hole.start < used.start);
+                let merges_previous = index > 0 && self.free[index - 1].end == used.start;
+                let merges_next = self.free.get(index).is_some_and(|hole| hole.start == used.end);
+                match (merges_previous, merges_next) {
+                    (false, false) => self.free.insert(index, used),
+                    (true, false) => self.free[index - 1].end = used.end,
                     (false, true) => {
                         // The next search continues at the same place as before the merge.
                         if self.rover == Some(used.end) {
                             self.rover = Some(used.start);
                         }
-                        self.free[at].start = used.start;
+                        self.free[index].start = used.start;
                     }
                     (true, true) => {
-                        let hole = self.take_out(at);
-                        self.free[at - 1].end = hole.end;
+                        let hole = self.remove_hole(index);
+                        self.free[index - 1].end = hole.end;
                     }
                 }
             }
             Order::Lifo => {
-                let mut whole = used;
-                if let Some(at) = self.free.iter().position(|hole| hole.end == whole.start) {
-                    whole.start = self.take_out(at).start;
+                let mut merged_range = used;
+                if let Some(index) = self.free.iter().position(|hole| hole.end == merged_range.start) {
+                    merged_range.start = self.remove_hole(index).start;
                 }
-                if let Some(at) = self.free.iter().position(|hole| hole.start == whole.end) {
-                    whole.end = self.take_out(at).end;
+                if let Some(index) = self.free.iter().position(|hole| hole.start == merged_range.end) {
+                    merged_range.end = self.remove_hole(index).end;
                 }
-                self.free.insert(0, whole);
+                self.free.insert(0, merged_range);
             }
         }
     }
     /// Removes a free block from the list. If a search would begin at the removed block, it will begin at the next
     /// block.
-    fn take_out(&mut self, at: usize) -> Range<usize> {
-        let hole = self.free.remove(at);
+    fn remove_hole(&mut self, index: usize) -> Range<usize> {
+        let hole = self.free.remove(index);
         if self.rover == Some(hole.start) {
-            self.rover = self.free.get(at).map(|next| next.start);
+            self.rover = self.free.get(index).map(|next| next.start);
         }
         hole
     }
@@ -165,18 +165,18 @@ mod tests {
             for order in [Order::Address, Order::Lifo] {
                 let mut heap = Heap::new(BYTES, fit, order).unwrap();
                 let mut list = Headerless::new(BYTES - 16, 16, fit, order);
-                let (mut held, mut rng) = (Vec::new(), Rng::new(7));
+                let (mut ranges, mut rng) = (Vec::new(), Rng::new(7));
                 for _ in 0..20_000 {
-                    if held.len() < 60 || rng.below(2) == 0 {
+                    if ranges.len() < 60 || rng.below(2) == 0 {
                         let size = rng.in_range(1, 1500) as usize;
                         let block = heap.alloc(Layout::from_size_align(size, 1).unwrap());
                         // The heap's tags take 8 bytes.
                         let place = list.alloc(size + 8);
-                        let at = block.as_ref().map(|block| heap.range(block).start - 16);
-                        assert_eq!(at, place.as_ref().map(|place| place.start), "{fit:?} {order:?}");
-                        held.extend(block.zip(place));
+                        let position = block.as_ref().map(|block| heap.range(block).start - 16);
+                        assert_eq!(position, place.as_ref().map(|place| place.start), "{fit:?} {order:?}");
+                        ranges.extend(block.zip(place));
                     } else {
-                        let (block, place) = held.swap_remove(rng.below(held.len() as u64) as usize);
+                        let (block, place) = ranges.swap_remove(rng.below(ranges.len() as u64) as usize);
                         heap.free(block);
                         list.free(place);
                     }

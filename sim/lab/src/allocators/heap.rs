@@ -52,7 +52,7 @@ impl Heap {
     }
 }
 
-of_the_library!(Heap, "free list", |heap: &mut Heap, layout| heap.blocks.take(layout));
+of_the_library!(Heap, "free list", |heap: &mut Heap, layout| heap.blocks.alloc_block(layout));
 
 #[cfg(test)]
 mod tests;

@@ -43,7 +43,7 @@ pub struct Linear {
     pages: Chain<Page>,
     /// The size of a new page in bytes, and the limit in bytes on all pages together.
     page: usize,
-    most: usize,
+    max_bytes: usize,
     /// The position to which the head returns when the last block is freed: the mark of the last rewind.
     floor: Head,
     /// The number of live blocks that were allocated after the head was last at `floor`.
@@ -106,24 +106,24 @@ impl Linear {
         Self { fills: false, ..self }
     }
 
-    /// Creates a chain of pages that grows: each page has `page` bytes, and all pages together have at most `most`
+    /// Creates a chain of pages that grows: each page has `page` bytes, and all pages together have at most `max_bytes`
     /// bytes. The first page is allocated immediately. A request that is larger than a page gets its own page of the
     /// requested size. A rewind frees the pages after the mark.
     ///
     /// # Errors
-    /// Fails if `page` is 0, more than [`Memory::MAX_BYTES`], or more than `most`.
-    pub fn growing(page: usize, most: usize) -> Result<Self, ConfigError> {
-        if most < page {
+    /// Fails if `page` is 0, more than [`Memory::MAX_BYTES`], or more than `max_bytes`.
+    pub fn growing(page: usize, max_bytes: usize) -> Result<Self, ConfigError> {
+        if max_bytes < page {
             return Err(ConfigError::new(
                 "a chain of at most",
-                most,
+                max_bytes,
                 format!("a page of {page} bytes or more"),
             ));
         }
         Ok(Self {
             pages: Chain::new(Page { memory: Memory::new(page, 1, 1)?, base: 0 }),
             page,
-            most,
+            max_bytes,
             floor: START,
             live: 0,
             epoch: 0,
@@ -152,28 +152,28 @@ impl Linear {
     /// Allocates a block by moving the head.
     pub fn allocate(&mut self, layout: Layout) -> Option<LinearBlock> {
         let block = if Memory::aligns(layout) { self.bump(layout) } else { None };
-        self.work.served(block)
+        self.work.count_allocation(block)
     }
 
     fn bump(&mut self, layout: Layout) -> Option<LinearBlock> {
-        self.work.took(1);
-        let at = match self.pages.place(layout) {
-            Some(at) => at,
+        self.work.add_search(1);
+        let address = match self.pages.place(layout) {
+            Some(address) => address,
             None => {
                 let last = self.pages.last();
                 let base = (last.base + last.size()).next_multiple_of(Memory::ALIGN);
                 let bytes = self.page.max(layout.size());
-                if bytes > self.most - self.capacity() {
+                if bytes > self.max_bytes - self.capacity() {
                     return None;
                 }
                 self.pages.push(Page { memory: Memory::new(bytes, 1, 1).ok()?, base }).ok()?;
-                self.work.took(1);
+                self.work.add_search(1);
                 self.pages.place(layout)?
             }
         };
         self.live += 1;
         let (page, memory) = (self.pages.head().chunk, &self.pages.last().memory);
-        Some(LinearBlock { page, piece: memory.piece(at, layout.size()), epoch: self.epoch })
+        Some(LinearBlock { page, piece: memory.piece(address, layout.size()), epoch: self.epoch })
     }
 
     /// Returns the head's position, which can be passed to [`rewind`](Self::rewind).
@@ -190,8 +190,8 @@ impl Linear {
     pub fn rewind(&mut self, mark: Head) -> Result<(), StaleMark> {
         let head = self.pages.head();
         if mark > head || self.pages.get(mark.chunk).is_none_or(|page| mark.at > page.size()) {
-            let known = mark.chunk <= head.chunk;
-            let mark = if known { self.pages.bytes_to(mark) } else { mark.chunk * self.page };
+            let is_known_chunk = mark.chunk <= head.chunk;
+            let mark = if is_known_chunk { self.pages.bytes_to(mark) } else { mark.chunk * self.page };
             return Err(StaleMark { mark, head: self.used() });
         }
         self.retreat(mark);
@@ -206,11 +206,11 @@ impl Linear {
     }
 
     fn retreat(&mut self, mark: Head) {
-        let above = self.pages.head();
+        let inner_head = self.pages.head();
         self.pages.rewind(mark);
         if self.fills {
             let memory = &mut self.pages.last_mut().memory;
-            let end = if mark.chunk < above.chunk { memory.len() } else { above.at };
+            let end = if mark.chunk < inner_head.chunk { memory.len() } else { inner_head.at };
             memory.slice_mut(mark.at..end).fill(FREED);
         }
         self.live = 0;
@@ -239,8 +239,8 @@ impl Allocator for Linear {
         }
     }
     fn range(&self, block: &LinearBlock) -> Range<usize> {
-        let at = self.pages.get(block.page).map_or(0, |page| page.base) + block.piece.at();
-        at..at + block.piece.bytes()
+        let offset = self.pages.get(block.page).map_or(0, |page| page.base) + block.piece.at();
+        offset..offset + block.piece.bytes()
     }
     /// If a reset has freed the block, the method returns the bytes that are now at its place, unless its page was
     /// freed. The fill makes such a use after free visible.
@@ -266,10 +266,10 @@ impl Allocator for Linear {
         self.pages() * (size_of::<Page>() - size_of::<Work>())
     }
     fn room(&self, layout: Layout) -> Option<bool> {
-        let here =
+        let fits_page =
             self.pages.head().at.next_multiple_of(layout.align()) + layout.size() <= self.pages.last().size();
-        let chained = self.page.max(layout.size()) + self.capacity() <= self.most;
-        Some(Memory::aligns(layout) && (here || chained))
+        let chained = self.page.max(layout.size()) + self.capacity() <= self.max_bytes;
+        Some(Memory::aligns(layout) && (fits_page || chained))
     }
 }
 
@@ -291,7 +291,7 @@ mod tests {
         }
         assert_eq!(heads, [32, 64, 96, 128, 160, 192, 224, 256]);
         assert_eq!(linear.holes(), Holes::default());
-        assert!(linear.allocate(layout(1, 1)).is_none(), "an allocation without memory returns an error");
+        assert!(linear.allocate(layout(1, 1)).is_none(), "an allocation without memory must return an error");
         linear.reset();
         assert_eq!((linear.used(), linear.holes().largest), (0, 256));
         assert!(linear.allocate(layout(256, 16)).is_some());
@@ -324,8 +324,8 @@ mod tests {
             };
             requested += size;
             assert_eq!(linear.range(&block).len(), size);
-            let rest = 10_000 - requested;
-            let one_piece = Holes { count: usize::from(rest > 0), largest: rest, total: rest };
+            let remaining = 10_000 - requested;
+            let one_piece = Holes { count: usize::from(remaining > 0), largest: remaining, total: remaining };
             assert_eq!(linear.holes(), one_piece);
         }
     }
@@ -356,38 +356,38 @@ mod tests {
     #[test]
     fn memory_after_a_reset_reads_0xcd() {
         let mut linear = Linear::fixed(64).unwrap();
-        let mut stale = linear.allocate(layout(8, 1)).unwrap();
-        linear.bytes(&mut stale).fill(7);
+        let mut stale_block = linear.allocate(layout(8, 1)).unwrap();
+        linear.bytes(&mut stale_block).fill(7);
         linear.reset();
-        assert_eq!(linear.bytes(&mut stale), [0xCD; 8]);
-        let mut fresh = linear.allocate(layout(8, 1)).unwrap();
-        linear.bytes(&mut fresh).fill(1);
-        linear.free(stale);
-        assert_eq!(linear.used(), 8, "the free of a block from before the reset does not count");
-        linear.free(fresh);
-        assert_eq!(linear.used(), 0, "the last free frees all memory");
+        assert_eq!(linear.bytes(&mut stale_block), [0xCD; 8]);
+        let mut new_block = linear.allocate(layout(8, 1)).unwrap();
+        linear.bytes(&mut new_block).fill(1);
+        linear.free(stale_block);
+        assert_eq!(linear.used(), 8, "the free of a block from before the reset must not count");
+        linear.free(new_block);
+        assert_eq!(linear.used(), 0, "the last free must free all memory");
     }
 
     #[test]
     fn rewind_frees_blocks_after_its_mark() {
         let mut linear = Linear::fixed(128).unwrap();
-        let mut kept = linear.allocate(layout(16, 1)).unwrap();
-        linear.bytes(&mut kept).fill(1);
+        let mut kept_block = linear.allocate(layout(16, 1)).unwrap();
+        linear.bytes(&mut kept_block).fill(1);
         let mark = linear.mark();
-        let mut lost = linear.allocate(layout(16, 1)).unwrap();
-        let above = linear.mark();
+        let mut freed_block = linear.allocate(layout(16, 1)).unwrap();
+        let inner_head = linear.mark();
         linear.rewind(mark).unwrap();
-        assert_eq!((linear.bytes(&mut kept)[0], linear.bytes(&mut lost)[0]), (1, FREED));
-        let stale = linear.rewind(above).unwrap_err();
+        assert_eq!((linear.bytes(&mut kept_block)[0], linear.bytes(&mut freed_block)[0]), (1, FREED));
+        let error = linear.rewind(inner_head).unwrap_err();
         assert_eq!(
-            stale.to_string(),
+            error.to_string(),
             "the mark at byte 32 is stale: the head was below it, and is now at byte 16"
         );
-        let again = linear.allocate(layout(16, 1)).unwrap();
-        linear.free(lost);
-        linear.free(again);
-        assert_eq!(linear.used(), 16, "frees do not go below the mark");
-        linear.free(kept);
+        let reused_block = linear.allocate(layout(16, 1)).unwrap();
+        linear.free(freed_block);
+        linear.free(reused_block);
+        assert_eq!(linear.used(), 16, "frees must not go below the mark");
+        linear.free(kept_block);
         assert_eq!(linear.used(), 16);
     }
 
@@ -399,13 +399,13 @@ mod tests {
             let mut linear = if fills { linear } else { linear.without_fill() };
             let start = linear.mark();
             linear.allocate(layout(100, 1)).unwrap();
-            let stale = linear.mark();
+            let stale_marker = linear.mark();
             linear.rewind(start).unwrap();
             for _ in 0..3 {
                 linear.allocate(layout(64, 1)).unwrap();
             }
-            assert_eq!(linear.rewind(stale), Err(StaleMark { mark: 164, head: 192 }));
-            assert_eq!((linear.used(), linear.holes()), (192, Holes::default()), "no block was freed");
+            assert_eq!(linear.rewind(stale_marker), Err(StaleMark { mark: 164, head: 192 }));
+            assert_eq!((linear.used(), linear.holes()), (192, Holes::default()), "no block may be freed");
         }
     }
 
@@ -416,8 +416,8 @@ mod tests {
         let first = linear.allocate(layout(40, 8)).unwrap();
         let second = linear.allocate(layout(40, 8)).unwrap();
         assert_eq!((linear.range(&first), linear.range(&second)), (0..40, 4096..4136));
-        let large = linear.allocate(layout(100, 8)).unwrap();
-        assert_eq!((linear.pages(), linear.range(&large)), (3, 8192..8292));
+        let large_block = linear.allocate(layout(100, 8)).unwrap();
+        assert_eq!((linear.pages(), linear.range(&large_block)), (3, 8192..8292));
         assert!(linear.allocate(layout(64, 1)).is_none(), "28 bytes remain, but a page has 64");
         linear.rewind(mark).unwrap();
         assert_eq!((linear.pages(), linear.capacity(), linear.used()), (1, 64, 0));

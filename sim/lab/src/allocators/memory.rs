@@ -21,7 +21,7 @@ pub struct Memory {
     skip: usize,
     len: usize,
     /// The counts so far: the accessed bytes of headers and links, and the counts that the allocator
-    /// [reports](Words::tell).
+    /// [reports](Words::record).
     work: Work,
     /// The events since the log was last read; `None` until it is read for the first time.
     log: Option<Vec<Event>>,
@@ -72,8 +72,8 @@ impl From<PoolError> for ConfigError {
             PoolError::NoRoom { bytes, needed } => {
                 Self::new("a memory of", bytes, format!("{needed} bytes or more"))
             }
-            PoolError::Positions { bytes, most } => {
-                Self::new("a memory of", bytes, format!("{most} bytes or less"))
+            PoolError::Positions { bytes, max } => {
+                Self::new("a memory of", bytes, format!("{max} bytes or less"))
             }
             other => Self::new("memory for a pool of", 0, other.to_string()),
         }
@@ -89,11 +89,11 @@ impl Memory {
     /// Creates a memory of `len` bytes, which are all zero.
     ///
     /// # Errors
-    /// Fails if `len` is more than [`MAX_BYTES`](Self::MAX_BYTES), less than `least`, or not a multiple of `unit`.
-    pub(super) fn new(len: usize, least: usize, unit: usize) -> Result<Self, ConfigError> {
-        if !(least..=Self::MAX_BYTES).contains(&len) || !len.is_multiple_of(unit) {
+    /// Fails if `len` is more than [`MAX_BYTES`](Self::MAX_BYTES), less than `min`, or not a multiple of `unit`.
+    pub(super) fn new(len: usize, min: usize, unit: usize) -> Result<Self, ConfigError> {
+        if !(min..=Self::MAX_BYTES).contains(&len) || !len.is_multiple_of(unit) {
             let multiple = if unit > 1 { format!(", a multiple of {unit}") } else { String::new() };
-            let expected = format!("{least} to {} bytes{multiple}", Self::MAX_BYTES);
+            let expected = format!("{min} to {} bytes{multiple}", Self::MAX_BYTES);
             return Err(ConfigError::new("a memory of", len, expected));
         }
         let bytes = vec![0; len + Self::ALIGN - 1];
@@ -112,9 +112,9 @@ impl Memory {
     }
 
     /// Returns the block of `bytes` bytes at offset `at`.
-    pub(super) fn piece(&self, at: usize, bytes: usize) -> Piece {
-        debug_assert!(at + bytes <= self.len);
-        Piece { memory: self.address(), at, bytes }
+    pub(super) fn piece(&self, offset: usize, bytes: usize) -> Piece {
+        debug_assert!(offset + bytes <= self.len);
+        Piece { memory: self.address(), at: offset, bytes }
     }
     /// Returns `true` if `piece` is a block of this memory.
     pub fn owns(&self, piece: &Piece) -> bool {
@@ -125,7 +125,7 @@ impl Memory {
     /// # Panics
     /// Panics if `piece` is a block of another memory, so that mixing up two allocators of one type fails immediately.
     pub fn checked_offset(&self, piece: &Piece) -> usize {
-        assert!(self.owns(piece), "a block of another allocator was given to this one");
+        assert!(self.owns(piece), "the block belongs to another allocator");
         piece.at
     }
     /// Returns the bytes of `piece`.
@@ -133,8 +133,8 @@ impl Memory {
     /// # Panics
     /// Panics as [`checked_offset`](Self::checked_offset) does.
     pub(super) fn bytes(&mut self, piece: &Piece) -> &mut [u8] {
-        let at = self.checked_offset(piece);
-        self.slice_mut(at..at + piece.bytes)
+        let offset = self.checked_offset(piece);
+        self.slice_mut(offset..offset + piece.bytes)
     }
     pub(super) fn slice(&self, range: Range<usize>) -> &[u8] {
         &self.bytes[self.skip + range.start..self.skip + range.end]
@@ -175,21 +175,21 @@ impl Span for Memory {
 
 /// The library's allocators access words through this trait, so that the accesses are counted.
 impl Words for Memory {
-    fn peek(&self, at: usize) -> u32 {
-        let bytes = &self.bytes[self.skip + at..self.skip + at + 4];
+    fn peek(&self, offset: usize) -> u32 {
+        let bytes = &self.bytes[self.skip + offset..self.skip + offset + 4];
         u32::from_ne_bytes([bytes[0], bytes[1], bytes[2], bytes[3]])
     }
-    fn load(&mut self, at: usize) -> u32 {
+    fn load(&mut self, offset: usize) -> u32 {
         self.work.touched += 4;
-        self.peek(at)
+        self.peek(offset)
     }
-    fn store(&mut self, at: usize, word: u32) {
+    fn store(&mut self, offset: usize, word: u32) {
         self.work.touched += 4;
-        self.slice_mut(at..at + 4).copy_from_slice(&word.to_ne_bytes());
+        self.slice_mut(offset..offset + 4).copy_from_slice(&word.to_ne_bytes());
     }
-    fn tell(&mut self, event: Event) {
+    fn record(&mut self, event: Event) {
         match event {
-            Event::Searched(steps) => self.work.took(steps),
+            Event::Searched(steps) => self.work.add_search(steps),
             Event::Split { .. } => self.work.splits += 1,
             Event::Merged { .. } => self.work.merges += 1,
             _ => {}
@@ -209,14 +209,14 @@ macro_rules! of_the_library {
             const NAME: &'static str = $name;
 
             fn alloc(&mut self, layout: Layout) -> Option<Piece> {
-                let taken = if Memory::aligns(layout) { $take(self, layout) } else { None };
-                let block = taken.map(|at| self.blocks.memory().piece(at, layout.size()));
-                self.work.served(block)
+                let position = if Memory::aligns(layout) { $take(self, layout) } else { None };
+                let block = position.map(|offset| self.blocks.memory().piece(offset, layout.size()));
+                self.work.count_allocation(block)
             }
             fn free(&mut self, block: Piece) {
-                let at = self.blocks.memory().checked_offset(&block);
+                let offset = self.blocks.memory().checked_offset(&block);
                 self.work.frees += 1;
-                self.blocks.give(at);
+                self.blocks.free_block(offset);
             }
             fn range(&self, block: &Piece) -> Range<usize> {
                 block.at()..block.at() + self.blocks.size(block.at())
@@ -265,17 +265,17 @@ mod tests {
     fn invalid_lab_memory_size_is_refused_with_accepted_sizes() {
         let memory = Memory::new(100, 1, 1).unwrap();
         assert!(memory.slice(0..100).as_ptr().addr().is_multiple_of(Memory::ALIGN));
-        let wrong = |len, least, unit| Memory::new(len, least, unit).unwrap_err().to_string();
-        assert_eq!(wrong(8, 16, 1), "a memory of 8: expected 16 to 2147483648 bytes");
-        assert_eq!(wrong(24, 16, 16), "a memory of 24: expected 16 to 2147483648 bytes, a multiple of 16");
-        assert!(wrong(Memory::MAX_BYTES + 1, 0, 1).starts_with("a memory of 2147483649"));
+        let error_of = |len, min, unit| Memory::new(len, min, unit).unwrap_err().to_string();
+        assert_eq!(error_of(8, 16, 1), "a memory of 8: expected 16 to 2147483648 bytes");
+        assert_eq!(error_of(24, 16, 16), "a memory of 24: expected 16 to 2147483648 bytes, a multiple of 16");
+        assert!(error_of(Memory::MAX_BYTES + 1, 0, 1).starts_with("a memory of 2147483649"));
     }
 
     #[test]
-    #[should_panic(expected = "a block of another allocator was given to this one")]
+    #[should_panic(expected = "the block belongs to another allocator")]
     fn foreign_block_is_detected() {
-        let (one, other) = (Memory::new(64, 1, 1).unwrap(), Memory::new(64, 1, 1).unwrap());
-        other.checked_offset(&one.piece(0, 8));
+        let (first, second) = (Memory::new(64, 1, 1).unwrap(), Memory::new(64, 1, 1).unwrap());
+        second.checked_offset(&first.piece(0, 8));
     }
 
     #[test]

@@ -102,18 +102,18 @@ impl Allocator for NeverReuses {
     slots!();
 
     fn alloc(&mut self, layout: Layout) -> Option<Piece> {
-        let slot = if self.slots.serve(layout) { self.slots.open() } else { None };
+        let slot = if self.slots.serves(layout) { self.slots.open() } else { None };
         let block = slot.map(|slot| {
             self.slots.set_active(slot, true);
             self.slots.piece(slot, layout)
         });
-        self.work.served(block)
+        self.work.count_allocation(block)
     }
     fn holes(&self) -> Holes {
-        self.slots.holes(self.slots.count() - self.slots.opened())
+        self.slots.holes(self.slots.count() - self.slots.opened_slots())
     }
     fn room(&self, layout: Layout) -> Option<bool> {
-        Some(self.slots.serve(layout) && self.slots.opened() < self.slots.count())
+        Some(self.slots.serves(layout) && self.slots.opened_slots() < self.slots.count())
     }
 }
 
@@ -122,29 +122,29 @@ impl Allocator for ScansForFree {
     slots!();
 
     fn alloc(&mut self, layout: Layout) -> Option<Piece> {
-        let slot = if self.slots.serve(layout) { self.scan() } else { None };
+        let slot = if self.slots.serves(layout) { self.scan() } else { None };
         let block = slot.map(|slot| {
             self.slots.set_active(slot, true);
             self.slots.piece(slot, layout)
         });
-        self.work.served(block)
+        self.work.count_allocation(block)
     }
     fn holes(&self) -> Holes {
         self.slots.holes(self.slots.count() - self.walk().active)
     }
     fn room(&self, layout: Layout) -> Option<bool> {
-        Some(self.slots.serve(layout) && self.walk().active < self.slots.count())
+        Some(self.slots.serves(layout) && self.walk().active < self.slots.count())
     }
 }
 
 impl ScansForFree {
     fn scan(&mut self) -> Option<usize> {
-        let opened = self.slots.opened();
-        let dead = (0..opened).find(|slot| !self.slots.is_active(*slot));
-        let steps = dead.map_or(opened, |slot| slot + 1) as u64;
+        let opened = self.slots.opened_slots();
+        let freed_slot = (0..opened).find(|slot| !self.slots.is_active(*slot));
+        let steps = freed_slot.map_or(opened, |slot| slot + 1) as u64;
         self.slots.memory_mut().touch(steps);
-        self.work.took(steps);
-        dead.or_else(|| self.slots.open())
+        self.work.add_search(steps);
+        freed_slot.or_else(|| self.slots.open())
     }
 }
 
@@ -164,32 +164,38 @@ mod tests {
 
     #[test]
     fn naive_pool_without_reuse_loses_freed_slots() {
-        let mut never = NeverReuses::new(arena(10), particle()).unwrap();
+        let mut non_reusing_pool = NeverReuses::new(arena(10), particle()).unwrap();
         let mut scans = ScansForFree::new(arena(10), particle()).unwrap();
         for _ in 0..10 {
-            let block = never.alloc(particle()).unwrap();
-            never.free(block);
+            let block = non_reusing_pool.alloc(particle()).unwrap();
+            non_reusing_pool.free(block);
             let block = scans.alloc(particle()).unwrap();
             scans.free(block);
         }
-        assert_eq!((never.dead(), never.holes().count, never.slots()), (10, 0, 10));
-        assert!(never.alloc(particle()).is_none(), "no block is in use, but the request is refused");
+        assert_eq!(
+            (non_reusing_pool.dead(), non_reusing_pool.holes().count, non_reusing_pool.slots()),
+            (10, 0, 10)
+        );
+        assert!(
+            non_reusing_pool.alloc(particle()).is_none(),
+            "no block is in use, but the request is refused"
+        );
         assert_eq!((scans.dead(), scans.holes().count), (1, 10));
         assert!(scans.alloc(particle()).is_some());
     }
 
     #[test]
     fn pool_without_reuse_only_grows() {
-        let mut never = NeverReuses::new(arena(1000), particle()).unwrap();
+        let mut non_reusing_pool = NeverReuses::new(arena(1000), particle()).unwrap();
         let mut live = std::collections::VecDeque::new();
         let mut opened = vec![];
         for turn in 0..1000 {
-            live.push_back(never.alloc(particle()).unwrap());
+            live.push_back(non_reusing_pool.alloc(particle()).unwrap());
             if live.len() > 10 {
-                never.free(live.pop_front().unwrap());
+                non_reusing_pool.free(live.pop_front().unwrap());
             }
             if turn % 250 == 249 {
-                opened.push((never.walk().checked, never.walk().active));
+                opened.push((non_reusing_pool.walk().checked, non_reusing_pool.walk().active));
             }
         }
         assert_eq!(opened, [(250, 10), (500, 10), (750, 10), (1000, 10)]);
@@ -199,7 +205,7 @@ mod tests {
     fn scan_steps_equal_the_slots_before_the_free_slot() {
         let mut scans = ScansForFree::new(arena(100), particle()).unwrap();
         let mut blocks: Vec<_> = (0..100).map(|_| scans.alloc(particle()).unwrap()).collect();
-        assert_eq!(scans.work().steps, 100 * 99 / 2, "n allocations inspect n(n-1)/2 slots");
+        assert_eq!(scans.work().steps, 100 * 99 / 2, "n allocations must inspect n(n-1)/2 slots");
         scans.free(blocks.remove(70));
         let before = scans.work().steps;
         scans.alloc(particle()).unwrap();
@@ -225,11 +231,15 @@ mod tests {
             }
             walk(&pool, &live)
         }
-        let front = span(ScansForFree::new(arena(1000), particle()).unwrap(), |pool, _| pool.walk().span);
+        let span_from_front =
+            span(ScansForFree::new(arena(1000), particle()).unwrap(), |pool, _| pool.walk().span);
         let list = span(Pool::new(arena(1000), particle()).unwrap(), |pool, live| {
             live.iter().map(|block| pool.range(block).start / 20 + 1).max().unwrap()
         });
-        assert!(front < 100 && list > 900, "50 live objects within {front} and {list} slots");
+        assert!(
+            span_from_front < 100 && list > 900,
+            "50 live objects within {span_from_front} and {list} slots"
+        );
     }
 
     #[test]
@@ -239,11 +249,11 @@ mod tests {
         let mut shared = Linear::fixed(240).unwrap();
         let slot = Layout::from_size_align(24, 4).unwrap();
         shared.allocate(slot).unwrap();
-        let stranger = shared.allocate(Layout::from_size_align(8, 4).unwrap()).unwrap();
+        let foreign = shared.allocate(Layout::from_size_align(8, 4).unwrap()).unwrap();
         let second = shared.allocate(slot).unwrap();
-        assert_eq!((shared.range(&stranger).start, shared.range(&second).start), (24, 32));
-        let refused = NeverReuses::new(shared, particle()).unwrap_err();
-        assert_eq!(refused.to_string(), "an arena used up to byte 56: expected an empty arena");
+        assert_eq!((shared.range(&foreign).start, shared.range(&second).start), (24, 32));
+        let error = NeverReuses::new(shared, particle()).unwrap_err();
+        assert_eq!(error.to_string(), "an arena used up to byte 56: expected an empty arena");
     }
 
     #[test]

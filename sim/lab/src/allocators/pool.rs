@@ -64,25 +64,25 @@ impl Pool {
         self.slots.count()
     }
     /// Returns the number of slots that have been used at least once.
-    pub fn opened(&self) -> usize {
-        self.slots.opened()
+    pub fn opened_slots(&self) -> usize {
+        self.slots.opened_slots()
     }
 
     /// Returns the free slots that have been used before, in the order in which they will be used next.
     pub fn free_list(&self) -> impl Iterator<Item = usize> {
         let slot = |link: u32| (link != NONE).then_some(link as usize);
-        let next = move |free: &usize| slot(self.slots.memory().peek(self.slots.at(*free)));
+        let next = move |free: &usize| slot(self.slots.memory().peek(self.slots.slot_offset(*free)));
         core::iter::successors(slot(self.head), next)
     }
 
-    fn obtain(&mut self) -> Option<usize> {
-        self.work.took(1);
+    fn pop_slot(&mut self) -> Option<usize> {
+        self.work.add_search(1);
         if self.head == NONE {
             return self.slots.open();
         }
         let slot = self.head as usize;
-        let at = self.slots.at(slot);
-        self.head = self.slots.memory_mut().load(at);
+        let position = self.slots.slot_offset(slot);
+        self.head = self.slots.memory_mut().load(position);
         Some(slot)
     }
 }
@@ -102,14 +102,14 @@ impl Allocator for Pool {
     const NAME: &'static str = "pool";
 
     fn alloc(&mut self, layout: Layout) -> Option<Piece> {
-        let slot = if self.slots.serve(layout) { self.obtain() } else { None };
+        let slot = if self.slots.serves(layout) { self.pop_slot() } else { None };
         self.live += usize::from(slot.is_some());
         let block = slot.map(|slot| self.slots.piece(slot, layout));
-        self.work.served(block)
+        self.work.count_allocation(block)
     }
     fn free(&mut self, block: Piece) {
         let slot = self.slots.slot_of(&block);
-        let (at, head) = (self.slots.at(slot), self.head);
+        let (at, head) = (self.slots.slot_offset(slot), self.head);
         self.work.frees += 1;
         self.slots.memory_mut().store(at, head);
         self.head = slot as u32;
@@ -134,22 +134,22 @@ impl Allocator for Pool {
         size_of_val(&self.head)
     }
     fn room(&self, layout: Layout) -> Option<bool> {
-        Some(self.slots.serve(layout) && self.live < self.slots.count())
+        Some(self.slots.serves(layout) && self.live < self.slots.count())
     }
     fn check(&self) -> Result<(), String> {
-        let (mut listed, mut slot) = (0, self.head);
-        while slot != NONE && listed <= self.slots.opened() {
-            if slot as usize >= self.slots.opened() {
+        let (mut listed_slots, mut slot) = (0, self.head);
+        while slot != NONE && listed_slots <= self.slots.opened_slots() {
+            if slot as usize >= self.slots.opened_slots() {
                 return Err(format!("the free list contains slot {slot}, which was never used"));
             }
-            listed += 1;
-            slot = self.slots.memory().peek(self.slots.at(slot as usize));
+            listed_slots += 1;
+            slot = self.slots.memory().peek(self.slots.slot_offset(slot as usize));
         }
-        let free = self.slots.opened() - self.live;
-        if listed == free {
+        let free = self.slots.opened_slots() - self.live;
+        if listed_slots == free {
             Ok(())
         } else {
-            Err(format!("{free} used slots are free, but the list has {listed}"))
+            Err(format!("{free} used slots are free, but the list has {listed_slots}"))
         }
     }
 }
@@ -159,13 +159,13 @@ impl Allocator for External {
     const NAME: &'static str = "pool, list outside";
 
     fn alloc(&mut self, layout: Layout) -> Option<Piece> {
-        if !self.slots.serve(layout) {
-            return self.work.served(None);
+        if !self.slots.serves(layout) {
+            return self.work.count_allocation(None);
         }
-        self.work.took(1);
+        self.work.add_search(1);
         let slot = self.free.pop().or_else(|| self.slots.open());
         let block = slot.map(|slot| self.slots.piece(slot, layout));
-        self.work.served(block)
+        self.work.count_allocation(block)
     }
     fn free(&mut self, block: Piece) {
         self.work.frees += 1;
@@ -181,7 +181,7 @@ impl Allocator for External {
         self.slots.capacity()
     }
     fn holes(&self) -> Holes {
-        self.slots.holes(self.slots.count() - self.slots.opened() + self.free.len())
+        self.slots.holes(self.slots.count() - self.slots.opened_slots() + self.free.len())
     }
     fn work(&self) -> Work {
         self.slots.memory().work(self.work)
@@ -190,7 +190,7 @@ impl Allocator for External {
         self.free.capacity() * size_of::<usize>()
     }
     fn room(&self, layout: Layout) -> Option<bool> {
-        Some(self.slots.serve(layout) && self.holes().count > 0)
+        Some(self.slots.serves(layout) && self.holes().count > 0)
     }
 }
 
@@ -210,12 +210,12 @@ mod tests {
         let mut pool = pool(24, 96);
         assert_eq!((pool.capacity(), pool.slots(), pool.metadata_bytes()), (2304, 24, 4));
         let [a, b, c] = [96; 3].map(|size| pool.alloc(slot(size)).unwrap());
-        let middle = pool.range(&b);
+        let middle_range = pool.range(&b);
         pool.free(b);
-        let again = pool.alloc(slot(96)).unwrap();
-        assert_eq!(pool.range(&again), middle);
-        assert_eq!((pool.opened(), pool.work().steps), (3, 4));
-        [a, again, c].into_iter().for_each(|block| pool.free(block));
+        let reused = pool.alloc(slot(96)).unwrap();
+        assert_eq!(pool.range(&reused), middle_range);
+        assert_eq!((pool.opened_slots(), pool.work().steps), (3, 4));
+        [a, reused, c].into_iter().for_each(|block| pool.free(block));
         assert_eq!(pool.holes(), Holes { count: 24, largest: 96, total: 2304 });
     }
 
@@ -250,30 +250,33 @@ mod tests {
     #[test]
     fn pool_uses_only_the_first_page_of_an_arena() {
         let mut pool = Pool::new(Linear::growing(64, 256).unwrap(), slot(24)).unwrap();
-        let mut outside = External::new(Linear::growing(64, 256).unwrap(), slot(24)).unwrap();
+        let mut external_pool = External::new(Linear::growing(64, 256).unwrap(), slot(24)).unwrap();
         let blocks =
-            [24, 24].map(|size| (pool.alloc(slot(size)).unwrap(), outside.alloc(slot(size)).unwrap()));
-        assert!(pool.alloc(slot(24)).is_none() && outside.alloc(slot(24)).is_none());
-        assert_eq!((pool.slots(), pool.capacity(), pool.holes().count, outside.holes().count), (2, 64, 0, 0));
-        for (one, other) in blocks {
+            [24, 24].map(|size| (pool.alloc(slot(size)).unwrap(), external_pool.alloc(slot(size)).unwrap()));
+        assert!(pool.alloc(slot(24)).is_none() && external_pool.alloc(slot(24)).is_none());
+        assert_eq!(
+            (pool.slots(), pool.capacity(), pool.holes().count, external_pool.holes().count),
+            (2, 64, 0, 0)
+        );
+        for (one, external_block) in blocks {
             pool.free(one);
-            outside.free(other);
+            external_pool.free(external_block);
         }
-        assert_eq!((pool.check(), pool.holes().count, outside.holes().count), (Ok(()), 2, 2));
+        assert_eq!((pool.check(), pool.holes().count, external_pool.holes().count), (Ok(()), 2, 2));
     }
 
     #[test]
     fn external_free_list_takes_separate_memory() {
-        let mut outside = External::new(Linear::fixed(96 * 1000).unwrap(), slot(96)).unwrap();
-        let blocks: Vec<_> = (0..1000).map(|_| outside.alloc(slot(96)).unwrap()).collect();
-        assert_eq!(outside.metadata_bytes(), 0);
-        blocks.into_iter().for_each(|block| outside.free(block));
+        let mut external_pool = External::new(Linear::fixed(96 * 1000).unwrap(), slot(96)).unwrap();
+        let blocks: Vec<_> = (0..1000).map(|_| external_pool.alloc(slot(96)).unwrap()).collect();
+        assert_eq!(external_pool.metadata_bytes(), 0);
+        blocks.into_iter().for_each(|block| external_pool.free(block));
         assert!(
-            outside.metadata_bytes() >= 8 * 1000,
+            external_pool.metadata_bytes() >= 8 * 1000,
             "8 bytes for each free slot, and {}",
-            outside.metadata_bytes()
+            external_pool.metadata_bytes()
         );
-        assert_eq!(outside.holes(), Holes { count: 1000, largest: 96, total: 96_000 });
+        assert_eq!(external_pool.holes(), Holes { count: 1000, largest: 96, total: 96_000 });
     }
 
     #[test]

@@ -36,7 +36,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 1..60)
 }
 
-/// An allocated block, and what the shadow knows about the block.
+/// An allocated block, with its expected contents.
 struct HeldBlock<B> {
     block: B,
     range: Range<usize>,
@@ -52,7 +52,7 @@ fn pattern(seed: u8, i: usize) -> u8 {
 
 struct Shadow<A: Allocator> {
     allocator: A,
-    held: Vec<HeldBlock<A::Block>>,
+    blocks: Vec<HeldBlock<A::Block>>,
     seed: u8,
 }
 
@@ -73,8 +73,8 @@ impl<A: Allocator> Shadow<A> {
         prop_assert!(range.len() >= layout.size(), "{range:?} for {layout:?}");
         prop_assert!(range.start.is_multiple_of(layout.align()), "{range:?} for {layout:?}");
         let overlaps = |held: &&HeldBlock<_>| held.range.start < range.end && range.start < held.range.end;
-        if let Some(other) = self.held.iter().filter(|held| !held.range.is_empty()).find(overlaps) {
-            prop_assert!(range.is_empty(), "{range:?} overlaps {:?}", other.range);
+        if let Some(overlapping) = self.blocks.iter().filter(|held| !held.range.is_empty()).find(overlaps) {
+            prop_assert!(range.is_empty(), "{range:?} overlaps {:?}", overlapping.range);
         }
         self.seed = self.seed.wrapping_add(0x53);
         let bytes = self.allocator.bytes(&mut block);
@@ -83,47 +83,47 @@ impl<A: Allocator> Shadow<A> {
             prop_assert!(bytes.as_ptr().addr().is_multiple_of(layout.align()), "the address for {layout:?}");
         }
         bytes.iter_mut().enumerate().for_each(|(i, byte)| *byte = pattern(self.seed, i));
-        self.held.push(HeldBlock { block, range, layout, seed: self.seed });
+        self.blocks.push(HeldBlock { block, range, layout, seed: self.seed });
         Ok(())
     }
 
     fn free(&mut self, pick: usize) -> Result<(), TestCaseError> {
-        if self.held.is_empty() {
+        if self.blocks.is_empty() {
             return Ok(());
         }
-        let HeldBlock { mut block, range, layout, seed } = self.held.swap_remove(pick % self.held.len());
+        let HeldBlock { mut block, range, layout, seed } = self.blocks.swap_remove(pick % self.blocks.len());
         let bytes = self.allocator.bytes(&mut block);
-        let wrong = bytes.iter().enumerate().position(|(i, byte)| *byte != pattern(seed, i));
-        prop_assert_eq!(wrong, None, "the first wrong byte of {:?} at {:?}", layout, range);
+        let damaged = bytes.iter().enumerate().position(|(i, byte)| *byte != pattern(seed, i));
+        prop_assert_eq!(damaged, None, "the first wrong byte of {:?} at {:?}", layout, range);
         self.allocator.free(block);
         Ok(())
     }
 
-    fn laws(&self) -> Result<(), TestCaseError> {
+    fn check_invariants(&self) -> Result<(), TestCaseError> {
         prop_assert_eq!(self.allocator.check(), Ok(()));
         let (holes, capacity) = (self.allocator.holes(), self.allocator.capacity());
         prop_assert!(holes.largest <= holes.total && (holes.count == 0) == (holes.total == 0), "{holes:?}");
         if capacity > 0 {
-            let taken: usize = self.held.iter().map(|held| held.range.len()).sum();
-            prop_assert!(taken + holes.total <= capacity, "{taken} and {holes:?} of {capacity}");
+            let used_bytes: usize = self.blocks.iter().map(|held| held.range.len()).sum();
+            prop_assert!(used_bytes + holes.total <= capacity, "{used_bytes} and {holes:?} of {capacity}");
         }
         let work = self.allocator.work();
-        prop_assert_eq!(work.allocs - work.frees, self.held.len() as u64);
+        prop_assert_eq!(work.allocs - work.frees, self.blocks.len() as u64);
         prop_assert!(work.longest <= Some(work.steps));
         Ok(())
     }
 }
 
-/// Runs random operations on allocators that `make` creates; `PROPTEST_CASES` sets the number of cases.
-fn hold<A: Allocator>(make: impl Fn() -> A) {
-    hold_looking(1, make);
+/// Runs random operations on allocators that `new_allocator` creates; `PROPTEST_CASES` sets the number of cases.
+fn check_random_operations<A: Allocator>(new_allocator: impl Fn() -> A) {
+    check_random_operations_every(1, new_allocator);
 }
 
-/// Runs random operations as `hold` does, but checks the properties only once in `every` steps.
-fn hold_looking<A: Allocator>(every: usize, make: impl Fn() -> A) {
+/// Runs random operations as `check_random_operations` does, but checks the properties only once in `interval` steps.
+fn check_random_operations_every<A: Allocator>(interval: usize, new_allocator: impl Fn() -> A) {
     let run = |steps: Vec<Step>| {
-        let mut shadow = Shadow { allocator: make(), held: vec![], seed: 0 };
-        let fresh = shadow.allocator.holes();
+        let mut shadow = Shadow { allocator: new_allocator(), blocks: vec![], seed: 0 };
+        let initial_holes = shadow.allocator.holes();
         for (i, step) in steps.into_iter().enumerate() {
             match step {
                 Step::Alloc { size, align } => {
@@ -134,20 +134,24 @@ fn hold_looking<A: Allocator>(every: usize, make: impl Fn() -> A) {
                 }
                 Step::Free { pick } => shadow.free(pick)?,
             }
-            if i.is_multiple_of(every) {
-                shadow.laws()?;
+            if i.is_multiple_of(interval) {
+                shadow.check_invariants()?;
             }
         }
-        shadow.laws()?;
-        while !shadow.held.is_empty() {
+        shadow.check_invariants()?;
+        while !shadow.blocks.is_empty() {
             shadow.free(usize::MAX)?;
         }
         shadow.allocator.trim();
-        shadow.laws()?;
+        shadow.check_invariants()?;
         if A::REUSE == Reuse::Never {
-            prop_assert!(shadow.allocator.holes().total <= fresh.total);
+            prop_assert!(shadow.allocator.holes().total <= initial_holes.total);
         } else {
-            prop_assert_eq!(shadow.allocator.holes(), fresh, "not all was made one again");
+            prop_assert_eq!(
+                shadow.allocator.holes(),
+                initial_holes,
+                "all free memory must be one block again"
+            );
         }
         Ok(())
     };
@@ -159,9 +163,9 @@ fn hold_looking<A: Allocator>(every: usize, make: impl Fn() -> A) {
 }
 
 /// Runs equal random operations on two allocators, which must choose equal places.
-fn agree<A: Allocator, B: Allocator>(make: impl Fn() -> (A, B)) {
+fn agree<A: Allocator, B: Allocator>(new_allocator: impl Fn() -> (A, B)) {
     let run = |steps: Vec<Step>| {
-        let (mut a, mut b) = make();
+        let (mut a, mut b) = new_allocator();
         let mut held = vec![];
         for step in steps {
             match step {
@@ -191,8 +195,8 @@ fn agree<A: Allocator, B: Allocator>(make: impl Fn() -> (A, B)) {
 
 #[test]
 fn tlsf_bitmaps_do_not_change_block_places() {
-    let make = |search| super::Tlsf::new(BYTES, 4, search).unwrap();
-    agree(|| (make(super::tlsf::Search::Bitmaps), make(super::tlsf::Search::Scan)));
+    let new_allocator = |search| super::Tlsf::new(BYTES, 4, search).unwrap();
+    agree(|| (new_allocator(super::tlsf::Search::Bitmaps), new_allocator(super::tlsf::Search::Scan)));
 }
 
 #[test]
@@ -231,10 +235,10 @@ fn slot() -> Layout {
 }
 
 macro_rules! allocators {
-    ($($name:ident: $make:expr;)*) => {$(
+    ($($name:ident: $new_allocator:expr;)*) => {$(
         #[test]
         fn $name() {
-            hold(|| $make.unwrap());
+            check_random_operations(|| $new_allocator.unwrap());
         }
     )*};
 }
@@ -264,8 +268,8 @@ allocators! {
 }
 
 #[test]
-fn system() {
-    hold(super::System::default);
+fn system_allocator_keeps_the_allocator_properties() {
+    check_random_operations(super::System::default);
 }
 
 /// The number of steps is small, because a check of a subsystem walks over a hundred caches with all their slabs.
@@ -274,12 +278,12 @@ const SLAB_STEPS: usize = 12;
 #[test]
 fn slab_malloc_keeps_the_allocator_properties() {
     let shipping = super::Shipping::new(BYTES * 64).unwrap();
-    hold_looking(SLAB_STEPS, || shipping.malloc());
+    check_random_operations_every(SLAB_STEPS, || shipping.malloc());
 }
 
 #[test]
 fn slab_cache_keeps_the_allocator_properties() {
     let shipping = super::Shipping::new(BYTES * 64).unwrap();
     let cache = shipping.make_cache(slot()).unwrap();
-    hold_looking(SLAB_STEPS, || shipping.cache(&cache));
+    check_random_operations_every(SLAB_STEPS, || shipping.cache(&cache));
 }

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   page 0: class 48    | A | B |   | D | ... |    page 1: class 320  |  E  |     |  F  | ...
-//!   page 2: nobody's yet
+//!   page 2: without a class
 //! ```
 //!
 //! - **Allocate**: find the class by the size, then take the head of its list. If the list is empty, a page is cut into
@@ -71,47 +71,47 @@ impl Segregated {
         let first = SIZES.partition_point(|size| *size < layout.size());
         (first..SIZES.len()).find(|class| SIZES[*class].is_multiple_of(layout.align()))
     }
-    fn class_at(&self, at: usize) -> Option<usize> {
-        self.pages[at / PAGE].map(usize::from)
+    fn class_at(&self, position: usize) -> Option<usize> {
+        self.pages[position / PAGE].map(usize::from)
     }
 
     /// Gives a page to a class, and adds the page's slots to the class's list.
-    fn cut(&mut self, class: usize) -> Option<()> {
+    fn split_page(&mut self, class: usize) -> Option<()> {
         let page = self.free_pages.pop()? as usize;
         self.pages[page] = Some(class as u8);
         let size = SIZES[class];
         for slot in (0..PAGE / size).rev() {
-            self.put(class, page * PAGE + slot * size);
+            self.push_slot(class, page * PAGE + slot * size);
         }
         self.work.splits += (PAGE / size) as u64 - 1;
-        self.work.took((PAGE / size) as u64);
+        self.work.add_search((PAGE / size) as u64);
         Some(())
     }
-    fn put(&mut self, class: usize, at: usize) {
-        let next = core::mem::replace(&mut self.heads[class], at as u32);
-        self.memory.store(at, next);
+    fn push_slot(&mut self, class: usize, position: usize) {
+        let next = core::mem::replace(&mut self.heads[class], position as u32);
+        self.memory.store(position, next);
     }
-    fn take(&mut self, class: usize) -> Option<usize> {
-        self.work.took(1);
+    fn pop_slot(&mut self, class: usize) -> Option<usize> {
+        self.work.add_search(1);
         if self.heads[class] == NONE {
-            self.cut(class)?;
+            self.split_page(class)?;
         }
-        let at = self.heads[class] as usize;
-        self.heads[class] = self.memory.load(at);
-        Some(at)
+        let position = self.heads[class] as usize;
+        self.heads[class] = self.memory.load(position);
+        Some(position)
     }
 
     fn list(&self, class: usize) -> impl Iterator<Item = usize> {
-        let mut at = self.heads[class];
+        let mut position = self.heads[class];
         core::iter::from_fn(move || {
-            let slot = (at != NONE).then_some(at as usize)?;
-            at = self.memory.peek(slot);
+            let slot = (position != NONE).then_some(position as usize)?;
+            position = self.memory.peek(slot);
             Some(slot)
         })
     }
     fn free_slots(&self) -> Vec<usize> {
         let mut free = vec![0; self.pages.len()];
-        (0..SIZES.len()).flat_map(|class| self.list(class)).for_each(|at| free[at / PAGE] += 1);
+        (0..SIZES.len()).flat_map(|class| self.list(class)).for_each(|position| free[position / PAGE] += 1);
         free
     }
 }
@@ -121,15 +121,15 @@ impl Allocator for Segregated {
     const NAME: &'static str = "segregated pools";
 
     fn alloc(&mut self, layout: Layout) -> Option<Piece> {
-        let at = Self::class(layout).and_then(|class| self.take(class));
-        let block = at.map(|at| self.memory.piece(at, layout.size()));
-        self.work.served(block)
+        let position = Self::class(layout).and_then(|class| self.pop_slot(class));
+        let block = position.map(|position| self.memory.piece(position, layout.size()));
+        self.work.count_allocation(block)
     }
     fn free(&mut self, block: Piece) {
-        let at = self.memory.checked_offset(&block);
+        let position = self.memory.checked_offset(&block);
         self.work.frees += 1;
-        if let Some(class) = self.class_at(at) {
-            self.put(class, at);
+        if let Some(class) = self.class_at(position) {
+            self.push_slot(class, position);
         }
     }
     fn range(&self, block: &Piece) -> Range<usize> {
@@ -158,27 +158,29 @@ impl Allocator for Segregated {
     /// Takes pages without used slots away from their classes. Walks all lists.
     fn trim(&mut self) {
         let free = self.free_slots();
-        let whole = |page: usize, class: usize| free[page] == PAGE / SIZES[class];
+        let is_page_free = |page: usize, class: usize| free[page] == PAGE / SIZES[class];
         (0..SIZES.len()).for_each(|class| {
-            let kept: Vec<_> = self.list(class).filter(|at| !whole(at / PAGE, class)).collect();
+            let kept_slots: Vec<_> =
+                self.list(class).filter(|position| !is_page_free(position / PAGE, class)).collect();
             self.heads[class] = NONE;
-            kept.into_iter().rev().for_each(|at| self.put(class, at));
+            kept_slots.into_iter().rev().for_each(|position| self.push_slot(class, position));
         });
         for page in (0..self.pages.len()).rev() {
-            if self.pages[page].is_some_and(|class| whole(page, usize::from(class))) {
+            if self.pages[page].is_some_and(|class| is_page_free(page, usize::from(class))) {
                 self.pages[page] = None;
                 self.free_pages.push(page as u32);
             }
         }
     }
     fn room(&self, layout: Layout) -> Option<bool> {
-        let listed = |class| self.heads[class] != NONE;
-        Some(Self::class(layout).is_some_and(|class| listed(class) || !self.free_pages.is_empty()))
+        let has_free_slots = |class| self.heads[class] != NONE;
+        Some(Self::class(layout).is_some_and(|class| has_free_slots(class) || !self.free_pages.is_empty()))
     }
     fn check(&self) -> Result<(), String> {
         for (class, size) in SIZES.iter().enumerate() {
-            if let Some(at) = self.list(class).find(|at| self.class_at(*at) != Some(class)) {
-                return Err(format!("slot {at} is in the list of {size} bytes"));
+            if let Some(position) = self.list(class).find(|position| self.class_at(*position) != Some(class))
+            {
+                return Err(format!("slot {position} is in the list of {size} bytes"));
             }
         }
         let mut pages = self.free_pages.iter().map(|page| *page as usize);

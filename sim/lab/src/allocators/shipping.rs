@@ -41,7 +41,7 @@ impl Shipping {
     /// # Errors
     /// Returns a [`ShippingError`].
     pub fn new(bytes: usize) -> Result<Self, ShippingError> {
-        let cpus = Cpus::simulated(1, 1).unwrap_or_else(|bad| unreachable!("one CPU: {bad}"));
+        let cpus = Cpus::simulated(1, 1).unwrap_or_else(|error| unreachable!("one CPU: {error}"));
         let pages = PageConfig { min_free_kib: Some(0), ..PageConfig::default_for(cpus).limit(bytes) };
         let subsystem = Subsystem::new(Config::new(pages))?;
         let malloc = Malloc::new(&subsystem)?;
@@ -126,8 +126,8 @@ macro_rules! in_subsystem {
             self.work.frees += 1;
         }
         fn range(&self, block: &SlabBlock<'s>) -> Range<usize> {
-            let at = block.block.address().addr().get();
-            at..at + block.block.usable_size()
+            let address = block.block.address().addr().get();
+            address..address + block.block.usable_size()
         }
         fn bytes<'b>(&'b mut self, block: &'b mut SlabBlock<'s>) -> &'b mut [u8] {
             block.block.front_mut(block.size)
@@ -159,7 +159,7 @@ impl<'s> Allocator for Slab<'s> {
     fn alloc(&mut self, layout: Layout) -> Option<SlabBlock<'s>> {
         on_cpu(0);
         let block = self.malloc.alloc_block(layout, Gfp::KERNEL).ok();
-        self.work.served(block.map(|block| SlabBlock { block, size: layout.size() }))
+        self.work.count_allocation(block.map(|block| SlabBlock { block, size: layout.size() }))
     }
 }
 
@@ -170,8 +170,8 @@ impl<'s> Allocator for ObjectSlab<'s> {
     fn alloc(&mut self, layout: Layout) -> Option<SlabBlock<'s>> {
         on_cpu(0);
         let geometry = self.cache.geometry();
-        let serves = layout.size() <= geometry.object_size() && layout.align() <= geometry.align();
-        let block = if serves { self.cache.alloc_block(Gfp::KERNEL).ok() } else { None };
-        self.work.served(block.map(|block| SlabBlock { block, size: layout.size() }))
+        let is_supported = layout.size() <= geometry.object_size() && layout.align() <= geometry.align();
+        let block = if is_supported { self.cache.alloc_block(Gfp::KERNEL).ok() } else { None };
+        self.work.count_allocation(block.map(|block| SlabBlock { block, size: layout.size() }))
     }
 }

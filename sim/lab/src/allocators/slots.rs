@@ -14,7 +14,7 @@ pub(super) struct Slots {
     size: usize,
     stride: usize,
     align: usize,
-    opened: usize,
+    opened_slots: usize,
 }
 
 /// The result of a walk over all slots that have been opened.
@@ -29,18 +29,23 @@ pub struct Walk {
 }
 
 impl Slots {
-    /// Creates slots with the layout `slot` in an unused arena; each slot is followed by `behind` bytes that the pool
+    /// Creates slots with the layout `slot` in an unused arena; each slot is followed by `trailing_bytes` bytes that the pool
     /// uses. In an arena that grows, only the first page is used.
     ///
     /// # Errors
-    /// Fails if a slot has no bytes, fewer than `least`, or an alignment above [`Memory::ALIGN`]. Also fails if the
+    /// Fails if a slot has no bytes, fewer than `min_size`, or an alignment above [`Memory::ALIGN`]. Also fails if the
     /// arena is not empty or has no room for a slot.
-    pub(super) fn new(arena: Linear, slot: Layout, least: usize, behind: usize) -> Result<Self, ConfigError> {
-        if slot.size() < least.max(1) {
+    pub(super) fn new(
+        arena: Linear,
+        slot: Layout,
+        min_size: usize,
+        trailing_bytes: usize,
+    ) -> Result<Self, ConfigError> {
+        if slot.size() < min_size.max(1) {
             return Err(ConfigError::new(
                 "a slot of",
                 slot.size(),
-                format!("{} bytes or more", least.max(1)),
+                format!("{} bytes or more", min_size.max(1)),
             ));
         }
         if !Memory::aligns(slot) {
@@ -53,13 +58,15 @@ impl Slots {
         if arena.used() > 0 {
             return Err(ConfigError::new("an arena used up to byte", arena.used(), "an empty arena"));
         }
-        let most = arena.memory().len();
-        let stride = (slot.size().saturating_add(behind)).checked_next_multiple_of(slot.align());
-        match stride.filter(|stride| *stride <= most) {
-            Some(stride) => Ok(Self { arena, size: slot.size(), stride, align: slot.align(), opened: 0 }),
+        let capacity = arena.memory().len();
+        let stride = (slot.size().saturating_add(trailing_bytes)).checked_next_multiple_of(slot.align());
+        match stride.filter(|stride| *stride <= capacity) {
+            Some(stride) => {
+                Ok(Self { arena, size: slot.size(), stride, align: slot.align(), opened_slots: 0 })
+            }
             None => Err(ConfigError::new(
                 "an arena of",
-                most,
+                capacity,
                 format!("room for a slot of {} bytes", slot.size()),
             )),
         }
@@ -70,11 +77,11 @@ impl Slots {
         self.capacity() / self.stride
     }
     /// Returns the number of slots opened so far.
-    pub(super) fn opened(&self) -> usize {
-        self.opened
+    pub(super) fn opened_slots(&self) -> usize {
+        self.opened_slots
     }
     /// Returns `true` if a slot is large enough for `layout`.
-    pub(super) fn serve(&self, layout: Layout) -> bool {
+    pub(super) fn serves(&self, layout: Layout) -> bool {
         layout.size() <= self.size && layout.align() <= self.align
     }
     pub(super) fn capacity(&self) -> usize {
@@ -89,27 +96,31 @@ impl Slots {
 
     /// Opens a slot and returns the number of the slot. `None` if all slots have been opened.
     pub(super) fn open(&mut self) -> Option<usize> {
-        if self.opened == self.count() {
+        if self.opened_slots == self.count() {
             return None;
         }
         let stride = Layout::from_size_align(self.stride, self.align).ok()?;
         let block = self.arena.allocate(stride)?;
-        let slot = self.opened;
-        assert_eq!(self.arena.range(&block).start, self.at(slot), "another allocator uses the pool's arena");
-        self.opened += 1;
+        let slot = self.opened_slots;
+        assert_eq!(
+            self.arena.range(&block).start,
+            self.slot_offset(slot),
+            "another allocator uses the pool's arena"
+        );
+        self.opened_slots += 1;
         Some(slot)
     }
 
     /// Returns the offset of a slot.
-    pub(super) fn at(&self, slot: usize) -> usize {
+    pub(super) fn slot_offset(&self, slot: usize) -> usize {
         slot * self.stride
     }
     /// Returns the offset of the bytes that follow a slot.
     pub(super) fn end_of_slot(&self, slot: usize) -> usize {
-        self.at(slot) + self.size
+        self.slot_offset(slot) + self.size
     }
     pub(super) fn piece(&self, slot: usize, layout: Layout) -> Piece {
-        self.memory().piece(self.at(slot), layout.size())
+        self.memory().piece(self.slot_offset(slot), layout.size())
     }
     pub(super) fn slot_of(&self, piece: &Piece) -> usize {
         self.memory().checked_offset(piece) / self.stride
@@ -127,18 +138,18 @@ impl Slots {
     // ---- pools with a flag after each slot ----
 
     pub(super) fn is_active(&self, slot: usize) -> bool {
-        let at = self.end_of_slot(slot);
-        self.memory().slice(at..at + 1) == [1]
+        let offset = self.end_of_slot(slot);
+        self.memory().slice(offset..offset + 1) == [1]
     }
     pub(super) fn set_active(&mut self, slot: usize, active: bool) {
-        let at = self.end_of_slot(slot);
+        let offset = self.end_of_slot(slot);
         self.memory_mut().touch(1);
-        self.memory_mut().slice_mut(at..at + 1).fill(u8::from(active));
+        self.memory_mut().slice_mut(offset..offset + 1).fill(u8::from(active));
     }
     /// Inspects the flag of every opened slot, like a loop over the objects of the pool.
     pub(super) fn walk(&self) -> Walk {
-        let mut walk = Walk { checked: self.opened, ..Walk::default() };
-        for slot in (0..self.opened).filter(|slot| self.is_active(*slot)) {
+        let mut walk = Walk { checked: self.opened_slots, ..Walk::default() };
+        for slot in (0..self.opened_slots).filter(|slot| self.is_active(*slot)) {
             walk.active += 1;
             walk.span = slot + 1;
         }

@@ -3,7 +3,7 @@
 //! ```text
 //!   | outer |pad| outer |      inner, inner, inner      |      free     |
 //!                       ^ marker                        ^ head
-//!                       └── pop: all behind it is free at once, its destructors run, newest first
+//!                       └── pop: frees all later blocks, and runs their destructors, newest first
 //! ```
 //!
 //! - **Allocate**: O(1), as in a [linear](super::linear) allocator. **Pop**: O(1), and a step for each destructor.
@@ -68,7 +68,7 @@ pub struct Marker {
     frames: usize,
     /// The number of the block that is directly below the marker. While this block exists, the marker is valid: the
     /// head has never been below the marker.
-    below: Option<u64>,
+    block_below: Option<u64>,
 }
 
 impl Marker {
@@ -104,8 +104,8 @@ impl Stack {
     }
     /// Returns the head's position, which can be passed to [`pop`](Self::pop).
     pub fn mark(&self) -> Marker {
-        let below = self.frames.last().map(|frame| frame.birth);
-        Marker { head: self.head, frames: self.frames.len(), below }
+        let birth_below = self.frames.last().map(|frame| frame.birth);
+        Marker { head: self.head, frames: self.frames.len(), block_below: birth_below }
     }
 
     /// Frees everything that was allocated after `marker`, newest first. Destructors run, and the freed bytes become
@@ -123,12 +123,12 @@ impl Stack {
 
     /// Returns `true` if the block below the marker was popped.
     pub fn is_stale(&self, marker: Marker) -> bool {
-        let below = marker.frames.checked_sub(1).and_then(|below| self.frames.get(below));
-        below.map(|frame| frame.birth) != marker.below
+        let frame_below = marker.frames.checked_sub(1).and_then(|frame_below| self.frames.get(frame_below));
+        frame_below.map(|frame| frame.birth) != marker.block_below
     }
 
     /// Continues to pop blocks even if a destructor panics.
-    fn pop_while(&mut self, more: impl Fn(&Self) -> bool) {
+    fn pop_while(&mut self, has_more: impl Fn(&Self) -> bool) {
         struct RestOfStack<'s, F: Fn(&Stack) -> bool>(&'s mut Stack, F);
         impl<F: Fn(&Stack) -> bool> RestOfStack<'_, F> {
             fn pop(&mut self) {
@@ -142,7 +142,7 @@ impl Stack {
                 self.pop();
             }
         }
-        RestOfStack(self, more).pop();
+        RestOfStack(self, has_more).pop();
     }
     fn pop_one(&mut self) {
         /// Moves the head back even if a destructor panics.
@@ -155,7 +155,7 @@ impl Stack {
         if let Some(frame) = self.frames.pop() {
             let popped = HeadRestorer(self, frame.before);
             if let Some(destructor) = frame.destructor {
-                popped.0.work.took(1);
+                popped.0.work.add_search(1);
                 destructor(popped.0.memory.slice_mut(frame.range));
             }
         }
@@ -199,7 +199,7 @@ impl Stack {
     /// fn load_level(frame: &mut Stack) -> usize {
     ///     let mut scope = frame.scope();
     ///     let manifest = scope.alloc(Layout::new::<[u8; 100]>());
-    ///     let assets = scope.scope().alloc(Layout::new::<[u8; 400]>()); // gone at the end of this line
+    ///     let assets = scope.scope().alloc(Layout::new::<[u8; 400]>()); // freed at the end of this line
     ///     assert!(manifest.is_some() && assets.is_some());
     ///     scope.used()
     /// } // all of it is freed here
@@ -254,7 +254,7 @@ impl Allocator for Stack {
     const REUSE: Reuse = Reuse::FromTop;
 
     fn alloc(&mut self, layout: Layout) -> Option<StackBlock> {
-        self.work.took(1);
+        self.work.add_search(1);
         let place = self.place(layout);
         let block = place.map(|(at, end)| {
             let birth = self.births;
@@ -264,7 +264,7 @@ impl Allocator for Stack {
             self.frames.push(Frame { birth, before, range: at..end, freed: false, destructor: None });
             StackBlock { piece, frame: self.frames.len() - 1, birth }
         });
-        self.work.served(block)
+        self.work.count_allocation(block)
     }
     fn free(&mut self, block: StackBlock) {
         self.memory.checked_offset(&block.piece);
@@ -330,13 +330,13 @@ mod tests {
         stack.bytes(&mut before).fill(1);
         stack.alloc(layout(32)).unwrap();
         let marker = stack.mark();
-        let mut after = [32, 32].map(|size| stack.alloc(layout(size)).unwrap());
+        let mut new_blocks = [32, 32].map(|size| stack.alloc(layout(size)).unwrap());
         assert_eq!(stack.used(), 128);
-        let above = stack.mark();
+        let upper_marker = stack.mark();
         stack.pop(marker).unwrap();
         assert_eq!((stack.used(), stack.holes().largest), (64, 192));
-        assert_eq!((stack.bytes(&mut before)[31], stack.bytes(&mut after[0])[0]), (1, FREED));
-        assert_eq!(stack.pop(above), Err(StaleMark { mark: 128, head: 64 }));
+        assert_eq!((stack.bytes(&mut before)[31], stack.bytes(&mut new_blocks[0])[0]), (1, FREED));
+        assert_eq!(stack.pop(upper_marker), Err(StaleMark { mark: 128, head: 64 }));
         stack.pop(marker).unwrap();
         assert_eq!(stack.used(), 64, "a second reset frees no block");
     }
@@ -384,17 +384,17 @@ mod tests {
 
     #[test]
     fn pop_runs_destructors_newest_first() {
-        let (say, heard) = mpsc::channel();
+        let (sender, receiver) = mpsc::channel();
         let mut stack = Stack::new(256).unwrap();
         let mut scope = stack.scope();
         for name in [1, 2, 3] {
             let mut block = scope.alloc(layout(8)).unwrap();
             scope.bytes(&mut block).fill(name);
-            let say = say.clone();
-            assert!(scope.on_pop(&block, move |bytes| say.send((name, bytes[0])).unwrap()).is_ok());
+            let sender = sender.clone();
+            assert!(scope.on_pop(&block, move |bytes| sender.send((name, bytes[0])).unwrap()).is_ok());
         }
         drop(scope);
-        assert_eq!(heard.try_iter().collect::<Vec<_>>(), [(3, 3), (2, 2), (1, 1)]);
+        assert_eq!(receiver.try_iter().collect::<Vec<_>>(), [(3, 3), (2, 2), (1, 1)]);
         let popped = stack.scope().alloc(layout(8)).unwrap();
         assert!(
             stack.on_pop(&popped, |_| {}).is_err(),
@@ -407,12 +407,12 @@ mod tests {
         let mut stack = Stack::new(64).unwrap();
         let bottom = stack.mark();
         stack.alloc(layout(8)).unwrap();
-        let stale = stack.mark();
+        let stale_marker = stack.mark();
         stack.pop(bottom).unwrap();
         for size in [8, 16] {
             stack.alloc(layout(size)).unwrap();
         }
-        assert_eq!(stack.pop(stale), Err(StaleMark { mark: 8, head: 24 }));
+        assert_eq!(stack.pop(stale_marker), Err(StaleMark { mark: 8, head: 24 }));
         assert_eq!((stack.used(), stack.pop(bottom), stack.used()), (24, Ok(()), 0));
     }
 
@@ -420,20 +420,20 @@ mod tests {
     #[test]
     fn panicking_destructor_does_not_stop_the_pop() {
         use uslab_magazine::sync::catch_panic;
-        let (say, heard) = mpsc::channel();
+        let (sender, receiver) = mpsc::channel();
         let mut stack = Stack::new(64).unwrap();
-        let kept = stack.alloc(layout(8)).unwrap();
-        let ended = catch_panic(|| {
+        let kept_block = stack.alloc(layout(8)).unwrap();
+        let result = catch_panic(|| {
             let mut scope = stack.scope();
-            let below = scope.alloc(layout(8)).unwrap();
-            assert!(scope.on_pop(&below, move |_| say.send(()).unwrap()).is_ok());
+            let lower_block = scope.alloc(layout(8)).unwrap();
+            assert!(scope.on_pop(&lower_block, move |_| sender.send(()).unwrap()).is_ok());
             let panics = scope.alloc(layout(8)).unwrap();
             assert!(scope.on_pop(&panics, |_| panic!("intended panic of a destructor")).is_ok());
         });
-        assert!(ended.is_err());
-        assert_eq!((heard.try_iter().count(), stack.used(), stack.check()), (1, 8, Ok(())));
-        assert!(stack.on_pop(&kept, |_| panic!("intended panic of a destructor")).is_ok());
-        assert!(catch_panic(|| stack.free(kept)).is_err());
+        assert!(result.is_err());
+        assert_eq!((receiver.try_iter().count(), stack.used(), stack.check()), (1, 8, Ok(())));
+        assert!(stack.on_pop(&kept_block, |_| panic!("intended panic of a destructor")).is_ok());
+        assert!(catch_panic(|| stack.free(kept_block)).is_err());
         assert_eq!((stack.used(), stack.check()), (0, Ok(())));
         // Blocks that waited for this pop are freed.
         let [waits, panics] = [8, 8].map(|size| stack.alloc(layout(size)).unwrap());
@@ -451,10 +451,10 @@ mod tests {
         assert_eq!(stack.used(), 24, "the block waits for the block above");
         stack.free(c);
         assert_eq!(stack.used(), 8);
-        let fresh = stack.alloc(layout(0)).unwrap();
+        let empty_block = stack.alloc(layout(0)).unwrap();
         stack.free(a);
         assert_eq!(stack.used(), 8);
-        stack.free(fresh);
+        stack.free(empty_block);
         assert_eq!((stack.used(), stack.check()), (0, Ok(())));
         assert!(stack.alloc(layout(65)).is_none());
         assert!(Stack::new(0).is_err());
@@ -464,10 +464,10 @@ mod tests {
     fn freeing_a_popped_block_keeps_its_successor_allocated() {
         let mut stack = Stack::new(64).unwrap();
         let bottom = stack.mark();
-        let stale = stack.alloc(layout(8)).unwrap();
+        let stale_marker = stack.alloc(layout(8)).unwrap();
         stack.pop(bottom).unwrap();
         stack.alloc(layout(8)).unwrap();
-        stack.free(stale);
+        stack.free(stale_marker);
         assert_eq!(stack.used(), 8);
     }
 }

@@ -49,15 +49,15 @@ impl Allocator for System {
     const NAME: &'static str = "system";
 
     fn alloc(&mut self, layout: Layout) -> Option<SystemBlock> {
-        self.work.served(SystemBlock::new(layout))
+        self.work.count_allocation(SystemBlock::new(layout))
     }
     fn free(&mut self, block: SystemBlock) {
         drop(block);
         self.work.frees += 1;
     }
     fn range(&self, block: &SystemBlock) -> Range<usize> {
-        let at = block.bytes.as_ptr().addr() + block.skip;
-        at..at + block.size
+        let start = block.bytes.as_ptr().addr() + block.skip;
+        start..start + block.size
     }
     fn bytes<'b>(&'b mut self, block: &'b mut SystemBlock) -> &'b mut [u8] {
         // The resize stays within the capacity, so the bytes do not move.
@@ -90,9 +90,9 @@ mod tests {
     fn system_block_keeps_its_address_when_read() {
         let mut system = System::default();
         let mut block = system.alloc(Layout::from_size_align(100, 64).unwrap()).unwrap();
-        let at = system.range(&block).start;
+        let start = system.range(&block).start;
         assert_eq!(system.bytes(&mut block), [0; 100]);
-        assert_eq!((system.bytes(&mut block).as_ptr().addr(), at % 64), (at, 0));
+        assert_eq!((system.bytes(&mut block).as_ptr().addr(), start % 64), (start, 0));
         system.free(block);
         assert!(system.alloc(Layout::from_size_align(isize::MAX as usize, 1).unwrap()).is_none());
         assert_eq!((system.work().allocs, system.work().refused, system.work().frees), (1, 1, 1));

@@ -18,33 +18,33 @@ pub(super) struct List<T> {
     pub(super) magazines: Vec<Magazine<T>>,
     /// The smallest number of magazines since the interval began. This number is never larger than the present number
     /// of magazines.
-    pub(super) least: usize,
+    pub(super) min_length: usize,
     /// The smallest number of magazines in the interval before this one.
-    pub(super) least_before: usize,
+    pub(super) previous_min_length: usize,
 }
 
 impl<T> Default for List<T> {
     fn default() -> Self {
-        Self { magazines: Vec::new(), least: 0, least_before: 0 }
+        Self { magazines: Vec::new(), min_length: 0, previous_min_length: 0 }
     }
 }
 
 impl<T> List<T> {
     fn take(&mut self) -> Option<Magazine<T>> {
         let magazine = self.magazines.pop()?;
-        self.least = self.least.min(self.magazines.len());
+        self.min_length = self.min_length.min(self.magazines.len());
         Some(magazine)
     }
     pub(super) fn end_interval(&mut self) {
-        self.least_before = self.least;
-        self.least = self.magazines.len();
+        self.previous_min_length = self.min_length;
+        self.min_length = self.magazines.len();
     }
     /// Takes the magazines that were needed neither in the last interval nor in this interval so far: the bottom of the
     /// stack.
     pub(super) fn reap(&mut self) -> Vec<Magazine<T>> {
-        let surplus = self.least.min(self.least_before);
-        self.least -= surplus;
-        self.least_before = self.least_before.saturating_sub(surplus);
+        let surplus = self.min_length.min(self.previous_min_length);
+        self.min_length -= surplus;
+        self.previous_min_length = self.previous_min_length.saturating_sub(surplus);
         self.magazines.drain(..surplus).collect()
     }
 }

@@ -44,12 +44,12 @@ impl Args {
     pub(crate) fn run(&self, seed: u64, json: Option<Place>) -> anyhow::Result<Outcome> {
         let mut demo =
             if self.random.is_some() { self.name.allocator_for_race()? } else { self.name.make()? };
-        let mut done = vec![];
+        let mut scenes = vec![];
         for command in self.commands(seed)? {
             let scene = demo.act(&command);
-            done.push(CommandResult { command: command.to_string(), scene });
+            scenes.push(CommandResult { command: command.to_string(), scene });
         }
-        tell(&done, &done.iter().map(text).collect::<String>(), json)?;
+        tell(&scenes, &scenes.iter().map(text).collect::<String>(), json)?;
         Ok(Outcome::Done)
     }
 

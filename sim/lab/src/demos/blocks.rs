@@ -38,13 +38,13 @@ impl<A: DemoAllocator> Blocks<A> {
         let Some((from, to)) = from.zip(self.allocator.head()) else { return };
         let begin = block.unwrap_or(from);
         if begin > from {
-            let said =
+            let text =
                 format!("The next multiple of the alignment is {begin}: {} bytes are skipped.", begin - from);
-            self.steps.push(Step::new(said, On::Head { from, to: begin }));
+            self.steps.push(Step::new(text, On::Head { from, to: begin }));
         }
         if to != begin {
-            let said = format!("The head moves from {begin} to {to}.");
-            self.steps.push(Step::new(said, On::Head { from: begin, to }));
+            let text = format!("The head moves from {begin} to {to}.");
+            self.steps.push(Step::new(text, On::Head { from: begin, to }));
         }
     }
 
@@ -62,65 +62,67 @@ impl<A: DemoAllocator> Blocks<A> {
         let Some((block, range)) = block.zip(range) else {
             return Err(format!("No room for {bytes} bytes. Free: {}.", free(self.allocator.holes())));
         };
-        let more = match range.len() - bytes {
+        let surplus = match range.len() - bytes {
             0 => String::new(),
-            more => format!(", {more} more than requested"),
+            surplus => format!(", {surplus} more than requested"),
         };
-        let sentence = format!("{name} is at byte {} and has {}{more}.", range.start, range.len());
+        let sentence = format!("{name} is at byte {} and has {}{surplus}.", range.start, range.len());
         self.live.push((birth, block, bytes));
         Ok(sentence + &steps_taken(before, self.allocator.work()))
     }
 
-    fn free(&mut self, wanted: &str) -> Result<String, String> {
-        let Some(at) = self.live.iter().position(|(birth, ..)| name(*birth) == wanted) else {
+    fn free(&mut self, wanted_name: &str) -> Result<String, String> {
+        let Some(position) = self.live.iter().position(|(birth, ..)| name(*birth) == wanted_name) else {
             let live: Vec<_> = self.live.iter().map(|(birth, ..)| name(*birth)).collect();
-            return Err(format!("Unknown block {wanted}; in use: {}.", first_names(&live)));
+            return Err(format!("Unknown block {wanted_name}; in use: {}.", first_names(&live)));
         };
         let (before, head) = (self.allocator.work(), self.allocator.head());
-        let (birth, block, _) = self.live.remove(at);
+        let (birth, block, _) = self.live.remove(position);
         let name = name(birth);
         let range = self.allocator.range(&block);
         self.allocator.free(block);
         self.note(&Operation::Free { name: &name, block: range });
         self.note_head(head, None);
-        let took = steps_taken(before, self.allocator.work());
+        let steps_text = steps_taken(before, self.allocator.work());
         Ok(match (head, self.allocator.head()) {
             (Some(head), Some(now)) if now < head => {
-                format!("{name} is free, and the head moves back to byte {now}.{took}")
+                format!("{name} is free, and the head moves back to byte {now}.{steps_text}")
             }
             (Some(head), _) => {
-                format!("{name} is free, but the head stays at byte {head}: later blocks are in use.{took}")
+                format!(
+                    "{name} is free, but the head stays at byte {head}: later blocks are in use.{steps_text}"
+                )
             }
-            _ => format!("{name} is free.{took}"),
+            _ => format!("{name} is free.{steps_text}"),
         })
     }
 
     fn parts(&self) -> Vec<Part> {
-        let (front, behind) = A::TAGS;
+        let (front_tag, back_tag) = A::TAGS;
         let mut live: Vec<_> = self
             .live
             .iter()
             .map(|(birth, block, bytes)| (self.allocator.range(block), name(*birth), *bytes))
             .collect();
         live.sort_by_key(|(range, ..)| (range.start, range.end));
-        let end = self.allocator.capacity() + if front > 0 { 16 } else { 0 };
-        let (mut parts, mut at) = (vec![], 0);
+        let end = self.allocator.capacity() + if front_tag > 0 { 16 } else { 0 };
+        let (mut parts, mut index) = (vec![], 0);
         for (range, name, bytes) in live {
-            self.allocator.free_parts(at..range.start - front, &mut parts);
-            parts.push(Part::of(range.start - front..range.start, Is::Tag));
+            self.allocator.free_parts(index..range.start - front_tag, &mut parts);
+            parts.push(Part::of(range.start - front_tag..range.start, Is::Tag));
             parts.push(Part::of(range.start..range.start + bytes, Is::Used(name.clone())));
             parts.push(Part::of(range.start + bytes..range.end, Is::Rounding(name.clone())));
-            parts.push(Part::of(range.end..range.end + behind, Is::Tag));
-            at = range.end + behind;
+            parts.push(Part::of(range.end..range.end + back_tag, Is::Tag));
+            index = range.end + back_tag;
         }
-        self.allocator.free_parts(at..end, &mut parts);
+        self.allocator.free_parts(index..end, &mut parts);
         parts.retain(|part| part.bytes > 0);
         parts
     }
 }
 
 impl<A: DemoAllocator> Demo for Blocks<A> {
-    fn tell(&mut self, command: &Command) -> Result<String, String> {
+    fn run(&mut self, command: &Command) -> Result<String, String> {
         self.steps.clear();
         let from = self.allocator.head();
         match command {
@@ -142,10 +144,10 @@ impl<A: DemoAllocator> Demo for Blocks<A> {
                         Ok(()) => {
                             let before = self.live.len();
                             self.live.retain(|(birth, ..)| birth < births);
-                            let died = before - self.live.len();
+                            let freed_blocks = before - self.live.len();
                             let head = self.allocator.head().unwrap_or(0);
                             self.note_head(from, None);
-                            Ok(format!("The head is back at byte {head}: {died} blocks are freed."))
+                            Ok(format!("The head is back at byte {head}: {freed_blocks} blocks are freed."))
                         }
                         Err(stale) => Err(format!("{}.", capital(&stale.to_string()))),
                     },
@@ -153,9 +155,9 @@ impl<A: DemoAllocator> Demo for Blocks<A> {
                 }
             }
             Command::Reset if self.allocator.reset() => {
-                let died = core::mem::take(&mut self.live).len();
+                let freed_blocks = core::mem::take(&mut self.live).len();
                 self.note_head(from, None);
-                Ok(format!("The head is back at byte 0: {died} blocks are freed."))
+                Ok(format!("The head is back at byte 0: {freed_blocks} blocks are freed."))
             }
             Command::Get { .. } => Err("Only demos of handles have `get`.".to_owned()),
             Command::Walk { .. } => Err("This demo has no structs to walk over.".to_owned()),
@@ -165,8 +167,8 @@ impl<A: DemoAllocator> Demo for Blocks<A> {
 
     fn scene(&self) -> Scene {
         let mark = |(n, (marker, _)): (usize, &(A::Marker, usize))| {
-            let (at, stale) = self.allocator.marked(marker);
-            Mark { name: format!("m{}", n + 1), at, stale }
+            let (index, stale) = self.allocator.marked(marker);
+            Mark { name: format!("m{}", n + 1), at: index, stale }
         };
         let head = self.allocator.head().map(|head| {
             let marks = self.markers.iter().enumerate().map(mark).collect();
@@ -195,11 +197,11 @@ pub(super) fn first_names(names: &[String]) -> String {
 fn steps_taken(before: Work, after: Work) -> String {
     let [steps, splits, merges] =
         [after.steps - before.steps, after.splits - before.splits, after.merges - before.merges];
-    let counts = [(steps, "look", "looks"), (splits, "split", "splits"), (merges, "merge", "merges")];
+    let counts = [(steps, "step", "steps"), (splits, "split", "splits"), (merges, "merge", "merges")];
     let counts: Vec<_> = counts
         .into_iter()
         .filter(|(n, ..)| *n > 0)
-        .map(|(n, one, many)| format!("{n} {}", if n == 1 { one } else { many }))
+        .map(|(n, singular, plural)| format!("{n} {}", if n == 1 { singular } else { plural }))
         .collect();
     if counts.is_empty() { String::new() } else { format!(" It took {}.", counts.join(", ")) }
 }

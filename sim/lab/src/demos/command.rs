@@ -52,8 +52,8 @@ impl FromStr for Command {
     type Err = NoCommand;
 
     fn from_str(text: &str) -> Result<Self, NoCommand> {
-        let wrong = || NoCommand(text.to_owned());
-        let number = |word: &str| word.parse::<usize>().map_err(|_| wrong());
+        let error = || NoCommand(text.to_owned());
+        let number = |word: &str| word.parse::<usize>().map_err(|_| error());
         let words: Vec<&str> = text.split_whitespace().collect();
         match *words.as_slice() {
             ["alloc"] => Ok(Self::Alloc { bytes: None, align: 1 }),
@@ -67,7 +67,7 @@ impl FromStr for Command {
             ["mark"] => Ok(Self::Mark),
             ["pop", marker] => Ok(Self::Pop { marker: marker.to_owned() }),
             ["reset"] => Ok(Self::Reset),
-            _ => Err(wrong()),
+            _ => Err(error()),
         }
     }
 }

@@ -4,21 +4,21 @@ use super::command::Command;
 use super::scene::Scene;
 use crate::allocators::Holes;
 
-/// An allocator to which a user gives commands.
+/// An allocator that runs a user's commands.
 pub trait Demo {
     /// Runs a command, and returns a sentence about the command's effect.
     ///
     /// # Errors
     /// Fails with the reason for a refusal, in words; a refused command changes nothing.
-    fn tell(&mut self, command: &Command) -> Result<String, String>;
+    fn run(&mut self, command: &Command) -> Result<String, String>;
     /// Returns the current state of the memory without a sentence about it.
     fn scene(&self) -> Scene;
 
     /// Runs a command, and returns the state after the command.
     fn act(&mut self, command: &Command) -> Scene {
-        let said = self.tell(command);
-        let refused = said.is_err();
-        Scene { said: said.unwrap_or_else(|refusal| refusal), refused, ..self.scene() }
+        let result = self.run(command);
+        let refused = result.is_err();
+        Scene { said: result.unwrap_or_else(|refusal| refusal), refused, ..self.scene() }
     }
 }
 

@@ -18,39 +18,41 @@ const SLOTS: usize = 8;
 #[derive(Debug)]
 pub(super) struct Handles {
     table: HandleTable<String, u32, BITS>,
-    given: Vec<Handle<u32, BITS>>,
+    handles: Vec<Handle<u32, BITS>>,
     /// The steps of the last command.
     steps: Vec<Step>,
 }
 
 impl Handles {
     pub(super) fn new(policy: WrapPolicy) -> Self {
-        Self { table: HandleTable::with(policy), given: vec![], steps: vec![] }
+        Self { table: HandleTable::with(policy), handles: vec![], steps: vec![] }
     }
 
-    fn handle(&self, wanted: &str) -> Result<Handle<u32, BITS>, String> {
-        let all: Vec<_> = (0..self.given.len()).map(name).collect();
-        let at = all.iter().position(|own| own == wanted);
-        at.map(|at| self.given[at])
-            .ok_or_else(|| format!("Unknown handle {wanted}; expected one of: {}.", first_names(&all)))
+    fn handle(&self, wanted_name: &str) -> Result<Handle<u32, BITS>, String> {
+        let all: Vec<_> = (0..self.handles.len()).map(name).collect();
+        let index = all.iter().position(|known_name| known_name == wanted_name);
+        index
+            .map(|index| self.handles[index])
+            .ok_or_else(|| format!("Unknown handle {wanted_name}; expected one of: {}.", first_names(&all)))
     }
 
     fn generation(&self, handle: Handle<u32, BITS>) -> u32 {
         self.table.generation_at(handle.index() as usize).unwrap_or(0)
     }
-    fn note(&mut self, name: &str, said: String) {
-        self.steps.push(Step::new(said, On::Handle { name: name.to_owned() }));
+    fn note(&mut self, name: &str, text: String) {
+        self.steps.push(Step::new(text, On::Handle { name: name.to_owned() }));
     }
     /// Notes that the handle is compared with its slot.
     fn note_comparison(&mut self, name: &str, handle: Handle<u32, BITS>) {
-        let (slot, own, now) = (handle.index(), handle.generation(), self.generation(handle));
+        let (slot, handle_generation, slot_generation) =
+            (handle.index(), handle.generation(), self.generation(handle));
         let result = match self.table.is_valid(handle) {
             true => "equal",
-            false if own == now => "equal, but the slot is not in use",
+            false if handle_generation == slot_generation => "equal, but the slot is not in use",
             false => "not equal",
         };
-        self.note(name, format!("{name} names slot {slot} in generation {own}."));
-        self.note(name, format!("Slot {slot} is in generation {now}: {result}."));
+        self.note(name, format!("{name} names slot {slot} in generation {handle_generation}."));
+        self.note(name, format!("Slot {slot} is in generation {slot_generation}: {result}."));
     }
 }
 
@@ -59,21 +61,22 @@ fn bits(handle: Handle<u32, BITS>) -> String {
 }
 
 impl Demo for Handles {
-    fn tell(&mut self, command: &Command) -> Result<String, String> {
+    fn run(&mut self, command: &Command) -> Result<String, String> {
         self.steps.clear();
         match command {
             Command::Alloc { bytes: None, .. } => {
-                let full = self.given.iter().map(|handle| handle.index() as usize + 1).max() == Some(SLOTS);
-                if full && self.table.len() + self.table.retired() as usize == SLOTS {
+                let is_full =
+                    self.handles.iter().map(|handle| handle.index() as usize + 1).max() == Some(SLOTS);
+                if is_full && self.table.len() + self.table.retired() as usize == SLOTS {
                     return Err(format!("All {SLOTS} slots of the picture are in use or retired."));
                 }
-                let new = name(self.given.len());
+                let new = name(self.handles.len());
                 let handle = self.table.alloc(new.clone()).map_err(|error| capital(&error.to_string()))?;
-                self.given.push(handle);
+                self.handles.push(handle);
                 let (slot, generation) = (handle.index(), handle.generation());
                 self.note(
                     &new,
-                    format!("Slot {slot} is free. Its generation {generation} goes into the handle {new}."),
+                    format!("Slot {slot} is free. The handle {new} gets its generation {generation}."),
                 );
                 Ok(format!(
                     "The handle {new} is slot {}, generation {}: {}.",
@@ -92,14 +95,17 @@ impl Demo for Handles {
                 self.note_comparison(block, handle);
                 let freed = self.table.free(handle);
                 if freed.is_some() {
-                    let (slot, now) = (handle.index(), self.generation(handle));
-                    let next = match self.table.retired() > retired {
+                    let (slot, slot_generation) = (handle.index(), self.generation(handle));
+                    let next_generation_text = match self.table.retired() > retired {
                         true => format!("Slot {slot} has no next generation: it is retired."),
                         false => {
-                            format!("Slot {slot} goes from generation {} to {now}.", handle.generation())
+                            format!(
+                                "Slot {slot} changes from generation {} to {slot_generation}.",
+                                handle.generation()
+                            )
                         }
                     };
-                    self.note(block, next);
+                    self.note(block, next_generation_text);
                 }
                 match freed {
                     Some(object) if self.table.retired() > retired => Ok(format!(
@@ -131,21 +137,22 @@ impl Demo for Handles {
 
     fn scene(&self) -> Scene {
         let of_slot = |slot: usize| self.table.iter().find(|(handle, _)| handle.index() as usize == slot);
-        let touched = self.given.iter().map(|handle| handle.index() as usize + 1).max().unwrap_or(0);
+        let used_slots = self.handles.iter().map(|handle| handle.index() as usize + 1).max().unwrap_or(0);
         let retired = |slot: usize| {
-            let last = self.given.iter().rfind(|handle| handle.index() as usize == slot);
+            let last = self.handles.iter().rfind(|handle| handle.index() as usize == slot);
             self.table.retired() > 0
                 && of_slot(slot).is_none()
                 && last.is_some_and(|last| last.generation() == Handle::<u32, BITS>::LAST_GENERATION)
         };
-        let is = |slot: usize| match of_slot(slot) {
+        let slot_state = |slot: usize| match of_slot(slot) {
             Some((_, object)) => Is::Used(object.clone()),
             None if retired(slot) => Is::Retired,
-            None if slot < touched => Is::Free,
+            None if slot < used_slots => Is::Free,
             None => Is::Untouched,
         };
-        let parts = (0..SLOTS).map(|slot| Part::of(slot * SLOT..(slot + 1) * SLOT, is(slot))).collect();
-        let named = |(n, handle): (usize, &Handle<u32, BITS>)| Named {
+        let parts =
+            (0..SLOTS).map(|slot| Part::of(slot * SLOT..(slot + 1) * SLOT, slot_state(slot))).collect();
+        let named_handle = |(n, handle): (usize, &Handle<u32, BITS>)| Named {
             name: name(n),
             slot: handle.index(),
             generation: handle.generation(),
@@ -157,7 +164,7 @@ impl Demo for Handles {
             retired: retired(slot),
         };
         let shape = Shape::Slots {
-            handles: self.given.iter().enumerate().map(named).collect(),
+            handles: self.handles.iter().enumerate().map(named_handle).collect(),
             slots: (0..SLOTS).map(slot).collect(),
             last: Handle::<u32, BITS>::LAST_GENERATION,
         };

@@ -1,4 +1,4 @@
-//! What a demo shows for each allocator, in addition to the blocks in use.
+//! The data that a demo shows for each allocator, in addition to the blocks in use.
 
 use super::scene::{Is, Part};
 use super::steps::{self, Operation};
@@ -60,7 +60,7 @@ pub(super) trait DemoAllocator: Allocator<Block: Debug> + Debug {
 }
 
 /// Splits a gap into padding below the head and free memory above the head.
-fn below_a_head(head: usize, range: Range<usize>, parts: &mut Vec<Part>) {
+fn split_at_head(head: usize, range: Range<usize>, parts: &mut Vec<Part>) {
     let head = head.clamp(range.start, range.end);
     parts.push(Part::of(range.start..head, Is::Padding));
     parts.push(Part::of(head..range.end, Is::Free));
@@ -70,7 +70,7 @@ impl DemoAllocator for Linear {
     type Marker = uslab::pool::linear::Head;
 
     fn free_parts(&self, range: Range<usize>, parts: &mut Vec<Part>) {
-        below_a_head(self.used(), range, parts);
+        split_at_head(self.used(), range, parts);
     }
     fn mark(&self) -> Option<Self::Marker> {
         Some(Self::mark(self))
@@ -94,7 +94,7 @@ impl DemoAllocator for Stack {
     type Marker = crate::allocators::stack::Marker;
 
     fn free_parts(&self, range: Range<usize>, parts: &mut Vec<Part>) {
-        below_a_head(self.used(), range, parts);
+        split_at_head(self.used(), range, parts);
     }
     fn mark(&self) -> Option<Self::Marker> {
         Some(Self::mark(self))
@@ -115,30 +115,31 @@ impl DemoAllocator for Pool {
 
     fn free_parts(&self, range: Range<usize>, parts: &mut Vec<Part>) {
         let slot = self.capacity() / self.slots();
-        let slots = range.clone().step_by(slot).filter(|at| at + slot <= range.end);
-        parts.extend(slots.map(|at| Part::of(at..at + slot, Is::Free)));
+        let slots = range.clone().step_by(slot).filter(|offset| offset + slot <= range.end);
+        parts.extend(slots.map(|offset| Part::of(offset..offset + slot, Is::Free)));
         parts.push(Part::of(range.end - range.len() % slot..range.end, Is::Padding));
     }
     fn shape(&self) -> Option<Shape> {
         let (slot, list) = (self.capacity() / self.slots(), self.free_list().collect());
-        Some(Shape::Chain { slot, list, opened: self.opened(), end: None })
+        Some(Shape::Chain { slot, list, opened: self.opened_slots(), end: None })
     }
     fn steps(&self, operation: &Operation<'_>, _: &[Event]) -> Vec<Step> {
         let bytes = self.capacity() / self.slots();
-        let next = self.free_list().next();
-        let head = next.map_or("The list is empty now".to_owned(), |next| format!("The next slot is {next}"));
+        let next_slot = self.free_list().next();
+        let head = next_slot
+            .map_or("The list is empty now".to_owned(), |next_slot| format!("The next slot is {next_slot}"));
         match operation {
             Operation::Alloc { name, block: Some(block), .. } => {
-                let (slot, at) = (block.start / bytes, block.start);
-                vec![Step::new(format!("{name} gets slot {slot}. {head}."), On::Take { at, bytes })]
+                let (slot, offset) = (block.start / bytes, block.start);
+                vec![Step::new(format!("{name} gets slot {slot}. {head}."), On::Take { at: offset, bytes })]
             }
             Operation::Alloc { .. } => vec![],
             Operation::Free { name, block } => {
-                let (slot, at) = (block.start / bytes, block.start);
+                let (slot, offset) = (block.start / bytes, block.start);
                 let link = self.free_list().nth(1).map_or("null".to_owned(), |link| link.to_string());
-                let said =
+                let text =
                     format!("{name}'s slot {slot} becomes the head. The link {link} is written into it.");
-                vec![Step::new(said, On::Put { at, bytes })]
+                vec![Step::new(text, On::Put { at: offset, bytes })]
             }
         }
     }
@@ -169,15 +170,15 @@ impl DemoAllocator for Buddy {
 /// A range between two tags has at most one free block, because free neighbours are merged.
 fn one_free_block(range: Range<usize>, end: usize, parts: &mut Vec<Part>) {
     // Separate tags mark the ends of the memory.
-    let (front, behind) = (if range.start == 0 { 12 } else { 0 }, if range.end == end { 4 } else { 0 });
-    let free = range.start + front..range.end.saturating_sub(behind).max(range.start + front);
+    let (front_tag, back_tag) = (if range.start == 0 { 12 } else { 0 }, if range.end == end { 4 } else { 0 });
+    let free = range.start + front_tag..range.end.saturating_sub(back_tag).max(range.start + front_tag);
     parts.push(Part::of(range.start..free.start, Is::Tag));
     parts.push(Part::of(free.clone(), Is::Free));
     parts.push(Part::of(free.end..range.end, Is::Tag));
 }
 
-fn free_block((at, bytes): (usize, usize)) -> FreeBlock {
-    FreeBlock { at, bytes }
+fn free_block((offset, bytes): (usize, usize)) -> FreeBlock {
+    FreeBlock { at: offset, bytes }
 }
 
 impl DemoAllocator for Heap {

@@ -34,8 +34,8 @@ impl Lazy {
         Ok(Self { pool: Box::leak(Box::new(pool)), live: vec![], base: None, births: 0, steps: vec![] })
     }
 
-    fn note(&mut self, said: String, on: On) {
-        self.steps.push(Step::new(said, on));
+    fn note(&mut self, text: String, highlight: On) {
+        self.steps.push(Step::new(text, highlight));
     }
     /// Returns a block's index. The first block of a new pool is block 0.
     fn index(&self, block: &PoolGuard<'_, IndexPool<HeapArea>>) -> usize {
@@ -44,7 +44,7 @@ impl Lazy {
 }
 
 impl Demo for Lazy {
-    fn tell(&mut self, command: &Command) -> Result<String, String> {
+    fn run(&mut self, command: &Command) -> Result<String, String> {
         let before = self.pool.state();
         self.steps.clear();
         match command {
@@ -54,45 +54,45 @@ impl Demo for Lazy {
                 let (name, index) = (name(self.births), self.index(&block));
                 self.live.push((self.births, block));
                 self.births += 1;
-                let now = self.pool.state();
-                if now.initialised > before.initialised {
+                let new_state = self.pool.state();
+                if new_state.initialised > before.initialised {
                     let joins = before.initialised;
-                    let said = format!(
+                    let text = format!(
                         "Block {joins} joins the chain: the number {} is written into it.",
                         joins + 1
                     );
-                    self.note(said, On::Put { at: joins as usize * BLOCK, bytes: BLOCK });
+                    self.note(text, On::Put { at: joins as usize * BLOCK, bytes: BLOCK });
                 }
-                let said = format!("{name} gets the head of the chain, block {index}.");
-                self.note(said, On::Take { at: index * BLOCK, bytes: BLOCK });
-                let joined = match now.initialised - before.initialised {
+                let text = format!("{name} gets the head of the chain, block {index}.");
+                self.note(text, On::Take { at: index * BLOCK, bytes: BLOCK });
+                let joined_text = match new_state.initialised - before.initialised {
                     0 => "All blocks are in the chain already.".to_owned(),
                     _ => format!(
                         "Block {} joins the chain of free blocks: it is written for the first time.",
                         before.initialised
                     ),
                 };
-                let next = if now.free > 0 {
-                    format!("The next free block is block {}.", now.next)
+                let next_text = if new_state.free > 0 {
+                    format!("The next free block is block {}.", new_state.next)
                 } else {
                     "No block is free.".to_owned()
                 };
-                Ok(format!("{name} is block {index}. {joined} {next}"))
+                Ok(format!("{name} is block {index}. {joined_text} {next_text}"))
             }
             Command::Alloc { .. } => {
                 Err(format!("Expected `alloc` without a size: all blocks have {BLOCK} bytes."))
             }
             Command::Free { block } => {
-                let Some(at) = self.live.iter().position(|(birth, _)| name(*birth) == *block) else {
+                let Some(position) = self.live.iter().position(|(birth, _)| name(*birth) == *block) else {
                     let live: Vec<_> = self.live.iter().map(|(birth, _)| name(*birth)).collect();
                     return Err(format!("Unknown block {block}; in use: {}.", first_names(&live)));
                 };
-                let (_, guard) = self.live.remove(at);
+                let (_, guard) = self.live.remove(position);
                 let index = self.index(&guard);
                 guard.free().map_err(|error| capital(&error.to_string()))?;
-                let said =
+                let text =
                     format!("Block {index} becomes the head: the number {} is written into it.", before.next);
-                self.note(said, On::Put { at: index * BLOCK, bytes: BLOCK });
+                self.note(text, On::Put { at: index * BLOCK, bytes: BLOCK });
                 Ok(format!(
                     "{block} is free: block {index} holds the number {}, and is the next free block.",
                     before.next
@@ -104,7 +104,7 @@ impl Demo for Lazy {
 
     fn scene(&self) -> Scene {
         let state = self.pool.state();
-        let is = |index: usize| {
+        let block_state = |index: usize| {
             let live = self.live.iter().find(|(_, block)| self.index(block) == index);
             match live {
                 Some((birth, _)) => Is::Used(name(*birth)),
@@ -112,7 +112,7 @@ impl Demo for Lazy {
                 None => Is::Untouched,
             }
         };
-        let parts = (0..BLOCKS).map(|index| Part::of(index * BLOCK..(index + 1) * BLOCK, is(index)));
+        let parts = (0..BLOCKS).map(|index| Part::of(index * BLOCK..(index + 1) * BLOCK, block_state(index)));
         let facts =
             [("free blocks", state.free), ("in the chain so far", state.initialised), ("next", state.next)];
         let facts = facts.map(|(name, n)| (name.to_owned(), n.to_string()));

@@ -1,4 +1,4 @@
-//! Textbook allocators to which a user gives commands, and the state of the memory after each command.
+//! Textbook allocators that run a user's commands, and the state of the memory after each command.
 //!
 //! A demo is an allocator of the lab in a small memory, with a script that shows how the allocator works. [`Demo::act`]
 //! runs one [`Command`] and returns the [`Scene`] after the command. `uslab lab demo` prints the scenes.
@@ -8,7 +8,7 @@
 //!
 //! let mut buddy = Name::Buddy.make()?;
 //! let scene = buddy.act(&"alloc 65".parse()?);
-//! assert_eq!(scene.said, "a is at byte 0 and has 128, 63 more than requested. It took 4 looks, 3 splits.");
+//! assert_eq!(scene.said, "a is at byte 0 and has 128, 63 more than requested. It took 4 steps, 3 splits.");
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
@@ -44,7 +44,7 @@ pub use structure::{Cell, FreeBlock, Lines, Mark, Named, On, Row, Shape, Slot, S
 pub fn play(text: &str) -> Option<Vec<Scene>> {
     let mut lines = text.lines();
     let name = lines.next()?;
-    let name = Name::ALL.into_iter().find(|own| own.name() == name)?;
+    let name = Name::ALL.into_iter().find(|demo_name| demo_name.name() == name)?;
     let mut demo = name.make().ok()?;
     let mut scenes = vec![demo.scene()];
     scenes.extend(lines.map(|line| match line.parse::<Command>() {

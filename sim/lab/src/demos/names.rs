@@ -54,7 +54,7 @@ pub struct About {
     pub name: Name,
     /// The demo's title on a page.
     pub title: &'static str,
-    /// What to look at in the demo, in a few sentences.
+    /// The points of interest in the demo, in a few sentences.
     pub what: &'static str,
     /// The commands that the demo accepts.
     pub takes: &'static [&'static str],

@@ -21,7 +21,7 @@ type Map = SlotMap<String, u32, 8>;
 #[derive(Debug)]
 pub(super) struct Packed {
     map: Map,
-    given: Vec<Handle<u32, 8>>,
+    handles: Vec<Handle<u32, 8>>,
     holes: ScansForFree,
     /// The values of the array with holes, by name.
     pieces: Vec<(String, Piece)>,
@@ -34,35 +34,36 @@ pub(super) struct Packed {
 impl Packed {
     pub(super) fn new() -> Result<Self, ConfigError> {
         let holes = ScansForFree::new(Linear::fixed(PLACE * PLACES)?, Layout::new::<[u8; VALUE]>())?;
-        Ok(Self { map: Map::new(), given: vec![], holes, pieces: vec![], peak: 0, steps: vec![] })
+        Ok(Self { map: Map::new(), handles: vec![], holes, pieces: vec![], peak: 0, steps: vec![] })
     }
 
-    fn handle(&self, wanted: &str) -> Result<Handle<u32, 8>, String> {
-        let all: Vec<_> = (0..self.given.len()).map(name).collect();
-        let at = all.iter().position(|own| own == wanted);
-        at.map(|at| self.given[at])
-            .ok_or_else(|| format!("Unknown handle {wanted}; expected one of: {}.", first_names(&all)))
+    fn handle(&self, wanted_name: &str) -> Result<Handle<u32, 8>, String> {
+        let all: Vec<_> = (0..self.handles.len()).map(name).collect();
+        let index = all.iter().position(|known_name| known_name == wanted_name);
+        index
+            .map(|index| self.handles[index])
+            .ok_or_else(|| format!("Unknown handle {wanted_name}; expected one of: {}.", first_names(&all)))
     }
-    fn note(&mut self, said: String, on: On) {
-        self.steps.push(Step::new(said, on));
+    fn note(&mut self, text: String, highlight: On) {
+        self.steps.push(Step::new(text, highlight));
     }
     fn note_place(&mut self, name: &str, handle: Handle<u32, 8>) {
         let slot = handle.index();
-        let said = match self.map.place(handle) {
+        let text = match self.map.place(handle) {
             Some(place) => format!("{name} names slot {slot}, which leads to place {place}."),
             None => format!("{name} names slot {slot} in an older generation: it is stale."),
         };
-        self.note(said, On::Handle { name: name.to_owned() });
+        self.note(text, On::Handle { name: name.to_owned() });
     }
 
     fn alloc(&mut self) -> Result<String, String> {
         let layout = Layout::new::<[u8; VALUE]>();
         let piece = self.holes.alloc(layout).ok_or_else(|| format!("All {PLACES} places are in use."))?;
-        let new = name(self.given.len());
+        let new = name(self.handles.len());
         let handle = self.map.alloc(new.clone()).map_err(|error| capital(&error.to_string()))?;
         let hole = piece.at() / PLACE;
         self.pieces.push((new.clone(), piece));
-        self.given.push(handle);
+        self.handles.push(handle);
         self.peak = self.peak.max(self.map.len());
         self.note_place(&new, handle);
         Ok(format!(
@@ -70,33 +71,33 @@ impl Packed {
             self.map.len() - 1
         ))
     }
-    fn free(&mut self, wanted: &str) -> Result<String, String> {
-        let handle = self.handle(wanted)?;
-        self.note_place(wanted, handle);
+    fn free(&mut self, wanted_name: &str) -> Result<String, String> {
+        let handle = self.handle(wanted_name)?;
+        self.note_place(wanted_name, handle);
         let Some(place) = self.map.place(handle) else {
-            return Err(format!("{wanted} is stale: nothing is freed."));
+            return Err(format!("{wanted_name} is stale: nothing is freed."));
         };
-        let (from, last) = (self.map.len() - 1, self.map.as_slice().last().cloned());
+        let (last_index, last) = (self.map.len() - 1, self.map.as_slice().last().cloned());
         self.map.free(handle);
-        if let Some(at) = self.pieces.iter().position(|(name, _)| name == wanted) {
-            self.holes.free(self.pieces.swap_remove(at).1);
+        if let Some(index) = self.pieces.iter().position(|(name, _)| name == wanted_name) {
+            self.holes.free(self.pieces.swap_remove(index).1);
         }
-        let Some(last) = last.filter(|_| from != place) else {
-            return Ok(format!("{wanted} was the last value: nothing moves."));
+        let Some(last) = last.filter(|_| last_index != place) else {
+            return Ok(format!("{wanted_name} was the last value: nothing moves."));
         };
         self.note(
-            format!("The last value, {last}, moves from place {from} to place {place}."),
-            On::Value { from, to: place },
+            format!("The last value, {last}, moves from place {last_index} to place {place}."),
+            On::Value { from: last_index, to: place },
         );
         let slot = self.handle(&last)?.index();
-        let said = format!("{last}'s slot {slot} leads to place {place} from now on.");
-        self.note(said, On::Handle { name: last.clone() });
-        Ok(format!("{wanted} is freed, and {last} fills its place. The other array has a hole."))
+        let text = format!("{last}'s slot {slot} leads to place {place} from now on.");
+        self.note(text, On::Handle { name: last.clone() });
+        Ok(format!("{wanted_name} is freed, and {last} fills its place. The other array has a hole."))
     }
 }
 
 impl Demo for Packed {
-    fn tell(&mut self, command: &Command) -> Result<String, String> {
+    fn run(&mut self, command: &Command) -> Result<String, String> {
         self.steps.clear();
         match command {
             Command::Alloc { bytes: None, .. } => self.alloc(),
@@ -116,14 +117,15 @@ impl Demo for Packed {
 
     fn scene(&self) -> Scene {
         let values = self.map.as_slice();
-        let is = |place: usize| match values.get(place) {
+        let value_state = |place: usize| match values.get(place) {
             Some(value) => Is::Used(value.clone()),
             None if place < self.peak => Is::Free,
             None => Is::Untouched,
         };
-        let parts =
-            (0..PLACES).map(|place| Part::of(place * PLACE..(place + 1) * PLACE, is(place))).collect();
-        let named = |(n, handle): (usize, &Handle<u32, 8>)| Named {
+        let parts = (0..PLACES)
+            .map(|place| Part::of(place * PLACE..(place + 1) * PLACE, value_state(place)))
+            .collect();
+        let named_handle = |(n, handle): (usize, &Handle<u32, 8>)| Named {
             name: name(n),
             slot: handle.index(),
             generation: handle.generation(),
@@ -134,13 +136,13 @@ impl Demo for Packed {
         for (name, piece) in &self.pieces {
             holes[piece.at() / PLACE] = Some(name.clone());
         }
-        let slots = self.given.iter().map(|handle| handle.index() as usize + 1).max().unwrap_or(0);
+        let slots = self.handles.iter().map(|handle| handle.index() as usize + 1).max().unwrap_or(0);
         let mut places = vec![None; slots];
         for handle in self.map.handles() {
             places[handle.index() as usize] = self.map.place(*handle);
         }
         let shape = Shape::Packed {
-            handles: self.given.iter().enumerate().map(named).collect(),
+            handles: self.handles.iter().enumerate().map(named_handle).collect(),
             places,
             values: values.to_vec(),
             holes,

@@ -13,18 +13,18 @@ use serde::Serialize;
 /// refuses to free the block.
 pub fn random(seed: u64, n: usize) -> Vec<Command> {
     let mut numbers = Numbers::new(seed);
-    let mut live: Vec<String> = vec![];
+    let mut live_blocks: Vec<String> = vec![];
     let mut births = 0;
     (0..n)
         .map(|_| {
             // The more blocks are in use, the more likely is a free.
-            if numbers.below(16) >= live.len() {
-                live.push(name(births));
+            if numbers.below(16) >= live_blocks.len() {
+                live_blocks.push(name(births));
                 births += 1;
                 Command::Alloc { bytes: Some(8 + numbers.below(120)), align: 1 }
             } else {
-                let at = numbers.below(live.len());
-                Command::Free { block: live.swap_remove(at) }
+                let index = numbers.below(live_blocks.len());
+                Command::Free { block: live_blocks.swap_remove(index) }
             }
         })
         .collect()

@@ -18,8 +18,8 @@ impl Numbers {
     pub(super) fn below(&mut self, bound: usize) -> usize {
         ((u64::from(self.0.next_u32()) * bound as u64) >> 32) as usize
     }
-    fn of<'a, T>(&mut self, all: &'a [T]) -> Option<&'a T> {
-        all.get(self.below(all.len()))
+    fn choice<'a, T>(&mut self, items: &'a [T]) -> Option<&'a T> {
+        items.get(self.below(items.len()))
     }
 }
 
@@ -36,45 +36,47 @@ impl Name {
             Self::Tlsf => 600,
             _ => 200,
         };
-        let takes = self.about().takes;
+        let commands = self.about().takes;
         let mut script = vec![];
         while script.len() < n {
             let scene = demo.scene();
-            let used = |is: &Is| if let Is::Used(block) = is { Some(block.clone()) } else { None };
-            let mut live: Vec<_> = scene.parts.iter().filter_map(|part| used(&part.is)).collect();
+            let block_name =
+                |piece: &Is| if let Is::Used(block) = piece { Some(block.clone()) } else { None };
+            let mut live_blocks: Vec<_> =
+                scene.parts.iter().filter_map(|part| block_name(&part.is)).collect();
             let (mut handles, mut marks) = (vec![], vec![]);
             match scene.structure.map(|structure| structure.shape) {
-                Some(Shape::Slots { handles: all, .. } | Shape::Packed { handles: all, .. }) => {
-                    handles = all.into_iter().map(|handle| handle.name).collect();
+                Some(Shape::Slots { handles: options, .. } | Shape::Packed { handles: options, .. }) => {
+                    handles = options.into_iter().map(|handle| handle.name).collect();
                 }
-                Some(Shape::Head { marks: all, .. }) => {
-                    marks = all.into_iter().filter(|mark| !mark.stale).map(|mark| mark.name).collect();
+                Some(Shape::Head { marks: options, .. }) => {
+                    marks = options.into_iter().filter(|mark| !mark.stale).map(|mark| mark.name).collect();
                 }
                 _ => {}
             }
-            let Some(take) = numbers.of(takes) else { break };
-            let words: Vec<_> = take.split(' ').collect();
+            let Some(command_form) = numbers.choice(commands) else { break };
+            let words: Vec<_> = command_form.split(' ').collect();
             // Half of the commands allocate, and about six blocks are in use at a time.
-            let allocates = numbers.below(12) >= live.len();
+            let allocates = numbers.below(12) >= live_blocks.len();
             let command = match (words[0], words.get(1).copied()) {
                 ("walk", _) => {
                     let pick = |numbers: &mut Numbers, choices: &str| {
-                        let all: Vec<_> = choices.split('|').map(str::to_owned).collect();
-                        numbers.of(&all).cloned().unwrap_or_default()
+                        let options: Vec<_> = choices.split('|').map(str::to_owned).collect();
+                        numbers.choice(&options).cloned().unwrap_or_default()
                     };
                     let access = pick(&mut numbers, words[1]);
                     Command::Walk { access, layout: pick(&mut numbers, words[2]) }
                 }
                 ("get", _) if !handles.is_empty() => {
-                    Command::Get { block: numbers.of(&handles).cloned().unwrap_or_default() }
+                    Command::Get { block: numbers.choice(&handles).cloned().unwrap_or_default() }
                 }
-                ("mark", _) if !live.is_empty() => Command::Mark,
+                ("mark", _) if !live_blocks.is_empty() => Command::Mark,
                 ("pop", _) if !marks.is_empty() && !allocates => {
-                    Command::Pop { marker: numbers.of(&marks).cloned().unwrap_or_default() }
+                    Command::Pop { marker: numbers.choice(&marks).cloned().unwrap_or_default() }
                 }
                 ("reset", _) if scene.holes.total < 48 => Command::Reset,
-                ("free", _) if !live.is_empty() && !allocates => {
-                    Command::Free { block: live.swap_remove(numbers.below(live.len())) }
+                ("free", _) if !live_blocks.is_empty() && !allocates => {
+                    Command::Free { block: live_blocks.swap_remove(numbers.below(live_blocks.len())) }
                 }
                 ("alloc", Some(_)) if allocates => {
                     Command::Alloc { bytes: Some(1 + numbers.below(largest)), align: 1 }

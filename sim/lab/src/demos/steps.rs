@@ -19,7 +19,7 @@ pub(super) enum Operation<'a> {
 }
 
 /// Returns the number of steps of the searches.
-fn searched(log: &[Event]) -> usize {
+fn search_steps(log: &[Event]) -> usize {
     log.iter().map(|event| if let Event::Searched(steps) = event { *steps as usize } else { 0 }).sum()
 }
 
@@ -27,61 +27,61 @@ pub(super) fn of_buddy(buddy: &Buddy, operation: &Operation<'_>, log: &[Event]) 
     let mut steps = vec![];
     match operation {
         Operation::Alloc { layout, name, block } => {
-            let wanted = layout.size().max(layout.align()).max(buddy::UNIT).next_power_of_two();
-            let lists = searched(log);
+            let wanted_bytes = layout.size().max(layout.align()).max(buddy::UNIT).next_power_of_two();
+            let lists = search_steps(log);
             for n in 0..lists {
-                let (bytes, found) = (wanted << n, block.is_some() && n + 1 == lists);
+                let (bytes, is_found) = (wanted_bytes << n, block.is_some() && n + 1 == lists);
                 // A refused search ends behind the last list.
                 if bytes > buddy.capacity() {
                     break;
                 }
-                let has = if found { "has a block" } else { "is empty" };
+                let state = if is_found { "has a block" } else { "is empty" };
                 steps.push(Step::new(
-                    format!("The list of {bytes}-byte blocks {has}."),
-                    On::List { bytes, found },
+                    format!("The list of {bytes}-byte blocks {state}."),
+                    On::List { bytes, found: is_found },
                 ));
             }
             for event in log {
                 if let Event::Split { at, bytes } = *event {
-                    let from = merged_of(at, bytes);
-                    let said = format!(
-                        "The block of {} at {from} is halved. Its upper half, {bytes} at {at}, becomes free.",
+                    let lower_half = merged_of(at, bytes);
+                    let text = format!(
+                        "The block of {} at {lower_half} is halved. Its upper half, {bytes} at {at}, becomes free.",
                         2 * bytes
                     );
-                    steps.push(Step::new(said, On::Split { at, bytes }));
+                    steps.push(Step::new(text, On::Split { at, bytes }));
                 }
             }
             if let Some(block) = block {
                 let (at, bytes) = (block.start, block.len());
-                let said = format!(
+                let text = format!(
                     "{name} gets the block of {bytes} at {at}, and uses {} of its bytes.",
                     layout.size()
                 );
-                steps.push(Step::new(said, On::Take { at, bytes }));
+                steps.push(Step::new(text, On::Take { at, bytes }));
             }
         }
         Operation::Free { block, .. } => {
             let (mut at, mut bytes) = (block.start, block.len());
             for event in log {
-                if let Event::Merged { at: other, .. } = *event {
+                if let Event::Merged { at: upper_buddy, .. } = *event {
                     let merged = merged_of(at, bytes);
-                    let said = format!(
-                        "The buddy of {at} is {at} XOR {bytes} = {other}. It is free: both become {} at {merged}.",
+                    let text = format!(
+                        "The buddy of {at} is {at} XOR {bytes} = {upper_buddy}. It is free: both become {} at {merged}.",
                         2 * bytes
                     );
-                    steps.push(Step::new(said, On::Neighbour { at: other, bytes, merged: true }));
+                    steps.push(Step::new(text, On::Neighbour { at: upper_buddy, bytes, merged: true }));
                     (at, bytes) = (merged, 2 * bytes);
                 }
             }
-            if searched(log) > steps.len() {
-                let other = buddy_of(at, bytes);
-                let said = format!(
-                    "The buddy of {at} is {at} XOR {bytes} = {other}. It is in use or split, so {at} stays."
+            if search_steps(log) > steps.len() {
+                let upper_buddy = buddy_of(at, bytes);
+                let text = format!(
+                    "The buddy of {at} is {at} XOR {bytes} = {upper_buddy}. It is in use or split, so {at} stays."
                 );
-                steps.push(Step::new(said, On::Neighbour { at: other, bytes, merged: false }));
+                steps.push(Step::new(text, On::Neighbour { at: upper_buddy, bytes, merged: false }));
             }
-            let said = format!("{at} joins the list of {bytes}-byte blocks.");
-            steps.push(Step::new(said, On::Put { at, bytes }));
+            let text = format!("{at} joins the list of {bytes}-byte blocks.");
+            steps.push(Step::new(text, On::Put { at, bytes }));
         }
     }
     steps
@@ -91,9 +91,9 @@ pub(super) fn of_buddy(buddy: &Buddy, operation: &Operation<'_>, log: &[Event]) 
 const HEADER: usize = 4;
 const TAGS: usize = 8;
 
-/// Returns the size of a block that serves a layout, with `more` bytes of headers and tags.
-fn needed(layout: Layout, more: usize) -> usize {
-    (layout.size() + more).next_multiple_of(16)
+/// Returns the size of a block that serves a layout, with `extra` bytes of headers and tags.
+fn rounded_size(layout: Layout, extra: usize) -> usize {
+    (layout.size() + extra).next_multiple_of(16)
 }
 
 pub(super) fn of_tlsf(tlsf: &Tlsf, operation: &Operation<'_>, log: &[Event]) -> Vec<Step> {
@@ -109,46 +109,50 @@ pub(super) fn of_tlsf(tlsf: &Tlsf, operation: &Operation<'_>, log: &[Event]) -> 
         }
     };
     let Some(first) = tlsf.first_class(layout) else { return steps };
-    let from = classes.start(first);
-    let said = format!(
-        "{} bytes and a header take {}. The search begins at list {from}: each block in it is large enough.",
+    let list_start = classes.start(first);
+    let text = format!(
+        "{} bytes and a header take {}. The search begins at list {list_start}: each block in it is large enough.",
         layout.size(),
-        needed(layout, HEADER)
+        rounded_size(layout, HEADER)
     );
-    steps.push(Step::new(said, On::Class { row: first.fl, cell: first.sl }));
-    let taken = log.iter().find_map(|event| match *event {
+    steps.push(Step::new(text, On::Class { row: first.fl, cell: first.sl }));
+    let taken_range = log.iter().find_map(|event| match *event {
         Event::Inspected { at, bytes } => Some((at, bytes, classes.of(bytes))),
         _ => None,
     });
-    let class = taken.map(|(.., class)| class);
-    let scans = searched(log);
+    let class = taken_range.map(|(.., class)| class);
+    let scans = search_steps(log);
     if scans > 0 {
-        let own = class.filter(|_| scans == 1);
-        let result = own.map_or(format!("no bit from {from} on is set"), |own| {
-            format!("bit {} is set", classes.start(own))
+        let found_class = class.filter(|_| scans == 1);
+        let result = found_class.map_or(format!("no bit from {list_start} on is set"), |found_class| {
+            format!("bit {} is set", classes.start(found_class))
         });
-        let on = On::Word { row: Some(first.fl), from: first.sl, found: own.map(|own| own.sl) };
-        steps.push(Step::new(format!("Scan of row {}: {result}.", row(first.fl)), on));
+        let highlight = On::Word {
+            row: Some(first.fl),
+            from: first.sl,
+            found: found_class.map(|found_class| found_class.sl),
+        };
+        steps.push(Step::new(format!("Scan of row {}: {result}.", row(first.fl)), highlight));
     }
     if scans > 1 {
         let result =
             class.map_or("no row has a bit".to_owned(), |class| format!("row {} has a bit", row(class.fl)));
-        let on = On::Word { row: None, from: first.fl + 1, found: class.map(|class| class.fl) };
-        steps.push(Step::new(format!("Scan of the rows above: {result}."), on));
+        let highlight = On::Word { row: None, from: first.fl + 1, found: class.map(|class| class.fl) };
+        steps.push(Step::new(format!("Scan of the rows above: {result}."), highlight));
     }
     if let Some(class) = class.filter(|_| scans > 2) {
-        let said = format!("Scan of row {}: its first bit is {}.", row(class.fl), classes.start(class));
-        steps.push(Step::new(said, On::Word { row: Some(class.fl), from: 0, found: Some(class.sl) }));
+        let text = format!("Scan of row {}: its first bit is {}.", row(class.fl), classes.start(class));
+        steps.push(Step::new(text, On::Word { row: Some(class.fl), from: 0, found: Some(class.sl) }));
     }
-    if let Some((at, bytes, class)) = taken {
-        let said = format!("List {} begins with the block of {bytes} bytes at {at}.", classes.start(class));
-        steps.push(Step::new(said, On::Inspect { at, bytes, kept: true }));
+    if let Some((at, bytes, class)) = taken_range {
+        let text = format!("List {} begins with the block of {bytes} bytes at {at}.", classes.start(class));
+        steps.push(Step::new(text, On::Inspect { at, bytes, kept: true }));
     }
     if let Some(block) = block {
         let (at, bytes) = (block.start - HEADER, block.len() + HEADER);
         steps.push(Step::new(format!("{name} takes {bytes} of them."), On::Take { at, bytes }));
     }
-    left(log, list, &mut steps);
+    describe_remainder(log, list, &mut steps);
     steps
 }
 
@@ -162,61 +166,61 @@ pub(super) fn of_heap(fit: Fit, operation: &Operation<'_>, log: &[Event]) -> Vec
             return steps;
         }
     };
-    let (need, mut smallest) = (needed(layout, TAGS), usize::MAX);
+    let (need, mut smallest) = (rounded_size(layout, TAGS), usize::MAX);
     for event in log {
         let Event::Inspected { at, bytes } = *event else { continue };
         let gap = (at + HEADER).wrapping_neg() & (layout.align() - 1);
-        let fits = gap + need <= bytes;
-        let kept = fits && bytes < smallest;
-        let verdict = match (kept, fit) {
+        let is_large_enough = gap + need <= bytes;
+        let is_best_so_far = is_large_enough && bytes < smallest;
+        let verdict = match (is_best_so_far, fit) {
             (true, Fit::Best) => "the smallest so far that is large enough".to_owned(),
             (true, _) => "the first that is large enough".to_owned(),
-            (false, _) if fits => format!("not smaller than {smallest}"),
+            (false, _) if is_large_enough => format!("not smaller than {smallest}"),
             (false, _) => format!("too small for {need}"),
         };
-        smallest = if kept { bytes } else { smallest };
-        let said = format!("{bytes} bytes at {at}: {verdict}.");
-        steps.push(Step::new(said, On::Inspect { at, bytes, kept }));
+        smallest = if is_best_so_far { bytes } else { smallest };
+        let text = format!("{bytes} bytes at {at}: {verdict}.");
+        steps.push(Step::new(text, On::Inspect { at, bytes, kept: is_best_so_far }));
     }
     if let Some(block) = block {
         let (at, bytes) = (block.start - HEADER, block.len() + TAGS);
-        let said = format!("{name} takes {bytes} bytes at {at}, with its two tags.");
-        steps.push(Step::new(said, On::Take { at, bytes }));
+        let text = format!("{name} takes {bytes} bytes at {at}, with its two tags.");
+        steps.push(Step::new(text, On::Take { at, bytes }));
     }
-    left(log, list, &mut steps);
+    describe_remainder(log, list, &mut steps);
     steps
 }
 
 /// Adds the merges of a free, and the list that the block joins.
 fn freed(
-    (name, own): (&str, Range<usize>),
+    (name, found_class): (&str, Range<usize>),
     log: &[Event],
     list: impl Fn(usize) -> String,
     steps: &mut Vec<Step>,
 ) {
-    let mut all = own.clone();
+    let mut all = found_class.clone();
     for event in log {
         if let Event::Merged { at, bytes } = *event {
-            let place = if at < own.start { "before" } else { "behind" };
-            let said = format!("The block {place} {name}, {bytes} bytes at {at}, is free: both become one.");
-            steps.push(Step::new(said, On::Neighbour { at, bytes, merged: true }));
+            let place = if at < found_class.start { "before" } else { "behind" };
+            let text = format!("The block {place} {name}, {bytes} bytes at {at}, is free: both become one.");
+            steps.push(Step::new(text, On::Neighbour { at, bytes, merged: true }));
             all = all.start.min(at)..all.end.max(at + bytes);
         }
     }
     let (at, bytes) = (all.start, all.len());
     if steps.is_empty() {
-        let said = format!("Neither neighbour of {name} is free.");
-        steps.push(Step::new(said, On::Neighbour { at, bytes, merged: false }));
+        let text = format!("Neither neighbour of {name} is free.");
+        steps.push(Step::new(text, On::Neighbour { at, bytes, merged: false }));
     }
     steps.push(Step::new(format!("{bytes} bytes at {at} join {}.", list(bytes)), On::Put { at, bytes }));
 }
 
 /// Adds the free blocks that an allocation leaves.
-fn left(log: &[Event], list: impl Fn(usize) -> String, steps: &mut Vec<Step>) {
+fn describe_remainder(log: &[Event], list: impl Fn(usize) -> String, steps: &mut Vec<Step>) {
     for event in log {
         if let Event::Split { at, bytes } = *event {
-            let said = format!("What is left, {bytes} bytes at {at}, joins {}.", list(bytes));
-            steps.push(Step::new(said, On::Put { at, bytes }));
+            let text = format!("The remaining {bytes} bytes at {at} join {}.", list(bytes));
+            steps.push(Step::new(text, On::Put { at, bytes }));
         }
     }
 }

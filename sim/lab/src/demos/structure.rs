@@ -1,4 +1,4 @@
-//! The data structure of a demo's allocator, and what the last command did in it.
+//! The data structure of a demo's allocator, and the effect of the last command.
 
 use serde::Serialize;
 
@@ -288,8 +288,8 @@ impl Structure {
 }
 
 impl Step {
-    pub(super) fn new(said: impl Into<String>, on: On) -> Self {
-        Self { said: said.into(), on }
+    pub(super) fn new(text: impl Into<String>, highlight: On) -> Self {
+        Self { said: text.into(), on: highlight }
     }
 }
 

@@ -70,11 +70,11 @@ fn each_demo_script_produces_complete_scenes() {
 
 #[test]
 fn page_opens_after_a_telling_step() {
-    for About { name, script, telling, .. } in Name::ALL.map(Name::about) {
-        let (_, scene) = run(name, &script[..telling]);
+    for About { name, script, telling: opening_length, .. } in Name::ALL.map(Name::about) {
+        let (_, scene) = run(name, &script[..opening_length]);
         assert!(scene.parts.iter().any(|part| matches!(part.is, Is::Used(_))), "{name:?}: nothing is in use");
         let structure = scene.structure.unwrap();
-        assert!(!structure.steps.is_empty(), "{name:?}: `{}` has no steps", script[telling - 1]);
+        assert!(!structure.steps.is_empty(), "{name:?}: `{}` has no steps", script[opening_length - 1]);
         assert!(!structure.text.is_empty(), "{name:?}");
     }
 }
@@ -84,7 +84,7 @@ fn free_blocks(shape: &Shape) -> Option<BTreeMap<usize, usize>> {
     Some(match shape {
         Shape::Tree { unit, lists } => (0..)
             .zip(lists)
-            .flat_map(|(order, list)| list.iter().map(move |at| (*at, unit << order)))
+            .flat_map(|(order, list)| list.iter().map(move |position| (*position, unit << order)))
             .collect(),
         Shape::Grid { rows } => {
             let cells = rows.iter().flat_map(|row| &row.cells);
@@ -99,24 +99,26 @@ fn free_blocks(shape: &Shape) -> Option<BTreeMap<usize, usize>> {
 fn replay(mut free: BTreeMap<usize, usize>, structure: &Structure) -> BTreeMap<usize, usize> {
     let is_tree = matches!(structure.shape, Shape::Tree { .. });
     let mut inspected = None;
-    for Step { said, on } in &structure.steps {
+    for Step { said: sentence, on } in &structure.steps {
         match *on {
-            On::Split { at, bytes } => {
-                assert_eq!(free.insert(at & !bytes, bytes), Some(2 * bytes), "{said}");
-                free.insert(at, bytes);
+            On::Split { at: position, bytes } => {
+                assert_eq!(free.insert(position & !bytes, bytes), Some(2 * bytes), "{sentence}");
+                free.insert(position, bytes);
             }
-            On::Inspect { at, bytes, kept: true } => inspected = Some((at, bytes)),
-            On::Take { at, bytes } if is_tree => assert_eq!(free.remove(&at), Some(bytes), "{said}"),
+            On::Inspect { at: position, bytes, kept: true } => inspected = Some((position, bytes)),
+            On::Take { at: position, bytes } if is_tree => {
+                assert_eq!(free.remove(&position), Some(bytes), "{sentence}")
+            }
             // The search ended at the block that serves the request.
-            On::Take { at, bytes } => {
-                let (from, size) = inspected.unwrap();
-                assert!(from <= at && at + bytes <= from + size, "{said}");
-                assert_eq!(free.remove(&from), Some(size), "{said}");
+            On::Take { at: position, bytes } => {
+                let (block_start, size) = inspected.unwrap();
+                assert!(block_start <= position && position + bytes <= block_start + size, "{sentence}");
+                assert_eq!(free.remove(&block_start), Some(size), "{sentence}");
             }
-            On::Neighbour { at, bytes, merged: true } => {
-                assert_eq!(free.remove(&at), Some(bytes), "{said}")
+            On::Neighbour { at: position, bytes, merged: true } => {
+                assert_eq!(free.remove(&position), Some(bytes), "{sentence}")
             }
-            On::Put { at, bytes } => assert_eq!(free.insert(at, bytes), None, "{said}"),
+            On::Put { at: position, bytes } => assert_eq!(free.insert(position, bytes), None, "{sentence}"),
             _ => {}
         }
     }
@@ -126,12 +128,12 @@ fn replay(mut free: BTreeMap<usize, usize>, structure: &Structure) -> BTreeMap<u
 /// Checks that the structure agrees with the memory, and that the steps lead from `before` to `scene`.
 fn check_structure(before: &Scene, scene: &Scene) {
     let Some(structure) = &scene.structure else { return };
-    let used = |block: &str| scene.parts.iter().any(|part| part.is == Is::Used(block.to_owned()));
-    if let Some(listed) = free_blocks(&structure.shape) {
+    let is_used = |block: &str| scene.parts.iter().any(|part| part.is == Is::Used(block.to_owned()));
+    if let Some(listed_blocks) = free_blocks(&structure.shape) {
         let free = scene.parts.iter().filter(|part| part.is == Is::Free);
-        assert_eq!(listed, free.map(|part| (part.at, part.bytes)).collect());
-        let was = before.structure.as_ref().and_then(|before| free_blocks(&before.shape)).unwrap();
-        assert_eq!(replay(was, structure), listed, "{}: {:?}", scene.said, structure.steps);
+        assert_eq!(listed_blocks, free.map(|part| (part.at, part.bytes)).collect());
+        let old_blocks = before.structure.as_ref().and_then(|before| free_blocks(&before.shape)).unwrap();
+        assert_eq!(replay(old_blocks, structure), listed_blocks, "{}: {:?}", scene.said, structure.steps);
     }
     match &structure.shape {
         Shape::Grid { rows } => {
@@ -158,19 +160,19 @@ fn check_structure(before: &Scene, scene: &Scene) {
             for handle in handles.iter().filter(|handle| handle.finds.is_some()) {
                 assert_eq!(handle.finds.as_ref(), places[handle.slot as usize].map(|place| &values[place]));
             }
-            let mut held: Vec<_> = holes.iter().flatten().cloned().collect();
-            held.sort_unstable();
+            let mut held_blocks: Vec<_> = holes.iter().flatten().cloned().collect();
+            held_blocks.sort_unstable();
             let mut packed = values.clone();
             packed.sort_unstable();
-            assert_eq!(held, packed);
-            assert!(values.iter().all(|value| used(value)));
+            assert_eq!(held_blocks, packed);
+            assert!(values.iter().all(|value| is_used(value)));
             assert_eq!((*reads, *checks), (values.len(), holes.len()));
         }
         Shape::Lines { arrays, line, .. } => {
             for array in arrays {
                 let lines = array.used.chunks(line / 4);
-                let loaded: Vec<_> = lines.map(|numbers| numbers.contains(&true)).collect();
-                assert_eq!(array.loaded, loaded, "{}", array.layout);
+                let loaded_lines: Vec<_> = lines.map(|numbers| numbers.contains(&true)).collect();
+                assert_eq!(array.loaded, loaded_lines, "{}", array.layout);
             }
         }
         Shape::Tree { .. } | Shape::List { .. } => {}
@@ -179,15 +181,15 @@ fn check_structure(before: &Scene, scene: &Scene) {
 
 proptest! {
     #[test]
-    fn properties_of_scenes(name in prop::sample::select(&Name::ALL[..]), picks in prop::collection::vec((0..10_u8, 0..200_usize), 1..60)) {
+    fn random_commands_produce_consistent_scenes(name in prop::sample::select(&Name::ALL[..]), picks in prop::collection::vec((0..10_u8, 0..200_usize), 1..60)) {
         let mut demo = name.make().unwrap();
-        let mut live: Vec<String> = vec![];
-        for (what, n) in picks {
-            let command = match what {
+        let mut live_blocks: Vec<String> = vec![];
+        for (command_kind, n) in picks {
+            let command = match command_kind {
                 0 if n % 4 == 0 => Command::Get { block: "a".to_owned() },
                 0..=5 if HAS_NO_HOLES.contains(&name) => Command::Alloc { bytes: None, align: 1 },
                 0..=5 => Command::Alloc { bytes: Some(n), align: 1 << (n % 6) },
-                6..=7 if !live.is_empty() => Command::Free { block: live[n % live.len()].clone() },
+                6..=7 if !live_blocks.is_empty() => Command::Free { block: live_blocks[n % live_blocks.len()].clone() },
                 6..=7 => Command::Free { block: "none".to_owned() },
                 8 => Command::Mark,
                 _ if n % 2 == 0 => Command::Reset,
@@ -197,12 +199,12 @@ proptest! {
             let scene = demo.act(&command);
             check(name, &scene);
             check_structure(&before, &scene);
-            let mut used: Vec<_> = scene.parts.iter().filter_map(|part| match &part.is {
+            let mut is_used: Vec<_> = scene.parts.iter().filter_map(|part| match &part.is {
                 Is::Used(block) | Is::Rounding(block) => Some(block.clone()),
                 _ => None,
             }).collect();
-            used.dedup();
-            live = used;
+            is_used.dedup();
+            live_blocks = is_used;
         }
     }
 }
@@ -210,7 +212,7 @@ proptest! {
 #[test]
 fn linear_demo_reset_frees_all_eight_blocks() {
     let (sentences, last) = run(Name::Linear, Name::Linear.about().script);
-    assert_eq!(sentences[7], "h is at byte 224 and has 32. It took 1 look.");
+    assert_eq!(sentences[7], "h is at byte 224 and has 32. It took 1 step.");
     assert_eq!(sentences[8], "No room for 32 bytes. Free: nothing.");
     assert_eq!(sentences[9], "The head is back at byte 0: 8 blocks are freed.");
     // The memory has 5 bytes in use, 11 bytes of padding, and 16 bytes in use.
@@ -219,10 +221,10 @@ fn linear_demo_reset_frees_all_eight_blocks() {
 
 #[test]
 fn demo_pop_frees_only_blocks_after_the_marker() {
-    let (said, last) =
+    let (sentence, last) =
         run(Name::Stack, &["alloc 32", "alloc 48", "mark", "alloc 64", "mark", "alloc 16", "pop m1"]);
-    assert_eq!(said[2], "m1 is the head, byte 80.");
-    assert_eq!(said[6], "The head is back at byte 80: 2 blocks are freed.");
+    assert_eq!(sentence[2], "m1 is the head, byte 80.");
+    assert_eq!(sentence[6], "The head is back at byte 80: 2 blocks are freed.");
     assert_eq!(last.strip().replace('.', ""), "a".repeat(8) + &"b".repeat(12));
     let Shape::Head { head, marks } = last.structure.unwrap().shape else { panic!() };
     let marks: Vec<_> = marks.iter().map(|mark| (mark.at, mark.stale)).collect();
@@ -231,9 +233,9 @@ fn demo_pop_frees_only_blocks_after_the_marker() {
 
 #[test]
 fn pool_reuses_its_hole_without_a_search() {
-    let (said, last) = run(Name::Pool, Name::Pool.about().script);
-    assert_eq!(said[8], "f is at byte 0 and has 96. It took 1 look.", "a's slot");
-    assert_eq!(said[9], "No room for 97 bytes. Free: 2016 bytes in 21 pieces, the largest 96.");
+    let (sentence, last) = run(Name::Pool, Name::Pool.about().script);
+    assert_eq!(sentence[8], "f is at byte 0 and has 96. It took 1 step.", "a's slot");
+    assert_eq!(sentence[9], "No room for 97 bytes. Free: 2016 bytes in 21 pieces, the largest 96.");
     // A block of 80 bytes in a slot of 96 wastes 16.
     assert!(last.parts.contains(&Part { at: 272, bytes: 16, is: Is::Rounding("c".to_owned()) }), "{last:?}");
     assert_eq!(last.structure.unwrap().text, ["list of slots: 3 -> 1 -> null; slots written so far: 5"]);
@@ -251,23 +253,23 @@ fn first_fit_and_best_fit_select_their_holes() {
     };
     let (first, best) = (request(Name::FirstFit), request(Name::BestFit));
     assert_eq!(walk(&first), [(32, false), (208, true)]);
-    let rest = walk(&best).pop().unwrap();
-    assert_eq!(walk(&best), [(32, false), (208, true), (112, true), rest]);
+    let remainder = walk(&best).pop().unwrap();
+    assert_eq!(walk(&best), [(32, false), (208, true), (112, true), remainder]);
     // 68 bytes with tags are rounded to 80: first fit leaves 128 of 208, and best fit 32 of 112.
-    let left = |structure: &Structure| match structure.steps.last().unwrap().on {
+    let remainder_of = |structure: &Structure| match structure.steps.last().unwrap().on {
         On::Put { bytes, .. } => bytes,
         _ => 0,
     };
-    assert_eq!((left(&first), left(&best)), (128, 32));
+    assert_eq!((remainder_of(&first), remainder_of(&best)), (128, 32));
     let (_, last) = run(Name::BestFit, Name::BestFit.about().script);
     assert_eq!(last.holes.count, 2, "g is between the merged blocks");
 }
 
 #[test]
 fn demo_splits_and_merges_buddies() {
-    let (said, last) = run(Name::Buddy, Name::Buddy.about().script);
-    assert_eq!(said[0], "a is at byte 0 and has 128, 63 more than requested. It took 4 looks, 3 splits.");
-    assert_eq!(said[5], "c is free. It took 2 looks, 2 merges.");
+    let (sentence, last) = run(Name::Buddy, Name::Buddy.about().script);
+    assert_eq!(sentence[0], "a is at byte 0 and has 128, 63 more than requested. It took 4 steps, 3 splits.");
+    assert_eq!(sentence[5], "c is free. It took 2 steps, 2 merges.");
     let Structure { text, steps, .. } = last.structure.unwrap();
     assert_eq!(text.last().unwrap(), "list of 1024: 0");
     assert_eq!(steps[0].said, "The buddy of 256 is 256 XOR 256 = 0. It is free: both become 512 at 0.");
@@ -276,7 +278,7 @@ fn demo_splits_and_merges_buddies() {
     assert!(matches!(*steps, [Step { on: On::List { bytes: 1024, found: false }, .. }]), "{steps:?}");
     let (_, scene) = run(Name::Buddy, &["alloc 65"]);
     let splits = scene.structure.unwrap().steps.into_iter().filter_map(|step| match step.on {
-        On::Split { at, .. } => Some(at),
+        On::Split { at: position, .. } => Some(position),
         _ => None,
     });
     assert_eq!(splits.collect::<Vec<_>>(), [512, 256, 128]);
@@ -288,8 +290,8 @@ fn tlsf_search_starts_at_a_sufficient_class() {
     // A request of 1008 bytes with its header is rounded up to 1024: the seventh power of two from 16 on.
     assert_eq!(scene.structure.unwrap().steps[0].on, On::Class { row: 6, cell: 0 });
     // The row of the request's class has no block, so both levels are scanned.
-    let About { script, telling, .. } = Name::Tlsf.about();
-    let (_, scene) = run(Name::Tlsf, &script[..telling]);
+    let About { script, telling: opening_length, .. } = Name::Tlsf.about();
+    let (_, scene) = run(Name::Tlsf, &script[..opening_length]);
     let scans = scene.structure.unwrap().steps.into_iter().filter(|step| matches!(step.on, On::Word { .. }));
     assert_eq!(
         scans.map(|step| step.on).collect::<Vec<_>>(),
@@ -303,8 +305,8 @@ fn tlsf_search_starts_at_a_sufficient_class() {
 
 #[test]
 fn packed_values_move_and_holes_stay() {
-    let About { script, telling, .. } = Name::Packed.about();
-    let (_, scene) = run(Name::Packed, &script[..telling]);
+    let About { script, telling: opening_length, .. } = Name::Packed.about();
+    let (_, scene) = run(Name::Packed, &script[..opening_length]);
     let Shape::Packed { values, holes, reads, checks, .. } = scene.structure.unwrap().shape else { panic!() };
     assert_eq!(values.concat(), "ahgdf");
     let holes: String = holes.iter().map(|value| value.as_deref().unwrap_or("-")).collect();
@@ -393,9 +395,9 @@ fn demo_walk_loads_whole_cache_lines() {
         sentences[0],
         "16 structs as structs, position.x: 8 lines of 64 bytes are loaded, and 12 % of the bytes are used."
     );
-    let used: usize =
+    let is_used: usize =
         last.parts.iter().filter(|part| matches!(part.is, Is::Used(_))).map(|part| part.bytes).sum();
-    assert_eq!(used, 16 * 4);
+    assert_eq!(is_used, 16 * 4);
     let (sentences, _) = run(Name::Layout, &["walk position.x numbers", "walk x structs"]);
     assert_eq!(
         sentences[0],

@@ -46,16 +46,18 @@ impl Layout {
         }
     }
 
-    /// Returns the address of a number: it is in struct `i` of `n` structs, at the offset `from` in its field. Each
+    /// Returns the address of a number: it is in struct `i` of `n` structs, at the offset `field_offset` in its field. Each
     /// array begins at the start of a cache line.
-    fn place(self, n: u64, line: u64, i: u64, field: usize, from: u64) -> u64 {
+    fn place(self, n: u64, line: u64, i: u64, field: usize, field_offset: u64) -> u64 {
         let array = |bytes: u64| (n * bytes).next_multiple_of(line);
         let before = &FIELDS[..field];
         match self {
-            Self::Structs => i * STRUCT + before.iter().map(|f| f.1).sum::<u64>() + from,
-            Self::Fields => before.iter().map(|f| array(f.1)).sum::<u64>() + i * FIELDS[field].1 + from,
+            Self::Structs => i * STRUCT + before.iter().map(|f| f.1).sum::<u64>() + field_offset,
+            Self::Fields => {
+                before.iter().map(|f| array(f.1)).sum::<u64>() + i * FIELDS[field].1 + field_offset
+            }
             Self::Numbers => {
-                before.iter().map(|f| f.1 / 4 * array(4)).sum::<u64>() + from / 4 * array(4) + i * 4
+                before.iter().map(|f| f.1 / 4 * array(4)).sum::<u64>() + field_offset / 4 * array(4) + i * 4
             }
         }
     }
@@ -69,7 +71,9 @@ impl Access {
     /// Returns the addresses of the numbers that a walk uses; each number has four bytes.
     fn places(&self, layout: Layout, n: u64, line: u64) -> impl Iterator<Item = u64> {
         (0..n).flat_map(move |i| {
-            self.numbers.iter().map(move |(field, from)| layout.place(n, line, i, *field, *from))
+            self.numbers
+                .iter()
+                .map(move |(field, field_offset)| layout.place(n, line, i, *field, *field_offset))
         })
     }
     /// Returns, for each cache line, `true` if the walk loads the line.
@@ -100,15 +104,15 @@ fn counts(access: &Access, layout: Layout) -> (u64, u64) {
 }
 
 impl Demo for Walk {
-    fn tell(&mut self, command: &Command) -> Result<String, String> {
-        let wanted = match command {
+    fn run(&mut self, command: &Command) -> Result<String, String> {
+        let wanted_fields = match command {
             Command::Walk { access, layout } => {
-                let access = ACCESSES.iter().find(|own| own.name == access);
-                access.zip(Layout::ALL.into_iter().find(|own| own.name() == layout))
+                let access = ACCESSES.iter().find(|known| known.name == access);
+                access.zip(Layout::ALL.into_iter().find(|known| known.name() == layout))
             }
             _ => None,
         };
-        let (access, layout) = wanted.ok_or(
+        let (access, layout) = wanted_fields.ok_or(
             "Expected `walk position.x`, `walk position` or `walk all`, and then `structs`, `fields` or `numbers`.",
         )?;
         self.last = Some((access, layout));
@@ -125,22 +129,22 @@ impl Demo for Walk {
 
     fn scene(&self) -> Scene {
         let Some((access, layout)) = self.last else {
-            let all = Part::of(0..(STRUCTS * STRUCT) as usize, Is::Free);
-            return Scene { parts: vec![all], ..Scene::default() };
+            let whole_memory = Part::of(0..(STRUCTS * STRUCT) as usize, Is::Free);
+            return Scene { parts: vec![whole_memory], ..Scene::default() };
         };
         let loaded = access.loaded(layout, STRUCTS, LINE);
         let mut used = vec![false; (STRUCTS * STRUCT / 4) as usize];
         access.places(layout, STRUCTS, LINE).for_each(|place| used[(place / 4) as usize] = true);
         let mut parts: Vec<Part> = vec![];
         for (i, used) in used.into_iter().enumerate() {
-            let is = match used {
+            let line_state = match used {
                 true => Is::Used(access.name.to_owned()),
                 false if loaded[i / 16] => Is::Loaded,
                 false => Is::Free,
             };
             match parts.last_mut() {
-                Some(last) if last.is == is => last.bytes += 4,
-                _ => parts.push(Part::of(i * 4..i * 4 + 4, is)),
+                Some(last) if last.is == line_state => last.bytes += 4,
+                _ => parts.push(Part::of(i * 4..i * 4 + 4, line_state)),
             }
         }
         let (lines, used) = counts(access, layout);
@@ -159,8 +163,10 @@ fn structure(access: &Access, layout: Layout) -> Structure {
     let arrays = Layout::ALL.map(|layout| {
         let (mut fields, mut used) = (vec![0; numbers], vec![false; numbers]);
         for (field, (_, bytes)) in FIELDS.iter().enumerate() {
-            for (i, from) in (0..STRUCTS).flat_map(|i| (0..*bytes).step_by(4).map(move |from| (i, from))) {
-                fields[(layout.place(STRUCTS, LINE, i, field, from) / 4) as usize] = field;
+            for (i, field_offset) in
+                (0..STRUCTS).flat_map(|i| (0..*bytes).step_by(4).map(move |field_offset| (i, field_offset)))
+            {
+                fields[(layout.place(STRUCTS, LINE, i, field, field_offset) / 4) as usize] = field;
             }
         }
         access.places(layout, STRUCTS, LINE).for_each(|place| used[(place / 4) as usize] = true);
@@ -168,13 +174,13 @@ fn structure(access: &Access, layout: Layout) -> Structure {
         loaded.truncate((STRUCTS * STRUCT / LINE) as usize);
         Lines { layout: layout.name().to_owned(), fields, used, loaded }
     });
-    let array = Layout::ALL.iter().position(|own| *own == layout).unwrap_or(0);
+    let array = Layout::ALL.iter().position(|known| *known == layout).unwrap_or(0);
     let Lines { used, loaded, .. } = &arrays[array];
     let steps = loaded.iter().zip(used.chunks(LINE as usize / 4)).enumerate();
     let steps = steps.filter(|(_, (loaded, _))| **loaded).map(|(line, (_, used))| {
         let numbers = used.iter().filter(|used| **used).count();
-        let said = format!("Line {line} is loaded: {} of its {LINE} bytes are used.", numbers * 4);
-        Step::new(said, On::Line { array, line })
+        let text = format!("Line {line} is loaded: {} of its {LINE} bytes are used.", numbers * 4);
+        Step::new(text, On::Line { array, line })
     });
     let steps = steps.collect();
     let names = FIELDS.map(|(name, _)| name.to_owned()).into();

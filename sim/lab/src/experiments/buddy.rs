@@ -11,7 +11,7 @@ use uslab::{Geometry, OrderRule};
 
 /// How much does a buddy allocator waste, and how much of that do slabs on top of it save?
 ///
-/// Every size up to the largest is requested once; no size is sampled. Folklore says that a quarter of a buddy
+/// Every size up to the largest is requested once; no size is sampled. According to folklore, a quarter of a buddy
 /// allocator's memory is wasted; Russell (1977) computed 1.44 times the requested bytes. The cost and the benefit of
 /// rounding depend on the distribution of sizes, and on what is averaged. The output also has a walk through splits and
 /// merges, and their number by the size of the heap.
@@ -37,12 +37,12 @@ struct Mean {
 }
 
 impl Mean {
-    fn add(&mut self, requested: usize, taken: f64, weight: f64) {
+    fn add(&mut self, requested: usize, allocated_bytes: f64, weight: f64) {
         let requested = requested as f64;
         self.weight += weight;
         self.requested += requested * weight;
-        self.taken += taken * weight;
-        self.ratio += taken / requested * weight;
+        self.taken += allocated_bytes * weight;
+        self.ratio += allocated_bytes / requested * weight;
     }
     /// Returns two ratios of taken to requested bytes: the ratio of the sums, and the mean over the sizes.
     fn ratios(&self) -> [f64; 2] {
@@ -58,9 +58,9 @@ fn layout(size: usize) -> anyhow::Result<Layout> {
 fn block_bytes(buddy: &mut Buddy, size: usize) -> anyhow::Result<usize> {
     let block =
         buddy.alloc(layout(size)?).with_context(|| format!("no room for {size} bytes in an empty heap"))?;
-    let taken = buddy.range(&block).len();
+    let allocated_bytes = buddy.range(&block).len();
     buddy.free(block);
-    Ok(taken)
+    Ok(allocated_bytes)
 }
 
 /// Returns the bytes that an object of `size` bytes takes in a slab of the kernel's geometry; a part of the slab's
@@ -73,7 +73,7 @@ fn in_slab(size: usize, rule: &OrderRule) -> Option<f64> {
 
 impl Buddies {
     pub(super) fn run(&self, context: &Context<'_>) -> anyhow::Result<Findings> {
-        let question = "what does a buddy allocator waste, and what do slabs on top of it save?";
+        let question = "how much does a buddy allocator waste, and how much do slabs on top of it save?";
         let mut findings = Findings::new("buddy", question, context.seed);
         self.waste(&mut findings)?;
         steps(&mut findings)?;
@@ -86,16 +86,21 @@ impl Buddies {
         let rule = OrderRule::for_cpus(4);
         // A separate cache for a size is worthwhile for objects up to a page.
         let slabs_to = 4096.min(self.largest);
-        let [mut even, mut octaves, mut small, mut slabs] = [(); 4].map(|()| Mean::default());
+        let [mut even_sizes, mut octaves, mut small_sizes, mut slab_sizes] =
+            [(); 4].map(|()| Mean::default());
         let mut curve = Vec::new();
         // Sizes below the smallest block reveal nothing about powers of two.
         for size in 16..=self.largest {
             let bytes = block_bytes(&mut buddy, size)?;
-            even.add(size, bytes as f64, 1.0);
+            even_sizes.add(size, bytes as f64, 1.0);
             octaves.add(size, bytes as f64, 1.0 / size as f64);
             if size <= slabs_to {
-                small.add(size, bytes as f64, 1.0);
-                slabs.add(size, in_slab(size, &rule).context("a geometry for each size up to a page")?, 1.0);
+                small_sizes.add(size, bytes as f64, 1.0);
+                slab_sizes.add(
+                    size,
+                    in_slab(size, &rule).context("a geometry for each size up to a page")?,
+                    1.0,
+                );
             }
             if size <= 1024 && size.is_multiple_of(4) {
                 curve.push((size as f64, bytes as f64 / size as f64));
@@ -108,14 +113,19 @@ impl Buddies {
         let range = format!("16 to {}", self.largest);
         let page = format!("16 to {slabs_to}");
         let rows = [
-            (format!("{range}, uniform"), even.ratios()),
+            (format!("{range}, uniform"), even_sizes.ratios()),
             (format!("{range}, uniform in each doubling"), octaves.ratios()),
-            (format!("{page}, uniform"), small.ratios()),
-            (format!("{page}, with slabs for each size"), slabs.ratios()),
+            (format!("{page}, uniform"), small_sizes.ratios()),
+            (format!("{page}, with slabs for each size"), slab_sizes.ratios()),
         ];
-        for (name, [all, own]) in &rows {
+        for (name, [all, largest_only]) in &rows {
             let wasted = Value::Number((1.0 - 1.0 / all) * 100.0, 1);
-            table.row(vec![name.as_str().into(), Value::Number(*all, 3), Value::Number(*own, 3), wasted]);
+            table.row(vec![
+                name.as_str().into(),
+                Value::Number(*all, 3),
+                Value::Number(*largest_only, 3),
+                wasted,
+            ]);
         }
         findings.table(table);
         let ([even_all, _], [_, octaves_own]) = (rows[0].1, rows[1].1);
@@ -136,15 +146,15 @@ impl Buddies {
             holds: if (wasted - 25.0).abs() < 1.0 { Holds::Partly } else { Holds::No },
             measured: false,
         });
-        let odd = block_bytes(&mut buddy, 65)?;
-        let half = (odd - 65) as f64 * 100.0 / odd as f64;
+        let block_of_65 = block_bytes(&mut buddy, 65)?;
+        let waste_percent = (block_of_65 - 65) as f64 * 100.0 / block_of_65 as f64;
         findings.claim(Claim {
             says: "65 bytes use a block of 128, of which 49 % are waste".into(),
             source: "Memory Allocators from Scratch".into(),
             found: format!(
-                "{odd} bytes, {half:.1} % of them waste, and none of it can be used while the block lives"
+                "{block_of_65} bytes, {waste_percent:.1} % of them waste, and none of it can be used while the block lives"
             ),
-            holds: if odd == 128 { Holds::Yes } else { Holds::No },
+            holds: if block_of_65 == 128 { Holds::Yes } else { Holds::No },
             measured: false,
         });
         findings.claim(Claim {
@@ -201,7 +211,7 @@ fn walk(findings: &mut Findings) -> anyhow::Result<()> {
     let orders = ["16", "32", "64", "128", "256", "512", "1024"];
     let columns = [&["step", "block"], &orders[..]].concat();
     let mut table = Table::new("1024 bytes: free blocks of each size", &columns);
-    let mut held = Vec::new();
+    let mut blocks = Vec::new();
     let mut row = |buddy: &Buddy, step: String, block: String| {
         let free = buddy.free_blocks();
         table.row([vec![step.into(), block.into()], free.into_iter().map(Value::from).collect()].concat());
@@ -211,12 +221,12 @@ fn walk(findings: &mut Findings) -> anyhow::Result<()> {
         let block = buddy.alloc(layout(size)?).context("room")?;
         let range = buddy.range(&block);
         row(&buddy, format!("allocate {size}"), format!("{}..{}", range.start, range.end));
-        held.push((size, block));
+        blocks.push((size, block));
     }
     // The first and the last block are buddies: they merge when both are free.
     for i in [1, 0, 1, 0] {
-        ensure!(i < held.len(), "as many frees as allocations");
-        let (size, block) = held.remove(i);
+        ensure!(i < blocks.len(), "the workload has more frees than allocations");
+        let (size, block) = blocks.remove(i);
         let range = buddy.range(&block);
         buddy.free(block);
         row(&buddy, format!("free {size}"), format!("{}..{}", range.start, range.end));

@@ -1,7 +1,7 @@
 //! The experiment on slab colour. Without colour, the hot first words of objects share a few sets of the cache
 //! (Bonwick, "The Slab Allocator", 1994, section 4).
 
-use super::{Context, bounded};
+use super::{Context, check_bound};
 use crate::findings::clock::{self, Spread};
 use crate::findings::machine::Cache;
 use crate::findings::{Axis, Bars, Claim, Findings, Holds, Table, Value};
@@ -64,8 +64,8 @@ impl Lines {
         let count = self.sets.len();
         let set = &mut self.sets[line % count];
         match set.iter().position(|l| *l == line) {
-            Some(at) => {
-                set.remove(at);
+            Some(byte_address) => {
+                set.remove(byte_address);
             }
             None => {
                 self.misses += 1;
@@ -110,11 +110,11 @@ impl Slabs {
 fn model_misses(addresses: &[usize], cache: Cache) -> (f64, usize) {
     let mut cache = Lines::new(cache);
     addresses.iter().for_each(|a| cache.touch(*a));
-    let cold = cache.misses;
+    let cold_misses = cache.misses;
     for _ in 0..4 {
         addresses.iter().for_each(|a| cache.touch(*a));
     }
-    ((cache.misses - cold) as f64 * 1000.0 / (4 * addresses.len()) as f64, cache.used())
+    ((cache.misses - cold_misses) as f64 * 1000.0 / (4 * addresses.len()) as f64, cache.used())
 }
 
 /// The effect of colour on a walk, as the model's misses or the measured times show it.
@@ -136,11 +136,11 @@ impl Effect {
     /// Returns the effect, given the ratio of the coloured walk's time to the plain walk's time. `None` if the measured
     /// rounds do not decide.
     fn of_time(ratio: Spread) -> Option<Self> {
-        let yes = |holds| holds == Holds::Yes;
+        let confirmed = |holds| holds == Holds::Yes;
         match ratio {
-            r if yes(r.at_most(1.0 - TIME)) => Some(Self::Better),
-            r if yes(r.at_least(1.0 + TIME)) => Some(Self::Worse),
-            r if yes(r.is_between(1.0 - TIME, 1.0 + TIME)) => Some(Self::None),
+            r if confirmed(r.at_most(1.0 - TIME)) => Some(Self::Better),
+            r if confirmed(r.at_least(1.0 + TIME)) => Some(Self::Worse),
+            r if confirmed(r.is_between(1.0 - TIME, 1.0 + TIME)) => Some(Self::None),
             _ => None,
         }
     }
@@ -177,53 +177,53 @@ impl Colouring {
     pub(super) fn run(&self, context: &Context<'_>) -> anyhow::Result<Findings> {
         let question = "does it help to begin each slab's objects at another offset?";
         let mut findings = Findings::new("colouring", question, context.seed);
-        let (cache, whose) = self.cache(context);
+        let (cache, geometry_source) = self.cache(context);
         let Cache { sets, ways, line } = cache;
         // The walk uses three quarters of the cache's lines: with even use of the sets, no access would miss.
         let objects = (u64::from(sets) * u64::from(ways) * 3 / 4).max(1) as usize;
         let largest = self.sizes.iter().copied().max().unwrap_or_default();
         let options = format!("--sets {sets} --ways {ways} --sizes {largest}");
-        bounded(
+        check_bound(
             &options,
             objects as u64 * u64::from(largest),
             MAX_BYTES,
             "bytes of objects, three quarters of the lines",
         )?;
         // Figures that depend on this machine's cache are marked.
-        let mark = if whose == GeometrySource::Machines { "~" } else { "" };
-        let counted = ["sets used", "sets, coloured", "misses in 1000", "misses, coloured"];
-        let counted = counted.map(|name| format!("{mark}{name}"));
+        let mark = if geometry_source == GeometrySource::Machines { "~" } else { "" };
+        let column_names = ["sets used", "sets, coloured", "misses in 1000", "misses, coloured"];
+        let column_names = column_names.map(|name| format!("{mark}{name}"));
         let mut columns = vec!["object, bytes", "slab, bytes", "colours"];
-        columns.extend(counted.iter().map(String::as_str));
+        columns.extend(column_names.iter().map(String::as_str));
         columns.extend(["~ns a touch", "~ns, coloured", "~coloured of plain", "~model and clock"]);
         let title = format!(
             "Repeated walks over the first words of {objects} objects; {sets} sets of {ways} lines of {line} bytes, {}",
-            match whose {
+            match geometry_source {
                 GeometrySource::Given => "as given by --sets and --ways",
                 GeometrySource::Usual => "a common geometry of processors",
                 GeometrySource::Machines => "this machine's first-level cache, as its system reports",
             }
         );
         let mut table = Table::new(title, &columns);
-        let (mut better, mut worse, mut slackless) = (0, 0, 0);
+        let (mut fewer_misses, mut more_misses, mut slackless) = (0, 0, 0);
         let (mut bars, mut agreement) = (Vec::new(), Vec::new());
         let stage = context.progress.stage("colouring", self.sizes.len() as u64);
         for (i, size) in self.sizes.iter().enumerate() {
             let slabs = |coloured| Slabs::new(*size as usize, line as usize, coloured);
-            let sides = [slabs(false)?, slabs(true)?];
-            let (bytes, colours) = (sides[0].bytes, sides[1].colours);
+            let sources = [slabs(false)?, slabs(true)?];
+            let (bytes, colours) = (sources[0].bytes, sources[1].colours);
             // The order is shuffled, because processors prefetch at equal distances.
             let mut order: Vec<usize> = (0..objects).collect();
             order.shuffle(&mut context.rng());
-            let addresses = sides.map(|side| {
-                let addresses = side.addresses(objects);
+            let addresses = sources.map(|source| {
+                let addresses = source.addresses(objects);
                 order.iter().map(|i| addresses[*i]).collect::<Vec<_>>()
             });
-            let counts = [0, 1].map(|side| model_misses(&addresses[side], cache));
+            let counts = [0, 1].map(|source_index| model_misses(&addresses[source_index], cache));
             let misses = counts.map(|(misses, _)| misses);
             slackless += usize::from(colours == 1);
-            better += usize::from(misses[1] < misses[0]);
-            worse += usize::from(misses[1] > misses[0]);
+            fewer_misses += usize::from(misses[1] < misses[0]);
+            more_misses += usize::from(misses[1] > misses[0]);
             bars.push((format!("{size} bytes"), misses[0]));
             bars.push((format!("{size} bytes, coloured"), misses[1]));
             let mut row = vec![
@@ -254,7 +254,7 @@ impl Colouring {
         drop(stage);
         findings.table(table);
         findings.bars(Bars {
-            measured: whose == GeometrySource::Machines,
+            measured: geometry_source == GeometrySource::Machines,
             ..Bars::exact(
                 "Misses of the model by the size of objects",
                 Axis::linear("misses in 1000 touches"),
@@ -266,17 +266,17 @@ impl Colouring {
             says: "colour spreads the first words of objects over the cache's sets".into(),
             source: "Bonwick 1994".into(),
             found: format!(
-                "by the model fewer misses for {better} of {all} sizes, more for {worse}; {slackless} have no slack to colour with"
+                "by the model fewer misses for {fewer_misses} of {all} sizes, more for {more_misses}; {slackless} have no slack to colour with"
             ),
-            holds: match (better, worse) {
+            holds: match (fewer_misses, more_misses) {
                 (0, _) => Holds::No,
-                (_, 0) if better == all => Holds::Yes,
+                (_, 0) if fewer_misses == all => Holds::Yes,
                 _ => Holds::Partly,
             },
-            measured: whose == GeometrySource::Machines,
+            measured: geometry_source == GeometrySource::Machines,
         });
         if !context.exact {
-            disagreements(&mut findings, whose, &agreement);
+            disagreements(&mut findings, geometry_source, &agreement);
         }
         findings.note(
             "Linux left colour behind with SLAB (removed in 6.8), and the slabs here have none. Powers of two, which fall into \
@@ -287,13 +287,14 @@ impl Colouring {
 }
 
 /// Reports if the model can be trusted on this machine.
-fn disagreements(findings: &mut Findings, whose: GeometrySource, agreement: &[(&u32, Holds)]) {
-    let sizes = |wanted| {
-        let sizes = agreement.iter().filter(|(_, holds)| *holds == wanted).map(|(size, _)| size.to_string());
+fn disagreements(findings: &mut Findings, geometry_source: GeometrySource, agreement: &[(&u32, Holds)]) {
+    let sizes = |wanted_verdict| {
+        let sizes =
+            agreement.iter().filter(|(_, holds)| *holds == wanted_verdict).map(|(size, _)| size.to_string());
         sizes.collect::<Vec<_>>()
     };
     let list = |sizes: Vec<String>| if sizes.is_empty() { "none".to_owned() } else { sizes.join(", ") };
-    let other = match whose {
+    let other_source = match geometry_source {
         GeometrySource::Machines => "",
         _ => "; the cache that is modelled is not known to be this machine's",
     };
@@ -303,7 +304,7 @@ fn disagreements(findings: &mut Findings, whose: GeometrySource, agreement: &[(&
             .into(),
         found: format!(
             "the misses agree with the times on this machine for {} of {} sizes, disagree for {}, and are undecided for {}; {MISSES} misses in \
-             1,000 and {:.0} % of the time count as a difference{other}",
+             1,000 and {:.0} % of the time count as a difference{other_source}",
             sizes(Holds::Yes).len(),
             agreement.len(),
             list(sizes(Holds::No)),
@@ -332,20 +333,20 @@ fn times(context: &Context<'_>, cache: Cache, addresses: &[Vec<usize>; 2]) -> an
         for i in 0..addresses.len() {
             words[word(i)] = word(i + 1) as u64;
         }
-        let start = word(0);
-        Ok((words, start))
+        let first_word = word(0);
+        Ok((words, first_word))
     };
-    let mut sides = [memory(&addresses[0])?, memory(&addresses[1])?];
+    let mut sources = [memory(&addresses[0])?, memory(&addresses[1])?];
     let touches = context.scale(2_000_000);
-    let samples = clock::rounds(context.rounds(), 2, |side| {
-        let (words, start) = &mut sides[side];
-        let mut at = *start;
+    let samples = clock::rounds(context.rounds(), 2, |source_index| {
+        let (words, first_word) = &mut sources[source_index];
+        let mut byte_address = *first_word;
         let time = clock::nanoseconds(|| {
             for _ in 0..touches {
-                at = words[at] as usize;
+                byte_address = words[byte_address] as usize;
             }
         });
-        black_box(at);
+        black_box(byte_address);
         [time / touches as f64]
     });
     Ok([samples[0].spread(0), samples[1].spread(0), samples[1].times(&samples[0], 0)])
@@ -372,10 +373,10 @@ mod tests {
             |ratio: f64| Effect::of_time(Spread::of(vec![ratio - 0.01, ratio, ratio, ratio, ratio + 0.01]));
         assert_eq!([0.8, 1.0, 1.3].map(time), [Effect::Better, Effect::None, Effect::Worse].map(Some));
         assert_eq!(time(0.9), None, "the interval contains the limit");
-        assert_eq!(Effect::of_time(Spread::of(vec![0.5])), None, "one round gives no interval");
-        let fewer = Effect::of_misses([300.0, 20.0]);
-        assert_eq!((fewer, Effect::of_misses([300.0, 290.0])), (Effect::Better, Effect::None));
-        let verdicts = [time(0.8), time(1.0), time(1.3), None].map(|clock| fewer.agrees(clock));
+        assert_eq!(Effect::of_time(Spread::of(vec![0.5])), None, "one round must give no interval");
+        let clear_effect = Effect::of_misses([300.0, 20.0]);
+        assert_eq!((clear_effect, Effect::of_misses([300.0, 290.0])), (Effect::Better, Effect::None));
+        let verdicts = [time(0.8), time(1.0), time(1.3), None].map(|clock| clear_effect.agrees(clock));
         assert_eq!(verdicts, [Holds::Yes, Holds::No, Holds::No, Holds::Undecided]);
     }
 

@@ -1,7 +1,7 @@
 //! The experiment on object caching: objects stay constructed while they are free (Bonwick, "The Slab Allocator",
 //! 1994).
 
-use super::{Context, bounded, counting_subsystem};
+use super::{Context, check_bound, counting_subsystem};
 use crate::findings::clock::{self, Spread};
 use crate::findings::{Axis, Chart, Claim, Findings, Holds, Series, Table};
 use clap::Args;
@@ -42,7 +42,7 @@ impl Object {
         }
     }
     /// Changes the object as a user does: sets a word and then resets the word, like a lock that is taken and released.
-    fn use_up(&mut self) {
+    fn use_all_words(&mut self) {
         let word = black_box(&mut self.0[63]);
         *word += 1;
         black_box(&mut *word);
@@ -54,37 +54,37 @@ impl Object {
 struct ObjectSource {
     cache: ObjectCache<Object>,
     words: u16,
-    kept: bool,
+    keeps_state: bool,
     constructed: Arc<Counter>,
 }
 
 impl ObjectSource {
-    fn new(subsystem: &Subsystem, words: u16, kept: bool) -> anyhow::Result<Self> {
+    fn new(subsystem: &Subsystem, words: u16, keeps_state: bool) -> anyhow::Result<Self> {
         let constructed = Arc::new(Counter::new(0));
         let counter = constructed.clone();
         let construct = move || {
             let mut object = Object([0; 64]);
-            if kept {
+            if keeps_state {
                 object.construct(words, &counter);
             }
             object
         };
         let cache = ObjectCache::builder("object").ctor(construct).check_frees(false).build_in(subsystem)?;
-        Ok(Self { cache, words, kept, constructed })
+        Ok(Self { cache, words, keeps_state, constructed })
     }
     /// Runs `bursts` bursts; each burst allocates `burst` objects and frees them.
     fn bursts(&self, burst: u32, bursts: u32) -> anyhow::Result<()> {
-        let mut held = Vec::with_capacity(burst as usize);
+        let mut objects = Vec::with_capacity(burst as usize);
         for _ in 0..bursts {
             for _ in 0..burst {
                 let mut object = self.cache.alloc()?;
-                if !self.kept {
+                if !self.keeps_state {
                     object.construct(self.words, &self.constructed);
                 }
-                object.use_up();
-                held.push(object);
+                object.use_all_words();
+                objects.push(object);
             }
-            held.clear();
+            objects.clear();
         }
         Ok(())
     }
@@ -92,10 +92,10 @@ impl ObjectSource {
 
 /// Returns the number of constructions for a burst size, once with objects that are kept constructed and once without.
 fn counts(words: u16, burst: u32, bursts: u32) -> anyhow::Result<[u64; 2]> {
-    let count = |kept| {
-        let side = ObjectSource::new(&counting_subsystem()?, words, kept)?;
-        side.bursts(burst, bursts)?;
-        anyhow::Ok(side.constructed.get())
+    let count = |keeps_state| {
+        let object_source = ObjectSource::new(&counting_subsystem()?, words, keeps_state)?;
+        object_source.bursts(burst, bursts)?;
+        anyhow::Ok(object_source.constructed.get())
     };
     Ok([count(true)?, count(false)?])
 }
@@ -104,21 +104,22 @@ fn counts(words: u16, burst: u32, bursts: u32) -> anyhow::Result<[u64; 2]> {
 /// anew, and the ratio.
 fn times(context: &Context<'_>, words: u16, burst: u32, bursts: u32) -> anyhow::Result<[Spread; 3]> {
     let subsystem = Subsystem::new(Config::default())?;
-    let sides = [ObjectSource::new(&subsystem, words, true)?, ObjectSource::new(&subsystem, words, false)?];
-    let mut refused = Ok(());
+    let object_sources =
+        [ObjectSource::new(&subsystem, words, true)?, ObjectSource::new(&subsystem, words, false)?];
+    let mut result = Ok(());
     let samples = clock::rounds(context.rounds(), 2, |i| {
-        let time = clock::nanoseconds(|| refused = sides[i].bursts(burst, bursts));
+        let time = clock::nanoseconds(|| result = object_sources[i].bursts(burst, bursts));
         [time / (f64::from(burst) * f64::from(bursts))]
     });
-    refused.map(|()| [samples[0].spread(0), samples[1].spread(0), samples[1].times(&samples[0], 0)])
+    result.map(|()| [samples[0].spread(0), samples[1].spread(0), samples[1].times(&samples[0], 0)])
 }
 
 impl Constructors {
     pub(super) fn run(&self, context: &Context<'_>) -> anyhow::Result<Findings> {
-        let question = "what does it save to keep objects constructed between uses?";
+        let question = "how much time does it save to keep objects constructed between uses?";
         let mut findings = Findings::new("constructors", question, context.seed);
         let options = format!("--burst {} --bursts {}", self.burst, self.bursts);
-        bounded(
+        check_bound(
             &options,
             u64::from(self.burst) * u64::from(self.bursts),
             20_000_000,
@@ -140,7 +141,7 @@ impl Constructors {
         let mut last = None;
         let stage = context.progress.stage("constructors", self.words.len() as u64);
         for (i, &words) in self.words.iter().enumerate() {
-            let [kept, anew] = counts(words, self.burst, self.bursts)?;
+            let [keeps_state, constructed_again] = counts(words, self.burst, self.bursts)?;
             let times = match context.exact {
                 true => [Spread::default(); 3],
                 false => times(context, words, self.burst, self.bursts)?,
@@ -152,8 +153,8 @@ impl Constructors {
             table.row(vec![
                 u64::from(words).into(),
                 (u64::from(self.burst) * u64::from(self.bursts)).into(),
-                kept.into(),
-                anew.into(),
+                keeps_state.into(),
+                constructed_again.into(),
                 times[0].into(),
                 times[1].into(),
                 times[2].into(),
@@ -162,7 +163,7 @@ impl Constructors {
         }
         drop(stage);
         findings.table(table);
-        let [kept, anew] = curves;
+        let [keeps_state, constructed_again] = curves;
         if let Some((words, ratio)) = last {
             findings.claim(Claim {
                 says:
@@ -185,7 +186,10 @@ impl Constructors {
             title: "An allocation, a use and a free".into(),
             x: Axis::linear("words to construct"),
             y: Axis::linear("ns"),
-            series: vec![series("kept constructed", kept), series("constructed anew", anew)],
+            series: vec![
+                series("kept constructed", keeps_state),
+                series("constructed anew", constructed_again),
+            ],
             measured: true,
         });
         Ok(findings)

@@ -31,18 +31,18 @@ impl Context<'_> {
     pub fn rounds(&self) -> usize {
         if self.quick { 1 } else { 9 }
     }
-    /// Returns `full`, or a smaller number if times do not matter.
-    pub fn scale(&self, full: usize) -> usize {
-        if self.quick { (full / 20).max(1) } else { full }
+    /// Returns `full_scale`, or a smaller number if times do not matter.
+    pub fn scale(&self, full_scale: usize) -> usize {
+        if self.quick { (full_scale / 20).max(1) } else { full_scale }
     }
 }
 
 /// Checks options that are each in their range, but together may request too much time or memory.
 ///
 /// # Errors
-/// Fails if `requested`, a number of things `of`, exceeds `most`; the message names the options.
-pub(super) fn bounded(options: &str, requested: u64, most: u64, of: &str) -> anyhow::Result<()> {
-    ensure!(requested <= most, "{options}: {requested} {of}; expected {most} at most");
+/// Fails if `requested`, a number of things `unit`, exceeds `max`; the message names the options.
+pub(super) fn check_bound(options: &str, requested: u64, max: u64, unit: &str) -> anyhow::Result<()> {
+    ensure!(requested <= max, "{options}: {requested} {unit}; expected {max} at most");
     Ok(())
 }
 

@@ -31,11 +31,11 @@ const MEASURED: [&str; 5] =
     ["refused", "longest, steps", "taken of asked", "bytes beside", "~ns an operation"];
 
 fn measured(run: &Run) -> Vec<Value> {
-    let known = |value| if run.known { value } else { Value::Nothing };
+    let if_counted = |value| if run.known { value } else { Value::Nothing };
     vec![
         run.outcome.refused.into(),
-        known(run.outcome.work.longest.into()),
-        known(run.peak_ratio().into()),
+        if_counted(run.outcome.work.longest.into()),
+        if_counted(run.peak_ratio().into()),
         Some(run.outcome.beside).filter(|bytes| *bytes > 0).into(),
         Value::Spread(run.nanoseconds, 1),
     ]
@@ -91,7 +91,7 @@ fn show_overview(findings: &mut Findings) {
 fn page(sheet: &CheatSheet, findings: &mut Findings) {
     findings.note(sheet.idea);
     let mut table = Table::new("What it is", &["what", "here"]);
-    for (what, here) in [
+    for (use_case, recommendation) in [
         ("sizes", sheet.sizes),
         ("lifetimes", sheet.lifetimes),
         ("worst case of an allocation", sheet.worst),
@@ -101,7 +101,7 @@ fn page(sheet: &CheatSheet, findings: &mut Findings) {
         ("leave it where", sheet.leave),
         ("source", sheet.source),
     ] {
-        table.row(vec![what.into(), here.into()]);
+        table.row(vec![use_case.into(), recommendation.into()]);
     }
     findings.table(table);
     let mut table = Table::new("What its operations cost", &["operation", "cost"]);
@@ -113,26 +113,26 @@ fn page(sheet: &CheatSheet, findings: &mut Findings) {
 
 /// Shows measurements of the named allocators.
 fn under_load(context: &Context<'_>, names: &[Name], findings: &mut Findings) -> anyhow::Result<()> {
-    let loaded = Load::of(context, "uniform:16..1024", "bimodal:20,2000,0.1", 10_000)?;
-    let bytes = loaded.memory(None)?;
-    let runs = measure(context, "explain", &loaded, bytes, names)?;
+    let workload = Load::of(context, "uniform:16..1024", "bimodal:20,2000,0.1", 10_000)?;
+    let bytes = workload.memory(None)?;
+    let runs = measure(context, "explain", &workload, bytes, names)?;
     let runs = runs.into_iter().collect::<Result<Vec<_>, _>>()?;
     let mut table = Table::new(
-        format!("{} operations, {}; {bytes} bytes of memory", loaded.ops.len(), loaded.name),
+        format!("{} operations, {}; {bytes} bytes of memory", workload.ops.len(), workload.name),
         &[&["allocator"], &MEASURED[..]].concat(),
     );
     for (name, run) in names.iter().zip(&runs) {
         table.row([vec![name.display_name().into()], measured(run)].concat());
     }
     findings.table(table);
-    let looked_into = names.iter().zip(&runs).filter(|(_, run)| run.known);
-    let bars = looked_into.map(|(name, run)| (name.display_name(), run.peak_ratio()));
+    let counted_runs = names.iter().zip(&runs).filter(|(_, run)| run.known);
+    let bars = counted_runs.map(|(name, run)| (name.display_name(), run.peak_ratio()));
     findings.bars(Bars::exact(
         "Bytes taken, each at the peak",
         Axis::linear("times the requested bytes"),
         bars,
     ));
     findings
-        .note("A step is one look at a place where room could be; where a cell is empty nobody counts. `uslab lab race` takes other workloads.");
+        .note("A step is one inspection of a possible place; an empty cell was not counted. `uslab lab race` takes other workloads.");
     Ok(())
 }

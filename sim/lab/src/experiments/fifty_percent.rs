@@ -1,7 +1,7 @@
 //! Knuth's fifty-percent rule: in equilibrium there are half as many holes as blocks (The Art of Computer Programming 1,
 //! 2.5; Shore, "Anomalous Behavior of the Fifty-Percent Rule in Dynamic Memory Allocation", 1977).
 
-use super::{Context, bounded};
+use super::{Context, check_bound};
 use crate::allocators::headerless::Headerless;
 use crate::allocators::heap::{Fit, Order};
 use crate::findings::{Axis, Chart, Claim, Findings, Holds, Series, Table, Value};
@@ -15,7 +15,7 @@ use rand_pcg::Pcg64;
 /// A heap is filled and kept at a number of blocks: each step frees a random block and allocates one of a random size.
 /// Knuth's argument gives p/2 holes per block, where p is the fraction of allocations that leave a remainder. With many
 /// sizes p is almost 1, with few sizes it is smaller. Rounding sizes up to a granule turns many sizes into few. Each
-/// policy runs with a granule of one byte, and with the 16 bytes of most heaps. The fifty-percent rule says nothing
+/// policy runs with a granule of one byte, and with the 16 bytes of most heaps. The fifty-percent rule predicts nothing
 /// about the quality of a policy.
 #[derive(Debug, Args)]
 pub struct FiftyPercent {
@@ -86,9 +86,9 @@ impl FiftyPercent {
         const LARGER_HEAP: &str = "room: the heap is twice as large";
         // The heap has room for twice the used memory, so that nothing is refused.
         let mut heap = Headerless::new(blocks as usize * 4096, granule, fit, order);
-        let mut held = Vec::new();
+        let mut used_blocks = Vec::new();
         for _ in 0..blocks {
-            held.push(heap.alloc(sizes.pick(&mut rng)).context(LARGER_HEAP)?);
+            used_blocks.push(heap.alloc(sizes.pick(&mut rng)).context(LARGER_HEAP)?);
         }
         let (mut holes, mut samples, mut curve) = (0.0, 0.0, Vec::new());
         let mut before = (heap.splits(), heap.steps());
@@ -97,11 +97,11 @@ impl FiftyPercent {
                 before = (heap.splits(), heap.steps());
             }
             for _ in 0..blocks {
-                heap.free(held.swap_remove(rng.random_range(0..held.len())));
-                held.push(heap.alloc(sizes.pick(&mut rng)).context(LARGER_HEAP)?);
+                heap.free(used_blocks.swap_remove(rng.random_range(0..used_blocks.len())));
+                used_blocks.push(heap.alloc(sizes.pick(&mut rng)).context(LARGER_HEAP)?);
             }
             // The free memory after the last block is not one of the rule's holes.
-            let ratio = heap.holes().saturating_sub(1) as f64 / held.len() as f64;
+            let ratio = heap.holes().saturating_sub(1) as f64 / used_blocks.len() as f64;
             curve.push((f64::from(turnover + 1), ratio));
             if turnover >= self.turnovers / 2 {
                 holes += ratio;
@@ -124,12 +124,12 @@ impl FiftyPercent {
         // work.
         let blocks = if context.quick { (self.blocks / 4).max(10) } else { self.blocks };
         let options = format!("--blocks {} --turnovers {}", self.blocks, self.turnovers);
-        let looks = u64::from(blocks).pow(2) * u64::from(self.turnovers);
-        bounded(
+        let inspections = u64::from(blocks).pow(2) * u64::from(self.turnovers);
+        check_bound(
             &options,
-            looks,
+            inspections,
             MAX_INSPECTED,
-            "looks at blocks or so, blocks times blocks times turnovers",
+            "inspections of blocks, about blocks times blocks times turnovers",
         )?;
         let mut table = Table::new(
             format!("{blocks} blocks, turned over {} times", self.turnovers),
@@ -144,26 +144,26 @@ impl FiftyPercent {
         )
         .named_by(3);
         let mut curves = Vec::new();
-        let (mut worst, mut many) = (0.0f64, Vec::new());
-        let all = POLICIES.len() * Sizes::ALL.len() * GRANULES.len();
-        let stage = context.progress.stage("fifty-percent", all as u64);
+        let (mut max_spread, mut results) = (0.0f64, Vec::new());
+        let runs = POLICIES.len() * Sizes::ALL.len() * GRANULES.len();
+        let stage = context.progress.stage("fifty-percent", runs as u64);
         for (policy, fit, order) in POLICIES {
             for (name, sizes) in Sizes::ALL {
                 for granule in GRANULES {
-                    let found = self.equilibrium(blocks, context.rng(), (fit, order), granule, sizes)?;
+                    let result = self.equilibrium(blocks, context.rng(), (fit, order), granule, sizes)?;
                     table.row(vec![
                         policy.into(),
                         name.into(),
                         granule.into(),
-                        Value::Number(found.holes, 3),
-                        Value::Number(found.rest / 2.0, 3),
-                        Value::Number(found.steps, 1),
+                        Value::Number(result.holes, 3),
+                        Value::Number(result.rest / 2.0, 3),
+                        Value::Number(result.steps, 1),
                     ]);
                     if matches!(sizes, Sizes::Even) {
-                        worst = worst.max((found.holes - found.rest / 2.0).abs());
-                        many.push((policy, granule, found.holes));
+                        max_spread = max_spread.max((result.holes - result.rest / 2.0).abs());
+                        results.push((policy, granule, result.holes));
                         if granule == 1 {
-                            curves.push(Series { name: policy.into(), points: found.curve });
+                            curves.push(Series { name: policy.into(), points: result.curve });
                         }
                     }
                     stage.at(table.rows.len() as u64);
@@ -172,12 +172,12 @@ impl FiftyPercent {
         }
         drop(stage);
         findings.table(table);
-        let of = |policy: usize, wanted: usize| {
-            let found =
-                many.iter().find(|(name, granule, _)| (*name, *granule) == (POLICIES[policy].0, wanted));
-            found.map_or(0.0, |(.., holes)| *holes)
+        let holes_of = |policy: usize, expected: usize| {
+            let result =
+                results.iter().find(|(name, granule, _)| (*name, *granule) == (POLICIES[policy].0, expected));
+            result.map_or(0.0, |(.., holes)| *holes)
         };
-        let (first, rounded) = (of(FIRST, 1), of(FIRST, 16));
+        let (first, rounded) = (holes_of(FIRST, 1), holes_of(FIRST, 16));
         findings.claim(Claim {
             says: "in equilibrium there are half as many holes as blocks".into(),
             source: "Knuth, The Art of Computer Programming 1, 2.5".into(),
@@ -192,7 +192,7 @@ impl FiftyPercent {
             },
             measured: false,
         });
-        let (best, best_rounded) = (of(BEST, 1), of(BEST, 16));
+        let (best, best_rounded) = (holes_of(BEST, 1), holes_of(BEST, 16));
         findings.claim(Claim {
             says: "best fit leaves far fewer holes than the rule says, because it often fits exactly".into(),
             source: "of heaps that round sizes up; after Shore 1977".into(),
@@ -204,7 +204,7 @@ impl FiftyPercent {
             measured: false,
         });
         findings.note(format!(
-            "Half the fraction of allocations that left a rest predicts the holes per block to within {worst:.3}, for every policy and granule."
+            "Half the fraction of allocations that left a rest predicts the holes per block to within {max_spread:.3}, for every policy and granule."
         ));
         findings.chart(Chart {
             title: "Holes a block, sizes 16 to 2048 to the byte".into(),
@@ -225,13 +225,13 @@ mod tests {
     #[test]
     fn best_fit_leaves_about_half_as_many_holes_as_blocks() {
         let experiment = FiftyPercent { blocks: 1000, turnovers: 20 };
-        let of = |policy: usize, granule| {
+        let holes_of = |policy: usize, granule| {
             let (_, fit, order) = POLICIES[policy];
             let rng = rand::SeedableRng::seed_from_u64(1);
             experiment.equilibrium(1000, rng, (fit, order), granule, Sizes::Even).unwrap().holes
         };
-        assert!((0.45..0.55).contains(&of(FIRST, 1)), "{}", of(FIRST, 1));
-        assert!((0.4..0.5).contains(&of(BEST, 1)), "{}", of(BEST, 1));
-        assert!(of(BEST, 16) < 0.35, "{}", of(BEST, 16));
+        assert!((0.45..0.55).contains(&holes_of(FIRST, 1)), "{}", holes_of(FIRST, 1));
+        assert!((0.4..0.5).contains(&holes_of(BEST, 1)), "{}", holes_of(BEST, 1));
+        assert!(holes_of(BEST, 16) < 0.35, "{}", holes_of(BEST, 16));
     }
 }

@@ -41,38 +41,38 @@ pub struct Fragmentation {
 
 /// Runs all policies with one seed. Each policy has the fraction of memory in use that the buddy allocator has in
 /// `bytes` bytes.
-fn at_equal_use(bytes: usize, loaded: &LoadedWorkload) -> anyhow::Result<Vec<Run>> {
-    let [buddy, others @ ..] = &Policy::ALL;
-    let first = buddy.run(bytes, loaded)?;
+fn at_equal_use(bytes: usize, workload: &LoadedWorkload) -> anyhow::Result<Vec<Run>> {
+    let [buddy, other_policies @ ..] = &Policy::ALL;
+    let first = buddy.run(bytes, workload)?;
     let share = first.in_use() / 100.0;
     let mut runs = vec![first];
-    for policy in others {
+    for policy in other_policies {
         // The bytes in use do not depend on the size of the memory: one run finds them, and a second run uses a memory
         // of the right size.
-        let alone = policy.run(bytes, loaded)?;
-        let used = alone.in_use() / 100.0 * bytes as f64;
-        runs.push(policy.run((used / share) as usize, loaded)?);
+        let first_run = policy.run(bytes, workload)?;
+        let used_bytes = first_run.in_use() / 100.0 * bytes as f64;
+        runs.push(policy.run((used_bytes / share) as usize, workload)?);
     }
     Ok(runs)
 }
 
 impl Fragmentation {
     pub(super) fn run(&self, context: &Context<'_>) -> anyhow::Result<Findings> {
-        let question = "which part of the free memory lies in one piece, and does that get worse with time?";
+        let question = "which part of the free memory is in one piece, and does that get worse with time?";
         let mut findings = Findings::new("fragmentation", question, context.seed);
         // A recorded load has no random choices.
         let loads = seeds(context, if self.load.is_recorded() { 1 } else { SEEDS })
             .map(|context| self.load.open(&context))
             .collect::<anyhow::Result<Vec<_>>>()?;
-        let peak = loads.iter().map(|loaded| loaded.peak).max().unwrap_or(0);
+        let peak = loads.iter().map(|workload| workload.peak).max().unwrap_or(0);
         let default = (peak / 4 * 5).next_power_of_two().max(1 << 16);
         let bytes = loads[0].memory(self.memory.or(Some(default as u64)))?;
         let stage = context.progress.stage("fragmentation", loads.len() as u64);
         let mut runs: Vec<Vec<Run>> = Vec::new();
         let mut pools = Vec::new();
-        for loaded in &loads {
-            runs.push(at_equal_use(bytes, loaded)?);
-            let run = Policy::Named(Name::Segregated).run(bytes, loaded)?;
+        for workload in &loads {
+            runs.push(at_equal_use(bytes, workload)?);
+            let run = Policy::Named(Name::Segregated).run(bytes, workload)?;
             let largest = |sample: &Sample| sample.holes.largest as f64;
             let first = run.outcome.samples.first().map_or(1.0, largest);
             pools.push(run.outcome.samples.iter().map(largest).fold(f64::MAX, f64::min) / first);
@@ -106,11 +106,11 @@ impl Fragmentation {
                 of(&Run::fair_share),
                 of(&|run| Run::mean(run.quarters(2, 4), |s| s.holes.count as f64)),
             ]);
-            let looks = runs.iter().map(|runs| runs[i].outcome.samples.len()).min().unwrap_or(0);
-            let points = (0..looks).map(|k| {
-                let at = |runs: &Vec<Run>| runs[i].outcome.samples[k];
-                let shares = runs.iter().map(|runs| Run::share_at(&at(runs))).collect();
-                (at(&runs[0]).operations as f64, Spread::of(shares).median)
+            let sample_count = runs.iter().map(|runs| runs[i].outcome.samples.len()).min().unwrap_or(0);
+            let points = (0..sample_count).map(|k| {
+                let sample_of = |runs: &Vec<Run>| runs[i].outcome.samples[k];
+                let shares = runs.iter().map(|runs| Run::share_at(&sample_of(runs))).collect();
+                (sample_of(&runs[0]).operations as f64, Spread::of(shares).median)
             });
             series.push(Series { name: policy.shown(), points: points.collect() });
         }
@@ -131,33 +131,34 @@ impl Fragmentation {
     }
 }
 
-fn pools_keep_theirs(findings: &mut Findings, kept: &[f64]) {
-    let least = kept.iter().copied().fold(f64::MAX, f64::min) * 100.0;
+fn pools_keep_theirs(findings: &mut Findings, kept_parts: &[f64]) {
+    let min_kept = kept_parts.iter().copied().fold(f64::MAX, f64::min) * 100.0;
     findings.claim(Claim {
         says: "a pool's largest free block stays as large as it was".into(),
         source: "Memory Allocators from Scratch".into(),
         found: format!(
-            "pools by class keep {least:.0} % of this block, one page, in each of {} seeds; 95 % counts as all",
-            kept.len()
+            "pools by class keep {min_kept:.0} % of this block, one page, in each of {} seeds; 95 % counts as all",
+            kept_parts.len()
         ),
-        holds: Holds::then_some_text(least >= 95.0),
+        holds: Holds::then_some_text(min_kept >= 95.0),
         measured: false,
     });
 }
 
-/// Compares first fit with best fit and TLSF, which are said to be better; the comparison is made for each seed
+/// Compares first fit with best fit and TLSF, which are considered better; the comparison is made for each seed
 /// separately.
 fn first_fit_decays(findings: &mut Findings, runs: &[Vec<Run>]) {
-    let at = |policy| Policy::ALL.iter().position(|p| *p == policy).unwrap_or(0);
-    let (buddy, tlsf) = (at(Policy::Named(Name::Buddy)), at(Policy::Named(Name::Tlsf)));
-    let less = |first: usize, other: usize| {
+    let policy_index = |policy| Policy::ALL.iter().position(|p| *p == policy).unwrap_or(0);
+    let (buddy, tlsf) = (policy_index(Policy::Named(Name::Buddy)), policy_index(Policy::Named(Name::Tlsf)));
+    let difference_of = |first: usize, other: usize| {
         Spread::of(runs.iter().map(|runs| runs[first].fair_share() - runs[other].fair_share()).collect())
     };
     for (first, words) in [
         (Policy::LastFreed, "first fit, last freed first"),
         (Policy::Named(Name::FirstFit), "first fit by address"),
     ] {
-        let differences = [less(at(first), tlsf), less(at(first), buddy)];
+        let differences =
+            [difference_of(policy_index(first), tlsf), difference_of(policy_index(first), buddy)];
         findings.claim(Claim {
             says: format!(
                 "at equal use the largest block of {words} decays fastest, buddy's and TLSF's slowly"
@@ -179,12 +180,12 @@ fn unusable_holes(findings: &mut Findings) -> anyhow::Result<()> {
     let mut heap = Heap::new(1 << 16, Fit::First, Order::Address)?;
     let small = Layout::from_size_align(16, 1).context("16 bytes")?;
     let blocks: Vec<_> = std::iter::from_fn(|| heap.alloc(small)).collect();
-    let mut kept = Vec::new();
+    let mut kept_blocks = Vec::new();
     for (i, block) in blocks.into_iter().enumerate() {
-        if i % 2 == 0 { kept.push(block) } else { heap.free(block) }
+        if i % 2 == 0 { kept_blocks.push(block) } else { heap.free(block) }
     }
     let holes = heap.holes();
-    let refused = heap.alloc(Layout::from_size_align(4096, 1).context("a page")?).is_none();
+    let is_refused = heap.alloc(Layout::from_size_align(4096, 1).context("a page")?).is_none();
     findings.claim(Claim {
         says: "many small holes cannot serve 4 KiB".into(),
         source: "Memory Allocators from Scratch".into(),
@@ -193,12 +194,12 @@ fn unusable_holes(findings: &mut Findings) -> anyhow::Result<()> {
             uslab_output::grouped(holes.total as u64),
             uslab_output::grouped(holes.count as u64),
             holes.largest,
-            if refused { "refused" } else { "served" }
+            if is_refused { "refused" } else { "served" }
         ),
-        holds: Holds::then_some_text(refused),
+        holds: Holds::then_some_text(is_refused),
         measured: false,
     });
-    kept.into_iter().for_each(|block| heap.free(block));
+    kept_blocks.into_iter().for_each(|block| heap.free(block));
     Ok(())
 }
 
@@ -208,7 +209,7 @@ mod tests {
     use crate::allocators::drive::Outcome;
     use uslab_output::Progress;
 
-    fn loaded() -> LoadedWorkload {
+    fn workload() -> LoadedWorkload {
         let progress = Progress::new();
         let context = Context { seed: 1, exact: true, quick: false, progress: &progress };
         Load::of(&context, "uniform:16..1024", "bimodal:20,2000,0.1", 10_000).unwrap()
@@ -218,7 +219,7 @@ mod tests {
     /// shows how full the memory is, and the buddy allocator uses a third more memory.
     #[test]
     fn placement_policies_are_compared_at_equal_memory_use() {
-        let runs = at_equal_use(1 << 18, &loaded()).unwrap();
+        let runs = at_equal_use(1 << 18, &workload()).unwrap();
         let buddy = runs[0].in_use();
         assert!((30.0..80.0).contains(&buddy), "{buddy}");
         for run in &runs {
@@ -226,7 +227,7 @@ mod tests {
             assert!((run.in_use() - buddy).abs() < 1.0, "{:?}: {} and {buddy}", run.policy, run.in_use());
         }
         // With equal memory, the comparison would come out differently.
-        let first = Policy::Named(Name::FirstFit).run(1 << 18, &loaded()).unwrap();
+        let first = Policy::Named(Name::FirstFit).run(1 << 18, &workload()).unwrap();
         assert!(first.in_use() < buddy - 5.0, "{}", first.in_use());
     }
 

@@ -51,26 +51,26 @@ const REQUEST: usize = 100;
 fn fragment<A: Allocator>(allocator: &mut A) -> anyhow::Result<Vec<A::Block>> {
     let small = Layout::from_size_align(40, 1)?;
     let blocks: Vec<_> = (0..HEAP / 128).map_while(|_| allocator.alloc(small)).collect();
-    let mut kept = Vec::new();
+    let mut used_blocks = Vec::new();
     for (i, block) in blocks.into_iter().enumerate() {
-        if i % 2 == 0 { kept.push(block) } else { allocator.free(block) }
+        if i % 2 == 0 { used_blocks.push(block) } else { allocator.free(block) }
     }
-    Ok(kept)
+    Ok(used_blocks)
 }
 
-fn pairs<A: Allocator>(mut allocator: A, full: bool, operations: u32) -> anyhow::Result<()> {
-    let kept = if full { fragment(&mut allocator)? } else { Vec::new() };
+fn pairs<A: Allocator>(mut allocator: A, fragmented: bool, operations: u32) -> anyhow::Result<()> {
+    let used_blocks = if fragmented { fragment(&mut allocator)? } else { Vec::new() };
     let layout = Layout::from_size_align(REQUEST, 1)?;
     for _ in 0..operations {
         let block = allocator.alloc(black_box(layout)).context("room")?;
         allocator.free(black_box(block));
     }
-    black_box(&kept);
+    black_box(&used_blocks);
     Ok(())
 }
 
 /// Runs Kenwright's pool while some blocks were never used, so that each allocation may add a block to the free list.
-fn lent(policy: Initialise, checked: bool, operations: u32) -> anyhow::Result<()> {
+fn borrowed_pairs(policy: Initialise, checked: bool, operations: u32) -> anyhow::Result<()> {
     let blocks = 2 * operations as usize;
     let area = HeapArea::new(128 * blocks, 64)?;
     let pool = SafePool::new(IndexPool::with_blocks(area, 128, blocks, policy)?);
@@ -84,8 +84,8 @@ fn lent(policy: Initialise, checked: bool, operations: u32) -> anyhow::Result<()
 impl Instructions {
     pub(super) fn run(&self) -> anyhow::Result<()> {
         let n = self.operations;
-        let tlsf = |search, full| pairs(Tlsf::new(HEAP, 4, search)?, full, n);
-        let list = |fit, full| pairs(Heap::new(HEAP, fit, Order::Address)?, full, n);
+        let tlsf = |search, fragmented| pairs(Tlsf::new(HEAP, 4, search)?, fragmented, n);
+        let list = |fit, fragmented| pairs(Heap::new(HEAP, fit, Order::Address)?, fragmented, n);
         match self.case {
             Case::TlsfEmpty => tlsf(Search::Bitmaps, false),
             Case::TlsfFull => tlsf(Search::Bitmaps, true),
@@ -98,9 +98,9 @@ impl Instructions {
             Case::BuddyFull => pairs(Buddy::new(HEAP)?, true, n),
             Case::Linear => pairs(Linear::fixed(HEAP)?, false, n),
             Case::System => pairs(System::default(), false, n),
-            Case::LazyPaper => lent(Initialise::EachAllocation, false, n),
-            Case::Lazy => lent(Initialise::WhenEmpty, false, n),
-            Case::LazyChecked => lent(Initialise::WhenEmpty, true, n),
+            Case::LazyPaper => borrowed_pairs(Initialise::EachAllocation, false, n),
+            Case::Lazy => borrowed_pairs(Initialise::WhenEmpty, false, n),
+            Case::LazyChecked => borrowed_pairs(Initialise::WhenEmpty, true, n),
         }
     }
 }
@@ -120,16 +120,21 @@ fn of_a_pair(case: Case) -> anyhow::Result<Option<f64>> {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
             output => output.context("valgrind")?,
         };
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        ensure!(output.status.success(), "valgrind ended with {}: {}", output.status, said.trim());
-        let collected = said.lines().find_map(|line| line.split_once("Collected : "));
-        let (_, collected) =
-            collected.with_context(|| format!("valgrind counted nothing: {}", said.trim()))?;
-        Ok(Some(collected.trim().parse().with_context(|| format!("valgrind's count `{collected}`"))?))
+        let output_text = String::from_utf8_lossy(&output.stderr).into_owned();
+        ensure!(output.status.success(), "valgrind ended with {}: {}", output.status, output_text.trim());
+        let instruction_count = output_text.lines().find_map(|line| line.split_once("Collected : "));
+        let (_, instruction_count) =
+            instruction_count.with_context(|| format!("valgrind counted nothing: {}", output_text.trim()))?;
+        Ok(Some(
+            instruction_count
+                .trim()
+                .parse()
+                .with_context(|| format!("valgrind's count `{instruction_count}`"))?,
+        ))
     };
     const PAIRS: u32 = 1000;
-    let (Some(few), Some(many)) = (count(PAIRS)?, count(2 * PAIRS)?) else { return Ok(None) };
-    Ok(Some((many - few) as f64 / f64::from(PAIRS)))
+    let (Some(few_count), Some(many_count)) = (count(PAIRS)?, count(2 * PAIRS)?) else { return Ok(None) };
+    Ok(Some((many_count - few_count) as f64 / f64::from(PAIRS)))
 }
 
 /// Returns a table with the instructions of all `cases`; also returns the counts, in the order of `cases`. Counts
@@ -142,14 +147,14 @@ pub(super) fn table_of(
     context: &Context<'_>,
     findings: &mut Findings,
     title: &str,
-    what: &str,
+    quantity: &str,
     cases: &[(&str, Case)],
 ) -> anyhow::Result<Option<Vec<f64>>> {
     if context.quick {
         findings.note("Instructions are not counted under --quick.");
         return Ok(None);
     }
-    let mut table = Table::new(title, &[what, "~instructions"]);
+    let mut table = Table::new(title, &[quantity, "~instructions"]);
     let mut counts = Vec::new();
     let stage = context.progress.stage("instructions", cases.len() as u64);
     for (i, (name, case)) in cases.iter().enumerate() {

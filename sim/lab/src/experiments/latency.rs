@@ -1,7 +1,7 @@
 //! The experiment on the duration of single allocations: not the median but the slowest allocation uses up the time of
 //! a frame.
 
-use super::{Context, bounded};
+use super::{Context, check_bound};
 use crate::allocators::{Allocator, Linear, System};
 use crate::findings::clock::{self, Spread};
 use crate::findings::{Axis, Chart, Claim, Findings, Holds, Series, Table, Value};
@@ -130,22 +130,22 @@ impl Clock {
     /// Returns the nanoseconds that a call took, at least 1, and the result of the call.
     #[inline(always)]
     fn time<T>(&mut self, call: impl FnOnce() -> T) -> (u64, T) {
-        let mut start = Instant::now();
-        if (start - self.last).as_nanos() as u64 >= SLOW {
+        let mut start_time = Instant::now();
+        if (start_time - self.last).as_nanos() as u64 >= SLOW {
             self.before = usage();
-            start = Instant::now();
+            start_time = Instant::now();
         }
-        let out = call();
+        let result = call();
         self.last = Instant::now();
-        (((self.last - start).as_nanos() as u64).max(1), out)
+        (((self.last - start_time).as_nanos() as u64).max(1), result)
     }
     /// Returns two values: `true` if page faults occurred since the last check, and `true` if context switches
     /// occurred.
     fn faults_and_switches(&mut self) -> [bool; 2] {
-        let now = usage();
-        let since = [now.0 > self.before.0, now.1 > self.before.1];
-        (self.before, self.last) = (now, Instant::now());
-        since
+        let usage_now = usage();
+        let switched = [usage_now.0 > self.before.0, usage_now.1 > self.before.1];
+        (self.before, self.last) = (usage_now, Instant::now());
+        switched
     }
 }
 
@@ -173,23 +173,23 @@ impl Latency {
     ) -> anyhow::Result<AllocatorTimes> {
         let mut rng = context.rng();
         let (mut allocs, mut frees, mut worst_frame) = (CallTimes::new()?, CallTimes::new()?, [0; 2]);
-        let mut held = Vec::with_capacity(self.allocations as usize);
+        let mut blocks = Vec::with_capacity(self.allocations as usize);
         let mut clock = Clock::new();
         for _ in 0..frames {
             let mut frame = [0; 2];
-            let mut add = |times: &mut CallTimes, took: u64, clock: &mut Clock| {
-                frame[0] += took;
-                frame[1] += if times.record(took, clock) { took } else { 0 };
+            let mut add = |times: &mut CallTimes, elapsed: u64, clock: &mut Clock| {
+                frame[0] += elapsed;
+                frame[1] += if times.record(elapsed, clock) { elapsed } else { 0 };
             };
             for _ in 0..self.allocations {
                 let layout = Layout::from_size_align(rng.random_range(16..=1024), 16)?;
-                let (took, block) = clock.time(|| alloc(allocator, layout));
-                held.push(block.context("the memory has no room for a frame")?);
-                add(&mut allocs, took, &mut clock);
+                let (elapsed, block) = clock.time(|| alloc(allocator, layout));
+                blocks.push(block.context("the memory has no room for a frame")?);
+                add(&mut allocs, elapsed, &mut clock);
             }
-            for block in held.drain(..) {
-                let (took, ()) = clock.time(|| free(allocator, black_box(block)));
-                add(&mut frees, took, &mut clock);
+            for block in blocks.drain(..) {
+                let (elapsed, ()) = clock.time(|| free(allocator, black_box(block)));
+                add(&mut frees, elapsed, &mut clock);
             }
             worst_frame = [0, 1].map(|i| worst_frame[i].max(frame[i]));
         }
@@ -200,7 +200,7 @@ impl Latency {
         let question = "how long does the slowest allocation take, and why?";
         let mut findings = Findings::new("latency", question, context.seed);
         let options = format!("--frames {} --allocations {}", self.frames, self.allocations);
-        bounded(
+        check_bound(
             &options,
             u64::from(self.frames) * u64::from(self.allocations),
             20_000_000,
@@ -218,17 +218,19 @@ impl Latency {
         let stage = context.progress.stage("latency", (NAMES.len() * rounds) as u64);
         let mut all: [Vec<AllocatorTimes>; 4] = Default::default();
         for round in 0..rounds {
-            for (done, i) in clock::turns(round, NAMES.len()).enumerate() {
+            for (round_index, i) in clock::turns(round, NAMES.len()).enumerate() {
                 all[i].push(match i {
-                    FRESH => self.time(context, frames, &mut System::default(), written, Allocator::free)?,
+                    FRESH => {
+                        self.time(context, frames, &mut System::default(), alloc_and_write, Allocator::free)?
+                    }
                     FRAGMENTED => {
                         let mut system = System::default();
                         let _holes = fragment(context, &mut system)?;
-                        self.time(context, frames, &mut system, written, Allocator::free)?
+                        self.time(context, frames, &mut system, alloc_and_write, Allocator::free)?
                     }
                     LINEAR => {
                         let mut linear = Linear::fixed(room)?.without_fill();
-                        self.time(context, frames, &mut linear, written, Allocator::free)?
+                        self.time(context, frames, &mut linear, alloc_and_write, Allocator::free)?
                     }
                     _ => {
                         // The slabs are in a separate subsystem, with this machine's mechanism for CPUs instead of the
@@ -241,7 +243,7 @@ impl Latency {
                         self.time(context, frames, &mut (), alloc, |(), block: Block<'_>| drop(block))?
                     }
                 });
-                stage.at((round * NAMES.len() + done + 1) as u64);
+                stage.at((round * NAMES.len() + round_index + 1) as u64);
             }
         }
         drop(stage);
@@ -256,7 +258,7 @@ impl Latency {
 }
 
 /// Allocates a block and writes its first byte.
-fn written<A: Allocator>(allocator: &mut A, layout: Layout) -> Option<A::Block> {
+fn alloc_and_write<A: Allocator>(allocator: &mut A, layout: Layout) -> Option<A::Block> {
     let mut block = allocator.alloc(layout)?;
     allocator.touch(&mut block);
     Some(block)
@@ -270,27 +272,27 @@ fn fragment<A: Allocator>(context: &Context<'_>, allocator: &mut A) -> anyhow::R
         let layout = Layout::from_size_align(rng.random_range(16..=2048), 16)?;
         all.push(allocator.alloc(layout).context("the memory is too small to fragment a heap")?);
     }
-    let mut kept = Vec::new();
+    let mut kept_blocks = Vec::new();
     for block in all {
-        if rng.random() { kept.push(block) } else { allocator.free(block) }
+        if rng.random() { kept_blocks.push(block) } else { allocator.free(block) }
     }
-    Ok(kept)
+    Ok(kept_blocks)
 }
 
 /// The quantiles to show: a value `n` means that one call in `n` is as slow as the quantile or slower.
 const QUANTILES_ONE_IN: [u64; 7] = [2, 10, 100, 1000, 10_000, 100_000, 1_000_000];
 
-/// Returns the shortest duration among the slowest samples; one sample in `one_in` is among the slowest. `None` if the
+/// Returns the shortest duration among the slowest samples; one sample in `fraction` is among the slowest. `None` if the
 /// number of samples is too small.
-fn slowest(times: &Histogram<u64>, one_in: u64) -> Option<u64> {
-    (times.len() >= one_in).then(|| times.value_at_quantile(1.0 - 1.0 / one_in as f64))
+fn slowest(times: &Histogram<u64>, fraction: u64) -> Option<u64> {
+    (times.len() >= fraction).then(|| times.value_at_quantile(1.0 - 1.0 / fraction as f64))
 }
 
 /// Builds a table of durations by quantile: for all calls, or only for calls that no other program interrupted.
 fn quantiles(
     title: String,
     all: &[(&str, AllocatorTimes)],
-    which: fn(&CallTimes) -> &Histogram<u64>,
+    histogram_of: fn(&CallTimes) -> &Histogram<u64>,
 ) -> Table {
     let columns = [
         "allocator",
@@ -305,10 +307,10 @@ fn quantiles(
         "~free max",
     ];
     let mut table = Table::new(title, &columns);
-    for (name, measured) in all {
-        let (allocs, frees) = (which(&measured.allocs), which(&measured.frees));
-        let alloc = [2, 100, 1000, 10_000].map(|one_in| slowest(allocs, one_in).into());
-        let free = [2, 1000].map(|one_in| slowest(frees, one_in).into());
+    for (name, allocator_times) in all {
+        let (allocs, frees) = (histogram_of(&allocator_times.allocs), histogram_of(&allocator_times.frees));
+        let alloc = [2, 100, 1000, 10_000].map(|fraction| slowest(allocs, fraction).into());
+        let free = [2, 1000].map(|fraction| slowest(frees, fraction).into());
         table.row(
             [
                 vec![(*name).into(), allocs.len().into()],
@@ -347,17 +349,17 @@ fn report(findings: &mut Findings, all: &[(&str, AllocatorTimes)]) {
             "~of a frame at 60 Hz, %",
         ],
     );
-    for (name, measured) in all {
-        let Causes { faults, switches, own } = measured.allocs.causes;
-        let worst = measured.worst_frame.map(|nanoseconds| nanoseconds as f64 / 1e6);
+    for (name, allocator_times) in all {
+        let Causes { faults, switches, own: own_causes } = allocator_times.allocs.causes;
+        let worst_frame_ms = allocator_times.worst_frame.map(|nanoseconds| nanoseconds as f64 / 1e6);
         causes.row(vec![
             (*name).into(),
             switches.into(),
             faults.into(),
-            own.into(),
-            Value::Number(worst[0], 3),
-            Value::Number(worst[1], 3),
-            Value::Number(worst[1] * 100.0 / FRAME, 1),
+            own_causes.into(),
+            Value::Number(worst_frame_ms[0], 3),
+            Value::Number(worst_frame_ms[1], 3),
+            Value::Number(worst_frame_ms[1] * 100.0 / FRAME, 1),
         ]);
     }
     findings.table(causes);
@@ -365,17 +367,20 @@ fn report(findings: &mut Findings, all: &[(&str, AllocatorTimes)]) {
         "The system says when it ran something else on this CPU. What a machine below it took away, and interrupts, it does not say: \
          that is in the column of the allocator itself.",
     );
-    let own = |measured: &AllocatorTimes| {
-        let times = &measured.allocs.own;
+    let own_causes = |allocator_times: &AllocatorTimes| {
+        let times = &allocator_times.allocs.own;
         QUANTILES_ONE_IN.into_iter().filter_map(|n| Some((n as f64, slowest(times, n)? as f64))).collect()
     };
     findings.chart(Chart {
-        title: "One allocation in so many is as slow as this or slower, without descheduled ones".into(),
+        title: "The slowest allocation in N, without descheduled ones".into(),
         x: Axis::logarithmic("one in"),
         y: Axis::logarithmic("ns"),
         series: all
             .iter()
-            .map(|(name, measured)| Series { name: (*name).into(), points: own(measured) })
+            .map(|(name, allocator_times)| Series {
+                name: (*name).into(),
+                points: own_causes(allocator_times),
+            })
             .collect(),
         measured: true,
     });
@@ -385,7 +390,10 @@ fn report(findings: &mut Findings, all: &[(&str, AllocatorTimes)]) {
         y: Axis::logarithmic("allocations"),
         series: all
             .iter()
-            .map(|(name, measured)| Series { name: (*name).into(), points: bins(&measured.allocs.own) })
+            .map(|(name, allocator_times)| Series {
+                name: (*name).into(),
+                points: bins(&allocator_times.allocs.own),
+            })
             .collect(),
         measured: true,
     });
@@ -406,31 +414,33 @@ fn bins(times: &Histogram<u64>) -> Vec<(f64, f64)> {
 /// The tail of the durations is judged at a quantile that at least ten samples of a round exceed. Calls during which
 /// the thread lost its CPU do not count. The allocators are compared separately in each round.
 fn claim(findings: &mut Findings, latency: &Latency, all: &[Vec<AllocatorTimes>]) {
-    let samples = all.iter().flatten().map(|measured| measured.allocs.own.len()).min().unwrap_or(0);
-    let Some(one_in) = [10_000, 1000, 100].into_iter().find(|one_in| samples >= 10 * one_in) else {
-        return findings.note(
-            "There are too few allocations to say something of the slowest: expected 1,000 in a round.",
-        );
+    let samples =
+        all.iter().flatten().map(|allocator_times| allocator_times.allocs.own.len()).min().unwrap_or(0);
+    let Some(fraction) = [10_000, 1000, 100].into_iter().find(|fraction| samples >= 10 * fraction) else {
+        return findings
+            .note("There are too few allocations to judge the slowest: expected at least 1,000 in a round.");
     };
-    let ratio = |malloc: usize, one_in: u64| {
-        let of = |measured: &AllocatorTimes| slowest(&measured.allocs.own, one_in).unwrap_or(1) as f64;
+    let ratio = |malloc: usize, fraction: u64| {
+        let tail_of = |allocator_times: &AllocatorTimes| {
+            slowest(&allocator_times.allocs.own, fraction).unwrap_or(1) as f64
+        };
         let rounds = all[malloc].iter().zip(&all[LINEAR]);
-        Spread::of(rounds.map(|(malloc, linear)| of(malloc) / of(linear)).collect())
+        Spread::of(rounds.map(|(malloc, linear)| tail_of(malloc) / tail_of(linear)).collect())
     };
-    let (median, fresh, tail) = (ratio(FRESH, 2), ratio(FRESH, one_in), ratio(FRAGMENTED, one_in));
+    let (median, fresh_tail, tail) = (ratio(FRESH, 2), ratio(FRESH, fraction), ratio(FRAGMENTED, fraction));
     findings.claim(Claim {
         says: "malloc and a bump pointer have the same median, and malloc's tail is two orders of magnitude longer".into(),
         source: "Memory Allocators from Scratch".into(),
         found: format!(
-            "the median is {} times the linear allocator's, and the slowest of {one_in} {} times in a fresh heap, {} times in a \
+            "the median is {} times the linear allocator's, and the slowest of {fraction} {} times in a fresh heap, {} times in a \
              fragmented one, in frames of {} allocations, without descheduled ones; less than 1.5 times counts as the same, 50 \
              times as two orders",
             median.shown(1),
-            fresh.shown(0),
+            fresh_tail.shown(0),
             tail.shown(0),
             latency.allocations
         ),
-        holds: Holds::each([median.at_most(1.5), fresh.at_least(50.0), tail.at_least(50.0)]),
+        holds: Holds::each([median.at_most(1.5), fresh_tail.at_least(50.0), tail.at_least(50.0)]),
         measured: true,
     });
 }

@@ -85,10 +85,10 @@ impl Node {
                 })
                 .collect();
             nodes.shuffle(rng);
-            if let Some(below) = levels.pop() {
-                let mut below = below.into_iter();
+            if let Some(children) = levels.pop() {
+                let mut children = children.into_iter();
                 for node in &mut nodes {
-                    node.children.extend(below.by_ref().take(FAN_OUT));
+                    node.children.extend(children.by_ref().take(FAN_OUT));
                 }
             }
             levels.push(nodes);
@@ -129,9 +129,16 @@ impl PlacedNode {
             levels: usize,
             local: &impl Fn(usize) -> Matrix,
         ) {
-            let apart = if levels > 0 { (0..levels as u32).map(|level| FAN_OUT.pow(level)).sum() } else { 0 };
+            let distance =
+                if levels > 0 { (0..levels as u32).map(|level| FAN_OUT.pow(level)).sum() } else { 0 };
             let world = [[0.0; 4]; 4];
-            nodes.push(PlacedNode { local: local(number), world, _name: [0; 48], dirty: true, apart });
+            nodes.push(PlacedNode {
+                local: local(number),
+                world,
+                _name: [0; 48],
+                dirty: true,
+                apart: distance,
+            });
             for child in (0..FAN_OUT).take_while(|_| levels > 0) {
                 place(nodes, FAN_OUT * number + 1 + child, levels - 1, local);
             }
@@ -142,13 +149,13 @@ impl PlacedNode {
     }
 }
 
-fn update_placed(nodes: &mut [PlacedNode], at: usize, parent: &Matrix) {
-    if nodes[at].dirty {
-        nodes[at].world = product(parent, &nodes[at].local);
+fn update_placed(nodes: &mut [PlacedNode], index: usize, parent: &Matrix) {
+    if nodes[index].dirty {
+        nodes[index].world = product(parent, &nodes[index].local);
     }
-    let (world, apart) = (nodes[at].world, nodes[at].apart);
-    for child in (0..FAN_OUT).take_while(|_| apart > 0) {
-        update_placed(nodes, at + 1 + child * apart, &world);
+    let (world, distance) = (nodes[index].world, nodes[index].apart);
+    for child in (0..FAN_OUT).take_while(|_| distance > 0) {
+        update_placed(nodes, index + 1 + child * distance, &world);
     }
 }
 
@@ -164,9 +171,9 @@ impl Flat {
         self.world[0] = self.local[0];
         for i in 1..self.local.len() {
             if DISTANCE > 0
-                && let Some(next) = self.local.get(i + DISTANCE)
+                && let Some(next_node) = self.local.get(i + DISTANCE)
             {
-                black_box(next[0][0]);
+                black_box(next_node[0][0]);
             }
             let parent = self.world[(i - 1) / FAN_OUT];
             self.world[i] = product(&parent, &self.local[i]);
@@ -192,10 +199,10 @@ fn scene(context: &Context<'_>) -> Vec<Samples<1>> {
     let mut array = PlacedNode::tree(LEVELS, local);
     let mut flat = Flat { local: (0..nodes).map(local).collect(), world: vec![identity; nodes] };
     // Other work between two frames evicts the tree from the nearest caches.
-    let mut other = vec![0u8; 4 << 20];
+    let mut other_memory = vec![0u8; 4 << 20];
     let samples = clock::rounds(context.rounds() * 5, STEPS.len(), |step| {
-        other.iter_mut().step_by(64).for_each(|byte| *byte = byte.wrapping_add(1));
-        black_box(&mut other);
+        other_memory.iter_mut().step_by(64).for_each(|byte| *byte = byte.wrapping_add(1));
+        black_box(&mut other_memory);
         let time = clock::nanoseconds(|| match step {
             0 => tree.update(&identity),
             1 => update_placed(&mut array, 0, &identity),
@@ -210,7 +217,7 @@ fn scene(context: &Context<'_>) -> Vec<Samples<1>> {
 
 impl Layout {
     pub(super) fn run(&self, context: &Context<'_>) -> anyhow::Result<Findings> {
-        let question = "what does it cost to load fields that are not used, and objects spread over memory?";
+        let question = "how much does it cost to load unused fields, and objects spread over memory?";
         let mut findings = Findings::new("layout", question, context.seed);
         let n = u64::from(self.structs);
         let mut table = Table::new(
@@ -228,8 +235,8 @@ impl Layout {
         let mut gain = 0.0;
         let mut useful = 0.0;
         for access in &ACCESSES {
-            let [structs, fields, scalars, used] = traced(access, n, self.line);
-            let part = |lines: u64| used as f64 * 100.0 / (lines * self.line) as f64;
+            let [structs, fields, scalars, used_bytes] = traced(access, n, self.line);
+            let part = |lines: u64| used_bytes as f64 * 100.0 / (lines * self.line) as f64;
             for (name, lines) in
                 [("structs", structs), ("an array a field", fields), ("an array a scalar", scalars)]
             {
@@ -249,7 +256,7 @@ impl Layout {
         findings.table(table);
         findings.bars(Bars::exact("Lines that a walk loads", Axis::linear("lines"), bars));
         findings.claim(Claim {
-            says: "walking positions uses 25 % of what structs load, and arrays of fields make it 4 times as good".into(),
+            says: "walking positions uses 25 % of the bytes that structs load; arrays of fields improve that 4 times".into(),
             source: "Memory Allocators from Scratch".into(),
             found: format!(
                 "positions are 12 of a struct's 32 bytes: {useful:.1} % of the loaded bytes, and arrays of fields load {gain:.2} times fewer lines"
@@ -268,25 +275,25 @@ impl Layout {
             let columns =
                 ["layout", "~ms an update", "~times as fast as 1", "19.2 ms on a PlayStation 3 became"];
             let mut table = Table::new("A tree of 11,111 transforms", &columns);
-            for (i, (name, then)) in STEPS.into_iter().zip([19.2, 12.9, 4.8, 3.3]).enumerate() {
+            for (i, (name, paper_ms)) in STEPS.into_iter().zip([19.2, 12.9, 4.8, 3.3]).enumerate() {
                 table.row(vec![
                     name.into(),
                     Value::Spread(steps[i], 3),
                     samples[0].times(&samples[i], 0).into(),
-                    Value::Number(then, 1),
+                    Value::Number(paper_ms, 1),
                 ]);
             }
             findings.table(table);
             let bars = STEPS.into_iter().zip(steps.iter().map(|step| step.median));
             findings.bars(Bars::measured("An update of the tree", Axis::linear("ms"), bars));
             let best = if steps[3].median < steps[2].median { 3 } else { 2 };
-            let all = samples[0].times(&samples[best], 0);
+            let ratio = samples[0].times(&samples[best], 0);
             findings.claim(Claim {
                 says: "data laid out for the pass makes the update about 6 times as fast, not 20 times"
                     .into(),
                 source: "Albrecht 2009".into(),
-                found: format!("{} times; 4 to 9 count as about 6", all.shown(1)),
-                holds: match (all.is_between(4.0, 9.0), all.is_between(1.5, 20.0)) {
+                found: format!("{} times; 4 to 9 count as about 6", ratio.shown(1)),
+                holds: match (ratio.is_between(4.0, 9.0), ratio.is_between(1.5, 20.0)) {
                     // The result is not 20 times as fast, but it is faster.
                     (Holds::No, Holds::Yes) => Holds::Partly,
                     (holds, _) => holds,
@@ -306,16 +313,16 @@ impl Layout {
 mod tests {
     use super::*;
 
-    /// The tutorial claims 25 % and a factor of 4; the layout gives other values.
+    /// The tutorial claims 25 % and a factor of 4; the layout yields other values.
     #[test]
     fn struct_of_arrays_loads_three_eighths_of_the_bytes() {
-        let [structs, fields, scalars, used] = traced(&ACCESSES[1], 4096, 64);
-        assert_eq!((structs, fields, scalars, used), (2048, 768, 768, 4096 * 12));
-        assert!((used as f64 / (structs * 64) as f64 - 0.375).abs() < 1e-9);
-        let [structs, fields, scalars, used] = traced(&ACCESSES[0], 4096, 64);
-        assert_eq!((structs, fields, scalars, used), (2048, 768, 256, 4096 * 4));
-        assert!((used as f64 / (structs * 64) as f64 - 0.125).abs() < 1e-9);
-        assert!((used as f64 / (fields * 64) as f64 - 1.0 / 3.0).abs() < 1e-9);
+        let [structs, fields, scalars, used_bytes] = traced(&ACCESSES[1], 4096, 64);
+        assert_eq!((structs, fields, scalars, used_bytes), (2048, 768, 768, 4096 * 12));
+        assert!((used_bytes as f64 / (structs * 64) as f64 - 0.375).abs() < 1e-9);
+        let [structs, fields, scalars, used_bytes] = traced(&ACCESSES[0], 4096, 64);
+        assert_eq!((structs, fields, scalars, used_bytes), (2048, 768, 256, 4096 * 4));
+        assert!((used_bytes as f64 / (structs * 64) as f64 - 0.125).abs() < 1e-9);
+        assert!((used_bytes as f64 / (fields * 64) as f64 - 1.0 / 3.0).abs() < 1e-9);
         // The walk uses all fields, so structs waste nothing.
         let [structs, fields, scalars, _] = traced(&ACCESSES[2], 4096, 64);
         assert_eq!([structs, fields, scalars], [2048; 3]);
@@ -337,9 +344,9 @@ mod tests {
         update_placed(&mut placed, 0, &identity);
         let mut flat = Flat { world: vec![identity; locals.len()], local: locals };
         flat.update::<0>();
-        let plain = flat.world.clone();
+        let flat_world = flat.world.clone();
         flat.update::<16>();
-        assert_eq!(plain, flat.world);
+        assert_eq!(flat_world, flat.world);
         // Each node of the level below the root is followed by its ten children, so node `n` of that level is at 1 + 11
         // n.
         let level_by_level = |i: usize| match i {
@@ -348,7 +355,7 @@ mod tests {
             i => 11 + (i - 1) / 11 * 10 + (i - 2) % 11,
         };
         for (i, placed) in placed.iter().enumerate() {
-            for (a, b) in placed.world.iter().flatten().zip(plain[level_by_level(i)].iter().flatten()) {
+            for (a, b) in placed.world.iter().flatten().zip(flat_world[level_by_level(i)].iter().flatten()) {
                 assert!((a - b).abs() < 1e-5, "{a} {b}");
             }
         }

@@ -104,7 +104,7 @@ impl LoadedWorkload {
             }
             peak = peak.max(live);
         }
-        ensure!(peak > 0, "{name}: has no allocation; expected at least one");
+        ensure!(peak > 0, "{name}: the workload has no allocation; expected at least one");
         let largest = Layout::from_size_align(size, align).context("the largest request")?;
         Ok(Self { ops, largest, smallest, peak, name })
     }
@@ -119,8 +119,8 @@ impl LoadedWorkload {
         let bytes = match requested {
             Some(bytes) => bytes as usize,
             None => {
-                let twice = self.peak.checked_mul(2).and_then(usize::checked_next_power_of_two);
-                let bytes = twice.filter(|bytes| *bytes <= MAX_BYTES).with_context(|| {
+                let double_peak = self.peak.checked_mul(2).and_then(usize::checked_next_power_of_two);
+                let bytes = double_peak.filter(|bytes| *bytes <= MAX_BYTES).with_context(|| {
                     format!(
                         "{}: requests {} bytes at a time; expected at most {}, half of the largest memory",
                         self.name,
@@ -159,28 +159,32 @@ mod tests {
     #[test]
     fn sum_of_requested_bytes_does_not_overflow() {
         let block = |id, bytes| Op::Alloc { id, layout: Layout::from_size_align(bytes, 1).unwrap() };
-        let half = 1 << 62;
-        let loaded = LoadedWorkload::of(vec![block(0, half), block(1, half)], "two".to_owned()).unwrap();
+        let half_of_memory = 1 << 62;
+        let loaded_workload =
+            LoadedWorkload::of(vec![block(0, half_of_memory), block(1, half_of_memory)], "two".to_owned())
+                .unwrap();
         assert_eq!(
-            loaded.memory(None).unwrap_err().to_string(),
+            loaded_workload.memory(None).unwrap_err().to_string(),
             "two: requests 9223372036854775808 bytes at a time; expected at most 1073741824, half of the largest memory"
         );
         let error =
-            LoadedWorkload::of((0..4).map(|id| block(id, half)).collect(), "four".to_owned()).unwrap_err();
+            LoadedWorkload::of((0..4).map(|id| block(id, half_of_memory)).collect(), "four".to_owned())
+                .unwrap_err();
         assert_eq!(error.to_string(), "four: requests 18446744073709551615 bytes or more at a time");
-        let resize = Op::Resize { id: 1, layout: Layout::from_size_align(half, 1).unwrap() };
-        let again = vec![block(0, half), Op::Free { id: 0 }, block(1, half), resize];
-        assert_eq!(LoadedWorkload::of(again, String::new()).unwrap().peak, half);
+        let resize = Op::Resize { id: 1, layout: Layout::from_size_align(half_of_memory, 1).unwrap() };
+        let reuse = vec![block(0, half_of_memory), Op::Free { id: 0 }, block(1, half_of_memory), resize];
+        assert_eq!(LoadedWorkload::of(reuse, String::new()).unwrap().peak, half_of_memory);
     }
 
     #[test]
     fn memory_below_the_smallest_request_is_refused() {
         let layout = Layout::from_size_align(1 << 20, 16).unwrap();
-        let loaded = LoadedWorkload::of(vec![Op::Alloc { id: 0, layout }], "one".to_owned()).unwrap();
+        let loaded_workload =
+            LoadedWorkload::of(vec![Op::Alloc { id: 0, layout }], "one".to_owned()).unwrap();
         assert_eq!(
-            loaded.memory(Some(1 << 16)).unwrap_err().to_string(),
+            loaded_workload.memory(Some(1 << 16)).unwrap_err().to_string(),
             "--memory 65536: one: requests at least 1048576 bytes; expected a memory of at least 1048576"
         );
-        assert_eq!(loaded.memory(None).unwrap(), 1 << 21);
+        assert_eq!(loaded_workload.memory(None).unwrap(), 1 << 21);
     }
 }

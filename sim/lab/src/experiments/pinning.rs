@@ -39,26 +39,26 @@ impl<F: Fn(usize) -> bool> Trial for Fill<F> {
     fn with<A: Allocator>(&mut self, allocator: &mut A) -> anyhow::Result<(usize, Holes)> {
         let blocks: Vec<_> = std::iter::from_fn(|| allocator.alloc(self.layout)).collect();
         let count = blocks.len();
-        let mut kept = Vec::new();
+        let mut pinned_blocks = Vec::new();
         for (i, block) in blocks.into_iter().enumerate() {
-            if (self.stays)(i) { kept.push(block) } else { allocator.free(block) }
+            if (self.stays)(i) { pinned_blocks.push(block) } else { allocator.free(block) }
         }
         allocator.trim();
         let holes = allocator.holes();
-        kept.into_iter().for_each(|block| allocator.free(block));
+        pinned_blocks.into_iter().for_each(|block| allocator.free(block));
         Ok((count, holes))
     }
 }
 
 impl Pinning {
     pub(super) fn run(&self, context: &Context<'_>) -> anyhow::Result<Findings> {
-        let question = "what does it save to keep long-lived blocks apart from short-lived ones?";
+        let question = "how much memory does it save to separate long-lived blocks from short-lived ones?";
         let mut findings = Findings::new("pinning", question, context.seed);
         let layout = Layout::from_size_align(self.size as usize, 1).context("--size")?;
-        let every = self.one_in as usize;
+        let interval = self.one_in as usize;
         let mut table = Table::new(
             format!(
-                "Memory of {MEMORY} bytes full of blocks of {} bytes, of which one in {every} stays",
+                "Memory of {MEMORY} bytes full of blocks of {} bytes, of which one in {interval} stays",
                 layout.size()
             ),
             &[
@@ -73,43 +73,43 @@ impl Pinning {
         );
         let (mut gains, mut bars) = (Vec::new(), Vec::new());
         for name in [Name::FirstFit, Name::BestFit, Name::Tlsf, Name::Buddy, Name::Slab] {
-            let stays = |i: usize| i.is_multiple_of(every);
-            let (blocks, together) = registry::run(name, MEMORY, layout, &mut Fill { layout, stays })?;
-            let (_, apart) =
+            let stays = |i: usize| i.is_multiple_of(interval);
+            let (blocks, mixed_holes) = registry::run(name, MEMORY, layout, &mut Fill { layout, stays })?;
+            let (_, separate_holes) =
                 registry::run(name, MEMORY - SPACING, layout, &mut Fill { layout, stays: |_| false })?;
             let (room, _) = registry::run(name, SPACING, layout, &mut Fill { layout, stays: |_| false })?;
-            let long = blocks.div_ceil(every);
+            let long_lived = blocks.div_ceil(interval);
             ensure!(
-                long <= room,
-                "{}: {long} blocks stay, but {SPACING} bytes hold only {room}; expected a larger --one-in",
+                long_lived <= room,
+                "{}: {long_lived} blocks stay, but {SPACING} bytes hold only {room}; expected a larger --one-in",
                 name.display_name()
             );
-            let gain = apart.largest as f64 / together.largest.max(1) as f64;
+            let gain_ratio = separate_holes.largest as f64 / mixed_holes.largest.max(1) as f64;
             table.row(vec![
                 name.display_name().into(),
                 blocks.into(),
-                together.count.into(),
-                together.largest.into(),
-                apart.count.into(),
-                apart.largest.into(),
-                Value::Number(gain, 1),
+                mixed_holes.count.into(),
+                mixed_holes.largest.into(),
+                separate_holes.count.into(),
+                separate_holes.largest.into(),
+                Value::Number(gain_ratio, 1),
             ]);
-            gains.push(gain);
-            bars.push((format!("{}, together", name.display_name()), together.largest as f64));
-            bars.push((format!("{}, apart", name.display_name()), apart.largest as f64));
+            gains.push(gain_ratio);
+            bars.push((format!("{}, together", name.display_name()), mixed_holes.largest as f64));
+            bars.push((format!("{}, apart", name.display_name()), separate_holes.largest as f64));
         }
         findings.table(table);
         findings.bars(Bars::exact("The largest free piece", Axis::logarithmic("bytes"), bars));
-        let most = gains.iter().copied().fold(0.0, f64::max);
+        let max_gain = gains.iter().copied().fold(0.0, f64::max);
         findings.claim(Claim {
             says: "long-lived blocks among others keep free memory from becoming one piece; in a separate range they do not".into(),
             source: "Memory Allocators from Scratch, after MacDougall 2016".into(),
             found: format!(
-                "the largest free piece is up to {most:.0} times as large if the long-lived blocks have a separate range, and more than 1.5 times in {} of {} allocators",
-                gains.iter().filter(|gain| **gain > 1.5).count(),
+                "the largest free piece is up to {max_gain:.0} times as large if the long-lived blocks have a separate range, and more than 1.5 times in {} of {} allocators",
+                gains.iter().filter(|gain_ratio| **gain_ratio > 1.5).count(),
                 gains.len()
             ),
-            holds: if gains.iter().all(|gain| *gain > 1.5) { Holds::Yes } else { Holds::Partly },
+            holds: if gains.iter().all(|gain_ratio| *gain_ratio > 1.5) { Holds::Yes } else { Holds::Partly },
             measured: false,
         });
         Ok(findings)

@@ -79,9 +79,9 @@ impl Trial for Timing<'_> {
 /// Renumbers the blocks densely. A resize is run as an allocation and a free.
 fn dense(ops: &[Op]) -> (Vec<Dense>, usize) {
     let mut places = rustc_hash::FxHashMap::default();
-    let (mut spare, mut blocks, mut out) = (Vec::new(), 0, Vec::with_capacity(ops.len()));
-    let mut place = |spare: &mut Vec<usize>| {
-        spare.pop().unwrap_or_else(|| {
+    let (mut free_slots, mut blocks, mut slots) = (Vec::new(), 0, Vec::with_capacity(ops.len()));
+    let mut place = |free_slots: &mut Vec<usize>| {
+        free_slots.pop().unwrap_or_else(|| {
             blocks += 1;
             blocks - 1
         })
@@ -89,22 +89,22 @@ fn dense(ops: &[Op]) -> (Vec<Dense>, usize) {
     for op in ops {
         match *op {
             Op::Alloc { id, layout } | Op::Resize { id, layout } => {
-                let at = place(&mut spare);
-                out.push(Dense::Alloc(at, layout));
-                if let Some(old) = places.insert(id, at) {
-                    out.push(Dense::Free(old));
-                    spare.push(old);
+                let slot = place(&mut free_slots);
+                slots.push(Dense::Alloc(slot, layout));
+                if let Some(old_slot) = places.insert(id, slot) {
+                    slots.push(Dense::Free(old_slot));
+                    free_slots.push(old_slot);
                 }
             }
             Op::Free { id } => {
-                if let Some(at) = places.remove(&id) {
-                    out.push(Dense::Free(at));
-                    spare.push(at);
+                if let Some(slot) = places.remove(&id) {
+                    slots.push(Dense::Free(slot));
+                    free_slots.push(slot);
                 }
             }
         }
     }
-    (out, blocks)
+    (slots, blocks)
 }
 
 /// The outcome of a workload that ran on one allocator.
@@ -132,14 +132,14 @@ impl Run {
 pub(super) fn measure(
     context: &Context<'_>,
     stage: &'static str,
-    loaded: &LoadedWorkload,
+    workload: &LoadedWorkload,
     bytes: usize,
     names: &[Name],
 ) -> anyhow::Result<Vec<Result<Run, ConfigError>>> {
     let stage = context.progress.stage(stage, names.len() as u64 * (1 + context.rounds() as u64));
     let mut runs = Vec::new();
     for (i, name) in names.iter().enumerate() {
-        runs.push(match registry::run(*name, bytes, loaded.largest, &mut Counting(loaded)) {
+        runs.push(match registry::run(*name, bytes, workload.largest, &mut Counting(workload)) {
             Ok((outcome, capacity)) => {
                 ensure!(
                     outcome.violations.is_empty(),
@@ -153,18 +153,23 @@ pub(super) fn measure(
         });
         stage.at(i as u64 + 1);
     }
-    let fit: Vec<usize> = (0..runs.len()).filter(|i| runs[*i].is_ok()).collect();
-    if let ([], Some(Err(unfit))) = (&fit[..], runs.first()) {
-        bail!("{}: {}: {unfit}", loaded.name, names[0].display_name());
+    let successful_runs: Vec<usize> = (0..runs.len()).filter(|i| runs[*i].is_ok()).collect();
+    if let ([], Some(Err(unfit_error))) = (&successful_runs[..], runs.first()) {
+        bail!("{}: {}: {unfit_error}", workload.name, names[0].display_name());
     }
     if !context.exact {
-        let (ops, blocks) = dense(&loaded.ops);
+        let (ops, blocks) = dense(&workload.ops);
         let mut turn = names.len() as u64;
-        let times = clock::try_rounds(context.rounds(), fit.len(), |i| {
+        let times = clock::try_rounds(context.rounds(), successful_runs.len(), |i| {
             turn += 1;
             stage.at(turn);
-            registry::run(names[fit[i]], bytes, loaded.largest, &mut Timing { ops: &ops, blocks })
-                .map(|time| [time])
+            registry::run(
+                names[successful_runs[i]],
+                bytes,
+                workload.largest,
+                &mut Timing { ops: &ops, blocks },
+            )
+            .map(|time| [time])
         })?;
         for (run, samples) in runs.iter_mut().flatten().zip(times) {
             run.nanoseconds = samples.spread(0);
@@ -177,13 +182,13 @@ impl Race {
     pub(super) fn run(&self, context: &Context<'_>) -> anyhow::Result<Findings> {
         let question = "which allocator leaves which holes under one workload, and how fast is it?";
         let mut findings = Findings::new("race", question, context.seed);
-        let loaded = self.load.open(context)?;
-        let bytes = loaded.memory(self.memory)?;
+        let workload = self.load.open(context)?;
+        let bytes = workload.memory(self.memory)?;
         let names = if self.allocators.is_empty() { &Name::ALL[..] } else { &self.allocators };
-        let runs = measure(context, "race", &loaded, bytes, names)?;
+        let runs = measure(context, "race", &workload, bytes, names)?;
         let mut pieces = Vec::new();
         let mut table = Table::new(
-            format!("{} operations, {}; {bytes} bytes of memory", loaded.ops.len(), loaded.name),
+            format!("{} operations, {}; {bytes} bytes of memory", workload.ops.len(), workload.name),
             &[
                 "allocator",
                 "refused",
@@ -204,23 +209,23 @@ impl Race {
             };
             let outcome = &run.outcome;
             let holes = outcome.samples.last().map(|sample| sample.holes).unwrap_or_default();
-            let known = |value| if run.known { value } else { Value::Nothing };
+            let if_counted = |value| if run.known { value } else { Value::Nothing };
             let part = holes.largest as f64 * 100.0 / holes.total.max(1) as f64;
             if run.known {
                 pieces.push((name.display_name(), part));
             }
             let work = &outcome.work;
-            let done = (work.allocs + work.refused + work.frees).max(1) as f64;
+            let operation_count = (work.allocs + work.refused + work.frees).max(1) as f64;
             table.row(vec![
                 name.display_name().into(),
                 outcome.refused.into(),
                 outcome.refused_for_pieces.into(),
-                known(holes.count.into()),
-                known(holes.largest.into()),
-                known(Value::Number(part, 1)),
-                known(run.peak_ratio().into()),
-                known((work.steps as f64 / done).into()),
-                known(work.longest.into()),
+                if_counted(holes.count.into()),
+                if_counted(holes.largest.into()),
+                if_counted(Value::Number(part, 1)),
+                if_counted(run.peak_ratio().into()),
+                if_counted((work.steps as f64 / operation_count).into()),
+                if_counted(work.longest.into()),
                 Value::Spread(run.nanoseconds, 1),
             ]);
         }
@@ -236,18 +241,20 @@ impl Race {
             .filter_map(|(name, run)| Some((name.display_name(), run.as_ref().ok()?.nanoseconds.median)));
         findings.bars(Bars::measured("Time of an operation", Axis::logarithmic("ns"), times));
         for (name, run) in names.iter().zip(&runs) {
-            if let Err(unfit) = run {
-                findings
-                    .note(format!("No {} can be created for this workload: {unfit}.", name.display_name()));
+            if let Err(unfit_error) = run {
+                findings.note(format!(
+                    "No {} can be created for this workload: {unfit_error}.",
+                    name.display_name()
+                ));
             }
         }
         findings.note(
             "A hole is what one request could have whole: for pools and slabs a free slot, for the others free neighbours \
              together. Refusals make the rest easier: compare allocators that refused nothing.",
         );
-        let steps = |wanted| {
-            let at = names.iter().position(|name| *name == wanted)?;
-            runs[at].as_ref().ok()?.outcome.work.longest
+        let steps = |wanted_name| {
+            let index = names.iter().position(|name| *name == wanted_name)?;
+            runs[index].as_ref().ok()?.outcome.work.longest
         };
         if let (Some(first), Some(tlsf)) = (steps(Name::FirstFit), steps(Name::Tlsf)) {
             findings.claim(Claim {

@@ -124,37 +124,38 @@ impl AttackedAllocator for CompactingHeap {
 
 /// Runs the attack. Returns, after each step, the end of the highest block that was ever in use.
 fn attack<V: AttackedAllocator>(victim: &mut V, live: usize, doublings: u32) -> anyhow::Result<Vec<usize>> {
-    let mut held: Vec<V::Block> = Vec::new();
+    let mut blocks: Vec<V::Block> = Vec::new();
     let (mut grid, mut top, mut steps) = (0, 0, Vec::new());
     for i in 0..=doublings {
         let size = UNIT << i;
         if i > 0 {
             // Two grids of this size contain the last grid: the attack uses the one that more bytes cross.
-            let on = |grid: usize, range: &Range<usize>| {
+            let crosses_grid = |grid: usize, range: &Range<usize>| {
                 (range.end + size - 1 - grid) / size > (range.start + size - 1 - grid) / size
             };
-            let ranges: Vec<_> = held.iter().map(|block| victim.range(block)).collect();
-            let kept = |grid| ranges.iter().filter(|range| on(grid, range)).map(Range::len).sum::<usize>();
-            let other = grid + size / 2;
-            grid = if kept(other) > kept(grid) { other } else { grid };
-            let mut kept = Vec::new();
-            for (range, block) in ranges.iter().zip(held) {
-                if on(grid, range) { kept.push(block) } else { victim.free(block) }
+            let ranges: Vec<_> = blocks.iter().map(|block| victim.range(block)).collect();
+            let crossing_bytes =
+                |grid| ranges.iter().filter(|range| crosses_grid(grid, range)).map(Range::len).sum::<usize>();
+            let shifted_grid = grid + size / 2;
+            grid = if crossing_bytes(shifted_grid) > crossing_bytes(grid) { shifted_grid } else { grid };
+            let mut kept_blocks = Vec::new();
+            for (range, block) in ranges.iter().zip(blocks) {
+                if crosses_grid(grid, range) { kept_blocks.push(block) } else { victim.free(block) }
             }
-            held = kept;
+            blocks = kept_blocks;
         }
         // If blocks move, their places change with each allocation, but the bytes in use do not.
-        let mut used: usize = held.iter().map(|block| victim.range(block).len()).sum();
-        while used + size <= live {
+        let mut used_bytes: usize = blocks.iter().map(|block| victim.range(block).len()).sum();
+        while used_bytes + size <= live {
             let block = victim.alloc(size)?;
             let range = victim.range(&block);
-            used += range.len();
+            used_bytes += range.len();
             top = top.max(range.end);
-            held.push(block);
+            blocks.push(block);
         }
         steps.push(top);
     }
-    held.into_iter().for_each(|block| victim.free(block));
+    blocks.into_iter().for_each(|block| victim.free(block));
     Ok(steps)
 }
 
@@ -164,10 +165,10 @@ impl Robson {
         let mut findings = Findings::new("robson", question, context.seed);
         let (live, doublings) = (self.live, self.doublings);
         // Robson's bound holds for blocks that fit into the bytes in use.
-        let most = (live / UNIT).ilog2();
+        let max_doublings = (live / UNIT).ilog2();
         ensure!(
-            doublings <= most,
-            "--doublings {doublings}: blocks of {} bytes, with at most {live} in use; expected 1 to {most}, or a larger --live",
+            doublings <= max_doublings,
+            "--doublings {doublings}: blocks of {} bytes, with at most {live} in use; expected 1 to {max_doublings}, or a larger --live",
             UNIT << doublings
         );
         // The work grows with the square of the bytes in use.
@@ -177,7 +178,7 @@ impl Robson {
         let heap = live * (doublings as usize + 2) + (UNIT << doublings);
         let stage = context.progress.stage("robson", 6);
         let mut runs = Vec::new();
-        let mut ran = |name, steps: anyhow::Result<Vec<usize>>| -> anyhow::Result<()> {
+        let mut add_run = |name, steps: anyhow::Result<Vec<usize>>| -> anyhow::Result<()> {
             runs.push((name, steps?));
             stage.at(runs.len() as u64);
             Ok(())
@@ -188,15 +189,15 @@ impl Robson {
             ("next fit, by address", Fit::Next),
         ] {
             let allocator = Heap::new(heap, fit, Order::Address)?;
-            ran(name, attack(&mut NonMovingAllocator { allocator, header: 8 }, live, doublings))?;
+            add_run(name, attack(&mut NonMovingAllocator { allocator, header: 8 }, live, doublings))?;
         }
         let allocator = Tlsf::new(heap, 4, Search::Bitmaps)?;
-        ran("TLSF", attack(&mut NonMovingAllocator { allocator, header: 4 }, live, doublings))?;
+        add_run("TLSF", attack(&mut NonMovingAllocator { allocator, header: 4 }, live, doublings))?;
         let allocator = Buddy::new(heap.next_power_of_two())?;
-        ran("buddy", attack(&mut NonMovingAllocator { allocator, header: 0 }, live, doublings))?;
+        add_run("buddy", attack(&mut NonMovingAllocator { allocator, header: 0 }, live, doublings))?;
         // Robson's bound does not apply to an allocator that moves blocks, so such an allocator has a separate claim.
         let mut moving = CompactingHeap::new(live);
-        let moved = attack(&mut moving, live, doublings);
+        let compacting_steps = attack(&mut moving, live, doublings);
         stage.at(6);
         drop(stage);
         let units = (live / UNIT) as f64;
@@ -211,29 +212,29 @@ impl Robson {
                 "of Robson's bound, %",
             ],
         );
-        let at = |steps: &[usize], i: usize| steps[i] as f64 / live as f64;
-        let mut forced = 0;
+        let ratio_at = |steps: &[usize], i: usize| steps[i] as f64 / live as f64;
+        let mut forced_count = 0;
         for (name, steps) in &runs {
             let last = steps.len() - 1;
-            let part = at(steps, last) * 100.0 / bound(last);
-            forced += usize::from(part >= 75.0);
+            let part = ratio_at(steps, last) * 100.0 / bound(last);
+            forced_count += usize::from(part >= 75.0);
             table.row(vec![
                 (*name).into(),
-                at(steps, 0).into(),
-                at(steps, last / 2).into(),
-                at(steps, last).into(),
+                ratio_at(steps, 0).into(),
+                ratio_at(steps, last / 2).into(),
+                ratio_at(steps, last).into(),
                 Value::Number(part, 0),
             ]);
         }
         let last = doublings as usize;
-        let together = moved.as_ref().map_or(&[][..], Vec::as_slice);
-        if let [first, .., whole] = together {
+        let compacting_ratios = compacting_steps.as_ref().map_or(&[][..], Vec::as_slice);
+        if let [first, .., last_step] = compacting_ratios {
             table.row(vec![
                 MOVING.into(),
                 (*first as f64 / live as f64).into(),
-                at(together, last / 2).into(),
-                (*whole as f64 / live as f64).into(),
-                Value::Number(*whole as f64 * 100.0 / live as f64 / bound(last), 0),
+                ratio_at(compacting_ratios, last / 2).into(),
+                (*last_step as f64 / live as f64).into(),
+                Value::Number(*last_step as f64 * 100.0 / live as f64 / bound(last), 0),
             ]);
         }
         table.row(vec![
@@ -252,11 +253,11 @@ impl Robson {
             found: format!(
                 "with {} doublings the adversary forces {} of {} allocators to three quarters of the bound of {:.2} or more",
                 doublings,
-                forced,
+                forced_count,
                 runs.len(),
                 bound(last)
             ),
-            holds: match forced {
+            holds: match forced_count {
                 0 => Holds::No,
                 n if n == runs.len() => Holds::Yes,
                 _ => Holds::Partly,
@@ -266,21 +267,22 @@ impl Robson {
         findings.claim(Claim {
             says: "an allocator that moves blocks escapes the bound, as compacting collectors do".into(),
             source: "Memory Allocators from Scratch".into(),
-            found: match &moved {
+            found: match &compacting_steps {
                 Ok(steps) => format!(
                     "if an allocator moves blocks together at the end of memory, the same adversary needs {:.2} times the bytes in use, and {:.1} times these bytes are copied",
-                    at(steps, last),
+                    ratio_at(steps, last),
                     moving.copied as f64 / live as f64
                 ),
                 Err(refused) => format!("not measured: {refused}"),
             },
-            holds: Holds::then_some_text(moved.as_ref().is_ok_and(|steps| at(steps, last) <= 1.0)),
+            holds: Holds::then_some_text(compacting_steps.as_ref().is_ok_and(|steps| ratio_at(steps, last) <= 1.0)),
             measured: false,
         });
-        let curve = |steps: &[usize]| (0..steps.len()).map(|i| ((UNIT << i) as f64, at(steps, i))).collect();
+        let curve =
+            |steps: &[usize]| (0..steps.len()).map(|i| ((UNIT << i) as f64, ratio_at(steps, i))).collect();
         let mut series: Vec<_> =
             runs.iter().map(|(name, steps)| Series { name: (*name).into(), points: curve(steps) }).collect();
-        if let Ok(steps) = &moved {
+        if let Ok(steps) = &compacting_steps {
             series.push(Series { name: MOVING.into(), points: curve(steps) });
         }
         let points = (0..=last).map(|i| ((UNIT << i) as f64, bound(i))).collect();

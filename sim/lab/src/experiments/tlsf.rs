@@ -34,13 +34,15 @@ const SIZES_PER_POINT: usize = 8;
 /// Returns, for each group of [`SIZES_PER_POINT`] sizes, the largest rounding in % of the size. Drawing one size of each [`SIZES_PER_POINT`]
 /// sizes would show no rounding: classes below 256 bytes begin at multiples of 8, which are not rounded.
 fn rounding(classes: Classes) -> anyhow::Result<Vec<(f64, f64)>> {
-    let over = |size: usize| {
-        let up = classes.round_up(size).context("each size must have a class")?;
-        anyhow::Ok((up - size) as f64 * 100.0 / size as f64)
+    let waste_ratio = |size: usize| {
+        let rounded_size = classes.round_up(size).context("each size must have a class")?;
+        anyhow::Ok((rounded_size - size) as f64 * 100.0 / size as f64)
     };
-    let points = ((1 << SMALLEST)..MAX_SHOWN_SIZE).step_by(SIZES_PER_POINT).map(|from| {
-        let all = (from..from + SIZES_PER_POINT).map(over).collect::<anyhow::Result<Vec<_>>>()?;
-        Ok((from as f64, all.into_iter().fold(0.0, f64::max)))
+    let points = ((1 << SMALLEST)..MAX_SHOWN_SIZE).step_by(SIZES_PER_POINT).map(|first_size| {
+        let all = (first_size..first_size + SIZES_PER_POINT)
+            .map(waste_ratio)
+            .collect::<anyhow::Result<Vec<_>>>()?;
+        Ok((first_size as f64, all.into_iter().fold(0.0, f64::max)))
     });
     points.collect()
 }
@@ -77,29 +79,33 @@ impl TwoLevels {
                 "heads and bitmaps, bytes",
             ],
         );
-        let (mut kept, mut found) = (true, Vec::new());
+        let (mut is_within_bound, mut findings_text) = (true, Vec::new());
         for sli in 2..=5 {
             let classes = Classes::new(sli, SMALLEST);
-            let (mut worst, mut at, mut sum) = (0.0, 0, 0.0);
+            let (mut worst_waste, mut worst_size, mut sum) = (0.0, 0, 0.0);
             for size in 1 << SMALLEST..=self.largest as usize {
                 let class = classes.round_up(size).context("each size must have a class")?;
-                let over = (class - size) as f64 / size as f64;
-                sum += over;
-                if over > worst {
-                    (worst, at) = (over, size);
+                let waste_ratio = (class - size) as f64 / size as f64;
+                sum += waste_ratio;
+                if waste_ratio > worst_waste {
+                    (worst_waste, worst_size) = (waste_ratio, size);
                 }
             }
             let bound = 1.0 / f64::from(1 << sli);
-            kept &= worst <= bound;
+            is_within_bound &= worst_waste <= bound;
             if sli >= 4 {
-                found.push(format!("{:.2} % of it with {} classes", worst * 100.0, classes.steps()));
+                findings_text.push(format!(
+                    "{:.2} % of it with {} classes",
+                    worst_waste * 100.0,
+                    classes.steps()
+                ));
             }
             let control = Tlsf::new(1 << 20, sli, Search::Bitmaps)?.control_bytes();
             let sizes = f64::from(self.largest) - f64::from(1 << SMALLEST) + 1.0;
             table.row(vec![
                 classes.steps().into(),
-                (worst * 100.0).into(),
-                at.into(),
+                (worst_waste * 100.0).into(),
+                worst_size.into(),
                 (sum * 100.0 / sizes).into(),
                 (bound * 100.0).into(),
                 control.into(),
@@ -111,9 +117,9 @@ impl TwoLevels {
             source: "Memory Allocators from Scratch".into(),
             found: format!(
                 "the search begins above the size by up to {}; the block is cut to the size, so only a header and the rounding to 16 are wasted",
-                found.join(", ")
+                findings_text.join(", ")
             ),
-            holds: if kept { Holds::Yes } else { Holds::No },
+            holds: if is_within_bound { Holds::Yes } else { Holds::No },
             measured: false,
         });
         findings.chart(Chart {
@@ -144,14 +150,14 @@ impl TwoLevels {
             ],
         );
         for size in self.sizes.iter().map(|size| *size as usize) {
-            let own = classes.of(size);
-            let from = classes.round_up(size).context("a class")?;
-            let begin = classes.of(from);
+            let own_class = classes.of(size);
+            let first_size = classes.round_up(size).context("a class")?;
+            let begin = classes.of(first_size);
             table.row(vec![
                 size.into(),
-                own.fl.into(),
-                own.sl.into(),
-                from.into(),
+                own_class.fl.into(),
+                own_class.sl.into(),
+                first_size.into(),
                 begin.fl.into(),
                 begin.sl.into(),
             ]);
@@ -163,22 +169,26 @@ impl TwoLevels {
 
 /// Returns the steps that an allocation of 100 bytes takes among holes of 48 bytes, and the bytes of headers and links
 /// that the allocation and the free access.
-fn among_holes<A: Allocator>(mut allocator: A, holes: usize) -> anyhow::Result<[u64; 3]> {
+fn steps_among_holes<A: Allocator>(mut allocator: A, holes: usize) -> anyhow::Result<[u64; 3]> {
     let small = Layout::from_size_align(40, 1)?;
     let blocks: Vec<_> = (0..2 * holes).map_while(|_| allocator.alloc(small)).collect();
-    let mut kept = Vec::new();
+    let mut kept_blocks = Vec::new();
     for (i, block) in blocks.into_iter().enumerate() {
-        if i % 2 == 0 { kept.push(block) } else { allocator.free(block) }
+        if i % 2 == 0 { kept_blocks.push(block) } else { allocator.free(block) }
     }
     let before = allocator.work();
     let block = allocator
         .alloc(Layout::from_size_align(100, 1)?)
         .context("the memory must have room after the holes")?;
-    let between = allocator.work();
+    let work_before = allocator.work();
     allocator.free(block);
-    let after = allocator.work();
-    kept.into_iter().for_each(|block| allocator.free(block));
-    Ok([between.steps - before.steps, after.steps - between.steps, after.touched - before.touched])
+    let new_work = allocator.work();
+    kept_blocks.into_iter().for_each(|block| allocator.free(block));
+    Ok([
+        work_before.steps - before.steps,
+        new_work.steps - work_before.steps,
+        new_work.touched - before.touched,
+    ])
 }
 
 fn steps(findings: &mut Findings) -> anyhow::Result<()> {
@@ -201,16 +211,16 @@ fn steps(findings: &mut Findings) -> anyhow::Result<()> {
         ],
     );
     const HEAP: usize = 1 << 21;
-    let (mut bounded, mut scanned) = (0, 0);
+    let (mut bitmap_words, mut scanned_words) = (0, 0);
     for holes in [0, 10, 100, 1000, 10_000] {
         let runs = [
-            among_holes(Tlsf::new(HEAP, 4, Search::Bitmaps)?, holes)?,
-            among_holes(Tlsf::new(HEAP, 4, Search::Scan)?, holes)?,
-            among_holes(Heap::new(HEAP, Fit::First, Order::Address)?, holes)?,
-            among_holes(Buddy::new(HEAP)?, holes)?,
+            steps_among_holes(Tlsf::new(HEAP, 4, Search::Bitmaps)?, holes)?,
+            steps_among_holes(Tlsf::new(HEAP, 4, Search::Scan)?, holes)?,
+            steps_among_holes(Heap::new(HEAP, Fit::First, Order::Address)?, holes)?,
+            steps_among_holes(Buddy::new(HEAP)?, holes)?,
         ];
-        bounded = bounded.max(runs[0][0]);
-        scanned = scanned.max(runs[1][0]);
+        bitmap_words = bitmap_words.max(runs[0][0]);
+        scanned_words = scanned_words.max(runs[1][0]);
         let counts = runs.into_iter().flatten().map(Value::from);
         table.row([Value::from(holes)].into_iter().chain(counts).collect());
     }
@@ -218,15 +228,15 @@ fn steps(findings: &mut Findings) -> anyhow::Result<()> {
     findings.claim(Claim {
         says: "the time does not depend on the heap".into(),
         source: "Masmano and others 2004".into(),
-        found: format!("{bounded} words of bitmaps at most, whatever the number of holes"),
-        holds: if bounded <= 3 { Holds::Yes } else { Holds::No },
+        found: format!("{bitmap_words} words of bitmaps at most, whatever the number of holes"),
+        holds: if bitmap_words <= 3 { Holds::Yes } else { Holds::No },
         measured: false,
     });
     findings.claim(Claim {
         says: "segregated lists without bitmaps inspect up to 64 heads".into(),
         source: "Memory Allocators from Scratch".into(),
-        found: format!("{scanned} in this run; at worst, the number of larger classes"),
-        holds: if scanned > bounded { Holds::Yes } else { Holds::No },
+        found: format!("{scanned_words} in this run; at worst, the number of larger classes"),
+        holds: if scanned_words > bitmap_words { Holds::Yes } else { Holds::No },
         measured: false,
     });
     Ok(())
@@ -250,7 +260,7 @@ fn instructions(context: &Context<'_>, findings: &mut Findings) -> anyhow::Resul
     let (empty, full) = (counts[0], counts[1]);
     findings.claim(Claim {
         says: "an allocation takes less than 200 instructions".into(),
-        source: "Masmano and others 2008, of their own in C, as the tutorial cites it".into(),
+        source: "Masmano and others 2008, about their C code, as the tutorial cites it".into(),
         found: format!(
             "here an allocation and a free together take {empty:.0} in an empty heap and {full:.0} in a full one: less than 200 counts as yes, less than 400 as partly. This is a rewrite that checks each access against the bounds of the memory, and says \
              nothing of theirs"
@@ -274,13 +284,17 @@ mod tests {
     #[test]
     fn tlsf_picture_shows_rounding_below_256_bytes() {
         let points = rounding(Classes::new(4, SMALLEST)).unwrap();
-        let at = |size: f64| points.iter().find(|(x, _)| *x == size).unwrap().1;
+        let waste_at = |size: f64| points.iter().find(|(x, _)| *x == size).unwrap().1;
         // Sizes are rounded up: 33 to 34, 65 to 68, 129 to 136, 257 to 272.
-        for (size, up) in [(32.0, 34.0), (64.0, 68.0), (128.0, 136.0), (256.0, 272.0)] {
-            let worst = (up - size - 1.0) * 100.0 / (size + 1.0);
-            assert!((at(size) - worst).abs() < 1e-9, "{size}: {} and {worst}", at(size));
+        for (size, rounded_size) in [(32.0, 34.0), (64.0, 68.0), (128.0, 136.0), (256.0, 272.0)] {
+            let worst_waste = (rounded_size - size - 1.0) * 100.0 / (size + 1.0);
+            assert!(
+                (waste_at(size) - worst_waste).abs() < 1e-9,
+                "{size}: {} and {worst_waste}",
+                waste_at(size)
+            );
         }
-        assert_eq!((at(16.0), at(24.0)), (0.0, 0.0), "sixteen classes for sixteen sizes");
+        assert_eq!((waste_at(16.0), waste_at(24.0)), (0.0, 0.0), "sixteen classes for sixteen sizes");
         assert!(points.iter().all(|(x, y)| *x < 32.0 || (0.0..6.25).contains(y)));
     }
 }

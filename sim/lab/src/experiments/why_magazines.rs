@@ -1,7 +1,7 @@
 //! The experiment on the two magazines of a CPU (Bonwick and Adams, "Magazines and Vmem", 2001); it counts visits to
 //! shared structures.
 
-use super::{Context, bounded, counting_subsystem};
+use super::{Context, check_bound, counting_subsystem};
 use crate::findings::{Axis, Chart, Claim, Findings, Holds, Series, Table, Value};
 use clap::Args;
 use uslab::{Block, CacheInfo, Gfp, KmemCache, Magazines, Subsystem};
@@ -94,30 +94,30 @@ impl<'c> Source<'c> for SingleMagazine<'c> {
 /// Returns the visits per operation for bursts of `burst` allocations followed by equally many frees: the mean over all
 /// offsets from the edge of a magazine, and the worst offset.
 fn visits<'c>(source: &mut impl Source<'c>, burst: u32, capacity: u16) -> anyhow::Result<(f64, f64)> {
-    let mut held: Vec<Block<'c>> = Vec::new();
+    let mut used_objects: Vec<Block<'c>> = Vec::new();
     let operations = f64::from(2 * burst * BURSTS);
-    let (mut sum, mut worst) = (0.0, 0.0f64);
+    let (mut sum, mut worst_rate) = (0.0, 0.0f64);
     for _ in 0..capacity {
         // The source keeps one more object, for the next offset.
-        held.push(source.alloc()?);
+        used_objects.push(source.alloc()?);
         let mut before = 0;
         for round in 0..2 * BURSTS {
             if round == BURSTS {
                 before = source.visits();
             }
             for _ in 0..burst {
-                held.push(source.alloc()?);
+                used_objects.push(source.alloc()?);
             }
             for _ in 0..burst {
-                held.pop().into_iter().for_each(|object| source.free(object));
+                used_objects.pop().into_iter().for_each(|object| source.free(object));
             }
         }
         let rate = (source.visits() - before) as f64 / operations;
         sum += rate;
-        worst = worst.max(rate);
+        worst_rate = worst_rate.max(rate);
     }
-    held.into_iter().for_each(|object| source.free(object));
-    Ok((sum / f64::from(capacity), worst))
+    used_objects.into_iter().for_each(|object| source.free(object));
+    Ok((sum / f64::from(capacity), worst_rate))
 }
 
 impl WhyMagazines {
@@ -125,14 +125,14 @@ impl WhyMagazines {
         let question = "why two magazines a CPU, when one would hold as much?";
         let mut findings = Findings::new("why-magazines", question, context.seed);
         // Halving both numbers gives an eighth of the work.
-        let half = if context.quick { 2 } else { 1 };
-        let capacity = (self.capacity / half).max(1);
-        let longest = self.burst.map_or(3 * u32::from(capacity), |burst| (burst / u32::from(half)).max(1));
+        let divisor = if context.quick { 2 } else { 1 };
+        let capacity = (self.capacity / divisor).max(1);
+        let longest = self.burst.map_or(3 * u32::from(capacity), |burst| (burst / u32::from(divisor)).max(1));
         // The number of operations at all offsets, from each of four sources, allocations and frees, of each length.
         let objects = u64::from(longest) * u64::from(longest + 1) / 2;
         let operations = objects * u64::from(2 * BURSTS) * u64::from(capacity) * 4 * 2;
         let options = format!("--capacity {} --burst {}", self.capacity, self.burst.unwrap_or(longest));
-        bounded(
+        check_bound(
             &options,
             operations,
             MAX_OPERATIONS,
@@ -141,16 +141,16 @@ impl WhyMagazines {
         on_cpu(0);
         let subsystem = counting_subsystem()?;
         let sized = |stock| Magazines::Sized { capacity, stock, depot_limit: 64 };
-        let locked = cache(&subsystem, "locked", Magazines::Off)?;
-        let two = cache(&subsystem, "two", sized(0))?;
+        let locked_cache = cache(&subsystem, "locked", Magazines::Off)?;
+        let two_magazine_cache = cache(&subsystem, "two", sized(0))?;
         let shipped = cache(&subsystem, "shipped", sized(8))?;
         let names = ["no magazine: a lock", "one a CPU", "two a CPU", "ten a CPU"];
-        let mut mean = names.map(|_| Vec::new());
-        let mut worst = names.map(|_| Vec::new());
+        let mut mean_rates = names.map(|_| Vec::new());
+        let mut worst_rates = names.map(|_| Vec::new());
         let stage = context.progress.stage("why-magazines", longest.into());
         for burst in 1..=longest {
             let single = SingleMagazine {
-                cache: &locked,
+                cache: &locked_cache,
                 capacity: capacity.into(),
                 loaded: Vec::new(),
                 full: Vec::new(),
@@ -159,17 +159,17 @@ impl WhyMagazines {
             let depot = |info: &CacheInfo| info.depot_exchanges + info.fills + info.flushes;
             let rates = [
                 visits(
-                    &mut Shipping { cache: &locked, visits: |info| info.allocs + info.frees },
+                    &mut Shipping { cache: &locked_cache, visits: |info| info.allocs + info.frees },
                     burst,
                     capacity,
                 )?,
                 visits(&mut { single }, burst, capacity)?,
-                visits(&mut Shipping { cache: &two, visits: depot }, burst, capacity)?,
+                visits(&mut Shipping { cache: &two_magazine_cache, visits: depot }, burst, capacity)?,
                 visits(&mut Shipping { cache: &shipped, visits: depot }, burst, capacity)?,
             ];
             for (i, rate) in rates.into_iter().enumerate() {
-                mean[i].push((f64::from(burst), rate.0));
-                worst[i].push((f64::from(burst), rate.1));
+                mean_rates[i].push((f64::from(burst), rate.0));
+                worst_rates[i].push((f64::from(burst), rate.1));
             }
             stage.at(burst.into());
         }
@@ -178,32 +178,32 @@ impl WhyMagazines {
             format!("Visits to shared data per operation; magazines of {capacity}"),
             &["magazines", "at the edge, bursts of 2", "mean of all bursts", "worst of all bursts"],
         );
-        let most = |curve: &[(f64, f64)]| curve.iter().map(|p| p.1).fold(0.0, f64::max);
+        let max_rate = |curve: &[(f64, f64)]| curve.iter().map(|p| p.1).fold(0.0, f64::max);
         for (i, name) in names.into_iter().enumerate() {
-            let all = mean[i].iter().map(|p| p.1).sum::<f64>() / mean[i].len() as f64;
-            let rates = [worst[i].get(1).map(|p| p.1), Some(all), Some(most(&worst[i]))];
+            let all = mean_rates[i].iter().map(|p| p.1).sum::<f64>() / mean_rates[i].len() as f64;
+            let rates = [worst_rates[i].get(1).map(|p| p.1), Some(all), Some(max_rate(&worst_rates[i]))];
             let rates = rates.map(|rate| rate.map_or(Value::Nothing, |rate| Value::Number(rate, 4)));
             table.row([vec![name.into()], rates.to_vec()].concat());
         }
         findings.table(table);
         // A visit moves one magazine.
         let bound = 1.0 / f64::from(capacity);
-        let of = |i: usize| most(&worst[i]);
+        let worst_rate_of = |i: usize| max_rate(&worst_rates[i]);
         findings.claim(Claim {
             says: "with two magazines a CPU has a whole magazine of allocations or of frees between visits to the depot, \
                    whatever it does"
                 .into(),
             source: "Bonwick and Adams 2001".into(),
-            found: format!("at most {:.4} visits an operation, and 1/{} is {bound:.4}; with one magazine up to {:.4}", of(2), capacity, of(1)),
-            holds: if of(2) <= bound { Holds::Yes } else { Holds::No },
+            found: format!("at most {:.4} visits an operation, and 1/{} is {bound:.4}; with one magazine up to {:.4}", worst_rate_of(2), capacity, worst_rate_of(1)),
+            holds: if worst_rate_of(2) <= bound { Holds::Yes } else { Holds::No },
             measured: false,
         });
-        let worst = names.into_iter().zip(worst);
+        let worst_rates = names.into_iter().zip(worst_rates);
         findings.chart(Chart {
             title: "Visits to what CPUs share, at the worst offset from a magazine's edge".into(),
             x: Axis::linear("objects in a burst"),
             y: Axis::linear("visits an operation"),
-            series: worst.map(|(name, points)| Series { name: name.into(), points }).collect(),
+            series: worst_rates.map(|(name, points)| Series { name: name.into(), points }).collect(),
             measured: false,
         });
         Ok(findings)

@@ -17,9 +17,9 @@ pub fn cpu() -> Duration {
 
 /// Returns the nanoseconds of CPU time that `work` took.
 pub fn nanoseconds(work: impl FnOnce()) -> f64 {
-    let start = cpu();
+    let start_time = cpu();
     work();
-    (cpu() - start).as_nanos() as f64
+    (cpu() - start_time).as_nanos() as f64
 }
 
 /// Each round begins with another contender and reverses the direction, so that no contender always follows one and the
@@ -75,30 +75,30 @@ pub fn try_rounds<const N: usize, E>(
     contenders: usize,
     mut turn: impl FnMut(usize) -> Result<[f64; N], E>,
 ) -> Result<Vec<Samples<N>>, E> {
-    let mut failed = None;
-    let samples = self::rounds(rounds, contenders, |i| match failed {
+    let mut first_error = None;
+    let samples = self::rounds(rounds, contenders, |i| match first_error {
         Some(_) => [0.0; N],
         None => turn(i).unwrap_or_else(|error| {
-            failed = Some(error);
+            first_error = Some(error);
             [0.0; N]
         }),
     });
-    failed.map_or(Ok(samples), Err)
+    first_error.map_or(Ok(samples), Err)
 }
 
 impl<const N: usize> Samples<N> {
     /// Returns the spread of one of the measured values.
-    pub fn spread(&self, thing: usize) -> Spread {
-        self.each(|round| round[thing])
+    pub fn spread(&self, index: usize) -> Spread {
+        self.spread_of(|round| round[index])
     }
-    /// Returns the spread of a value that `of` computes from the measurements of each round.
-    pub fn each(&self, of: impl Fn(&[f64; N]) -> f64) -> Spread {
-        Spread::of(self.0.iter().map(of).collect())
+    /// Returns the spread of a value that `value_of` computes from the measurements of each round.
+    pub fn spread_of(&self, value_of: impl Fn(&[f64; N]) -> f64) -> Spread {
+        Spread::of(self.0.iter().map(value_of).collect())
     }
     /// Returns the spread of the ratio to `other`, computed in each round: a disturbance affects both contenders of a
     /// round.
-    pub fn times(&self, other: &Self, thing: usize) -> Spread {
-        Spread::of(self.pairs(other).map(|(a, b)| a[thing] / b[thing]).collect())
+    pub fn times(&self, other: &Self, index: usize) -> Spread {
+        Spread::of(self.pairs(other).map(|(a, b)| a[index] / b[index]).collect())
     }
     /// Iterates over the rounds, with the measurements of this contender and of `other`.
     pub fn pairs<'s>(&'s self, other: &'s Self) -> impl Iterator<Item = (&'s [f64; N], &'s [f64; N])> {
@@ -114,10 +114,10 @@ impl Spread {
     pub fn of(mut values: Vec<f64>) -> Self {
         values.sort_by(f64::total_cmp);
         let (Some(first), Some(last)) = (values.first(), values.last()) else { return Self::default() };
-        let cut = left_out(values.len());
-        let (low, high) = match cut {
+        let omitted = omitted_values(values.len());
+        let (low, high) = match omitted {
             0 => (*first, *last),
-            cut => (values[cut], values[values.len() - 1 - cut]),
+            omitted => (values[omitted], values[values.len() - 1 - omitted]),
         };
         let rounds = values.len();
         Self { low, high, rounds, median: median(values) }
@@ -141,9 +141,9 @@ impl Spread {
             _ => Holds::Undecided,
         }
     }
-    /// Decides if the value is at least `least` and at most `most`.
-    pub fn is_between(self, least: f64, most: f64) -> Holds {
-        match (self.at_least(least), self.at_most(most)) {
+    /// Decides if the value is at least `min` and at most `max`.
+    pub fn is_between(self, min: f64, max: f64) -> Holds {
+        match (self.at_least(min), self.at_most(max)) {
             (Holds::No, _) | (_, Holds::No) => Holds::No,
             (Holds::Yes, Holds::Yes) => Holds::Yes,
             _ => Holds::Undecided,
@@ -158,7 +158,7 @@ impl Spread {
 
 /// Returns the number of values to omit at each end, so that the remaining values enclose the median with a confidence
 /// of 95 %.
-fn left_out(n: usize) -> usize {
+fn omitted_values(n: usize) -> usize {
     // The probability that at most `k` of `n` values are below the median is summed from the binomial distribution,
     // term by term.
     let (mut term, mut sum, mut k) = (0.5_f64.powi(n as i32), 0.0, 0_usize);
@@ -192,9 +192,9 @@ mod tests {
             let first: Vec<usize> =
                 (0..contenders).map(|round| turns(round, contenders).next().unwrap()).collect();
             for round in 0..10 {
-                let mut all: Vec<usize> = turns(round, contenders).collect();
-                all.sort_unstable();
-                assert!(all.into_iter().eq(0..contenders));
+                let mut turn_order: Vec<usize> = turns(round, contenders).collect();
+                turn_order.sort_unstable();
+                assert!(turn_order.into_iter().eq(0..contenders));
             }
             assert!(contenders < 3 || first.iter().any(|f| *f != first[0]), "{first:?}");
         }
@@ -205,19 +205,19 @@ mod tests {
         });
         assert_eq!((samples[0].spread(0).median, samples[1].spread(0).median, order.len()), (0.0, 1.0, 6));
         let mut turns = 0;
-        let failed = try_rounds(3, 2, |i| {
+        let first_error = try_rounds(3, 2, |i| {
             turns += 1;
             if turns == 4 { Err(i) } else { Ok([1.0]) }
         });
-        assert_eq!((failed, turns), (Err(super::turns(1, 2).nth(1).unwrap()), 4));
-        let fine = try_rounds(3, 2, |i| Ok::<_, ()>([i as f64]));
-        assert_eq!(fine, Ok(vec![Samples(vec![[0.0]; 3]), Samples(vec![[1.0]; 3])]));
+        assert_eq!((first_error, turns), (Err(super::turns(1, 2).nth(1).unwrap()), 4));
+        let complete = try_rounds(3, 2, |i| Ok::<_, ()>([i as f64]));
+        assert_eq!(complete, Ok(vec![Samples(vec![[0.0]; 3]), Samples(vec![[1.0]; 3])]));
     }
 
     #[test]
     fn confidence_interval_follows_the_binomial_distribution() {
         // Tables of the sign test give ranks 1, 1, 2, 3 and 16 from either end.
-        assert_eq!([1, 5, 8, 9, 12, 45].map(left_out), [0, 0, 0, 1, 2, 15]);
+        assert_eq!([1, 5, 8, 9, 12, 45].map(omitted_values), [0, 0, 0, 1, 2, 15]);
         let spread = Spread::of((1..=9).rev().map(f64::from).collect());
         assert_eq!(spread, Spread { median: 5.0, low: 2.0, high: 8.0, rounds: 9 });
         assert_eq!(spread.shown(1), "5.0 (2.0 to 8.0)");
@@ -230,11 +230,15 @@ mod tests {
         let spread = Spread::of((1..=9).map(f64::from).collect());
         assert_eq!([1.0, 5.0, 8.0].map(|l| spread.at_most(l)), [Holds::No, Holds::Undecided, Holds::Yes]);
         assert_eq!([2.0, 5.0, 9.0].map(|l| spread.at_least(l)), [Holds::Yes, Holds::Undecided, Holds::No]);
-        let between = [(1.0, 9.0), (3.0, 9.0), (9.0, 12.0), (0.0, 1.0)].map(|(a, b)| spread.is_between(a, b));
-        assert_eq!(between, [Holds::Yes, Holds::Undecided, Holds::No, Holds::No]);
+        let verdicts =
+            [(1.0, 9.0), (3.0, 9.0), (9.0, 12.0), (0.0, 1.0)].map(|(a, b)| spread.is_between(a, b));
+        assert_eq!(verdicts, [Holds::Yes, Holds::Undecided, Holds::No, Holds::No]);
         // One run has no spread, and decides nothing.
-        let once = Spread::of(vec![1.0]);
-        assert_eq!((once.at_most(100.0), once.at_least(0.0)), (Holds::Undecided, Holds::Undecided));
+        let single_value = Spread::of(vec![1.0]);
+        assert_eq!(
+            (single_value.at_most(100.0), single_value.at_least(0.0)),
+            (Holds::Undecided, Holds::Undecided)
+        );
     }
 
     #[test]

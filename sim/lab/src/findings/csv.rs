@@ -9,8 +9,8 @@ impl Findings {
     /// # Errors
     /// Never fails because of the findings' contents.
     pub fn csv(&self) -> anyhow::Result<String> {
-        let mut out = csv::Writer::from_writer(Vec::new());
-        out.write_record(["part", "row", "column", "value"])?;
+        let mut writer = csv::Writer::from_writer(Vec::new());
+        writer.write_record(["part", "row", "column", "value"])?;
         for part in &self.parts {
             match part {
                 Part::Table(table) => {
@@ -19,14 +19,19 @@ impl Findings {
                         for (column, value) in table.columns.iter().zip(row).skip(table.named_by) {
                             // A line has a single number, so the ends of an interval have separate lines.
                             let Value::Spread(spread, decimals) = value else {
-                                out.write_record([&table.title, &name, &column.name, &value.shown(false)])?;
+                                writer.write_record([
+                                    &table.title,
+                                    &name,
+                                    &column.name,
+                                    &value.shown(false),
+                                ])?;
                                 continue;
                             };
                             let parts = [("", spread.median), (", from", spread.low), (", to", spread.high)];
                             for (part, x) in parts {
                                 let (column, x) =
                                     (format!("{}{part}", column.name), format!("{x:.decimals$}"));
-                                out.write_record([&table.title, &name, &column, &x])?;
+                                writer.write_record([&table.title, &name, &column, &x])?;
                             }
                         }
                     }
@@ -35,20 +40,20 @@ impl Findings {
                     for series in &chart.series {
                         for (x, y) in &series.points {
                             let (x, y) = (x.to_string(), y.to_string());
-                            out.write_record([&chart.title, &series.name, &x, &y])?;
+                            writer.write_record([&chart.title, &series.name, &x, &y])?;
                         }
                     }
                 }
                 Part::Bars(bars) => {
                     for bar in &bars.bars {
                         let length = bar.length.to_string();
-                        out.write_record([&bars.title, &bar.name, &bars.axis.name, &length])?;
+                        writer.write_record([&bars.title, &bar.name, &bars.axis.name, &length])?;
                     }
                 }
                 Part::Claim(_) | Part::Note(_) => (),
             }
         }
-        Ok(String::from_utf8(out.into_inner()?)?)
+        Ok(String::from_utf8(writer.into_inner()?)?)
     }
 }
 

@@ -58,14 +58,16 @@ impl Cache {
     /// Reads the first-level data cache from a folder in the format of Linux's sysfs.
     fn nearest_of(folder: &Path) -> Option<Self> {
         let caches = (0..16).map(|i| folder.join(format!("index{i}"))).take_while(|cache| cache.exists());
-        let said =
-            |cache: &Path, what| Some(std::fs::read_to_string(cache.join(what)).ok()?.trim().to_owned());
-        let number = |cache: &Path, what| said(cache, what)?.parse().ok().filter(|n: &u32| *n > 0);
-        let nearest = |cache: &PathBuf| {
-            said(cache, "level").as_deref() == Some("1")
-                && said(cache, "type").as_deref() != Some("Instruction")
+        let read_trimmed = |cache: &Path, attribute| {
+            Some(std::fs::read_to_string(cache.join(attribute)).ok()?.trim().to_owned())
         };
-        let cache = caches.into_iter().find(nearest)?;
+        let number =
+            |cache: &Path, attribute| read_trimmed(cache, attribute)?.parse().ok().filter(|n: &u32| *n > 0);
+        let first_level = |cache: &PathBuf| {
+            read_trimmed(cache, "level").as_deref() == Some("1")
+                && read_trimmed(cache, "type").as_deref() != Some("Instruction")
+        };
+        let cache = caches.into_iter().find(first_level)?;
         Some(Self {
             sets: number(&cache, "number_of_sets")?,
             ways: number(&cache, "ways_of_associativity")?,
@@ -76,9 +78,9 @@ impl Cache {
 
 /// Returns the output of the command `getconf`, because calling glibc's function would be unsafe.
 fn libc() -> Option<String> {
-    let said = Command::new("getconf").arg("GNU_LIBC_VERSION").output().ok()?;
-    let version = String::from_utf8(said.stdout).ok()?.trim().to_owned();
-    (said.status.success() && !version.is_empty()).then_some(version)
+    let output = Command::new("getconf").arg("GNU_LIBC_VERSION").output().ok()?;
+    let version = String::from_utf8(output.stdout).ok()?.trim().to_owned();
+    (output.status.success() && !version.is_empty()).then_some(version)
 }
 
 impl Display for Machine {
@@ -129,12 +131,9 @@ mod tests {
     #[test]
     fn machine_description_lists_factors_that_affect_times() {
         let machine = Machine::this();
-        let shown = machine.to_string();
-        assert!(
-            machine.compiler.starts_with("rustc 1.") && machine.compiler.contains("opt-level"),
-            "{shown}"
-        );
-        assert!(shown.contains(&machine.processor) && shown.contains(machine.compiler), "{shown}");
-        assert_eq!(shown.contains("NOT OPTIMISED"), cfg!(debug_assertions), "{shown}");
+        let text = machine.to_string();
+        assert!(machine.compiler.starts_with("rustc 1.") && machine.compiler.contains("opt-level"), "{text}");
+        assert!(text.contains(&machine.processor) && text.contains(machine.compiler), "{text}");
+        assert_eq!(text.contains("NOT OPTIMISED"), cfg!(debug_assertions), "{text}");
     }
 }

@@ -103,7 +103,7 @@ pub struct Claim {
     pub says: String,
     /// The source's name.
     pub source: String,
-    /// What the experiment found.
+    /// The result of the experiment.
     pub found: String,
     /// The verdict on the statement.
     pub holds: Holds,
@@ -127,17 +127,17 @@ pub enum Holds {
 
 impl Holds {
     /// Returns the verdict on a claim that can be decided with certainty.
-    pub fn then_some_text(so: bool) -> Self {
-        if so { Self::Yes } else { Self::No }
+    pub fn then_some_text(holds: bool) -> Self {
+        if holds { Self::Yes } else { Self::No }
     }
     /// Returns the verdict on a claim about several things. The verdict is [`Partly`](Self::Partly) if the claim holds
     /// for some of the things.
     pub fn each(parts: impl IntoIterator<Item = Self>) -> Self {
         let parts: Vec<Self> = parts.into_iter().collect();
-        let any = |wanted| parts.contains(&wanted);
-        match (any(Self::Yes), any(Self::No), any(Self::Undecided)) {
+        let has_verdict = |verdict| parts.contains(&verdict);
+        match (has_verdict(Self::Yes), has_verdict(Self::No), has_verdict(Self::Undecided)) {
             (true, true, _) => Self::Partly,
-            _ if any(Self::Partly) => Self::Partly,
+            _ if has_verdict(Self::Partly) => Self::Partly,
             (_, _, true) => Self::Undecided,
             (true, false, _) => Self::Yes,
             _ => Self::No,
@@ -245,12 +245,13 @@ impl Table {
     }
     /// Removes the measured columns; returns `None` if only columns that name rows would remain.
     fn without_measured(mut self) -> Option<Self> {
-        let keep: Vec<bool> = self.columns.iter().map(|c| !c.measured).collect();
+        let kept_columns: Vec<bool> = self.columns.iter().map(|c| !c.measured).collect();
         for row in &mut self.rows {
-            let mut kept = keep.iter();
-            row.retain(|_| *kept.next().unwrap_or(&true));
+            let mut column_flags = kept_columns.iter();
+            row.retain(|_| *column_flags.next().unwrap_or(&true));
         }
-        let names_only = keep.iter().any(|k| !k) && keep.iter().filter(|k| **k).count() == self.named_by;
+        let names_only =
+            kept_columns.iter().any(|k| !k) && kept_columns.iter().filter(|k| **k).count() == self.named_by;
         self.columns.retain(|c| !c.measured);
         (!names_only).then_some(self)
     }
@@ -338,10 +339,12 @@ mod tests {
         findings.table(times);
         findings.note("a note");
         assert!(findings.clone().on_this_machine().machine.is_some());
-        let exact = findings.without_measured().on_this_machine();
-        let [Part::Table(table), Part::Note(_)] = &exact.parts[..] else { panic!("{exact:?}") };
+        let exact_findings = findings.without_measured().on_this_machine();
+        let [Part::Table(table), Part::Note(_)] = &exact_findings.parts[..] else {
+            panic!("{exact_findings:?}")
+        };
         assert_eq!(table.rows, [[Value::from("first fit"), Value::Count(3)]]);
-        assert!(exact.machine.is_none());
+        assert!(exact_findings.machine.is_none());
     }
 
     #[test]

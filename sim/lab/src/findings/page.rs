@@ -35,7 +35,7 @@ impl Findings {
                     h1 { (self.experiment) ": " (self.question) }
                     p.meta {
                         "uslab " (env!("CARGO_PKG_VERSION")) ", seed " (self.seed)
-                        @if let Some(machine) = &self.machine { ", on " (machine.to_string()) ". ≈ marks what was measured here: another machine, build or run finds other numbers." }
+                        @if let Some(machine) = &self.machine { ", on " (machine.to_string()) ". ≈ marks measured values: another machine, build or run finds other numbers." }
                     }
                     @if self.quick { p { strong { (QUICK) } } }
                     @for part in &parts { (part) }
@@ -109,8 +109,8 @@ mod tests {
         assert!(page.contains("first, &quot;best&quot; fit") && page.contains("&lt;first fit&gt;"), "{page}");
         assert!(!page.contains("<first fit>"));
         assert_eq!(page.matches("<svg").count(), 2);
-        for outside in ["src=", "href=", "@import", "url("] {
-            assert!(!page.contains(outside), "{outside}");
+        for reference in ["src=", "href=", "@import", "url("] {
+            assert!(!page.contains(reference), "{reference}");
         }
         assert_eq!(page, example().page().unwrap(), "equal findings must give equal bytes");
     }

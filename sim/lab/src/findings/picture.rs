@@ -90,12 +90,12 @@ impl Bars {
     /// that the shortest bar is visible. A length of 0 has no bar.
     pub(super) fn scale(&self) -> Scale {
         let lengths = || self.bars.iter().map(|bar| bar.length).filter(|length| *length > 0.0);
-        let (least, most) = span(lengths()).unwrap_or((0.0, 0.0));
-        let low = match self.axis.logarithmic && least > 0.0 {
-            true => 10f64.powi(least.log10().ceil() as i32 - 1),
+        let (min, max) = span(lengths()).unwrap_or((0.0, 0.0));
+        let low = match self.axis.logarithmic && min > 0.0 {
+            true => 10f64.powi(min.log10().ceil() as i32 - 1),
             false => 0.0,
         };
-        Scale::of(&self.axis, (low, most))
+        Scale::of(&self.axis, (low, max))
     }
 }
 
@@ -120,7 +120,7 @@ impl Scale {
         (place(value) - place(self.low)) / (place(self.high) - place(self.low))
     }
     /// Returns the value at a position on the axis.
-    pub(super) fn at(&self, part: f64) -> f64 {
+    pub(super) fn value_at(&self, part: f64) -> f64 {
         match self.logarithmic {
             true => self.low * (self.high / self.low).powf(part),
             false => self.low + (self.high - self.low) * part,
@@ -166,9 +166,9 @@ mod tests {
 
     #[test]
     fn numbers_keep_three_significant_digits() {
-        let shown =
+        let label =
             [0.0, 0.000512, 0.0625, 0.3000000004, 1.0, 20.328, 99.96, 1234.5, 65536.0, -0.5].map(number);
-        assert_eq!(shown, ["0", "0.000512", "0.0625", "0.3", "1", "20.3", "100", "1,235", "65,536", "-0.5"]);
+        assert_eq!(label, ["0", "0.000512", "0.0625", "0.3", "1", "20.3", "100", "1,235", "65,536", "-0.5"]);
         assert_eq!([1.5e-9, f64::INFINITY].map(number), ["1.50e-9", "inf"]);
     }
 
@@ -181,8 +181,8 @@ mod tests {
         let scale = bars(Axis::linear("ns")).scale();
         assert_eq!((scale.low, scale.part(1000.0)), (0.0, 0.25));
         // The bars have no lengths, and the scale must not divide by zero.
-        let none = Bars::exact("t", Axis::logarithmic("ns"), [("a", 0.0)]).scale();
-        assert_eq!((none.logarithmic, none.part(0.0)), (false, 0.0));
+        let empty_scale = Bars::exact("t", Axis::logarithmic("ns"), [("a", 0.0)]).scale();
+        assert_eq!((empty_scale.logarithmic, empty_scale.part(0.0)), (false, 0.0));
     }
 
     #[test]

@@ -80,13 +80,14 @@ impl Table {
 impl Chart {
     fn write_text(&self, out: &mut String) -> std::fmt::Result {
         writeln!(out, "{}", self.title)?;
-        let all = || self.series.iter().flat_map(|s| &s.points);
-        let (Some(x), Some(y)) = (span(all().map(|p| p.0)), span(all().map(|p| p.1))) else {
+        let points = || self.series.iter().flat_map(|s| &s.points);
+        let (Some(x), Some(y)) = (span(points().map(|p| p.0)), span(points().map(|p| p.1))) else {
             return writeln!(out, "  (nothing)");
         };
         let (x, y) = (Scale::of(&self.x, x), Scale::of(&self.y, y));
-        let lasts = self.series.iter().map(|s| number(s.points.last().map_or(0.0, |p| p.1)));
-        let lines: Vec<_> = self.series.iter().zip(lasts).map(|(s, last)| (s.name.as_str(), last)).collect();
+        let last_values = self.series.iter().map(|s| number(s.points.last().map_or(0.0, |p| p.1)));
+        let lines: Vec<_> =
+            self.series.iter().zip(last_values).map(|(s, last)| (s.name.as_str(), last)).collect();
         let (names, width) = widths(&lines, 60);
         for (series, (name, last)) in self.series.iter().zip(&lines) {
             writeln!(out, "  {name:names$}  {}  {last}", series.curve(&x, &y, width))?;
@@ -104,38 +105,40 @@ impl Bars {
         let (names, width) = widths(&lines, 40);
         for (bar, (name, length)) in self.bars.iter().zip(&lines) {
             let eighths = (scale.part(bar.length) * (8 * width) as f64).round() as usize;
-            let whole = "█".repeat(eighths / 8);
-            let rest = (eighths % 8).checked_sub(1).map(|rest| LEFT_FILLED_EIGHTHS[rest]).into_iter();
-            let drawn: String = whole.chars().chain(rest).collect();
-            let gap = if drawn.is_empty() { "" } else { " " };
-            writeln!(out, "  {name:names$}  {drawn}{gap}{length}")?;
+            let full_blocks = "█".repeat(eighths / 8);
+            let partial_block =
+                (eighths % 8).checked_sub(1).map(|part| LEFT_FILLED_EIGHTHS[part]).into_iter();
+            let bar_text: String = full_blocks.chars().chain(partial_block).collect();
+            let gap = if bar_text.is_empty() { "" } else { " " };
+            writeln!(out, "  {name:names$}  {bar_text}{gap}{length}")?;
         }
         writeln!(out, "  lengths: {}, {}", self.axis.name, scale.shown())
     }
 }
 
-/// Returns the width of the longest name, and the width of a bar: the space left in a line, from 10 to `most`
+/// Returns the width of the longest name, and the width of a bar: the space left in a line, from 10 to `max_width`
 /// characters.
-fn widths(lines: &[(&str, String)], most: usize) -> (usize, usize) {
-    let widest = |widths: &mut dyn Iterator<Item = usize>| widths.max().unwrap_or(0);
-    let names = widest(&mut lines.iter().map(|(name, _)| name.chars().count()));
-    let numbers = widest(&mut lines.iter().map(|(_, number)| number.chars().count()));
-    (names, LINE.saturating_sub(names + numbers + 6).clamp(10, most))
+fn widths(lines: &[(&str, String)], max_width: usize) -> (usize, usize) {
+    let max_of = |widths: &mut dyn Iterator<Item = usize>| widths.max().unwrap_or(0);
+    let names = max_of(&mut lines.iter().map(|(name, _)| name.chars().count()));
+    let numbers = max_of(&mut lines.iter().map(|(_, number)| number.chars().count()));
+    (names, LINE.saturating_sub(names + numbers + 6).clamp(10, max_width))
 }
 
 impl Series {
     /// Draws the curve as a line of columns; the curve is straight between two of its points.
     fn curve(&self, x: &Scale, y: &Scale, width: usize) -> String {
         let column = |column: usize| {
-            let at = x.at((column as f64 + 0.5) / width as f64);
-            let after = self.points.partition_point(|p| p.0 < at);
-            let (Some(left), Some(right)) = (self.points[..after].last(), self.points.get(after)) else {
+            let x_value = x.value_at((column as f64 + 0.5) / width as f64);
+            let after = self.points.partition_point(|p| p.0 < x_value);
+            let (Some(left_point), Some(right_point)) = (self.points[..after].last(), self.points.get(after))
+            else {
                 // Outside the curve's points, the nearest point counts if it is in this column.
-                let near = self.points.get(after).or(self.points.last())?;
-                return (x.step(near.0, width) == column).then_some(near.1);
+                let nearest_point = self.points.get(after).or(self.points.last())?;
+                return (x.step(nearest_point.0, width) == column).then_some(nearest_point.1);
             };
-            let part = (at - left.0) / (right.0 - left.0);
-            Some(left.1 + part * (right.1 - left.1))
+            let part = (x_value - left_point.0) / (right_point.0 - left_point.0);
+            Some(left_point.1 + part * (right_point.1 - left_point.1))
         };
         let height = |height: f64| EIGHTHS[y.step(height, EIGHTHS.len())];
         (0..width).map(|k| column(k).map_or(' ', height)).collect()
@@ -211,7 +214,7 @@ Steps of a search
 holds          first fit loses its largest block first (a tutorial); found: 512 of 65,536 bytes
 ";
         let text = example().text();
-        let squeezed = |text: &str| text.lines().map(str::trim).collect::<Vec<_>>().join("\n");
-        assert_eq!(squeezed(&text), squeezed(expected), "{text}");
+        let without_indent = |text: &str| text.lines().map(str::trim).collect::<Vec<_>>().join("\n");
+        assert_eq!(without_indent(&text), without_indent(expected), "{text}");
     }
 }

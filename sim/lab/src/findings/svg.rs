@@ -39,7 +39,7 @@ impl Chart {
         let (Some(x), Some(y)) = (span(points().map(|p| p.0)), span(points().map(|p| p.1))) else {
             return Ok(String::new());
         };
-        drawn(&self.title, HEIGHT, |area| {
+        draw_svg(&self.title, HEIGHT, |area| {
             let base = if self.y.logarithmic { y.0 } else { y.0.min(0.0) };
             self.draw(area, Scale::of(&self.x, x), Scale::of(&self.y, (base, y.1)))
         })
@@ -83,31 +83,34 @@ impl Bars {
     /// Draws the bars as an SVG picture; each bar has its number.
     pub(super) fn svg(&self) -> anyhow::Result<String> {
         let height = LINE * (self.bars.len() as i32 + 1) + 12;
-        drawn(&self.title, height, |area| self.draw(area))
+        draw_svg(&self.title, height, |area| self.draw(area))
     }
 
     fn draw(&self, area: &Area<'_>) -> DrawResult {
         let scale = self.scale();
-        let left = longest(self.bars.iter().map(|bar| bar.name.as_str())) + 12;
+        let left_edge = longest(self.bars.iter().map(|bar| bar.name.as_str())) + 12;
         let numbers: Vec<_> = self.bars.iter().map(|bar| number(bar.length)).collect();
-        let room = WIDTH - left - longest(numbers.iter().map(String::as_str)) - 12;
+        let room = WIDTH - left_edge - longest(numbers.iter().map(String::as_str)) - 12;
         for (i, (bar, number)) in self.bars.iter().zip(&numbers).enumerate() {
-            let (top, middle) = (LINE * i as i32 + 4, LINE * i as i32 + LINE / 2 + 2);
-            let right = left + (scale.part(bar.length) * f64::from(room)).round() as i32;
-            area.draw(&text(&bar.name, (left - 8, middle), HPos::Right))?;
-            area.draw(&Rectangle::new([(left, top), (right, top + LINE - 4)], COLOURS[0].filled()))?;
-            area.draw(&text(number, (right + 6, middle), HPos::Left))?;
+            let (top, row_middle) = (LINE * i as i32 + 4, LINE * i as i32 + LINE / 2 + 2);
+            let right_edge = left_edge + (scale.part(bar.length) * f64::from(room)).round() as i32;
+            area.draw(&text(&bar.name, (left_edge - 8, row_middle), HPos::Right))?;
+            area.draw(&Rectangle::new(
+                [(left_edge, top), (right_edge, top + LINE - 4)],
+                COLOURS[0].filled(),
+            ))?;
+            area.draw(&text(number, (right_edge + 6, row_middle), HPos::Left))?;
         }
         let bottom = LINE * self.bars.len() as i32 + 4;
-        area.draw(&PathElement::new([(left, 0), (left, bottom)], BLACK.mix(0.5)))?;
+        area.draw(&PathElement::new([(left_edge, 0), (left_edge, bottom)], BLACK.mix(0.5)))?;
         let axis = format!("{}, {}", self.axis.name, scale.shown());
-        area.draw(&text(&axis, (left, bottom + LINE / 2 + 2), HPos::Left))?;
+        area.draw(&text(&axis, (left_edge, bottom + LINE / 2 + 2), HPos::Left))?;
         Ok(())
     }
 }
 
 /// Draws a picture with this height in pixels.
-fn drawn(title: &str, height: i32, draw: impl FnOnce(&Area<'_>) -> DrawResult) -> anyhow::Result<String> {
+fn draw_svg(title: &str, height: i32, draw: impl FnOnce(&Area<'_>) -> DrawResult) -> anyhow::Result<String> {
     let mut svg = String::new();
     {
         let area = SVGBackend::with_string(&mut svg, (WIDTH as u32, height as u32)).into_drawing_area();
@@ -132,9 +135,9 @@ where
     }
 }
 
-fn text(words: &str, at: (i32, i32), side: HPos) -> Text<'static, (i32, i32), String> {
+fn text(words: &str, position: (i32, i32), alignment: HPos) -> Text<'static, (i32, i32), String> {
     let font = ("sans-serif", LETTERS).into_font().color(&BLACK);
-    Text::new(words.to_owned(), at, font.pos(Pos::new(side, VPos::Center)))
+    Text::new(words.to_owned(), position, font.pos(Pos::new(alignment, VPos::Center)))
 }
 
 /// Returns the width of the longest of some words.
@@ -148,20 +151,27 @@ struct MarkedAxis<'a>(Scale, &'a Axis);
 impl MarkedAxis<'_> {
     /// Returns marks for the axis: powers of two for sizes, otherwise powers of ten, with marks at 2 and 5 between them
     /// if they fit.
-    fn ratios(&self, most: usize) -> Vec<f64> {
-        let most = most.clamp(2, 12);
-        let powers = |base: f64, steps: &[f64], every: i32| -> Vec<f64> {
-            let (from, to) = (self.0.low.log(base).floor() as i32, self.0.high.log(base).ceil() as i32);
-            let powers = (from..=to).filter(|k| k.rem_euclid(every) == 0).map(|k| base.powi(k));
-            let all = powers.flat_map(|power| steps.iter().map(move |step| power * step));
+    fn ratios(&self, max_count: usize) -> Vec<f64> {
+        let max_count = max_count.clamp(2, 12);
+        let powers = |base: f64, steps: &[f64], power_step: i32| -> Vec<f64> {
+            let (first_power, last_power) =
+                (self.0.low.log(base).floor() as i32, self.0.high.log(base).ceil() as i32);
+            let powers =
+                (first_power..=last_power).filter(|k| k.rem_euclid(power_step) == 0).map(|k| base.powi(k));
+            let candidates = powers.flat_map(|power| steps.iter().map(move |step| power * step));
             // The ends are data values, whose last digits may be inexact.
             let (low, high) = (self.0.low * (1.0 - 1e-9), self.0.high * (1.0 + 1e-9));
-            all.filter(|x| (low..=high).contains(x)).collect()
+            candidates.filter(|x| (low..=high).contains(x)).collect()
         };
         let of_two = self.1.name.starts_with("bytes");
-        let fine = (!of_two).then(|| powers(10.0, &[1.0, 2.0, 5.0], 1));
-        let coarse = (1..).map(|every| powers(if of_two { 2.0 } else { 10.0 }, &[1.0], every));
-        fine.into_iter().chain(coarse).find(|marks| marks.len() <= most).unwrap_or_default()
+        let fine_ratios = (!of_two).then(|| powers(10.0, &[1.0, 2.0, 5.0], 1));
+        let coarse_ratios =
+            (1..).map(|power_step| powers(if of_two { 2.0 } else { 10.0 }, &[1.0], power_step));
+        fine_ratios
+            .into_iter()
+            .chain(coarse_ratios)
+            .find(|marks| marks.len() <= max_count)
+            .unwrap_or_default()
     }
 }
 
@@ -226,8 +236,8 @@ mod tests {
     #[test]
     fn small_axis_labels_are_not_rounded_to_zero() {
         let axis = Axis::logarithmic("ms");
-        let marks = |scale: (f64, f64), axis: &Axis, most| {
-            let marks = MarkedAxis(Scale::of(axis, scale), axis).ratios(most);
+        let marks = |scale: (f64, f64), axis: &Axis, max_count| {
+            let marks = MarkedAxis(Scale::of(axis, scale), axis).ratios(max_count);
             marks.into_iter().map(number).collect::<Vec<_>>()
         };
         assert_eq!(

@@ -33,18 +33,18 @@ enum Kind {
 pub(super) struct Arriving {
     kind: Kind,
     /// The time of the next arrival of a Poisson process; the first arrival is at 0.
-    next: f64,
+    next_tick: f64,
 }
 
 impl Arrivals {
     pub(super) fn begin(&self) -> Arriving {
-        Arriving { kind: self.kind, next: 0.0 }
+        Arriving { kind: self.kind, next_tick: 0.0 }
     }
 }
 
 impl Arriving {
     /// Returns the number of arrivals in `tick`. Each call must have a larger tick than the call before.
-    pub(super) fn at(&mut self, tick: u64, rng: &mut Rng) -> u64 {
+    pub(super) fn arrivals_at(&mut self, tick: u64, rng: &mut Rng) -> u64 {
         match self.kind {
             Kind::Burst { count, every } => {
                 if tick.is_multiple_of(every) {
@@ -55,19 +55,19 @@ impl Arriving {
             }
             Kind::Poisson { per_tick } => {
                 let mut count = 0;
-                while self.next < (tick + 1) as f64 {
+                while self.next_tick < (tick + 1) as f64 {
                     count += 1;
-                    self.next += rng.exponential(1.0 / per_tick);
+                    self.next_tick += rng.exponential(1.0 / per_tick);
                 }
                 count
             }
         }
     }
-    /// Returns the earliest tick after `tick` that can have arrivals; `tick` must be the last argument of `at`.
+    /// Returns the earliest tick after `tick` that can have arrivals; `tick` must be the last argument of `arrivals_at`.
     pub(super) fn next_arrival(&self, tick: u64) -> u64 {
         match self.kind {
             Kind::Burst { every, .. } => (tick / every + 1) * every,
-            Kind::Poisson { .. } => (self.next as u64).max(tick + 1),
+            Kind::Poisson { .. } => (self.next_tick as u64).max(tick + 1),
         }
     }
 }
@@ -79,17 +79,17 @@ impl FromStr for Arrivals {
     /// Fails if the pattern is unknown, or a number is out of its range.
     fn from_str(text: &str) -> Result<Self, SpecError> {
         let spec = Spec::new("arrivals", EXPECTED, text);
-        let (name, rest) = spec.parts();
+        let (name, argument_text) = spec.parts();
         let kind = match name {
-            "steady" if rest.is_empty() => Kind::Burst { count: 1, every: 1 },
+            "steady" if argument_text.is_empty() => Kind::Burst { count: 1, every: 1 },
             "burst" => {
-                let given = spec.arguments(rest, 2, 2)?;
+                let arguments = spec.arguments(argument_text, 2, 2)?;
                 Kind::Burst {
-                    count: spec.number("the count", given[0], 1, 1 << 32)?,
-                    every: spec.number("the ticks between", given[1], 1, 1 << 32)?,
+                    count: spec.number("the count", arguments[0], 1, 1 << 32)?,
+                    every: spec.number("the ticks between", arguments[1], 1, 1 << 32)?,
                 }
             }
-            "poisson" => Kind::Poisson { per_tick: spec.number("the rate", rest, 0.001, 1e6)? },
+            "poisson" => Kind::Poisson { per_tick: spec.number("the rate", argument_text, 0.001, 1e6)? },
             _ => return spec.unknown(name),
         };
         Ok(Self { text: text.to_owned(), kind })
@@ -109,8 +109,8 @@ mod tests {
     fn counts(text: &str, ticks: u64) -> Vec<u64> {
         let arrivals: Arrivals = text.parse().unwrap();
         assert_eq!(arrivals.to_string(), text);
-        let (mut arriving, mut rng) = (arrivals.begin(), Rng::new(1));
-        (0..ticks).map(|tick| arriving.at(tick, &mut rng)).collect()
+        let (mut arrival_state, mut rng) = (arrivals.begin(), Rng::new(1));
+        (0..ticks).map(|tick| arrival_state.arrivals_at(tick, &mut rng)).collect()
     }
 
     #[test]
@@ -118,33 +118,36 @@ mod tests {
         assert_eq!(counts("steady", 4), [1; 4]);
         assert_eq!(counts("burst:30,3", 7), [30, 0, 0, 30, 0, 0, 30]);
         let poisson = counts("poisson:1.5", 10_000);
-        let mean = poisson.iter().sum::<u64>() as f64 / 1e4;
-        let variance = poisson.iter().map(|n| (*n as f64 - mean).powi(2)).sum::<f64>() / 1e4;
-        assert!((mean - 1.5).abs() < 0.05 && (variance - 1.5).abs() < 0.1, "{mean} {variance}");
+        let mean_arrivals = poisson.iter().sum::<u64>() as f64 / 1e4;
+        let variance = poisson.iter().map(|n| (*n as f64 - mean_arrivals).powi(2)).sum::<f64>() / 1e4;
+        assert!(
+            (mean_arrivals - 1.5).abs() < 0.05 && (variance - 1.5).abs() < 0.1,
+            "{mean_arrivals} {variance}"
+        );
     }
 
     #[test]
     fn next_arrival_tick_is_exact() {
         for text in ["steady", "burst:30,7", "poisson:0.01", "poisson:3"] {
             let all = counts(text, 2000);
-            let (mut arriving, mut rng) = (text.parse::<Arrivals>().unwrap().begin(), Rng::new(1));
-            let (mut tick, mut jumped) = (0, vec![0; 2000]);
+            let (mut arrival_state, mut rng) = (text.parse::<Arrivals>().unwrap().begin(), Rng::new(1));
+            let (mut tick, mut jumped_counts) = (0, vec![0; 2000]);
             while tick < 2000 {
-                jumped[tick as usize] = arriving.at(tick, &mut rng);
-                tick = arriving.next_arrival(tick);
+                jumped_counts[tick as usize] = arrival_state.arrivals_at(tick, &mut rng);
+                tick = arrival_state.next_arrival(tick);
             }
-            assert_eq!(jumped, all, "{text}");
+            assert_eq!(jumped_counts, all, "{text}");
         }
     }
 
     #[test]
     fn invalid_arrival_pattern_is_refused_with_accepted_forms() {
-        let wrong = |text: &str| text.parse::<Arrivals>().unwrap_err().to_string();
+        let error_of = |text: &str| text.parse::<Arrivals>().unwrap_err().to_string();
         assert_eq!(
-            wrong("often"),
+            error_of("often"),
             "arrivals \"often\": unknown distribution \"often\"; expected steady, burst:COUNT,EVERY or poisson:PER_TICK"
         );
-        assert!(wrong("burst:0,1").contains("the count \"0\" is not a number from 1 to 4294967296"));
-        assert!(wrong("poisson:0").contains("the rate \"0\""));
+        assert!(error_of("burst:0,1").contains("the count \"0\" is not a number from 1 to 4294967296"));
+        assert!(error_of("poisson:0").contains("the rate \"0\""));
     }
 }

@@ -5,14 +5,14 @@ use uslab_trace::TraceError;
 
 /// The error of a distribution that is invalid as the user wrote it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{what} {text:?}: {why}; expected {expected}")]
+#[error("{kind} {text:?}: {reason}; expected {expected}")]
 pub struct SpecError {
     /// The kind of distribution: `sizes`, `lifetimes`, `arrivals`.
-    pub what: &'static str,
+    pub kind: &'static str,
     /// The invalid text.
     pub text: String,
     /// The reason of the error.
-    pub why: String,
+    pub reason: String,
     /// The accepted forms.
     pub expected: &'static str,
 }
@@ -25,7 +25,7 @@ pub enum OpsError {
     #[error(transparent)]
     Trace(#[from] TraceError),
     /// A line does not contain an operation, or the line's operation is impossible.
-    #[error("{}:{line}: {why}: {text:?}; expected {expected}", path.display())]
+    #[error("{}:{line}: {reason}: {text:?}; expected {expected}", path.display())]
     Line {
         /// The path of the file.
         path: PathBuf,
@@ -34,44 +34,44 @@ pub enum OpsError {
         /// The line's text, shortened.
         text: String,
         /// The reason of the error.
-        why: String,
+        reason: String,
         /// The accepted lines.
         expected: &'static str,
     },
     /// The file has no lines of text.
-    #[error("{}: {why}; expected {expected}", path.display())]
+    #[error("{}: {reason}; expected {expected}", path.display())]
     NoText {
         /// The path of the file.
         path: PathBuf,
-        /// A description of what the file really contains.
-        why: &'static str,
+        /// A description of the file's actual contents.
+        reason: &'static str,
         /// The accepted lines.
         expected: &'static str,
     },
     /// The file ends before it has the number of items that its header states.
-    #[error("{}: ends after line {line}, with {found} of {said} {what}", path.display())]
+    #[error("{}: ends after line {line}, with {found} of {declared} {kind}", path.display())]
     Early {
         /// The path of the file.
         path: PathBuf,
         /// The number of the file's last line.
         line: u64,
         /// The kind of items that the file counts.
-        what: &'static str,
+        kind: &'static str,
         /// The number of items found.
         found: u64,
         /// The number of items that the header states.
-        said: u64,
+        declared: u64,
     },
     /// The file has more items than its header states.
-    #[error("{}:{line}: more {what} than the {said} that the header says", path.display())]
+    #[error("{}:{line}: more {kind} than the header's {declared}", path.display())]
     Late {
         /// The path of the file.
         path: PathBuf,
         /// The number of the first line after the stated items.
         line: u64,
         /// The kind of items that the file counts.
-        what: &'static str,
+        kind: &'static str,
         /// The number of items that the header states.
-        said: u64,
+        declared: u64,
     },
 }

@@ -18,8 +18,8 @@ const ALIGN: usize = 8;
 pub struct KernelOps {
     ops: Resolver,
     /// The number of the live object at each address.
-    live: FxHashMap<u64, u64>,
-    next: u64,
+    live_blocks: FxHashMap<u64, u64>,
+    next_id: u64,
     unseen: u64,
 }
 
@@ -37,7 +37,7 @@ impl KernelOps {
     /// Fails if the temporary file for a long trace cannot be written.
     pub fn of(recording: Recording) -> Result<Self, TraceError> {
         let ops = recording.resolve(None::<&SlabInfo>)?;
-        Ok(Self { ops, live: FxHashMap::default(), next: 0, unseen: 0 })
+        Ok(Self { ops, live_blocks: FxHashMap::default(), next_id: 0, unseen: 0 })
     }
 
     /// Returns the number of frees so far whose allocation was not recorded.
@@ -46,7 +46,7 @@ impl KernelOps {
     }
 
     fn free(&mut self, ptr: u64) -> Option<Op> {
-        let id = self.live.remove(&ptr);
+        let id = self.live_blocks.remove(&ptr);
         self.unseen += u64::from(id.is_none());
         id.map(|id| Op::Free { id })
     }
@@ -64,9 +64,9 @@ impl Iterator for KernelOps {
             };
             let op = match op.kind {
                 OpKind::Alloc { ptr, bytes_req, .. } => {
-                    let id = self.next;
-                    self.next += 1;
-                    self.live.insert(ptr.0, id);
+                    let id = self.next_id;
+                    self.next_id += 1;
+                    self.live_blocks.insert(ptr.0, id);
                     // Objects are at most 4 MiB, and an object of 0 bytes still has an address.
                     let layout = Layout::from_size_align(bytes_req.max(1) as usize, ALIGN).ok();
                     layout.map(|layout| Op::Alloc { id, layout })

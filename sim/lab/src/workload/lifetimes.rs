@@ -19,8 +19,8 @@ const LIFETIMES: &str = "fixed:TICKS, uniform:MIN..MAX, exponential:MEAN, bimoda
 /// | `fixed:100` | 100 |
 /// | `uniform:1..1000` | each as likely as any other |
 /// | `exponential:100` | each block dies with a probability of 1/100 per tick |
-/// | `bimodal:20,5000,0.05` | exponential with mean 20; for 5 % of the blocks with mean 5000 (or `forever`) |
-/// | `forever` | no block is freed |
+/// | `bimodal:20,5000,0.05` | exponential with mean 20; for 5 % of the blocks with mean 5000 (or `immortal_count`) |
+/// | `immortal_count` | no block is freed |
 #[derive(Clone, Debug, PartialEq)]
 pub struct Lifetimes {
     text: String,
@@ -39,7 +39,7 @@ impl Lifetimes {
     /// Draws a lifetime in ticks, which is at least 1. `None` if the block lives until the end of the workload.
     pub fn sample(&self, rng: &mut Rng) -> Option<u64> {
         let mean = match self.kind {
-            Lifetime::Uniform(least, most) => return Some(rng.in_range(least, most)),
+            Lifetime::Uniform(min, max) => return Some(rng.in_range(min, max)),
             Lifetime::Exponential(mean) => mean,
             Lifetime::Bimodal { short, long, share } => {
                 if rng.unit() < share {
@@ -61,27 +61,31 @@ impl FromStr for Lifetimes {
     /// Fails if the distribution is unknown, or a number is out of its range.
     fn from_str(text: &str) -> Result<Self, SpecError> {
         let spec = Spec::new("lifetimes", LIFETIMES, text);
-        let (name, rest) = spec.parts();
+        let (name, argument_text) = spec.parts();
         let mean = |name: &str, text: &str| spec.number(name, text, 1.0, MAX_LIFETIME as f64);
         let kind = match name {
             "fixed" => {
-                let ticks = spec.number("the lifetime", rest, 1, MAX_LIFETIME)?;
+                let ticks = spec.number("the lifetime", argument_text, 1, MAX_LIFETIME)?;
                 Lifetime::Uniform(ticks, ticks)
             }
             "uniform" => {
-                let (least, most) = spec.range(rest, 1, MAX_LIFETIME)?;
-                Lifetime::Uniform(least, most)
+                let (min, max) = spec.range(argument_text, 1, MAX_LIFETIME)?;
+                Lifetime::Uniform(min, max)
             }
-            "exponential" => Lifetime::Exponential(mean("the mean", rest)?),
+            "exponential" => Lifetime::Exponential(mean("the mean", argument_text)?),
             "bimodal" => {
-                let given = spec.arguments(rest, 3, 3)?;
+                let arguments = spec.arguments(argument_text, 3, 3)?;
                 Lifetime::Bimodal {
-                    short: mean("the short mean", given[0])?,
-                    long: if given[1] == "forever" { None } else { Some(mean("the long mean", given[1])?) },
-                    share: spec.number("the share", given[2], 0.0, 1.0)?,
+                    short: mean("the short mean", arguments[0])?,
+                    long: if arguments[1] == "forever" {
+                        None
+                    } else {
+                        Some(mean("the long mean", arguments[1])?)
+                    },
+                    share: spec.number("the share", arguments[2], 0.0, 1.0)?,
                 }
             }
-            "forever" if rest.is_empty() => Lifetime::Forever,
+            "forever" if argument_text.is_empty() => Lifetime::Forever,
             _ => return spec.unknown(name),
         };
         Ok(Self { text: text.to_owned(), kind })
@@ -120,24 +124,25 @@ mod tests {
         // The mean is 0.95 * 20 + 0.05 * 5000, and half a tick for rounding up.
         let bimodal = lifetimes("bimodal:20,5000,0.05");
         assert!((mean(&bimodal) - 269.5).abs() < 25.0, "{}", mean(&bimodal));
-        let forever = lifetimes("bimodal:20,forever,0.25").iter().filter(|ticks| ticks.is_none()).count();
-        assert!((2400..2600).contains(&forever), "{forever}");
+        let immortal_count =
+            lifetimes("bimodal:20,forever,0.25").iter().filter(|ticks| ticks.is_none()).count();
+        assert!((2400..2600).contains(&immortal_count), "{immortal_count}");
     }
 
     #[test]
     fn invalid_distribution_is_refused_with_accepted_forms() {
-        let wrong = |text: &str| text.parse::<Lifetimes>().unwrap_err().to_string();
+        let error_of = |text: &str| text.parse::<Lifetimes>().unwrap_err().to_string();
         assert_eq!(
-            wrong("bimodal:20,5000"),
+            error_of("bimodal:20,5000"),
             format!("lifetimes \"bimodal:20,5000\": 2 arguments, not 3; expected {LIFETIMES}")
         );
-        for (text, why) in [
+        for (text, reason) in [
             ("exponential:0", "the mean \"0\" is not a number from 1 to"),
             ("bimodal:1,2,1.5", "the share \"1.5\" is not a number from 0 to 1"),
             ("forever:3", "unknown distribution"),
             ("uniform:0..3", "the lower end \"0\""),
         ] {
-            assert!(wrong(text).contains(why), "{text}: {}", wrong(text));
+            assert!(error_of(text).contains(reason), "{text}: {}", error_of(text));
         }
     }
 }

@@ -14,10 +14,10 @@ pub(super) struct Lines {
     path: PathBuf,
     chunk: String,
     /// The offset of the next line in the chunk, and the number of the next line.
-    at: usize,
+    position: usize,
     number: u64,
     /// `true` if a line was already returned.
-    begun: bool,
+    has_begun: bool,
 }
 
 /// A line of the file.
@@ -35,7 +35,7 @@ pub(super) struct Line<'l> {
 impl Lines {
     /// Opens the file at `path`; `expected` describes the lines that the file should have. `-` is standard input.
     pub(super) fn open(path: &Path, expected: &'static str) -> Result<Self, OpsError> {
-        let no_text = |path, why| OpsError::NoText { path, why, expected };
+        let no_text = |path, reason| OpsError::NoText { path, reason, expected };
         Source::open(path).map(Self::of).map_err(|error| match error {
             TraceError::Directory { path } => no_text(path, "a directory"),
             // Hints of other errors describe what to do with the file, and apply to recordings.
@@ -44,7 +44,14 @@ impl Lines {
         })
     }
     pub(super) fn of(source: Source) -> Self {
-        Self { path: source.path().to_owned(), source, chunk: String::new(), at: 0, number: 0, begun: false }
+        Self {
+            path: source.path().to_owned(),
+            source,
+            chunk: String::new(),
+            position: 0,
+            number: 0,
+            has_begun: false,
+        }
     }
     pub(super) fn path(&self) -> &Path {
         &self.path
@@ -56,20 +63,20 @@ impl Lines {
 
     pub(super) fn next_line(&mut self) -> Result<Option<Line<'_>>, OpsError> {
         loop {
-            if self.at == self.chunk.len() {
+            if self.position == self.chunk.len() {
                 let Some(chunk) = self.source.next_chunk()? else { return Ok(None) };
                 // A line that is not UTF-8 is invalid anyway, and will be reported.
                 self.chunk = String::from_utf8_lossy(chunk.text).into_owned();
-                self.at = 0;
+                self.position = 0;
             }
-            let rest = &self.chunk[self.at..];
-            let length = rest.find('\n').map_or(rest.len(), |end| end + 1);
-            let range = self.at..self.at + length;
-            self.at = range.end;
+            let remaining = &self.chunk[self.position..];
+            let length = remaining.find('\n').map_or(remaining.len(), |end| end + 1);
+            let range = self.position..self.position + length;
+            self.position = range.end;
             self.number += 1;
             if !self.chunk[range.clone()].trim().is_empty() {
                 let text = self.chunk[range].trim();
-                let first = !std::mem::replace(&mut self.begun, true);
+                let first = !std::mem::replace(&mut self.has_begun, true);
                 return Ok(Some(Line { path: &self.path, number: self.number, first, text }));
             }
         }
@@ -87,12 +94,12 @@ impl Line<'_> {
                 .all(|column| fields.next().is_some_and(|field| field.eq_ignore_ascii_case(column)))
     }
     /// Creates an error about this line.
-    pub(super) fn wrong(&self, why: impl Into<String>, expected: &'static str) -> OpsError {
+    pub(super) fn error(&self, reason: impl Into<String>, expected: &'static str) -> OpsError {
         OpsError::Line {
             path: self.path.to_owned(),
             line: self.number,
             text: self.text.chars().take(MAX_SHOWN_CHARACTERS).collect(),
-            why: why.into(),
+            reason: reason.into(),
             expected,
         }
     }

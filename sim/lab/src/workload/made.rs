@@ -47,11 +47,11 @@ impl Default for Workload {
     /// Returns the fragmentation demo of the tutorial "Memory Allocators from Scratch": 10,000 operations, sizes of 16
     /// to 1024 bytes, mostly short-lived blocks, and one arrival per tick.
     fn default() -> Self {
-        let right = "the defaults are right";
+        let message = "the defaults are right";
         Self {
-            sizes: "uniform:16..1024".parse().expect(right),
-            lifetimes: "bimodal:20,2000,0.1".parse().expect(right),
-            arrivals: "steady".parse().expect(right),
+            sizes: "uniform:16..1024".parse().expect(message),
+            lifetimes: "bimodal:20,2000,0.1".parse().expect(message),
+            arrivals: "steady".parse().expect(message),
             align: 16,
             operations: 10_000,
             seed: 0,
@@ -67,9 +67,9 @@ impl Workload {
     pub fn generate(&self) -> Result<GeneratedOperations, SpecError> {
         if !self.align.is_power_of_two() || self.align > MAX_ALIGN {
             return Err(SpecError {
-                what: "alignment",
+                kind: "alignment",
                 text: self.align.to_string(),
-                why: "not an alignment".to_owned(),
+                reason: "not an alignment".to_owned(),
                 expected: "a power of two up to 2^30",
             });
         }
@@ -77,12 +77,12 @@ impl Workload {
             rng: Rng::new(self.seed),
             sizes: self.sizes.clone(),
             lifetimes: self.lifetimes.clone(),
-            arriving: self.arrivals.begin(),
+            arrival_state: self.arrivals.begin(),
             align: self.align,
-            left: self.operations,
-            next: 0,
-            tick: 0,
-            coming: None,
+            remaining: self.operations,
+            next_id: 0,
+            current_tick: 0,
+            pending_arrivals: None,
             deaths: BinaryHeap::new(),
         })
     }
@@ -101,14 +101,14 @@ pub struct GeneratedOperations {
     rng: Rng,
     sizes: Sizes,
     lifetimes: Lifetimes,
-    arriving: Arriving,
+    arrival_state: Arriving,
     align: usize,
-    left: u64,
+    remaining: u64,
     /// The number of the next block.
-    next: u64,
-    tick: u64,
+    next_id: u64,
+    current_tick: u64,
     /// The number of blocks that are still to arrive in the current tick. `None` before the first operation.
-    coming: Option<u64>,
+    pending_arrivals: Option<u64>,
     /// The blocks by the time of their death, soonest first; blocks with equal times are in the order of their age.
     deaths: BinaryHeap<Reverse<(u64, u64)>>,
 }
@@ -116,7 +116,7 @@ pub struct GeneratedOperations {
 impl GeneratedOperations {
     fn due_object(&mut self) -> Option<u64> {
         let Reverse((tick, id)) = *self.deaths.peek()?;
-        if tick > self.tick {
+        if tick > self.current_tick {
             return None;
         }
         self.deaths.pop();
@@ -128,30 +128,30 @@ impl Iterator for GeneratedOperations {
     type Item = Op;
 
     fn next(&mut self) -> Option<Op> {
-        self.left = self.left.checked_sub(1)?;
+        self.remaining = self.remaining.checked_sub(1)?;
         loop {
             if let Some(id) = self.due_object() {
                 return Some(Op::Free { id });
             }
-            let coming = match self.coming {
+            let coming = match self.pending_arrivals {
                 Some(coming) => coming,
-                None => self.arriving.at(self.tick, &mut self.rng),
+                None => self.arrival_state.arrivals_at(self.current_tick, &mut self.rng),
             };
             if coming > 0 {
-                self.coming = Some(coming - 1);
-                let id = self.next;
-                self.next += 1;
+                self.pending_arrivals = Some(coming - 1);
+                let id = self.next_id;
+                self.next_id += 1;
                 let size = self.sizes.sample(&mut self.rng);
                 if let Some(ticks) = self.lifetimes.sample(&mut self.rng) {
-                    self.deaths.push(Reverse((self.tick + ticks, id)));
+                    self.deaths.push(Reverse((self.current_tick + ticks, id)));
                 }
                 // Sizes and alignments were already checked, so each layout is valid.
                 return Some(Op::Alloc { id, layout: Layout::from_size_align(size, self.align).ok()? });
             }
-            self.coming = None;
+            self.pending_arrivals = None;
             // The generator skips to the next arrival or death, which may be far off.
-            let arrival = self.arriving.next_arrival(self.tick);
-            self.tick = self.deaths.peek().map_or(arrival, |Reverse((death, _))| arrival.min(*death));
+            let arrival = self.arrival_state.next_arrival(self.current_tick);
+            self.current_tick = self.deaths.peek().map_or(arrival, |Reverse((death, _))| arrival.min(*death));
         }
     }
 }
@@ -177,17 +177,17 @@ mod tests {
                 arrivals: arrivals.parse().unwrap(),
                 ..Workload::default()
             };
-            let mut live = BTreeSet::new();
+            let mut live_ids = BTreeSet::new();
             for op in generate(&workload) {
                 match op {
                     Op::Alloc { id, layout } => {
-                        assert!(live.insert(id) && layout.align() == 16 && layout.size() >= 16);
+                        assert!(live_ids.insert(id) && layout.align() == 16 && layout.size() >= 16);
                     }
-                    Op::Free { id } => assert!(live.remove(&id)),
+                    Op::Free { id } => assert!(live_ids.remove(&id)),
                     Op::Resize { .. } => unreachable!("no operation is generated"),
                 }
             }
-            assert!(live.len() < 10_000);
+            assert!(live_ids.len() < 10_000);
         }
     }
 
@@ -218,8 +218,8 @@ mod tests {
             ..Workload::default()
         };
         let ops = generate(&workload);
-        let even = |(i, op): (usize, &Op)| matches!(op, Op::Alloc { .. }) == i.is_multiple_of(2);
-        assert!(ops.len() == 10_000 && ops.iter().enumerate().all(even));
+        let alternates = |(i, op): (usize, &Op)| matches!(op, Op::Alloc { .. }) == i.is_multiple_of(2);
+        assert!(ops.len() == 10_000 && ops.iter().enumerate().all(alternates));
     }
 
     #[test]

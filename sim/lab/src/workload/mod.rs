@@ -97,23 +97,23 @@ mod tests {
     #[test]
     fn workload_file_format_follows_its_name() {
         let folder = tempfile::tempdir().unwrap();
-        let put = |name: &str, bytes: &[u8]| {
+        let write_file = |name: &str, bytes: &[u8]| {
             let path = folder.path().join(name);
             std::fs::write(&path, bytes).unwrap();
             path
         };
         let rep = b"100\n1\n2\n1\na 0 8\nf 0\n";
-        let read = |path: &Path| Ops::open(path).unwrap().collect::<Result<Vec<_>, _>>().unwrap();
-        let plain = read(&put("short.rep", rep));
+        let read_ops = |path: &Path| Ops::open(path).unwrap().collect::<Result<Vec<_>, _>>().unwrap();
+        let plain = read_ops(&write_file("short.rep", rep));
         let packed = zstd::encode_all(&rep[..], 1).unwrap();
         // The file's content, not its name, determines the kind of compression.
         for name in ["short.rep.zst", "short.rep.gz", "short.rep.xz"] {
-            assert_eq!(read(&put(name, &packed)), plain);
+            assert_eq!(read_ops(&write_file(name, &packed)), plain);
         }
-        assert_eq!(read(&put("short.csv", b"a,0,8\nf,0\n")), plain);
+        assert_eq!(read_ops(&write_file("short.csv", b"a,0,8\nf,0\n")), plain);
         let error = |path: &Path| Ops::open(path).unwrap_err().to_string();
         for name in ["binary.rep", "binary.csv"] {
-            let text = error(&put(name, b"a,0,8\n\0"));
+            let text = error(&write_file(name, b"a,0,8\n\0"));
             assert!(
                 text.contains(&format!("{name}: not text; expected `a")),
                 "the error must not mention a kernel's trace: {text}"
@@ -124,9 +124,11 @@ mod tests {
             error(&folder.path().join("folder.csv")).contains("folder.csv: a directory; expected `alloc,ID")
         );
         assert!(error(&folder.path().join("none.rep")).ends_with("none.rep: cannot open"));
-        assert!(error(&put("empty.csv", b"")).ends_with("empty.csv: the file is empty"));
-        assert!(error(&put("other.txt", rep)).contains("this is a malloc lab trace"));
-        assert!(error(&put("other.txt", b"# tracer: nop\n")).contains("no event in"));
-        assert!(error(&put("wrong.rep", &[b'1', b'\n', 0xff, b'\n'])).contains("wrong.rep:2: no header"));
+        assert!(error(&write_file("empty.csv", b"")).ends_with("empty.csv: the file is empty"));
+        assert!(error(&write_file("other.txt", rep)).contains("this is a malloc lab trace"));
+        assert!(error(&write_file("other.txt", b"# tracer: nop\n")).contains("no event in"));
+        assert!(
+            error(&write_file("wrong.rep", &[b'1', b'\n', 0xff, b'\n'])).contains("wrong.rep:2: no header")
+        );
     }
 }

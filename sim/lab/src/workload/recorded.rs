@@ -31,7 +31,7 @@ const SIZE: &str = "1 to 2^40 bytes";
 #[derive(Debug, Default)]
 struct BlockStates {
     /// For each id that has occurred, `true` if the block with this id exists.
-    live: FxHashMap<u64, bool>,
+    live_blocks: FxHashMap<u64, bool>,
 }
 
 impl BlockStates {
@@ -39,42 +39,42 @@ impl BlockStates {
     fn op(
         &mut self,
         line: &Line<'_>,
-        what: RecordKind,
+        kind: RecordKind,
         id: u64,
         size: Option<&str>,
         align: usize,
     ) -> Result<Op, OpsError> {
-        let state = self.live.get(&id).copied();
+        let state = self.live_blocks.get(&id).copied();
         let layout = |align| {
             let size =
                 size.and_then(|size| size.parse().ok()).filter(|size| (1..=MAX_REQUEST).contains(size));
-            let size = size.ok_or_else(|| line.wrong(format!("no size for block {id}"), SIZE))?;
+            let size = size.ok_or_else(|| line.error(format!("no size for block {id}"), SIZE))?;
             let layout =
                 Layout::from_size_align(size, align).ok().filter(|layout| layout.align() <= MAX_ALIGN);
             layout.ok_or_else(|| {
-                line.wrong(format!("{align} is not an alignment"), "a power of two up to 2^30")
+                line.error(format!("{align} is not an alignment"), "a power of two up to 2^30")
             })
         };
-        let known = |expected| match state {
+        let checked_state = |expected| match state {
             Some(true) => Ok(()),
-            Some(false) => Err(line.wrong(format!("block {id} was freed before"), expected)),
-            None => Err(line.wrong(format!("block {id} was never allocated"), expected)),
+            Some(false) => Err(line.error(format!("block {id} was freed before"), expected)),
+            None => Err(line.error(format!("block {id} was never allocated"), expected)),
         };
-        let op = match what {
+        let op = match kind {
             RecordKind::Alloc if state == Some(true) => {
-                return Err(line.wrong(format!("block {id} exists already"), "an id that is not in use"));
+                return Err(line.error(format!("block {id} exists already"), "an id that is not in use"));
             }
             RecordKind::Alloc => Op::Alloc { id, layout: layout(align)? },
             RecordKind::Resize => {
-                known("a block that is in use")?;
+                checked_state("a block that is in use")?;
                 Op::Resize { id, layout: layout(align)? }
             }
             RecordKind::Free => {
-                known("a block that is in use")?;
+                checked_state("a block that is in use")?;
                 Op::Free { id }
             }
         };
-        self.live.insert(id, what != RecordKind::Free);
+        self.live_blocks.insert(id, kind != RecordKind::Free);
         Ok(op)
     }
 }
@@ -103,77 +103,83 @@ pub(super) fn rep(mut lines: Lines) -> Result<Vec<Op>, OpsError> {
     for (i, number) in header.iter_mut().enumerate() {
         let Some(line) = lines.next_line()? else {
             let (path, line) = (lines.path().to_owned(), lines.number());
-            return Err(OpsError::Early { path, line, what: "lines of a header", found: i as u64, said: 4 });
+            return Err(OpsError::Early {
+                path,
+                line,
+                kind: "lines of a header",
+                found: i as u64,
+                declared: 4,
+            });
         };
         let parsed = line.text.parse();
         *number = parsed
-            .map_err(|_| line.wrong("no header", "four numbers first: heap size, ids, operations, weight"))?;
+            .map_err(|_| line.error("no header", "four numbers first: heap size, ids, operations, weight"))?;
     }
-    let [_, ids, said, _]: [u64; 4] = header;
-    let (mut ops, mut trail) = (vec![], BlockStates::default());
+    let [_, ids, declared, _]: [u64; 4] = header;
+    let (mut ops, mut states) = (vec![], BlockStates::default());
     while let Some(line) = lines.next_line()? {
-        if ops.len() as u64 == said {
+        if ops.len() as u64 == declared {
             let (path, line) = (lines.path().to_owned(), lines.number());
-            return Err(OpsError::Late { path, line, what: "operations", said });
+            return Err(OpsError::Late { path, line, kind: "operations", declared });
         }
         let words: Vec<_> = line.text.split_whitespace().collect();
-        let (what, id, size) = match words[..] {
-            [what @ ("a" | "r"), id, size] => (RecordKind::of(what), id, Some(size)),
+        let (kind, id, size) = match words[..] {
+            [kind @ ("a" | "r"), id, size] => (RecordKind::of(kind), id, Some(size)),
             ["f", id] => (Some(RecordKind::Free), id, None),
             _ => (None, "", None),
         };
-        let (Some(what), Ok(id)) = (what, id.parse::<u64>()) else {
-            return Err(line.wrong("no operation", REP));
+        let (Some(kind), Ok(id)) = (kind, id.parse::<u64>()) else {
+            return Err(line.error("no operation", REP));
         };
         if id >= ids {
-            return Err(line.wrong(format!("block {id} of {ids}"), "an id below the number in the header"));
+            return Err(line.error(format!("block {id} of {ids}"), "an id below the number in the header"));
         }
-        ops.push(trail.op(&line, what, id, size, MALLOC_ALIGN)?);
+        ops.push(states.op(&line, kind, id, size, MALLOC_ALIGN)?);
     }
-    let early = |what, found, said| OpsError::Early {
+    let early_end = |kind, found, declared| OpsError::Early {
         path: lines.path().to_owned(),
         line: lines.number(),
-        what,
+        kind,
         found,
-        said,
+        declared,
     };
-    if (ops.len() as u64) < said {
-        return Err(early("operations", ops.len() as u64, said));
+    if (ops.len() as u64) < declared {
+        return Err(early_end("operations", ops.len() as u64, declared));
     }
-    if (trail.live.len() as u64) < ids {
-        return Err(early("ids", trail.live.len() as u64, ids));
+    if (states.live_blocks.len() as u64) < ids {
+        return Err(early_end("ids", states.live_blocks.len() as u64, ids));
     }
     Ok(ops)
 }
 
 /// Reads a CSV file.
 pub(super) fn csv(mut lines: Lines) -> Result<Vec<Op>, OpsError> {
-    let (mut ops, mut trail) = (vec![], BlockStates::default());
+    let (mut ops, mut states) = (vec![], BlockStates::default());
     while let Some(line) = lines.next_line()? {
         let fields: Vec<_> = line.text.split(',').map(str::trim).collect();
         if line.names(&["op", "id"]) {
             continue;
         }
         // The columns of a free may be empty.
-        let given = fields.iter().rposition(|field| !field.is_empty()).map_or(0, |last| last + 1);
-        let parsed = match (fields.first().and_then(|op| RecordKind::of(op)), &fields[..given]) {
+        let field_count = fields.iter().rposition(|field| !field.is_empty()).map_or(0, |last| last + 1);
+        let parsed = match (fields.first().and_then(|op| RecordKind::of(op)), &fields[..field_count]) {
             (Some(RecordKind::Free), [_, id]) => Some((RecordKind::Free, id, None, None)),
-            (Some(what), [_, id, size]) if what != RecordKind::Free => Some((what, id, Some(*size), None)),
-            (Some(what), [_, id, size, align]) if what != RecordKind::Free => {
-                Some((what, id, Some(*size), Some(align)))
+            (Some(kind), [_, id, size]) if kind != RecordKind::Free => Some((kind, id, Some(*size), None)),
+            (Some(kind), [_, id, size, align]) if kind != RecordKind::Free => {
+                Some((kind, id, Some(*size), Some(align)))
             }
             _ => None,
         };
-        let parsed = parsed.and_then(|(what, id, size, align)| {
+        let parsed = parsed.and_then(|(kind, id, size, align)| {
             Some((
-                what,
+                kind,
                 id.parse().ok()?,
                 size,
                 align.map_or(Some(MALLOC_ALIGN), |align| align.parse().ok())?,
             ))
         });
-        let Some((what, id, size, align)) = parsed else { return Err(line.wrong("no operation", CSV)) };
-        ops.push(trail.op(&line, what, id, size, align)?);
+        let Some((kind, id, size, align)) = parsed else { return Err(line.error("no operation", CSV)) };
+        ops.push(states.op(&line, kind, id, size, align)?);
     }
     Ok(ops)
 }
@@ -302,10 +308,10 @@ mod tests {
             words in prop::collection::vec((0..12_usize, 0..2_u64, 0..8_u64), 1..8),
             more in prop_oneof![3 => Just(0), 1 => 0..3_usize],
         ) {
-            let text = |between: &str| {
-                let line = |(what, id, size): &(usize, u64, u64)| {
-                    let op = ["a", "a", "a", "a", "a", "f", "f", "f", "f", "r", "r", "x"][*what];
-                    if op == "f" { format!("f{between}{id}\n") } else { format!("{op}{between}{id}{between}{size}\n") }
+            let text = |text_with_separator: &str| {
+                let line = |(kind, id, size): &(usize, u64, u64)| {
+                    let op = ["a", "a", "a", "a", "a", "f", "f", "f", "f", "r", "r", "x"][*kind];
+                    if op == "f" { format!("f{text_with_separator}{id}\n") } else { format!("{op}{text_with_separator}{id}{text_with_separator}{size}\n") }
                 };
                 words.iter().map(line).collect::<String>()
             };

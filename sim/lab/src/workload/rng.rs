@@ -37,9 +37,9 @@ impl Rng {
     pub fn below(&mut self, bound: u64) -> u64 {
         ((u128::from(self.generator.next_u64()) * u128::from(bound)) >> 64) as u64
     }
-    /// Returns a number between `least` and `most`, both included.
-    pub fn in_range(&mut self, least: u64, most: u64) -> u64 {
-        least + self.below((most - least).saturating_add(1))
+    /// Returns a number between `min` and `max`, both included.
+    pub fn in_range(&mut self, min: u64, max: u64) -> u64 {
+        min + self.below((max - min).saturating_add(1))
     }
     /// Returns a number that is at least 0 and less than 1, in steps of `2^-53`.
     pub fn unit(&mut self) -> f64 {
@@ -76,8 +76,8 @@ impl Weighted {
         (sum > 0).then_some(Self { values, ends })
     }
     pub(super) fn pick(&self, rng: &mut Rng) -> usize {
-        let at = rng.below(self.ends.last().copied().unwrap_or(0));
-        self.values[self.ends.partition_point(|end| *end <= at)]
+        let position = rng.below(self.ends.last().copied().unwrap_or(0));
+        self.values[self.ends.partition_point(|end| *end <= position)]
     }
 }
 
@@ -99,8 +99,9 @@ mod tests {
     #[test]
     fn random_distributions_have_their_expected_means() {
         let mut rng = Rng::new(7);
-        let mut mean =
-            |of: &mut dyn FnMut(&mut Rng) -> f64| (0..100_000).map(|_| of(&mut rng)).sum::<f64>() / 100_000.0;
+        let mut mean = |value_of: &mut dyn FnMut(&mut Rng) -> f64| {
+            (0..100_000).map(|_| value_of(&mut rng)).sum::<f64>() / 100_000.0
+        };
         assert!((mean(&mut |rng| rng.unit()) - 0.5).abs() < 0.01);
         assert!((mean(&mut |rng| rng.exponential(100.0)) - 100.0).abs() < 2.0);
         assert!(mean(&mut |rng| rng.normal()).abs() < 0.02);
@@ -113,8 +114,8 @@ mod tests {
         let mut rng = Rng::new(0);
         assert_eq!((rng.below(0), rng.below(1), rng.in_range(5, 5)), (0, 0, 5));
         rng.in_range(0, u64::MAX);
-        let seen: std::collections::BTreeSet<_> = (0..200).map(|_| rng.in_range(3, 6)).collect();
-        assert_eq!(seen.into_iter().collect::<Vec<_>>(), [3, 4, 5, 6]);
+        let seen_values: std::collections::BTreeSet<_> = (0..200).map(|_| rng.in_range(3, 6)).collect();
+        assert_eq!(seen_values.into_iter().collect::<Vec<_>>(), [3, 4, 5, 6]);
     }
 
     #[test]

@@ -55,11 +55,11 @@ impl Sizes {
     pub fn sample(&self, rng: &mut Rng) -> usize {
         match &self.kind {
             Kind::Fixed(bytes) => *bytes as usize,
-            Kind::Uniform(least, most) => rng.in_range(*least, *most) as usize,
-            Kind::LogNormal { median, sigma, most } => {
+            Kind::Uniform(min, max) => rng.in_range(*min, *max) as usize,
+            Kind::LogNormal { median, sigma, most: max } => {
                 // The conversion saturates, and larger values are cut off below.
                 let bytes = (median * libm::exp(sigma * rng.normal())) as u64;
-                bytes.clamp(1, *most) as usize
+                bytes.clamp(1, *max) as usize
             }
             Kind::Weighted(weighted) => weighted.pick(rng),
         }
@@ -73,52 +73,52 @@ impl FromStr for Sizes {
     /// Fails if the distribution is unknown, a number is out of its range, or a file is not a histogram.
     fn from_str(text: &str) -> Result<Self, SpecError> {
         let spec = Spec::new("sizes", EXPECTED, text);
-        let (name, rest) = spec.parts();
+        let (name, argument_text) = spec.parts();
         let kind = match name {
-            "fixed" => Kind::Fixed(spec.number("the size", rest, 1, MAX_BYTES)?),
+            "fixed" => Kind::Fixed(spec.number("the size", argument_text, 1, MAX_BYTES)?),
             "uniform" => {
-                let (least, most) = spec.range(rest, 1, MAX_BYTES)?;
-                Kind::Uniform(least, most)
+                let (min, max) = spec.range(argument_text, 1, MAX_BYTES)?;
+                Kind::Uniform(min, max)
             }
             "lognormal" => {
-                let given = spec.arguments(rest, 2, 3)?;
-                let median = spec.number("the median", given[0], 1.0, MAX_BYTES as f64)?;
-                let sigma = spec.number("sigma", given[1], 0.0, 10.0)?;
-                let most = given.get(2).map_or(Ok(DEFAULT_UPPER_BOUND), |most| {
-                    spec.number("the largest size", most, 1, MAX_BYTES)
+                let arguments = spec.arguments(argument_text, 2, 3)?;
+                let median = spec.number("the median", arguments[0], 1.0, MAX_BYTES as f64)?;
+                let sigma = spec.number("sigma", arguments[1], 0.0, 10.0)?;
+                let max = arguments.get(2).map_or(Ok(DEFAULT_UPPER_BOUND), |max| {
+                    spec.number("the largest size", max, 1, MAX_BYTES)
                 })?;
-                Kind::LogNormal { median, sigma, most }
+                Kind::LogNormal { median, sigma, most: max }
             }
-            "zipf" => Kind::Weighted(zipf(&spec, rest)?),
-            "histogram" => Kind::Weighted(histogram(&spec, Path::new(rest))?),
+            "zipf" => Kind::Weighted(zipf(&spec, argument_text)?),
+            "histogram" => Kind::Weighted(histogram(&spec, Path::new(argument_text))?),
             _ => return spec.unknown(name),
         };
         Ok(Self { text: text.to_owned(), kind })
     }
 }
 
-fn zipf(spec: &Spec<'_>, rest: &str) -> Result<Weighted, SpecError> {
-    let given = spec.arguments(rest, 2, 3)?;
-    let exponent = spec.number("the exponent", given[0], 0.0, 10.0)?;
-    let (least, most) = spec.range(given[1], 1, MAX_BYTES)?;
-    let step = given.get(2).map_or(Ok(16), |step| spec.number("the step", step, 1, MAX_BYTES))?;
-    let ranks = (most - least) / step + 1;
+fn zipf(spec: &Spec<'_>, argument_text: &str) -> Result<Weighted, SpecError> {
+    let arguments = spec.arguments(argument_text, 2, 3)?;
+    let exponent = spec.number("the exponent", arguments[0], 0.0, 10.0)?;
+    let (min, max) = spec.range(arguments[1], 1, MAX_BYTES)?;
+    let step = arguments.get(2).map_or(Ok(16), |step| spec.number("the step", step, 1, MAX_BYTES))?;
+    let ranks = (max - min) / step + 1;
     if ranks > RANKS {
-        return spec.wrong(format!("{ranks} sizes; expected at most {RANKS}"));
+        return spec.error(format!("{ranks} sizes; expected at most {RANKS}"));
     }
     // Weights are integers, so that no sum depends on its order. The first weighs 2^40, and no weight is 0.
     let weight = |rank: u64| (libm::pow(rank as f64, -exponent) * (1_u64 << 40) as f64) as u64;
-    let weighted = Weighted::new((0..ranks).map(|i| ((least + i * step) as usize, weight(i + 1).max(1))));
-    weighted.map_or_else(|| spec.wrong("no sizes"), Ok)
+    let weighted = Weighted::new((0..ranks).map(|i| ((min + i * step) as usize, weight(i + 1).max(1))));
+    weighted.map_or_else(|| spec.error("no sizes"), Ok)
 }
 
 const PAIR: &str = "SIZE,COUNT, a size of 1 to 2^30 bytes; the first line may be `size,count`";
 
 fn histogram(spec: &Spec<'_>, path: &Path) -> Result<Weighted, SpecError> {
     if path.as_os_str().is_empty() {
-        return spec.wrong("no file is named");
+        return spec.error("no file is named");
     }
-    let read = || {
+    let read_histogram = || {
         let mut pairs = vec![];
         let mut lines = Lines::open(path, PAIR)?;
         while let Some(line) = lines.next_line()? {
@@ -129,16 +129,16 @@ fn histogram(spec: &Spec<'_>, path: &Path) -> Result<Weighted, SpecError> {
             let pair = pair.and_then(|(size, count)| Some((size.parse().ok()?, count.parse().ok()?)));
             match pair.filter(|(size, _)| (1..=MAX_BYTES as usize).contains(size)) {
                 Some(pair) => pairs.push(pair),
-                None => return Err(line.wrong("no size and count", PAIR)),
+                None => return Err(line.error("no size and count", PAIR)),
             }
         }
         Ok(pairs)
     };
-    match read() {
+    match read_histogram() {
         Ok(pairs) => {
-            Weighted::new(pairs).map_or_else(|| spec.wrong("the sum of its counts is zero or too large"), Ok)
+            Weighted::new(pairs).map_or_else(|| spec.error("the sum of its counts is zero or too large"), Ok)
         }
-        Err(error) => spec.wrong(error.to_string()),
+        Err(error) => spec.error(error.to_string()),
     }
 }
 
@@ -158,7 +158,7 @@ mod tests {
         let mut rng = Rng::new(1);
         (0..n).map(|_| sizes.sample(&mut rng)).collect()
     }
-    fn wrong(text: &str) -> String {
+    fn error_of(text: &str) -> String {
         text.parse::<Sizes>().unwrap_err().to_string()
     }
 
@@ -166,11 +166,11 @@ mod tests {
     fn drawn_values_match_each_distribution() {
         assert_eq!(sizes("fixed:64", 3), [64; 3]);
         assert!(sizes("uniform:16..4096", 1000).iter().all(|size| (16..=4096).contains(size)));
-        let mut normal = sizes("lognormal:100,1.2", 10_001);
-        normal.sort_unstable();
-        assert!((95..105).contains(&normal[5000]), "the median is {}", normal[5000]);
+        let mut log_normal = sizes("lognormal:100,1.2", 10_001);
+        log_normal.sort_unstable();
+        assert!((95..105).contains(&log_normal[5000]), "the median is {}", log_normal[5000]);
         // One deviation above the median is at 84.1 %: 100 * e^1.2 = 332.
-        assert!((320..345).contains(&normal[8413]), "{}", normal[8413]);
+        assert!((320..345).contains(&log_normal[8413]), "{}", log_normal[8413]);
         assert_eq!(sizes("lognormal:1000,3,2000", 1000).into_iter().max(), Some(2000));
         assert_eq!(sizes("lognormal:1,10", 1000).into_iter().min(), Some(1));
         let zipf = sizes("zipf:1,16..64", 10_000);
@@ -188,33 +188,33 @@ mod tests {
         let path = folder.path().join("sizes.csv");
         let text = format!("histogram:{}", path.display());
         std::fs::write(&path, "size,count\n24,3\n100, 1\n").unwrap();
-        let drawn = sizes(&text, 4000);
-        let small = drawn.iter().filter(|size| **size == 24).count();
-        assert!((2900..3100).contains(&small) && drawn.iter().all(|size| [24, 100].contains(size)));
+        let drawn_sizes = sizes(&text, 4000);
+        let small = drawn_sizes.iter().filter(|size| **size == 24).count();
+        assert!((2900..3100).contains(&small) && drawn_sizes.iter().all(|size| [24, 100].contains(size)));
         std::fs::write(&path, "\nSize, Count\n24,3\n").unwrap();
         assert_eq!(sizes(&text, 2), [24; 2], "the first line with text may name the columns, in either case");
         std::fs::write(&path, b"24,3\n\0").unwrap();
-        assert!(wrong(&text).contains(&format!("not text; expected {PAIR}")), "{}", wrong(&text));
+        assert!(error_of(&text).contains(&format!("not text; expected {PAIR}")), "{}", error_of(&text));
         std::fs::write(&path, "24,3\n0,1\n").unwrap();
-        let shown = path.display();
+        let path_text = path.display();
         assert!(
-            wrong(&text).contains(&format!("{shown}:2: no size and count: \"0,1\"; expected {PAIR}")),
+            error_of(&text).contains(&format!("{path_text}:2: no size and count: \"0,1\"; expected {PAIR}")),
             "{}",
-            wrong(&text)
+            error_of(&text)
         );
         std::fs::write(&path, "24,0\n").unwrap();
-        assert!(wrong(&text).contains("the sum of its counts is zero"));
+        assert!(error_of(&text).contains("the sum of its counts is zero"));
         std::fs::remove_file(&path).unwrap();
-        assert!(wrong(&text).contains("cannot open"));
+        assert!(error_of(&text).contains("cannot open"));
     }
 
     #[test]
     fn invalid_distribution_is_refused_with_accepted_forms() {
         assert_eq!(
-            wrong("unifrm:1..2"),
+            error_of("unifrm:1..2"),
             format!("sizes \"unifrm:1..2\": unknown distribution \"unifrm\"; expected {EXPECTED}")
         );
-        for (text, why) in [
+        for (text, reason) in [
             ("fixed:0", "the size \"0\" is not a number from 1 to 1073741824"),
             ("fixed:", "the size \"\" is not a number"),
             ("uniform:64", "\"64\" is not a range"),
@@ -226,7 +226,7 @@ mod tests {
             ("", "unknown distribution \"\""),
             ("histogram:", "no file is named"),
         ] {
-            assert!(wrong(text).contains(why), "{text}: {}", wrong(text));
+            assert!(error_of(text).contains(reason), "{text}: {}", error_of(text));
         }
     }
 }

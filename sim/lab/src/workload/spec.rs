@@ -7,20 +7,20 @@ use core::str::FromStr;
 /// The text of a distribution that is being parsed.
 #[derive(Clone, Copy)]
 pub(super) struct Spec<'t> {
-    what: &'static str,
+    kind: &'static str,
     expected: &'static str,
     text: &'t str,
 }
 
 impl<'t> Spec<'t> {
-    pub(super) fn new(what: &'static str, expected: &'static str, text: &'t str) -> Self {
-        Self { what, expected, text }
+    pub(super) fn new(kind: &'static str, expected: &'static str, text: &'t str) -> Self {
+        Self { kind, expected, text }
     }
-    pub(super) fn wrong<T>(&self, why: impl Into<String>) -> Result<T, SpecError> {
+    pub(super) fn error<T>(&self, reason: impl Into<String>) -> Result<T, SpecError> {
         Err(SpecError {
-            what: self.what,
+            kind: self.kind,
             text: self.text.to_owned(),
-            why: why.into(),
+            reason: reason.into(),
             expected: self.expected,
         })
     }
@@ -30,39 +30,40 @@ impl<'t> Spec<'t> {
         self.text.split_once(':').unwrap_or((self.text, ""))
     }
     pub(super) fn unknown<T>(&self, name: &str) -> Result<T, SpecError> {
-        self.wrong(format!("unknown distribution {name:?}"))
+        self.error(format!("unknown distribution {name:?}"))
     }
 
-    /// Splits the text into arguments; their number must be between `least` and `most`.
+    /// Splits the text into arguments; their number must be between `min` and `max`.
     pub(super) fn arguments(
         &self,
-        of: &'t str,
-        least: usize,
-        most: usize,
+        argument_text: &'t str,
+        min: usize,
+        max: usize,
     ) -> Result<Vec<&'t str>, SpecError> {
-        let arguments: Vec<_> = if of.is_empty() { vec![] } else { of.split(',').map(str::trim).collect() };
-        if (least..=most).contains(&arguments.len()) {
+        let arguments: Vec<_> =
+            if argument_text.is_empty() { vec![] } else { argument_text.split(',').map(str::trim).collect() };
+        if (min..=max).contains(&arguments.len()) {
             return Ok(arguments);
         }
-        let wanted = if least == most { least.to_string() } else { format!("{least} to {most}") };
-        self.wrong(format!("{} arguments, not {wanted}", arguments.len()))
+        let expected_count = if min == max { min.to_string() } else { format!("{min} to {max}") };
+        self.error(format!("{} arguments, not {expected_count}", arguments.len()))
     }
-    /// Parses a number, which must be between `least` and `most`.
-    pub(super) fn number<N>(&self, name: &str, text: &str, least: N, most: N) -> Result<N, SpecError>
+    /// Parses a number, which must be between `min` and `max`.
+    pub(super) fn number<N>(&self, name: &str, text: &str, min: N, max: N) -> Result<N, SpecError>
     where
         N: FromStr + PartialOrd + Display + Copy,
     {
         match text.parse() {
-            Ok(number) if (least..=most).contains(&number) => Ok(number),
-            _ => self.wrong(format!("{name} {text:?} is not a number from {least} to {most}")),
+            Ok(number) if (min..=max).contains(&number) => Ok(number),
+            _ => self.error(format!("{name} {text:?} is not a number from {min} to {max}")),
         }
     }
-    /// Parses `least..most`, both included.
-    pub(super) fn range(&self, text: &str, least: u64, most: u64) -> Result<(u64, u64), SpecError> {
-        let Some((from, to)) = text.split_once("..") else {
-            return self.wrong(format!("{text:?} is not a range"));
+    /// Parses `min..most`, both included.
+    pub(super) fn range(&self, text: &str, min: u64, max: u64) -> Result<(u64, u64), SpecError> {
+        let Some((lower, upper)) = text.split_once("..") else {
+            return self.error(format!("{text:?} is not a range"));
         };
-        let from = self.number("the lower end", from, least, most)?;
-        Ok((from, self.number("the upper end", to, from, most)?))
+        let lower = self.number("the lower end", lower, min, max)?;
+        Ok((lower, self.number("the upper end", upper, lower, max)?))
     }
 }

@@ -77,13 +77,13 @@ cpus: number,
 /** The time to move a cache line from a CPU of the group that has written it to another CPU of the group. */
 line: Price, };
 
-/** Workloads, and what each does; in brackets the N that is meant without one. */
+/** Workloads, each with its description; the default N is in brackets. */
 export const WORKLOADS: readonly (readonly [name: string, does: string])[] = [
   ["pairs", "one object, allocated and freed again"],
   ["bursts=N", "N objects allocated, then freed, the last one first (256)"],
   ["handoff=N", "one CPU allocates, its neighbour frees, through a queue of N (64)"],
   ["remote=N", "pairs, of which N in 100 are freed by another CPU (10)"],
-  ["fork-join=N", "CPU 0 makes N tasks for each CPU, all free theirs and wait for each other (32)"],
-  ["server=N", "each CPU serves N connections that come and go at random (1000)"],
+  ["fork-join=N", "CPU 0 makes N tasks for each CPU; each CPU frees its tasks and waits for the others (32)"],
+  ["server=N", "each CPU serves N connections that open and close at random (1000)"],
   ["migrate=N", "as `server=1000`, and one connection in N ends on another CPU (100)"],
 ];

@@ -10,10 +10,10 @@ const OBJECT: Layout = Layout::new::<[u64; 8]>();
 fn pool() -> ChunkedPool {
     ChunkedPool::new(SlotLayout::new(64, 8).unwrap(), 4096).unwrap()
 }
-fn take(pool: &mut ChunkedPool, n: usize) -> Vec<NonNull<u8>> {
+fn alloc_slots(pool: &mut ChunkedPool, n: usize) -> Vec<NonNull<u8>> {
     (0..n).map(|_| pool.alloc(OBJECT).unwrap()).collect()
 }
-fn give(pool: &mut ChunkedPool, slot: NonNull<u8>) {
+fn free_slot(pool: &mut ChunkedPool, slot: NonNull<u8>) {
     // SAFETY: the tests free each allocation once.
     unsafe { pool.free(slot) }.unwrap();
 }
@@ -36,15 +36,15 @@ fn full_chunks_move_to_the_list_end() {
     let mut pool = pool();
     let n = pool.capacity();
     assert!((50..64).contains(&n));
-    let slots = take(&mut pool, 2 * n);
+    let slots = alloc_slots(&mut pool, 2 * n);
     assert_eq!(fill(&pool), [n, n]);
-    let third = take(&mut pool, 1);
+    let third = alloc_slots(&mut pool, 1);
     assert_eq!(fill(&pool), [1, n, n]);
-    give(&mut pool, slots[0]);
-    assert_eq!(fill(&pool), [n - 1, 1, n], "the oldest chunk is first again");
-    assert_eq!(take(&mut pool, 1), [slots[0]], "an old slot is allocated first");
+    free_slot(&mut pool, slots[0]);
+    assert_eq!(fill(&pool), [n - 1, 1, n], "the oldest chunk must be first again");
+    assert_eq!(alloc_slots(&mut pool, 1), [slots[0]], "an old slot must be allocated first");
     assert_eq!(fill(&pool), [1, n, n]);
-    give(&mut pool, third[0]);
+    free_slot(&mut pool, third[0]);
     assert_eq!(fill(&pool), [0, n, n]);
 }
 
@@ -52,19 +52,19 @@ fn full_chunks_move_to_the_list_end() {
 fn purge_releases_only_empty_chunks() {
     let mut pool = pool();
     let n = pool.capacity();
-    let slots = take(&mut pool, 5 * n);
+    let slots = alloc_slots(&mut pool, 5 * n);
     // Frees all slots of chunks 0, 2 and 4, one slot of chunk 1, and no slot of chunk 3.
     for slot in slots[..n].iter().chain(&slots[2 * n..3 * n]).chain(&slots[4 * n..]).chain([&slots[n]]) {
-        give(&mut pool, *slot);
+        free_slot(&mut pool, *slot);
     }
     let mut before = fill(&pool);
     before.sort_unstable();
     assert_eq!(before, [0, 0, 0, n - 1, n]);
     assert_eq!((pool.purge(), pool.purge()), (3, 0));
     assert_eq!(fill(&pool), [n - 1, n]);
-    slots[n + 1..2 * n].iter().chain(&slots[3 * n..4 * n]).for_each(|slot| give(&mut pool, *slot));
+    slots[n + 1..2 * n].iter().chain(&slots[3 * n..4 * n]).for_each(|slot| free_slot(&mut pool, *slot));
     assert_eq!((pool.purge(), fill(&pool)), (2, vec![]));
-    assert_eq!(take(&mut pool, 1).len(), 1, "the pool grows again");
+    assert_eq!(alloc_slots(&mut pool, 1).len(), 1, "the pool must grow again");
 }
 
 #[test]
@@ -81,15 +81,15 @@ fn refused_chunk_is_an_error_value() {
 
 #[test]
 fn chunk_smaller_than_a_slot_is_refused() {
-    let make = |size, align, bytes| {
+    let new_pool = |size, align, bytes| {
         ChunkedPool::new(SlotLayout::new(size, align).unwrap(), bytes)
             .map(|pool| pool.capacity())
             .map_err(|_| ())
     };
-    assert_eq!(make(4096, 8, 4096), Err(()));
-    assert_eq!(make(4096, 4096, 8192), Ok(1));
-    assert_eq!(make(8192, 8192, 8192), Err(()));
-    assert_eq!(make(64, 8, 5000), Err(()));
+    assert_eq!(new_pool(4096, 8, 4096), Err(()));
+    assert_eq!(new_pool(4096, 4096, 8192), Ok(1));
+    assert_eq!(new_pool(8192, 8192, 8192), Err(()));
+    assert_eq!(new_pool(64, 8, 5000), Err(()));
     let slots = SlotLayout::new(64, 8).unwrap();
     assert_eq!(ChunkedPool::new(slots, 1).unwrap().chunk_bytes(), 4096);
 }
@@ -97,7 +97,7 @@ fn chunk_smaller_than_a_slot_is_refused() {
 #[test]
 fn wrong_frees_are_reported_by_kind() {
     let mut pool = pool();
-    let slot = take(&mut pool, 1)[0];
+    let slot = alloc_slots(&mut pool, 1)[0];
     let address = slot.addr().get();
     // SAFETY: the addresses are within the slot's chunk, and invalid frees are refused.
     unsafe {
@@ -125,7 +125,7 @@ fn dropped_pool_releases_all_chunks() {
     assert!((0..10).any(|_| {
         let mut pool = ChunkedPool::new(SlotLayout::new(64, 8).unwrap(), 64 << 10).unwrap();
         let n = pool.capacity();
-        let slots = take(&mut pool, 10 * n);
+        let slots = alloc_slots(&mut pool, 10 * n);
         assert!(slots.iter().step_by(n).all(mapped));
         drop(pool);
         !slots.iter().step_by(n).any(mapped)
@@ -148,29 +148,30 @@ fn pages<P>(
     free: impl Fn(&mut P, NonNull<u8>),
 ) -> Pages {
     let mut seed = 0x9E37_79B9_7F4A_7C15_u64;
-    let mut random = move |below: usize| {
+    let mut random = move |bound: usize| {
         seed ^= seed << 13;
         seed ^= seed >> 7;
         seed ^= seed << 17;
-        (seed % below as u64) as usize
+        (seed % bound as u64) as usize
     };
-    let mut out: Vec<_> = (0..live).map(|_| alloc(pool)).collect();
+    let mut allocated_blocks: Vec<_> = (0..live).map(|_| alloc(pool)).collect();
     for step in 0..4 * live {
         // The number of objects varies randomly around half of `live`, so that not only the last hole is used.
-        if step < live / 2 || random(live) < out.len() {
-            let pick = random(out.len());
-            free(pool, out.swap_remove(pick));
+        if step < live / 2 || random(live) < allocated_blocks.len() {
+            let pick = random(allocated_blocks.len());
+            free(pool, allocated_blocks.swap_remove(pick));
         } else {
-            out.push(alloc(pool));
+            allocated_blocks.push(alloc(pool));
         }
     }
-    let distinct = |row: Vec<NonNull<u8>>| {
+    let different_pages = |row: Vec<NonNull<u8>>| {
         row.iter().map(|slot| slot.addr().get() / PAGE_SIZE).collect::<BTreeSet<_>>().len()
     };
-    let allocs = distinct((0..1000).map(|_| alloc(pool)).collect());
-    let freed: Vec<_> = (0..1000).map(|_| out.swap_remove(random(out.len()))).collect();
+    let allocs = different_pages((0..1000).map(|_| alloc(pool)).collect());
+    let freed: Vec<_> =
+        (0..1000).map(|_| allocated_blocks.swap_remove(random(allocated_blocks.len()))).collect();
     freed.iter().for_each(|&slot| free(pool, slot));
-    Pages { allocs, frees: distinct(freed) }
+    Pages { allocs, frees: different_pages(freed) }
 }
 
 /// The comments on the post ask whether one list over a large range touches more pages than a list per chunk. One list
@@ -180,7 +181,7 @@ fn pages<P>(
 fn chunks_touch_fewer_pages_than_a_single_list() {
     let live = 256 << 10;
     let slots = SlotLayout::new(64, 8).unwrap();
-    let one = pages(
+    let pages_of_one_chunk = pages(
         &mut ReservedPool::new(slots, 64 << 20).unwrap(),
         live,
         |pool| pool.alloc(OBJECT).unwrap(),
@@ -197,9 +198,11 @@ fn chunks_touch_fewer_pages_than_a_single_list() {
         )
     };
     let chunks = [4 << 10, 32 << 10, 256 << 10].map(by_chunk);
-    println!("distinct pages of 1,000: one list {one:?}; by chunk of 4, 32, 256 KiB {chunks:?}");
+    println!(
+        "distinct pages of 1,000: one list {pages_of_one_chunk:?}; by chunk of 4, 32, 256 KiB {chunks:?}"
+    );
     for chunks in chunks {
-        assert!(chunks.allocs < one.allocs / 4, "{one:?} {chunks:?}");
-        assert!(chunks.frees > one.frees * 3 / 4, "{one:?} {chunks:?}");
+        assert!(chunks.allocs < pages_of_one_chunk.allocs / 4, "{pages_of_one_chunk:?} {chunks:?}");
+        assert!(chunks.frees > pages_of_one_chunk.frees * 3 / 4, "{pages_of_one_chunk:?} {chunks:?}");
     }
 }

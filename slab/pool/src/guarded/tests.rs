@@ -9,9 +9,9 @@ fn pool(objects: usize) -> GuardedPool<HeapArea> {
     GuardedPool::new(HeapArea::new(objects * 44, 64).unwrap(), OBJECT).unwrap()
 }
 
-fn write_outside(at: NonNull<u8>, offset: isize) {
+fn write_outside(target: NonNull<u8>, offset: isize) {
     // SAFETY: the tests stay within the pool's memory, which belongs to them.
-    unsafe { at.offset(offset).write(0x11) };
+    unsafe { target.offset(offset).write(0x11) };
 }
 
 #[test]
@@ -31,7 +31,7 @@ fn check_detects_broken_guards_on_both_sides() {
         assert_eq!((pool.check(objects[0]), pool.check(objects[2])), (Ok(()), Ok(())));
         // SAFETY: the object is not used.
         assert_eq!(unsafe { pool.free(objects[1]) }, Err(BadFree::Overrun(found)));
-        assert_eq!(pool.pool().live(), 3, "the slot stays allocated");
+        assert_eq!(pool.pool().live(), 3, "the slot must stay allocated");
     }
 }
 
@@ -54,16 +54,16 @@ fn wrong_frees_are_reported_by_kind() {
     let address = object.addr().get();
     // SAFETY: the objects are not used, and invalid frees are refused.
     unsafe {
-        let inside = object.add(1);
-        assert_eq!(pool.free(inside), Err(BadFree::Interior { address: address + 1, slot: 0 }));
-        let outside = object.map_addr(|address| address.checked_add(88).unwrap());
-        assert_eq!(pool.free(outside), Err(BadFree::Foreign { address: address + 88 }));
-        let low = NonNull::without_provenance(4.try_into().unwrap());
-        assert_eq!(pool.free(low), Err(BadFree::Foreign { address: 4 }));
+        let interior = object.add(1);
+        assert_eq!(pool.free(interior), Err(BadFree::Interior { address: address + 1, slot: 0 }));
+        let foreign = object.map_addr(|address| address.checked_add(88).unwrap());
+        assert_eq!(pool.free(foreign), Err(BadFree::Foreign { address: address + 88 }));
+        let invalid = NonNull::without_provenance(4.try_into().unwrap());
+        assert_eq!(pool.free(invalid), Err(BadFree::Foreign { address: 4 }));
         assert_eq!(
             pool.free(object.add(44)),
             Err(BadFree::Double { slot: 1 }),
-            "the slot was never allocated"
+            "a slot that was never allocated must be refused"
         );
         assert_eq!(pool.free(object), Ok(()));
         assert_eq!(pool.free(object), Err(BadFree::Double { slot: 0 }));
@@ -88,7 +88,7 @@ fn write_to_a_free_object_is_detected_at_reuse() {
         assert_eq!((found.address, found.side), (a.addr().get(), side), "{offset}");
         // Offset -8 is the link, which the pool does not follow.
         assert_eq!(pool.alloc(), Err(Refused::Corrupt(found)));
-        assert_eq!(pool.alloc(), Err(Refused::Corrupt(found)), "the slot stays damaged");
+        assert_eq!(pool.alloc(), Err(Refused::Corrupt(found)), "the slot must stay damaged");
     }
 }
 
@@ -109,23 +109,23 @@ fn free_overwrites_the_object() {
 fn leaks_are_reported_with_file_and_line() {
     let mut pool = pool(4);
     let (first, line) = (pool.alloc().unwrap(), line!());
-    let rest: Vec<_> = (0..2).map(|_| pool.alloc().unwrap()).collect();
+    let others: Vec<_> = (0..2).map(|_| pool.alloc().unwrap()).collect();
     // SAFETY: the object was allocated above.
-    unsafe { pool.free(rest[0]) }.unwrap();
+    unsafe { pool.free(others[0]) }.unwrap();
     let leaks: Vec<_> = pool.leaks().collect();
     let lines: Vec<_> = leaks.iter().map(|leak| (leak.slot, leak.site.unwrap().line())).collect();
     assert_eq!(lines, [(0, line), (2, line + 1)]);
-    let says = leaks[0].to_string();
+    let message = leaks[0].to_string();
     assert!(
-        says.starts_with("slot 0, 30 bytes at 0x") && says.ends_with(&format!("tests.rs:{line}")),
-        "{says}"
+        message.starts_with("slot 0, 30 bytes at 0x") && message.ends_with(&format!("tests.rs:{line}")),
+        "{message}"
     );
     let mut pool = pool.destroy().unwrap_err();
     // The test destroys the four bytes of a source location, which is reported.
     (0..4).for_each(|byte| write_outside(first, byte - 8));
     assert_eq!(pool.leaks().next().unwrap().site, None);
     // SAFETY: the object was allocated above.
-    unsafe { pool.free(rest[1]) }.unwrap();
+    unsafe { pool.free(others[1]) }.unwrap();
     assert_eq!(pool.leaks().count(), 1);
 }
 

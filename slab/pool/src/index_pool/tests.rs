@@ -52,10 +52,10 @@ fn pool(size: usize, blocks: usize, policy: Initialise) -> IndexPool<HeapArea> {
 }
 
 impl<A: Area> IndexPool<A> {
-    fn take(&mut self) -> Option<u32> {
+    fn alloc_index(&mut self) -> Option<u32> {
         self.alloc().map(|block| self.index(block).unwrap())
     }
-    fn give(&mut self, index: u32) {
+    fn free_index(&mut self, index: u32) {
         // SAFETY: the tests free each allocation once, and do not use it.
         unsafe { self.free(self.address(index)) }.unwrap();
     }
@@ -72,12 +72,12 @@ fn index_pool_follows_the_papers_four_block_example() {
     let mut pool = pool(16, 4, Initialise::EachAllocation);
     let mut states = vec![(pool.state().free, pool.state().initialised, pool.state().next)];
     for step in ["alloc 0", "alloc 1", "alloc 2", "alloc 3", "free 1", "free 3", "alloc 3"] {
-        let (what, index) = step.split_once(' ').unwrap();
+        let (operation, index) = step.split_once(' ').unwrap();
         let index = index.parse().unwrap();
-        if what == "alloc" {
-            assert_eq!(pool.take(), Some(index))
+        if operation == "alloc" {
+            assert_eq!(pool.alloc_index(), Some(index))
         } else {
-            pool.give(index)
+            pool.free_index(index)
         }
         let State { free, initialised, next } = pool.state();
         states.push((free, initialised, next));
@@ -107,7 +107,7 @@ fn lazily_initialized_pool_touches_no_memory_at_creation() {
     let blocks = pool.blocks();
     assert_eq!(blocks as usize, BYTES / 4096);
     // On mapped memory, a write to the area would fault here.
-    assert!((0..blocks).all(|block| pool.take() == Some(block)));
+    assert!((0..blocks).all(|block| pool.alloc_index() == Some(block)));
     assert_eq!(pool.alloc(), None);
 }
 
@@ -117,8 +117,8 @@ fn first_allocation_of_a_lazy_pool_touches_one_block() {
     let initialised = |policy| {
         let mut pool = pool(64, 1000, policy);
         for _ in 0..1000 {
-            assert_eq!(pool.take(), Some(0), "the block that was freed last");
-            pool.give(0);
+            assert_eq!(pool.alloc_index(), Some(0), "the block that was freed last must be allocated first");
+            pool.free_index(0);
         }
         pool.state().initialised
     };
@@ -136,15 +136,15 @@ fn lazy_pool_leaves_untouched_memory_uncommitted() {
             IndexPool::with_blocks(MappedArea::new(1 << 30, 4096).unwrap(), 1 << 18, 4096, policy).unwrap();
         let before = resident(pool.area.memory());
         for _ in 0..1000 {
-            let block = pool.take().unwrap();
-            pool.give(block);
+            let block = pool.alloc_index().unwrap();
+            pool.free_index(block);
         }
         [before, resident(pool.area.memory())]
     };
-    let [late, each] = [Initialise::WhenEmpty, Initialise::EachAllocation].map(pages);
+    let [when_empty, each_allocation] = [Initialise::WhenEmpty, Initialise::EachAllocation].map(pages);
     // At most a huge page is resident, if the system makes huge pages automatically.
-    assert!(late[0] == 0 && late[1] <= 512, "{late:?}");
-    assert!(each[0] == 0 && each[1] >= 1000, "{each:?}");
+    assert!(when_empty[0] == 0 && when_empty[1] <= 512, "{when_empty:?}");
+    assert!(each_allocation[0] == 0 && each_allocation[1] >= 1000, "{each_allocation:?}");
 }
 
 #[test]
@@ -157,7 +157,7 @@ fn blocks_of_at_least_four_bytes_hold_their_links() {
             // SAFETY: the block was allocated above.
             unsafe { pool.free(*block) }.unwrap();
         }
-        assert!((0..100).rev().all(|index| pool.take() == Some(index)), "size {size}");
+        assert!((0..100).rev().all(|index| pool.alloc_index() == Some(index)), "size {size}");
     }
     let small = IndexPool::new(HeapArea::new(64, 8).unwrap(), 3).err();
     assert_eq!(small, Some(PoolError::Small { slot: 3, least: 4 }));
@@ -180,19 +180,26 @@ fn wrong_free_addresses_are_named_in_the_error() {
     let mut pool = pool(32, 4, Initialise::WhenEmpty);
     let block = pool.alloc().unwrap();
     let address = block.addr().get();
-    let at = |address: usize| block.with_addr(address.try_into().unwrap());
+    let with_address = |address: usize| block.with_addr(address.try_into().unwrap());
     // SAFETY: invalid frees are refused, and the block belongs to the test.
     unsafe {
-        assert_eq!(pool.free(at(address + 1)), Err(BadFree::Interior { address: address + 1, slot: 0 }));
-        assert_eq!(pool.free(at(address + 128)), Err(BadFree::Foreign { address: address + 128 }));
-        assert_eq!(pool.free(at(address - 32)), Err(BadFree::Foreign { address: address - 32 }));
         assert_eq!(
-            pool.free(at(address + 32)),
+            pool.free(with_address(address + 1)),
+            Err(BadFree::Interior { address: address + 1, slot: 0 })
+        );
+        assert_eq!(pool.free(with_address(address + 128)), Err(BadFree::Foreign { address: address + 128 }));
+        assert_eq!(pool.free(with_address(address - 32)), Err(BadFree::Foreign { address: address - 32 }));
+        assert_eq!(
+            pool.free(with_address(address + 32)),
             Err(BadFree::Double { slot: 1 }),
-            "the slot was never allocated"
+            "a slot that was never allocated must be refused"
         );
         assert_eq!(pool.free(block), Ok(()));
-        assert_eq!(pool.free(block), Err(BadFree::Double { slot: 0 }), "no block is allocated");
+        assert_eq!(
+            pool.free(block),
+            Err(BadFree::Double { slot: 0 }),
+            "a free must be refused if no block is allocated"
+        );
         let block = pool.alloc().unwrap();
         pool.free_unchecked(block);
     }
@@ -209,18 +216,18 @@ fn recreated_pool_starts_empty() {
     assert_eq!(listing.next, Some(u32::MAX), "the listing reads a link that was never written");
 
     let mut pool = IndexPool::new(HeapArea::new(256, 8).unwrap(), 64).unwrap();
-    (0..4).for_each(|index| assert_eq!(pool.take(), Some(index)));
+    (0..4).for_each(|index| assert_eq!(pool.alloc_index(), Some(index)));
     assert_eq!(pool.reconfigure(32, 8), Err(PoolError::Busy { live: 4 }));
-    (0..4).for_each(|index| pool.give(index));
+    (0..4).for_each(|index| pool.free_index(index));
     assert_eq!(pool.reconfigure(32, 9), Err(PoolError::NoRoom { bytes: 256, needed: 288 }));
-    assert_eq!((pool.size(), pool.blocks()), (64, 4), "the pool is unchanged");
+    assert_eq!((pool.size(), pool.blocks()), (64, 4), "the pool must be unchanged");
     assert_eq!(pool.reconfigure(32, 8), Ok(()));
     assert_eq!(pool.state(), State { free: 8, initialised: 0, next: 0 });
-    assert!((0..8).all(|index| pool.take() == Some(index)) && pool.take().is_none());
+    assert!((0..8).all(|index| pool.alloc_index() == Some(index)) && pool.alloc_index().is_none());
     pool.reset();
-    assert_eq!((pool.live(), pool.take()), (0, Some(0)));
+    assert_eq!((pool.live(), pool.alloc_index()), (0, Some(0)));
     let mut pool = pool.destroy().unwrap_err();
-    pool.give(0);
+    pool.free_index(0);
     assert!(pool.destroy().is_ok());
 }
 
@@ -235,11 +242,11 @@ fn grown_pool_allocates_its_new_blocks() {
 
     for policy in [Initialise::WhenEmpty, Initialise::EachAllocation] {
         let mut pool = IndexPool::with_blocks(HeapArea::new(64, 8).unwrap(), 16, 2, policy).unwrap();
-        assert_eq!([pool.take(), pool.take(), pool.take()], [Some(0), Some(1), None]);
+        assert_eq!([pool.alloc_index(), pool.alloc_index(), pool.alloc_index()], [Some(0), Some(1), None]);
         assert_eq!(pool.extend(3), Err(PoolError::NoRoom { bytes: 64, needed: 80 }));
         assert_eq!(pool.extend(usize::MAX), Err(PoolError::NoRoom { bytes: 64, needed: usize::MAX }));
         pool.extend(2).unwrap();
-        assert_eq!([pool.take(), pool.take(), pool.take()], [Some(2), Some(3), None]);
+        assert_eq!([pool.alloc_index(), pool.alloc_index(), pool.alloc_index()], [Some(2), Some(3), None]);
     }
 }
 
@@ -247,26 +254,30 @@ fn grown_pool_allocates_its_new_blocks() {
 fn pool_shrinks_to_its_last_used_block() {
     for policy in [Initialise::WhenEmpty, Initialise::EachAllocation] {
         let mut pool = pool(16, 10, policy);
-        assert_eq!((0..7).filter_map(|_| pool.take()).count(), 7);
-        [5, 1, 6, 2, 0].into_iter().for_each(|index| pool.give(index));
+        assert_eq!((0..7).filter_map(|_| pool.alloc_index()).count(), 7);
+        [5, 1, 6, 2, 0].into_iter().for_each(|index| pool.free_index(index));
         assert_eq!(pool.shrink_to_used(), Ok(5), "3 and 4 are allocated, and 5 to 9 are removed");
         assert_eq!((pool.blocks(), pool.live()), (5, 2));
-        assert_eq!([0, 2, 1].map(Some), [pool.take(), pool.take(), pool.take()], "the order is unchanged");
-        assert_eq!((pool.take(), pool.shrink_to_used()), (None, Ok(0)));
+        assert_eq!(
+            [0, 2, 1].map(Some),
+            [pool.alloc_index(), pool.alloc_index(), pool.alloc_index()],
+            "the order must be unchanged"
+        );
+        assert_eq!((pool.alloc_index(), pool.shrink_to_used()), (None, Ok(0)));
         pool.extend(5).unwrap();
-        assert_eq!([5, 6].map(Some), [pool.take(), pool.take()]);
-        (0..7).for_each(|index| pool.give(index));
-        assert_eq!((pool.shrink_to_used(), pool.blocks()), (Ok(9), 1), "one block stays");
-        assert_eq!([pool.take(), pool.take()], [Some(0), None]);
+        assert_eq!([5, 6].map(Some), [pool.alloc_index(), pool.alloc_index()]);
+        (0..7).for_each(|index| pool.free_index(index));
+        assert_eq!((pool.shrink_to_used(), pool.blocks()), (Ok(9), 1), "one block must stay");
+        assert_eq!([pool.alloc_index(), pool.alloc_index()], [Some(0), None]);
     }
 }
 
 #[test]
 fn pool_works_inside_a_block_of_another_pool() {
     let mut area = StackArea::<1024>::new();
-    let mut outer = IndexPool::new(area.lend(), 256).unwrap();
+    let mut outer_pool = IndexPool::new(area.lend(), 256).unwrap();
     for _ in 0..10 {
-        let block = outer.alloc().unwrap();
+        let block = outer_pool.alloc().unwrap();
         // SAFETY: the 256 bytes belong to the test until the block is freed, and the borrow ends before.
         let memory = unsafe { core::slice::from_raw_parts_mut(block.cast().as_ptr(), 256) };
         let mut inner = IndexPool::new(Borrowed::from(memory), 24).unwrap();
@@ -274,9 +285,9 @@ fn pool_works_inside_a_block_of_another_pool() {
         assert_eq!(taken.len(), 10);
         assert!(taken.iter().all(|at| (0..256).contains(&(at.addr().get() - block.addr().get()))));
         // SAFETY: the block was allocated above, and is not used.
-        unsafe { outer.free(block) }.unwrap();
+        unsafe { outer_pool.free(block) }.unwrap();
     }
-    assert_eq!(outer.live(), 0);
+    assert_eq!(outer_pool.live(), 0);
 }
 
 /// The listing's `(uint)(p - start)` truncates the distance to 32 bits.
@@ -310,14 +321,17 @@ fn index_pool_addresses_blocks_beyond_four_gibibytes() {
     assert_eq!(
         (distance, distance as u32 as usize / BLOCK),
         (BLOCK * (BLOCKS - 1), 2047),
-        "the code agrees with the paper's listing"
+        "the code must agree with the paper's listing"
     );
     // SAFETY: the block was allocated above and is freed once.
     unsafe {
         pool.free(last).unwrap();
         pool.free(first).unwrap();
     }
-    assert_eq!([pool.take(), pool.take(), pool.take()], [Some(0), Some(BLOCKS as u32 - 1), None]);
+    assert_eq!(
+        [pool.alloc_index(), pool.alloc_index(), pool.alloc_index()],
+        [Some(0), Some(BLOCKS as u32 - 1), None]
+    );
 }
 
 proptest! {
@@ -326,56 +340,56 @@ proptest! {
     fn it_does_what_the_listing_does(blocks in 1..40_u32, size in 4..40_usize, steps in prop::collection::vec(any::<u16>(), 1..300)) {
         let mut pool = pool(size, blocks as usize, Initialise::EachAllocation);
         let mut listing = PaperListing::new(blocks);
-        let mut out = Vec::new();
+        let mut allocated = Vec::new();
         for step in steps {
             if step % 2 == 0 {
-                let block = pool.take();
+                let block = pool.alloc_index();
                 prop_assert_eq!(block, listing.allocate());
-                out.extend(block);
-            } else if !out.is_empty() {
-                let block = out.swap_remove(step as usize / 2 % out.len());
-                pool.give(block);
+                allocated.extend(block);
+            } else if !allocated.is_empty() {
+                let block = allocated.swap_remove(step as usize / 2 % allocated.len());
+                pool.free_index(block);
                 listing.free(block);
             }
             prop_assert_eq!(pool.state(), listing.state());
-            prop_assert_eq!(pool.live() as usize, out.len());
+            prop_assert_eq!(pool.live() as usize, allocated.len());
         }
     }
 
     /// With each of the two policies, the pool hands out each block only once, and growing and shrinking lose no block.
     #[test]
     fn blocks_are_conserved_while_pools_grow_and_shrink(
-        each in any::<bool>(), steps in prop::collection::vec(any::<u16>(), 1..300),
+        each_allocation in any::<bool>(), steps in prop::collection::vec(any::<u16>(), 1..300),
     ) {
-        let policy = if each { Initialise::EachAllocation } else { Initialise::WhenEmpty };
+        let policy = if each_allocation { Initialise::EachAllocation } else { Initialise::WhenEmpty };
         let mut pool = IndexPool::with_blocks(HeapArea::new(64 * 12, 8).unwrap(), 12, 5, policy).unwrap();
-        let mut out = std::collections::BTreeSet::new();
+        let mut allocated = std::collections::BTreeSet::new();
         for step in steps {
             let pick = step as usize / 8;
             match step % 8 {
-                0..4 => match pool.take() {
-                    Some(block) => prop_assert!(block < pool.blocks() && out.insert(block), "block {} twice", block),
-                    None => prop_assert_eq!(out.len(), pool.blocks() as usize),
+                0..4 => match pool.alloc_index() {
+                    Some(block) => prop_assert!(block < pool.blocks() && allocated.insert(block), "block {} twice", block),
+                    None => prop_assert_eq!(allocated.len(), pool.blocks() as usize),
                 },
-                4..6 => if let Some(&block) = out.iter().nth(pick % out.len().max(1)) {
-                    out.remove(&block);
-                    pool.give(block);
+                4..6 => if let Some(&block) = allocated.iter().nth(pick % allocated.len().max(1)) {
+                    allocated.remove(&block);
+                    pool.free_index(block);
                 },
                 6 => {
-                    let (before, more) = (pool.blocks() as usize, pick % 9);
-                    prop_assert_eq!(pool.extend(more).is_ok(), before + more <= 64);
+                    let (before, extra) = (pool.blocks() as usize, pick % 9);
+                    prop_assert_eq!(pool.extend(extra).is_ok(), before + extra <= 64);
                 }
                 _ => {
-                    let last = out.last().map_or(1, |last| *last as usize + 1);
+                    let last = allocated.last().map_or(1, |last| *last as usize + 1);
                     let before = pool.blocks() as usize;
                     prop_assert_eq!(pool.shrink_to_used(), Ok(before - last));
                 }
             }
-            prop_assert_eq!(pool.live() as usize, out.len());
+            prop_assert_eq!(pool.live() as usize, allocated.len());
         }
-        while let Some(block) = pool.take() {
-            prop_assert!(out.insert(block));
+        while let Some(block) = pool.alloc_index() {
+            prop_assert!(allocated.insert(block));
         }
-        prop_assert_eq!(out.len(), pool.blocks() as usize);
+        prop_assert_eq!(allocated.len(), pool.blocks() as usize);
     }
 }

@@ -64,7 +64,7 @@ impl Classes {
         let step = if power > self.bits { 1 << (power - self.bits) } else { 1 };
         // Steps are powers of two, so no division is needed.
         match size.checked_add(step - 1) {
-            Some(most) => Some(most & !(step - 1)),
+            Some(max) => Some(max & !(step - 1)),
             None => None,
         }
     }
@@ -90,8 +90,8 @@ mod tests {
             assert_eq!(WIDGET.of(size), class(fl, sl), "{size}");
         }
         let rounded = [(1, 16), (16, 16), (17, 20), (33, 40), (65, 80), (100, 112), (113, 128), (225, 256)];
-        for (size, up) in rounded {
-            assert_eq!(WIDGET.round_up(size), Some(up), "{size}");
+        for (size, upper) in rounded {
+            assert_eq!(WIDGET.round_up(size), Some(upper), "{size}");
         }
     }
 
@@ -112,18 +112,22 @@ mod tests {
     fn tlsf_rounding_stays_below_its_bound() {
         for bits in 2..=5 {
             let classes = Classes::new(bits, 4);
-            let mut worst = 0.0_f64;
+            let mut max_waste = 0.0_f64;
             for size in 16..=1 << 20 {
-                let up = classes.round_up(size).unwrap();
-                let own = classes.of(size);
-                assert!(classes.start(own) <= size, "a block is in its class");
-                assert_eq!(classes.start(classes.of(up)), up, "a search begins at the start of a class");
-                assert!((up - size) << bits < size, "{size} bytes are searched as {up}");
-                worst = worst.max((up - size) as f64 / size as f64);
+                let upper = classes.round_up(size).unwrap();
+                let own_class = classes.of(size);
+                assert!(classes.start(own_class) <= size, "a block must be in its class");
+                assert_eq!(
+                    classes.start(classes.of(upper)),
+                    upper,
+                    "a search must begin at the start of a class"
+                );
+                assert!((upper - size) << bits < size, "{size} bytes are searched as {upper}");
+                max_waste = max_waste.max((upper - size) as f64 / size as f64);
             }
             // The waste approaches 6.25 % with 4 bits and 3.125 % with 5 bits, but never reaches these bounds.
             let bound = 1.0 / f64::from(1 << bits);
-            assert!(worst < bound && worst > 0.99 * bound, "{bits} bits: {worst}");
+            assert!(max_waste < bound && max_waste > 0.99 * bound, "{bits} bits: {max_waste}");
         }
         assert_eq!(Classes::new(4, 4).round_up(usize::MAX), None);
     }

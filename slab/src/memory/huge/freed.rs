@@ -18,7 +18,7 @@ const IDLE: u8 = 2;
 struct Extent {
     region: Region,
     /// Number of the latest free of a part of this mapping.
-    since: u64,
+    freed_at: u64,
     /// Number of intervals that ended since the latest free.
     idle: u8,
 }
@@ -54,9 +54,9 @@ impl Freed {
         };
         let slots = self.extents.iter_mut().filter(|slot| slot.as_ref().is_some_and(|e| fits(&e.region)));
         let slot = slots.min_by_key(|slot| slot.as_ref().map(|extent| extent.region.bytes()))?;
-        let Extent { mut region, since, idle } = slot.take()?;
+        let Extent { mut region, freed_at, idle } = slot.take()?;
         if region.bytes() - bytes > bytes / WASTE {
-            *slot = region.split_off(bytes).map(|rest| Extent { region: rest, since, idle });
+            *slot = region.split_off(bytes).map(|remainder| Extent { region: remainder, freed_at, idle });
         }
         self.bytes -= region.bytes();
         Some(region)
@@ -66,8 +66,8 @@ impl Freed {
     pub(super) fn put(&mut self, mut region: Region) -> Option<Region> {
         self.bytes += region.bytes();
         for slot in &mut self.extents {
-            let Some(Extent { region: mut other, since, idle }) = slot.take() else { continue };
-            let apart = match other.join(region) {
+            let Some(Extent { region: mut other, freed_at, idle }) = slot.take() else { continue };
+            let join_result = match other.join(region) {
                 // The new mapping is joined to its lower neighbour.
                 Ok(()) => {
                     region = other;
@@ -78,26 +78,26 @@ impl Freed {
                     region.join(other)
                 }
             };
-            *slot = apart.err().map(|other| Extent { region: other, since, idle });
+            *slot = join_result.err().map(|other| Extent { region: other, freed_at, idle });
         }
-        let full = self.extents.iter().all(Option::is_some);
-        let victim = if full { self.pop_oldest() } else { None };
+        let is_full = self.extents.iter().all(Option::is_some);
+        let victim = if is_full { self.pop_oldest() } else { None };
         self.frees += 1;
-        let extent = Extent { region, since: self.frees, idle: 0 };
+        let extent = Extent { region, freed_at: self.frees, idle: 0 };
         if let Some(slot) = self.extents.iter_mut().find(|slot| slot.is_none()) {
             *slot = Some(extent);
         }
         victim
     }
 
-    /// Takes a mapping to unmap if more than `most` bytes are kept: the mapping that has been unused for longest, and no more
+    /// Takes a mapping to unmap if more than `max_bytes` bytes are kept: the mapping that has been unused for longest, and no more
     /// of it than necessary.
-    pub(super) fn pop_above(&mut self, most: usize) -> Option<Region> {
-        let excess = self.bytes.checked_sub(most).filter(|excess| *excess > 0)?;
+    pub(super) fn pop_above(&mut self, max_bytes: usize) -> Option<Region> {
+        let excess = self.bytes.checked_sub(max_bytes).filter(|excess| *excess > 0)?;
         let slot = self.oldest()?;
         let extent = slot.as_mut()?;
-        let part = extent.region.bytes().checked_sub(excess).filter(|keep| *keep > 0);
-        let part = part.and_then(|keep| extent.region.split_off(keep));
+        let part = extent.region.bytes().checked_sub(excess).filter(|kept_bytes| *kept_bytes > 0);
+        let part = part.and_then(|kept_bytes| extent.region.split_off(kept_bytes));
         let region = part.or_else(|| slot.take().map(|extent| extent.region))?;
         self.bytes -= region.bytes();
         Some(region)
@@ -117,7 +117,7 @@ impl Freed {
 
     fn oldest(&mut self) -> Option<&mut Option<Extent>> {
         let slots = self.extents.iter_mut().filter(|slot| slot.is_some());
-        slots.min_by_key(|slot| slot.as_ref().map(|extent| extent.since))
+        slots.min_by_key(|slot| slot.as_ref().map(|extent| extent.freed_at))
     }
     fn pop_oldest(&mut self) -> Option<Region> {
         let region = self.oldest()?.take()?.region;
@@ -162,8 +162,8 @@ mod tests {
         assert!(freed.put(small).is_none() && freed.put(large).is_none());
         assert!(freed.take(layout(21 * MIB)).is_none());
         // The surplus is less than an eighth.
-        let whole = freed.take(layout(11 * MIB / 2)).unwrap();
-        assert_eq!((whole.base(), whole.bytes(), sizes(&freed)), (at[0], 6 * MIB, vec![20]));
+        let mapping = freed.take(layout(11 * MIB / 2)).unwrap();
+        assert_eq!((mapping.base(), mapping.bytes(), sizes(&freed)), (at[0], 6 * MIB, vec![20]));
         let part = freed.take(layout(5 * MIB + 1)).unwrap();
         assert_eq!((part.base(), part.bytes()), (at[1], 5 * MIB + PAGE_SIZE));
         assert_eq!(freed.bytes(), 15 * MIB - PAGE_SIZE);
@@ -194,8 +194,8 @@ mod tests {
         let part = freed.pop_above(17 * MIB).unwrap();
         assert_eq!((part.bytes(), sizes(&freed)), (MIB, vec![5, 5, 7]));
         assert!(part.base() > bases[1], "the end of the oldest mapping");
-        let whole = freed.pop_above(9 * MIB).unwrap();
-        assert_eq!((whole.base(), freed.bytes()), (bases[1], 12 * MIB));
+        let mapping = freed.pop_above(9 * MIB).unwrap();
+        assert_eq!((mapping.base(), freed.bytes()), (bases[1], 12 * MIB));
         assert_eq!(freed.pop_above(9 * MIB).map(|region| region.bytes()), Some(3 * MIB));
         assert!(freed.pop_above(9 * MIB).is_none());
     }
@@ -211,8 +211,8 @@ mod tests {
         freed.put(c);
         assert_eq!(freed.pop_idle().map(|region| region.bytes()), Some(5 * MIB));
         assert!(freed.pop_idle().is_none());
-        let used = freed.take(layout(6 * MIB)).unwrap();
-        freed.put(used);
+        let taken = freed.take(layout(6 * MIB)).unwrap();
+        freed.put(taken);
         freed.end_interval();
         assert!(freed.pop_idle().is_none() && freed.bytes() == 13 * MIB);
         freed.end_interval();
@@ -223,16 +223,16 @@ mod tests {
     fn full_list_of_freed_mappings_drops_the_oldest() {
         let mut freed = Freed::new();
         let mut rest = mapped((2 * MAX_FREED + 2) * 2 * PAGE_SIZE);
-        let mut apart = vec![];
+        let mut separate_regions = vec![];
         for n in 0..=MAX_FREED {
             let next = rest.split_off(PAGE_SIZE).unwrap();
             let first = rest.base();
-            let back = freed.put(rest);
-            assert_eq!(back.is_some(), n == MAX_FREED, "{n}");
-            assert!(back.is_none_or(|back| back.base() != first));
+            let returned = freed.put(rest);
+            assert_eq!(returned.is_some(), n == MAX_FREED, "{n}");
+            assert!(returned.is_none_or(|returned| returned.base() != first));
             rest = next;
             let next = rest.split_off(PAGE_SIZE).unwrap();
-            apart.push(rest);
+            separate_regions.push(rest);
             rest = next;
         }
         assert_eq!(freed.bytes(), MAX_FREED * PAGE_SIZE);
@@ -242,7 +242,7 @@ mod tests {
         /// Compares the kept mappings with a list of the owners of all bytes. No byte may have two owners, and the kept bytes
         /// must be all bytes that were put and not taken.
         #[test]
-        fn freed_mappings_against_a_list(steps in prop::collection::vec((0..10_u8, 1..64_usize, any::<prop::sample::Index>()), 1..80)) {
+        fn freed_mappings_agree_with_a_list(steps in prop::collection::vec((0..10_u8, 1..64_usize, any::<prop::sample::Index>()), 1..80)) {
             let (mut freed, mut held, mut kept) = (Freed::new(), Vec::<Region>::new(), 0);
             for (step, pages, pick) in steps {
                 let bytes = pages * PAGE_SIZE;
@@ -254,9 +254,9 @@ mod tests {
                         kept -= freed.put(region).map_or(0, |region| region.bytes());
                     }
                     2..=6 => {
-                        let most = freed.iter().map(Region::bytes).max().unwrap_or(0);
+                        let max_bytes = freed.iter().map(Region::bytes).max().unwrap_or(0);
                         let region = freed.take(layout(bytes));
-                        prop_assert_eq!(region.is_some(), bytes <= most);
+                        prop_assert_eq!(region.is_some(), bytes <= max_bytes);
                         if let Some(region) = region {
                             prop_assert!((bytes..=bytes + bytes / WASTE).contains(&region.bytes()));
                             kept -= region.bytes();
@@ -264,11 +264,11 @@ mod tests {
                         }
                     }
                     7 => {
-                        let most = pick.index(2 * kept + 1);
-                        while let Some(region) = freed.pop_above(most) {
+                        let max_bytes = pick.index(2 * kept + 1);
+                        while let Some(region) = freed.pop_above(max_bytes) {
                             kept -= region.bytes();
                         }
-                        prop_assert!(freed.bytes() <= most);
+                        prop_assert!(freed.bytes() <= max_bytes);
                     }
                     _ => {
                         freed.end_interval();
@@ -279,9 +279,9 @@ mod tests {
                 }
                 prop_assert_eq!(freed.bytes(), kept);
                 prop_assert_eq!(freed.iter().map(Region::bytes).sum::<usize>(), kept);
-                let mut all: Vec<_> = held.iter().chain(freed.iter()).map(|r| (r.base().addr().get(), r.bytes())).collect();
-                all.sort_unstable();
-                prop_assert!(all.is_sorted_by(|low, high| low.0 + low.1 <= high.0), "two have the same bytes: {:?}", all);
+                let mut pieces: Vec<_> = held.iter().chain(freed.iter()).map(|r| (r.base().addr().get(), r.bytes())).collect();
+                pieces.sort_unstable();
+                prop_assert!(pieces.is_sorted_by(|lower, upper| lower.0 + lower.1 <= upper.0), "two have the same bytes: {:?}", pieces);
                 // Each region must be readable and writable.
                 for region in &held {
                     // SAFETY: the whole region is committed, and the test owns it.

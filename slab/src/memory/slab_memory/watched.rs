@@ -19,13 +19,13 @@ unsafe impl Sync for Owner {}
 
 impl Owner {
     #[track_caller]
-    fn set(&self, out: bool, _object: NonNull<u8>) {
-        tell!("{} {}", if out { "hands out" } else { "frees" }, name(_object));
+    fn set(&self, is_allocated: bool, _object: NonNull<u8>) {
+        tell!("{} {}", if is_allocated { "hands out" } else { "frees" }, name(_object));
         // Asserts ownership first, whatever the memory ordering; the access to the cell then detects a missing ordering.
-        let text = if out { "object allocated twice" } else { "object freed twice" };
-        assert!(self.out.get() != u64::from(out), "{text}");
+        let text = if is_allocated { "object allocated twice" } else { "object freed twice" };
+        assert!(self.out.get() != u64::from(is_allocated), "{text}");
         self.race.with_mut(|_| ());
-        self.out.set(u64::from(out));
+        self.out.set(u64::from(is_allocated));
     }
 }
 
@@ -38,22 +38,22 @@ impl Owners {
     }
     #[track_caller]
     pub(super) fn hand_out(&self, memory: &SlabMemory, object: NonNull<u8>) {
-        self.of(memory, object).set(true, object);
+        self.owner_of(memory, object).set(true, object);
     }
     #[track_caller]
     pub(super) fn take_back(&self, memory: &SlabMemory, object: NonNull<u8>) {
-        self.of(memory, object).set(false, object);
+        self.owner_of(memory, object).set(false, object);
     }
     /// Reports that the memory of these pages is lost. No object on the pages is out, or is allocated concurrently.
     pub(super) fn discard(&self, first: Pfn, pages: u32) {
         tell!("discards {pages} pages from page {first}");
-        let each = PAGE_SIZE / SPACING;
-        for owner in &self.0[first.get() as usize * each..][..pages as usize * each] {
+        let objects_per_page = PAGE_SIZE / SPACING;
+        for owner in &self.0[first.get() as usize * objects_per_page..][..pages as usize * objects_per_page] {
             owner.race.with_mut(|_| ());
-            assert!(owner.out.get() == 0, "memory of an object in use discarded");
+            assert!(owner.out.get() == 0, "memory of an object in use was discarded");
         }
     }
-    fn of(&self, memory: &SlabMemory, object: NonNull<u8>) -> &Owner {
+    fn owner_of(&self, memory: &SlabMemory, object: NonNull<u8>) -> &Owner {
         let base = memory.pages.address(Pfn::new(0)).addr().get();
         &self.0[(object.addr().get() - base) / SPACING]
     }

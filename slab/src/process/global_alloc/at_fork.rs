@@ -19,7 +19,7 @@ pub(super) fn register() {
         return;
     }
     // SAFETY: the handlers are functions of this program, which is never unloaded.
-    unsafe { libc::pthread_atfork(Some(before_fork), Some(in_parent), Some(in_child)) };
+    unsafe { libc::pthread_atfork(Some(before_fork), Some(in_parent), Some(after_fork_in_child)) };
 }
 
 std::thread_local! {
@@ -30,14 +30,14 @@ std::thread_local! {
 extern "C" fn before_fork() {
     // The thread-local is set before the locks are taken, because its first access may allocate from this malloc.
     FORKING.set(PROCESS.get().map(|process| process.core()));
-    // SAFETY: the handler `in_parent` or `in_child` follows, on this thread.
+    // SAFETY: the handler `in_parent` or `after_fork_in_child` follows, on this thread.
     FORKING.get().into_iter().for_each(|core| unsafe { core.before_fork() });
 }
 extern "C" fn in_parent() {
     // SAFETY: `before_fork` took all locks on this thread.
     FORKING.take().into_iter().for_each(|core| unsafe { core.after_fork_in_parent() });
 }
-extern "C" fn in_child() {
+extern "C" fn after_fork_in_child() {
     if let Some(core) = FORKING.take() {
         // SAFETY: in the parent, `before_fork` took all locks on the forking thread, and the child has no other thread.
         // The C library's `vfork` and `posix_spawn` run no handlers.

@@ -41,7 +41,9 @@ pub(super) fn name_of_class(class: usize) -> String {
     let size = size_of_class(class);
     let mut name = String::with_capacity("malloc-0".len() + size.ilog10() as usize);
     name.push_str("malloc-");
-    (0..=size.ilog10()).rev().for_each(|at| name.push((b'0' + (size / 10_usize.pow(at) % 10) as u8) as char));
+    (0..=size.ilog10())
+        .rev()
+        .for_each(|digit| name.push((b'0' + (size / 10_usize.pow(digit) % 10) as u8) as char));
     name
 }
 
@@ -101,24 +103,24 @@ mod tests {
             for size in 1..=MAX_CLASS {
                 let padded = Layout::from_size_align(size, align).unwrap().pad_to_align().size();
                 let first = (class_of(size)..CLASSES).find(|class| align_of_class(*class) >= align);
-                let own = (padded <= MAX_CLASS).then(|| class_of(padded));
-                assert_eq!(own, first, "{size} aligned to {align}");
+                let size_class = (padded <= MAX_CLASS).then(|| class_of(padded));
+                assert_eq!(size_class, first, "{size} aligned to {align}");
             }
         }
     }
 
     #[test]
     fn rounding_to_size_classes_wastes_at_most_a_fifth() {
-        let worst = (65..=MAX_CLASS).map(|size| 1.0 - size as f64 / size_of_class(class_of(size)) as f64);
-        assert!(worst.clone().all(|w| w < 0.2), "{:?}", worst.max_by(f64::total_cmp));
-        let mean = |class: &dyn Fn(usize) -> usize| {
+        let max_waste = (65..=MAX_CLASS).map(|size| 1.0 - size as f64 / size_of_class(class_of(size)) as f64);
+        assert!(max_waste.clone().all(|w| w < 0.2), "{:?}", max_waste.max_by(f64::total_cmp));
+        let mean_waste = |class: &dyn Fn(usize) -> usize| {
             // The average over the sizes that the kernel's classes cover.
             (1..=ORDINARY).map(|size| (class(size) - size) as f64 / class(size) as f64).sum::<f64>()
                 / ORDINARY as f64
         };
-        let fine = mean(&|size| size_of_class(class_of(size)));
-        let kernel = mean(&|size| crate::SizeClass::for_size(size).unwrap().size());
-        assert!(fine < 0.09 && kernel > 2.0 * fine, "{fine} {kernel}");
+        let mean_of_classes = mean_waste(&|size| size_of_class(class_of(size)));
+        let kernel = mean_waste(&|size| crate::SizeClass::for_size(size).unwrap().size());
+        assert!(mean_of_classes < 0.09 && kernel > 2.0 * mean_of_classes, "{mean_of_classes} {kernel}");
     }
 
     #[test]

@@ -91,16 +91,16 @@ unsafe impl Sync for FastPaths {}
 impl FastPaths {
     /// Creates the paths of a malloc's caches in `place`, because 16 KiB is too much to move. The caches outlive any
     /// use of the paths.
-    pub(super) fn make(place: &mut MaybeUninit<Self>, core: &Core, caches: &[KmemCache; CLASSES]) {
+    pub(super) fn init(place: &mut MaybeUninit<Self>, core: &Core, caches: &[KmemCache; CLASSES]) {
         let pages = &core.memory.pages;
         let mut strides = [Stride::default(); CLASSES + 1];
         for (stride, cache) in strides[1..].iter_mut().zip(caches) {
             let geometry = cache.geometry();
             let slab = geometry.order().bytes();
-            // Without `plain`, a free must check the object's state: it may have a canary, be free, or be between red zones.
-            let plain = geometry.lead() == 0 && !core.harden.is_on();
-            let known = Stride::new(geometry.stride(), slab).filter(|_| plain);
-            *stride = known.unwrap_or_default();
+            // Without `is_unguarded`, a free must check the object's state: it may have a canary, be free, or be between red zones.
+            let is_unguarded = geometry.lead() == 0 && !core.harden.is_on();
+            let stride_of_slab = Stride::new(geometry.stride(), slab).filter(|_| is_unguarded);
+            *stride = stride_of_slab.unwrap_or_default();
         }
         let [allocs, frees, counted] = [0, 1, 2]
             .map(|i| FastPathTable::of(caches.each_ref().map(|cache| cache.cache().fast_paths()[i])));
@@ -238,7 +238,7 @@ impl FastPaths {
     }
     /// Returns `true` if `memory` is in a page, as objects and blocks are.
     #[inline(always)]
-    pub(crate) fn hold(&self, memory: NonNull<u8>) -> bool {
+    pub(crate) fn holds(&self, memory: NonNull<u8>) -> bool {
         self.offset(memory.as_ptr()).is_some()
     }
 
@@ -305,23 +305,23 @@ mod tests {
         let malloc = super::super::Malloc::new(&subsystem).unwrap();
         let alloc = |size| malloc.alloc(Layout::from_size_align(size, 8).unwrap(), Gfp::KERNEL).unwrap();
         // SAFETY: the test allocated the memory.
-        let found = |memory: NonNull<u8>| unsafe { malloc.fast.size_of(memory) };
+        let size_of = |memory: NonNull<u8>| unsafe { malloc.fast.size_of(memory) };
         for size in (0..CLASSES).map(size_of_class) {
             let memory = alloc(size);
-            assert_eq!(found(memory).ok_or(()), malloc.core.size_of(memory).map_err(|_| ()));
-            assert_eq!(found(memory), Some(size));
+            assert_eq!(size_of(memory).ok_or(()), malloc.core.size_of(memory).map_err(|_| ()));
+            assert_eq!(size_of(memory), Some(size));
             // SAFETY: the offset is within the object.
-            assert!((1..size).step_by(7).all(|inside| found(unsafe { memory.add(inside) }).is_none()));
+            assert!((1..size).step_by(7).all(|inside| size_of(unsafe { memory.add(inside) }).is_none()));
             // SAFETY: the test allocated the memory, and frees it once.
             unsafe { malloc.free(memory) };
         }
         for size in [super::super::MAX_CLASS + 1, 1 << 20, (4 << 20) + 1] {
             let memory = alloc(size);
-            assert_eq!(found(memory), None, "{size} bytes are not an object size");
+            assert_eq!(size_of(memory), None, "{size} bytes are not an object size");
             // SAFETY: the test allocated the memory, and frees it once.
             unsafe { malloc.free(memory) };
         }
-        assert_eq!(found(crate::size::large::ZERO_SIZE), None);
+        assert_eq!(size_of(crate::size::large::ZERO_SIZE), None);
     }
 
     /// Slabs of an unusual order begin at other multiples, at which an address inside an object could be mistaken for
@@ -336,16 +336,15 @@ mod tests {
             subsystem.pages().alloc_block(uslab_buddy::Order::ZERO, uslab_buddy::Gfp::KERNEL, None).ok()
         })
         .collect();
-        let _every_other: Vec<_> =
-            singles.into_iter().filter(|page| page.pfn().get().is_multiple_of(2)).collect();
+        let _freed: Vec<_> = singles.into_iter().filter(|page| page.pfn().get().is_multiple_of(2)).collect();
         let layout = core::alloc::Layout::from_size_align(640, 8).unwrap();
-        let held: Vec<_> =
+        let allocated: Vec<_> =
             core::iter::from_fn(|| malloc.alloc(layout, uslab_buddy::Gfp::KERNEL).ok()).collect();
         assert!(malloc.caches().iter().any(|cache| cache.info().order_fallbacks > 0));
-        for memory in held {
+        for memory in allocated {
             // SAFETY: the test allocated the object.
-            let found = |at: usize| unsafe { malloc.fast.fast_path_of(memory.as_ptr().add(at)) }.is_some();
-            assert!((8..640).step_by(8).all(|at| !found(at)), "{memory:?}");
+            let has_path = |at: usize| unsafe { malloc.fast.fast_path_of(memory.as_ptr().add(at)) }.is_some();
+            assert!((8..640).step_by(8).all(|at| !has_path(at)), "{memory:?}");
             // SAFETY: the test allocated the memory, and frees it once.
             unsafe { malloc.free(memory) };
         }

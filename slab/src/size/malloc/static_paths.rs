@@ -53,20 +53,20 @@ impl StaticPaths {
     pub(super) fn words(&'static self) -> &'static StaticWords {
         &self.words
     }
-    /// Returns `true` if these static paths can serve a malloc with the paths `of`.
-    pub(super) fn serve(of: &FastPaths) -> bool {
-        let (_, bytes, _) = of.pages();
-        bytes >> BITS > 0 && !of.by_words.is_disabled() && !of.frees.is_disabled()
+    /// Returns `true` if these static paths can serve a malloc with the paths `fast_paths`.
+    pub(super) fn can_serve(fast_paths: &FastPaths) -> bool {
+        let (_, bytes, _) = fast_paths.pages();
+        bytes >> BITS > 0 && !fast_paths.by_words.is_disabled() && !fast_paths.frees.is_disabled()
     }
-    /// Opens the static paths as a copy of the malloc's paths `of`.
+    /// Opens the static paths as a copy of the malloc's paths `fast_paths`.
     ///
     /// # Safety
-    /// The static paths [serve](Self::serve) the malloc, and its table has taken their words. The malloc lives for ever.
-    pub(super) unsafe fn open(&self, of: &FastPaths) {
-        let (base, _, page_classes) = of.pages();
+    /// The static paths [can serve](Self::can_serve) the malloc, and its table has taken their words. The malloc is never dropped.
+    pub(super) unsafe fn open(&self, fast_paths: &FastPaths) {
+        let (base, _, page_classes) = fast_paths.pages();
         // Relaxed: the Release store of `base` publishes these strides.
-        for (here, stride) in self.strides.iter().zip(of.strides) {
-            here.store(stride.to_bits(), Relaxed);
+        for (static_word, stride) in self.strides.iter().zip(fast_paths.strides) {
+            static_word.store(stride.to_bits(), Relaxed);
         }
         self.page_classes.store(page_classes.as_ptr(), Relaxed);
         // Release: `base` pairs with the Acquire in `offset`, and each stack with the Acquire in `path_for`. The static per-CPU
@@ -74,8 +74,8 @@ impl StaticPaths {
         self.base.store(base, Release);
         let mut start = 0;
         for class in 0..CLASSES {
-            let (stack, end) = (of.frees.stack(class), size_of_class(class) / 8);
-            self.by_words[start..end].iter().for_each(|here| here.store(stack, Release));
+            let (stack, end) = (fast_paths.frees.stack(class), size_of_class(class) / 8);
+            self.by_words[start..end].iter().for_each(|static_word| static_word.store(stack, Release));
             start = end;
         }
     }
@@ -85,7 +85,7 @@ impl StaticPaths {
     }
     /// Records that the pages keep only `bytes` bytes of addresses. If the pages have fewer bytes than the paths need, all
     /// frees miss from now on.
-    pub(super) fn cut(&self, bytes: usize) {
+    pub(super) fn trim(&self, bytes: usize) {
         if bytes >> BITS == 0 {
             // Relaxed: the store publishes no other data.
             self.base.store(UNREACHABLE_PAGE, Relaxed);
@@ -130,11 +130,11 @@ impl StaticPaths {
         unsafe {
             // Relaxed: the address was stored before `base`, whose Acquire load in `offset` orders this load.
             let page = self.page_classes.load(Relaxed).add(offset / PAGE_SIZE);
-            let known = (*page).get();
+            let page_word = (*page).get();
             // Relaxed: the stride was stored before `base`, whose Acquire load in `offset` orders this load.
-            let stride = self.strides.get_unchecked(known.class()).load(Relaxed);
+            let stride = self.strides.get_unchecked(page_word.class()).load(Relaxed);
             Stride::from_bits(stride).begins_object(offset)
-                && StaticPath::new(&self.words, known.stack())
+                && StaticPath::new(&self.words, page_word.stack())
                     .free(Object::new(NonNull::new_unchecked(memory)))
         }
     }

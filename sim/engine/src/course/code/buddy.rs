@@ -31,14 +31,14 @@ pub trait Buddy {
 #[derive(Clone, Debug)]
 pub struct FreeLists {
     free: Vec<BTreeSet<u32>>,
-    looks: u64,
+    list_accesses: u64,
 }
 
 impl FreeLists {
     fn new() -> Self {
         let mut free = vec![BTreeSet::new(); usize::from(ORDER) + 1];
         free[usize::from(ORDER)].insert(0);
-        Self { free, looks: 0 }
+        Self { free, list_accesses: 0 }
     }
     /// Returns the order of the largest possible block.
     pub fn order(&self) -> u8 {
@@ -49,7 +49,7 @@ impl FreeLists {
     /// # Panics
     /// Panics if the order is above the largest.
     pub fn pop(&mut self, order: u8) -> Option<u32> {
-        self.looks += 1;
+        self.list_accesses += 1;
         self.free[usize::from(order)].pop_first()
     }
     /// Adds a free block to the list of its order.
@@ -57,7 +57,7 @@ impl FreeLists {
     /// # Panics
     /// Panics if the order is above the largest.
     pub fn push(&mut self, page: u32, order: u8) {
-        self.looks += 1;
+        self.list_accesses += 1;
         self.free[usize::from(order)].insert(page);
     }
     /// Takes the free block that begins at `page` and has exactly this order. Returns `false` if no free block of this
@@ -66,7 +66,7 @@ impl FreeLists {
     /// # Panics
     /// Panics if the order is above the largest.
     pub fn remove(&mut self, page: u32, order: u8) -> bool {
-        self.looks += 1;
+        self.list_accesses += 1;
         self.free[usize::from(order)].remove(&page)
     }
     /// Returns the free blocks, each with its order.
@@ -104,13 +104,13 @@ fn ops(seed: u32) -> Vec<Op> {
 /// An invariant that does not hold, and the first pages of the blocks concerned.
 #[derive(Debug)]
 struct BrokenInvariant {
-    said: String,
+    text: String,
     pages: Vec<u32>,
 }
 
 impl From<String> for BrokenInvariant {
-    fn from(said: String) -> Self {
-        Self { said, pages: vec![] }
+    fn from(text: String) -> Self {
+        Self { text, pages: vec![] }
     }
 }
 
@@ -118,26 +118,26 @@ impl From<String> for BrokenInvariant {
 struct MemoryState {
     lists: FreeLists,
     /// The blocks in use, oldest first, each with its first page and order.
-    out: Vec<(u32, u8)>,
+    allocated: Vec<(u32, u8)>,
     /// The number of list accesses during frees.
-    looks: u64,
+    list_accesses: u64,
 }
 
 impl MemoryState {
     fn new() -> Self {
-        Self { lists: FreeLists::new(), out: vec![], looks: 0 }
+        Self { lists: FreeLists::new(), allocated: vec![], list_accesses: 0 }
     }
     /// Runs a request and returns a description of its effect.
-    fn act<B: Buddy>(&mut self, op: Op) -> Result<String, BrokenInvariant> {
-        let said = match op {
+    fn run<B: Buddy>(&mut self, op: Op) -> Result<String, BrokenInvariant> {
+        let text = match op {
             Op::Alloc(order) => {
-                let fits = self.lists.blocks().any(|(_, free)| free >= order);
+                let has_large_block = self.lists.blocks().any(|(_, free)| free >= order);
                 match B::alloc(&mut self.lists, order) {
                     Some(page) => {
-                        self.out.push((page, order));
+                        self.allocated.push((page, order));
                         format!("A block of order {order} is allocated, page {page}.")
                     }
-                    None if fits => {
+                    None if has_large_block => {
                         return Err(format!(
                             "a block of order {order} is refused, although a free block is large enough"
                         )
@@ -148,49 +148,52 @@ impl MemoryState {
                     }
                 }
             }
-            Op::Free(_) if self.out.is_empty() => "Nothing is in use.".to_owned(),
+            Op::Free(_) if self.allocated.is_empty() => "Nothing is in use.".to_owned(),
             Op::Free(pick) => {
-                let (page, order) = self.out.remove((pick % self.out.len() as u64) as usize);
-                let before = self.lists.looks;
+                let (page, order) = self.allocated.remove((pick % self.allocated.len() as u64) as usize);
+                let before = self.lists.list_accesses;
                 B::free(&mut self.lists, page, order);
-                self.looks += self.lists.looks - before;
+                self.list_accesses += self.lists.list_accesses - before;
                 format!("The block of order {order} at page {page} is freed.")
             }
         };
-        self.laws().map(|()| said)
+        self.check_invariants().map(|()| text)
     }
     /// Checks two invariants: each page is in exactly one block, and no block and its buddy are both free.
-    fn laws(&self) -> Result<(), BrokenInvariant> {
-        let about = |pages: &[u32], said| Err(BrokenInvariant { said, pages: pages.to_vec() });
+    fn check_invariants(&self) -> Result<(), BrokenInvariant> {
+        let broken_invariant = |pages: &[u32], text| Err(BrokenInvariant { text, pages: pages.to_vec() });
         let mut owner = vec![None; 1 << ORDER];
-        let all = self
+        let blocks = self
             .lists
             .blocks()
             .map(|block| (block, "free"))
-            .chain(self.out.iter().map(|block| (*block, "in use")));
-        for ((page, order), is) in all {
+            .chain(self.allocated.iter().map(|block| (*block, "in use")));
+        for ((page, order), state) in blocks {
             let pages = 1_u32 << order;
             if !page.is_multiple_of(pages) || page + pages > 1 << ORDER {
-                return about(
+                return broken_invariant(
                     &[page],
                     format!(
-                        "the block of order {order} at page {page}, which is {is}, is not aligned to its order"
+                        "the block of order {order} at page {page}, which is {state}, is not aligned to its order"
                     ),
                 );
             }
-            for own in page..page + pages {
-                if let Some(other) = owner[own as usize].replace(is) {
-                    return about(&[own], format!("page {own} is in two blocks: one is {is}, one {other}"));
+            for page_in_block in page..page + pages {
+                if let Some(other_state) = owner[page_in_block as usize].replace(state) {
+                    return broken_invariant(
+                        &[page_in_block],
+                        format!("page {page_in_block} is in two blocks: one is {state}, one {other_state}"),
+                    );
                 }
             }
         }
-        if let Some(lost) = owner.iter().position(Option::is_none) {
-            return Err(format!("page {lost} is in no block").into());
+        if let Some(page_without_block) = owner.iter().position(Option::is_none) {
+            return Err(format!("page {page_without_block} is in no block").into());
         }
         for (page, order) in self.lists.blocks() {
             let buddy = page ^ (1 << order);
             if order < ORDER && page < buddy && self.lists.free[usize::from(order)].contains(&buddy) {
-                return about(
+                return broken_invariant(
                     &[page, buddy],
                     format!(
                         "the blocks of order {order} at pages {page} and {buddy} are buddies, both free, and not merged"
@@ -200,7 +203,7 @@ impl MemoryState {
         }
         Ok(())
     }
-    fn scene(&self, said: &str, refused: bool) -> Scene {
+    fn scene(&self, text: &str, refused: bool) -> Scene {
         let part = |(page, order): (u32, u8), is| Part { at: page as usize * PAGE, bytes: PAGE << order, is };
         let mut parts: Vec<_> = self.lists.blocks().map(|block| part(block, Is::Free)).collect();
         let holes = Holes {
@@ -208,20 +211,22 @@ impl MemoryState {
             largest: parts.iter().map(|part| part.bytes).max().unwrap_or(0),
             total: parts.iter().map(|part| part.bytes).sum(),
         };
-        parts.extend(self.out.iter().map(|block| part(*block, Is::Used(format!("{}", block.1)))));
+        parts.extend(self.allocated.iter().map(|block| part(*block, Is::Used(format!("{}", block.1)))));
         parts.sort_by_key(|part| part.at);
-        Scene { said: said.to_owned(), refused, parts, holes, ..Scene::default() }
+        Scene { said: text.to_owned(), refused, parts, holes, ..Scene::default() }
     }
 }
 
 /// Runs all requests of a test. Returns the number of list accesses during frees, or the index of the failed request.
 fn run<B: Buddy>(ops: &[Op]) -> Result<u64, (usize, BrokenInvariant)> {
-    let mut world = MemoryState::new();
-    for (at, op) in ops.iter().enumerate() {
-        let acted = catch_panic(|| world.act::<B>(*op));
-        acted.unwrap_or_else(|panic| Err(panic_text(&*panic).into())).map_err(|wrong| (at, wrong))?;
+    let mut memory = MemoryState::new();
+    for (index, op) in ops.iter().enumerate() {
+        let result = catch_panic(|| memory.run::<B>(*op));
+        result
+            .unwrap_or_else(|panic| Err(panic_text(&*panic).into()))
+            .map_err(|violation| (index, violation))?;
     }
-    Ok(world.looks)
+    Ok(memory.list_accesses)
 }
 
 /// Judges a student's implementation of splitting and merging.
@@ -229,20 +234,20 @@ pub fn merge<B: Buddy>(seed: u32) -> Verdict {
     let ops = ops(seed);
     let reference = run::<Exercise>(&ops).expect("the reference solution is complete");
     let (checks, failure) = match run::<B>(&ops) {
-        Ok(looks) => {
-            let laws = Check::new(
+        Ok(list_accesses) => {
+            let invariants = Check::new(
                 POLICY_INVARIANT.replace("object", "block"),
                 format!("in {} operations", ops.len()),
                 true,
             );
             let bound = 2.0 * reference as f64;
-            (vec![laws, Check::at_most("looks at the free lists in all frees", looks, bound)], None)
+            (vec![invariants, Check::at_most("free list accesses in all frees", list_accesses, bound)], None)
         }
-        Err((at, wrong)) => {
-            let found = format!("operation {}: {}", at + 1, wrong.said);
+        Err((failed, violation)) => {
+            let description = format!("operation {}: {}", failed + 1, violation.text);
             (
-                vec![Check::new("each page is in one block, and buddies merge", found, false)],
-                Some(moments::<B>(&ops, at, wrong)),
+                vec![Check::new("each page is in one block, and buddies merge", description, false)],
+                Some(failure_of::<B>(&ops, failed, violation)),
             )
         }
     };
@@ -250,22 +255,22 @@ pub fn merge<B: Buddy>(seed: u32) -> Verdict {
     Verdict { lab: LAB.to_owned(), seed, checks, failure }
 }
 
-fn moments<B: Buddy>(ops: &[Op], at: usize, wrong: BrokenInvariant) -> Failure {
-    let (mut world, mut scenes) = (MemoryState::new(), vec![]);
+fn failure_of<B: Buddy>(ops: &[Op], at: usize, violation: BrokenInvariant) -> Failure {
+    let (mut memory, mut scenes) = (MemoryState::new(), vec![]);
     for (n, op) in ops[..=at].iter().enumerate() {
-        let acted = catch_panic(|| world.act::<B>(*op));
-        let acted = acted.unwrap_or_else(|panic| Err(panic_text(&*panic).into()));
+        let result = catch_panic(|| memory.run::<B>(*op));
+        let result = result.unwrap_or_else(|panic| Err(panic_text(&*panic).into()));
         if n + SHOWN_OPERATIONS > at {
-            let refused = acted.is_err();
-            scenes.push(world.scene(&acted.unwrap_or_else(|wrong| wrong.said), refused));
+            let refused = result.is_err();
+            scenes.push(memory.scene(&result.unwrap_or_else(|violation| violation.text), refused));
         }
     }
     Failure {
         lab: LAB.to_owned(),
         title: format!("{LAB}: operation {}", at + 1),
-        wrong: wrong.said,
+        wrong: violation.text,
         at: scenes.len() - 1,
-        blocks: wrong.pages.iter().map(|page| *page as usize * PAGE).collect(),
+        blocks: violation.pages.iter().map(|page| *page as usize * PAGE).collect(),
         scenes,
         ..Failure::default()
     }

@@ -54,9 +54,9 @@ impl<L: Layer<Object>> Policy for Layered<L> {
         }
     }
     fn shrink(&mut self, op: &mut Op<'_>) -> u64 {
-        let all = self.0.drain();
-        let held = all.len() as u64;
-        all.into_iter().for_each(|object| bonwick94::put(op, object));
+        let containers = self.0.drain();
+        let held = containers.len() as u64;
+        containers.into_iter().for_each(|object| bonwick94::put(op, object));
         release_empty(op);
         held
     }
@@ -82,7 +82,7 @@ impl Costs {
         run::<Layered<L>>(stream, |_, model| {
             let cost_events = model.cost_events();
             visits += u64::from(
-                cost_events.iter().any(|deed| matches!(deed, CostEvent::Exchange | CostEvent::Miss)),
+                cost_events.iter().any(|event| matches!(event, CostEvent::Exchange | CostEvent::Miss)),
             );
             slabs += u64::from(cost_events.contains(&CostEvent::Refill(1)));
             costs.visits.push(visits);
@@ -98,19 +98,24 @@ pub fn exchange<L: Layer<Object>>(seed: u32) -> Verdict {
     let Ok(reference) = Costs::of::<Exercise<Object>>(&stream) else {
         unreachable!("the reference solution is complete")
     };
-    let own = match Costs::of::<L>(&stream) {
-        Ok(own) => own,
-        Err(broken) => return Verdict::broken::<Layered<L>>(LAB, seed, &stream, broken),
+    let costs_of_student = match Costs::of::<L>(&stream) {
+        Ok(costs_of_student) => costs_of_student,
+        Err(broken) => return Verdict::with_broken_invariant::<Layered<L>>(LAB, seed, &stream, broken),
     };
     let last = |counts: &[u64]| counts.last().copied().unwrap_or(0);
     let bound = |counts: &[u64]| last(counts) as f64 * 1.02;
-    let costs = vec![
-        Check::at_most("visits to the depot", last(&own.visits), bound(&reference.visits)),
-        Check::at_most("objects that come from slabs", last(&own.slabs), bound(&reference.slabs)),
+    let checks = vec![
+        Check::at_most("visits to the depot", last(&costs_of_student.visits), bound(&reference.visits)),
+        Check::at_most("objects taken from slabs", last(&costs_of_student.slabs), bound(&reference.slabs)),
     ];
     // Finds the first operation at which the policy costs more than the reference.
-    let more = |own: &[u64], other: &[u64]| own.iter().zip(other).position(|(own, other)| own > other);
-    let first = [more(&own.visits, &reference.visits), more(&own.slabs, &reference.slabs)];
-    let first = costs.iter().zip(first).find(|(check, _)| !check.holds).and_then(|(_, first)| first);
-    Verdict::costed::<Layered<L>>(LAB, seed, &stream, costs, first.map(|at| at as u64 + 1))
+    let first_excess = |costs_of_student: &[u64], other: &[u64]| {
+        costs_of_student.iter().zip(other).position(|(costs_of_student, other)| costs_of_student > other)
+    };
+    let first = [
+        first_excess(&costs_of_student.visits, &reference.visits),
+        first_excess(&costs_of_student.slabs, &reference.slabs),
+    ];
+    let first = checks.iter().zip(first).find(|(check, _)| !check.holds).and_then(|(_, first)| first);
+    Verdict::with_costs::<Layered<L>>(LAB, seed, &stream, checks, first.map(|at| at as u64 + 1))
 }

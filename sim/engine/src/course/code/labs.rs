@@ -26,15 +26,15 @@ pub(in crate::course) const LABS: [CodeLab; 4] = [
         name: "merge",
         title: "Write buddy merging",
         minutes: 45,
-        about: "A page allocator splits blocks for whoever asks. What comes back must become large blocks again, or soon no large one is left.",
-        shows: "A block has one buddy, whose address is one bit away. So merging costs a look for each order, and no search.",
+        about: "A page allocator splits blocks to serve requests. Freed blocks must be merged into large blocks again, or soon no large block is left.",
+        shows: "A block has one buddy, whose address differs in one bit. So a merge costs one list access for each order, and no search.",
         pitfall: "To merge once and not again with the larger block; to take the upper block's address for the merged one; to merge with a \
                   buddy that is free, but smaller.",
         starter: include_str!("starters/merge.rs"),
         judged_by: &[
-            "No block is allocated twice or lost, and none is refused while one is free that is large enough.",
+            "No block is allocated twice or lost, and no request is refused while a large enough block is free.",
             "After each free no two buddies are free.",
-            "Frees look at the lists at most twice as often as they must.",
+            "Frees access the lists at most twice as often as necessary.",
         ],
     },
     CodeLab {
@@ -45,12 +45,12 @@ pub(in crate::course) const LABS: [CodeLab; 4] = [
                 happens.",
         shows: "The fullest slab should serve: the emptiest ones then run dry of objects in use, and go. Sorting slabs into a few lists is \
                 nearly as good as sorting them all.",
-        pitfall: "To look for the fullest slab at each allocation, which costs a walk; to relist a slab at each free.",
+        pitfall: "To search for the fullest slab at each allocation, which costs a walk; to relist a slab at each free.",
         starter: include_str!("starters/partial.rs"),
         judged_by: &[
             "No object is allocated twice or lost.",
-            "The mean number of slabs is at most 3 % above that of a good choice that costs few looks.",
-            "An operation looks at slabs and moves them to lists 6 times at most, on average: both count alike.",
+            "The mean number of slabs is at most 3 % above the mean of a good policy with few list accesses.",
+            "An operation inspects slabs and moves them between lists at most 6 times on average; both count equally.",
             "When all objects are free, no slab is left.",
         ],
     },
@@ -68,7 +68,7 @@ pub(in crate::course) const LABS: [CodeLab; 4] = [
         judged_by: &[
             "No object is allocated twice or lost.",
             "Visits to the depot are at most 2 % more than those of the paper's rules.",
-            "Objects that come from slabs, while the depot or the CPU has some, are at most 2 % more.",
+            "Objects taken from slabs, while the depot or the CPU has objects, are at most 2 % more.",
             "Under loom each round has one owner in every order of the threads' steps, and no lock is waited for for ever.",
         ],
     },
@@ -76,9 +76,9 @@ pub(in crate::course) const LABS: [CodeLab; 4] = [
         name: "reaping",
         title: "Write reaping",
         minutes: 45,
-        about: "A depot's load changes over the day. How many of its full magazines go back, and when?",
-        shows: "The least number of magazines in an interval is what nobody needed. It follows a load up at once, and down after an interval.",
-        pitfall: "To reap a share of what is there, whatever the load is; to reap what came a moment ago.",
+        about: "A depot's load changes over the day. How many of its full magazines are flushed, and when?",
+        shows: "The minimum number of magazines in an interval is the number that was not needed. It follows a rising load immediately, and a falling load after an interval.",
+        pitfall: "To reap a fraction of the magazines, whatever the load is; to reap magazines that were just freed.",
         starter: include_str!("starters/reaping.rs"),
         judged_by: &[
             "No object is allocated twice or lost.",

@@ -13,16 +13,16 @@ struct Costs {
     /// The number of slabs after each operation.
     slabs: Vec<u64>,
     /// The total number of times that the policy inspected a slab.
-    looks: u64,
+    inspections: u64,
 }
 
 impl Costs {
     fn of<P: Policy>(stream: &Stream) -> Result<Self, PolicyFailure> {
-        let mut costs = Self { slabs: vec![], looks: 0 };
+        let mut costs = Self { slabs: vec![], inspections: 0 };
         run::<P>(stream, |_, model| {
             let (slabs, _) = model.cache(0).expect("the stream has a cache");
             costs.slabs.push(slabs.count());
-            costs.looks = slabs.looks();
+            costs.inspections = slabs.inspections();
         })?;
         Ok(costs)
     }
@@ -37,29 +37,37 @@ pub fn partial<P: Policy>(seed: u32) -> Verdict {
     let Ok(reference) = Costs::of::<Exercise>(&stream) else {
         unreachable!("the reference solution is complete")
     };
-    let own = match Costs::of::<P>(&stream) {
-        Ok(own) => own,
-        Err(broken) => return Verdict::broken::<P>(LAB, seed, &stream, broken),
+    let student = match Costs::of::<P>(&stream) {
+        Ok(student) => student,
+        Err(broken) => return Verdict::with_broken_invariant::<P>(LAB, seed, &stream, broken),
     };
     let n = stream.operations as f64;
-    let (mean, bound) = (own.sum() as f64 / n, reference.sum() as f64 / n * 1.03);
-    let looks = own.looks as f64 / n;
-    let left = own.slabs.last().copied().unwrap_or(0);
-    let costs = vec![
-        Check::new(format!("mean number of slabs: at most {bound:.1}"), format!("{mean:.1}"), mean <= bound),
+    let (mean_slabs, bound) = (student.sum() as f64 / n, reference.sum() as f64 / n * 1.03);
+    let inspections_per_operation = student.inspections as f64 / n;
+    let remaining_slabs = student.slabs.last().copied().unwrap_or(0);
+    let checks = vec![
+        Check::new(
+            format!("mean number of slabs: at most {bound:.1}"),
+            format!("{mean_slabs:.1}"),
+            mean_slabs <= bound,
+        ),
         Check::new(
             "slabs inspected and moved per operation: at most 6 on average",
-            format!("{looks:.1}"),
-            looks <= 6.0,
+            format!("{inspections_per_operation:.1}"),
+            inspections_per_operation <= 6.0,
         ),
         Check::new(
             "the policy frees all slabs when all objects are free",
-            format!("{left} slabs"),
-            left == 0,
+            format!("{remaining_slabs} slabs"),
+            remaining_slabs == 0,
         ),
     ];
     // The operation after which the policy has the most slabs beyond the reference's.
-    let more = own.slabs.iter().zip(&reference.slabs).map(|(own, other)| own.saturating_sub(*other));
-    let worst = more.zip(1..).max_by_key(|(more, at)| (*more, u64::MAX - at)).map(|(_, at)| at);
-    Verdict::costed::<P>(LAB, seed, &stream, costs, worst)
+    let excess =
+        student.slabs.iter().zip(&reference.slabs).map(|(student, other)| student.saturating_sub(*other));
+    let worst_operation = excess
+        .zip(1..)
+        .max_by_key(|(excess, operation)| (*excess, u64::MAX - operation))
+        .map(|(_, operation)| operation);
+    Verdict::with_costs::<P>(LAB, seed, &stream, checks, worst_operation)
 }

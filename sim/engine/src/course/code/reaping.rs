@@ -45,12 +45,12 @@ impl<R: Reaper> Reaped<R> {
         act: impl FnOnce(&exchange::Exercise<Object>) -> T,
     ) -> T {
         let before = visits();
-        let done = act(&self.layer);
+        let output = act(&self.layer);
         if visits() != before {
             op.did(CostEvent::Exchange);
             self.reaper.visited(self.layer.full(|full| full.len()));
         }
-        done
+        output
     }
 }
 
@@ -83,15 +83,15 @@ impl<R: Reaper> Policy for Reaped<R> {
         let full = self.layer.full(|full| full.len());
         let reaped = self.reaper.reap(full);
         assert!(reaped <= full, "{reaped} magazines are to be reaped, but the depot has {full}");
-        let gone: Vec<_> = self.layer.full(|full| full.drain(..reaped).flatten().collect());
-        gone.into_iter().for_each(|object| bonwick94::put(op, object));
+        let flushed_objects: Vec<_> = self.layer.full(|full| full.drain(..reaped).flatten().collect());
+        flushed_objects.into_iter().for_each(|object| bonwick94::put(op, object));
         release_empty(op);
         self.kept += (full - reaped) as u64;
     }
     fn shrink(&mut self, op: &mut Op<'_>) -> u64 {
-        let all = self.layer.drain();
-        let held = all.len() as u64;
-        all.into_iter().for_each(|object| bonwick94::put(op, object));
+        let containers = self.layer.drain();
+        let held = containers.len() as u64;
+        containers.into_iter().for_each(|object| bonwick94::put(op, object));
         release_empty(op);
         held
     }
@@ -110,8 +110,8 @@ fn costs<R: Reaper>(stream: &Stream) -> Result<Vec<(u64, u64)>, PolicyFailure> {
     let (mut costs, mut slabs) = (vec![], 0);
     run::<Reaped<R>>(stream, |_, model| {
         slabs += u64::from(model.cost_events().contains(&CostEvent::Refill(1)));
-        let kept = model.cache(0).map_or(0, |(_, policy)| policy.kept);
-        costs.push((kept, slabs));
+        let kept_slabs = model.cache(0).map_or(0, |(_, policy)| policy.kept);
+        costs.push((kept_slabs, slabs));
     })?;
     Ok(costs)
 }
@@ -125,22 +125,28 @@ pub fn reaping<R: Reaper>(seed: u32) -> Verdict {
     let Ok(reference) = costs::<Exercise>(&stream) else {
         unreachable!("the reference solution is complete")
     };
-    let own = match costs::<R>(&stream) {
-        Ok(own) => own,
-        Err(broken) => return Verdict::broken::<Reaped<R>>(LAB, seed, &stream, broken),
+    let student = match costs::<R>(&stream) {
+        Ok(student) => student,
+        Err(broken) => return Verdict::with_broken_invariant::<Reaped<R>>(LAB, seed, &stream, broken),
     };
     let last = |costs: &[(u64, u64)]| costs.last().copied().unwrap_or_default();
-    let (kept, slabs) = last(&own);
+    let (kept_slabs, slabs) = last(&student);
     let bound = sum(last(&reference)) as f64 * 1.05;
-    let wanted = format!(
+    let requirement = format!(
         "cost (2 for each full magazine and interval, 1 for each object from a slab): at most {bound:.0}"
     );
-    let found = format!("2 x {kept} + {slabs} = {}", sum((kept, slabs)));
-    let check = Check::new(wanted, found, sum((kept, slabs)) as f64 <= bound);
+    let result = format!("2 x {kept_slabs} + {slabs} = {}", sum((kept_slabs, slabs)));
+    let check = Check::new(requirement, result, sum((kept_slabs, slabs)) as f64 <= bound);
     // The first operation after which the policy's cost exceeds the limit.
-    let dear = own
+    let excess_operation = student
         .iter()
         .zip(&reference)
-        .position(|(own, other)| sum(*own) as f64 > sum(*other) as f64 * 1.05 + 60.0);
-    Verdict::costed::<Reaped<R>>(LAB, seed, &stream, vec![check], dear.map(|at| at as u64 + 1))
+        .position(|(student, other)| sum(*student) as f64 > sum(*other) as f64 * 1.05 + 60.0);
+    Verdict::with_costs::<Reaped<R>>(
+        LAB,
+        seed,
+        &stream,
+        vec![check],
+        excess_operation.map(|operation| operation as u64 + 1),
+    )
 }

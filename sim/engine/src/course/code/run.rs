@@ -54,10 +54,10 @@ pub(super) fn panic_text(panic: &(dyn Any + Send)) -> String {
     format!("the policy panics: {}", text.unwrap_or("no reason is given"))
 }
 
-/// Runs the whole stream. After each operation, calls `each` with the model and the number of operations so far.
+/// Runs the whole stream. After each operation, calls `after_operation` with the model and the number of operations so far.
 pub(super) fn run<P: Policy>(
     stream: &Stream,
-    mut each: impl FnMut(u64, &Model<'_, P>),
+    mut after_operation: impl FnMut(u64, &Model<'_, P>),
 ) -> Result<(), PolicyFailure> {
     let pages = Pages::of(stream).expect("a machine of a few CPUs must start");
     let model = Model::<P>::new(&pages, P::Knobs::default());
@@ -71,12 +71,12 @@ pub(super) fn run<P: Policy>(
             }
             engine.design().check_caches().map(drop)
         });
-        if let Err(wrong) = result.unwrap_or_else(|panic| Err(panic_text(&*panic))) {
+        if let Err(reason) = result.unwrap_or_else(|panic| Err(panic_text(&*panic))) {
             // A policy that was interrupted may be inconsistent, so it is not dropped.
             std::mem::forget(engine);
-            return Err(PolicyFailure { at, wrong });
+            return Err(PolicyFailure { at, wrong: reason });
         }
-        each(at, engine.design());
+        after_operation(at, engine.design());
     }
     Ok(())
 }
@@ -85,13 +85,13 @@ pub(super) fn run<P: Policy>(
 pub(super) fn moments<P: Policy>(
     lab: &str,
     stream: &Stream,
-    PolicyFailure { at, wrong }: PolicyFailure,
+    PolicyFailure { at, wrong: reason }: PolicyFailure,
 ) -> Failure {
     let pages = Pages::of(stream).expect("a machine of a few CPUs must start");
-    let (mut views, mut object, mut wrong) = (vec![], None, wrong);
+    let (mut views, mut object, mut reason) = (vec![], None, reason);
     if let Ok(model) = Model::<P>::new(&pages, P::Knobs::default()) {
         let mut engine = Engine::new(model, stream);
-        let shown: Vec<u32> = (0..stream.caches.len() as u32).collect();
+        let cache_numbers: Vec<u32> = (0..stream.caches.len() as u32).collect();
         let first = at.saturating_sub(SHOWN_OPERATIONS);
         // The last caller of each object.
         let mut owners = BTreeMap::new();
@@ -101,7 +101,7 @@ pub(super) fn moments<P: Policy>(
                 for step in steps.iter().filter(|step| matches!(step.what, What::Alloc)) {
                     owners.insert(step.object, (moment, step.cpu));
                 }
-                Some((moment >= first).then(|| engine.view(steps, &shown)))
+                Some((moment >= first).then(|| engine.view(steps, &cache_numbers)))
             });
             match view {
                 Ok(Some(view)) => views.extend(view),
@@ -109,15 +109,15 @@ pub(super) fn moments<P: Policy>(
             }
         }
         object = engine.design().wrong_object().map(|object| (object.page, object.index));
-        if let Some((since, cpu)) = object.and_then(|_| owners.get(&object)) {
-            wrong += &format!(": CPU {cpu} has it since operation {since}");
+        if let Some((operation, cpu)) = object.and_then(|_| owners.get(&object)) {
+            reason += &format!(": CPU {cpu} has it since operation {operation}");
         }
         std::mem::forget(engine);
     }
     Failure {
         lab: lab.to_owned(),
         title: format!("{lab}: operation {at}"),
-        wrong,
+        wrong: reason,
         at: views.len().saturating_sub(1),
         object,
         blocks: vec![],
@@ -130,31 +130,37 @@ pub(super) fn moments<P: Policy>(
 
 impl Verdict {
     /// Returns the verdict on a policy that broke an invariant.
-    pub(super) fn broken<P: Policy>(lab: &str, seed: u32, stream: &Stream, broken: PolicyFailure) -> Self {
-        let found = format!("operation {}: {}", broken.at, broken.wrong);
-        let failure = moments::<P>(lab, stream, broken);
+    pub(super) fn with_broken_invariant<P: Policy>(
+        lab: &str,
+        seed: u32,
+        stream: &Stream,
+        failure: PolicyFailure,
+    ) -> Self {
+        let failure_text = format!("operation {}: {}", failure.at, failure.wrong);
+        let failure = moments::<P>(lab, stream, failure);
         Self {
             lab: lab.to_owned(),
             seed,
-            checks: vec![Check::new(POLICY_INVARIANT, found, false)],
+            checks: vec![Check::new(POLICY_INVARIANT, failure_text, false)],
             failure: serde_json::to_value(failure).ok(),
         }
     }
     /// Returns the verdict on a policy that kept the invariants; the verdict contains the policy's cost. If the cost
-    /// was too high, `too_dear` is the first operation after which the cost exceeded the limit.
-    pub(super) fn costed<P: Policy>(
+    /// was too high, `excess_operation` is the first operation after which the cost exceeded the limit.
+    pub(super) fn with_costs<P: Policy>(
         lab: &str,
         seed: u32,
         stream: &Stream,
         costs: Vec<Check>,
-        too_dear: Option<u64>,
+        excess_operation: Option<u64>,
     ) -> Self {
-        let failed = costs
+        let failed_checks = costs
             .iter()
             .find(|check| !check.holds)
             .map(|check| format!("{}, found {}", check.wanted, check.found));
-        let failure =
-            failed.zip(too_dear).map(|(wrong, at)| moments::<P>(lab, stream, PolicyFailure { at, wrong }));
+        let failure = failed_checks
+            .zip(excess_operation)
+            .map(|(reason, at)| moments::<P>(lab, stream, PolicyFailure { at, wrong: reason }));
         let mut checks =
             vec![Check::new(POLICY_INVARIANT, format!("in {} operations", stream.operations), true)];
         checks.extend(costs);

@@ -10,8 +10,8 @@ const OPERATION_NS: u64 = 1000;
 struct Script {
     writer: Writer,
     random: Random,
-    now: u64,
-    born: u64,
+    time: u64,
+    births: u64,
     live: Vec<u64>,
 }
 
@@ -21,41 +21,41 @@ impl Script {
         writer.cache("dentry".to_owned(), Kind::Named, size);
         // These random numbers differ from the random numbers of the questions.
         let random = random(seed, &format!("stream of {lab}"));
-        Self { writer, random, now: 0, born: 0, live: vec![] }
+        Self { writer, random, time: 0, births: 0, live: vec![] }
     }
     fn begin(&mut self) {
-        self.now += OPERATION_NS;
-        self.writer.begin(self.now);
+        self.time += OPERATION_NS;
+        self.writer.begin(self.time);
     }
     fn alloc(&mut self, cpu: u32, n: u64) {
         for _ in 0..n {
             self.begin();
-            self.writer.alloc(cpu, 0, self.born, 0);
-            self.live.push(self.born);
-            self.born += 1;
+            self.writer.alloc(cpu, 0, self.births, 0);
+            self.live.push(self.births);
+            self.births += 1;
         }
     }
-    fn free_at(&mut self, cpu: u32, at: usize) {
+    fn free_object_at(&mut self, cpu: u32, index: usize) {
         self.begin();
-        let object = self.live.remove(at);
+        let object = self.live.remove(index);
         self.writer.free(cpu, object);
     }
     fn free(&mut self, cpu: u32, n: u64) {
         for _ in 0..n.min(self.live.len() as u64) {
-            self.free_at(cpu, self.live.len() - 1);
+            self.free_object_at(cpu, self.live.len() - 1);
         }
     }
     fn free_some(&mut self, cpu: u32, n: u64) {
         for _ in 0..n.min(self.live.len() as u64) {
-            let at = self.random.of(0, self.live.len() as u64 - 1) as usize;
-            self.free_at(cpu, at);
+            let index = self.random.of(0, self.live.len() as u64 - 1) as usize;
+            self.free_object_at(cpu, index);
         }
     }
     /// Frees all objects and shrinks all caches.
     fn end(mut self, cpus: u32) -> Stream {
         while !self.live.is_empty() {
             let cpu = self.live.len() as u32 % cpus;
-            self.free_at(cpu, 0);
+            self.free_object_at(cpu, 0);
         }
         self.begin();
         self.writer.shrink(0, None);
@@ -67,10 +67,10 @@ impl Script {
 pub(super) fn grows_and_falls(lab: &str, seed: u32) -> Stream {
     let mut script = Script::new(lab, seed, 1, 256);
     for _ in 0..8 {
-        let more = script.random.of(500, 900);
-        script.alloc(0, more);
-        let fewer = script.live.len() as u64 * script.random.of(50, 80) / 100;
-        script.free_some(0, fewer);
+        let allocs = script.random.of(500, 900);
+        script.alloc(0, allocs);
+        let frees = script.live.len() as u64 * script.random.of(50, 80) / 100;
+        script.free_some(0, frees);
         for _ in 0..script.random.of(150, 250) {
             let n = script.random.of(1, 8);
             script.alloc(0, n);
@@ -121,9 +121,9 @@ pub(super) fn days(lab: &str, seed: u32, interval: u64) -> Stream {
                 let cpu = script.random.of(0, 1) as u32;
                 script.alloc(cpu, n);
                 script.free(cpu, n);
-                script.now += interval / 3;
+                script.time += interval / 3;
             }
-            script.now += interval / 3;
+            script.time += interval / 3;
         }
     }
     script.end(2)

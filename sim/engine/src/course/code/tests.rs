@@ -18,23 +18,27 @@ const SEEDS: std::ops::Range<u32> = 0..4;
 /// Returns the checks that failed. A failed operation must come with states that can be displayed, including the state
 /// of the failure.
 fn fails(verdict: &Verdict) -> Vec<String> {
-    let failed = verdict.checks.iter().filter(|check| !check.holds);
-    let said: Vec<_> = failed.map(|check| format!("{}: {}", check.wanted, check.found)).collect();
+    let failed_checks = verdict.checks.iter().filter(|check| !check.holds);
+    let errors: Vec<_> = failed_checks.map(|check| format!("{}: {}", check.wanted, check.found)).collect();
     match &verdict.failure {
         Some(failure) => {
-            let moments = |of: &str| failure[of].as_array().unwrap().len();
+            let moments = |field: &str| failure[field].as_array().unwrap().len();
             let all = moments("views") + moments("scenes");
-            assert_eq!(failure["at"].as_u64(), Some(all as u64 - 1), "{said:?}");
+            assert_eq!(failure["at"].as_u64(), Some(all as u64 - 1), "{errors:?}");
             assert!(!failure["wrong"].as_str().unwrap().is_empty());
         }
-        None => assert!(said.is_empty() || verdict.checks.len() > 1, "{said:?}"),
+        None => assert!(errors.is_empty() || verdict.checks.len() > 1, "{errors:?}"),
     }
-    said
+    errors
 }
 #[track_caller]
 fn fails_with(verdict: &Verdict, expected: &str) {
-    let failed = fails(verdict);
-    assert!(failed.iter().any(|said| said.contains(expected)), "{}: {failed:?}", verdict.lab);
+    let failed_checks = fails(verdict);
+    assert!(
+        failed_checks.iter().any(|errors| errors.contains(expected)),
+        "{}: {failed_checks:?}",
+        verdict.lab
+    );
 }
 
 #[test]
@@ -48,8 +52,8 @@ fn solved_exercises_pass_on_each_seed() {
         ] {
             assert!(verdict.holds(), "{}: {:?}", verdict.lab, fails(&verdict));
             assert_eq!(verdict.failure, None);
-            let read: Verdict = serde_json::from_str(&verdict.json()).unwrap();
-            assert_eq!(read, verdict);
+            let parsed: Verdict = serde_json::from_str(&verdict.json()).unwrap();
+            assert_eq!(parsed, verdict);
         }
     }
 }
@@ -66,9 +70,9 @@ fn unsolved_exercises_run_and_fail() {
 
 #[test]
 fn different_seeds_give_different_streams() {
-    let found = |seed| partial::<reference::partial::Exercise>(seed).checks[0].found.clone();
-    assert_ne!(found(1), found(2));
-    assert_eq!(found(1), found(1));
+    let result = |seed| partial::<reference::partial::Exercise>(seed).checks[0].found.clone();
+    assert_ne!(result(1), result(2));
+    assert_eq!(result(1), result(1));
 }
 
 // ---------------------------------------------------------------- merge
@@ -113,7 +117,7 @@ fn wrong_solutions_of_the_merge_exercise_are_detected() {
     });
     merges!(Searches, |lists, page, order| {
         let (mut page, mut order) = (page, order);
-        (0..64).for_each(|far| _ = lists.remove(1 << 20 | far, 0));
+        (0..64).for_each(|page_number| _ = lists.remove(1 << 20 | page_number, 0));
         while order < lists.order() && lists.remove(page ^ (1 << order), order) {
             page &= !(1 << order);
             order += 1;
@@ -123,7 +127,7 @@ fn wrong_solutions_of_the_merge_exercise_are_detected() {
     fails_with(&merge::<Once>(1), "are buddies, both free, and not merged");
     fails_with(&merge::<KeepsTheUpperAddress>(1), "is not aligned to its order");
     fails_with(&merge::<LosesTheBuddy>(1), "is in no block");
-    fails_with(&merge::<Searches>(1), "looks at the free lists in all frees");
+    fails_with(&merge::<Searches>(1), "free list accesses in all frees");
 }
 
 #[test]
@@ -246,19 +250,19 @@ impl<T: std::fmt::Debug + Send> Layer<T> for OneMagazine<T> {
         Self { rounds, cpus, depot: Shared::new(vec![]) }
     }
     fn alloc(&self, cpu: usize) -> Option<T> {
-        let mut loaded = self.cpus[cpu].lock();
-        if loaded.is_empty() {
-            *loaded = self.depot.lock().pop()?;
+        let mut loaded_magazine = self.cpus[cpu].lock();
+        if loaded_magazine.is_empty() {
+            *loaded_magazine = self.depot.lock().pop()?;
         }
-        loaded.pop()
+        loaded_magazine.pop()
     }
     fn free(&self, cpu: usize, round: T) {
-        let mut loaded = self.cpus[cpu].lock();
-        if loaded.len() == self.rounds {
-            let full = std::mem::take(&mut *loaded);
+        let mut loaded_magazine = self.cpus[cpu].lock();
+        if loaded_magazine.len() == self.rounds {
+            let full = std::mem::take(&mut *loaded_magazine);
             self.depot.lock().push(full);
         }
-        loaded.push(round);
+        loaded_magazine.push(round);
     }
     fn drain(&self) -> Vec<T> {
         let cpus = self.cpus.iter().flat_map(|cpu| std::mem::take(&mut *cpu.lock()));
@@ -267,8 +271,8 @@ impl<T: std::fmt::Debug + Send> Layer<T> for OneMagazine<T> {
         all
     }
     fn each_magazine(&self, see: See<'_, T>) {
-        for (cpu, loaded) in self.cpus.iter().enumerate() {
-            see(Some(cpu), "loaded", &loaded.lock());
+        for (cpu, loaded_magazine) in self.cpus.iter().enumerate() {
+            see(Some(cpu), "loaded", &loaded_magazine.lock());
         }
         self.depot.lock().iter().for_each(|magazine| see(None, "magazine", magazine));
     }

@@ -33,8 +33,8 @@ impl Check {
     }
     /// Checks that `found` is at most `bound`.
     #[cfg(feature = "course")]
-    pub(super) fn at_most(what: &str, found: u64, bound: f64) -> Self {
-        Self::new(format!("{what}: at most {bound:.0}"), found.to_string(), found as f64 <= bound)
+    pub(super) fn at_most(quantity: &str, found: u64, bound: f64) -> Self {
+        Self::new(format!("{quantity}: at most {bound:.0}"), found.to_string(), found as f64 <= bound)
     }
 }
 

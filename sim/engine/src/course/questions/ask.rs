@@ -26,9 +26,9 @@ pub(in crate::course) struct PreparedQuestion {
 
 impl QuestionLab {
     pub(in crate::course) fn lab(&self, seed: u32) -> Lab {
-        let asked = (self.ask)(&mut random(seed, self.name));
+        let questions = (self.ask)(&mut random(seed, self.name));
         let Self { name, title, minutes, about, shows, pitfall, .. } = *self;
-        let work = Work::Questions(asked.into_iter().map(|asked| asked.question).collect());
+        let work = Work::Questions(questions.into_iter().map(|questions| questions.question).collect());
         Lab { name, title, minutes, about, shows, pitfall, work }
     }
 }
@@ -72,17 +72,17 @@ impl PreparedQuestion {
     }
 }
 
-pub(super) fn number(of: &str) -> Expects {
-    Expects::Number(of.to_owned())
+pub(super) fn number_question(unit: &str) -> Expects {
+    Expects::Number(unit.to_owned())
 }
-pub(super) fn choice(of: &[&str]) -> Expects {
-    Expects::Choice(of.iter().map(|one| (*one).to_owned()).collect())
+pub(super) fn choice_question(choices: &[&str]) -> Expects {
+    Expects::Choice(choices.iter().map(|choice| (*choice).to_owned()).collect())
 }
 
 /// The result of running a question's script.
 pub(super) struct ScriptResult {
     /// The steps of each operation, in order.
-    did: Vec<Vec<Step>>,
+    steps: Vec<Vec<Step>>,
     /// The operation at the last mark.
     pub(super) mark: u64,
     /// The state at the mark, and the final state.
@@ -98,17 +98,21 @@ impl ScriptResult {
             fn visit<D: Design>(self, design: D) -> ScriptResult {
                 let mark = self.0.marks.last().map_or(0, |mark| mark.operation);
                 let mut engine = Engine::new(design, self.0);
-                let mut did = Vec::new();
-                let mut run = |engine: &mut Engine<'_, D>, to| {
-                    while engine.operations() < to {
-                        let next = engine.operations() + 1;
-                        did.push(engine.run_with_steps(next).expect("the stream of a script must be valid"));
+                let mut run_steps = Vec::new();
+                let mut run = |engine: &mut Engine<'_, D>, operation| {
+                    while engine.operations() < operation {
+                        let next_operation = engine.operations() + 1;
+                        run_steps.push(
+                            engine
+                                .run_with_steps(next_operation)
+                                .expect("the stream of a script must be valid"),
+                        );
                     }
                     engine.view(vec![], &[])
                 };
-                let marked = run(&mut engine, mark);
+                let marked_view = run(&mut engine, mark);
                 let end = run(&mut engine, self.0.operations);
-                ScriptResult { did, mark, marked, end }
+                ScriptResult { steps: run_steps, mark, marked: marked_view, end }
             }
         }
         let stream = script(text).expect("the course's script must parse");
@@ -117,19 +121,19 @@ impl ScriptResult {
     }
     /// Returns the operations after the mark, with their steps.
     pub(super) fn operations_after_mark(&self) -> impl Iterator<Item = (u64, &[Step])> {
-        (self.mark + 1..).zip(self.did[self.mark as usize..].iter().map(Vec::as_slice))
+        (self.mark + 1..).zip(self.steps[self.mark as usize..].iter().map(Vec::as_slice))
     }
     /// Returns the operations after the mark that the level `path`, or a slower level, served.
-    pub(super) fn operations_beyond(&self, path: Path) -> Vec<u64> {
-        let dear = |steps: &[Step]| steps.iter().any(|step| step.path >= Some(path));
-        self.operations_after_mark().filter(|(_, steps)| dear(steps)).map(|(at, _)| at).collect()
+    pub(super) fn operations_at_or_beyond(&self, path: Path) -> Vec<u64> {
+        let is_slow = |steps: &[Step]| steps.iter().any(|step| step.path >= Some(path));
+        self.operations_after_mark().filter(|(_, steps)| is_slow(steps)).map(|(number, _)| number).collect()
     }
     /// Returns the last operation, and its last step.
     pub(super) fn last(&self) -> (u64, Option<&Step>) {
-        (self.end.operation, self.did.last().and_then(|steps| steps.last()))
+        (self.end.operation, self.steps.last().and_then(|steps| steps.last()))
     }
     /// Returns an answer: the number of the given operations; the answer shows the first of these operations.
-    pub(super) fn count(&self, of: &[u64], why: String) -> Answer {
-        Answer::new(of.len() as u64, why, of.first().copied().unwrap_or(self.mark + 1))
+    pub(super) fn count(&self, operations: &[u64], why: String) -> Answer {
+        Answer::new(operations.len() as u64, why, operations.first().copied().unwrap_or(self.mark + 1))
     }
 }

@@ -1,6 +1,6 @@
 //! The lab on the effect of slab colour on a processor's cache.
 
-use super::ask::{PreparedQuestion, QuestionLab, Random, number};
+use super::ask::{PreparedQuestion, QuestionLab, Random, number_question};
 use crate::course::lab::{Answer, Strip};
 use uslab::{Geometry, OrderRule};
 use uslab_buddy::{Order, PAGE_SIZE};
@@ -28,25 +28,25 @@ fn geometry(size: usize) -> Geometry {
 }
 
 /// Counts, for each set of the processor's cache, the slabs whose first object is in the set.
-fn sets(size: usize, slabs: usize, colours: usize) -> [usize; SETS] {
+fn set_counts(size: usize, slabs: usize, colours: usize) -> [usize; SETS] {
     let set = |slab: usize| (slab * PAGE_SIZE + slab % colours * LINE) / LINE % SETS;
-    let mut seen = [0; SETS];
-    (0..slabs).for_each(|slab| seen[set(slab)] += 1);
+    let mut counts = [0; SETS];
+    (0..slabs).for_each(|slab| counts[set(slab)] += 1);
     debug_assert!(colours <= geometry(size).waste() / LINE + 1);
-    seen
+    counts
 }
 
 /// Returns the number of sets of the processor's cache that contain a slab's first object.
-fn used(sets: &[usize]) -> usize {
-    sets.iter().filter(|slabs| **slabs > 0).count()
+fn used_sets(set_counts: &[usize]) -> usize {
+    set_counts.iter().filter(|slabs| **slabs > 0).count()
 }
 
 /// Draws a slab with a colour, which splits the unused space into a part before the objects and a part after them.
 fn slab(size: usize, colour: usize) -> Strip {
     let (objects, front) = (geometry(size).objects(), colour * LINE);
-    let behind = PAGE_SIZE - front - objects * size;
+    let tail_bytes = PAGE_SIZE - front - objects * size;
     let objects = (0..objects).map(|n| (size as u32, Some(n.to_string())));
-    let pieces = [(front as u32, None)].into_iter().chain(objects).chain([(behind as u32, None)]);
+    let pieces = [(front as u32, None)].into_iter().chain(objects).chain([(tail_bytes as u32, None)]);
     Strip {
         said: format!("A slab of colour {colour}: its objects by number."),
         pieces: pieces.filter(|(bytes, _)| *bytes > 0).collect(),
@@ -54,12 +54,12 @@ fn slab(size: usize, colour: usize) -> Strip {
 }
 
 /// Draws the sets of the processor's cache; each set is as wide as a cache line.
-fn cache(sets: &[usize]) -> Strip {
+fn cache(set_counts: &[usize]) -> Strip {
     let set = |slabs: &usize| (LINE as u32, (*slabs > 0).then(|| slabs.to_string()));
-    let said = format!(
+    let text = format!(
         "The {SETS} sets of the cache. A number is the number of slabs whose first object is in the set."
     );
-    Strip { said, pieces: sets.iter().map(set).collect() }
+    Strip { said: text, pieces: set_counts.iter().map(set).collect() }
 }
 
 fn ask(random: &mut Random) -> Vec<PreparedQuestion> {
@@ -68,43 +68,43 @@ fn ask(random: &mut Random) -> Vec<PreparedQuestion> {
     let slabs = random.of(24, 60) as usize;
     let (objects, waste) = (geometry(size).objects(), geometry(size).waste());
     let colours = waste / LINE + 1;
-    let holds =
+    let capacity_text =
         format!("A slab of one page ({} bytes) holds {objects} objects of {size} bytes", Order::ZERO.bytes());
-    let plain = |text: String, of: &str, right: usize, why: String, strips: Vec<Strip>| {
-        PreparedQuestion::plain(text, number(of), move || Answer {
+    let question = |text: String, unit: &str, answer: usize, explanation: String, strips: Vec<Strip>| {
+        PreparedQuestion::plain(text, number_question(unit), move || Answer {
             strips: strips.clone(),
-            ..Answer::new(right as u64, why.clone(), 0)
+            ..Answer::new(answer as u64, explanation.clone(), 0)
         })
     };
-    let (same, spread) = (sets(size, slabs, 1), sets(size, slabs, colours));
+    let (without_colours, with_colours) = (set_counts(size, slabs, 1), set_counts(size, slabs, colours));
     vec![
-        plain(
+        question(
             format!(
-                "{holds}. A colour is a line of {LINE} bytes. How many colours can its slabs have, 0 included?"
+                "{capacity_text}. A colour is a line of {LINE} bytes. How many colours can its slabs have, 0 included?"
             ),
             "colours",
             colours,
             format!("{waste} bytes remain, which are {} lines: one colour for each line, and colour 0.", waste / LINE),
             (0..colours).map(|colour| slab(size, colour)).collect(),
         ),
-        plain(
+        question(
             format!(
                 "{slabs} such slabs have no colour. A first-level cache has {SETS} sets of lines. In how many sets do the first objects of these slabs begin?"
             ),
             "sets",
-            used(&same),
+            used_sets(&without_colours),
             format!(
                 "A page has as many lines as the cache has sets, so every page begins in the same set: {}.",
-                used(&same)
+                used_sets(&without_colours)
             ),
-            vec![cache(&same)],
+            vec![cache(&without_colours)],
         ),
-        plain(
+        question(
             "Now each slab takes the next colour, and after the last one colour 0 again. In how many sets do they begin?".to_owned(),
             "sets",
-            used(&spread),
-            format!("One set for each colour in use: {}.", used(&spread)),
-            vec![cache(&spread)],
+            used_sets(&with_colours),
+            format!("One set for each colour in use: {}.", used_sets(&with_colours)),
+            vec![cache(&with_colours)],
         ),
     ]
 }

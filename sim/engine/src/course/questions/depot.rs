@@ -1,6 +1,6 @@
 //! The lab on the size that a depot needs.
 
-use super::ask::{PreparedQuestion, QuestionLab, Random, ScriptResult, number};
+use super::ask::{PreparedQuestion, QuestionLab, Random, ScriptResult, number_question};
 use crate::Path;
 use crate::course::lab::Answer;
 
@@ -23,7 +23,7 @@ const SIZE: u64 = 256;
 fn ask(random: &mut Random) -> Vec<PreparedQuestion> {
     let m = 8;
     let burst = m * random.of(8, 20);
-    let short = random.of(2, 4);
+    let depot_room = random.of(2, 4);
     let text = format!(
         "cpus 2\ncache dentry {SIZE}\n{}# The burst\n0 alloc {burst}\n1 free {burst} oldest",
         format!("0 alloc {burst}\n1 free {burst} oldest\n").repeat(3)
@@ -32,71 +32,71 @@ fn ask(random: &mut Random) -> Vec<PreparedQuestion> {
     let sizes = format!(
         "Magazines have {m} objects, a CPU's stack has room for two, and an object has {SIZE} bytes."
     );
-    let smallest = {
+    let smallest_limit = {
         let text = text.clone();
         move || {
             (0..=burst / m).find(|limit| {
-                ScriptResult::of(&design(*limit), &text).operations_beyond(Path::Slab).is_empty()
+                ScriptResult::of(&design(*limit), &text).operations_at_or_beyond(Path::Slab).is_empty()
             })
         }
     };
-    let bytes = {
-        let (text, smallest) = (text.clone(), smallest.clone());
+    let depot_bytes = {
+        let (text, smallest_limit) = (text.clone(), smallest_limit.clone());
         move || {
-            let limit = smallest().unwrap_or(burst / m);
-            let ran = ScriptResult::of(&design(limit), &text);
-            (limit, ran.end.caches[0].counts.in_depot * SIZE)
+            let limit = smallest_limit().unwrap_or(burst / m);
+            let result = ScriptResult::of(&design(limit), &text);
+            (limit, result.end.caches[0].counts.in_depot * SIZE)
         }
     };
     vec![
         PreparedQuestion::run(
             format!(
-                "CPU 0 allocates {burst} objects and CPU 1 frees them, again and again. {sizes} The depot has room for {short} full \
+                "CPU 0 allocates {burst} objects and CPU 1 frees them, again and again. {sizes} The depot has room for {depot_room} full \
                  magazines. In the fourth burst, how many of the {} operations pass the depot and reach the slabs?",
                 2 * burst
             ),
-            number("operations"),
-            design(short),
+            number_question("operations"),
+            design(depot_room),
             text.clone(),
-            move |ran| {
-                let slabs = ran.operations_beyond(Path::Slab);
-                let burst_ends = ran.mark + burst;
-                let fetched = slabs.iter().filter(|at| **at <= burst_ends).count();
-                let why = format!(
-                    "The burst is {} magazines, and the depot holds {short}. CPU 1, whose stack is full from the burst before, flushes the others to slabs, one magazine at a time: {} operations. CPU 0 refills from these slabs: {fetched}.",
+            move |result| {
+                let slabs = result.operations_at_or_beyond(Path::Slab);
+                let burst_ends = result.mark + burst;
+                let refills = slabs.iter().filter(|operation| **operation <= burst_ends).count();
+                let explanation = format!(
+                    "The burst is {} magazines, and the depot holds {depot_room}. CPU 1, whose stack is full from the burst before, flushes the others to slabs, one magazine at a time: {} operations. CPU 0 refills from these slabs: {refills}.",
                     burst / m,
-                    slabs.len() - fetched
+                    slabs.len() - refills
                 );
-                ran.count(&slabs, why)
+                result.count(&slabs, explanation)
             },
         ),
         PreparedQuestion::plain(
             format!(
-                "For how many full magazines must the depot have room, so that no operation of the fourth burst goes to slabs? {sizes}"
+                "For how many full magazines must the depot have room, so that no operation of the fourth burst reaches the slabs? {sizes}"
             ),
-            number("magazines"),
+            number_question("magazines"),
             {
-                let smallest = smallest.clone();
+                let smallest_limit = smallest_limit.clone();
                 move || {
-                    let right = smallest().unwrap_or(0);
-                    let why = format!(
-                        "The engine ran the burst with room for 0, 1, 2, … magazines, until no operation reached the slabs: {right}. The burst has {} magazines. CPU 1's stack is full \
+                    let answer = smallest_limit().unwrap_or(0);
+                    let explanation = format!(
+                        "The engine ran the burst with room for 0, 1, 2, … magazines, until no operation reached the slabs: {answer}. The burst has {} magazines. CPU 1's stack is full \
                          from the burst before, so it accepts no magazine.",
                         burst / m
                     );
-                    Answer::new(right, why, 0)
+                    Answer::new(answer, explanation, 0)
                 }
             },
         ),
         PreparedQuestion::plain(
-            "With that depot, how many bytes of free objects lie in it after the fourth burst?",
-            number("bytes"),
+            "With that depot, how many bytes of free objects are in it after the fourth burst?",
+            number_question("bytes"),
             move || {
-                let (limit, right) = bytes();
-                let why = format!(
-                    "{right} bytes are in the depot. The depot has room for {limit} magazines of {m} objects of {SIZE} bytes."
+                let (limit, answer) = depot_bytes();
+                let explanation = format!(
+                    "{answer} bytes are in the depot. The depot has room for {limit} magazines of {m} objects of {SIZE} bytes."
                 );
-                Answer::new(right, why, 0)
+                Answer::new(answer, explanation, 0)
             },
         ),
     ]

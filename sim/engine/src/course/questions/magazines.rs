@@ -1,6 +1,6 @@
 //! The lab on why a CPU keeps two magazines.
 
-use super::ask::{PreparedQuestion, QuestionLab, Random, number};
+use super::ask::{PreparedQuestion, QuestionLab, Random, number_question};
 use crate::Path;
 
 pub(super) const LAB: QuestionLab = QuestionLab {
@@ -42,32 +42,32 @@ fn ask(random: &mut Random) -> Vec<PreparedQuestion> {
                 m - 1,
                 4 * rounds
             ),
-            number("operations"),
+            number_question("operations"),
             format!("slab:limit={m}:batchcount={m}:shared=0"),
             array,
-            move |ran| {
-                let locked = ran.operations_beyond(Path::Slab);
-                let why = format!(
+            move |result| {
+                let slab_operations = result.operations_at_or_beyond(Path::Slab);
+                let explanation = format!(
                     "Each round reaches both limits of the array. The second free finds the array full and flushes {m} objects; the second allocation finds the array empty and fetches {m} objects. That is {} locks in {rounds} rounds, for any size of the array.",
-                    locked.len()
+                    slab_operations.len()
                 );
-                ran.count(&locked, why)
+                result.count(&slab_operations, explanation)
             },
         ),
         PreparedQuestion::run(
             format!(
                 "Now CPU 0 has two magazines of {m} objects, loaded and previous, both full. The CPU exchanges a full magazine for an empty one at the depot, under the depot's lock. The same loop runs {rounds} times: how many operations visit the depot?"
             ),
-            number("operations"),
+            number_question("operations"),
             format!("magazines01:magsize={m}"),
             magazines,
-            move |ran| {
-                let visits = ran.operations_beyond(Path::Depot);
-                let why = format!(
+            move |result| {
+                let visits = result.operations_at_or_beyond(Path::Depot);
+                let explanation = format!(
                     "The first free finds both magazines full, and exchanges one at the depot. Then the CPU has a full and an empty magazine, which serve the rest of the loop. Visits: {}.",
                     visits.len()
                 );
-                ran.count(&visits, why)
+                result.count(&visits, explanation)
             },
         ),
         PreparedQuestion::run(
@@ -76,19 +76,19 @@ fn ask(random: &mut Random) -> Vec<PreparedQuestion> {
                  {m}, both full at first. How many of the {} operations visit the depot?",
                 2 * burst * rounds
             ),
-            number("operations"),
+            number_question("operations"),
             format!("magazines01:magsize={m}"),
             bursts,
-            move |ran| {
-                let visits = ran.operations_beyond(Path::Depot);
-                let why = format!(
+            move |result| {
+                let visits = result.operations_at_or_beyond(Path::Depot);
+                let explanation = format!(
                     "Two magazines hold {} objects, and each half of the loop frees or allocates {burst}. The first half finds both magazines full, and exchanges {}; each of the {} later halves exchanges one: {} visits. Between two visits are at least {m} operations, however long the loop is.",
                     2 * m,
                     (visits.len() as u64 + 1).saturating_sub(2 * rounds),
                     2 * rounds - 1,
                     visits.len(),
                 );
-                ran.count(&visits, why)
+                result.count(&visits, explanation)
             },
         ),
     ]

@@ -1,6 +1,6 @@
 //! The lab on per-CPU pages and zones.
 
-use super::ask::{PreparedQuestion, QuestionLab, Random, choice, number};
+use super::ask::{PreparedQuestion, QuestionLab, Random, choice_question, number_question};
 use crate::course::lab::Answer;
 use crate::told::grouped;
 use crate::{Path, Step, What};
@@ -13,7 +13,7 @@ pub(super) const LAB: QuestionLab = QuestionLab {
             CPU keeps for itself.",
     shows: "A CPU fetches pages in batches, so it takes the zone's lock once in a batch. A zone keeps a reserve: an ordinary request goes \
             to the next zone before the first one is empty.",
-    pitfall: "To expect one page to leave the zone for one page that was asked for, and a zone to be used up to its last page.",
+    pitfall: "To expect that the zone gives one page for each requested page, and that a zone is used up to its last page.",
     ask,
 };
 
@@ -22,71 +22,73 @@ const BATCH: u64 = 63;
 
 fn ask(random: &mut Random) -> Vec<PreparedQuestion> {
     let n = random.of(100, 400);
-    let normal = 1024 * random.of(2, 4);
-    let blocks = normal / 8 + 8;
-    let one = "cpus 1\n# One page\n0 alloc-pages 0";
-    let many = format!("cpus 1\n# One by one\n0 alloc-pages 0 {n}");
+    let normal_pages = 1024 * random.of(2, 4);
+    let blocks = normal_pages / 8 + 8;
+    let one_page_script = "cpus 1\n# One page\n0 alloc-pages 0";
+    let one_by_one_script = format!("cpus 1\n# One by one\n0 alloc-pages 0 {n}");
     let zones = format!(
-        "cpus 1\nzone dma32 8192\nzone normal {normal}\n# Blocks of 8 pages\n0 alloc-pages 3 {blocks}"
+        "cpus 1\nzone dma32 8192\nzone normal {normal_pages}\n# Blocks of 8 pages\n0 alloc-pages 3 {blocks}"
     );
     vec![
         PreparedQuestion::run(
             format!(
                 "All memory is free, and no CPU keeps a page. A CPU without a page fetches a batch of {BATCH} pages from the zone. CPU 0 requests one page. How many pages leave the zone's free lists?"
             ),
-            number("pages"),
+            number_question("pages"),
             "uslab",
-            one,
-            |ran| {
-                let pages = &ran.end.pages;
-                let why = format!(
+            one_page_script,
+            |result| {
+                let pages = &result.end.pages;
+                let explanation = format!(
                     "One batch: one page is allocated, and CPU 0 keeps {}. The next requests need no lock.",
                     pages.per_cpu
                 );
-                Answer::new(pages.blocks + pages.per_cpu, why, ran.end.operation)
+                Answer::new(pages.blocks + pages.per_cpu, explanation, result.end.operation)
             },
         ),
         PreparedQuestion::run(
             format!("CPU 0 requests {n} pages, one by one. How many of these requests take the zone's lock?"),
-            number("requests"),
+            number_question("requests"),
             "uslab",
-            many,
-            move |ran| {
-                let locked = ran.operations_beyond(Path::Pages);
-                let why = format!("{} of {n}: one for each batch.", locked.len());
-                ran.count(&locked, why)
+            one_by_one_script,
+            move |result| {
+                let zone_operations = result.operations_at_or_beyond(Path::Pages);
+                let explanation = format!("{} of {n}: one for each batch.", zone_operations.len());
+                result.count(&zone_operations, explanation)
             },
         ),
         PreparedQuestion::run(
             format!(
                 "A machine has a zone Normal of {} pages and a zone DMA32 of 8,192 pages. CPU 0 requests blocks of 8 pages, and frees none. Which request is the first that DMA32 serves?",
-                grouped(normal)
+                grouped(normal_pages)
             ),
-            choice(&[
+            choice_question(&[
                 "when Normal has no free block left",
                 "before that: Normal keeps a reserve",
                 "never: the request is refused",
             ]),
             "uslab",
             zones,
-            move |ran| {
+            move |result| {
                 // The zone DMA32 is below the zone Normal.
-                let low = |step: &Step| matches!(step.what, What::AllocPages { page, .. } if page < 8192);
-                let Some((at, _)) = ran.operations_after_mark().find(|(_, steps)| steps.iter().any(low))
+                let is_in_low_zone =
+                    |step: &Step| matches!(step.what, What::AllocPages { page, .. } if page < 8192);
+                let Some((operation, _)) =
+                    result.operations_after_mark().find(|(_, steps)| steps.iter().any(is_in_low_zone))
                 else {
-                    return Answer::new(2, "DMA32 served no request.".to_owned(), ran.end.operation);
+                    return Answer::new(2, "DMA32 served no request.".to_owned(), result.end.operation);
                 };
-                let taken = (at - ran.mark - 1) * 8;
+                let pages_taken = (operation - result.mark - 1) * 8;
                 // Pages that the CPU still keeps are no longer in the zone.
-                let left = normal - taken;
+                let pages_left = normal_pages - pages_taken;
                 Answer::new(
-                    u64::from(left >= 64),
+                    u64::from(pages_left >= 64),
                     format!(
                         "DMA32 serves the request after {} pages of Normal are allocated: the remaining {} are Normal's reserve for non-blocking requests.",
-                        grouped(taken),
-                        grouped(left)
+                        grouped(pages_taken),
+                        grouped(pages_left)
                     ),
-                    at,
+                    operation,
                 )
             },
         ),

@@ -1,6 +1,6 @@
 //! The lab on a race that a model checker found.
 
-use super::ask::{PreparedQuestion, QuestionLab, Random, choice, number};
+use super::ask::{PreparedQuestion, QuestionLab, Random, choice_question, number_question};
 use crate::course::lab::Answer;
 use serde::Deserialize;
 
@@ -12,12 +12,12 @@ pub(super) const LAB: QuestionLab = QuestionLab {
             their steps that breaks a rule: the page of the race that loom found has it.",
     shows: "A look that was made under a lock says nothing any more once the lock was given up. The failure shows later than the step \
             that caused it, and on another line.",
-    pitfall: "To look for the bug where the check failed, or to add a lock: there is one, and it is taken twice.",
+    pitfall: "To search for the bug at the failed check, or to add a lock: a lock exists, and it is taken twice.",
     ask,
 };
 
 #[derive(Deserialize)]
-struct Story {
+struct CounterexampleTrace {
     steps: Vec<Step>,
     end: String,
 }
@@ -35,7 +35,7 @@ struct Change {
 
 impl Change {
     /// Returns `true` if the step leaves a previous magazine that is neither full nor empty. `[1] of 2`.
-    fn breaks(&self) -> bool {
+    fn leaves_partial_magazine(&self) -> bool {
         let Some((rounds, size)) = self.after.as_deref().and_then(|after| after.split_once("] of ")) else {
             return false;
         };
@@ -46,54 +46,57 @@ impl Change {
 
 /// Returns the trace, the index of the step that breaks the rule, and the index of the step that made the thread's
 /// knowledge out of date.
-fn story() -> (Story, usize, usize) {
-    let story: Story = serde_json::from_str(include_str!("../../../data/story.json"))
+fn violation_in_trace() -> (CounterexampleTrace, usize, usize) {
+    let trace: CounterexampleTrace = serde_json::from_str(include_str!("../../../data/story.json"))
         .expect("the stored counterexample trace must parse");
-    let breaks = story.steps.iter().position(|step| step.changes.iter().any(Change::breaks));
-    let breaks = breaks.expect("the trace must break the rule");
-    let by = &story.steps[breaks].thread;
-    let other = |step: &Step| step.thread != *by && !step.changes.is_empty();
-    let stale =
-        story.steps[..breaks].iter().rposition(other).expect("another thread must take part in the trace");
-    (story, breaks, stale)
+    let violation =
+        trace.steps.iter().position(|step| step.changes.iter().any(Change::leaves_partial_magazine));
+    let violation = violation.expect("the trace must break the rule");
+    let thread = &trace.steps[violation].thread;
+    let is_other_thread = |step: &Step| step.thread != *thread && !step.changes.is_empty();
+    let last_change = trace.steps[..violation]
+        .iter()
+        .rposition(is_other_thread)
+        .expect("another thread must take part in the trace");
+    (trace, violation, last_change)
 }
 
 fn ask(_: &mut Random) -> Vec<PreparedQuestion> {
-    let (Story { steps, end }, ..) = story();
+    let (CounterexampleTrace { steps, end }, ..) = violation_in_trace();
     let steps = steps.len();
     vec![
         PreparedQuestion::plain(
             format!(
                 "The counterexample trace has {steps} steps and ends with: {end}. That message states the rule. At which step, counted from 1, is the rule broken first?"
             ),
-            number("step number"),
+            number_question("step number"),
             || {
-                let (story, breaks, _) = story();
-                let step = &story.steps[breaks];
-                let why = format!(
+                let (trace, violation, _) = violation_in_trace();
+                let step = &trace.steps[violation];
+                let explanation = format!(
                     "Thread {} {}, and the previous magazine is neither full nor empty.",
                     step.thread, step.did
                 );
-                Answer::new(breaks as u64 + 1, why, breaks as u64 + 1)
+                Answer::new(violation as u64 + 1, explanation, violation as u64 + 1)
             },
         ),
         PreparedQuestion::plain(
-            "That thread had looked before, and what it saw was true then. Which step of the other thread made it false?",
-            number("step number"),
+            "That thread had read the state before, and the value was current then. Which step of the other thread changed it?",
+            number_question("step number"),
             || {
-                let (story, _, stale) = story();
-                let step = &story.steps[stale];
-                let why =
+                let (trace, _, last_change) = violation_in_trace();
+                let step = &trace.steps[last_change];
+                let explanation =
                     format!("Thread {} {}: the loaded magazine is not full any more.", step.thread, step.did);
-                Answer::new(stale as u64 + 1, why, stale as u64 + 1)
+                Answer::new(last_change as u64 + 1, explanation, last_change as u64 + 1)
             },
         ),
         PreparedQuestion::plain(
-            "What mends it?",
-            choice(&[
+            "Which change fixes the bug?",
+            choice_question(&[
                 "a stronger memory ordering",
                 "holding the CPU's lock while memory for the magazine is allocated, which may sleep",
-                "looking again after the lock was taken again",
+                "checking the state again after the lock was taken again",
                 "a second lock around the whole free",
             ]),
             || {

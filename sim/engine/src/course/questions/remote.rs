@@ -1,6 +1,6 @@
 //! The lab on the cost of a remote free: a free on another CPU than the allocating CPU.
 
-use super::ask::{PreparedQuestion, QuestionLab, Random, choice, number};
+use super::ask::{PreparedQuestion, QuestionLab, Random, choice_question, number_question};
 use crate::Path;
 use crate::course::lab::Answer;
 
@@ -12,7 +12,7 @@ pub(super) const LAB: QuestionLab = QuestionLab {
             touch?",
     shows: "SLUB returns each such object to its slab, a word that other CPUs write, too. A magazine layer keeps it on the freeing \
             CPU, and whole magazines travel: one visit to the depot for each.",
-    pitfall: "To think that an object goes back to the CPU that allocated it. In both designs it does not.",
+    pitfall: "To think that an object returns to the CPU that allocated it. In both designs it does not.",
     ask,
 };
 
@@ -22,65 +22,65 @@ fn ask(random: &mut Random) -> Vec<PreparedQuestion> {
     // Each CPU has run before, so its tables exist.
     let begin = "cpus 2\ncache dentry 256\n0 alloc\n0 free\n1 alloc\n1 free\n0 shrink\n";
     let script = format!("{begin}0 alloc {n}\n# Remote frees\n1 free {n} oldest");
-    let again = format!("{begin}0 alloc {n}\n1 free {n} oldest\n# Once more\n0 alloc {}", n - 15);
+    let script_with_reuse = format!("{begin}0 alloc {n}\n1 free {n} oldest\n# Once more\n0 alloc {}", n - 15);
     let magazines = format!("uslab:capacity={m}:stock=0");
     vec![
         PreparedQuestion::run(
             format!(
                 "CPU 0 allocates {n} objects, CPU 1 frees them. In SLUB of Linux 6.1, how many of these {n} frees change data that CPUs share: a slab's own word, or the node's list?"
             ),
-            number("frees"),
+            number_question("frees"),
             "slub",
             script.clone(),
-            move |ran| {
-                let shared = ran.operations_beyond(Path::Slab);
-                let why = format!(
+            move |result| {
+                let shared = result.operations_at_or_beyond(Path::Slab);
+                let explanation = format!(
                     "No object is of CPU 1's current slab, so each free changes the object's slab: {} of {n}.",
                     shared.len()
                 );
-                ran.count(&shared, why)
+                result.count(&shared, explanation)
             },
         ),
         PreparedQuestion::run(
             format!(
                 "The same with magazines of {m}: a CPU's stack has room for two, and the depot for ten. How many of the {n} frees take the depot's lock or another lock?"
             ),
-            number("frees"),
+            number_question("frees"),
             magazines.clone(),
             script,
-            move |ran| {
-                let shared = ran.operations_beyond(Path::Depot);
-                let why = format!(
+            move |result| {
+                let shared = result.operations_at_or_beyond(Path::Depot);
+                let explanation = format!(
                     "The first {} fit into CPU 1's stack. After that, every {m} frees put a full magazine into the depot: {} visits.",
                     2 * m,
                     shared.len()
                 );
-                ran.count(&shared, why)
+                result.count(&shared, explanation)
             },
         ),
         PreparedQuestion::run(
             format!("Then CPU 0 allocates {} more objects. Which level serves the last allocation?", n - 15),
-            choice(&[
+            choice_question(&[
                 "from a magazine of the depot",
                 "from CPU 1's stack, which still has objects",
                 "from a slab, which has a free object",
                 "from a new slab",
             ]),
             magazines,
-            again,
-            |ran| {
-                let (at, step) = ran.last();
-                let right = match step.and_then(|step| step.path) {
+            script_with_reuse,
+            |result| {
+                let (operation, step) = result.last();
+                let answer = match step.and_then(|step| step.path) {
                     Some(Path::Cpu | Path::Depot) => 0,
                     Some(Path::Slab) => 2,
                     _ => 3,
                 };
-                let why = step.map(|step| step.sentence.clone()).unwrap_or_default();
-                let why = format!(
-                    "Only CPU 1 can use the {} objects on its stack. The engine's description: {why}",
-                    ran.marked.caches[0].counts.in_magazines
+                let explanation = step.map(|step| step.sentence.clone()).unwrap_or_default();
+                let explanation = format!(
+                    "Only CPU 1 can use the {} objects on its stack. The engine's description: {explanation}",
+                    result.marked.caches[0].counts.in_magazines
                 );
-                Answer::new(right, why, at)
+                Answer::new(answer, explanation, operation)
             },
         ),
     ]

@@ -6,13 +6,13 @@ use std::collections::BTreeMap;
 const SEEDS: std::ops::Range<u32> = 0..12;
 
 /// Returns the right answers of a lab.
-fn of(seed: u32, name: &str) -> Vec<u64> {
+fn answers_of(seed: u32, name: &str) -> Vec<u64> {
     (0..).map_while(|n| answer(seed, name, n)).map(|answer| answer.right).collect()
 }
 /// Returns the right answers of all labs.
-fn right(seed: u32) -> BTreeMap<String, Vec<u64>> {
-    let asking = labs(seed).into_iter().filter(|lab| matches!(lab.work, Work::Questions(_)));
-    asking.map(|lab| (lab.name.to_owned(), of(seed, lab.name))).collect()
+fn right_answers(seed: u32) -> BTreeMap<String, Vec<u64>> {
+    let question_labs = labs(seed).into_iter().filter(|lab| matches!(lab.work, Work::Questions(_)));
+    question_labs.map(|lab| (lab.name.to_owned(), answers_of(seed, lab.name))).collect()
 }
 /// Returns the numbers in a question's text, in order.
 fn numbers(seed: u32, name: &str, question: usize) -> Vec<u64> {
@@ -27,13 +27,13 @@ fn two_magazines_absorb_alternating_operations() {
     for seed in SEEDS {
         let [_, m, .., rounds, operations] = numbers(seed, "two-magazines", 0)[..] else { panic!() };
         assert_eq!(
-            (operations, of(seed, "two-magazines")[0]),
+            (operations, answers_of(seed, "two-magazines")[0]),
             (4 * rounds, 2 * rounds),
             "seed {seed}, M = {m}"
         );
-        assert_eq!(of(seed, "two-magazines")[1], 1);
+        assert_eq!(answers_of(seed, "two-magazines")[1], 1);
         // At most two depot visits a round, and one more at the start and until both sides are in a steady state.
-        let visits = of(seed, "two-magazines")[2];
+        let visits = answers_of(seed, "two-magazines")[2];
         assert!((2 * rounds..=2 * rounds + 2).contains(&visits), "seed {seed}: {visits} in {rounds} rounds");
     }
 }
@@ -41,12 +41,16 @@ fn two_magazines_absorb_alternating_operations() {
 #[test]
 fn magazines_beyond_the_depot_limit_are_flushed() {
     for seed in SEEDS {
-        let [_, burst, _, 8, 256, short, operations] = numbers(seed, "depot", 0)[..] else {
+        let [_, burst, _, 8, 256, depot_room, operations] = numbers(seed, "depot", 0)[..] else {
             panic!("{:?}", numbers(seed, "depot", 0))
         };
         assert_eq!(operations, 2 * burst);
         // Each magazine beyond the depot's limit is flushed in one operation and refilled in another.
-        assert_eq!(of(seed, "depot"), [2 * (burst / 8 - short), burst / 8, burst * 256], "seed {seed}");
+        assert_eq!(
+            answers_of(seed, "depot"),
+            [2 * (burst / 8 - depot_room), burst / 8, burst * 256],
+            "seed {seed}"
+        );
     }
 }
 
@@ -54,10 +58,10 @@ fn magazines_beyond_the_depot_limit_are_flushed() {
 fn remote_frees_cost_less_with_magazines_than_with_slub() {
     for seed in SEEDS {
         let [_, n, ..] = numbers(seed, "remote-frees", 0)[..] else { panic!() };
-        assert_eq!(of(seed, "remote-frees")[..2], [n, n / 8 - 2], "seed {seed}");
+        assert_eq!(answers_of(seed, "remote-frees")[..2], [n, n / 8 - 2], "seed {seed}");
         // All objects of the slabs are in use or on CPU 1, except the rest of the last slab.
-        let made = if n.is_multiple_of(16) { 3 } else { 2 };
-        assert_eq!(of(seed, "remote-frees")[2], made, "seed {seed}, {n} objects");
+        let expected_slabs = if n.is_multiple_of(16) { 3 } else { 2 };
+        assert_eq!(answers_of(seed, "remote-frees")[2], expected_slabs, "seed {seed}, {n} objects");
     }
 }
 
@@ -65,7 +69,7 @@ fn remote_frees_cost_less_with_magazines_than_with_slub() {
 fn per_cpu_page_batches_have_63_pages() {
     for seed in SEEDS {
         let [_, n] = numbers(seed, "pages", 1)[..] else { panic!() };
-        assert_eq!(of(seed, "pages"), [63, n.div_ceil(63), 1], "seed {seed}");
+        assert_eq!(answers_of(seed, "pages"), [63, n.div_ceil(63), 1], "seed {seed}");
     }
 }
 
@@ -75,24 +79,24 @@ fn slab_colours_use_the_leftover_cache_lines() {
         let [page, objects, size, line, 0] = numbers(seed, "colour", 0)[..] else { panic!() };
         let [slabs, ..] = numbers(seed, "colour", 1)[..] else { panic!() };
         let colours = (page - objects * size) / line + 1;
-        assert_eq!(of(seed, "colour"), [colours, 1, colours.min(slabs)], "seed {seed}");
+        assert_eq!(answers_of(seed, "colour"), [colours, 1, colours.min(slabs)], "seed {seed}");
     }
 }
 
 #[test]
 fn course_counterexample_fails_when_the_new_magazine_is_loaded() {
-    assert_eq!(of(3, "race"), [10, 7, 2]);
+    assert_eq!(answers_of(3, "race"), [10, 7, 2]);
 }
 
 #[test]
 fn students_with_adjacent_seeds_get_different_numbers() {
-    assert_ne!(right(1), right(2));
+    assert_ne!(right_answers(1), right_answers(2));
     for lab in labs(5) {
         let Work::Questions(questions) = &lab.work else { continue };
-        for (at, question) in questions.iter().enumerate() {
-            let answer = answer(5, lab.name, at).unwrap();
-            if let Expects::Choice(of) = &question.expects {
-                assert!((answer.right as usize) < of.len(), "{}", question.text);
+        for (index, question) in questions.iter().enumerate() {
+            let answer = answer(5, lab.name, index).unwrap();
+            if let Expects::Choice(choices) = &question.expects {
+                assert!((answer.right as usize) < choices.len(), "{}", question.text);
             }
             assert!(answer.why.ends_with('.') && question.text.ends_with(['?', '.']), "{}", question.text);
         }
@@ -104,26 +108,28 @@ fn students_with_adjacent_seeds_get_different_numbers() {
 #[test]
 fn answer_sheet_is_graded_by_the_engine() {
     let mut sheet = Sheet { course: 1, name: "Ada".to_owned(), seed: 11, answers: BTreeMap::new() };
-    let nothing = sheet.grade();
-    assert_eq!((nothing.right, nothing.of), (0, 18));
-    sheet.answers =
-        right(11).into_iter().map(|(lab, right)| (lab, right.into_iter().map(Some).collect())).collect();
+    let empty_sheet_marks = sheet.grade();
+    assert_eq!((empty_sheet_marks.right, empty_sheet_marks.of), (0, 18));
+    sheet.answers = right_answers(11)
+        .into_iter()
+        .map(|(lab, right_answers)| (lab, right_answers.into_iter().map(Some).collect()))
+        .collect();
     assert_eq!(sheet.grade().right, 18);
     sheet.answers.get_mut("depot").unwrap()[1] = Some(0);
     sheet.answers.get_mut("race").unwrap().pop();
     let graded = sheet.grade();
-    let wrong: Vec<_> = graded.marks.iter().filter(|mark| !mark.is_right()).collect();
-    assert_eq!((graded.right, wrong.len()), (16, 2));
-    assert_eq!((wrong[0].lab, wrong[0].question, wrong[0].answered), ("depot", 2, Some(0)));
-    assert_eq!((wrong[1].lab, wrong[1].answered), ("race", None));
+    let wrong_marks: Vec<_> = graded.marks.iter().filter(|mark| !mark.is_right()).collect();
+    assert_eq!((graded.right, wrong_marks.len()), (16, 2));
+    assert_eq!((wrong_marks[0].lab, wrong_marks[0].question, wrong_marks[0].answered), ("depot", 2, Some(0)));
+    assert_eq!((wrong_marks[1].lab, wrong_marks[1].answered), ("race", None));
     let text = serde_json::to_string(&sheet).unwrap();
     assert_eq!(Sheet::read(&text).unwrap(), sheet);
 }
 
 #[test]
 fn invalid_answer_sheet_is_refused_with_accepted_values() {
-    let wrong = |text: &str| Sheet::read(text).unwrap_err();
-    assert!(matches!(wrong("{"), SheetError::Json(_)));
+    let error_of = |text: &str| Sheet::read(text).unwrap_err();
+    assert!(matches!(error_of("{"), SheetError::Json(_)));
     let sheet = |course, answers| format!(r#"{{"course":{course},"name":"","seed":1,"answers":{answers}}}"#);
     for (text, expected) in [
         (sheet(2, "{}"), "a sheet of version 2 of the course; expected 1"),
@@ -135,7 +141,7 @@ fn invalid_answer_sheet_is_refused_with_accepted_values() {
         (sheet(1, r#"{"depot":["many"]}"#), "not an answer sheet: invalid type"),
         (r#"{"course":1}"#.to_owned(), "missing field `name`"),
     ] {
-        let found = wrong(&text).to_string();
-        assert!(found.contains(expected), "{found}");
+        let error = error_of(&text).to_string();
+        assert!(error.contains(expected), "{error}");
     }
 }

@@ -31,7 +31,7 @@ fn most_recently_full_slab_serves_first() {
         assert_eq!(
             [script.place(12), script.place(13)],
             [last, first],
-            "the slab that was full last is first"
+            "the slab that was full last must be first"
         );
     });
 }

@@ -29,7 +29,7 @@ fn frees_fill_magazines_in_lifo_order() {
         script.alloc(0, 4);
         let place = script.place(2);
         script.free(0, [0]);
-        assert_eq!(script.cost_events(), [CostEvent::Exchange], "the new magazine is taken from the depot");
+        assert_eq!(script.cost_events(), [CostEvent::Exchange], "the new magazine must come from the depot");
         script.free(0, [1]);
         assert_eq!(script.cost_events(), []);
         script.free(0, [2]);

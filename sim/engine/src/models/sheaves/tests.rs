@@ -141,7 +141,7 @@ fn full_rcu_sheaf_waits_for_the_grace_period() {
     play(5, |script| {
         script.alloc(0, 4);
         script.free_after_grace(0, [0]);
-        assert_eq!(script.counts(), (1, 4), "an rcu sheaf counts as active");
+        assert_eq!(script.counts(), (1, 4), "an rcu sheaf must count as active");
         script.free_after_grace(0, [1]);
         // The rcu sheaf is full. Before the grace period ends, other CPUs refill from slabs.
         script.alloc(1, 1);
@@ -178,7 +178,7 @@ fn linux_6_18_uses_sheaves_in_two_caches() {
         assert_eq!(
             (script.counts(), script.cost_events().len()),
             ((1, 2), 3),
-            "Linux 7.x fills one sheaf for all CPUs"
+            "Linux 7.x must fill one sheaf for all CPUs"
         );
     });
 }

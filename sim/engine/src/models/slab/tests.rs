@@ -68,7 +68,7 @@ fn cpu_array_unused_for_two_seconds_loses_a_fifth() {
         script.wait(2);
         assert_eq!(script.counts(), (2, 8), "the array was used since the last reap");
         script.wait(2);
-        assert_eq!(script.counts(), (2, 7), "a reap frees a fifth of four objects, rounded up");
+        assert_eq!(script.counts(), (2, 7), "a reap must free a fifth of four objects, rounded up");
         script.alloc(0, 1);
         script.wait(2);
         assert_eq!(script.counts(), (2, 7));

@@ -133,7 +133,7 @@ fn shrink_sorts_partial_slabs_fullest_first() {
         assert_eq!(
             script.slab_of(40),
             script.slab_of(18),
-            "a slab with two free objects stays below the limit of four"
+            "a slab with two free objects must stay below the limit of four"
         );
     });
 }

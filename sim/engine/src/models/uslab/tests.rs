@@ -55,7 +55,7 @@ fn full_stack_doubles_its_capacity() {
             script.free(0, [number]);
             widened.extend((script.cost_events() == [CostEvent::Widened]).then_some(number + 1));
         }
-        assert_eq!(widened, [1, 2, 3, 5, 9, 17, 33], "the stack had objects before it had a place");
+        assert_eq!(widened, [1, 2, 3, 5, 9, 17, 33], "the stack has objects before it has places");
     });
 }
 
@@ -97,7 +97,7 @@ fn objects_beyond_a_full_depot_are_freed_to_their_slabs() {
     play(knobs(2, 0), |script| {
         script.alloc(0, 6);
         script.free(0, 0..4);
-        assert_eq!(script.cost_events(), [CostEvent::Flush(2)], "a depot without room is not visited");
+        assert_eq!(script.cost_events(), [CostEvent::Flush(2)], "a depot without room must not be visited");
     });
     play(knobs(40, 0), |script| {
         script.alloc(0, 81);
@@ -150,12 +150,12 @@ fn reap_flushes_objects_unused_since_the_last_reap() {
         script.tick();
         assert_eq!(script.counts(), (1, 7), "the stack was used, and the magazine was just put");
         script.tick();
-        assert_eq!(script.counts(), (1, 2), "only the allocated objects remain");
+        assert_eq!(script.counts(), (1, 2), "only the allocated objects may remain");
         script.free(0, [4, 5]);
         script.tick();
         assert_eq!(script.counts(), (1, 2));
         script.tick();
-        assert_eq!(script.counts(), (0, 0), "an empty slab is freed, too");
+        assert_eq!(script.counts(), (0, 0), "an empty slab must be freed, too");
     });
 }
 
@@ -362,7 +362,7 @@ impl<'m, 'p> Pair<'m, 'p> {
             (count(|d| u64::from(*d == CostEvent::Made)), count(|d| u64::from(*d == CostEvent::Released)));
         for (what, told, did) in [
             ("slabs made", made, after.slabs_made - before.slabs_made),
-            ("slabs given back", released, after.slabs_released - before.slabs_released),
+            ("slabs freed", released, after.slabs_released - before.slabs_released),
             (
                 "visits to the depot",
                 count(|deed| u64::from(*deed == CostEvent::Exchange)),
@@ -425,7 +425,7 @@ fn side_by_side(setup: &Setup, steps: impl IntoIterator<Item = Step>, most: usiz
     pair.check();
     pair.step(Step::Free(0, FreedObject::Newest, most), most);
     pair.step(Step::Shrink, most);
-    assert_eq!((pair.held.len(), pair.model.counts(0).slabs()), (0, 0), "no object remains");
+    assert_eq!((pair.held.len(), pair.model.counts(0).slabs()), (0, 0), "no object may remain");
     pair.check();
     pair.model.paths()
 }

@@ -7,8 +7,8 @@ fn layout(size: usize) -> Layout {
 #[test]
 fn buddy_rounds_requests_up_to_powers_of_two() {
     let table = [(0, 1), (1, 1), (2, 2), (3, 4), (63, 64), (64, 64), (65, 128), (1 << 40, 1 << 40)];
-    for (n, up) in table {
-        assert_eq!(round_up_pow2(n), Some(up), "{n}");
+    for (n, rounded) in table {
+        assert_eq!(round_up_pow2(n), Some(rounded), "{n}");
     }
     for k in 1..63 {
         assert_eq!(round_up_pow2((1 << k) + 1), Some(1 << (k + 1)));
@@ -48,23 +48,27 @@ fn splits_and_merges_are_counted() {
     assert_eq!(buddy.free_blocks(), [0, 0, 0, 0, 0, 0, 1]);
     let small = buddy.alloc(layout(16)).unwrap();
     assert_eq!((buddy.free_blocks(), buddy.work().splits), (vec![1, 1, 1, 1, 1, 1, 0], 6));
-    let next = buddy.alloc(layout(16)).unwrap();
-    assert_eq!((next.at(), buddy.work().splits), (16, 6), "the buddy is allocated without a split");
+    let second_block = buddy.alloc(layout(16)).unwrap();
+    assert_eq!(
+        (second_block.at(), buddy.work().splits),
+        (16, 6),
+        "the buddy must be allocated without a split"
+    );
     buddy.free(small);
     assert_eq!((buddy.free_blocks(), buddy.work().merges), (vec![1, 1, 1, 1, 1, 1, 0], 0));
-    buddy.free(next);
+    buddy.free(second_block);
     assert_eq!((buddy.free_blocks(), buddy.work().merges), (vec![0, 0, 0, 0, 0, 0, 1], 6));
-    assert_eq!(buddy.work().longest, Some(7), "an operation inspects each order at most once");
+    assert_eq!(buddy.work().longest, Some(7), "an operation must inspect each order at most once");
 }
 
 #[test]
 fn split_buddy_is_not_merged() {
     let mut buddy = Buddy::new(64).unwrap();
-    let left = buddy.alloc(layout(32)).unwrap();
-    let right = buddy.alloc(layout(16)).unwrap();
-    buddy.free(left);
+    let sibling = buddy.alloc(layout(32)).unwrap();
+    let lower_block = buddy.alloc(layout(16)).unwrap();
+    buddy.free(sibling);
     assert_eq!((buddy.free_blocks(), buddy.check()), (vec![1, 1, 0], Ok(())));
-    buddy.free(right);
+    buddy.free(lower_block);
     assert_eq!(buddy.free_blocks(), [0, 0, 1]);
 }
 
@@ -106,30 +110,32 @@ fn free_without_a_header_update_misses_later_merges() {
         merges
     };
     // The memory has 64 bytes, split into two blocks of 16 and a free block of 32.
-    let used = |size| ListedBlocks { size, is_free: false };
+    let allocated_block = |size| ListedBlocks { size, is_free: false };
     let mut blocks =
-        [(0, used(16)), (16, used(16)), (32, ListedBlocks { size: 32, is_free: true })].into_iter().collect();
+        [(0, allocated_block(16)), (16, allocated_block(16)), (32, ListedBlocks { size: 32, is_free: true })]
+            .into_iter()
+            .collect();
     assert_eq!(free(&mut blocks, 0, 64), 0);
-    assert_eq!(blocks[&0], used(16), "the block is in a free list, but is not marked free");
+    assert_eq!(blocks[&0], allocated_block(16), "the block is in a free list, but is not marked free");
     assert_eq!(
         free(&mut blocks, 16, 64),
         0,
         "the buddy does not merge with the block, although both are free"
     );
 
-    let mut ours = Buddy::new(64).unwrap();
-    let [first, second] = [16, 16].map(|size| ours.alloc(layout(size)).unwrap());
-    ours.free(first);
-    ours.free(second);
-    assert_eq!((ours.free_blocks(), ours.work().merges), (vec![0, 0, 1], 2));
-    assert_eq!(ours.table[0], FREE | 2, "the merged block has its size and flag");
+    let mut lab_buddy = Buddy::new(64).unwrap();
+    let [first, second] = [16, 16].map(|size| lab_buddy.alloc(layout(size)).unwrap());
+    lab_buddy.free(first);
+    lab_buddy.free(second);
+    assert_eq!((lab_buddy.free_blocks(), lab_buddy.work().merges), (vec![0, 0, 1], 2));
+    assert_eq!(lab_buddy.table[0], FREE | 2, "the merged block must have its size and flag");
 }
 
 #[test]
 fn rounding_cost_depends_on_the_size_distribution() {
     let close = |value: f64, expected: f64| assert!((value - expected).abs() < 0.002, "{value} {expected}");
     let up = |n: u64| round_up_pow2(n as usize).unwrap() as f64;
-    let sum = |of: &dyn Fn(u64) -> f64| ((1 << 10) + 1..=1_u64 << 20).map(of).sum::<f64>();
+    let sum = |value_of: &dyn Fn(u64) -> f64| ((1 << 10) + 1..=1_u64 << 20).map(value_of).sum::<f64>();
 
     // If all sizes are equally likely, blocks take 4/3 of the requested bytes, so a quarter of the taken bytes is
     // waste. The mean of the ratios is larger: 2 ln 2.

@@ -24,30 +24,35 @@ fn with_holes(fit: Fit, order: Order) -> (Heap, Vec<Piece>) {
 
 #[test]
 fn each_fit_policy_selects_its_block() {
-    let at = |fit, order, size| {
-        let (mut heap, _kept) = with_holes(fit, order);
+    let position_of = |fit, order, size| {
+        let (mut heap, _used_blocks) = with_holes(fit, order);
         heap.alloc(layout(size)).unwrap().at()
     };
     // The free blocks by address: 16 (56 bytes), 96 (24 bytes), 144 (40 bytes), and the rest from 208 on.
-    assert_eq!(at(Fit::First, Order::Address, 20), 16);
-    assert_eq!(at(Fit::Best, Order::Address, 20), 96);
-    assert_eq!(at(Fit::Best, Order::Address, 30), 144);
-    assert_eq!(at(Fit::First, Order::Lifo, 20), 144, "the block that was freed last");
-    assert_eq!(at(Fit::First, Order::Address, 57), 208);
-    let (mut heap, _kept) = with_holes(Fit::Next, Order::Address);
+    assert_eq!(position_of(Fit::First, Order::Address, 20), 16);
+    assert_eq!(position_of(Fit::Best, Order::Address, 20), 96);
+    assert_eq!(position_of(Fit::Best, Order::Address, 30), 144);
+    assert_eq!(
+        position_of(Fit::First, Order::Lifo, 20),
+        144,
+        "the block that was freed last must be allocated first"
+    );
+    assert_eq!(position_of(Fit::First, Order::Address, 57), 208);
+    let (mut heap, _used_blocks) = with_holes(Fit::Next, Order::Address);
     let next: Vec<_> = (0..3).map(|_| heap.alloc(layout(20)).unwrap().at()).collect();
-    assert_eq!(next, [208, 240, 272], "the search begins where the last search ended");
+    assert_eq!(next, [208, 240, 272], "the search must begin where the last search ended");
 }
 
 /// Regression test: after an exact fit, the next search began where the previous search had begun.
 #[test]
 fn next_fit_continues_after_an_exact_fit() {
     let mut heap = heap(Fit::Next, Order::Address);
-    let [small, _a, hit, _b, next, _c] = [8, 8, 24, 8, 24, 8].map(|size| heap.alloc(layout(size)).unwrap());
-    let _rest = (0..1024).rev().find_map(|size| heap.alloc(layout(size))).unwrap();
+    let [small, _a, first_fit, _b, next, _c] =
+        [8, 8, 24, 8, 24, 8].map(|size| heap.alloc(layout(size)).unwrap());
+    let _filler = (0..1024).rev().find_map(|size| heap.alloc(layout(size))).unwrap();
     assert_eq!(heap.holes().count, 0);
-    let (hit_at, next_at) = (hit.at(), next.at());
-    [small, hit, next].into_iter().for_each(|block| heap.free(block));
+    let (hit_at, next_at) = (first_fit.at(), next.at());
+    [small, first_fit, next].into_iter().for_each(|block| heap.free(block));
     assert_eq!([24, 8].map(|size| heap.alloc(layout(size)).unwrap().at()), [hit_at, next_at]);
     assert_eq!(heap.check(), Ok(()));
 }
@@ -55,14 +60,14 @@ fn next_fit_continues_after_an_exact_fit() {
 #[test]
 fn search_lengths_are_counted() {
     let steps = |fit, size| {
-        let (mut heap, _kept) = with_holes(fit, Order::Address);
+        let (mut heap, _used_blocks) = with_holes(fit, Order::Address);
         let before = heap.work().steps;
         heap.alloc(layout(size)).unwrap();
         heap.work().steps - before
     };
     assert_eq!((steps(Fit::First, 20), steps(Fit::First, 50), steps(Fit::First, 60)), (1, 1, 4));
-    assert_eq!(steps(Fit::Best, 20), 4, "best fit inspects all free blocks");
-    let (mut heap, _kept) = with_holes(Fit::First, Order::Address);
+    assert_eq!(steps(Fit::Best, 20), 4, "best fit must inspect all free blocks");
+    let (mut heap, _used_blocks) = with_holes(Fit::First, Order::Address);
     heap.alloc(layout(2000)).ok_or(()).unwrap_err();
     assert_eq!((heap.work().refused, heap.work().longest), (1, Some(4)));
 }
@@ -71,13 +76,13 @@ fn search_lengths_are_counted() {
 fn freed_block_merges_with_both_neighbours() {
     for order in [Order::Lifo, Order::Address] {
         let mut heap = heap(Fit::First, order);
-        let whole = heap.holes();
+        let initial_holes = heap.holes();
         let [a, b, c] = [100; 3].map(|size| heap.alloc(layout(size)).unwrap());
         heap.free(a);
         heap.free(c);
         assert_eq!((heap.holes().count, heap.work().merges), (2, 1));
         heap.free(b);
-        assert_eq!((heap.holes(), heap.work().merges, heap.check()), (whole, 3, Ok(())));
+        assert_eq!((heap.holes(), heap.work().merges, heap.check()), (initial_holes, 3, Ok(())));
     }
 }
 

@@ -75,9 +75,9 @@ impl Tlsf {
         self.blocks.control_bytes()
     }
 
-    fn take(&mut self, layout: Layout) -> Option<usize> {
+    fn alloc_block(&mut self, layout: Layout) -> Option<usize> {
         match self.search {
-            Search::Bitmaps => self.blocks.take(layout),
+            Search::Bitmaps => self.blocks.alloc_block(layout),
             Search::Scan => self.blocks.take_by(layout, find_in_heads),
         }
     }
@@ -86,15 +86,17 @@ impl Tlsf {
 /// Inspects the heads of the lists to find the first class that has a free block, beginning with `class`.
 fn find_in_heads(blocks: &Blocks<Memory>, class: Class) -> (Option<Class>, u64) {
     let steps = blocks.classes().steps();
-    let from = class.fl * steps + class.sl;
-    let rest = blocks.heads().get(from..).unwrap_or_default();
-    match rest.iter().position(|head| *head != NONE) {
-        Some(n) => (Some(Class { fl: (from + n) / steps, sl: (from + n) % steps }), n as u64 + 1),
-        None => (None, rest.len() as u64),
+    let first_index = class.fl * steps + class.sl;
+    let searched_heads = blocks.heads().get(first_index..).unwrap_or_default();
+    match searched_heads.iter().position(|head| *head != NONE) {
+        Some(n) => {
+            (Some(Class { fl: (first_index + n) / steps, sl: (first_index + n) % steps }), n as u64 + 1)
+        }
+        None => (None, searched_heads.len() as u64),
     }
 }
 
-of_the_library!(Tlsf, "tlsf", Tlsf::take);
+of_the_library!(Tlsf, "tlsf", Tlsf::alloc_block);
 
 #[cfg(test)]
 mod tests;

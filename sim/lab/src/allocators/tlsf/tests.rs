@@ -12,24 +12,24 @@ fn layout(size: usize) -> Layout {
 /// the used blocks that separate the free ones.
 fn with_free(bytes: usize, sli: u32, search: Search, sizes: &[usize]) -> (Tlsf, Vec<Piece>) {
     let mut tlsf = Tlsf::new(bytes, sli, search).unwrap();
-    let mut kept = vec![];
+    let mut used_blocks = vec![];
     let mut freed = vec![];
     for size in sizes {
         freed.push(tlsf.alloc(layout(size - HEADER)).unwrap());
-        kept.push(tlsf.alloc(layout(12)).unwrap());
+        used_blocks.push(tlsf.alloc(layout(12)).unwrap());
     }
     freed.into_iter().for_each(|block| tlsf.free(block));
     assert_eq!(tlsf.check(), Ok(()));
-    (tlsf, kept)
+    (tlsf, used_blocks)
 }
 
 #[test]
 fn tlsf_demo_shows_both_bitmap_scans() {
     // The heap has two second-level bits, and its smallest block has 16 bytes. The free blocks: 48 (fl 1, sl 2), 96 (fl
     // 2, sl 2), and the rest of 1024 bytes.
-    let (mut tlsf, _kept) = with_free(1024, 2, Search::Bitmaps, &[48, 96]);
-    let rest = tlsf.classes().of(1024 - 16 - 48 - 96 - 32);
-    assert_eq!(rest, Class { fl: 5, sl: 2 });
+    let (mut tlsf, _used_blocks) = with_free(1024, 2, Search::Bitmaps, &[48, 96]);
+    let rest_class = tlsf.classes().of(1024 - 16 - 48 - 96 - 32);
+    assert_eq!(rest_class, Class { fl: 5, sl: 2 });
     let (fl_bitmap, sl_bitmaps) = tlsf.blocks.bitmaps();
     assert_eq!((fl_bitmap, sl_bitmaps[1], sl_bitmaps[2]), (0b10_0110, 0b100, 0b100));
     // A request of 44 bytes is 48 with its header. The class of 48 bytes has a block, which one scan finds.
@@ -37,7 +37,7 @@ fn tlsf_demo_shows_both_bitmap_scans() {
     // A request of 60 bytes is 64 with its header. No other class of doubling 1 qualifies; doubling 2 has step 2.
     assert_eq!(tlsf.blocks.find(tlsf.blocks.first_class(64, 1).unwrap()), (Some(Class { fl: 2, sl: 2 }), 1));
     // A search for doubling 3, step 0 reads the first level, then the second level again.
-    assert_eq!(tlsf.blocks.find(Class { fl: 3, sl: 0 }), (Some(rest), 3));
+    assert_eq!(tlsf.blocks.find(Class { fl: 3, sl: 0 }), (Some(rest_class), 3));
     assert_eq!(tlsf.blocks.find(Class { fl: 5, sl: 3 }), (None, 2));
     assert_eq!(tlsf.blocks.find(Class { fl: 9, sl: 0 }), (None, 0));
     let block = tlsf.alloc(layout(44)).unwrap();
@@ -47,9 +47,9 @@ fn tlsf_demo_shows_both_bitmap_scans() {
 
 #[test]
 fn tlsf_skips_a_fitting_block_in_the_lower_class() {
-    let (mut tlsf, mut kept) = with_free(512, 2, Search::Bitmaps, &[144]);
+    let (mut tlsf, mut used_blocks) = with_free(512, 2, Search::Bitmaps, &[144]);
     while tlsf.holes().count > 1 {
-        kept.push(tlsf.alloc(layout(300)).or_else(|| tlsf.alloc(layout(12))).unwrap());
+        used_blocks.push(tlsf.alloc(layout(300)).or_else(|| tlsf.alloc(layout(12))).unwrap());
     }
     // One block of 144 bytes is free, in class 128..159; a search for 144 begins at class 160.
     assert_eq!(tlsf.holes().largest, 140);
@@ -63,8 +63,8 @@ fn tlsf_block_is_not_rounded_up_to_its_class() {
         let mut tlsf = Tlsf::new(4 << 20, sli, Search::Bitmaps).unwrap();
         for size in (1..=1 << 20).step_by(997) {
             let block = tlsf.alloc(layout(size)).unwrap();
-            let taken = tlsf.range(&block).len() + HEADER;
-            assert!(taken - size < UNIT + HEADER, "{size} bytes take {taken}");
+            let used_bytes = tlsf.range(&block).len() + HEADER;
+            assert!(used_bytes - size < UNIT + HEADER, "{size} bytes take {used_bytes}");
             tlsf.free(block);
         }
     }
@@ -84,7 +84,7 @@ fn search_without_bitmaps_reads_each_list_head() {
 #[test]
 fn bitmap_search_and_scan_find_equal_classes() {
     let sizes: Vec<_> = (1..40).map(|i| 16 * i * i).collect();
-    let (tlsf, _kept) = with_free(1 << 20, 4, Search::Bitmaps, &sizes);
+    let (tlsf, _used_blocks) = with_free(1 << 20, 4, Search::Bitmaps, &sizes);
     for fl in 0..18 {
         for sl in 0..16 {
             let class = Class { fl, sl };
@@ -96,13 +96,13 @@ fn bitmap_search_and_scan_find_equal_classes() {
 #[test]
 fn tlsf_free_merges_both_neighbours() {
     let mut tlsf = Tlsf::new(1024, 4, Search::Bitmaps).unwrap();
-    let whole = tlsf.holes();
-    assert_eq!(whole, Holes { count: 1, largest: 1004, total: 1004 });
+    let initial_holes = tlsf.holes();
+    assert_eq!(initial_holes, Holes { count: 1, largest: 1004, total: 1004 });
     let [a, b, c] = [100; 3].map(|size| tlsf.alloc(layout(size)).unwrap());
     tlsf.free(a);
     tlsf.free(c);
     tlsf.free(b);
-    assert_eq!((tlsf.holes(), tlsf.work().merges, tlsf.check()), (whole, 3, Ok(())));
+    assert_eq!((tlsf.holes(), tlsf.work().merges, tlsf.check()), (initial_holes, 3, Ok(())));
 }
 
 #[test]
@@ -128,6 +128,6 @@ fn tlsf_control_data_takes_a_few_kilobytes() {
     assert_eq!(control(4 << 20, 4), 19 * (16 + 1) * 4 + 4);
     assert_eq!(control(4 << 20, 5), 19 * (32 + 1) * 4 + 4);
     assert_eq!(HEADER, 4);
-    let refused = Tlsf::new(1024, 6, Search::Scan).unwrap_err();
-    assert_eq!(refused.to_string(), "second-level bits 6: expected 2 to 5");
+    let error = Tlsf::new(1024, 6, Search::Scan).unwrap_err();
+    assert_eq!(error.to_string(), "second-level bits 6: expected 2 to 5");
 }

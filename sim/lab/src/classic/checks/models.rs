@@ -38,26 +38,26 @@ fn loom_runs_critical_sections_in_every_order() {
         ORDERS.set(ORDERS.get() | 1 << *order.lock());
     });
     // A lower `BOUND` may have excluded some orders.
-    assert!(executions < 200 || ORDERS.get().count_ones() == 6, "three threads have six orders");
+    assert!(executions < 200 || ORDERS.get().count_ones() == 6, "three threads must have six orders");
 }
 
 // ---------------------------------------------------------------- C1: rounds
 
 /// Both threads find two objects in the loaded magazine of their CPU; each allocates one and frees it.
 pub(super) fn one_cpu() {
-    let world = World::new(1, 2, 2).cpu(0, &[1, 2], &[]).nothing_else();
+    let world = World::new(1, 2, 2).cpu(0, &[1, 2], &[]).without_slab_objects();
     run(world, (Script::on(0), alloc_then_free), &[(Script::on(0), alloc_then_free)]);
 }
 
 /// A thread allocates two objects, moves to the other CPU, and frees the objects.
 pub(super) fn moved(script: Script) {
     let world = World::new(2, 1, 3).cpu(0, &[1], &[]).in_depot(&[2]).in_depot(&[]);
-    let here = |world: &World| {
+    let producer_and_consumer = |world: &World| {
         let objects = [world.alloc(), world.alloc()];
         objects.into_iter().flatten().for_each(|object| world.free(object));
         vec![]
     };
-    run(world, (script, here), &[(Script::on(1), alloc_then_free)]);
+    run(world, (script, producer_and_consumer), &[(Script::on(1), alloc_then_free)]);
 }
 
 /// Two threads on one CPU and a third thread on another CPU share two magazines.
@@ -80,7 +80,7 @@ pub(super) fn from_the_slab_layer() {
 
 /// One CPU frees the objects that another CPU allocates, so whole magazines travel through the depot.
 pub(super) fn travel(script: Script) {
-    let world = World::new(2, 1, 3).out(&[1, 2, 3]).nothing_else();
+    let world = World::new(2, 1, 3).out(&[1, 2, 3]).without_slab_objects();
     let producer = |world: &World| {
         (1..=3).for_each(|object| world.free(object));
         vec![]
@@ -91,7 +91,7 @@ pub(super) fn travel(script: Script) {
 /// A free finds that both magazines are full and that the depot has no empty magazine. While the free makes an empty
 /// magazine, another thread runs on the free's CPU.
 pub(super) fn makes_one() {
-    let world = World::new(1, 2, 5).cpu(0, &[1, 2], &[3, 4]).out(&[5]).nothing_else();
+    let world = World::new(1, 2, 5).cpu(0, &[1, 2], &[3, 4]).out(&[5]).without_slab_objects();
     let frees = |world: &World| {
         world.free(5);
         vec![]
@@ -101,7 +101,7 @@ pub(super) fn makes_one() {
 
 /// Two frees each make a magazine, and the other CPU may take one of these magazines.
 pub(super) fn two_frees_make_magazines() {
-    let world = World::new(2, 1, 6).cpu(0, &[1], &[2]).cpu(1, &[3], &[4]).out(&[5, 6]).nothing_else();
+    let world = World::new(2, 1, 6).cpu(0, &[1], &[2]).cpu(1, &[3], &[4]).out(&[5, 6]).without_slab_objects();
     let five = |world: &World| {
         world.free(5);
         vec![]
@@ -115,13 +115,13 @@ pub(super) fn two_frees_make_magazines() {
 
 /// The slab layer has no memory for a magazine, and no round to allocate until one is freed.
 pub(super) fn refused() {
-    let world = World::new(1, 1, 3).cpu(0, &[1], &[2]).out(&[3]).nothing_else().no_magazines();
+    let world = World::new(1, 1, 3).cpu(0, &[1], &[2]).out(&[3]).without_slab_objects().no_magazines();
     let frees = |world: &World| {
         world.free(3);
         vec![]
     };
-    let takes = |world: &World| vec![world.alloc(), world.alloc(), world.alloc()];
-    run(world, (Script::on(0), frees), &[(Script::on(0), takes)]);
+    let alloc_three = |world: &World| vec![world.alloc(), world.alloc(), world.alloc()];
+    run(world, (Script::on(0), frees), &[(Script::on(0), alloc_three)]);
 }
 
 // ---------------------------------------------------------------- C3: drains and the end
@@ -165,7 +165,7 @@ pub(super) fn the_end() {
 
 /// One thread allocates, another thread frees on the first thread's CPU, and a third thread drains both CPUs.
 pub(super) fn drained_beside_two() {
-    let world = World::new(2, 1, 4).cpu(0, &[1], &[2]).in_depot(&[3]).out(&[4]).nothing_else();
+    let world = World::new(2, 1, 4).cpu(0, &[1], &[2]).in_depot(&[3]).out(&[4]).without_slab_objects();
     let frees = |world: &World| {
         world.free(4);
         vec![]
@@ -186,8 +186,12 @@ fn exchanges(world: &World) -> KeptRounds {
 /// A reap runs concurrently with an exchange: the magazine that the exchange returned stays in the depot, whatever else
 /// the depot held.
 pub(super) fn reaped() {
-    let world =
-        World::new(1, 1, 4).cpu(0, &[], &[]).in_depot(&[1]).before_interval().out(&[2, 3, 4]).nothing_else();
+    let world = World::new(1, 1, 4)
+        .cpu(0, &[], &[])
+        .in_depot(&[1])
+        .before_interval()
+        .out(&[2, 3, 4])
+        .without_slab_objects();
     let reap = |world: &World| {
         assert!(world.cache.reap() <= 1);
         vec![Some(4)]
@@ -198,7 +202,7 @@ pub(super) fn reaped() {
 
 /// If an interval ends concurrently, a reap must still not take magazines that arrived during the interval.
 pub(super) fn reaped_later() {
-    let world = World::new(1, 1, 4).cpu(0, &[], &[]).in_depot(&[1]).out(&[2, 3, 4]).nothing_else();
+    let world = World::new(1, 1, 4).cpu(0, &[], &[]).in_depot(&[1]).out(&[2, 3, 4]).without_slab_objects();
     let reap = |world: &World| {
         world.cache.end_interval();
         assert_eq!(world.cache.reap(), 0, "a reap takes only unused magazines");
@@ -221,7 +225,7 @@ pub(super) fn resized(script: Script) {
         world.free(6);
         vec![]
     };
-    let world = world.contended(3).out(&[5, 6]).nothing_else();
+    let world = world.contended(3).out(&[5, 6]).without_slab_objects();
     let world = run(world, (script, frees), &[(Script::on(1), resize)]);
     assert_eq!(world.cache.stats().size, 3);
 }
@@ -233,7 +237,7 @@ pub(super) fn resized_beside_an_allocation(script: Script) {
         alloc_then_free(world);
         keep_one(world)
     };
-    run(world.contended(3).nothing_else(), (script, works), &[(Script::on(1), resize)]);
+    run(world.contended(3).without_slab_objects(), (script, works), &[(Script::on(1), resize)]);
 }
 
 /// A thread that finds the depot locked waits and counts the wait, which makes magazines grow.
@@ -280,7 +284,7 @@ pub(super) fn statistics_never_decrease() {
 fn model_with_one_round_magazines_misses_the_bug() {
     let bug = "a new magazine is loaded without checking the CPU again";
     caught(bug, "C2", ALL, "", [()], |()| {
-        let world = World::new(1, 1, 3).cpu(0, &[1], &[2]).out(&[3]).nothing_else();
+        let world = World::new(1, 1, 3).cpu(0, &[1], &[2]).out(&[3]).without_slab_objects();
         let frees = |world: &World| {
             world.free(3);
             vec![]

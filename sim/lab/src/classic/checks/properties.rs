@@ -21,9 +21,9 @@ impl NumberSupplier {
         Arc::new(Self { state: Mutex::new((vec![], 0)), limit, magazines: AtomicBool::new(true) })
     }
     /// Returns how many numbers are allocated.
-    fn out(&self) -> u64 {
-        let (free, made) = &*self.state.lock();
-        made - free.len() as u64
+    fn allocated(&self) -> u64 {
+        let (free, made_objects) = &*self.state.lock();
+        made_objects - free.len() as u64
     }
 }
 
@@ -32,17 +32,17 @@ struct SharedNumbers(Arc<NumberSupplier>);
 
 impl Slab<u64> for SharedNumbers {
     fn alloc(&self) -> Option<u64> {
-        let (free, made) = &mut *self.0.state.lock();
+        let (free, next_number) = &mut *self.0.state.lock();
         free.pop().or_else(|| {
-            (*made < self.0.limit).then(|| {
-                *made += 1;
-                *made
+            (*next_number < self.0.limit).then(|| {
+                *next_number += 1;
+                *next_number
             })
         })
     }
     fn free(&self, number: u64) {
-        let (free, made) = &mut *self.0.state.lock();
-        assert!((1..=*made).contains(&number) && !free.contains(&number), "{number} is freed twice");
+        let (free, made_objects) = &mut *self.0.state.lock();
+        assert!((1..=*made_objects).contains(&number) && !free.contains(&number), "{number} is freed twice");
         free.push(number);
     }
     fn magazine(&self, size: usize) -> Option<Vec<u64>> {
@@ -66,7 +66,7 @@ struct Mag {
     rounds: usize,
 }
 
-/// The paper's rules as counts: the shadow knows how many rounds are in each place, but not which rounds.
+/// The paper's rules as counts: the shadow counts the rounds in each place, but does not identify them.
 #[derive(Debug)]
 struct Shadow {
     /// The loaded and the previous magazine of each CPU; a CPU may have no, one or two magazines.
@@ -74,8 +74,8 @@ struct Shadow {
     full: Vec<Mag>,
     empty: Vec<Mag>,
     /// The smallest lengths that both lists had in the current interval, and in the interval before it.
-    least: [usize; 2],
-    before: [usize; 2],
+    min_lengths: [usize; 2],
+    previous_min_lengths: [usize; 2],
     size: usize,
     sizes: Sizes,
     contended: u64,
@@ -89,8 +89,8 @@ impl Shadow {
             cpus: vec![[None; 2]; cpus],
             full: vec![],
             empty: vec![],
-            least: [0; 2],
-            before: [0; 2],
+            min_lengths: [0; 2],
+            previous_min_lengths: [0; 2],
             size: sizes.first,
             sizes,
             contended: 0,
@@ -99,20 +99,21 @@ impl Shadow {
         }
     }
     fn lengths(&mut self) {
-        self.least = [self.least[0].min(self.full.len()), self.least[1].min(self.empty.len())];
+        self.min_lengths =
+            [self.min_lengths[0].min(self.full.len()), self.min_lengths[1].min(self.empty.len())];
     }
-    fn leave(&mut self, magazine: Option<Mag>) {
+    fn put_in_depot(&mut self, magazine: Option<Mag>) {
         match magazine {
             Some(magazine) if magazine.rounds > 0 => self.full.push(magazine),
             Some(magazine) if magazine.size == self.size => self.empty.push(magazine),
             _ => {}
         }
     }
-    fn exchange(&mut self, cpu: usize, fresh: Mag) {
+    fn exchange(&mut self, cpu: usize, new_loaded: Mag) {
         let [loaded, previous] = self.cpus[cpu];
         self.lengths();
-        self.leave(previous);
-        self.cpus[cpu] = [Some(fresh), loaded];
+        self.put_in_depot(previous);
+        self.cpus[cpu] = [Some(new_loaded), loaded];
         self.stats.exchanges += 1;
     }
     /// Returns `true` if a round was available.
@@ -132,10 +133,10 @@ impl Shadow {
             self.exchange(cpu, full);
             return self.alloc(cpu);
         }
-        let there_is_one = self.in_slab_layer > 0;
-        self.in_slab_layer -= u64::from(there_is_one);
-        self.stats.slab_allocs += u64::from(there_is_one);
-        there_is_one
+        let has_round = self.in_slab_layer > 0;
+        self.in_slab_layer -= u64::from(has_round);
+        self.stats.slab_allocs += u64::from(has_round);
+        has_round
     }
     fn free(&mut self, cpu: usize, magazines: bool) {
         if let [Some(loaded), _] = &mut self.cpus[cpu]
@@ -164,20 +165,20 @@ impl Shadow {
         }
     }
     fn end_interval(&mut self) {
-        self.before = self.least;
-        self.least = [self.full.len(), self.empty.len()];
+        self.previous_min_lengths = self.min_lengths;
+        self.min_lengths = [self.full.len(), self.empty.len()];
         if std::mem::take(&mut self.contended) > self.sizes.contention && self.size < self.sizes.largest {
-            let larger = [1, 3, 7, 15, 31, 47, 63, 95, 143].into_iter().find(|size| *size > self.size);
-            self.size = larger.unwrap_or(2 * self.size + 1).min(self.sizes.largest);
+            let next_size = [1, 3, 7, 15, 31, 47, 63, 95, 143].into_iter().find(|size| *size > self.size);
+            self.size = next_size.unwrap_or(2 * self.size + 1).min(self.sizes.largest);
             self.empty.clear();
-            (self.least[1], self.before[1]) = (0, 0);
+            (self.min_lengths[1], self.previous_min_lengths[1]) = (0, 0);
         }
     }
     fn reap(&mut self) -> usize {
         let [full, empty] = [0, 1].map(|list| {
-            let surplus = self.least[list].min(self.before[list]);
-            self.least[list] -= surplus;
-            self.before[list] -= surplus;
+            let surplus = self.min_lengths[list].min(self.previous_min_lengths[list]);
+            self.min_lengths[list] -= surplus;
+            self.previous_min_lengths[list] -= surplus;
             surplus
         });
         self.empty.drain(..empty);
@@ -192,7 +193,7 @@ impl Shadow {
         let full = std::mem::take(&mut self.full);
         self.flush(full);
         self.empty.clear();
-        (self.least, self.before) = ([0; 2], [0; 2]);
+        (self.min_lengths, self.previous_min_lengths) = ([0; 2], [0; 2]);
     }
     /// Returns the statistics in the form that the cache uses.
     fn stats(&self) -> Stats {
@@ -295,16 +296,16 @@ proptest! {
                 }
             }
             prop_assert_eq!(cache.stats(), shadow.stats());
-            prop_assert_eq!(numbers.out(), limit - shadow.in_slab_layer);
+            prop_assert_eq!(numbers.allocated(), limit - shadow.in_slab_layer);
         }
         drop(cache);
-        prop_assert_eq!(numbers.out(), held.len() as u64, "the end gives all back");
+        prop_assert_eq!(numbers.allocated(), held.len() as u64, "the end frees all objects");
         on_cpu(0);
     }
 
     /// Section 3.1: a CPU with two magazines serves at least M operations between two visits to the depot.
     #[test]
-    fn a_magazine_of_operations_lies_between_two_visits(
+    fn depot_visits_are_a_magazine_of_operations_apart(
         size in 1..9_usize, operations in prop::collection::vec(any::<bool>(), 50..500),
     ) {
         let numbers = NumberSupplier::new(1000);
@@ -314,7 +315,7 @@ proptest! {
         (0..250).for_each(|_| cache.free(held.pop().unwrap()));
         (0..200).for_each(|_| held.extend(cache.alloc()));
         let mut last = None;
-        for (at, alloc) in operations.into_iter().enumerate() {
+        for (step_number, alloc) in operations.into_iter().enumerate() {
             let before = cache.stats().exchanges;
             if alloc {
                 held.extend(cache.alloc());
@@ -324,8 +325,8 @@ proptest! {
             match cache.stats().exchanges - before {
                 0 => {}
                 1 => {
-                    prop_assert!(last.is_none_or(|last| at - last >= size), "{last:?} and {at}");
-                    last = Some(at);
+                    prop_assert!(last.is_none_or(|last| step_number - last >= size), "{last:?} and {step_number}");
+                    last = Some(step_number);
                 }
                 more => prop_assert!(false, "{more} exchanges in one operation"),
             }
@@ -361,11 +362,11 @@ fn reap_takes_magazines_outside_the_working_set() {
     let numbers = NumberSupplier::new(1000);
     let cache = cache(1, fixed(1), &numbers);
     let mut held: Vec<u64> = (0..100).filter_map(|_| cache.alloc()).collect();
-    let full = |wanted: usize, held: &mut Vec<u64>| {
-        while cache.stats().full.len() < wanted {
+    let full = |wanted_rounds: usize, held: &mut Vec<u64>| {
+        while cache.stats().full.len() < wanted_rounds {
             cache.free(held.pop().unwrap());
         }
-        while cache.stats().full.len() > wanted {
+        while cache.stats().full.len() > wanted_rounds {
             held.extend(cache.alloc());
         }
     };
@@ -378,11 +379,11 @@ fn reap_takes_magazines_outside_the_working_set() {
         cache.end_interval();
     }
     let top = || cache.depot.0.lock().full.magazines.last().unwrap().rounds.clone();
-    let latest = top();
+    let top_magazine = top();
     cache.reap();
     assert_eq!(
         (cache.stats().full.len(), top()),
-        (10, latest),
+        (10, top_magazine),
         "a reap takes the magazines that were unused longest"
     );
     assert_eq!(cache.reap(), 0, "once");
@@ -409,7 +410,7 @@ fn only_frees_fill_magazines() {
     let numbers = NumberSupplier::new(100);
     let cache = cache(1, fixed(15), &numbers);
     let held: Vec<u64> = (0..10).filter_map(|_| cache.alloc()).collect();
-    assert_eq!((numbers.out(), cache.stats().slab_allocs), (10, 10));
+    assert_eq!((numbers.allocated(), cache.stats().slab_allocs), (10, 10));
     held.into_iter().for_each(|number| cache.free(number));
     let stats = cache.stats();
     assert_eq!((stats.cpu_frees, stats.slab_frees), (10, 0));
@@ -472,15 +473,17 @@ fn threads_on_real_cpus_lose_no_round() {
     let sizes = Sizes { first: 3, largest: 31, contention: 0 };
     let cache = Arc::new(Cache::new(Cpus::os(), sizes, SharedNumbers(numbers.clone())));
     let owners: Arc<Vec<AtomicU64>> = Arc::new((0..=10_000).map(|_| AtomicU64::new(0)).collect());
-    let work = |me: u64| {
+    let work = |thread_number: u64| {
         let (cache, owners) = (cache.clone(), owners.clone());
         move || {
             let mut held = vec![];
             for step in 0..20_000_u64 {
-                if step.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_mul(me) >> 63 == 0 && held.len() < 200 {
+                if step.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_mul(thread_number) >> 63 == 0
+                    && held.len() < 200
+                {
                     let number: u64 = cache.alloc().expect("the limit must not be reached");
                     assert_eq!(
-                        owners[number as usize].swap(me, Relaxed),
+                        owners[number as usize].swap(thread_number, Relaxed),
                         0,
                         "the object must have one owner"
                     );
@@ -488,7 +491,7 @@ fn threads_on_real_cpus_lose_no_round() {
                 } else if let Some(number) = held.pop() {
                     assert_eq!(
                         owners[number as usize].swap(0, Relaxed),
-                        me,
+                        thread_number,
                         "the object must have one owner"
                     );
                     cache.free(number);
@@ -496,20 +499,20 @@ fn threads_on_real_cpus_lose_no_round() {
                 match step % 1000 {
                     0 => cache.end_interval(),
                     500 => _ = cache.reap(),
-                    900 if me == 1 => cache.drain(),
+                    900 if thread_number == 1 => cache.drain(),
                     _ => {}
                 }
             }
             held.len() as u64
         }
     };
-    let threads: Vec<_> = (1..=THREADS).map(|me| thread::spawn(work(me))).collect();
+    let threads: Vec<_> = (1..=THREADS).map(|thread_number| thread::spawn(work(thread_number))).collect();
     let held: u64 = threads.into_iter().map(|thread| thread.join().unwrap()).sum();
     let stats = cache.stats();
     assert_eq!(stats.cpu_allocs + stats.slab_allocs - stats.cpu_frees - stats.slab_frees, held);
-    assert_eq!(stats.slab_allocs - stats.slab_frees - stats.flushed, numbers.out());
+    assert_eq!(stats.slab_allocs - stats.slab_frees - stats.flushed, numbers.allocated());
     drop(cache);
-    assert_eq!(numbers.out(), held);
+    assert_eq!(numbers.allocated(), held);
 }
 
 /// The code of the layer must be short enough to read in one sitting. Lines are counted as everywhere in the project:

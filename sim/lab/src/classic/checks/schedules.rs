@@ -10,20 +10,20 @@ const OBJECTS: usize = 12;
 const STEPS: usize = 12;
 
 /// Allocates and frees objects.
-fn works(world: &World) -> Vec<Option<usize>> {
-    let mut held = vec![];
+fn alloc_and_free(world: &World) -> Vec<Option<usize>> {
+    let mut objects = vec![];
     for _ in 0..STEPS {
         migrate_between_cpus(2);
-        match held.pop() {
+        match objects.pop() {
             Some(Some(object)) if choose(2) == 0 => world.free(object),
-            last => held.extend(last.into_iter().chain([world.alloc()])),
+            last => objects.extend(last.into_iter().chain([world.alloc()])),
         }
     }
-    held
+    objects
 }
 
 /// Runs the operations of a cache's owner other than allocations and frees.
-fn tends(world: &World) -> Vec<Option<usize>> {
+fn maintain(world: &World) -> Vec<Option<usize>> {
     for _ in 0..STEPS / 2 {
         match choose(4) {
             0 => world.cache.drain(),
@@ -36,12 +36,17 @@ fn tends(world: &World) -> Vec<Option<usize>> {
 }
 
 pub(super) fn exchange() {
-    run(World::new(2, 2, OBJECTS), (Script::on(0), works), &[(Script::on(1), works as ThreadFn); 3]);
+    run(
+        World::new(2, 2, OBJECTS),
+        (Script::on(0), alloc_and_free),
+        &[(Script::on(1), alloc_and_free as ThreadFn); 3],
+    );
 }
 pub(super) fn owner_is_tested() {
-    let others: [ThreadFn; 3] = [works, works, tends];
+    let other_threads: [ThreadFn; 3] = [alloc_and_free, alloc_and_free, maintain];
     let world = World::new(2, 1, OBJECTS).contended(3);
-    let world = run(world, (Script::on(0), works), &others.map(|side| (Script::on(1), side)));
+    let world =
+        run(world, (Script::on(0), alloc_and_free), &other_threads.map(|function| (Script::on(1), function)));
     world.cache.drain();
     world.assert_cpus_are_empty();
 }

@@ -137,9 +137,9 @@ impl World {
         self
     }
     /// Leaves the supplier without any objects.
-    pub(super) fn nothing_else(mut self) -> Self {
-        let left = self.supplier().objects.get_mut();
-        assert!(left.is_empty(), "{left:?} remain with the supplier");
+    pub(super) fn without_slab_objects(mut self) -> Self {
+        let slab_objects = self.supplier().objects.get_mut();
+        assert!(slab_objects.is_empty(), "{slab_objects:?} remain with the supplier");
         self
     }
     /// Leaves the supplier without memory for magazines.
@@ -150,10 +150,10 @@ impl World {
 }
 
 impl World {
-    fn set_owned(&self, object: usize, now: bool) {
+    fn set_owned(&self, object: usize, owned: bool) {
         // SAFETY: loom watches the cell, and reports a second owner as a race.
-        let before = self.held[object].with_mut(|held| unsafe { held.replace(now) });
-        assert_ne!(before, now, "an object has two owners");
+        let before = self.held[object].with_mut(|held| unsafe { held.replace(owned) });
+        assert_ne!(before, owned, "an object has two owners");
     }
     pub(super) fn alloc(&self) -> Option<usize> {
         let object = self.cache.alloc()?;
@@ -177,8 +177,8 @@ impl World {
             objects.extend(cpu.loaded.rounds.iter().chain(&previous.rounds));
         }
         let stock = self.cache.depot.0.lock();
-        for List { magazines, least, .. } in [&stock.full, &stock.empty] {
-            assert!(*least <= magazines.len(), "the working set is in the list");
+        for List { magazines, min_length, .. } in [&stock.full, &stock.empty] {
+            assert!(*min_length <= magazines.len(), "the working set is in the list");
         }
         let empty_of_size = |magazine: &Magazine<usize>| magazine.is_empty() && magazine.size == stock.size;
         assert!(stock.full.magazines.iter().all(Magazine::is_full), "the full list has only full magazines");
@@ -207,11 +207,15 @@ impl World {
 
 pub(super) type ThreadFn = threads::ThreadFn<World>;
 
-/// Runs `here` in this thread and each of `others` in a new thread; each script names the CPUs on which its thread
+/// Runs `first_thread` in this thread and each of `other_threads` in a new thread; each script names the CPUs on which its thread
 /// runs. Finally takes the census.
-pub(super) fn run(world: World, here: (Script, ThreadFn), others: &[(Script, ThreadFn)]) -> Arc<World> {
+pub(super) fn run(
+    world: World,
+    first_thread: (Script, ThreadFn),
+    other_threads: &[(Script, ThreadFn)],
+) -> Arc<World> {
     let world = Arc::new(world);
-    let live = threads::together(&world, here, others);
+    let live = threads::together(&world, first_thread, other_threads);
     world.census(&live);
     world
 }

@@ -32,18 +32,19 @@ pub(super) fn run(context: &Context<'_>, findings: &mut Findings) -> anyhow::Res
     let mut parts = Vec::new();
     let (mut lower, mut higher) = (Vec::new(), Vec::new());
     for policy in Policy::ALL {
-        let (mut losses, mut used) = ([const { Vec::new() }; 3], Vec::new());
+        let (mut losses, mut use_percent) = ([const { Vec::new() }; 3], Vec::new());
         for context in seeds(context, SEEDS) {
             for (kind, losses) in KINDS.into_iter().zip(&mut losses) {
-                let loaded = Load::of(&context, "uniform:16..1024", kind, 20_000)?;
-                let run = policy.run(MEMORY, &loaded)?;
+                let workload = Load::of(&context, "uniform:16..1024", kind, 20_000)?;
+                let run = policy.run(MEMORY, &workload)?;
                 losses.push(100.0 - run.fair_share());
-                used.push(run.in_use());
+                use_percent.push(run.in_use());
             }
         }
-        let [two, exponential, even] = losses;
-        let less = |other: &[f64]| Spread::of(two.iter().zip(other).map(|(a, b)| a - b).collect());
-        let differences = [less(&exponential), less(&even)];
+        let [two_kinds, exponential, uniform] = losses;
+        let difference_to =
+            |other: &[f64]| Spread::of(two_kinds.iter().zip(other).map(|(a, b)| a - b).collect());
+        let differences = [difference_to(&exponential), difference_to(&uniform)];
         let verdicts = differences.map(|difference| difference.at_most(0.0));
         match verdicts {
             [Holds::Yes, Holds::Yes] => lower.push(policy.shown()),
@@ -52,9 +53,9 @@ pub(super) fn run(context: &Context<'_>, findings: &mut Findings) -> anyhow::Res
         }
         parts.extend(verdicts);
         let mut row = vec![Value::from(policy.shown())];
-        row.extend([two, exponential, even].map(shown));
+        row.extend([two_kinds, exponential, uniform].map(shown));
         row.extend(differences.map(|difference| Value::Spread(difference, 1)));
-        row.push(shown(used));
+        row.push(shown(use_percent));
         table.row(row);
     }
     findings.table(table);

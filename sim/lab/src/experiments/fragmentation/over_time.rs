@@ -40,45 +40,57 @@ pub(super) fn run(context: &Context<'_>, findings: &mut Findings) -> anyhow::Res
         ],
     )
     .named_by(2);
-    let (mut young, mut old) = (Vec::new(), Vec::new());
+    let (mut young_steps, mut old_steps) = (Vec::new(), Vec::new());
     let mut curves = [const { Vec::new() }; 2];
     for policy in Policy::ALL {
         let mut runs = Vec::new();
         for context in seeds(context, SEEDS) {
-            let loaded = Load::of(&context, "uniform:16..1024", "bimodal:20,2000,0.1", OPERATIONS)?;
-            let run = policy.run(MEMORY, &loaded)?;
+            let workload = Load::of(&context, "uniform:16..1024", "bimodal:20,2000,0.1", OPERATIONS)?;
+            let run = policy.run(MEMORY, &workload)?;
             if runs.is_empty() {
-                let looks = || run.outcome.samples.windows(5).step_by(4);
-                let lost =
-                    looks().map(|l| (l[4].operations as f64, 100.0 - run.of_possible(&l[4]))).collect();
-                let steps = looks().map(|l| (l[4].operations as f64, steps(l))).collect();
-                for (curves, points) in curves.iter_mut().zip([lost, steps]) {
+                let sample_windows = || run.outcome.samples.windows(5).step_by(4);
+                let lost_blocks = sample_windows()
+                    .map(|l| (l[4].operations as f64, 100.0 - run.of_possible(&l[4])))
+                    .collect();
+                let steps = sample_windows().map(|l| (l[4].operations as f64, steps(l))).collect();
+                for (curves, points) in curves.iter_mut().zip([lost_blocks, steps]) {
                     curves.push(Series { name: policy.shown(), points });
                 }
             }
             runs.push(parts_of(&run));
         }
-        let of = |f: &dyn Fn(&[[f64; 3]; 2]) -> f64| Spread::of(runs.iter().map(f).collect());
-        let lost = [of(&|[lost, _]| lost[1] - lost[0]), of(&|[lost, _]| lost[2] - lost[1])];
-        let longer = [of(&|[_, steps]| steps[1] / steps[0]), of(&|[_, steps]| steps[2] / steps[1])];
-        for (what, i, decimals, changes) in
-            [("not in the largest piece, %; points", 0, 1, lost), ("steps an operation; times", 1, 2, longer)]
-        {
-            let mut row = vec![Value::from(policy.shown()), what.into()];
-            row.extend((0..3).map(|part| Value::Spread(of(&|run| run[i][part]), decimals)));
+        let spread_of = |f: &dyn Fn(&[[f64; 3]; 2]) -> f64| Spread::of(runs.iter().map(f).collect());
+        let lost_blocks = [
+            spread_of(&|[lost_blocks, _]| lost_blocks[1] - lost_blocks[0]),
+            spread_of(&|[lost_blocks, _]| lost_blocks[2] - lost_blocks[1]),
+        ];
+        let slowdowns =
+            [spread_of(&|[_, steps]| steps[1] / steps[0]), spread_of(&|[_, steps]| steps[2] / steps[1])];
+        for (quantity, i, decimals, changes) in [
+            ("not in the largest piece, %; points", 0, 1, lost_blocks),
+            ("steps an operation; times", 1, 2, slowdowns),
+        ] {
+            let mut row = vec![Value::from(policy.shown()), quantity.into()];
+            row.extend((0..3).map(|part| Value::Spread(spread_of(&|run| run[i][part]), decimals)));
             row.extend(changes.map(|change| Value::Spread(change, decimals)));
             table.row(row);
         }
-        young.push([lost[0].at_least(FRAGMENTATION_INCREASE), longer[0].at_least(LONGER_SEARCH_FACTOR)]);
-        old.push([lost[1].at_least(FRAGMENTATION_INCREASE), longer[1].at_least(LONGER_SEARCH_FACTOR)]);
+        young_steps.push([
+            lost_blocks[0].at_least(FRAGMENTATION_INCREASE),
+            slowdowns[0].at_least(LONGER_SEARCH_FACTOR),
+        ]);
+        old_steps.push([
+            lost_blocks[1].at_least(FRAGMENTATION_INCREASE),
+            slowdowns[1].at_least(LONGER_SEARCH_FACTOR),
+        ]);
     }
     findings.table(table);
-    let [lost, steps] = curves;
+    let [lost_blocks, steps] = curves;
     for (title, axis, series) in [
         (
             "Free memory that is not in the largest piece as time goes on, the first seed",
             Axis::linear("%"),
-            lost,
+            lost_blocks,
         ),
         ("Steps of an operation as time goes on, the first seed", Axis::logarithmic("steps"), steps),
     ] {
@@ -90,19 +102,19 @@ pub(super) fn run(context: &Context<'_>, findings: &mut Findings) -> anyhow::Res
             measured: false,
         });
     }
-    for (says, verdicts) in [
-        ("a new heap gets slower and more fragmented with time", young),
-        ("a heap in steady state still gets slower and more fragmented with time", old),
+    for (statement, verdicts) in [
+        ("a new heap gets slower and more fragmented with time", young_steps),
+        ("a heap in steady state still gets slower and more fragmented with time", old_steps),
     ] {
-        let so = |i: usize| verdicts.iter().filter(|v| v[i] == Holds::Yes).count();
+        let confirmed = |i: usize| verdicts.iter().filter(|v| v[i] == Holds::Yes).count();
         findings.claim(Claim {
-            says: says.into(),
+            says: statement.into(),
             source: "Kenwright 2012, of heaps in general".into(),
             found: format!(
                 "fragmentation grows under {} of {} allocators, and searches become longer under {}; {FRAGMENTATION_INCREASE} points and {LONGER_SEARCH_FACTOR} times the steps count as growth",
-                so(0),
+                confirmed(0),
                 verdicts.len(),
-                so(1)
+                confirmed(1)
             ),
             holds: Holds::each(verdicts.into_iter().flatten()),
             measured: false,

@@ -37,11 +37,11 @@ impl Policy {
             Self::LastFreed => "first-fit, last freed".to_owned(),
         }
     }
-    pub(super) fn run(self, bytes: usize, loaded: &LoadedWorkload) -> anyhow::Result<Run> {
-        let mut sampling = Sampling(loaded);
+    pub(super) fn run(self, bytes: usize, workload: &LoadedWorkload) -> anyhow::Result<Run> {
+        let mut sampling = Sampling(workload);
         let bytes = bytes.next_multiple_of(16);
         let outcome = match self {
-            Self::Named(name) => registry::run(name, bytes, loaded.largest, &mut sampling),
+            Self::Named(name) => registry::run(name, bytes, workload.largest, &mut sampling),
             Self::LastFreed => sampling.with(&mut Heap::new(bytes, Fit::First, Order::Lifo)?),
         }?;
         Ok(Run { policy: self, bytes, outcome })
@@ -54,8 +54,8 @@ struct Sampling<'l>(&'l LoadedWorkload);
 impl Trial for Sampling<'_> {
     type Outcome = Outcome;
     fn with<A: Allocator>(&mut self, allocator: &mut A) -> anyhow::Result<Outcome> {
-        let every = (self.0.ops.len() as u64 / 100).max(1);
-        let options = Options { sample_every: every, verify: false, ..Options::default() };
+        let sample_interval = (self.0.ops.len() as u64 / 100).max(1);
+        let options = Options { sample_every: sample_interval, verify: false, ..Options::default() };
         Ok(drive(allocator, self.0.iter(), &options)?)
     }
 }
@@ -89,11 +89,11 @@ impl Run {
     /// free memory. In a buddy allocator, the possible pieces are powers of two.
     pub(super) fn of_possible(&self, sample: &Sample) -> f64 {
         let total = sample.holes.total.max(1);
-        let possible = match self.policy {
+        let max_blocks = match self.policy {
             Policy::Named(Name::Buddy) => 1 << total.ilog2(),
             _ => total,
         };
-        sample.holes.largest as f64 * 100.0 / possible as f64
+        sample.holes.largest as f64 * 100.0 / max_blocks as f64
     }
     /// Returns the mean of the largest piece's share over the second half of the run.
     pub(super) fn share(&self) -> f64 {

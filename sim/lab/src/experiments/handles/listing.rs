@@ -46,12 +46,12 @@ impl Reused for GenerationSlot {
         self.alive && self.generation == handle >> 24
     }
     fn free(&mut self, handle: u32) -> bool {
-        let valid = self.is_valid(handle);
-        if valid {
+        let is_valid_handle = self.is_valid(handle);
+        if is_valid_handle {
             self.alive = false;
             self.generation = (self.generation + 1) & (u32::MAX >> (32 - self.bits));
         }
-        valid
+        is_valid_handle
     }
 }
 
@@ -72,7 +72,7 @@ impl Reused for TableSlot {
     }
 }
 
-/// What happens to a slot that is used again and again.
+/// The results for a slot that is reused many times.
 struct SlotFate {
     /// The number of frees after which the first handle of the slot was valid again.
     revived: Option<u64>,
@@ -127,16 +127,17 @@ pub(super) fn reuse(findings: &mut Findings) -> anyhow::Result<()> {
     }
     findings.table(table);
     let [(_, listing), (_, text), ..] = &fates;
-    let shown = |frees: Option<u64>| frees.map_or_else(|| "never".to_owned(), |n| format!("after {n} frees"));
+    let frees_text =
+        |frees: Option<u64>| frees.map_or_else(|| "never".to_owned(), |n| format!("after {n} frees"));
     findings.claim(Claim {
         says: "after 256 frees of its slot a stale handle is valid again".into(),
         source: "Memory Allocators from Scratch".into(),
         found: format!(
             "with the listing as it is written {}: new handles are stale {}, and the slot is in use for ever; where the slot counts in 8 \
              bits, too, {}",
-            shown(listing.revived),
-            shown(listing.born_stale),
-            shown(text.revived)
+            frees_text(listing.revived),
+            frees_text(listing.born_stale),
+            frees_text(text.revived)
         ),
         holds: if listing.revived.is_some() { Holds::Yes } else { Holds::No },
         measured: false,
@@ -273,10 +274,10 @@ mod tests {
         }
         let mut listing = Ids { next: 0, returned: Vec::new() };
         let mut map = uslab::handle::SlotMap::<u8>::new();
-        for used in 1..=1000 {
+        for used_slots in 1..=1000 {
             // The test allocates one object at a time.
             listing.take();
-            assert_eq!(listing.next, used, "each object ever created has its own id");
+            assert_eq!(listing.next, used_slots, "each object ever created has its own id");
             let handle = map.alloc(0).unwrap();
             assert_eq!(handle.index(), 0, "our slot is used again");
             map.free(handle);

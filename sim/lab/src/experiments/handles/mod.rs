@@ -24,7 +24,7 @@ pub struct Handles {
 
 impl Handles {
     pub(super) fn run(&self, context: &Context<'_>) -> anyhow::Result<Findings> {
-        let question = "does a handle always know when its object is gone, and what does it cost to ask?";
+        let question = "does a handle always detect that its object was freed, and what does the check cost?";
         let mut findings = Findings::new("handles", question, context.seed);
         tables::walk(&mut findings)?;
         listing::reuse(&mut findings)?;

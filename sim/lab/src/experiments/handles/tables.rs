@@ -24,7 +24,7 @@ pub(super) fn walk(findings: &mut Findings) -> anyhow::Result<()> {
         &["step", "handle", "slot", "generation", "get says", "in use"],
     );
     let mut objects = HandleTable::<&str, u32, 8>::new();
-    let mut row = |step: &str, handle: Handle24x8, said: Value, in_use: usize| {
+    let mut row = |step: &str, handle: Handle24x8, result: Value, in_use: usize| {
         let slot = u64::from(handle.index());
         let generation = u64::from(handle.generation());
         table.row(vec![
@@ -32,14 +32,14 @@ pub(super) fn walk(findings: &mut Findings) -> anyhow::Result<()> {
             shown(handle).into(),
             slot.into(),
             generation.into(),
-            said,
+            result,
             in_use.into(),
         ]);
     };
     let imp = objects.alloc("imp")?;
     row("spawn imp", imp, value_or_none(objects.get(imp)), objects.len());
-    let door = objects.alloc("door")?;
-    row("spawn door", door, value_or_none(objects.get(door)), objects.len());
+    let door_handle = objects.alloc("door")?;
+    row("spawn door", door_handle, value_or_none(objects.get(door_handle)), objects.len());
     let freed = objects.free(imp);
     ensure!(freed == Some("imp"), "the imp was freed as {freed:?}");
     row("free imp; the old handle", imp, value_or_none(objects.get(imp)), objects.len());
@@ -48,7 +48,7 @@ pub(super) fn walk(findings: &mut Findings) -> anyhow::Result<()> {
     row("the old handle", imp, value_or_none(objects.get(imp)), objects.len());
     let freed = objects.free(imp);
     row("free by the old handle", imp, value_or_none(freed), objects.len());
-    row("the door's handle", door, value_or_none(objects.get(door)), objects.len());
+    row("the door's handle", door_handle, value_or_none(objects.get(door_handle)), objects.len());
     let unknown = Handle24x8::new(99, 1).context("99 has 24 bits")?;
     row("a slot beyond the table", unknown, value_or_none(objects.get(unknown)), objects.len());
     findings.table(table);
@@ -58,7 +58,7 @@ pub(super) fn walk(findings: &mut Findings) -> anyhow::Result<()> {
 /// Shows a slot map in which A, B and C are inserted, B is removed, and D is inserted.
 pub(super) fn indirections(findings: &mut Findings) -> anyhow::Result<()> {
     let mut table = Table::new(
-        "A slot map: the place of each value, and what finds it; `-` means no value",
+        "A slot map: the place of each value, and the handle that finds it; `-` means no value",
         &["step", "values", "dense to sparse", "sparse to dense", "generations", "A", "B", "C", "D"],
     );
     let mut map = SlotMap::<char, u32, 8>::new();
@@ -68,7 +68,7 @@ pub(super) fn indirections(findings: &mut Findings) -> anyhow::Result<()> {
         let slots = 0..names.iter().map(|(_, handle)| handle.index() + 1).max().unwrap_or(0);
         let owner =
             |slot| names.iter().find(|(_, handle)| handle.index() == slot && map.is_valid(*handle)).copied();
-        let of = |slot, what: &dyn Fn(Handle24x8) -> Option<String>| {
+        let value_of = |slot, what: &dyn Fn(Handle24x8) -> Option<String>| {
             owner(slot).and_then(|(_, handle)| what(handle)).unwrap_or_else(|| "-".into())
         };
         let place = |handle| map.place(handle).map(|place| place.to_string());
@@ -77,16 +77,16 @@ pub(super) fn indirections(findings: &mut Findings) -> anyhow::Result<()> {
             step.into(),
             list(map.as_slice().iter().map(char::to_string).collect()),
             list(map.handles().iter().map(|handle| handle.index().to_string()).collect()),
-            list(slots.clone().map(|slot| of(slot, &place)).collect()),
-            list(slots.map(|slot| of(slot, &generation)).collect()),
+            list(slots.clone().map(|slot| value_of(slot, &place)).collect()),
+            list(slots.map(|slot| value_of(slot, &generation)).collect()),
         ];
         for name in 'A'..='D' {
-            let handle = names.iter().find(|(other, _)| *other == name);
+            let handle = names.iter().find(|(known_name, _)| *known_name == name);
             values.push(handle.map_or(Value::Nothing, |(_, handle)| {
-                let at = format!("{}.{}", handle.index(), handle.generation());
+                let handle_text = format!("{}.{}", handle.index(), handle.generation());
                 match map.get(*handle) {
-                    Some(found) => format!("{at}: {found}").into(),
-                    None => format!("{at}: rejected").into(),
+                    Some(found) => format!("{handle_text}: {found}").into(),
+                    None => format!("{handle_text}: rejected").into(),
                 }
             }));
         }
@@ -143,36 +143,37 @@ pub(super) fn find_wrong_particle(findings: &mut Findings) -> anyhow::Result<()>
 
 /// Shows lookups of objects in a table that was loaded from a file; the objects were saved by handle and by name.
 pub(super) fn reload(findings: &mut Findings) -> anyhow::Result<()> {
-    let mut old = HandleTable::<&str, u32, 8>::new();
+    let mut old_table = HandleTable::<&str, u32, 8>::new();
     let mut ids = StableIds::new();
     for name in ["key", "imp"] {
-        ids.insert(name, old.alloc(name)?)?;
+        ids.insert(name, old_table.alloc(name)?)?;
     }
-    let player = old.alloc("player")?;
+    let player = old_table.alloc("player")?;
     ids.insert("player", player)?;
-    let saved: Vec<&str> = old.iter().filter_map(|(handle, _)| ids.id(handle)).copied().collect();
+    let saved_values: Vec<&str> =
+        old_table.iter().filter_map(|(handle, _)| ids.id(handle)).copied().collect();
     // The objects are loaded in any order, because the file's order is not the old table's.
     let load = |generations: Generations| {
         let mut new = HandleTable::<&str, u32, 8>::with(generations);
         let mut ids = StableIds::new();
-        for name in saved.iter().rev() {
+        for name in saved_values.iter().rev() {
             ids.insert(*name, new.alloc(*name)?)?;
         }
         anyhow::Ok((new, ids))
     };
-    let first = old.fresh_generation().context("a generation that was not used")?;
+    let first = old_table.fresh_generation().context("a generation that was not used")?;
     let (naive, _) = load(Generations::default())?;
-    let (fresh, new) = load(Generations { first, ..Generations::default() })?;
+    let (new_table, new) = load(Generations { first, ..Generations::default() })?;
     let translated = new.handle("player").context("the player was loaded")?;
     let mut table = Table::new(
         "The player's handle, saved, after a load",
         &["the new table", "handle", "slot", "generation", "finds"],
     );
     for (name, world, handle) in [
-        ("the old one", &old, player),
+        ("the old one", &old_table, player),
         ("begins at generation 1: the saved handle", &naive, player),
-        ("begins at a fresh generation: the saved handle", &fresh, player),
-        ("the same: the saved name's handle", &fresh, translated),
+        ("begins at a fresh generation: the saved handle", &new_table, player),
+        ("the same: the saved name's handle", &new_table, translated),
     ] {
         let (slot, generation) = (u64::from(handle.index()), u64::from(handle.generation()));
         table.row(vec![
@@ -236,14 +237,14 @@ pub(super) fn sizes(findings: &mut Findings) {
         // An Arc stores two counts before the value.
         ("Arc, Weak", size_of::<Arc<u64>>(), size_of::<Option<Arc<u64>>>(), 2 * size_of::<usize>()),
     ];
-    for (name, own, option, beside) in pointers {
-        bars.push((name, (own + beside) as f64));
+    for (name, handle_bytes, option, extra_bytes) in pointers {
+        bars.push((name, (handle_bytes + extra_bytes) as f64));
         table.row(vec![
             name.into(),
-            own.into(),
+            handle_bytes.into(),
             option.into(),
             Value::Nothing,
-            beside.into(),
+            extra_bytes.into(),
             Value::Nothing,
         ]);
     }
@@ -255,20 +256,20 @@ pub(super) fn sizes(findings: &mut Findings) {
          The tutorial counts 24 bytes for the control block of C++'s shared_ptr.",
     );
     // A lookup by a valid handle loads the generation's line, and the first line of the value if that is another one.
-    let behind = [
+    let lines_behind = [
         offset_of!(SlotWithGeneration<[u8; 64]>, generation),
         offset_of!(SlotWithGeneration<[u8; 4096]>, generation),
     ]
-    .map(|at| at / LINE);
-    let together = behind.map(|lines| 1 + usize::from(lines > 0));
-    let apart = 2;
-    let costs = [1, together[0], together[1], apart];
+    .map(|offset| offset / LINE);
+    let lines_when_together = lines_behind.map(|lines| 1 + usize::from(lines > 0));
+    let lines_when_apart = 2;
+    let costs = [1, lines_when_together[0], lines_when_together[1], lines_when_apart];
     findings.claim(Claim {
         says: "a handle is checked by one compare and the load of one cache line".into(),
         source: "Memory Allocators from Scratch".into(),
         found: format!(
             "a stale handle costs {} line, the generation's; a valid one {} if the generation follows a value of 64 bytes ({} line later), {} if it follows one of 4,096 ({} lines later), {} if generations have a separate array ({} per line)",
-            costs[0], costs[1], behind[0], costs[2], behind[1], costs[3], LINE / size_of::<u32>()
+            costs[0], costs[1], lines_behind[0], costs[2], lines_behind[1], costs[3], LINE / size_of::<u32>()
         ),
         holds: match costs.iter().filter(|lines| **lines == 1).count() {
             0 => Holds::No,

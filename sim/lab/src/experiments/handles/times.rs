@@ -29,45 +29,45 @@ fn lookup_pass<N: 'static>(
     Box::new(move || names.iter().fold(0, |sum, name| sum + find(black_box(name))))
 }
 
-/// Returns all methods to find one of `n` objects; if `gone` is true, the objects are freed, and only methods that can
+/// Returns all methods to find one of `n` objects; if `freed` is true, the objects are freed, and only methods that can
 /// detect this are returned.
-fn passes(n: usize, gone: bool, rng: &mut Pcg64) -> anyhow::Result<Vec<(&'static str, LookupPass)>> {
+fn passes(n: usize, freed: bool, rng: &mut Pcg64) -> anyhow::Result<Vec<(&'static str, LookupPass)>> {
     let mut all = Vec::new();
     let mut narrow = HandleTable::<Object, u32, 8>::new();
     let names = (0..n).map(|i| narrow.alloc(object(i))).collect::<Result<Vec<_>, _>>()?;
-    if gone {
+    if freed {
         names.iter().for_each(|name| _ = narrow.free(*name));
     }
     all.push((
         "table, 24 + 8 bits",
         lookup_pass(names, rng, move |name| narrow.get(*name).map_or(0, |object| object[0])),
     ));
-    let mut wide = HandleTable::<Object>::new();
-    let names = (0..n).map(|i| wide.alloc(object(i))).collect::<Result<Vec<_>, _>>()?;
-    if gone {
-        names.iter().for_each(|name| _ = wide.free(*name));
+    let mut wide_table = HandleTable::<Object>::new();
+    let names = (0..n).map(|i| wide_table.alloc(object(i))).collect::<Result<Vec<_>, _>>()?;
+    if freed {
+        names.iter().for_each(|name| _ = wide_table.free(*name));
     }
     all.push((
         "table, 32 + 32 bits",
-        lookup_pass(names, rng, move |name| wide.get(*name).map_or(0, |object| object[0])),
+        lookup_pass(names, rng, move |name| wide_table.get(*name).map_or(0, |object| object[0])),
     ));
     let mut map = SlotMap::<Object>::new();
     let names = (0..n).map(|i| map.alloc(object(i))).collect::<Result<Vec<_>, _>>()?;
-    if gone {
+    if freed {
         names.iter().for_each(|name| _ = map.free(*name));
     }
     all.push(("slot map", lookup_pass(names, rng, move |name| map.get(*name).map_or(0, |object| object[0]))));
-    let mut kept: Vec<Arc<Object>> = (0..n).map(|i| Arc::new(object(i))).collect();
-    let names: Vec<Weak<Object>> = kept.iter().map(Arc::downgrade).collect();
-    if gone {
-        kept.clear();
+    let mut kept_objects: Vec<Arc<Object>> = (0..n).map(|i| Arc::new(object(i))).collect();
+    let names: Vec<Weak<Object>> = kept_objects.iter().map(Arc::downgrade).collect();
+    if freed {
+        kept_objects.clear();
     }
     let upgrade = move |name: &Weak<Object>| {
-        black_box(&kept);
+        black_box(&kept_objects);
         name.upgrade().map_or(0, |object| object[0])
     };
     all.push((WEAK, lookup_pass(names, rng, upgrade)));
-    if !gone {
+    if !freed {
         let arcs: Vec<_> = (0..n).map(|i| Arc::new(object(i))).collect();
         all.push(("Arc, cloned", lookup_pass(arcs, rng, |name| black_box(Arc::clone(name))[0])));
         let boxes: Vec<_> = (0..n).map(|i| Box::new(object(i))).collect();
@@ -81,11 +81,11 @@ fn passes(n: usize, gone: bool, rng: &mut Pcg64) -> anyhow::Result<Vec<(&'static
 const WEAK: &str = "Weak, upgraded";
 
 /// Measures the nanoseconds per lookup, by method.
-fn measured(context: &Context<'_>, n: usize, gone: bool) -> anyhow::Result<Vec<(&'static str, Samples<1>)>> {
-    let passes = passes(n, gone, &mut context.rng())?;
-    let expected = if gone { 0 } else { (n as u64) * (n as u64 + 1) / 2 };
+fn measure(context: &Context<'_>, n: usize, freed: bool) -> anyhow::Result<Vec<(&'static str, Samples<1>)>> {
+    let passes = passes(n, freed, &mut context.rng())?;
+    let expected = if freed { 0 } else { (n as u64) * (n as u64 + 1) / 2 };
     for (name, pass) in &passes {
-        anyhow::ensure!(pass() == expected, "{name} found other objects");
+        anyhow::ensure!(pass() == expected, "{name} found wrong objects");
     }
     let repeats = (context.scale(2_000_000) / n).max(1);
     let samples = clock::rounds(context.rounds(), passes.len(), |i| {
@@ -103,32 +103,33 @@ fn measured(context: &Context<'_>, n: usize, gone: bool) -> anyhow::Result<Vec<(
 pub(super) fn times(context: &Context<'_>, objects: &[u32], findings: &mut Findings) -> anyhow::Result<()> {
     let stage = context.progress.stage("handles", 2 * objects.len() as u64);
     for (i, n) in objects.iter().enumerate() {
-        let found = measured(context, *n as usize, false)?;
+        let measurements = measure(context, *n as usize, false)?;
         stage.at(2 * i as u64 + 1);
-        let gone = measured(context, *n as usize, true)?;
+        let freed = measure(context, *n as usize, true)?;
         stage.at(2 * i as u64 + 2);
         let mut table = Table::new(
             format!("One of {n} objects of 64 bytes, in random order, ns"),
             &["by", "~found", "~of the index", "~found gone"],
         );
-        let of = |times: &[(&str, Samples<1>)], wanted: &str| {
-            times.iter().find(|(name, _)| *name == wanted).map(|(_, samples)| samples.clone())
+        let samples_of = |times: &[(&str, Samples<1>)], wanted_name: &str| {
+            times.iter().find(|(name, _)| *name == wanted_name).map(|(_, samples)| samples.clone())
         };
-        let index = of(&found, "index");
-        for (name, samples) in &found {
+        let index = samples_of(&measurements, "index");
+        for (name, samples) in &measurements {
             let ratio = index.as_ref().map(|index| samples.times(index, 0));
-            let gone = of(&gone, name).map(|samples| samples.spread(0));
-            table.row(vec![(*name).into(), samples.spread(0).into(), ratio.into(), gone.into()]);
+            let freed = samples_of(&freed, name).map(|samples| samples.spread(0));
+            table.row(vec![(*name).into(), samples.spread(0).into(), ratio.into(), freed.into()]);
         }
         findings.table(table);
         findings.bars(Bars::measured(
             format!("Finding one of {n} objects"),
             Axis::linear("ns"),
-            found.iter().map(|(name, samples)| (*name, samples.spread(0).median)),
+            measurements.iter().map(|(name, samples)| (*name, samples.spread(0).median)),
         ));
         // The ratio of a Weak's lookup time to a handle's, in the same rounds.
-        let longer = |times| Some(of(times, WEAK)?.times(&of(times, "table, 24 + 8 bits")?, 0));
-        if let (Some(weak), Some(weak_gone)) = (longer(&found), longer(&gone)) {
+        let ratio_of_weak =
+            |times| Some(samples_of(times, WEAK)?.times(&samples_of(times, "table, 24 + 8 bits")?, 0));
+        if let (Some(weak), Some(weak_gone)) = (ratio_of_weak(&measurements), ratio_of_weak(&freed)) {
             findings.claim(Claim {
                 says: "a handle costs less than a weak pointer".into(),
                 source: "Memory Allocators from Scratch".into(),

@@ -27,26 +27,26 @@ pub(super) fn walk(findings: &mut Findings) -> anyhow::Result<()> {
     let mut row = |step: &str, block: Value, pool: &Lazy| {
         let state = pool.state();
         let name = steps.next().map_or_else(String::new, |name| format!("({name})"));
-        let next = if state.next < 4 { u64::from(state.next).into() } else { Value::from("none") };
+        let next_text = if state.next < 4 { u64::from(state.next).into() } else { Value::from("none") };
         let counts = [state.free, state.initialised].map(|n| Value::Count(n.into()));
-        table.row([vec![name.into(), step.into(), block], counts.into(), vec![next]].concat());
+        table.row([vec![name.into(), step.into(), block], counts.into(), vec![next_text]].concat());
     };
     row("create", Value::Nothing, &pool);
-    let mut held: Vec<Option<PoolGuard<'_, _>>> = Vec::new();
+    let mut guards: Vec<Option<PoolGuard<'_, _>>> = Vec::new();
     let mut first = None;
     for _ in 0..4 {
         let block = pool.alloc()?;
         let first = *first.get_or_insert(block.address());
         row("allocate", number(block.address(), first, SIZE).into(), &pool);
-        held.push(Some(block));
+        guards.push(Some(block));
     }
     for block in [1, 3] {
-        drop(held[block].take().context("the block must be allocated")?);
+        drop(guards[block].take().context("the block must be allocated")?);
         row("free", block.into(), &pool);
     }
-    let again = pool.alloc()?;
+    let reused = pool.alloc()?;
     let first = first.context("the pool must allocate a block")?;
-    row("allocate", number(again.address(), first, SIZE).into(), &pool);
+    row("allocate", number(reused.address(), first, SIZE).into(), &pool);
     findings.table(table);
     Ok(())
 }
@@ -55,20 +55,20 @@ pub(super) fn walk(findings: &mut Findings) -> anyhow::Result<()> {
 fn run(ops: &[Op], peak: usize, policy: Initialise) -> anyhow::Result<[u64; 2]> {
     // The pool has room for many more blocks, as a game reserves for its worst frame.
     let pool = lazy(64, 100 * peak, policy)?;
-    let (mut held, mut most) = (FxHashMap::default(), 0);
+    let (mut guards, mut max_live) = (FxHashMap::default(), 0);
     for op in ops {
         match *op {
-            Op::Alloc { id, .. } | Op::Resize { id, .. } => _ = held.insert(id, pool.alloc()?),
-            Op::Free { id } => _ = held.remove(&id),
+            Op::Alloc { id, .. } | Op::Resize { id, .. } => _ = guards.insert(id, pool.alloc()?),
+            Op::Free { id } => _ = guards.remove(&id),
         }
-        most = most.max(held.len() as u64);
+        max_live = max_live.max(guards.len() as u64);
     }
-    Ok([pool.state().initialised.into(), most])
+    Ok([pool.state().initialised.into(), max_live])
 }
 
 /// Compares two rules: the paper's rule adds one block to the chain at each allocation; the other rule adds a block
 /// only if no used block is free.
-pub(super) fn touched(context: &Context<'_>, findings: &mut Findings) -> anyhow::Result<()> {
+pub(super) fn touched_blocks(context: &Context<'_>, findings: &mut Findings) -> anyhow::Result<()> {
     let mut table = Table::new(
         "Blocks that were ever written: a new block at each allocation, or only if no other is free",
         &["workload", "allocations", "out at most", "the paper's rule", "only if no other is free"],
@@ -79,20 +79,20 @@ pub(super) fn touched(context: &Context<'_>, findings: &mut Findings) -> anyhow:
         ("exponential, mean 100", "exponential:100"),
         ("most short, some long", "bimodal:20,2000,0.1"),
     ];
-    let (mut worst, mut by_need, mut by_check) = (0.0_f64, 0, 0);
+    let (mut worst_ratio, mut by_need, mut by_check) = (0.0_f64, 0, 0);
     let mut bars = Vec::new();
     for (name, lifetimes) in loads {
-        let loaded = Load::of(context, "fixed:64", lifetimes, 20_000)?;
-        let allocations = loaded.ops.iter().filter(|op| matches!(op, Op::Alloc { .. })).count();
-        let peak = loaded.peak / 64;
-        let [paper, most] = run(&loaded.ops, peak, Initialise::EachAllocation)?;
-        let [late, _] = run(&loaded.ops, peak, Initialise::WhenEmpty)?;
-        worst = worst.max(paper as f64 / most as f64);
-        by_need += usize::from(paper == most);
-        by_check += usize::from(late == most);
-        table.row(vec![name.into(), allocations.into(), most.into(), paper.into(), late.into()]);
+        let workload = Load::of(context, "fixed:64", lifetimes, 20_000)?;
+        let allocations = workload.ops.iter().filter(|op| matches!(op, Op::Alloc { .. })).count();
+        let peak = workload.peak / 64;
+        let [paper, max_live] = run(&workload.ops, peak, Initialise::EachAllocation)?;
+        let [lazy_blocks, _] = run(&workload.ops, peak, Initialise::WhenEmpty)?;
+        worst_ratio = worst_ratio.max(paper as f64 / max_live as f64);
+        by_need += usize::from(paper == max_live);
+        by_check += usize::from(lazy_blocks == max_live);
+        table.row(vec![name.into(), allocations.into(), max_live.into(), paper.into(), lazy_blocks.into()]);
         bars.push((format!("{name}: the paper's rule"), paper as f64));
-        bars.push((format!("{name}: only if no other is free"), late as f64));
+        bars.push((format!("{name}: only if no other is free"), lazy_blocks as f64));
     }
     findings.table(table);
     findings.bars(Bars::exact("Blocks that were ever written", Axis::logarithmic("blocks"), bars));
@@ -100,7 +100,7 @@ pub(super) fn touched(context: &Context<'_>, findings: &mut Findings) -> anyhow:
         says: "blocks are initialised as they are needed".into(),
         source: "Kenwright 2012".into(),
         found: format!(
-            "the listing initialises a new block at each allocation until the pool's end, up to {worst:.0} times as many as were ever in use; it initialises as many as were in use in {by_need} of {} workloads, and with the check that the paper proposes for later in {by_check}",
+            "the listing initialises a new block at each allocation until the pool's end, up to {worst_ratio:.0} times as many as were ever in use; it initialises as many as were in use in {by_need} of {} workloads, and with the check that the paper proposes for later in {by_check}",
             loads.len()
         ),
         holds: match by_need {

@@ -41,7 +41,7 @@ impl Kenwright {
             "{count} blocks of {size} bytes: expected --sizes and --counts whose largest product is at most {MAX_BYTES} bytes"
         );
         exact::walk(&mut findings)?;
-        exact::touched(context, &mut findings)?;
+        exact::touched_blocks(context, &mut findings)?;
         speed::creation(context, &mut findings)?;
         if !context.exact {
             self.figure(context, &mut findings)?;

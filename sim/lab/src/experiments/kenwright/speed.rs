@@ -32,29 +32,29 @@ fn batch<B, E>(
 where
     anyhow::Error: From<E>,
 {
-    let mut held = Vec::with_capacity(n);
-    let mut once = || -> anyhow::Result<()> {
+    let mut guards = Vec::with_capacity(n);
+    let mut pass = || -> anyhow::Result<()> {
         for _ in 0..n {
-            held.push(alloc()?);
+            guards.push(alloc()?);
         }
-        for block in held.drain(..) {
+        for block in guards.drain(..) {
             free(black_box(block))?;
         }
         Ok(())
     };
     // A first batch maps and grows the memory that later batches need.
-    once()?;
+    pass()?;
     let before = faults();
-    let mut done = Ok(());
-    let time = clock::nanoseconds(|| done = (0..repeats).try_for_each(|_| once()));
-    done?;
+    let mut first_result = Ok(());
+    let time = clock::nanoseconds(|| first_result = (0..repeats).try_for_each(|_| pass()));
+    first_result?;
     let pairs = (n * repeats) as f64;
     Ok([time / pairs, (faults() - before) / pairs])
 }
 
 /// Allocates a block and writes its first byte.
 #[inline(always)]
-fn written<P: RawPool>(pool: &SafePool<P>) -> Result<PoolGuard<'_, P>, Refused> {
+fn alloc_and_write<P: RawPool>(pool: &SafePool<P>) -> Result<PoolGuard<'_, P>, Refused> {
     let mut block = pool.alloc()?;
     if let Some(byte) = block.bytes().first_mut() {
         black_box(byte).write(1);
@@ -95,20 +95,20 @@ impl Kenwright {
                 let pool = lazy(size, blocks, Initialise::EachAllocation)?;
                 let repeats = (context.scale(200_000) / blocks).max(1);
                 let samples = clock::try_rounds(context.rounds(), 2, |i| match i {
-                    0 => batch(blocks, repeats, || written(&pool), dropped),
+                    0 => batch(blocks, repeats, || alloc_and_write(&pool), dropped),
                     _ => batch(blocks, repeats, || malloced(size), dropped),
                 })?;
-                let [ours, theirs] = [0, 1].map(|i| samples[i].spread(0));
+                let [pool_time, malloc_time] = [0, 1].map(|i| samples[i].spread(0));
                 let ratio = samples[1].times(&samples[0], 0);
                 ratios.push(ratio);
-                for (line, time) in lines.iter_mut().zip([ours, theirs]) {
+                for (line, time) in lines.iter_mut().zip([pool_time, malloc_time]) {
                     line.push((f64::from(*n), time.median * f64::from(*n) / 1e6));
                 }
                 table.row(vec![
                     size.into(),
                     blocks.into(),
-                    Value::Spread(ours, 1),
-                    Value::Spread(theirs, 1),
+                    Value::Spread(pool_time, 1),
+                    Value::Spread(malloc_time, 1),
                     Value::Spread(ratio, 1),
                     Value::Number(samples[1].spread(1).median, 3),
                 ]);
@@ -124,14 +124,14 @@ impl Kenwright {
         drop(stage);
         findings.table(table);
         let medians = || ratios.iter().map(|ratio| ratio.median);
-        let (least, most) = medians().fold((f64::MAX, 0.0_f64), |(l, m), r| (l.min(r), m.max(r)));
+        let (min_ratio, max_ratio) = medians().fold((f64::MAX, 0.0_f64), |(l, m), r| (l.min(r), m.max(r)));
         let verdicts: Vec<Holds> = ratios.iter().map(|ratio| ratio.at_least(10.0)).collect();
-        let rows = |wanted| verdicts.iter().filter(|holds| **holds == wanted).count();
+        let rows = |expected| verdicts.iter().filter(|holds| **holds == expected).count();
         findings.claim(Claim {
             says: "the pool is ten times as fast as the system's malloc".into(),
             source: "Kenwright 2012, figure 4".into(),
             found: format!(
-                "ten times or more in {} of {} rows, less in {}, undecided in {}; medians of {least:.1} to {most:.1}. The paper measured the malloc of Windows 7. If the system's malloc returns memory and faults it in again, the ratio measures pages, not malloc",
+                "ten times or more in {} of {} rows, less in {}, undecided in {}; medians of {min_ratio:.1} to {max_ratio:.1}. The paper measured the malloc of Windows 7. If the system's malloc returns memory and faults it in again, the ratio measures pages, not malloc",
                 rows(Holds::Yes),
                 verdicts.len(),
                 rows(Holds::No),
@@ -141,7 +141,7 @@ impl Kenwright {
             measured: true,
         });
         findings.chart(Chart {
-            title: "Allocating and freeing so many".into(),
+            title: "Allocating and freeing this many blocks".into(),
             x: Axis::logarithmic("blocks"),
             y: Axis::logarithmic("ms"),
             series: curves,
@@ -156,15 +156,15 @@ pub(super) fn checks(context: &Context<'_>, findings: &mut Findings) -> anyhow::
     const SIZE: usize = 64;
     const BLOCKS: usize = 1000;
     let paper = lazy(SIZE, BLOCKS, Initialise::EachAllocation)?;
-    let late = lazy(SIZE, BLOCKS, Initialise::WhenEmpty)?;
+    let lazy_pool = lazy(SIZE, BLOCKS, Initialise::WhenEmpty)?;
     let guarded = GuardedPool::new(HeapArea::new((SIZE + 16) * BLOCKS, 64)?, Layout::new::<[u8; SIZE]>())?;
     let guarded = SafePool::new(guarded);
     let repeats = (context.scale(200_000) / BLOCKS).max(1);
-    let traced = || -> anyhow::Result<_> { Ok((written(&guarded)?, Backtrace::force_capture())) };
+    let traced = || -> anyhow::Result<_> { Ok((alloc_and_write(&guarded)?, Backtrace::force_capture())) };
     // One of three pages is touched: the other two are like guards.
     let mapped = || -> anyhow::Result<_> {
         let pool = lazy_in(MappedArea::new(3 * PAGE, PAGE)?, PAGE, 3)?;
-        drop(written(&pool)?);
+        drop(alloc_and_write(&pool)?);
         Ok(pool)
     };
     let names = [
@@ -177,10 +177,10 @@ pub(super) fn checks(context: &Context<'_>, findings: &mut Findings) -> anyhow::
         "the system's malloc, which checks little",
     ];
     let samples = clock::try_rounds(context.rounds(), names.len(), |i| match i {
-        0 => batch(BLOCKS, repeats, || written(&paper), dropped),
-        1 => batch(BLOCKS, repeats, || written(&late), dropped),
-        2 => batch(BLOCKS, repeats, || written(&late), PoolGuard::free),
-        GUARDS => batch(BLOCKS, repeats, || written(&guarded), PoolGuard::free),
+        0 => batch(BLOCKS, repeats, || alloc_and_write(&paper), dropped),
+        1 => batch(BLOCKS, repeats, || alloc_and_write(&lazy_pool), dropped),
+        2 => batch(BLOCKS, repeats, || alloc_and_write(&lazy_pool), PoolGuard::free),
+        GUARDS => batch(BLOCKS, repeats, || alloc_and_write(&guarded), PoolGuard::free),
         TRACES => batch(BLOCKS, repeats, traced, |(block, trace)| {
             drop(black_box(trace));
             block.free()
@@ -190,7 +190,7 @@ pub(super) fn checks(context: &Context<'_>, findings: &mut Findings) -> anyhow::
     })?;
     let mut table = Table::new(
         format!(
-            "What checks cost: {BLOCKS} blocks of {SIZE} bytes, allocated, written to, freed; ns for a pair"
+            "The cost of checks: {BLOCKS} blocks of {SIZE} bytes, allocated, written to, freed; ns for a pair"
         ),
         &["pool", "~ns", "~times without checks"],
     );
@@ -204,21 +204,21 @@ pub(super) fn checks(context: &Context<'_>, findings: &mut Findings) -> anyhow::
         samples[GUARDS].times(&samples[PLAIN_ROW], 0).shown(1),
         samples[GUARDS].times(&samples[names.len() - 1], 0).shown(1)
     ));
-    let more = |than: usize, layer: usize| {
+    let added_time = |base_layer: usize, layer: usize| {
         let times: Vec<f64> =
-            samples[layer].pairs(&samples[than]).map(|(a, b)| (a[0] - b[0]) / 1e3).collect();
+            samples[layer].pairs(&samples[base_layer]).map(|(a, b)| (a[0] - b[0]) / 1e3).collect();
         Spread::of(times)
     };
     let layers = [
-        ("guards, patterns and callers", more(PLAIN_ROW, GUARDS)),
-        ("a stack trace", more(GUARDS, TRACES)),
-        ("a mapping with guard pages", more(PLAIN_ROW, PAGES)),
+        ("guards, patterns and callers", added_time(PLAIN_ROW, GUARDS)),
+        ("a stack trace", added_time(GUARDS, TRACES)),
+        ("a mapping with guard pages", added_time(PLAIN_ROW, PAGES)),
     ];
-    let found: Vec<_> = layers.iter().map(|(name, us)| format!("{name} {} us", us.shown(2))).collect();
+    let layer_texts: Vec<_> = layers.iter().map(|(name, us)| format!("{name} {} us", us.shown(2))).collect();
     findings.claim(Claim {
         says: "fill, guard pages, leak tracking and stack traces add 2 to 10 us each to an allocation".into(),
         source: "Memory Allocators from Scratch".into(),
-        found: format!("additional time for an allocation and its free: {}", found.join(", ")),
+        found: format!("additional time for an allocation and its free: {}", layer_texts.join(", ")),
         holds: Holds::each(layers.iter().map(|(_, us)| us.is_between(2.0, 10.0))),
         measured: true,
     });
@@ -262,16 +262,16 @@ pub(super) fn creation(context: &Context<'_>, findings: &mut Findings) -> anyhow
     let make_threaded = |blocks: usize| -> anyhow::Result<FixedPool<MappedArea>> {
         Ok(FixedPool::new(MappedArea::new(blocks * SIZE, 4096)?, slots)?)
     };
-    let most = if context.quick { 1_000_000 } else { 10_000_000 };
+    let max_blocks = if context.quick { 1_000_000 } else { 10_000_000 };
     let sizes: Vec<usize> =
-        core::iter::successors(Some(1000), |n| Some(n * 10)).take_while(|n| *n <= most).collect();
+        core::iter::successors(Some(1000), |n| Some(n * 10)).take_while(|n| *n <= max_blocks).collect();
     // Lazy and threaded pools of all sizes alternate, so that compared values are from the same rounds.
     let samples = match context.exact {
         true => Vec::new(),
         false => clock::try_rounds(context.rounds(), 2 * sizes.len(), |i| {
-            let (blocks, mut made) = (sizes[i / 2], Ok(()));
+            let (blocks, mut result) = (sizes[i / 2], Ok(()));
             let time = clock::nanoseconds(|| {
-                made = match i % 2 {
+                result = match i % 2 {
                     0 => make_lazy(blocks).and_then(|pool| {
                         black_box(pool.alloc()?);
                         Ok(())
@@ -282,20 +282,20 @@ pub(super) fn creation(context: &Context<'_>, findings: &mut Findings) -> anyhow
                     }),
                 }
             });
-            made.map(|()| [time / 1e3])
+            result.map(|()| [time / 1e3])
         })?,
     };
     for (i, blocks) in sizes.iter().copied().enumerate() {
         let pool = make_lazy(blocks)?;
-        let made = pool.state().initialised;
+        let initialised = pool.state().initialised;
         drop(pool.alloc()?);
-        let taken = pool.state().initialised;
+        let initialised_blocks = pool.state().initialised;
         let threaded = make_threaded(blocks)?.chain().count();
         let time = |i: usize| samples.get(i).map(|samples| Value::Spread(samples.spread(0), 1));
         table.row(vec![
             blocks.into(),
-            u64::from(made).into(),
-            u64::from(taken).into(),
+            u64::from(initialised).into(),
+            u64::from(initialised_blocks).into(),
             threaded.into(),
             time(2 * i).into(),
             time(2 * i + 1).into(),
@@ -310,7 +310,7 @@ pub(super) fn creation(context: &Context<'_>, findings: &mut Findings) -> anyhow
             found: format!(
                 "{} blocks take {} times as long as 1,000, whereas a pool that threads all its blocks takes {} times; less than ten times \
                  counts as the same",
-                uslab_output::grouped(most as u64),
+                uslab_output::grouped(max_blocks as u64),
                 ratio.shown(1),
                 last_threaded.times(threaded, 0).shown(0)
             ),
@@ -328,30 +328,37 @@ pub(super) fn pages(context: &Context<'_>, findings: &mut Findings) -> anyhow::R
         // The area is mapped anew in each round, and lazy: no block is touched before its allocation.
         let area = MappedArea::new(count * PAGE, PAGE)?;
         let pool = SafePool::new(IndexPool::new(area, PAGE)?);
-        let mut held = (0..count).map(|_| pool.alloc()).collect::<Result<Vec<_>, _>>()?;
+        let mut guards = (0..count).map(|_| pool.alloc()).collect::<Result<Vec<_>, _>>()?;
         let mut touch = || {
             clock::nanoseconds(|| {
-                for block in &mut held {
+                for block in &mut guards {
                     black_box(&mut block.bytes()[0]).write(1);
                 }
             }) / count as f64
         };
         let before = faults();
         let first = touch();
-        let between = faults();
-        let again = touch();
-        Ok([first, again, (between - before) / count as f64, (faults() - between) / count as f64])
+        let faults_before = faults();
+        let second_touch = touch();
+        Ok([
+            first,
+            second_touch,
+            (faults_before - before) / count as f64,
+            (faults() - faults_before) / count as f64,
+        ])
     })?;
-    let of = |thing| samples[0].spread(thing);
+    let spread_of = |index| samples[0].spread(index);
     let mut table = Table::new(
         format!("A write to each of {count} pages that a pool handed out"),
         &["write", "~ns a page", "~page faults a page"],
     );
-    for (name, time, faults) in [("the first", of(0), of(2)), ("the second", of(1), of(3))] {
+    for (name, time, faults) in
+        [("the first", spread_of(0), spread_of(2)), ("the second", spread_of(1), spread_of(3))]
+    {
         table.row(vec![name.into(), Value::Spread(time, 1), Value::Number(faults.median, 3)]);
     }
     findings.table(table);
-    let ratio = samples[0].each(|[first, again, ..]| first / again);
+    let ratio = samples[0].spread_of(|[first, second_touch, ..]| first / second_touch);
     findings.claim(Claim {
         says: "an access that faults is 10,000 times as slow as one that does not".into(),
         source: "Kenwright 2012".into(),

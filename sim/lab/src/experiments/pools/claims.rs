@@ -6,9 +6,9 @@ use crate::findings::clock::Spread;
 use crate::findings::{Claim, Findings, Holds};
 
 /// Returns the ratio of two designs' durations in one phase of a set. `None` if the set did not run.
-fn ratio(all: &[SetTimes], set: u8, phase: usize, design: usize, other: usize) -> Option<Spread> {
+fn ratio(all: &[SetTimes], set: u8, phase: usize, design: usize, other_design: usize) -> Option<Spread> {
     let samples = &all.iter().find(|measured| measured.set == set)?.samples;
-    Some(samples[design].times(&samples[other], phase))
+    Some(samples[design].times(&samples[other_design], phase))
 }
 
 /// The indices of the phases.
@@ -21,26 +21,32 @@ const HUNDREDS: f64 = 200.0;
 
 pub(super) fn claims(findings: &mut Findings, all: &[SetTimes]) {
     let source = || "the article on pools".to_owned();
-    let ratio = |set, phase, design, other| ratio(all, set, phase, design, other);
+    let ratio = |set, phase, design, other_design| ratio(all, set, phase, design, other_design);
     let (scan, list, array, map, live, slab, magazines, boxes) = (0, 1, 2, 3, 5, 6, 7, 8);
-    let mut claim = |says: &str, source: String, found: String, holds: Holds| {
-        findings.claim(Claim { says: says.into(), source, found, holds, measured: true });
+    let mut claim = |statement: &str, source: String, finding: String, verdict_on_claim: Holds| {
+        findings.claim(Claim {
+            says: statement.into(),
+            source,
+            found: finding,
+            holds: verdict_on_claim,
+            measured: true,
+        });
     };
-    let others: Vec<Spread> = (0..NAMES.len())
-        .filter(|other| *other != scan)
-        .filter_map(|other| ratio(3, BUILD, scan, other))
+    let other_designs: Vec<Spread> = (0..NAMES.len())
+        .filter(|other_design| *other_design != scan)
+        .filter_map(|other_design| ratio(3, BUILD, scan, other_design))
         .collect();
-    if !others.is_empty() {
-        let medians = || others.iter().map(|ratio| ratio.median);
-        let (least, most) = medians().fold((f64::MAX, 0.0_f64), |(l, m), r| (l.min(r), m.max(r)));
-        let verdicts: Vec<Holds> = others.iter().map(|ratio| ratio.at_least(HUNDREDS)).collect();
-        let so = verdicts.iter().filter(|holds| **holds == Holds::Yes).count();
+    if !other_designs.is_empty() {
+        let medians = || other_designs.iter().map(|ratio| ratio.median);
+        let (min_ratio, max_ratio) = medians().fold((f64::MAX, 0.0_f64), |(l, m), r| (l.min(r), m.max(r)));
+        let verdicts: Vec<Holds> = other_designs.iter().map(|ratio| ratio.at_least(HUNDREDS)).collect();
+        let confirmed = verdicts.iter().filter(|verdict_on_claim| **verdict_on_claim == Holds::Yes).count();
         claim(
             "at 100,000 objects a pool that scans for a free slot takes hundreds of times as long as the others",
             source(),
             format!(
-                "{least:.0} to {most:.0} times; {HUNDREDS} times or more for {so} of {} others",
-                others.len()
+                "{min_ratio:.0} to {max_ratio:.0} times; {HUNDREDS} times or more for {confirmed} of {} others",
+                other_designs.len()
             ),
             Holds::each(verdicts),
         );
@@ -57,12 +63,12 @@ pub(super) fn claims(findings: &mut Findings, all: &[SetTimes]) {
             Holds::each([naive, free].map(|ratio| ratio.is_between(9.0, 18.0))),
         );
     }
-    if let Some(clustered) = ratio(1, WALKS, scan, list) {
+    if let Some(list_ratio) = ratio(1, WALKS, scan, list) {
         claim(
             "taking the first free slot keeps objects together, so that the scanning pool is walked faster than the free list",
             source(),
-            format!("{} of the free list's time, the article has 0.51", clustered.shown(2)),
-            clustered.at_most(1.0),
+            format!("{} of the free list's time, the article has 0.51", list_ratio.shown(2)),
+            list_ratio.at_most(1.0),
         );
     }
     if let Some(churn) = ratio(1, CHURN, map, list) {
@@ -85,28 +91,28 @@ pub(super) fn claims(findings: &mut Findings, all: &[SetTimes]) {
         );
     }
     // Each design must meet both goals: a design that walks well and another that churns well do not suffice.
-    for (set, walked, most) in [(1, "5 %", 1.5), (2, "95 %", 1.0)] {
-        if let (Some(bits), Some(off), Some(on)) = (
+    for (set, active_share, max_ratio) in [(1, "5 %", 1.5), (2, "95 %", 1.0)] {
+        if let (Some(bits), Some(without_magazines), Some(with_magazines)) = (
             ratio(set, WALKS, live, array),
             ratio(set, WALKS, slab, array),
             ratio(set, WALKS, magazines, array),
         ) {
             claim(
                 &format!(
-                    "a walk over slabs with {walked} of their places in use takes at most {most:.1} times a packed array's time"
+                    "a walk over slabs with {active_share} of their places in use takes at most {max_ratio:.1} times a packed array's time"
                 ),
                 "this project's aim".into(),
                 format!(
-                    "{} times without magazines, {} with them; a pool with a bitmap, beside them, {}",
-                    off.shown(2),
-                    on.shown(2),
+                    "{} times without magazines, {} with them; for comparison, a pool with a bitmap: {}",
+                    without_magazines.shown(2),
+                    with_magazines.shown(2),
                     bits.shown(2)
                 ),
-                Holds::each([off, on].map(|ratio| ratio.at_most(most))),
+                Holds::each([without_magazines, with_magazines].map(|ratio| ratio.at_most(max_ratio))),
             );
         }
     }
-    if let (Some(off), Some(on), Some(shared)) =
+    if let (Some(without_magazines), Some(with_magazines), Some(shared)) =
         (ratio(1, CHURN, slab, list), ratio(1, CHURN, magazines, list), ratio(1, CHURN, boxes, list))
     {
         claim(
@@ -115,10 +121,10 @@ pub(super) fn claims(findings: &mut Findings, all: &[SetTimes]) {
             format!(
                 "{} times in boxes of an object cache, {} in a hive with magazines, {} without",
                 shared.shown(2),
-                on.shown(2),
-                off.shown(2)
+                with_magazines.shown(2),
+                without_magazines.shown(2)
             ),
-            Holds::each([shared, on, off].map(|ratio| ratio.at_most(1.5))),
+            Holds::each([shared, with_magazines, without_magazines].map(|ratio| ratio.at_most(1.5))),
         );
     }
 }
@@ -152,9 +158,9 @@ mod tests {
     #[test]
     fn speedup_claim_is_compared_with_each_design() {
         assert_eq!(verdict(&set_3(5, 300.0, 1.0)).0, Holds::Yes);
-        let (holds, found) = verdict(&set_3(5, 1000.0, 10.0));
-        assert_eq!(holds, Holds::Partly);
-        assert_eq!(found, "100 to 1000 times; 200 times or more for 7 of 8 others");
+        let (verdict_on_claim, finding) = verdict(&set_3(5, 1000.0, 10.0));
+        assert_eq!(verdict_on_claim, Holds::Partly);
+        assert_eq!(finding, "100 to 1000 times; 200 times or more for 7 of 8 others");
         assert_eq!(verdict(&set_3(5, 150.0, 1.0)).0, Holds::No);
     }
 

@@ -38,7 +38,7 @@ impl Pools {
         // The number of rounds is small, because the naive pool's walks alone take 20 seconds in the fourth set.
         let rounds = if context.quick || context.exact { 1 } else { 5 };
         let stage = context.progress.stage("pools", (self.sets.len() * NAMES.len() * rounds) as u64);
-        let mut done = 0;
+        let mut finished_runs = 0;
         let (mut all, mut shortened) = (Vec::new(), false);
         for number in &self.sets {
             let set = &SETS[usize::from(*number) - 1];
@@ -52,19 +52,19 @@ impl Pools {
             };
             let mut runs = [Run::default(); NAMES.len()];
             let samples = clock::try_rounds(rounds, NAMES.len(), |design| -> anyhow::Result<_> {
-                done += 1;
-                stage.at(done);
+                finished_runs += 1;
+                stage.at(finished_runs);
                 let run = turn(design, set, &order, walks, &subsystem)?;
                 runs[design] = run;
                 Ok([run.build, run.churn, run.walks])
             })?;
-            shortened |= !as_long(set, frames, walks);
+            shortened |= !needs_equal_time(set, frames, walks);
             findings.table(table(*number, set, frames, walks, &runs, &samples));
             all.push(SetTimes { set: *number, samples });
         }
         drop(stage);
         if shortened {
-            findings.note("The article's times are of 1,000 frames and all walks: they stand beside ours where ours are, too.");
+            findings.note("The article's times are of 1,000 frames and all walks. They are shown next to ours if our run is equally long.");
         }
         pictures(&mut findings, &all);
         claims::claims(&mut findings, &all);
@@ -73,13 +73,13 @@ impl Pools {
 }
 
 /// Returns `true` if a set runs as long as in the article; otherwise the times of the two cannot be compared.
-fn as_long(set: &Set, frames: usize, walks: usize) -> bool {
+fn needs_equal_time(set: &Set, frames: usize, walks: usize) -> bool {
     (frames, walks) == (FRAMES, set.walks)
 }
 
 fn table(number: u8, set: &Set, frames: usize, walks: usize, runs: &[Run], samples: &[Samples<3>]) -> Table {
-    let article = as_long(set, frames, walks);
-    let ours = [
+    let article = needs_equal_time(set, frames, walks);
+    let design_columns = [
         "design",
         "looked at in a walk",
         "which are",
@@ -88,21 +88,22 @@ fn table(number: u8, set: &Set, frames: usize, walks: usize, runs: &[Run], sampl
         "~churn, ms",
         "~walks, ms",
     ];
-    let theirs = ["article: allocate and free, ms", "article: churn, ms", "article: walks, ms"];
+    let article_columns = ["article: allocate and free, ms", "article: churn, ms", "article: walks, ms"];
     let mut table = Table::new(
         format!(
             "Set {number}: {} allocated, {} freed; {REPLACED} replaced in each of {frames} frames; walks: {walks}",
             set.allocs, set.frees
         ),
-        &[&ours[..], if article { &theirs } else { &[] }].concat(),
+        &[&design_columns[..], if article { &article_columns } else { &[] }].concat(),
     );
     for (i, name) in NAMES.into_iter().enumerate() {
         // Boxes are not walked.
-        let walked = |value: Value| if runs[i].inspected > 0 { value } else { Value::Nothing };
-        let counts = [runs[i].inspected.into(), runs[i].looks_at.into(), runs[i].active.into()].map(walked);
+        let if_walked = |value: Value| if runs[i].inspected > 0 { value } else { Value::Nothing };
+        let counts =
+            [runs[i].inspected.into(), runs[i].looks_at.into(), runs[i].active.into()].map(if_walked);
         let [build, churn, walks] = [0, 1, 2].map(|phase| samples[i].spread(phase));
         let mut row =
-            [vec![name.into()], counts.into(), vec![build.into(), churn.into(), walked(walks.into())]]
+            [vec![name.into()], counts.into(), vec![build.into(), churn.into(), if_walked(walks.into())]]
                 .concat();
         if article {
             row.extend(set.article.get(i).map_or([const { Value::Nothing }; 3], |ms| ms.map(Value::from)));
@@ -121,16 +122,18 @@ struct SetTimes {
 /// Draws a picture of each phase, using the set that studies the phase, or otherwise the first set that was run.
 fn pictures(findings: &mut Findings, all: &[SetTimes]) {
     let phases = ["Allocating and freeing", "Churn", "Walks"];
-    for (phase, (name, about)) in phases.into_iter().zip([3, 1, 4]).enumerate() {
-        let Some(SetTimes { set, samples }) = all.iter().find(|ran| ran.set == about).or(all.first()) else {
+    for (phase, (name, phase_set)) in phases.into_iter().zip([3, 1, 4]).enumerate() {
+        let Some(SetTimes { set, samples }) =
+            all.iter().find(|set_times| set_times.set == phase_set).or(all.first())
+        else {
             continue;
         };
         // Boxes, the last design, are not walked.
-        let shown = NAMES.len() - usize::from(phase == 2);
+        let design_count = NAMES.len() - usize::from(phase == 2);
         let bars = NAMES
             .into_iter()
             .zip(samples)
-            .take(shown)
+            .take(design_count)
             .map(|(name, times)| (name, times.spread(phase).median));
         findings.bars(Bars::measured(format!("{name} in set {set}"), Axis::logarithmic("ms"), bars));
     }

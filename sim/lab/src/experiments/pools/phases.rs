@@ -74,22 +74,22 @@ impl Order {
         let mut first: Vec<usize> = (0..set.allocs).collect();
         first.shuffle(rng);
         // The order has indices in the list of live objects: the last object takes the place of a freed one.
-        let left = set.allocs - set.frees;
-        let churn = (0..frames * REPLACED).map(|_| rng.random_range(0..left)).collect();
+        let remaining = set.allocs - set.frees;
+        let churn = (0..frames * REPLACED).map(|_| rng.random_range(0..remaining)).collect();
         Self { first, churn }
     }
 }
 
 /// Runs a design whose keys stay valid.
 fn run_design<D: Design>(design: &mut D, set: &Set, order: &Order, walks: usize) -> anyhow::Result<Run> {
-    let mut failed = None;
+    let mut first_error = None;
     let mut keys: Vec<Option<D::Key>> = Vec::with_capacity(set.allocs);
     let mut live: Vec<D::Key> = Vec::with_capacity(set.allocs);
     let build = clock::nanoseconds(|| {
         for i in 0..set.allocs {
             match design.alloc(Particle::new(i)) {
                 Ok(key) => keys.push(Some(key)),
-                Err(error) => return failed = Some(error),
+                Err(error) => return first_error = Some(error),
             }
         }
         for i in &order.first[..set.frees] {
@@ -100,16 +100,16 @@ fn run_design<D: Design>(design: &mut D, set: &Set, order: &Order, walks: usize)
     }) / 1e6;
     live.extend(keys.into_iter().flatten());
     let churn = clock::nanoseconds(|| {
-        for (i, at) in order.churn.iter().enumerate() {
-            let key = live.swap_remove(*at);
+        for (i, index) in order.churn.iter().enumerate() {
+            let key = live.swap_remove(*index);
             design.free(key);
             match design.alloc(Particle::new(i)) {
                 Ok(key) => live.push(key),
-                Err(error) => return failed = Some(error),
+                Err(error) => return first_error = Some(error),
             }
         }
     }) / 1e6;
-    if let Some(error) = failed {
+    if let Some(error) = first_error {
         return Err(error);
     }
     let run = walk(design, walks);
@@ -132,26 +132,26 @@ fn walk<D: Design>(design: &mut D, walks: usize) -> Run {
 /// Runs the packed array, in which only the index identifies an object.
 fn packed(set: &Set, order: &Order, walks: usize) -> anyhow::Result<Run> {
     let mut array = PackedArray::default();
-    let mut failed = None;
+    let mut first_error = None;
     let build = clock::nanoseconds(|| {
         for i in 0..set.allocs {
             if let Err(error) = array.alloc(Particle::new(i)) {
-                return failed = Some(error);
+                return first_error = Some(error);
             }
         }
-        for (i, at) in order.first[..set.frees].iter().enumerate() {
-            array.free(at % (set.allocs - i));
+        for (i, index) in order.first[..set.frees].iter().enumerate() {
+            array.free(index % (set.allocs - i));
         }
     }) / 1e6;
     let churn = clock::nanoseconds(|| {
-        for (i, at) in order.churn.iter().enumerate() {
-            array.free(*at);
+        for (i, index) in order.churn.iter().enumerate() {
+            array.free(*index);
             if let Err(error) = array.alloc(Particle::new(i)) {
-                return failed = Some(error);
+                return first_error = Some(error);
             }
         }
     }) / 1e6;
-    if let Some(error) = failed {
+    if let Some(error) = first_error {
         return Err(error.into());
     }
     Ok(Run { build, churn, ..walk(&mut array, walks) })

@@ -7,7 +7,7 @@
 //! Lock order: a CPU's lock comes first, then the depot's. The scheduler can move threads, so several threads may be on
 //! one CPU at a time.
 //!
-//! What you can call:
+//! Available calls:
 //!
 //! - `self.cpus[cpu].lock()`: waits for a CPU's lock and returns its magazines; dropping the result releases the lock.
 //! - `self.depot.lock()`: the same for the depot. Each call counts as a visit.

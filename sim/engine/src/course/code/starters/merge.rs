@@ -5,9 +5,9 @@
 //! << n). The code below never merges. Write `free`. The lists of free blocks are the only state; accesses to the lists
 //! are counted.
 //!
-//! What you can call. Each call except the last counts as one list access:
+//! Available calls. Each call except the last counts as one list access:
 //!
-//! - `lists.pop(order)`: takes the lowest free block of an order; returns `None` if there is none.
+//! - `lists.pop(order)`: takes the lowest free block of an order; returns `None` if the list is empty.
 //! - `lists.push(page, order)`: adds a free block.
 //! - `lists.remove(page, order)`: takes the block that begins at that page, if it is free and has exactly this order; returns
 //!   `true` if it did.

@@ -4,11 +4,11 @@
 //! all of its objects are free. So it matters which slab serves an allocation. The code below takes the slab that was used last.
 //! Choose better, without looking at every slab: looks and moves are both counted.
 //!
-//! What you can call, and how much it counts:
+//! Available calls, with their costs:
 //!
 //! - `op.make(list)?`: creates a slab of free objects, at the front of a list. 0.
 //! - `op.release(slab)`: frees an empty slab. 0.
-//! - `op.slabs.take(slab)`: takes a free object out of its slab; `None` if there is none. `op.slabs.put(object)`: returns it. 0.
+//! - `op.slabs.take(slab)`: takes a free object out of its slab; `None` if the slab is full. `op.slabs.put(object)`: returns it. 0.
 //! - `op.slabs.first(list)`, `last(list)`: the slab at that end of a list; `None` if the list is empty. `len(list)`,
 //!   `list(slab)`. 0.
 //! - `op.slabs.objects()`: the number of objects in a slab, free and in use. 0.

@@ -5,7 +5,7 @@
 //! each visit. The code below keeps everything. A full magazine (8 objects) that is kept for an interval costs 2, an object that
 //! comes from a slab costs 1.
 //!
-//! There is nothing to call: keep in `Exercise` whatever you need to know at the end of an interval.
+//! No calls are needed: store in `Exercise` the data that you need at the end of an interval.
 
 use uslab_engine::course::Reaper;
 
