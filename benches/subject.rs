@@ -168,7 +168,7 @@ impl<'l, L: ThreadAccess> Checked<'l, L> {
     pub fn finish<S: Subject>(self) {
         assert!(
             !S::CHECKED || self.written_sum == self.read_sum,
-            "{}: objects did not keep their stamps",
+            "{}: the objects must keep their stamps",
             S::NAME
         );
     }

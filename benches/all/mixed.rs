@@ -57,7 +57,7 @@ impl MallocWork for Mixed {
         stamps_seen.sort_unstable();
         assert!(
             stamps_seen.windows(2).all(|w| w[0] < w[1]),
-            "{}: objects did not keep their stamps",
+            "{}: the objects must keep their stamps",
             M::NAME
         );
         let mut rng = work::random();

@@ -337,18 +337,18 @@ fn child_frees_a_million_objects() {
     cpu_set.set(sched_getcpu().unwrap()).unwrap();
     sched_setaffinity(Pid::from_raw(0), &cpu_set).unwrap();
     let subsystem = Subsystem::new(Config::default()).unwrap();
-    let backed = || subsystem.info().pages.backed_bytes();
+    let subsystem_bytes = || subsystem.info().pages.backed_bytes();
     let cache = ObjectCache::builder("million").ctor(|| [1_u8; 64]).build_in(&subsystem).unwrap();
     let objects: Vec<_> = (0..1_000_000).map(|_| cache.alloc().unwrap()).collect();
-    let max_bytes = backed_bytes();
+    let max_bytes = subsystem_bytes();
     assert!(max_bytes > 60 * MIB, "{max_bytes}");
     drop(objects);
-    let remaining = backed_bytes();
+    let remaining = subsystem_bytes();
     // Frees alone leave this much: the bound, and the slabs and pages that magazines keep.
     assert!(remaining <= KEEP_FREE as u64 + 3 * MIB, "{remaining} bytes remain");
     subsystem.end_interval();
     subsystem.end_interval();
-    let current = backed_bytes();
+    let current = subsystem_bytes();
     println!(
         "{} KiB of {} MiB are left by frees, {} KiB after two intervals",
         remaining >> 10,
@@ -363,7 +363,7 @@ fn child_frees_a_million_objects() {
     drop(objects);
     subsystem.end_interval();
     subsystem.end_interval();
-    let current = backed_bytes();
+    let current = subsystem_bytes();
     assert_eq!(current, 0, "no CPU may keep the memory that a reap frees");
     subsystem.check().unwrap();
 }

@@ -33,7 +33,7 @@ fn constructed_example_succeeds() {
     let program_output = run("constructed");
     assert!(
         number(&program_output, "with the cache built ") < 200,
-        "the program builds few objects: {program_output}"
+        "the program must build few objects: {program_output}"
     );
     assert!(program_output.contains("10000 with Box built 10000\n"), "{program_output}");
 }
@@ -62,7 +62,7 @@ fn sessions_example_succeeds() {
     assert!(served_requests > 0 && served_requests + late_requests == 100_000, "{program_output}");
     assert!(
         number(&program_output, "for all sessions: ") < 10_000,
-        "the program reuses objects: {program_output}"
+        "the program must reuse objects: {program_output}"
     );
 }
 
@@ -72,7 +72,7 @@ fn limits_example_succeeds() {
     assert!(program_output.contains("pages, then: the cache is at its limit of"), "{program_output}");
     assert!(
         number(&program_output, "kept: ") > 9000 && program_output.contains(" to 9999\n"),
-        "the program keeps the newest objects: {program_output}"
+        "the program must keep the newest objects: {program_output}"
     );
     assert!(program_output.contains("slabs were freed"), "{program_output}");
 }

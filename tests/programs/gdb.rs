@@ -103,11 +103,11 @@ fn gdb_commands_read_a_core_dump_of_the_server() {
     assert_eq!((caches["entry"][1], caches["connection"][1]), (200, 2));
     assert!(
         caches["entry"][2] + caches["entry"][3] + caches["entry"][4] >= 100,
-        "the deleted keys' objects are free"
+        "the objects of deleted keys must be free"
     );
     // The columns: subsystem, in use, bytes, unreachable.
     let leaks = rows(&gdb_output, "LEAKS");
-    assert_eq!((leaks["entry"][1], leaks["entry"][3]), (200, 0), "all objects are in the table");
+    assert_eq!((leaks["entry"][1], leaks["entry"][3]), (200, 0), "all objects must be in the table");
     assert_eq!((leaks["connection"][1], leaks["connection"][3]), (2, 0));
     // Free buffers keep their memory.
     assert!(leaks.values().all(|row| row[3] == 0), "{leaks:?}");

@@ -474,7 +474,7 @@ fn client_can_delete_keys_at_the_memory_limit() {
             Status(_) => stored_keys += 1,
             other => break other,
         }
-        assert!(stored_keys < 16 << 10, "the values exceed the limit");
+        assert!(stored_keys < 16 << 10, "the limit must refuse values well before 16,384 keys");
     };
     assert!(matches!(&refusal, Error(text) if text.starts_with("OOM ")), "{refusal:?}");
     assert!(stored_keys > 2000, "values must use most of the memory: {stored_keys} of 3000 bytes");

@@ -139,7 +139,11 @@ fn replayed_recording_equals_the_counts_of_the_program() {
     // Without the option no file is created.
     let recorder = Recorder::new();
     preloaded(Command::new(&recorder.program).arg("counts"), "check=1");
-    assert_eq!(std::fs::read_dir(recorder.dir.path()).unwrap().count(), 1, "only the program allocates");
+    assert_eq!(
+        std::fs::read_dir(recorder.dir.path()).unwrap().count(),
+        1,
+        "only the program may be recorded"
+    );
 }
 
 #[test]
@@ -158,7 +162,7 @@ fn recording_shows_a_free_before_the_address_is_reused() {
         .filter(|cache| cache.name == "kmalloc-64" || cache.name == "kmalloc-32")
         .map(|cache| cache.tally.allocs)
         .sum();
-    assert_eq!(first, 400_000, "the sizes are 17 to 56 bytes");
+    assert_eq!(first, 400_000, "the sizes must be 17 to 56 bytes");
     assert_eq!((recording.lost, recording.unwritten), (0, 0));
     assert!(facts.by_cpu.len() <= 2048 && facts.by_cpu.values().sum::<u64>() == facts.total);
 }

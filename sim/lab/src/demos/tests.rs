@@ -72,9 +72,12 @@ fn each_demo_script_produces_complete_scenes() {
 fn page_opens_after_a_telling_step() {
     for About { name, script, telling: opening_length, .. } in Name::ALL.map(Name::about) {
         let (_, scene) = run(name, &script[..opening_length]);
-        assert!(scene.parts.iter().any(|part| matches!(part.is, Is::Used(_))), "{name:?}: nothing is in use");
+        assert!(
+            scene.parts.iter().any(|part| matches!(part.is, Is::Used(_))),
+            "{name:?}: a block must be in use"
+        );
         let structure = scene.structure.unwrap();
-        assert!(!structure.steps.is_empty(), "{name:?}: `{}` has no steps", script[opening_length - 1]);
+        assert!(!structure.steps.is_empty(), "{name:?}: `{}` must have steps", script[opening_length - 1]);
         assert!(!structure.text.is_empty(), "{name:?}");
     }
 }
@@ -414,7 +417,11 @@ fn race_sends_identical_requests_to_each_allocator() {
         assert_eq!(scenes.len(), 61);
         let mut demo = name.allocator_for_race().unwrap();
         let typed = race.commands.iter().map(|text| demo.act(&command(text)));
-        assert_eq!(typed.collect::<Vec<_>>(), scenes[1..], "the same output as for typed commands");
+        assert_eq!(
+            typed.collect::<Vec<_>>(),
+            scenes[1..],
+            "the output must be the same as for typed commands"
+        );
         assert!(scenes.iter().all(|scene| scene.bytes() == 1024), "{name:?}");
     }
     assert_eq!(

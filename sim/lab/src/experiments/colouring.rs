@@ -372,7 +372,7 @@ mod tests {
         let time =
             |ratio: f64| Effect::of_time(Spread::of(vec![ratio - 0.01, ratio, ratio, ratio, ratio + 0.01]));
         assert_eq!([0.8, 1.0, 1.3].map(time), [Effect::Better, Effect::None, Effect::Worse].map(Some));
-        assert_eq!(time(0.9), None, "the interval contains the limit");
+        assert_eq!(time(0.9), None, "an interval that contains the limit must give no effect");
         assert_eq!(Effect::of_time(Spread::of(vec![0.5])), None, "one round must give no interval");
         let clear_effect = Effect::of_misses([300.0, 20.0]);
         assert_eq!((clear_effect, Effect::of_misses([300.0, 290.0])), (Effect::Better, Effect::None));
@@ -392,7 +392,7 @@ mod tests {
         let all = coloured.addresses(last);
         assert!(
             all[last - 1] % coloured.bytes + coloured.object <= coloured.bytes,
-            "the last colour still fits"
+            "the last colour must fit"
         );
     }
 }

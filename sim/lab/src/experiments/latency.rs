@@ -477,7 +477,7 @@ mod tests {
         assert!(!times.record(SLOW, &mut clock), "the thread must have been descheduled");
         clock.before.1 = i64::MAX;
         assert!(times.record(SLOW, &mut clock));
-        assert!(times.record(SLOW - 1, &mut clock), "a fast call is not examined");
+        assert!(times.record(SLOW - 1, &mut clock), "a fast call must not be examined");
         assert_eq!((times.all.len(), times.own.len(), times.causes.switches), (3, 2, 1));
     }
 }

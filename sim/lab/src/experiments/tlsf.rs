@@ -294,7 +294,7 @@ mod tests {
                 waste_at(size)
             );
         }
-        assert_eq!((waste_at(16.0), waste_at(24.0)), (0.0, 0.0), "sixteen classes for sixteen sizes");
+        assert_eq!((waste_at(16.0), waste_at(24.0)), (0.0, 0.0), "sixteen sizes must have sixteen classes");
         assert!(points.iter().all(|(x, y)| *x < 32.0 || (0.0..6.25).contains(y)));
     }
 }

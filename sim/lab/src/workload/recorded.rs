@@ -317,7 +317,7 @@ mod tests {
             };
             let header = format!("0\n2\n{}\n1\n", words.len() + more);
             for ops in [read_rep(&(header + &text(" "))), read_csv(&text(","))].into_iter().flatten() {
-                prop_assert_eq!(ops.len(), words.len(), "no operation is skipped");
+                prop_assert_eq!(ops.len(), words.len(), "no operation may be skipped");
                 let mut live = std::collections::BTreeSet::new();
                 for op in ops {
                     match op {

@@ -58,7 +58,7 @@ impl<'t> Spec<'t> {
             _ => self.error(format!("{name} {text:?} is not a number from {min} to {max}")),
         }
     }
-    /// Parses `min..most`, both included.
+    /// Parses `min..max`, both included.
     pub(super) fn range(&self, text: &str, min: u64, max: u64) -> Result<(u64, u64), SpecError> {
         let Some((lower, upper)) = text.split_once("..") else {
             return self.error(format!("{text:?} is not a range"));

@@ -137,7 +137,7 @@ pub(super) fn drained(script: Script) {
     let world = run(world, (script, works), &[(Script::on(1), drain)]);
     drain(&world);
     world.assert_cpus_are_empty();
-    assert!(world.cache.slab().count() >= 2, "a drain frees all objects to the slab layer");
+    assert!(world.cache.slab().count() >= 2, "a drain must free all objects to the slab layer");
 }
 
 pub(super) fn two_drains() {
@@ -260,7 +260,7 @@ fn loom_model_reaches_lock_contention() {
         MEETINGS.max(world.cache.stats().contended);
     };
     model("C5: the depot's lock is taken", ALL, 5, visits);
-    assert_eq!(MEETINGS.get(), 1, "some execution finds the lock taken exactly once");
+    assert_eq!(MEETINGS.get(), 1, "some execution must find the lock taken exactly once");
 }
 
 // ---------------------------------------------------------------- C6, C7: locks and counts

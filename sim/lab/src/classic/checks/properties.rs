@@ -299,7 +299,7 @@ proptest! {
             prop_assert_eq!(numbers.allocated(), limit - shadow.in_slab_layer);
         }
         drop(cache);
-        prop_assert_eq!(numbers.allocated(), held.len() as u64, "the end frees all objects");
+        prop_assert_eq!(numbers.allocated(), held.len() as u64, "the end must free all objects");
         on_cpu(0);
     }
 
@@ -384,7 +384,7 @@ fn reap_takes_magazines_outside_the_working_set() {
     assert_eq!(
         (cache.stats().full.len(), top()),
         (10, top_magazine),
-        "a reap takes the magazines that were unused longest"
+        "a reap must take the magazines that were unused longest"
     );
     assert_eq!(cache.reap(), 0, "once");
 }
@@ -462,7 +462,7 @@ fn one_thread_simulates_a_thousand_cpus() {
     }
     let (first, second) = (cache.stats(), (0..1024).flat_map(allocate).count());
     assert_eq!((first.slab_allocs, first.cpu_frees, second), (10_240, 10_240, 10_240));
-    assert_eq!(cache.stats().slab_allocs, 10_240, "magazines serve all allocations of the second pass");
+    assert_eq!(cache.stats().slab_allocs, 10_240, "magazines must serve all allocations of the second pass");
     on_cpu(0);
 }
 

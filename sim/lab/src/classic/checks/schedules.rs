@@ -29,7 +29,7 @@ fn maintain(world: &World) -> Vec<Option<usize>> {
             0 => world.cache.drain(),
             1 => _ = world.cache.reap(),
             2 => world.cache.end_interval(),
-            _ => assert!(world.cache.stats().size <= 5, "magazines have a largest size"),
+            _ => assert!(world.cache.stats().size <= 5, "magazines must not exceed their largest size"),
         }
     }
     vec![]

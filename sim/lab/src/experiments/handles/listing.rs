@@ -277,9 +277,9 @@ mod tests {
         for used_slots in 1..=1000 {
             // The test allocates one object at a time.
             listing.take();
-            assert_eq!(listing.next, used_slots, "each object ever created has its own id");
+            assert_eq!(listing.next, used_slots, "each object ever created must have its own id");
             let handle = map.alloc(0).unwrap();
-            assert_eq!(handle.index(), 0, "our slot is used again");
+            assert_eq!(handle.index(), 0, "the freed slot must be used again");
             map.free(handle);
         }
     }
