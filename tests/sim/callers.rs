@@ -79,7 +79,7 @@ fn site_is_not_accused_if_the_kernels_tables_contradict() {
     // Leaks come first.
     let at = |part: &str| out.find(part).unwrap_or_else(|| panic!("expected {part:?} in {out}"));
     assert!(
-        at("Leaking call sites") < at("Still live at the end")
+        at("Possible leaks, by call site") < at("Still live at the end")
             && at("Still live at the end") < at("Call sites ("),
         "{out}"
     );

@@ -238,7 +238,7 @@ impl Live {
         let mut sites = sites(&later, names);
         acquit(&mut sites, names);
         Self {
-            verdicts: verdicts(&sites, names.workload.is_some()),
+            verdicts: verdicts(&sites, names),
             of_workload: names.workload.is_some(),
             objects: later.len() as u64,
             bytes: later.iter().map(|object| u64::from(object.bytes)).sum(),
@@ -336,8 +336,9 @@ fn acquit(sites: &mut [LiveSite], names: &Names<'_>) {
 /// Number of verdicts of each kind.
 const VERDICTS: usize = 5;
 
-fn verdicts(sites: &[LiveSite], of_workload: bool) -> Vec<String> {
-    let of = if of_workload { "workload" } else { "trace" };
+fn verdicts(sites: &[LiveSite], names: &Names<'_>) -> Vec<String> {
+    let of = if names.workload.is_some() { "workload" } else { "trace" };
+    let (begin, last) = names.workload.unwrap_or(names.times);
     let that = |looks| sites.iter().filter(move |site| site.looks_like == looks);
     let growing = that(LeakGuess::Growing).take(VERDICTS).map(|site| {
         let begins = format!(
@@ -381,9 +382,14 @@ fn verdicts(sites: &[LiveSite], of_workload: bool) -> Vec<String> {
             }
     });
     let mut verdicts: Vec<String> = growing.collect();
-    if verdicts.is_empty() {
-        verdicts.push(format!("No call site leaks in this trace: no site has live objects from each quarter of the {of} that the kernel's tables confirm."));
-    }
+    verdicts.push(if verdicts.is_empty() {
+        format!("No call site leaks in this trace: no site has live objects from each quarter of the {of} that the kernel's tables confirm.")
+    } else {
+        format!(
+            "Objects that live longer than this {of} ({:.1} s) look the same as a leak, and so does a cache that still fills.",
+            seconds(last.saturating_sub(begin))
+        )
+    });
     verdicts.extend(freed);
     verdicts
 }
@@ -547,7 +553,7 @@ fn pinned(objects: &[Object], slabs: &Slabs, names: &Names<'_>) -> Vec<Pinned> {
 impl Live {
     pub(super) fn write_page(&self, out: &mut String, rows: usize) -> fmt::Result {
         let of = if self.of_workload { "workload" } else { "trace" };
-        writeln!(out, "\nLeaking call sites")?;
+        writeln!(out, "\nPossible leaks, by call site")?;
         self.verdicts.iter().try_for_each(|verdict| writeln!(out, "  {verdict}"))?;
         let shown = rows.min(self.sites.len());
         writeln!(
