@@ -1,4 +1,4 @@
-//! Real shrinks of single caches in booted kernels, compared with what `uslab slabs` said from the tables before.
+//! Booted kernels: real shrinks of single caches, compared with what `uslab slabs` said from the tables before, and a leak.
 //!
 //! `holes.c` makes holes in several caches, and shrinks ten of them, each right after the kernel's tables were read. The folder
 //! `shrinks` has the tables of three kernels; [`booted_kernel_shrinks_within_bounds`] makes them anew.
@@ -179,17 +179,29 @@ fn booted_kernel_shrinks_within_bounds() {
     );
 }
 
+/// Checks that the report of a trace begins with the queues that the workload left behind, and accuses no other site.
+fn check_leak(trace: &Path) {
+    let (code, report, err) = exit_and_output(&uslab(&["replay", shown(trace), "--callers=5"]));
+    assert_eq!(code, Some(0), "{err}");
+    let lines = report.lines().skip_while(|line| *line != "Possible leaks, by call site").skip(1);
+    let verdicts: Vec<_> = lines.map(str::trim).take_while(|line| !line.is_empty()).collect();
+    assert!(verdicts[0].starts_with("newque+0x"), "{report}");
+    assert!(verdicts[0].contains("250 of its 250 allocations were not freed"), "{report}");
+    assert!(verdicts[1].starts_with("Objects that live longer than this workload"), "{report}");
+}
+
+/// The part of such a recording that shows the workload, without page events.
+#[test]
+fn leaking_call_site_of_a_recorded_workload_is_named() {
+    let folder = tempfile::tempdir().expect("a folder");
+    unpack(include_bytes!("leak-6.1.txt.zst"), folder.path());
+    check_leak(&folder.path().join("trace.txt"));
+}
+
 /// A workload that leaves message queues behind is named by the call site that made them.
 #[test]
 #[ignore = "boots a kernel"]
 fn leak_of_a_booted_kernel_is_named_by_its_call_site() {
     let place = tempfile::tempdir().expect("a folder");
-    let out = record(place.path(), &["holes", "leak"]);
-    let trace = out.join("trace.txt.zst");
-    let (code, report, err) = exit_and_output(&uslab(&["replay", shown(&trace), "--callers=5"]));
-    assert_eq!(code, Some(0), "{err}");
-    let verdicts: Vec<_> =
-        report.lines().skip_while(|line| *line != "Possible leaks, by call site").skip(1).collect();
-    assert!(verdicts[0].trim_start().starts_with("newque+0x"), "{report}");
-    assert!(verdicts[0].contains("250 of its 250 allocations were not freed"), "{report}");
+    check_leak(&record(place.path(), &["holes", "leak"]).join("trace.txt.zst"));
 }

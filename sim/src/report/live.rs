@@ -133,7 +133,7 @@ pub struct LiveGroup {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum LeakGuess {
-    /// Each quarter adds objects, and none is freed: a leak, or a growing cache.
+    /// Each quarter adds objects, perhaps without the first one, and they are not freed: a leak, or a growing cache.
     Growing,
     /// As many in each quarter, but they are freed without an event: by `kfree_rcu` or in bulk.
     FreedUnseen,
@@ -151,9 +151,11 @@ impl LeakGuess {
         let most = |part: u64| part * 10 >= live * 9;
         let [first, .., last] = by_quarter;
         // A leak leaves at least a tenth of an even share in each quarter, and at least a twentieth of the site's
-        // allocations.
-        let spread = by_quarter.iter().all(|part| part * 10 * PARTS as u64 >= live);
-        if live >= 2 * PARTS as u64 && spread && live * 20 >= allocations {
+        // allocations. A leak that begins in the second quarter leaves nearly all of them.
+        let is_spread = |parts: &[u64]| parts.iter().all(|part| part * 10 * parts.len() as u64 >= live);
+        let is_leak = is_spread(&by_quarter) && live * 20 >= allocations
+            || is_spread(&by_quarter[1..]) && live * 10 >= allocations * 9;
+        if live >= 2 * PARTS as u64 && is_leak {
             Self::Growing
         } else if most(first) {
             Self::Settled
@@ -342,12 +344,13 @@ fn verdicts(sites: &[LiveSite], names: &Names<'_>) -> Vec<String> {
     let that = |looks| sites.iter().filter(move |site| site.looks_like == looks);
     let growing = that(LeakGuess::Growing).take(VERDICTS).map(|site| {
         let begins = format!(
-            "{} keeps {} of {}: {} of its {} allocations were not freed, and some of each quarter of the {of}.",
+            "{} keeps {} of {}: {} of its {} allocations were not freed, and some of each quarter of the {of}{}.",
             site.call_site,
             size(site.bytes),
             site.cache,
             grouped(site.objects),
-            grouped(site.allocations)
+            grouped(site.allocations),
+            if site.by_quarter[0] == 0 { " from the second one on" } else { "" }
         );
         begins
             + &match site.kernel_change {
