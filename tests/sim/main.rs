@@ -17,6 +17,7 @@ mod questions;
 mod record;
 mod samples;
 mod scale;
+mod shrinks;
 mod slabs;
 mod story;
 mod stress;

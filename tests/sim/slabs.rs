@@ -51,9 +51,13 @@ fn slabs_command_bounds_the_slabs_that_shrink_frees() {
     }
     let end = folder.path().join("end");
     let report = json(&["slabs", shown(&end), "--all"]);
-    // No zoneinfo of this moment lists the CPUs, and the slab orders fit 4 to 7 CPUs.
-    assert_eq!((number(&report["cpus"]), &report["cpus_guessed"]), (7, &Value::Bool(true)));
-    assert_eq!(number(&json(&["slabs", shown(&folder.path().join("before"))])["cpus"]), 4);
+    // The table of another moment lists the CPUs.
+    let cpus = |report: &Value| (number(&report["cpus"]), report["cpus_guessed"] == true);
+    assert_eq!(cpus(&report), (4, false));
+    assert_eq!(cpus(&json(&["slabs", shown(&folder.path().join("before"))])), (4, false));
+    // Without a table, the slab orders fit 4 to 7 CPUs.
+    let alone = json(&["slabs", shown(&folder.path().join("end.slabinfo"))]);
+    assert_eq!(cpus(&alone), (7, true));
     let dentry = cache(&report, "dentry");
     let (objects, in_use) = (number(&dentry["objects"]), number(&dentry["in_use"]));
     assert_eq!(number(&dentry["holes"]), objects - in_use);
@@ -384,12 +388,30 @@ fn error_for_a_folder_without_tables_lists_expected_files() {
     let folder = tempfile::tempdir().unwrap();
     refused(
         &["slabs", shown(folder.path())],
-        &["expected a table of a kernel's caches", "proc/slabinfo", "sys/kernel/slab", "slab-attributes.tsv"],
+        &[
+            "expected a table of a kernel's caches",
+            ": proc/slabinfo, slabinfo, end.slabinfo, ",
+            "sys/kernel/slab",
+            "slab-attributes.tsv",
+        ],
     );
+    let (_, _, err) = exit_and_output(&uslab(&["slabs", shown(folder.path())]));
+    assert_eq!(err.lines().count(), 1, "{err}");
     fs::write(folder.path().join("letter"), "Dear reader\n").unwrap();
     refused(&["slabs", shown(folder.path())], &["expected a table of a kernel's caches"]);
     refused(&["slabs", shown(&folder.path().join("letter"))], &["letter: line 1", "slabinfo - version: 2.1"]);
     refused(&["slabs", shown(&folder.path().join("before"))], &["before.slabinfo"]);
+    // A recording's folder has other moments than this one.
+    let recording = tempfile::tempdir().unwrap();
+    for moment in ["before", "shrink-02", "shrink-01", "end"] {
+        fs::write(recording.path().join(format!("{moment}.slabinfo")), format!("{HEAD}{SPACES}")).unwrap();
+    }
+    refused(
+        &["slabs", shown(&recording.path().join("shrink-03"))],
+        &["shrink-03: expected a file or a moment of ", ": before, shrink-01, shrink-02, end"],
+    );
+    let added = json(&["slabs", shown(&recording.path().join("shrink-02"))]);
+    assert_eq!((&added["moment"], number(&cache(&added, "kmalloc-64")["slabs"])), (&"shrink-02".into(), 10));
     refused(&["slabs", "/dev/zero"], &["more than 16 MiB"]);
     let packed = folder.path().join("packed");
     fs::write(&packed, Packing::Zstd.pack(b"slabinfo - version: 2.1\n")).unwrap();

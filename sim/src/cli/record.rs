@@ -22,7 +22,9 @@ use std::time::Duration;
 /// With --qemu, a distribution's kernel is booted for the recording, which does not need root but qemu-system-x86_64
 /// and a static busybox (Debian: qemu-system-x86, busybox-static). A booted kernel's events are enabled from early
 /// boot. Caches are shrunk before `before` and before `end`, so that these two tables are exact. KVM is used if it
-/// works. Without KVM the CPUs are emulated: times then mean little, but everything else is as on a real CPU.
+/// works. Without KVM the CPUs are emulated: times then mean little, but everything else is as on a real CPU. The
+/// workload may add moments: it writes the mark `SNAP NAME begin` to /sys/kernel/tracing/trace_marker and a table to
+/// /out/NAME.slabinfo, and before a shrink of one cache the mark `SHRINK cache NAME`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:

@@ -35,7 +35,7 @@ Examples:
   uslab slabs --setting sheaf_capacity=50%
   uslab slabs sosreport-host/ --setting slab_debug=FZPU --setting slab_debug=U,dentry,kmalloc-*
   uslab slabs sosreport-host/ --all --html slabs.html
-  ssh host sudo cat /proc/slabinfo | uslab slabs -
+  ssh host sudo cat /proc/slabinfo | uslab slabs - --kernel 6.12 --cpus 64
 
 Copies to look at elsewhere:
   sudo cat /proc/slabinfo > slabinfo; cat /proc/meminfo > meminfo; cat /proc/buddyinfo > buddyinfo
@@ -60,6 +60,10 @@ pub(super) struct Args {
     /// Present CPUs of the machine. Default: the number in the tables.
     #[arg(long, value_name = "N")]
     cpus: Option<u32>,
+    /// Release of the kernel, as `uname -r` prints it. Default: the release in the tables. Kernels differ in the objects and slabs that CPUs
+    /// hold.
+    #[arg(long, value_name = "RELEASE", value_parser = kernel)]
+    kernel: Option<String>,
     /// The trace of the recording whose moment PLACE is. The model of the traced kernel replays it up to this moment; then it knows
     /// which slabs are empty, so the report says what a shrink returns instead of bounds.
     #[arg(long, value_name = "FILE", requires = "place", conflicts_with_all = ["watch", "against"])]
@@ -84,6 +88,14 @@ fn request(text: &str) -> Result<Request, String> {
     text.parse().map_err(|error: anyhow::Error| error.to_string())
 }
 
+fn kernel(text: &str) -> Result<String, String> {
+    let mut numbers = text.splitn(3, '.').take(2).map(|part| part.starts_with(|c: char| c.is_ascii_digit()));
+    match (numbers.next(), numbers.next()) {
+        (Some(true), Some(true)) => Ok(text.to_owned()),
+        _ => Err("expected a release, such as 6.12 or 7.2.13-amd64".to_owned()),
+    }
+}
+
 fn seconds(text: &str) -> Result<Duration, String> {
     let seconds = text.parse().ok().filter(|seconds| (0.1..=3600.0).contains(seconds));
     seconds.map(Duration::from_secs_f64).ok_or_else(|| "expected seconds, 0.1 to 3600".to_owned())
@@ -100,10 +112,13 @@ struct SlabsJson {
 
 impl Args {
     fn read(&self, place: Option<&Path>) -> anyhow::Result<Report> {
-        let snapshot = match place {
+        let mut snapshot = match place {
             Some(path) if path != Path::new("live") => Snapshot::open(path)?,
             _ => Snapshot::live()?,
         };
+        if self.kernel.is_some() {
+            snapshot.kernel.clone_from(&self.kernel);
+        }
         Report::new(&snapshot, self.cpus, self.sort, &self.setting)
     }
 
@@ -131,11 +146,11 @@ pub(super) fn run(args: &Args, json: Option<Place>) -> anyhow::Result<Outcome> {
     let to_stdout = [&json, &html].into_iter().flatten().any(Place::is_stdout);
     let mut report = args.read(args.place.as_deref())?;
     if let Some(trace) = &args.trace {
-        let Some(moment) = report.moment else {
+        let Some(moment) = report.moment.clone() else {
             bail!("--trace: expected a moment of the trace's recording as PLACE, such as recording/after");
         };
         let progress = Progress::new();
-        let returned = returned_by_shrink(trace, moment, &progress)?;
+        let returned = returned_by_shrink(trace, &moment, &progress)?;
         let later = returned.recorded.as_ref().zip(args.place.as_deref()).and_then(|(recorded, place)| {
             let folder = if place.is_dir() { Some(place) } else { place.parent() };
             args.read(Some(&folder?.join(&recorded.until))).ok()

@@ -2,7 +2,7 @@
 //! slabs.
 
 use super::linux;
-use super::steps::readings;
+use super::steps::{readings, shrunk_cache};
 use super::traced::Traced;
 use crate::trace::{CacheId, CacheKind, OpKind};
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -135,7 +135,7 @@ fn moment_before(traced: Traced<'_>) -> (usize, bool) {
     for (at, op) in ops.iter().enumerate() {
         if let OpKind::Mark { text } = op.kind {
             let text = resolver.mark(text);
-            is_shrunk |= text.starts_with("SHRINK ");
+            is_shrunk |= text.starts_with("SHRINK ") && shrunk_cache(&text).is_none();
             if text == "SNAP before begin" {
                 return (readings(traced).get(&at).copied().unwrap_or(at), is_shrunk);
             }

@@ -1,6 +1,7 @@
 //! Finds the likely times of allocations and frees that have no event, or an event in the wrong place.
 
 use super::linux;
+use super::steps::shrunk_cache;
 use super::traced::{Traced, function};
 use crate::trace::{CacheId, FreeOrigin, HiddenFreeSign, Op, OpKind, Ptr, SiteId};
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -182,8 +183,8 @@ pub(super) enum HiddenKind {
 /// - In other caches, an object that is freed before any other event on its new page was allocated with the page: bulk
 ///   allocation takes whole slabs as they are created.
 pub(super) fn hidden_operations(traced: Traced<'_>) -> Vec<HiddenOperation> {
-    let Traced { resolver, ops, .. } = traced;
-    let shapes = bulk_caches(traced);
+    let Traced { resolver, ops, tables } = traced;
+    let (shapes, attributes) = (bulk_caches(traced), &tables.kernel.attributes);
     let (mut handed_out, mut seen) = (FxHashMap::default(), FxHashMap::default());
     let mut found = Vec::new();
     let mut current: FxHashMap<(CacheId, u16), u64> = FxHashMap::default();
@@ -244,8 +245,15 @@ pub(super) fn hidden_operations(traced: Traced<'_>) -> Vec<HiddenOperation> {
                 live.insert(ptr.0);
             }
             // A CPU can also leave a slab for these reasons.
-            OpKind::Mark { text } if resolver.mark(text).starts_with("SHRINK ") => current.clear(),
-            OpKind::Mark { .. } => {}
+            OpKind::Mark { text } => {
+                let text = resolver.mark(text);
+                match shrunk_cache(&text).map(|cache| attributes.folder(cache)) {
+                    Some(folder) => current
+                        .retain(|(cache, _), _| attributes.folder(&resolver.cache(*cache).name) != folder),
+                    None if text.starts_with("SHRINK ") => current.clear(),
+                    None => {}
+                }
+            }
         }
     }
     found.extend(vectors(traced));

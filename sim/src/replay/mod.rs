@@ -10,6 +10,7 @@
 //! | pages of slabs and of large objects | nothing: our own caches take their own pages |
 //! | other pages | allocates and frees them, splitting blocks that are freed in parts; larger pages than 4 KiB as blocks of these |
 //! | a mark `SHRINK end`: the traced system had shrunk its caches | shrinks all caches; it is counted |
+//! | a mark `SHRINK cache NAME`: the traced system shrinks one cache | shrinks the model of the kernel's cache; our own caches stay |
 //!
 //! A CPU of the trace is the simulated CPU of the same number, modulo the number of simulated CPUs.
 //!

@@ -12,6 +12,8 @@ use std::collections::BTreeMap;
 /// file `shrink` allocates in `kernfs_fop_open`, and ends with a free of the path. If these allocations are as many as
 /// the files that the script opens, the n-th allocation belongs to the n-th folder. Otherwise all caches are assumed to
 /// be shrunk by the second mark.
+///
+/// The mark `SHRINK cache NAME` precedes a write to the file `shrink` of one cache.
 pub(super) fn shrinks(Traced { resolver, ops, tables }: Traced<'_>) -> FxHashMap<usize, Option<String>> {
     let mut moments = tables.snapshots.iter().filter(|moment| ["before", "end"].contains(&moment.moment));
     let (mut found, mut opens) = (FxHashMap::default(), None::<BTreeMap<SiteId, Vec<usize>>>);
@@ -44,12 +46,20 @@ pub(super) fn shrinks(Traced { resolver, ops, tables }: Traced<'_>) -> FxHashMap
                         None => _ = found.insert(at, None),
                     }
                 }
-                _ => {}
+                text => {
+                    let folder = shrunk_cache(text).map(|cache| tables.kernel.attributes.folder(cache));
+                    found.extend(folder.map(|folder| (at, Some(folder.to_owned()))));
+                }
             },
             _ => {}
         }
     }
     found
+}
+
+/// Returns the cache that a mark says is shrunk next: `dentry` for `SHRINK cache dentry`.
+pub(super) fn shrunk_cache(mark: &str) -> Option<&str> {
+    mark.strip_prefix("SHRINK cache ").map(str::trim)
 }
 
 /// Returns the next free on the operation's CPU, or the operation itself if none follows.
@@ -117,6 +127,15 @@ mod tests {
         // The number of files is unexpected, so all caches are shrunk at the second mark.
         assert_eq!(of(3, both), [(7, None)]);
         assert_eq!(of(0, "name\tslabs\n"), [(1, None)]);
+    }
+
+    #[test]
+    fn mark_of_one_cache_shrinks_that_cache() {
+        let marks = ["0 mark SHRINK cache node", "0 mark SHRINK cache other"];
+        let attributes = [("slab-attributes.tsv", "name\tlink\nnode\t-\nother\t:A-0000512\n")];
+        let mut found: Vec<_> = shrinks(Trace::new(&marks, &attributes).traced()).into_iter().collect();
+        found.sort_unstable();
+        assert_eq!(found, [(0, Some("node".to_owned())), (1, Some(":A-0000512".to_owned()))]);
     }
 
     #[test]

@@ -96,8 +96,11 @@ impl TraceHealth {
         if facts.times_going_back > 0 && facts.format.is_some_and(Format::is_kernel) {
             writeln!(
                 out,
-                "time goes back {} times from one CPU's line to another's: the events were put in order of time. The order of two equal times is not known",
-                grouped(facts.times_going_back)
+                "time goes back {} from one CPU's line to another's: the events were put in order of time. The order of two equal times is not known",
+                match facts.times_going_back {
+                    1 => "once".to_owned(),
+                    times => format!("{} times", grouped(times)),
+                }
             )?;
         }
         if facts.format == Some(Format::Fleetbench) {

@@ -133,7 +133,7 @@ pub struct LiveGroup {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum LeakGuess {
-    /// Each quarter adds objects, and none is freed: a leak, or a growing cache.
+    /// Each quarter adds objects, perhaps without the first one, and they are not freed: a leak, or a growing cache.
     Growing,
     /// As many in each quarter, but they are freed without an event: by `kfree_rcu` or in bulk.
     FreedUnseen,
@@ -151,9 +151,11 @@ impl LeakGuess {
         let most = |part: u64| part * 10 >= live * 9;
         let [first, .., last] = by_quarter;
         // A leak leaves at least a tenth of an even share in each quarter, and at least a twentieth of the site's
-        // allocations.
-        let spread = by_quarter.iter().all(|part| part * 10 * PARTS as u64 >= live);
-        if live >= 2 * PARTS as u64 && spread && live * 20 >= allocations {
+        // allocations. A leak that begins in the second quarter leaves nearly all of them.
+        let is_spread = |parts: &[u64]| parts.iter().all(|part| part * 10 * parts.len() as u64 >= live);
+        let is_leak = is_spread(&by_quarter) && live * 20 >= allocations
+            || is_spread(&by_quarter[1..]) && live * 10 >= allocations * 9;
+        if live >= 2 * PARTS as u64 && is_leak {
             Self::Growing
         } else if most(first) {
             Self::Settled
@@ -238,7 +240,7 @@ impl Live {
         let mut sites = sites(&later, names);
         acquit(&mut sites, names);
         Self {
-            verdicts: verdicts(&sites, names.workload.is_some()),
+            verdicts: verdicts(&sites, names),
             of_workload: names.workload.is_some(),
             objects: later.len() as u64,
             bytes: later.iter().map(|object| u64::from(object.bytes)).sum(),
@@ -336,17 +338,19 @@ fn acquit(sites: &mut [LiveSite], names: &Names<'_>) {
 /// Number of verdicts of each kind.
 const VERDICTS: usize = 5;
 
-fn verdicts(sites: &[LiveSite], of_workload: bool) -> Vec<String> {
-    let of = if of_workload { "workload" } else { "trace" };
+fn verdicts(sites: &[LiveSite], names: &Names<'_>) -> Vec<String> {
+    let of = if names.workload.is_some() { "workload" } else { "trace" };
+    let (begin, last) = names.workload.unwrap_or(names.times);
     let that = |looks| sites.iter().filter(move |site| site.looks_like == looks);
     let growing = that(LeakGuess::Growing).take(VERDICTS).map(|site| {
         let begins = format!(
-            "{} keeps {} of {}: {} of its {} allocations were not freed, and some of each quarter of the {of}.",
+            "{} keeps {} of {}: {} of its {} allocations were not freed, and some of each quarter of the {of}{}.",
             site.call_site,
             size(site.bytes),
             site.cache,
             grouped(site.objects),
-            grouped(site.allocations)
+            grouped(site.allocations),
+            if site.by_quarter[0] == 0 { " from the second one on" } else { "" }
         );
         begins
             + &match site.kernel_change {
@@ -381,9 +385,14 @@ fn verdicts(sites: &[LiveSite], of_workload: bool) -> Vec<String> {
             }
     });
     let mut verdicts: Vec<String> = growing.collect();
-    if verdicts.is_empty() {
-        verdicts.push(format!("No call site leaks in this trace: no site has live objects from each quarter of the {of} that the kernel's tables confirm."));
-    }
+    verdicts.push(if verdicts.is_empty() {
+        format!("No call site leaks in this trace: no site has live objects from each quarter of the {of} that the kernel's tables confirm.")
+    } else {
+        format!(
+            "Objects that live longer than this {of} ({:.1} s) look the same as a leak, and so does a cache that still fills.",
+            seconds(last.saturating_sub(begin))
+        )
+    });
     verdicts.extend(freed);
     verdicts
 }
@@ -547,7 +556,7 @@ fn pinned(objects: &[Object], slabs: &Slabs, names: &Names<'_>) -> Vec<Pinned> {
 impl Live {
     pub(super) fn write_page(&self, out: &mut String, rows: usize) -> fmt::Result {
         let of = if self.of_workload { "workload" } else { "trace" };
-        writeln!(out, "\nLeaking call sites")?;
+        writeln!(out, "\nPossible leaks, by call site")?;
         self.verdicts.iter().try_for_each(|verdict| writeln!(out, "  {verdict}"))?;
         let shown = rows.min(self.sites.len());
         writeln!(

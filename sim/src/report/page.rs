@@ -64,7 +64,7 @@ impl Report {
         let o = &self.objects;
         writeln!(
             out,
-            "\n{} allocations, {} frees ({} of null beside them); {} hidden allocations, {} hidden frees, {} pre-trace \
+            "\n{} allocations, {} frees (and {} of null); {} hidden allocations, {} hidden frees, {} pre-trace \
              frees; {} freed on another CPU ({:.2} %)",
             grouped(o.allocs),
             grouped(o.frees),

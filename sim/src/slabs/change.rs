@@ -1,6 +1,6 @@
 //! Compares two moments: which caches grew, by objects in use or by holes.
 
-use super::{Report, percent};
+use super::{Report, merged, percent};
 use crate::output::{self, grouped, signed, size};
 use serde::Serialize;
 use std::cmp::Reverse;
@@ -29,6 +29,8 @@ pub struct Change {
 pub struct CacheChange {
     /// The name of the cache.
     pub name: String,
+    /// The names of caches that were merged with this one, whose objects are among these.
+    pub aliases: Vec<String>,
     /// The change of the number of slabs.
     pub slabs: i64,
     /// The change of the slabs' bytes.
@@ -60,6 +62,7 @@ impl Change {
             };
             CacheChange {
                 name: (*name).clone(),
+                aliases: new.or(old).map_or(vec![], |row| row.aliases.clone()),
                 slabs: of(|row| row.slabs),
                 bytes: of(|row| row.bytes),
                 objects: of(|row| row.in_use),
@@ -122,17 +125,19 @@ impl CacheChange {
         if all != 0 && (self.bytes > 0) == (all > 0) {
             text += &format!(" ({} of all)", percent(self.bytes.unsigned_abs(), all.unsigned_abs()));
         }
-        text + &match self.objects {
+        text += &match self.objects {
             0 => "; its objects in use are as many as before".to_owned(),
             objects => {
                 let (count, direction) =
                     (grouped(objects.unsigned_abs()), if objects > 0 { "more" } else { "fewer" });
-                format!(
-                    "; {count} {direction} objects are in use, and its holes changed by {}",
-                    difference(self.holes)
-                )
+                let holes = match self.holes {
+                    0 => "its holes did not change".to_owned(),
+                    holes => format!("its holes changed by {}", difference(holes)),
+                };
+                format!("; {count} {direction} objects are in use, and {holes}")
             }
-        } + "."
+        };
+        text + &merged(&self.aliases) + "."
     }
 }
 

@@ -6,7 +6,7 @@
 //! - *Empty slabs of a node*: a node keeps an empty slab only while it has fewer than `min_partial` slabs with free
 //!   objects. The limit of partial slabs bounds the number of empty slabs, and so do the free objects and the partial
 //!   slabs. If a node has more partial slabs than objects in use in them, at least the difference is empty.
-//! - *Slabs of CPUs* (up to 6.17): each slab of a CPU may be empty.
+//! - *Slabs of CPUs* (up to 6.19): each slab of a CPU may be empty.
 //! - *Sheaves* (since 6.18 for two caches, since 7.0 for all): objects in sheaves count as in use. For each slab that a
 //!   shrink empties, at least one of its objects must be in a sheaf, and all its objects must be free or in sheaves.
 
@@ -15,7 +15,7 @@ use serde::Serialize;
 use uslab::{Geometry, OrderRule};
 
 /// The most full sheaves that a node keeps.
-pub(super) const BARN: u64 = 10;
+const BARN: u64 = 10;
 
 /// The bounds of a number that is not known exactly.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -66,6 +66,12 @@ impl Machine {
             version,
             is_slab: snapshot.is_slab,
         }
+    }
+
+    /// Returns the most sheaves with objects that a cache has. Each CPU has three: main, spare, and one for objects that wait for a grace
+    /// period. Each node has its full sheaves.
+    pub(super) fn sheaves(&self) -> u64 {
+        3 * self.cpus + BARN * self.nodes
     }
 
     /// Returns Linux's rule for orders, if the machine uses it.
@@ -163,10 +169,7 @@ impl Cache {
             None if is_new || version.is_none() && self.attributes.is_none() => self.usual_sheaf(),
             None => 0,
         };
-        // Each CPU has three sheaves: main, spare, and one for objects that wait for a grace period. Each node has its
-        // full sheaves.
-        let sheaves = 3 * cpus + BARN * nodes;
-        layers.parked = (layers.sheaf_capacity * sheaves).min(self.row.active_objects);
+        layers.parked = (layers.sheaf_capacity * machine.sheaves()).min(self.row.active_objects);
         // The count `cpu_slabs` omits the partial slabs of a CPU without a current slab.
         let counted = attributes.cpu_slabs.zip(attributes.slabs_cpu_partial);
         layers.cpu_slabs_counted = counted.is_some();

@@ -57,6 +57,8 @@ pub struct Report {
     pub cpus: u64,
     /// `true` if no table has the number of CPUs: it is the largest that the slabs' orders allow.
     pub cpus_guessed: bool,
+    /// `true` if no table shows whether the kernel has sheaves: the bounds are over all releases.
+    pub kernel_guessed: bool,
     /// The number of memory nodes.
     pub nodes: u64,
     /// The page size in bytes.
@@ -95,9 +97,9 @@ pub struct Report {
     /// The files that could not be read.
     pub faults: Vec<String>,
     /// The moment of a recording that is shown.
-    pub moment: Option<&'static str>,
+    pub moment: Option<String>,
     /// The moments of the recording that are not shown.
-    pub other_moments: Vec<&'static str>,
+    pub other_moments: Vec<String>,
 }
 
 /// What a shrink returns by a trace, whose events show each slab.
@@ -222,6 +224,9 @@ impl Report {
             kernel: snapshot.kernel.clone(),
             cpus: machine.cpus,
             cpus_guessed: machine.cpus_guessed,
+            kernel_guessed: !machine.is_slab
+                && machine.version.is_none()
+                && snapshot.caches.iter().any(|cache| cache.attributes.is_none()),
             nodes: machine.nodes,
             page_size: machine.page_size,
             memory: snapshot.memory,
@@ -243,7 +248,7 @@ impl Report {
             settings: settings::settings(snapshot, &machine, requests)?,
             settings_requested: !requests.is_empty(),
             faults: snapshot.faults.clone(),
-            moment: snapshot.moment,
+            moment: snapshot.moment.clone(),
             other_moments: snapshot.other_moments.clone(),
         })
     }
@@ -304,7 +309,7 @@ impl Report {
             f,
             "\nWhat other settings would cost, computed from slab geometry and without their effect on speed:\n"
         )?;
-        let mut table = output::table(&["setting", "now", "then", "memory", "what is counted"]);
+        let mut table = output::table(&["setting", "now", "then", "change", "what is counted"]);
         for Setting { setting, now, then, direction, about, .. } in &self.settings {
             table.add_row([
                 setting.clone(),
@@ -343,7 +348,7 @@ impl Report {
         let at_most = if self.cpus_guessed { "at most " } else { "" };
         // Files of the place are named relative to it.
         let place = Path::new(&self.place);
-        let folder = if self.moment.is_some_and(|moment| place.ends_with(moment)) {
+        let folder = if self.moment.as_ref().is_some_and(|moment| place.ends_with(moment)) {
             place.parent()
         } else {
             Some(place)
@@ -368,13 +373,20 @@ impl Report {
                 self.cpus
             )?;
         }
+        if self.kernel_guessed {
+            writeln!(
+                f,
+                "No table names the kernel's release. The bounds allow for slabs of CPUs (up to 6.19) and for sheaves (from 7.0 on, and two \
+                 caches from 6.18 on). `--kernel RELEASE` narrows them."
+            )?;
+        }
         if !self.other_moments.is_empty() {
             writeln!(
                 f,
                 "The recording has other moments: {}. `uslab slabs {place}/{} --against {place}/{}` compares two.",
                 self.other_moments.join(", "),
                 self.other_moments[0],
-                self.moment.unwrap_or_default(),
+                self.moment.as_deref().unwrap_or_default(),
                 place = self.place,
             )?;
         }
@@ -388,7 +400,7 @@ impl Report {
         let slabs: u64 = self.caches.iter().map(|row| row.slabs).sum();
         write!(f, "\n{} caches hold {} in {} slabs", self.caches.len(), size(self.bytes), grouped(slabs))?;
         if let Some(memory) = self.memory {
-            write!(f, ", {} of {} of memory", percent(self.bytes, memory.total), size(memory.total))?;
+            write!(f, ", {} of {} of memory", percent(self.bytes, memory.total), large(memory.total))?;
         }
         writeln!(
             f,
@@ -444,8 +456,8 @@ impl Report {
                 f,
                 "{} of the free memory ({} of {}) is in blocks that are large enough for the largest slabs; without such a block, a slab has a smaller order.",
                 percent(large, all),
-                size(large * self.page_size),
-                size(all * self.page_size)
+                self::large(large * self.page_size),
+                self::large(all * self.page_size)
             )?;
         }
         Ok(())
@@ -484,11 +496,11 @@ impl Report {
             "bytes",
             "of all",
             "objects in use",
-            "size",
+            "bytes/object",
             "holes",
-            "of it",
+            "of the cache",
             "slabs",
-            "partial",
+            "partial slabs",
             "objects/slab",
             "pages/slab",
             "shrink returns",
@@ -585,13 +597,7 @@ impl Row {
         if self.has_small_slabs {
             text += "; some slabs are of a lower order than usual, because there was no larger block";
         }
-        if !self.aliases.is_empty() {
-            text += &match self.aliases.len() {
-                1 => format!("; {} was merged with it", self.aliases[0]),
-                n => format!("; {n} caches were merged with it ({})", few(&self.aliases)),
-            };
-        }
-        text + "."
+        text + &merged(&self.aliases) + "."
     }
 }
 
@@ -607,14 +613,15 @@ fn write_by_cache(f: &mut String, setting: &Setting, rows: usize) -> std::fmt::R
         setting.setting,
         setting.caches.len()
     )?;
-    let mut table = output::table(&["cache", "size", "then", "now", "then", "memory"]);
+    let mut table =
+        output::table(&["cache", "object now", "object then", "memory now", "memory then", "change"]);
     for row in &setting.caches[..shown] {
         let Bounds { least, most } = row.object_size_then;
-        let sizes = if least == most { least.to_string() } else { format!("{least} to {most}") };
+        let then = if least == most { format!("{least} B") } else { format!("{least} to {most} B") };
         table.add_row([
             row.name.clone(),
-            row.object_size.to_string(),
-            sizes,
+            format!("{} B", row.object_size),
+            then,
             size(row.now),
             bounds_text(row.then),
             row.change.to_string(),
@@ -622,6 +629,15 @@ fn write_by_cache(f: &mut String, setting: &Setting, rows: usize) -> std::fmt::R
     }
     f.push_str(&output::text(&table));
     Ok(())
+}
+
+/// Names the caches that were merged with another cache, as the end of a sentence about that cache.
+fn merged(aliases: &[String]) -> String {
+    match aliases {
+        [] => String::new(),
+        [alias] => format!("; {alias} was merged with it"),
+        aliases => format!("; {} caches were merged with it ({})", aliases.len(), few(aliases)),
+    }
 }
 
 /// Returns the first of some names.
@@ -636,6 +652,12 @@ fn bounds_text(bounds: Bounds) -> String {
         return size(bounds.least);
     }
     format!("{} to {}", size(bounds.least), size(bounds.most))
+}
+
+/// Formats the bytes of a machine's memory.
+fn large(bytes: u64) -> String {
+    const GIB: u64 = 1 << 30;
+    if bytes < 10 * GIB { size(bytes) } else { format!("{:.1} GiB", bytes as f64 / GIB as f64) }
 }
 
 fn percent(part: u64, whole: u64) -> String {

@@ -41,8 +41,8 @@ impl Report {
         writeln!(
             f,
             "<div class=\"scroll\"><table><tr><th>cache</th><th>bytes</th><th class=\"bar\"><i class=\"used\" style=\"width:1em\"></i> in use \
-             <i class=\"holes\" style=\"width:1em\"></i> holes <i class=\"waste\" style=\"width:1em\"></i> waste</th><th>holes</th><th>of it</th>\
-             <th>objects in use</th><th>size</th><th>slabs</th><th>partial</th><th>shrink returns</th></tr>"
+             <i class=\"holes\" style=\"width:1em\"></i> holes <i class=\"waste\" style=\"width:1em\"></i> waste</th><th>holes</th><th>of the cache</th>\
+             <th>objects in use</th><th>bytes/object</th><th>slabs</th><th>partial slabs</th><th>shrink returns</th></tr>"
         )?;
         let most = self.caches.iter().map(|row| row.bytes).max().unwrap_or(0).max(1);
         for row in self.caches.iter().take(rows) {
@@ -59,7 +59,7 @@ impl Report {
             )?;
             writeln!(
                 f,
-                "<div class=\"scroll\"><table><tr><th>setting</th><th>now</th><th>then</th><th>memory</th><th>what is counted</th><th>what else changes</th></tr>"
+                "<div class=\"scroll\"><table><tr><th>setting</th><th>now</th><th>then</th><th>change</th><th>what is counted</th><th>what else changes</th></tr>"
             )?;
             for setting in &self.settings {
                 let Setting { now, then, .. } = setting;

@@ -3,7 +3,7 @@
 //! Bytes are computed from the layout of slabs and the limits of CPUs' layers, so they do not show the cost in time. What else
 //! falls or grows is named in words.
 
-use super::estimate::{BARN, Bounds, Layers, Machine};
+use super::estimate::{Bounds, Layers, Machine};
 use super::source::{Cache, Snapshot};
 use crate::output::{grouped, size};
 use anyhow::bail;
@@ -569,7 +569,7 @@ impl SettingContext<'_> {
     }
 
     fn sheaves(&self, capacity: Capacity) -> Result<Setting, String> {
-        let Machine { cpus, nodes, .. } = *self.machine;
+        let cpus = self.machine.cpus;
         let of: Vec<_> = self.caches.iter().filter(|(_, layers)| layers.sheaf_capacity > 0).collect();
         if of.is_empty() {
             return Err(
@@ -584,7 +584,7 @@ impl SettingContext<'_> {
             let array =
                 |capacity: u64| if capacity == 0 { 0 } else { cpus * bucket(SHEAF + WORD * capacity) };
             let held = |capacity: u64| {
-                let held = (capacity * (2 * cpus + BARN * nodes)).min(cache.row.active_objects);
+                let held = (capacity * self.machine.sheaves()).min(cache.row.active_objects);
                 held * cache.row.object_size
             };
             let [now, then] = capacities.map(array);
@@ -810,9 +810,9 @@ mod tests {
         let desk = SettingContext { machine: &machine, caches: vec![(&cache, cache.layers(&machine))] };
         let of = |capacity| desk.sheaves(capacity).expect("sheaves");
         let half = of(Capacity::Percent(50));
-        // Of 18 sheaves: two of each CPU, and ten of the barn. The arrays of 60 and 30 have 512 bytes.
-        assert_eq!((half.now, half.then.most), (4 * 512 + 18 * 60 * 256, 4 * 512 + 18 * 30 * 256));
-        assert_eq!(half.change, Difference { least: -(18 * 30 * 256), most: 0 });
+        // Of 22 sheaves: three of each CPU, and ten of the barn. The arrays of 60 and 30 have 512 bytes.
+        assert_eq!((half.now, half.then.most), (4 * 512 + 22 * 60 * 256, 4 * 512 + 22 * 30 * 256));
+        assert_eq!(half.change, Difference { least: -(22 * 30 * 256), most: 0 });
         assert!(half.direction.starts_with("falls by up to") && half.decreases.is_empty(), "{half:?}");
         assert_eq!(half.increases, ["trips to barns and slabs, each under a lock: about 2.0 times as many"]);
         let double = of(Capacity::Percent(200));

@@ -35,7 +35,7 @@ pub struct Snapshot {
     /// `true` if a table counts slabs and objects. A table of attributes may have only the geometry.
     pub is_counted: bool,
     /// The moment of a recording.
-    pub moment: Option<&'static str>,
+    pub moment: Option<String>,
     /// `true` if the table is from the old allocator SLAB.
     pub is_slab: bool,
     /// The amount of memory.
@@ -43,7 +43,7 @@ pub struct Snapshot {
     /// The free blocks by zone.
     pub free_blocks: Option<Vec<FreeBlocks>>,
     /// The moments of the recording that were not requested.
-    pub other_moments: Vec<&'static str>,
+    pub other_moments: Vec<String>,
 }
 
 /// A cache, as far as the tables describe it.
@@ -94,18 +94,22 @@ impl Snapshot {
     pub fn open(path: &Path) -> anyhow::Result<Self> {
         let shown = path.display().to_string();
         if path.is_dir() {
-            let has = |moment: &&'static str| path.join(format!("{moment}.slabinfo")).is_file();
-            let mut moments: Vec<_> = MOMENTS.into_iter().filter(has).collect();
+            let mut moments = moments(path);
             let moment = moments.pop();
             let mut snapshot = Tables { folder: path, moment }.read(shown)?;
             snapshot.other_moments = moments;
             return Ok(snapshot);
         }
-        let moment = path.file_name().and_then(|name| MOMENTS.into_iter().find(|moment| name == *moment));
-        if let (Some(moment), Some(folder)) = (moment, path.parent())
+        if let (Some(name), Some(folder)) = (path.file_name().and_then(|name| name.to_str()), path.parent())
             && !path.exists()
         {
-            return Tables { folder, moment: Some(moment) }.read(shown);
+            let moments = moments(folder);
+            if MOMENTS.contains(&name) || moments.iter().any(|moment| moment == name) {
+                return Tables { folder, moment: Some(name.to_owned()) }.read(shown);
+            }
+            if !moments.is_empty() {
+                bail!("{shown}: expected a file or a moment of {}: {}", folder.display(), moments.join(", "));
+            }
         }
         let text = read_table(path).with_context(|| shown.clone())?;
         let mut snapshot = Self::empty(shown.clone());
@@ -220,16 +224,35 @@ impl Snapshot {
     }
 }
 
+/// Returns the moments of a recording's folder, in the order of time: the names of its files `NAME.slabinfo`. Moments that a workload
+/// added are between `before` and `after`, in the order of their names.
+fn moments(folder: &Path) -> Vec<String> {
+    let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    let name = |entry: fs::DirEntry| {
+        let name = entry.file_name().to_str()?.strip_suffix(".slabinfo")?.to_owned();
+        Some(name).filter(|name| !name.is_empty() && entry.path().is_file())
+    };
+    let mut moments: Vec<String> = entries.filter_map(name).collect();
+    let added = MOMENTS.len() / 2;
+    let place = |moment: &str| match MOMENTS.iter().position(|known| *known == moment) {
+        Some(at) => at + usize::from(at >= added),
+        None => added,
+    };
+    moments.sort_by(|a, b| place(a).cmp(&place(b)).then_with(|| a.cmp(b)));
+    moments
+}
+
 /// A folder of tables: the tables of a moment, or tables without a moment.
 struct Tables<'p> {
     folder: &'p Path,
-    moment: Option<&'static str>,
+    moment: Option<String>,
 }
 
 impl Tables<'_> {
     /// Returns the paths at which a table of `/proc` may be.
     fn places(&self, name: &str) -> Vec<PathBuf> {
-        match self.moment {
+        match &self.moment {
             Some(moment) => vec![self.folder.join(format!("{moment}.{name}"))],
             None => vec![self.folder.join("proc").join(name), self.folder.join(name)],
         }
@@ -245,7 +268,7 @@ impl Tables<'_> {
 
     fn read(&self, place: String) -> anyhow::Result<Snapshot> {
         let mut snapshot = Snapshot::empty(place);
-        snapshot.moment = self.moment;
+        snapshot.moment.clone_from(&self.moment);
         let mut read = vec![];
         // Without the right to read slabinfo, sysfs may be readable.
         let slabinfo = self.first(&self.places("slabinfo"), &mut read);
@@ -292,9 +315,14 @@ impl Tables<'_> {
             snapshot.kernel = release(&text);
         }
         let present = self.folder.join("sys/devices/system/cpu/present");
+        // The CPUs are the same at all moments.
+        let mut zoneinfo = self.places("zoneinfo");
+        if self.moment.is_some() {
+            zoneinfo.extend(MOMENTS.map(|moment| self.folder.join(format!("{moment}.zoneinfo"))));
+        }
         snapshot.cpus = match self.first(&[present], &mut read)? {
             Some((_, text)) => cpus_of_ranges(&text),
-            None => match self.first(&self.places("zoneinfo"), &mut read)? {
+            None => match self.first(&zoneinfo, &mut read)? {
                 Some((_, text)) => listed_cpus(&text, "cpu:"),
                 None => self
                     .first(&[self.folder.join("proc/cpuinfo")], &mut read)?
@@ -302,13 +330,19 @@ impl Tables<'_> {
             },
         };
         snapshot.read = read;
-        let mut looked_for: Vec<String> =
-            self.places("slabinfo").iter().map(|path| path.display().to_string()).collect();
-        if self.moment.is_none() {
-            looked_for.extend(MOMENTS.iter().rev().map(|moment| format!("{moment}.slabinfo")));
-            looked_for.extend(SYSFS.map(|name| self.folder.join(name).display().to_string()));
-            looked_for.push("slab-attributes.tsv".to_owned());
-        }
+        // The names are relative to the place, except for a moment, which is no folder.
+        let looked_for = match &self.moment {
+            Some(moment) => vec![self.folder.join(format!("{moment}.slabinfo")).display().to_string()],
+            None => {
+                let moments = MOMENTS.iter().rev().map(|moment| format!("{moment}.slabinfo"));
+                let first = ["proc/slabinfo", "slabinfo"].map(str::to_owned).into_iter();
+                first
+                    .chain(moments)
+                    .chain(SYSFS.map(str::to_owned))
+                    .chain(["slab-attributes.tsv".to_owned()])
+                    .collect()
+            }
+        };
         snapshot.checked(&looked_for)
     }
 
@@ -321,7 +355,7 @@ impl Tables<'_> {
                 .transpose()
         };
         let constant = table(&self.folder.join("slab-attributes.tsv"), read)?;
-        if let Some(moment) = self.moment {
+        if let Some(moment) = &self.moment {
             let counts = table(&self.folder.join(format!("{moment}.sysfs-slab.tsv")), read)?;
             return Ok(match (constant.map(Catalog::without_counts), counts) {
                 (Some(constant), Some(counts)) => Some(constant.counted_by(counts)),
