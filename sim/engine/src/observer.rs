@@ -87,7 +87,8 @@ impl Watch {
     }
 }
 
-fn sentence(what: What, cpu: u32, name: &str, how: &str) -> String {
+/// Describes a step in one sentence; `how` ends it.
+pub(crate) fn sentence(what: What, cpu: u32, name: &str, how: &str) -> String {
     match what {
         What::Alloc => format!("CPU {cpu} allocates from {name}: {how}"),
         What::Free { allocated_on, .. } if allocated_on != cpu => {

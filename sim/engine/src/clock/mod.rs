@@ -31,12 +31,14 @@
 //! is assumed to take the zone lock. Because of per-CPU pages, the shipping code visits the zone less often; each
 //! remaining visit moves some twelve lines.
 
+mod film;
 mod profile;
 mod source;
 mod team;
 mod trace;
 mod work;
 
+pub use film::{Film, LockHold, LockKind, TimedOperation, film};
 pub use profile::{BadProfile, Level, Price, Profile};
 pub use work::{Ask, BadWorkload, Others, Script, Workload};
 
@@ -62,6 +64,16 @@ enum Lock {
     Lists(u32),
     /// The lock of the page allocator.
     Zone,
+}
+
+impl Lock {
+    fn kind(self) -> LockKind {
+        match self {
+            Self::Depot(_) => LockKind::Depot,
+            Self::Lists(_) => LockKind::Lists,
+            Self::Zone => LockKind::Zone,
+        }
+    }
 }
 
 /// A cache line, or several lines that always move together.
@@ -176,6 +188,8 @@ struct Clock<'p> {
     counts: FxHashMap<Lock, LockCounts>,
     travelled: u64,
     waited: f64,
+    /// The locks that the last operation took.
+    holds: Vec<LockHold>,
 }
 
 impl<'p> Clock<'p> {
@@ -187,6 +201,7 @@ impl<'p> Clock<'p> {
             counts: <_>::default(),
             travelled: 0,
             waited: 0.0,
+            holds: vec![],
         }
     }
 
@@ -228,6 +243,7 @@ impl<'p> Clock<'p> {
         let profile = self.profile;
         let mut t = now + profile.own.ns + if did.locked { profile.lock.ns } else { 0.0 };
         let mut contended = false;
+        self.holds.clear();
         for deed in did.cost_events {
             let (lock, work) = match *deed {
                 CostEvent::Swap | CostEvent::Widened => (None, profile.own.ns),
@@ -243,6 +259,12 @@ impl<'p> Clock<'p> {
                 let counts = self.counts.entry(lock).or_default();
                 counts.taken += 1;
                 let free = self.free.get(&lock).copied().unwrap_or(0.0);
+                self.holds.push(LockHold {
+                    lock: lock.kind(),
+                    asked_ns: t,
+                    taken_ns: free.max(t),
+                    freed_ns: 0.0,
+                });
                 if free > t {
                     counts.contended += 1;
                     counts.waited_ns += free - t;
@@ -263,6 +285,9 @@ impl<'p> Clock<'p> {
             t += work;
             if let Some(lock) = lock {
                 self.free.insert(lock, t);
+                if let Some(hold) = self.holds.last_mut() {
+                    hold.freed_ns = t;
+                }
             }
             // The time at which the lock becomes free again.
             if *deed == CostEvent::Exchange {
@@ -320,7 +345,8 @@ pub fn run<P: Policy>(
     let cpus = pages.allocator().cpus().count();
     let object = CacheInfo::new("object", Kind::Named, size);
     let team = Team::new(workload, cpus, operations, seed);
-    drive::<P, _>(pages, knobs, &[object], team, profile, operations * u64::from(cpus), workload.think_ns())
+    let total = operations * u64::from(cpus);
+    drive::<P, _>(pages, knobs, &[object], team, profile, total, workload.think_ns(), |_, _| ())
 }
 
 /// Runs a recorded stream without its idle times. Each CPU runs its own object operations as fast as possible. If
@@ -339,10 +365,27 @@ pub fn run_stream<P: Policy>(
 ) -> Result<Outcome, ClockError> {
     let trace = Trace::new(stream).ok_or(ClockError::Damaged)?;
     let operations = trace.operations();
-    drive::<P, _>(pages, knobs, &stream.caches, trace, profile, operations, 0.0)
+    drive::<P, _>(pages, knobs, &stream.caches, trace, profile, operations, 0.0, |_, _| ())
+}
+
+/// An operation that has run.
+struct Ran<'a> {
+    cpu: u32,
+    cache: u32,
+    /// `true` for an allocation.
+    allocated: bool,
+    /// The place of the object: its slab's first page, and its index in the slab.
+    object: Option<(u32, u16)>,
+    from_ns: f64,
+    to_ns: f64,
+    holds: &'a [LockHold],
+    /// The number of cache lines that the operation moved.
+    lines: u64,
 }
 
 /// Runs about `total` operations of a source; after each operation, the CPU does other work for `think` nanoseconds.
+/// `watch` receives the model before the first operation, after each operation with this operation, and at the end.
+#[expect(clippy::too_many_arguments, reason = "all callers are in this module")]
 fn drive<'p, P: Policy, S: Source<ModelObject<'p>>>(
     pages: &'p Pages,
     knobs: P::Knobs,
@@ -351,6 +394,7 @@ fn drive<'p, P: Policy, S: Source<ModelObject<'p>>>(
     profile: &Profile,
     total: u64,
     think: f64,
+    mut watch: impl FnMut(&Model<'p, P>, Option<Ran<'_>>),
 ) -> Result<Outcome, ClockError> {
     let cpus = pages.allocator().cpus().count();
     let mut model = Model::<P>::new(pages, knobs)?;
@@ -359,15 +403,18 @@ fn drive<'p, P: Policy, S: Source<ModelObject<'p>>>(
     let mut next: BinaryHeap<_> = (0..cpus).map(|cpu| Reverse((VirtualTime(0.0), cpu))).collect();
     let (mut done, mut end, mut busy) = (0, 0.0_f64, 0.0);
     let mut ticked = 1;
+    watch(&model, None);
     while let Some(Reverse((VirtualTime(now), cpu))) = next.pop() {
         let at = At::new(cpu, now as u64);
-        let (cache, came) = match source.next(cpu, now) {
+        let lines = clock.travelled;
+        let (cache, came, freed) = match source.next(cpu, now) {
             Next::Alloc { cache, bytes } => {
-                (cache, Some(model.alloc(at, cache, bytes).map_err(|_| ClockError::NoMemory(cpus))?))
+                (cache, Some(model.alloc(at, cache, bytes).map_err(|_| ClockError::NoMemory(cpus))?), None)
             }
             Next::Free { cache, object } => {
+                let place = model.place(cache, &object);
                 model.free(at, cache, object);
-                (cache, None)
+                (cache, None, place)
             }
             Next::Until(then) => {
                 next.push(Reverse((VirtualTime(then), cpu)));
@@ -398,6 +445,21 @@ fn drive<'p, P: Policy, S: Source<ModelObject<'p>>>(
         if contended {
             model.contended(cache);
         }
+        let (allocated, lines) = (came.is_some(), clock.travelled - lines);
+        let object = came.as_ref().map_or(freed, |object| model.place(cache, object));
+        watch(
+            &model,
+            Some(Ran {
+                cpu,
+                cache,
+                allocated,
+                object,
+                from_ns: now,
+                to_ns: then,
+                holds: &clock.holds,
+                lines,
+            }),
+        );
         let woken = came.and_then(|object| source.got(cpu, then, object));
         next.extend(woken.map(|sleeper| Reverse((VirtualTime(then), sleeper))));
         busy += then - now;
@@ -407,6 +469,7 @@ fn drive<'p, P: Policy, S: Source<ModelObject<'p>>>(
         }
         next.push(Reverse((VirtualTime(then + think), cpu)));
     }
+    watch(&model, None);
     model.check(source.held(), 0).map_err(ClockError::Violated)?;
     Ok(Outcome {
         cpus,
