@@ -36,9 +36,9 @@ export async function recorded(wasm: Wasm, script: string, design: string): Prom
   return { about, design, views, maps };
 }
 
-/** The mark that was passed last, and what the last operation did. */
-export function told(view: View, marks: readonly Mark[], sentence = happened(view)): (Node | string)[] {
-  const mark = marks.findLast(({ operation }) => operation <= view.operation);
+/** The mark that was passed last, and what the last operation did. A mark is about what follows it: it is shown with that, or at the end. */
+export function told(view: View, marks: readonly Mark[], last: number, sentence = happened(view)): (Node | string)[] {
+  const mark = marks.findLast(({ operation }) => operation < view.operation || operation === last && view.operation === last);
   const step = view.steps.at(-1);
   return [...(mark ? [made('b', {}, /[.!?]$/.test(mark.text) ? mark.text : `${mark.text}.`), made('br')] : []),
     ...(step && mark?.operation !== view.operation
