@@ -87,12 +87,12 @@ pub fn film<P: Policy>(
 ) -> Result<Film, ClockError> {
     let cpus = pages.allocator().cpus().count();
     let object = CacheInfo::new(NAME, Kind::Named, size);
-    let team = Team::new(workload, cpus, operations, seed);
+    let mut team = Team::new(workload, cpus, operations, seed);
     let total = operations * u64::from(cpus);
     let (mut ends, mut seen) = (vec![], vec![]);
     // The CPU that allocated each object in use.
     let mut allocated_on = FxHashMap::default();
-    let watch = |model: &Model<'_, P>, ran: Option<Ran<'_>>| {
+    let mut watch = |model: &Model<'_, P>, ran: Option<Ran<'_>>| {
         let Some(ran) = ran else {
             ends.push(view(model, seen.len() as u64, 0.0, vec![]));
             return;
@@ -114,7 +114,8 @@ pub fn film<P: Policy>(
             view: view(model, seen.len() as u64 + 1, ran.to_ns, vec![step]),
         });
     };
-    let outcome = drive::<P, _>(pages, knobs, &[object], team, profile, total, workload.think_ns(), watch)?;
+    let think = workload.think_ns();
+    let outcome = drive::<P>(pages, knobs, &[object], &mut team, profile, total, think, &mut watch)?;
     let mut ends = ends.into_iter();
     let (Some(start), Some(end)) = (ends.next(), ends.next()) else { return Err(ClockError::Damaged) };
     Ok(Film { outcome, start, operations: seen, end })
@@ -160,7 +161,8 @@ mod tests {
 
     #[test]
     fn film_adds_up_to_the_outcome_of_the_run() {
-        for (design, _) in all::<NoPolicy>().filter(|(name, _)| *name != "uslab") {
+        let designs = all::<NoPolicy>().map(|(name, _)| name).filter(|name| *name != "uslab");
+        for design in designs.chain(["uslab-model:capacity=0"]) {
             for workload in ["server=12", "remote=30", "bursts=12", "handoff=16"] {
                 let workload = workload.parse::<Workload>().unwrap().thinking(50.0);
                 let (run, film) = design.parse::<Spec>().unwrap().policy(Compare(&workload)).unwrap();

@@ -344,9 +344,9 @@ pub fn run<P: Policy>(
 ) -> Result<Outcome, ClockError> {
     let cpus = pages.allocator().cpus().count();
     let object = CacheInfo::new("object", Kind::Named, size);
-    let team = Team::new(workload, cpus, operations, seed);
+    let mut team = Team::new(workload, cpus, operations, seed);
     let total = operations * u64::from(cpus);
-    drive::<P, _>(pages, knobs, &[object], team, profile, total, workload.think_ns(), |_, _| ())
+    drive::<P>(pages, knobs, &[object], &mut team, profile, total, workload.think_ns(), &mut |_, _| ())
 }
 
 /// Runs a recorded stream without its idle times. Each CPU runs its own object operations as fast as possible. If
@@ -363,9 +363,9 @@ pub fn run_stream<P: Policy>(
     stream: &Stream,
     profile: &Profile,
 ) -> Result<Outcome, ClockError> {
-    let trace = Trace::new(stream).ok_or(ClockError::Damaged)?;
+    let mut trace = Trace::new(stream).ok_or(ClockError::Damaged)?;
     let operations = trace.operations();
-    drive::<P, _>(pages, knobs, &stream.caches, trace, profile, operations, 0.0, |_, _| ())
+    drive::<P>(pages, knobs, &stream.caches, &mut trace, profile, operations, 0.0, &mut |_, _| ())
 }
 
 /// An operation that has run.
@@ -386,15 +386,15 @@ struct Ran<'a> {
 /// Runs about `total` operations of a source; after each operation, the CPU does other work for `think` nanoseconds.
 /// `watch` receives the model before the first operation, after each operation with this operation, and at the end.
 #[expect(clippy::too_many_arguments, reason = "all callers are in this module")]
-fn drive<'p, P: Policy, S: Source<ModelObject<'p>>>(
+fn drive<'p, P: Policy>(
     pages: &'p Pages,
     knobs: P::Knobs,
     caches: &[CacheInfo],
-    mut source: S,
+    source: &mut dyn Source<ModelObject<'p>>,
     profile: &Profile,
     total: u64,
     think: f64,
-    mut watch: impl FnMut(&Model<'p, P>, Option<Ran<'_>>),
+    watch: &mut dyn FnMut(&Model<'p, P>, Option<Ran<'_>>),
 ) -> Result<Outcome, ClockError> {
     let cpus = pages.allocator().cpus().count();
     let mut model = Model::<P>::new(pages, knobs)?;
