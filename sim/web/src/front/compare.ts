@@ -13,9 +13,10 @@ import { Stepper } from './stepper.ts';
 
 /** Designs as the page offers them, with containers of few objects: as few as show what happens. */
 const DESIGNS: readonly (readonly [design: string, name: string, about: string])[] = [
+  ['uslab-model:capacity=0', 'uslab without magazines', 'each operation at the slabs'],
   ['bonwick94', '1994', 'one list of slabs, one lock'],
   ['magazines01:magsize=8', '2001', 'magazines for each CPU, a depot'],
-  ['slab:limit=16:batchcount=8', 'SLAB', 'Linux until 6.7: an array for each CPU'],
+  ['slab:batchcount=8:limit=16', 'SLAB', 'Linux until 6.7: an array for each CPU'],
   ['slub', 'SLUB 6.12', 'own slabs for each CPU'],
   ['sheaves:sheaf_capacity=8', 'SLUB 7.x', 'sheaves for each CPU, a barn'],
   ['uslab-model:capacity=8:first_fill=8:stock=0', 'uslab', 'magazines for each CPU, a depot'],
@@ -129,13 +130,14 @@ export async function showCompare(root: HTMLElement, wasm: Wasm, { values }: Rou
     if (focus && document.activeElement === document.body) root.querySelector<HTMLElement>(`[aria-label="${CSS.escape(focus)}"]`)?.focus();
     if (playing || at === null && !matchMedia('(prefers-reduced-motion: reduce)').matches) stepper.play();
   }
-  const change = (n: number, design: string) => run(designs.map((own, i) => (i === n ? design : own)), work, stepper.at);
+  /** A design that is on another stage changes places with this one's. */
+  const change = (n: number, design: string) => run(designs.map((own, i) => (i === n ? design : own === design ? designs[n]! : own)), work, stepper.at);
   const take = (wish: Work) => run(designs, wish, null);
   const next = (n: number) => {
     const all = DESIGNS.map(([own]) => own), free = all.filter((own) => own === designs[n] || !designs.includes(own));
     return designs[n] === undefined ? undefined : change(n, free[(free.indexOf(designs[n]) + 1) % free.length]!);
   };
-  const third = () => run(designs.length > 2 ? designs.slice(0, 2) : [...designs, DESIGNS.map(([own]) => own).find((own) => !designs.includes(own))!], work, stepper.at);
+  const third = () => run(designs.length > 2 ? designs.slice(0, 2) : [...designs, [...SHOWN, ...DESIGNS.map(([own]) => own)].find((own) => !designs.includes(own))!], work, stepper.at);
   const fresh = () => take({ ...work, workload: work.workload.startsWith('server') || work.workload.startsWith('remote') ? work.workload : 'server=16', seed: (work.seed + 1) % 2 ** 32 });
   const seeded = () => {
     const seed = seedOf(field.value);

@@ -90,7 +90,7 @@ export class Reel {
     const view: View = { ...last, operation: n, steps, shown: [shown], caches: [{ ...counts!, used }] };
     return {
       moment: momentOf(view, 0, NO_MAP, this.frames.at(-1)?.moment),
-      crew: Array.from({ length: outcome.cpus }, (_, cpu) => this.activity(begun, cpu, ns)),
+      crew: this.crew(begun, ns),
       costs: {
         operations: begun.filter(({ to_ns }) => to_ns <= ns).length,
         locks: holds.filter(({ taken_ns }) => taken_ns <= ns).length,
@@ -102,12 +102,21 @@ export class Reel {
     };
   }
 
+  private crew(begun: readonly TimedOperation[], ns: number): Activity[] {
+    const crew = Array.from({ length: this.film.outcome.cpus }, (_, cpu) => this.activity(begun, cpu, ns));
+    // Operations take their locks in the order in which they began: a CPU also waits for a lock that an earlier operation has still to take.
+    for (const [kind, lock] of Object.entries(LOCKS)) {
+      if (!crew.some(({ waits }) => waits === lock) || crew.some(({ holds }) => holds.includes(lock))) continue;
+      const first = begun.find(({ holds }) => holds.some((hold) => hold.lock === kind && hold.freed_ns > ns)), cpu = first?.view.steps[0]?.cpu;
+      if (cpu !== undefined) crew[cpu] = { ...crew[cpu]!, holds: [...crew[cpu]!.holds, lock] };
+    }
+    return crew;
+  }
+
   private activity(begun: readonly TimedOperation[], cpu: number, ns: number): Activity {
     const of = ({ view }: TimedOperation) => view.steps[0]?.cpu === cpu, own = begun.findLast(of);
     if (!own || own.to_ns <= ns) return { is: own && own === this.film.operations.findLast(of) ? 'finished' : 'program', holds: [], waits: null };
-    // A lock that the operation takes again is not free for others until its last release.
-    const taken = own.holds.filter(({ taken_ns }) => taken_ns <= ns), kept = taken.filter(({ lock }) => own.holds.some((hold) => hold.lock === lock && hold.freed_ns > ns));
-    const waits = own.holds.find(({ asked_ns, taken_ns }) => asked_ns <= ns && ns < taken_ns), holds = [...new Set(kept.map(({ lock }) => LOCKS[lock]))];
-    return { is: waits ? 'waits' : 'works', holds, waits: waits ? LOCKS[waits.lock] : null };
+    const waits = own.holds.find(({ asked_ns, taken_ns }) => asked_ns <= ns && ns < taken_ns), holds = own.holds.filter(({ taken_ns, freed_ns }) => taken_ns <= ns && ns < freed_ns);
+    return { is: waits ? 'waits' : 'works', holds: holds.map(({ lock }) => LOCKS[lock]), waits: waits ? LOCKS[waits.lock] : null };
   }
 }

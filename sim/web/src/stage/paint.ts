@@ -167,7 +167,7 @@ export function still(c: Colours, plan: Plan, apart: Apart, acting: readonly num
   const shapes: Shape[] = [{ is: 'rect', x: 0, y: 0, w: plan.w, h: plan.h, fill: c.card }];
   const keys: (keyof Locks | null)[] = [null, null, ...(depot ? ['depot' as const] : []), 'slabs', 'pages'];
   for (const [i, { name, note, box }] of lanes.entries()) {
-    const key = keys[i], x = narrow ? box.x + box.w - QUEUE * scale : 18;
+    const key = keys[i], x = narrow ? box.x + Math.max(box.w - QUEUE * scale, (name.length * 8.2 + 4) * scale) : 18;
     if (crew && key) shapes.push(...queue(c, x, narrow ? box.y - 5 * scale : box.y + (name === 'pages' ? 13 : Math.min(box.h / 2, 44 * scale) + 42 * scale), scale, key, crew));
     if (narrow) {
       shapes.push({ is: 'text', x: box.x, y: box.y - 4 * scale, text: name, size: 12.5 * scale, bold: true, fill: c.ink },

@@ -13,6 +13,7 @@ import type { View } from '../views.ts';
 
 /** What CPUs share above the slabs, as designs call it; the others call it a depot. */
 const SHARED: Record<string, string> = { slub: '', bonwick94: '', sheaves: 'barn', 'sheaves-6.18': 'barn', slab: 'shared array' };
+const sharedBy = (design: string): string => (/:capacity=0\b/.test(design) ? '' : SHARED[design.split(':')[0]!] ?? 'depot');
 
 /** What can be done on a stage. */
 export interface Hands {
@@ -81,7 +82,7 @@ export class Stage {
 
   constructor(private readonly options: Options) {
     const { design, cpus, hands } = options;
-    this.depot = SHARED[design.split(':')[0]!] ?? 'depot';
+    this.depot = sharedBy(design);
     this.extent = this.empty = { ...NOTHING, cpus, trays: this.depot === 'depot' ? 4 : 0 };
     for (const canvas of [this.back, this.front]) canvas.ariaHidden = 'true';
     this.objects.role = 'listbox';
@@ -380,7 +381,7 @@ export class Stage {
 
 /** A moment of a recording as an SVG. */
 export function pictured({ about: { cpus }, design, views, maps }: { about: { cpus: number }; design: string; views: readonly View[]; maps: readonly Uint8Array[] }, at: number, w: number, h: number): string {
-  const depot = SHARED[design.split(':')[0]!] ?? 'depot', moments: Moment[] = [];
+  const depot = sharedBy(design), moments: Moment[] = [];
   for (const [n, view] of views.slice(0, at + 1).entries()) moments.push(momentOf(view, 0, maps[n] ?? new Uint8Array(), moments[n - 1]));
   const extent = moments.reduce(extended, { ...NOTHING, cpus, trays: depot === 'depot' ? 4 : 0 }), own = plan(moments.at(-1)!, extent, { w, h, scale: 1, depot, hands: false, bare: true });
   return asSvg(still(colours, own, NOTHING_APART, [], NO_LOCKS), w, h, '');
