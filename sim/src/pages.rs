@@ -15,11 +15,11 @@ use uslab_engine::designs::NoPolicy;
 
 /// Write pages that show allocators at work, step by step, for any browser, from disk, without a network.
 ///
-/// Open index.html first. It has the slab allocator on four CPUs, which you drive object by object; textbook
-/// allocators, each with a script and any size you type; a race of four of them; a course of labs that ask what will
-/// happen, and show it; the designs, and a glossary. The other pages are replay.html, the bundled kernel trace, forward
-/// and back; scale.html, designs on 1 to 64 CPUs; and story.html, a race that the model checker loom found. The
-/// allocators themselves run in the pages, as WebAssembly.
+/// Open index.html first. It has the slab allocator on four CPUs, which you drive object by object; two or three
+/// designs side by side in virtual time; textbook allocators, each with a script and any size you type; a race of four
+/// of them; a course of labs that ask what will happen, and show it; the designs, and a glossary. The other pages are
+/// replay.html, the bundled kernel trace, forward and back; scale.html, designs on 1 to 64 CPUs; and story.html, a race
+/// that the model checker loom found. The allocators themselves run in the pages, as WebAssembly.
 #[derive(Debug, ClapArgs)]
 #[command(after_help = "\
 Examples:

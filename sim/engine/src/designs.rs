@@ -426,7 +426,7 @@ mod tests {
         };
         assert_eq!(
             message("uslab-model", "capacity"),
-            "objects of a magazine: 1 to 64, by default 64 for 64 bytes and 16 for 4096"
+            "objects of a magazine (0: no magazines): 0 to 64, by default 64 for 64 bytes and 16 for 4096"
         );
         assert_eq!(
             message("slub", "slab_max_order"),
@@ -471,7 +471,8 @@ mod tests {
                 "uslab:first_fill=1",
                 "uslab: unknown field `first_fill`, expected one of `capacity`, `stock`, `depot_limit`",
             ),
-            ("uslab-model:capacity=65", "uslab-model: capacity=65: expected 1 to 64"),
+            ("uslab-model:capacity=65", "uslab-model: capacity=65: expected 0 to 64"),
+            ("uslab-model:capacity=0:stock=1", "uslab-model: capacity=0: expected no other option"),
             ("uslab-model:first_fill=0", "uslab-model: first_fill=0: expected 1 to 64"),
             ("uslab-model:depot_limit=4097", "uslab-model: depot_limit=4097: expected 0 to 4096"),
             // Regression test: the message was `invalid value: integer 100000, expected u16`, without the option.

@@ -4,7 +4,7 @@
 //! Texts and bytes pass through one buffer in both directions. [`room`] resizes the buffer, which the caller then
 //! fills, and [`text`] returns the buffer's address.
 
-use crate::clock::{ClockError, Outcome, Profile, run_stream};
+use crate::clock::{ClockError, Film, Outcome, Profile, Workload, film as run_film, run_stream};
 use crate::course::{self, labs};
 use crate::designs::{PolicyVisitor, Spec};
 use crate::hash;
@@ -252,6 +252,64 @@ impl PolicyVisitor for VirtualTimeRun<'_> {
 
     fn visit<P: Policy>(self, knobs: P::Knobs) -> Self::Out {
         run_stream::<P>(self.pages, knobs, self.stream, self.profile)
+    }
+}
+
+/// The largest number of operations of a film.
+const MAX_FILM: u64 = 5000;
+
+/// A request for a film. The fields are the options of `uslab scale`.
+#[derive(serde::Deserialize)]
+struct FilmRequest {
+    cpus: u32,
+    workload: String,
+    profile: String,
+    size: u32,
+    ops: u64,
+    think: u32,
+    seed: u64,
+}
+
+/// Runs a generated workload in virtual time and records each operation. The caller has filled [`room`] with a
+/// [`FilmRequest`] as JSON. A call replaces a call of [`open`], because an instance has addresses for only one machine.
+/// Writes `{"Ok": ...}` with a [`Film`], or `{"Err": ...}` with an error message, as JSON; returns the length.
+#[unsafe(no_mangle)]
+extern "C" fn film() -> usize {
+    let text = TEXT.with_borrow_mut(core::mem::take);
+    let filmed = serde_json::from_slice(&text).map_err(|error| error.to_string()).and_then(|asked| {
+        let FilmRequest { cpus, workload, profile, size, ops, think, seed } = asked;
+        if u64::from(cpus).saturating_mul(ops) > MAX_FILM {
+            return Err(format!(
+                "{ops} operations on each of {cpus} CPUs: expected at most {MAX_FILM} in all"
+            ));
+        }
+        let workload =
+            workload.parse::<Workload>().map_err(|error| error.to_string())?.thinking(think.into());
+        let profile = Profile::built_in().find(|own| own.name == profile).ok_or("unknown profile")?;
+        let pages = Pages::new(cpus).map_err(|error| error.to_string())?;
+        let run = Filmed { pages: &pages, workload: &workload, profile: &profile, size, ops, seed };
+        let film = DESIGN.take().unwrap_or_default().policy(run);
+        film.map_err(|error| error.to_string())?.map_err(|error| error.to_string())
+    });
+    say(serde_json::to_vec(&filmed).unwrap_or_default())
+}
+
+/// Records a generated workload in virtual time; any design can serve it.
+struct Filmed<'a> {
+    pages: &'a Pages,
+    workload: &'a Workload,
+    profile: &'a Profile,
+    size: u32,
+    ops: u64,
+    seed: u64,
+}
+
+impl PolicyVisitor for Filmed<'_> {
+    type Out = Result<Film, ClockError>;
+
+    fn visit<P: Policy>(self, knobs: P::Knobs) -> Self::Out {
+        let Self { pages, workload, profile, size, ops, seed } = self;
+        run_film::<P>(pages, knobs, workload, profile, size, ops, seed)
     }
 }
 

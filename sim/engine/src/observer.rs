@@ -91,7 +91,8 @@ impl Watch {
     }
 }
 
-fn sentence(what: What, cpu: u32, name: &str, description: &str) -> String {
+/// Describes a step in one sentence, which ends with `description`.
+pub(crate) fn sentence(what: What, cpu: u32, name: &str, description: &str) -> String {
     match what {
         What::Alloc => format!("CPU {cpu} allocates from {name}: {description}"),
         What::Free { allocated_on, .. } if allocated_on != cpu => {

@@ -1,7 +1,7 @@
 //! Writes the TypeScript types of the JSON that web pages read. The files are `sim/web/src/views.ts`, `scenes.ts` for
 //! the lab's demos, `course.ts` for the course, and `scale/outcome.ts` for a run in virtual time.
 
-use crate::clock::{self, LockCounts, Outcome, Price, Profile};
+use crate::clock::{self, Film, LockCounts, LockHold, LockKind, Outcome, Price, Profile, TimedOperation};
 use crate::course::{Answer, Code, Expects, Failure, Lab, Question, Sheet, Strip, Work};
 use crate::design::CacheCounts;
 use crate::designs::{NoPolicy, all, knobs};
@@ -91,8 +91,8 @@ fn course() -> String {
 
 fn outcome() -> String {
     let mut file = File::new();
-    file.0 += "import type { Path } from '../views.ts';\n\n";
-    types!(file; Outcome, LockCounts, Profile, Price, clock::Level);
+    file.0 += "import type { Path, View } from '../views.ts';\n\n";
+    types!(file; Outcome, LockCounts, Profile, Price, clock::Level, Film, TimedOperation, LockHold, LockKind);
     let workloads =
         clock::Workload::ALL.map(|(name, meaning)| format!("  [{name:?}, {meaning:?}],\n")).concat();
     file.add(

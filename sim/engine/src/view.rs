@@ -126,45 +126,7 @@ impl<D: Design> Engine<'_, D> {
             failed: self.failed,
             caches: (0..self.caches() as u32).map(cache_view).collect(),
             shown: shown.iter().filter_map(|cache| self.design.show(*cache)).collect(),
-            pages: self.pages(),
-        }
-    }
-
-    fn pages(&self) -> Pages {
-        let info = self.design.pages().info();
-        let large = self.design.large_pages();
-        // SAFETY: the engine is the design's only user, and it runs on this thread.
-        let per_cpu = unsafe { self.design.pages().per_cpu_view() };
-        let uncommitted = info.zones.iter().map(|zone| u64::from(zone.uncommitted)).sum();
-        // Memory is committed in blocks of the largest order.
-        let mut uncommitted_orders = vec![0; usize::from(Order::MAX.get()) + 1];
-        for zone in &info.zones {
-            let mut remaining = zone.uncommitted;
-            for (order, blocks) in zone.blocks.iter().enumerate().rev() {
-                let n = (remaining >> order).min(blocks.iter().sum());
-                uncommitted_orders[order] += n;
-                remaining -= n << order;
-            }
-        }
-        let orders = (0..=usize::from(Order::MAX.get())).map(|order| {
-            let mut sum = [0; 3];
-            for zone in &info.zones {
-                sum.iter_mut().zip(zone.blocks[order]).for_each(|(sum, blocks)| *sum += blocks);
-            }
-            sum
-        });
-        Pages {
-            managed: info.managed(),
-            slab: info.allocated() - self.pages_held - large,
-            large,
-            blocks: self.pages_held,
-            per_cpu: info.per_cpu(),
-            free: info.free() - uncommitted,
-            uncommitted,
-            orders: orders.collect(),
-            uncommitted_orders,
-            cpus: per_cpu.cpus,
-            depot: per_cpu.depot,
+            pages: pages_of(&self.design, self.pages_held),
         }
     }
 
@@ -222,6 +184,45 @@ impl<D: Design> Engine<'_, D> {
                 buffer[place] += n as f64;
             }
         }
+    }
+}
+
+/// Counts the pages of a design; `held` pages are in blocks that the stream has in use.
+pub(crate) fn pages_of(design: &impl Design, held: u64) -> Pages {
+    let info = design.pages().info();
+    let large = design.large_pages();
+    // SAFETY: the caller is the design's only user, and it runs on this thread.
+    let per_cpu = unsafe { design.pages().per_cpu_view() };
+    let uncommitted = info.zones.iter().map(|zone| u64::from(zone.uncommitted)).sum();
+    // Memory is committed in blocks of the largest order.
+    let mut uncommitted_orders = vec![0; usize::from(Order::MAX.get()) + 1];
+    for zone in &info.zones {
+        let mut left = zone.uncommitted;
+        for (order, blocks) in zone.blocks.iter().enumerate().rev() {
+            let n = (left >> order).min(blocks.iter().sum());
+            uncommitted_orders[order] += n;
+            left -= n << order;
+        }
+    }
+    let orders = (0..=usize::from(Order::MAX.get())).map(|order| {
+        let mut sum = [0; 3];
+        for zone in &info.zones {
+            sum.iter_mut().zip(zone.blocks[order]).for_each(|(sum, blocks)| *sum += blocks);
+        }
+        sum
+    });
+    Pages {
+        managed: info.managed(),
+        slab: info.allocated() - held - large,
+        large,
+        blocks: held,
+        per_cpu: info.per_cpu(),
+        free: info.free() - uncommitted,
+        uncommitted,
+        orders: orders.collect(),
+        uncommitted_orders,
+        cpus: per_cpu.cpus,
+        depot: per_cpu.depot,
     }
 }
 

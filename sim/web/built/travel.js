@@ -23,6 +23,16 @@ var e = class extends Error {}, t = class e {
 		if (!f) throw Error(p);
 		return f;
 	}
+	static async film(e, t, a) {
+		let o = await n(e);
+		r(o, new TextEncoder().encode(t));
+		let s = o.design();
+		if (s) throw Error(i(o, s));
+		r(o, new TextEncoder().encode(JSON.stringify(a)));
+		let { Ok: c, Err: l } = JSON.parse(i(o, o.film()));
+		if (!c) throw Error(l);
+		return c;
+	}
 	run(e) {
 		this.fine(this.exports.run(e)), this.at = Math.max(this.at, e);
 	}

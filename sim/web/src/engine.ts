@@ -1,7 +1,7 @@
 // The engine in its WebAssembly instance.
 
 import type { Answer, Lab as CourseLab } from './course.ts';
-import type { Outcome } from './scale/outcome.ts';
+import type { Film, Outcome } from './scale/outcome.ts';
 import type { About as Demo, Name, Race, Scene } from './scenes.ts';
 import type { About, Found, Until, View } from './views.ts';
 
@@ -33,6 +33,7 @@ interface Exports {
   check(): number;
   profiles(): number;
   back_to_back(cpus: number, profile: number): number;
+  film(): number;
   page_hash(at: number, bytes: number): number;
 }
 
@@ -40,6 +41,19 @@ interface Exports {
 export const SUMS = 8;
 /** The paths of the last of them, the cheapest first. */
 export const SLOW = ['depot', 'slab', 'pages', 'commit'] as const;
+
+/** What CPUs do in virtual time: the options of `uslab scale`. */
+export interface Work {
+  cpus: number;
+  workload: string;
+  profile: string;
+  size: number;
+  /** Operations of each CPU. */
+  ops: number;
+  /** Nanoseconds of other work after each operation. */
+  think: number;
+  seed: number;
+}
 
 export class Engine {
   /** Operations that ran. */
@@ -81,6 +95,18 @@ export class Engine {
     const { Ok: outcome, Err: wrong } = JSON.parse(told) as { Ok?: Outcome; Err?: string };
     if (!outcome) throw new Error(wrong);
     return outcome;
+  }
+
+  /** A generated workload in virtual time, operation by operation. */
+  static async film(wasm: Wasm, design: string, work: Work): Promise<Film> {
+    const exports = await instance(wasm);
+    put(exports, new TextEncoder().encode(design));
+    const refused = exports.design();
+    if (refused) throw new Error(textOf(exports, refused));
+    put(exports, new TextEncoder().encode(JSON.stringify(work)));
+    const { Ok: film, Err: wrong } = JSON.parse(textOf(exports, exports.film())) as { Ok?: Film; Err?: string };
+    if (!film) throw new Error(wrong);
+    return film;
   }
 
   run(until: number): void {

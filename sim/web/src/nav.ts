@@ -3,7 +3,7 @@
 import { $, made } from './draw.ts';
 
 const PAGES = [
-  ['index.html#start', 'Start'], ['replay.html', 'A kernel\'s trace'], ['index.html#play', 'Allocators'], ['index.html#course', 'Course'], ['index.html#designs', 'Designs'], ['index.html#words', 'Glossary'],
+  ['index.html#start', 'Start'], ['index.html#compare', 'Side by side'], ['replay.html', 'A kernel\'s trace'], ['index.html#play', 'Allocators'], ['index.html#course', 'Course'], ['index.html#designs', 'Designs'], ['index.html#words', 'Glossary'],
   ['scale.html', 'Scaling'], ['story.html', 'A race'],
 ] as const;
 

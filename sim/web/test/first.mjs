@@ -8,7 +8,7 @@ import { drive, until, view } from './browser.mjs';
 const [uslab, folder] = process.argv.slice(2);
 execFileSync(uslab, ['page', join(folder, 'pages')], { stdio: 'ignore' });
 const [index, replay] = ['index', 'replay'].map((name) => join(folder, 'pages', `${name}.html`));
-const PAGES = { start: [index, ''], magazines: [index, '#machine&name=magazines'], replay: [replay, ''] };
+const PAGES = { start: [index, ''], compare: [index, '#compare'], magazines: [index, '#machine&name=magazines'], replay: [replay, ''] };
 const at = ({ at, operation }) => at ?? operation;
 const percentile = (numbers, share) => numbers.toSorted((a, b) => a - b)[Math.min(Math.floor(numbers.length * share), numbers.length - 1)].toFixed(1);
 /** Milliseconds that the page's main thread ran so far: other programs of the machine do not count. */
@@ -27,9 +27,9 @@ await drive('first screens', async (open) => {
       const first = at(await view(page));
       await until(page, (view) => at(view) > first);
       const { share, drawn, below } = await page.evaluate(async () => {
-        const { width, height } = document.querySelector('.stage').getBoundingClientRect(), { stage, counts } = window.uslab;
+        const stages = Array.from(document.querySelectorAll('.first .stage'), (stage) => stage.getBoundingClientRect()), { stage, counts } = window.uslab;
         return {
-          share: width * height / (innerWidth * innerHeight), drawn: stage ? stage().drawn : (await counts())[0].objects,
+          share: stages.reduce((sum, { width, height }) => sum + width * height, 0) / (innerWidth * innerHeight), drawn: stage ? stage().drawn : (await counts())[0].objects,
           below: Math.max(...Array.from(document.querySelectorAll('.first .said, .first .bar'), (part) => part.getBoundingClientRect().bottom)),
         };
       });

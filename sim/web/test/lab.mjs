@@ -133,6 +133,84 @@ await drive('lab', async (openFile) => {
     return data.some((byte, i) => i % 4 === 3 && byte > 0);
   })), 'each memory is drawn');
 
+  // --- side by side: what is counted is what the command prints for the same stream ---
+  const sides = await open('#compare&at=0', { reducedMotion: 'reduce' });
+  const designs = async () => (await view(sides)).sides.map(({ design }) => design);
+  const numbers = () => sides.$$eval('.side', (all) => all.map((side) => Array.from(side.querySelectorAll('.counts b'), (b) => Number(b.textContent.replaceAll(',', '')))));
+  const total = ({ depot, lists, zone }, of) => depot[of] + lists[of] + zone[of];
+  const compare = async () => {
+    const [verb, ...args] = (await sides.textContent('.copy code')).replace(/^uslab /, '').split(' '), { curves } = run(verb, ...args);
+    const { work, sides: shown } = await view(sides);
+    assert.deepEqual(shown.map(({ design, outcome }) => [design, outcome]), curves.map(({ design, points: [point] }) => [design, point]), JSON.stringify(work));
+    await sides.locator('h2').first().click();
+    await sides.keyboard.press('End');
+    assert.deepEqual((await numbers()).map(([operations, locks, lines]) => [operations, locks, lines]),
+      curves.map(({ points: [at] }) => [at.operations, total(at, 'taken'), Math.round(at.lines_per_operation * at.operations)]));
+    for (const [i, { costs }] of (await view(sides)).sides.entries()) {
+      const [at] = curves[i].points;
+      assert.equal(costs.contended, total(at, 'contended'));
+      assert(Math.abs(costs.waited - total(at, 'waited_ns')) < 1e-6);
+      assert.equal(costs.pages % at.slabs, 0, 'pages of slabs of one order');
+    }
+    assert.match(await sides.textContent('.said'), /^All are finished: /);
+  };
+  await compare();
+  assert.equal((await designs()).length, 3);
+  // Every design, every program, by mouse; another stream by key and by mouse.
+  const options = (label) => sides.$$eval(`select[aria-label="${label}"] option`, (all) => all.map(({ value }) => value));
+  const changes = async (act, of) => {
+    const before = JSON.stringify(of(await view(sides)));
+    await act();
+    await until(sides, (own) => JSON.stringify(of(own)) !== before);
+  };
+  const first = ({ sides: [own] }) => own.design, seed = ({ work: { seed } }) => seed, count = ({ sides: all }) => all.length;
+  for (const design of await options('Design 1')) {
+    if (design !== (await designs())[0]) await changes(() => sides.selectOption('select[aria-label="Design 1"]', design), first);
+    await compare();
+  }
+  await sides.click('.menu summary');
+  for (const workload of (await options('Program')).slice(1)) {
+    await changes(() => sides.selectOption('select[aria-label="Program"]', workload), ({ work: own }) => own.workload);
+    await compare();
+  }
+  await changes(() => sides.click('text="new stream"'), ({ work: own }) => own.workload);
+  await changes(() => sides.keyboard.press('n'), seed);
+  await compare();
+  await changes(() => sides.keyboard.press('1'), first);
+  await changes(() => sides.keyboard.press('t'), count);
+  await changes(() => sides.click('.menu button:has-text("three designs")'), count);
+  await sides.fill('input[aria-label="Seed"]', '4711');
+  await changes(() => sides.keyboard.press('Enter'), seed);
+  await sides.fill('input[aria-label="Seed"]', 'x');
+  await sides.keyboard.press('Enter');
+  assert.match(await sides.textContent('.problem'), /The seed x: expected/);
+  // At any time one CPU holds a lock, and a waiter waits for a lock that another CPU holds.
+  await sides.locator('h2').first().click();
+  await sides.keyboard.press('Home');
+  let waited = 0;
+  for (let n = 0; n < 150; n++) {
+    await sides.keyboard.press('ArrowRight');
+    for (const { crew } of (await view(sides)).sides) for (const { waits, holds } of crew) {
+      for (const lock of waits ? [...holds, waits] : holds) assert.equal(crew.filter((own) => own.holds.includes(lock)).length, 1, JSON.stringify(crew));
+      waited += waits !== null;
+    }
+  }
+  assert(waited > 0);
+  // The link keeps the designs, the stream and the time.
+  await sides.keyboard.press('l');
+  const [copied] = await sides.evaluate(() => window.copied), kept = await view(sides);
+  const again = await open(new URL(copied).hash);
+  assert.deepEqual(await view(again), kept);
+  await again.context().close();
+  // It plays without a click, and what is wrong with a link is shown.
+  const plays = await open('#compare&designs=nosuch');
+  assert.match(await plays.textContent('.problem'), /unknown design `nosuch`/);
+  const from = (await view(plays)).at;
+  await until(plays, (own) => own.at > from + 2);
+  await plays.context().close();
+  await look(sides, folder, 'compare');
+  await sides.context().close();
+
   for (const name of names) {
     await page.goto(`${address}#demo&name=${name}`);
     await page.waitForFunction((name) => location.hash.includes(`name=${name}&`), name);

@@ -37,7 +37,7 @@ const warm = ['cpus 4', 'cache dentry 256', '0 alloc 17', '0 free 17', ...[1, 2,
   assert.equal(first.moves.length, 8, 'seven to the magazine, one to the program');
   const handed = first.moves.filter(({ to }) => to.place === 'program');
   assert.deepEqual(handed.map(({ via, from }) => [via.place, from.place.split(' ')[0]]), [['cpu 0', 'slab']], 'it passes its CPU');
-  assert.deepEqual(first.groups.map(({ count, to }) => [count, to]), [[8, 'cpu 0']]);
+  assert.deepEqual(first.groups.map(({ count, to }) => [count, to]), [[8, 'cpu 0'], [1, 'program']]);
   assert.deepEqual(second.moves.map(({ from, to }) => [from.place, to.place]), [['cpu 0', 'program']]);
   assert.equal(second.born.length + second.died.length, 0);
   assert.equal(last.moves.filter(({ from, to }) => from.place === 'cpu 0' && to.place.startsWith('slab')).length, 6, 'shrinking returns what the CPU has');
@@ -56,7 +56,7 @@ const warm = ['cpus 4', 'cache dentry 256', '0 alloc 17', '0 free 17', ...[1, 2,
   const [together] = given.groups, own = given.moves.filter(({ to }) => to.place === 'depot');
   assert(own.every(({ begin, end }) => begin === together.begin && end === own[0].end), 'a magazine moves as a whole');
   assert(given.moves.find(({ from }) => from.place === 'program').begin >= together.end, 'there is room before the freed one comes');
-  assert.deepEqual(taken.groups.map(({ from, to, count }) => [from, to, count]), [['depot', 'cpu 1', 8]]);
+  assert.deepEqual(taken.groups.map(({ from, to, count }) => [from, to, count]), [['depot', 'cpu 1', 8], ['cpu 1', 'program', 1]]);
   // The same pointers: identity is kept.
   assert.deepEqual(new Set(taken.moves.map(({ id }) => id)), new Set(own.map(({ id }) => id)));
   const trays = traysOf(moments.at(-2).shown.cpus[0], 8);
@@ -96,6 +96,21 @@ for (const design of [SMALL, 'uslab', 'slub', 'sheaves:sheaf_capacity=8', 'slab'
   }
 }
 
+// --- the numbers agree: arrows to a CPU, less those from it, are what its number changes by; it changes when the movement ends ---
+{
+  const { plans, changes } = await ran(story, SMALL), colours = new Proxy({}, { get: () => '#000000' }), none = { depot: false, slabs: false, pages: false };
+  for (const [n, own] of changes.entries()) {
+    if (!own) continue;
+    const [before, after] = [plans[n - 1], plans[n]], written = (shapes) => shapes.flatMap(({ is, text }) => (is === 'text' && / of 16$/.test(text) ? [text] : []));
+    for (const [cpu, { ids }] of after.cpus.entries()) {
+      const through = (key) => own.groups.filter((group) => group[key] === `cpu ${cpu}`).reduce((sum, { count }) => sum + count, 0);
+      assert.equal(through('to') - through('from'), ids - before.cpus[cpu].ids, `moment ${n}, CPU ${cpu}`);
+    }
+    assert.deepEqual(written(still(colours, after, NOTHING_APART, [], none, { counted: before })), before.cpus.map(({ ids }) => `${ids} of 16`));
+    assert.deepEqual(written(still(colours, after, NOTHING_APART, [], none)), after.cpus.map(({ ids }) => `${ids} of 16`));
+  }
+}
+
 // --- the sentence says what the picture shows: the acting CPU, the locks, and how many pointers it has ---
 {
   const { moments } = await ran(story, SMALL), said = new Set();
@@ -105,7 +120,7 @@ for (const design of [SMALL, 'uslab', 'slub', 'sheaves:sheaf_capacity=8', 'slab'
     assert.equal(text.includes('without a lock'), path === 'cpu', text);
     assert(!text.includes("the depot's lock") || locks.depot, text);
     assert(!text.includes('the lock of the slabs') || locks.slabs, text);
-    const left = /: (\d+) (?:left|of)/.exec(text)?.[1];
+    const left = /: (\d+) (?:left|of)|, (\d+) for its magazine/.exec(text)?.slice(1).find(Boolean);
     if (left) assert.equal(Number(left), shown.cpus[cpu][0].objects, text);
     said.add(text.replaceAll(/\d+/g, 'n'));
   }

@@ -31,12 +31,14 @@
 //! is assumed to take the zone lock. Because of per-CPU pages, the shipping code visits the zone less often; each
 //! remaining visit moves some twelve lines.
 
+mod film;
 mod profile;
 mod source;
 mod team;
 mod trace;
 mod work;
 
+pub use film::{Film, LockHold, LockKind, TimedOperation, film};
 pub use profile::{BadProfile, Level, Price, Profile};
 pub use work::{BadWorkload, Exchange, Script, ScriptAction, Workload};
 
@@ -62,6 +64,16 @@ enum Lock {
     Lists(u32),
     /// The lock of the page allocator.
     Zone,
+}
+
+impl Lock {
+    fn kind(self) -> LockKind {
+        match self {
+            Self::Depot(_) => LockKind::Depot,
+            Self::Lists(_) => LockKind::Lists,
+            Self::Zone => LockKind::Zone,
+        }
+    }
 }
 
 /// A cache line, or several lines that always move together.
@@ -176,6 +188,8 @@ struct Clock<'p> {
     counts: FxHashMap<Lock, LockCounts>,
     moved_lines: u64,
     waited_ns: f64,
+    /// The locks that the last operation took.
+    holds: Vec<LockHold>,
 }
 
 impl<'p> Clock<'p> {
@@ -187,6 +201,7 @@ impl<'p> Clock<'p> {
             counts: <_>::default(),
             moved_lines: 0,
             waited_ns: 0.0,
+            holds: vec![],
         }
     }
 
@@ -228,6 +243,7 @@ impl<'p> Clock<'p> {
         let profile = self.profile;
         let mut time = now + profile.own.ns + if effects.takes_cpu_lock { profile.lock.ns } else { 0.0 };
         let mut contended = false;
+        self.holds.clear();
         for event in effects.cost_events {
             let (lock, work) = match *event {
                 CostEvent::Swap | CostEvent::Widened => (None, profile.own.ns),
@@ -245,6 +261,12 @@ impl<'p> Clock<'p> {
                 let counts = self.counts.entry(lock).or_default();
                 counts.taken += 1;
                 let free_at = self.free.get(&lock).copied().unwrap_or(0.0);
+                self.holds.push(LockHold {
+                    lock: lock.kind(),
+                    asked_ns: time,
+                    taken_ns: free_at.max(time),
+                    freed_ns: 0.0,
+                });
                 if free_at > time {
                     counts.contended += 1;
                     counts.waited_ns += free_at - time;
@@ -265,6 +287,9 @@ impl<'p> Clock<'p> {
             time += work;
             if let Some(lock) = lock {
                 self.free.insert(lock, time);
+                if let Some(hold) = self.holds.last_mut() {
+                    hold.freed_ns = time;
+                }
             }
             // The time at which the lock becomes free again.
             if *event == CostEvent::Exchange {
@@ -321,8 +346,9 @@ pub fn run<P: Policy>(
 ) -> Result<Outcome, ClockError> {
     let cpus = pages.allocator().cpus().count();
     let object = CacheInfo::new("object", Kind::Named, size);
-    let team = Team::new(workload, cpus, operations, seed);
-    drive::<P, _>(pages, knobs, &[object], team, profile, operations * u64::from(cpus), workload.think_ns())
+    let mut team = Team::new(workload, cpus, operations, seed);
+    let total = operations * u64::from(cpus);
+    drive::<P>(pages, knobs, &[object], &mut team, profile, total, workload.think_ns(), &mut |_, _| ())
 }
 
 /// Runs a recorded stream without its idle times. Each CPU runs its own object operations as fast as possible. If
@@ -339,20 +365,38 @@ pub fn run_stream<P: Policy>(
     stream: &Stream,
     profile: &Profile,
 ) -> Result<Outcome, ClockError> {
-    let trace = Trace::new(stream).ok_or(ClockError::Damaged)?;
+    let mut trace = Trace::new(stream).ok_or(ClockError::Damaged)?;
     let operations = trace.operations();
-    drive::<P, _>(pages, knobs, &stream.caches, trace, profile, operations, 0.0)
+    drive::<P>(pages, knobs, &stream.caches, &mut trace, profile, operations, 0.0, &mut |_, _| ())
+}
+
+/// An operation that has run.
+struct Ran<'a> {
+    cpu: u32,
+    cache: u32,
+    /// `true` for an allocation.
+    allocated: bool,
+    /// The place of the object: its slab's first page, and its index in the slab.
+    object: Option<(u32, u16)>,
+    from_ns: f64,
+    to_ns: f64,
+    holds: &'a [LockHold],
+    /// The number of cache lines that the operation moved.
+    lines: u64,
 }
 
 /// Runs about `operations_goal` operations of a source; after each operation, the CPU does other work for `think_ns` nanoseconds.
-fn drive<'p, P: Policy, S: Source<ModelObject<'p>>>(
+/// `watch` receives the model before the first operation, after each operation with this operation, and at the end.
+#[expect(clippy::too_many_arguments, reason = "all callers are in this module")]
+fn drive<'p, P: Policy>(
     pages: &'p Pages,
     knobs: P::Knobs,
     caches: &[CacheInfo],
-    mut source: S,
+    source: &mut dyn Source<ModelObject<'p>>,
     profile: &Profile,
     operations_goal: u64,
     think_ns: f64,
+    watch: &mut dyn FnMut(&Model<'p, P>, Option<Ran<'_>>),
 ) -> Result<Outcome, ClockError> {
     let cpus = pages.allocator().cpus().count();
     let mut model = Model::<P>::new(pages, knobs)?;
@@ -361,15 +405,19 @@ fn drive<'p, P: Policy, S: Source<ModelObject<'p>>>(
     let mut queue: BinaryHeap<_> = (0..cpus).map(|cpu| Reverse((VirtualTime(0.0), cpu))).collect();
     let (mut operations_done, mut last_end, mut busy_ns) = (0, 0.0_f64, 0.0);
     let mut interval = 1;
+    watch(&model, None);
     while let Some(Reverse((VirtualTime(now), cpu))) = queue.pop() {
         let time = At::new(cpu, now as u64);
-        let (cache, allocated_object) = match source.next(cpu, now) {
+        let lines_before = clock.moved_lines;
+        let (cache, allocated_object, freed_place) = match source.next(cpu, now) {
             Next::Alloc { cache, bytes } => {
-                (cache, Some(model.alloc(time, cache, bytes).map_err(|_| ClockError::NoMemory(cpus))?))
+                let object = model.alloc(time, cache, bytes).map_err(|_| ClockError::NoMemory(cpus))?;
+                (cache, Some(object), None)
             }
             Next::Free { cache, object } => {
+                let place = model.place(cache, &object);
                 model.free(time, cache, object);
-                (cache, None)
+                (cache, None, place)
             }
             Next::IdleUntil(end_ns) => {
                 queue.push(Reverse((VirtualTime(end_ns), cpu)));
@@ -401,6 +449,20 @@ fn drive<'p, P: Policy, S: Source<ModelObject<'p>>>(
         if contended {
             model.contended(cache);
         }
+        let object = allocated_object.as_ref().map_or(freed_place, |object| model.place(cache, object));
+        watch(
+            &model,
+            Some(Ran {
+                cpu,
+                cache,
+                allocated: allocated_object.is_some(),
+                object,
+                from_ns: now,
+                to_ns: end_ns,
+                holds: &clock.holds,
+                lines: clock.moved_lines - lines_before,
+            }),
+        );
         let woken_cpu = allocated_object.and_then(|object| source.allocated(cpu, end_ns, object));
         queue.extend(woken_cpu.map(|sleeper| Reverse((VirtualTime(end_ns), sleeper))));
         busy_ns += end_ns - now;
@@ -410,6 +472,7 @@ fn drive<'p, P: Policy, S: Source<ModelObject<'p>>>(
         }
         queue.push(Reverse((VirtualTime(end_ns + think_ns), cpu)));
     }
+    watch(&model, None);
     model.check(source.objects_in_use(), 0).map_err(ClockError::Violated)?;
     Ok(Outcome {
         cpus,

@@ -30,7 +30,7 @@
 //!
 //! Source: `uslab::Magazines` for the sizes; `uslab` for the lists of a node and the order in which objects are flushed.
 
-use crate::design::NoMemory;
+use crate::design::{NoMemory, Unsupported};
 use crate::held::{Held, Holder};
 use crate::model::{CostEvent, Knob, Lines, Op, Policy, by_geometry};
 use crate::slabs::{End, Object, Slabs};
@@ -45,7 +45,7 @@ use uslab_magazine_spec::{Budget, Event, Layer, Sizes, World};
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Knobs {
-    /// The number of objects in a full magazine.
+    /// The number of objects in a full magazine; 0: no magazines, and no other field may be set.
     pub capacity: Option<u16>,
     /// The largest number of objects that the first fill takes. `None` is 1.
     pub first_fill: Option<u16>,
@@ -91,7 +91,8 @@ const SORTED: u16 = 32;
 /// A cache of `uslab`: see the [module](self).
 #[derive(Debug)]
 pub struct Uslab {
-    layer: Layer<Object>,
+    /// `None` without magazines: each operation visits the slabs.
+    layer: Option<Layer<Object>>,
     min_partial: usize,
 }
 
@@ -158,8 +159,8 @@ impl Policy for Uslab {
     const KNOBS: &'static [Knob] = &[
         Knob {
             name: "capacity",
-            means: "objects of a magazine",
-            range: 1..=MAX_CAPACITY as u64,
+            means: "objects of a magazine (0: no magazines)",
+            range: 0..=MAX_CAPACITY as u64,
             default: |size, cpus| by_size(size, cpus, |sizes| sizes.capacity),
         },
         Knob {
@@ -193,18 +194,35 @@ impl Policy for Uslab {
         "full",
     ];
 
+    fn accept(knobs: &Knobs) -> Result<(), Unsupported> {
+        let Knobs { capacity, first_fill, stock, depot_limit } = knobs;
+        if *capacity == Some(0) && (first_fill.is_some() || stock.is_some() || depot_limit.is_some()) {
+            let wrong = "capacity=0: expected no other option, because there are no magazines";
+            return Err(Unsupported(wrong.to_owned()));
+        }
+        Ok(())
+    }
     fn new(_: &CacheInfo, cpus: Cpus, geometry: &Geometry, knobs: &Knobs) -> Self {
-        let layer = Layer::new(sizes(geometry.stride(), knobs), vec![0; cpus.count() as usize]);
-        Self { layer, min_partial: geometry.min_partial() }
+        let layer = || Layer::new(sizes(geometry.stride(), knobs), vec![0; cpus.count() as usize]);
+        Self { layer: (knobs.capacity != Some(0)).then(layer), min_partial: geometry.min_partial() }
     }
 
     fn alloc(&mut self, op: &mut Op<'_>) -> Result<Object, NoMemory> {
         let cpu = op.cpu as usize;
-        self.layer.alloc(cpu, &mut Supplier { op, min_partial: self.min_partial }).ok_or(NoMemory)
+        let mut slabs = Supplier { op, min_partial: self.min_partial };
+        let object = match &mut self.layer {
+            Some(layer) => layer.alloc(cpu, &mut slabs),
+            None => slabs.fill(0, 1).pop(),
+        };
+        object.ok_or(NoMemory)
     }
     fn free(&mut self, op: &mut Op<'_>, object: Object) {
         let cpu = op.cpu as usize;
-        self.layer.free(cpu, object, &mut Supplier { op, min_partial: self.min_partial });
+        let mut slabs = Supplier { op, min_partial: self.min_partial };
+        match &mut self.layer {
+            Some(layer) => layer.free(cpu, object, &mut slabs),
+            None => slabs.flush(vec![object]),
+        }
     }
 
     fn tick(&mut self, op: &mut Op<'_>) {
@@ -213,7 +231,8 @@ impl Policy for Uslab {
     }
 
     fn shrink(&mut self, op: &mut Op<'_>) -> u64 {
-        let held = self.layer.flush_all(&mut Supplier { op, min_partial: self.min_partial });
+        let mut slabs = Supplier { op: &mut *op, min_partial: self.min_partial };
+        let held = self.layer.as_mut().map_or(0, |layer| layer.flush_all(&mut slabs));
         release_empty(op);
         for band in EMPTY + 1..FULL {
             let mut slabs: Vec<_> = op.slabs.walk(band).collect();
@@ -224,16 +243,17 @@ impl Policy for Uslab {
     }
 
     fn container(&self) -> u32 {
-        self.layer.sizes().capacity as u32
+        self.layer.as_ref().map_or(0, |layer| layer.sizes().capacity as u32)
     }
     fn shared(&self) -> u32 {
-        self.layer.depot(0).magazines().len() as u32
+        self.layer.as_ref().map_or(0, |layer| layer.depot(0).magazines().len() as u32)
     }
     fn held(&self) -> Vec<Held> {
-        let Sizes { capacity, reach, .. } = *self.layer.sizes();
-        let stacks = (0..self.layer.cpus())
-            .map(|cpu| Held::new(Holder::Cpu(cpu as u32), "stack", reach, self.layer.stack(0, cpu)));
-        let depot = self.layer.depot(0).magazines();
+        let Some(layer) = &self.layer else { return vec![] };
+        let Sizes { capacity, reach, .. } = *layer.sizes();
+        let stacks = (0..layer.cpus())
+            .map(|cpu| Held::new(Holder::Cpu(cpu as u32), "stack", reach, layer.stack(0, cpu)));
+        let depot = layer.depot(0).magazines();
         let depot = depot.iter().map(|full| Held::new(Holder::Shared, "magazine", capacity, full));
         stacks.chain(depot).collect()
     }
@@ -242,7 +262,8 @@ impl Policy for Uslab {
 impl Uslab {
     /// Ends a reaping interval. Returns the number of objects flushed to slabs.
     fn reap(&mut self, op: &mut Op<'_>) -> u64 {
-        self.layer.reap(&mut Supplier { op, min_partial: self.min_partial }) as u64
+        let mut slabs = Supplier { op, min_partial: self.min_partial };
+        self.layer.as_mut().map_or(0, |layer| layer.reap(&mut slabs) as u64)
     }
 }
 

@@ -26,7 +26,7 @@ function draw(at: number, on: boolean): void {
   $('wrong').replaceChildren(at === fails ? made('p', { className: 'failed', role: 'alert' }, made('b', {}, '✗ Wrong here: '), wrong)
     : made('p', { className: 'failed' }, made('button', { type: 'button', title: 'To the failure (f)', onclick: () => stepper.go(fails) }, made('b', {}, `✗ Moment ${fails + 1}: `), wrong)));
   if (view) {
-    $('said').replaceChildren(...told(view, [], view.steps.map(({ sentence }) => sentence).join(' ')));
+    $('said').replaceChildren(...told(view, [], 0, view.steps.map(({ sentence }) => sentence).join(' ')));
     picture.show(at, on);
     $('tables').replaceChildren(...(caches.length ? cacheTables(view, picture.chosen, caches[picture.chosen]!) : []), pagesTable(view.pages));
   } else if (scene) {

@@ -150,7 +150,7 @@ async function runOf(wasm: WebAssembly.Module, { design, script }: Question, ans
   let moves = 0;
   const picture = new Picture(recording);
   const stepper = new Stepper(what, views.length - 1, (at, on) => {
-    said.replaceChildren(...told(views[at]!, about.marks), ...(at ? [] : ['Nothing has happened yet.']));
+    said.replaceChildren(...told(views[at]!, about.marks, views.length - 1), ...(at ? [] : ['Nothing has happened yet.']));
     moves = picture.show(at, on);
   }, () => (moves || STILL) + 100);
   const slow = () => {

@@ -6,6 +6,7 @@ import { unpacked } from '../carried.ts';
 import { $, made, readColours } from '../draw.ts';
 import { Lab } from '../engine.ts';
 import { DESIGNS } from '../views.ts';
+import { showCompare } from './compare.ts';
 import { showCourse, showLecturer } from './course.ts';
 import { showDemo, type Shown } from './demo.ts';
 import { Kept } from './kept.ts';
@@ -45,6 +46,7 @@ async function main(): Promise<void> {
     root.style.setProperty('--top', `${root.offsetTop}px`);
     if (route.page === 'demo' && about) shown = showDemo(root, lab, about, route);
     else if (route.page === 'machine' && scripted) shown = await showMachine(root, module, scripted, route);
+    else if (route.page === 'compare') shown = await showCompare(root, module, route);
     else if (route.page === 'race') shown = showRace(root, lab, route);
     else if (route.page === 'latency') shown = showLatency(root, JSON.parse($('latency').textContent), route);
     else if (asked) shown = showLab(root, module, lab, kept, asked);

@@ -36,13 +36,12 @@ export async function recorded(wasm: Wasm, script: string, design: string): Prom
   return { about, design, views, maps };
 }
 
-/** The mark that was passed last, and what the last operation did. */
-export function told(view: View, marks: readonly Mark[], sentence = happened(view)): (Node | string)[] {
-  const mark = marks.findLast(({ operation }) => operation <= view.operation);
-  const step = view.steps.at(-1);
+/** The mark that was passed last, and what the last operation did. A mark is about what follows it: it is shown with that, or at the end. */
+export function told(view: View, marks: readonly Mark[], last: number, sentence = happened(view)): (Node | string)[] {
+  const own = marks.find(({ operation }) => operation === view.operation), step = own ? undefined : view.steps.at(-1);
+  const mark = view.operation === last && own ? own : marks.findLast(({ operation }) => operation < view.operation) ?? own;
   return [...(mark ? [made('b', {}, /[.!?]$/.test(mark.text) ? mark.text : `${mark.text}.`), made('br')] : []),
-    ...(step && mark?.operation !== view.operation
-      ? [made('span', { className: `path ${step.path ?? 'none'}` }, step.path ?? 'nothing'), sentence] : [])];
+    ...(step ? [made('span', { className: `path ${step.path ?? 'none'}` }, step.path ?? 'nothing'), sentence] : [])];
 }
 
 /** Shows moments: one cache on a stage, or the pages in numbers where there is no cache. */

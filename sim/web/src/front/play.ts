@@ -32,6 +32,7 @@ export async function showPlay(root: HTMLElement, wasm: WebAssembly.Module, lab:
     made('section', {}, made('h2', {}, 'Textbook allocators'), made('p', { className: 'what' }, 'Each one runs uslab\'s own code on a small memory. Play its script, then type any size.'),
       made('div', { className: 'cards' }, ...demos((name) => !comparisons.includes(name)))),
     made('section', {}, made('h2', {}, 'Comparisons'), made('div', { className: 'cards' }, ...demos((name) => comparisons.includes(name)),
+      card(link('compare'), 'Side by side', 'One stream through two or three designs, from 1994 to today, in virtual time: who holds a lock, who waits.'),
       card(link('race'), 'Fragmentation race', 'The same requests to four allocators: which keeps its free memory in few pieces, and which fails first?'),
       card('scale.html', 'Scaling', 'Designs on 1 to 64 CPUs in virtual time: throughput, waits for locks, and cache lines that move between CPUs.'),
       card('story.html', 'A race that loom found', 'A planted bug in a magazine layer, and the order of two threads\' steps that breaks it, step by step.'),

@@ -6,8 +6,8 @@ import { recorded, told, Picture, type Recording } from './moments.ts';
 import { downloadBlob } from './save.ts';
 import { Stepper } from './stepper.ts';
 
-/** Milliseconds that a moment stays: by the level where it was served, and for a new heading. */
-const STAY = { cpu: 60, slow: 700, heading: 400 }, STILL = 700;
+/** Milliseconds that a moment stays: by the level where it was served, and with a new heading. */
+const STAY = { cpu: 60, slow: 700, heading: 900 }, STILL = 700;
 const SPEEDS = [0.5, 1, 2, 4, 8];
 
 export interface Options {
@@ -41,6 +41,7 @@ export class Player {
   constructor(private readonly wasm: WebAssembly.Module, private readonly options: Options) {
     this.said.ariaLive = 'polite';
     this.stepper = new Stepper('Operations', 0, (at, on) => this.show(at, on), () => this.stay());
+    this.stepper.skips = (at) => this.marks.some(({ operation }) => operation === at);
     this.speed.onchange = () => {
       if (this.picture?.stage) this.picture.stage.speed = Number(this.speed.value);
     };
@@ -201,14 +202,14 @@ export class Player {
     if (!view || !this.picture) return;
     this.moves = this.picture.show(at, on);
     this.root.classList.toggle('turn', at === this.views.length - 1);
-    this.said.replaceChildren(...(at ? told(view, this.marks) : ['Nothing has happened yet. Press play, or allocate on any CPU.']));
+    this.said.replaceChildren(...(at ? told(view, this.marks, this.views.length - 1) : ['Nothing has happened yet. Press play, or allocate on any CPU.']));
     this.options.changed();
   }
   /** How long the moment that is shown stays. */
   private stay(): number {
-    const view = this.views[this.at], path = view?.steps.at(-1)?.path, heading = this.marks.some(({ operation }) => operation === view?.operation);
-    const stay = heading ? STAY.heading : path && path !== 'cpu' ? this.options.pause ?? STAY.slow : STAY.cpu;
-    return (this.moves || (heading ? 0 : STILL / Number(this.speed.value))) + stay / Math.min(Number(this.speed.value), 2);
+    const view = this.views[this.at], path = view?.steps.at(-1)?.path, heading = this.marks.some(({ operation }) => operation + 1 === view?.operation);
+    const stay = path && path !== 'cpu' ? this.options.pause ?? STAY.slow : heading ? STAY.heading : STAY.cpu;
+    return (this.moves || STILL / Number(this.speed.value)) + stay / Math.min(Number(this.speed.value), 2);
   }
 }
 

@@ -13,6 +13,8 @@ let ids = 0;
 export class Stepper {
   readonly root: HTMLElement;
   at = 0;
+  /** Steps at which nothing is to be seen: a step forward or back passes them. */
+  skips: (at: number) => boolean = () => false;
   private first = 0;
   private timer = 0;
   private readonly slider: HTMLInputElement;
@@ -60,6 +62,9 @@ export class Stepper {
     else this.go(to);
     return true;
   }
+  get playing(): boolean {
+    return this.timer !== 0;
+  }
   stop(): void {
     clearTimeout(this.timer);
     this.timer = 0;
@@ -83,10 +88,11 @@ export class Stepper {
     }, this.each());
   }
   private to(at: number): void {
-    const before = this.at;
+    const before = this.at, by = at - before;
     this.at = Math.min(Math.max(at, 0), this.last);
+    while (Math.abs(by) === 1 && this.at > this.first && this.at < this.last && this.skips(this.at)) this.at += by;
     this.draw();
-    this.went(this.at, this.at === before + 1);
+    this.went(this.at, by === 1 && this.at > before);
   }
   private draw(): void {
     const playing = this.timer !== 0;

@@ -305,7 +305,7 @@ class Page {
       if (!fast && !moves) stage.forget();
       ms = Math.max(ms, stage.show(side.moment, before, moves && !fast));
     }
-    this.draw();
+    this.draw(ms);
     return ms;
   }
 
@@ -313,9 +313,13 @@ class Page {
     this.line.draw(this.sides.map((side) => side.run), this.chosen, this.at);
   }
 
-  private draw(): void {
+  /** Numbers change when the movement ends, after so many milliseconds. */
+  private draw(moves = 0): void {
     if (!this.sides.length) return;
     const { run, view } = this.first;
+    clearTimeout(this.counting);
+    if (moves) this.counting = setTimeout(() => this.count(), moves);
+    else this.count();
     this.drawTime();
     this.controls.show(this.at, view.time_ns, this.sides.map((side) => side.run.choice), this.commands);
     // While it plays the words change slowly enough to be read.
@@ -326,18 +330,24 @@ class Page {
       $('said').replaceChildren(...this.sides.map((side) => this.said(side)), ...waits);
     }
     for (const side of this.sides) {
-      const { root, run: { name }, view: own, stage, pages, moment } = side;
-      const all = own.caches.reduce((sum, cache) => [sum[0]! + cache.full + cache.partial + cache.empty, sum[1]! + cache.in_magazines + cache.in_depot], [0, 0]);
-      root.querySelector('.design')!.textContent = `${name}: ${noun(all[0]!, 'slab')}, ${noun(all[1]!, 'cached object')}${stage.waits ? '; waits: mean in virtual time' : ''}`;
+      const { view: own, stage, pages, moment } = side;
       const place = this.life?.run === side.run && this.life.place.cache === this.chosen ? this.life.place : null;
       stage.mark(place && place.page, place?.index);
       pages.draw(own.pages, moment?.map ?? NO_MAP);
     }
-    this.drawTabs(view);
     this.drawAnswers(view);
     if (this.life) this.drawLife(this.life);
     if ($<HTMLDetailsElement>('twin').open) drawTwin($('twin-tables'), run, view, this.chosen);
     this.link();
+  }
+
+  private counting = 0;
+  private count(): void {
+    for (const { root, run: { name }, view: own, stage } of this.sides) {
+      const all = own.caches.reduce((sum, cache) => [sum[0]! + cache.full + cache.partial + cache.empty, sum[1]! + cache.in_magazines + cache.in_depot], [0, 0]);
+      root.querySelector('.design')!.textContent = `${name}: ${noun(all[0]!, 'slab')}, ${noun(all[1]!, 'cached object')}${stage.waits ? '; waits: mean in virtual time' : ''}`;
+    }
+    this.drawTabs(this.first.view);
   }
 
   /** The busiest caches, and the one that is chosen. */

@@ -1,6 +1,6 @@
 // Generated from Rust: `WRITE=1 cargo test -p uslab-engine typescript` writes it.
 
-import type { Path } from '../views.ts';
+import type { Path, View } from '../views.ts';
 
 /** The result of a run in virtual time. */
 export type Outcome = {
@@ -76,6 +76,44 @@ export type Level = {
 cpus: number,
 /** The time to move a cache line from a CPU of the group that has written it to another CPU of the group. */
 line: Price, };
+
+/** A run in virtual time, operation by operation, in the order in which the operations began. */
+export type Film = {
+/** The result of the run, which equals the result of [`run`](super::run). */
+outcome: Outcome,
+/** The state before the first operation. */
+start: View,
+/** The operations. */
+operations: Array<TimedOperation>,
+/** The state at the end, after the last interval. */
+end: View, };
+
+/** An operation of a run in virtual time, and the state after it. */
+export type TimedOperation = {
+/** The time in nanoseconds at which the operation began. */
+from_ns: number,
+/** The time in nanoseconds at which the operation ended. */
+to_ns: number,
+/** The locks that the operation took, in order. */
+holds: Array<LockHold>,
+/** The number of cache lines that came from another CPU. */
+lines: number,
+/** The state after the operation. Its only step is the operation. */
+view: View, };
+
+/** The time for which an operation held a lock, and waited for it. */
+export type LockHold = {
+/** The lock. */
+lock: LockKind,
+/** The time in nanoseconds at which the CPU requested the lock. */
+asked_ns: number,
+/** The time in nanoseconds at which the CPU took the lock; later than `asked_ns` if the CPU had to wait. */
+taken_ns: number,
+/** The time in nanoseconds at which the CPU released the lock. */
+freed_ns: number, };
+
+/** The kind of a lock. */
+export type LockKind = "depot" | "lists" | "zone";
 
 /** Workloads, each with its description; the default N is in brackets. */
 export const WORKLOADS: readonly (readonly [name: string, does: string])[] = [

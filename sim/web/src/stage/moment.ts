@@ -79,22 +79,25 @@ export function seated(shown: ShownCache | null, steps: readonly Step[], before:
 
 function programSeats({ slabs, cpus, cache }: ShownCache, steps: readonly Step[], before: Seats): Seats['program'] {
   const program = new Map<Id, readonly [number, number]>(), fresh: Id[] = [], taken = cpus.map(() => new Set<number>());
+  const made = new Map<Id | null, number>();
+  for (const { cache: own, what, object, cpu } of steps) if (own === cache && what === 'alloc') made.set(object && idOf(...object), cpu);
   for (const { page, objects } of slabs) {
     for (let index = objects.indexOf('u'); index >= 0; index = objects.indexOf('u', index + 1)) {
       if (program.size + fresh.length >= MOST_USED) return new Map();
       const id = idOf(page, index), seat = before.program.get(id);
-      if (!seat) fresh.push(id);
+      if (!seat || made.has(id)) fresh.push(id);
       else {
         program.set(id, seat);
         taken[seat[0]]?.add(seat[1]);
       }
     }
   }
-  const step = steps.findLast(({ cache: own, what }) => own === cache && what === 'alloc');
-  // Who allocated the others is not known: they are not shown one by one.
-  if (fresh.length > 1 || fresh.length && !step) return new Map();
   for (const id of fresh) {
-    const cpu = step!.cpu, seat = lowest(taken[cpu] ?? new Set());
+    const cpu = made.get(id);
+    // The CPU that allocated it is not known: objects are not shown one by one.
+    if (cpu === undefined) return new Map();
+    const own = taken[cpu] ?? new Set(), seat = lowest(own);
+    own.add(seat);
     program.set(id, [cpu, seat]);
   }
   return program;
@@ -132,6 +135,13 @@ export interface Locks {
 
 /** How many CPUs wait for each lock, on average over a run in virtual time. */
 export type Waits = Record<keyof Locks, number>;
+
+/** What a CPU does at a point in virtual time. It may hold a lock and wait for another. */
+export interface Activity {
+  is: 'program' | 'works' | 'waits' | 'finished';
+  holds: readonly (keyof Locks)[];
+  waits: keyof Locks | null;
+}
 
 export function locksOf(steps: readonly Step[]): Locks {
   const did = steps.flatMap(({ did }) => did), paths = steps.map(({ path }) => path);

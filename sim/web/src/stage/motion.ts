@@ -106,12 +106,13 @@ export function change(before: Plan, after: Plan, steps: readonly Step[]): Chang
     const target = via ?? to, key = `${named(from.place)}>${named(target.place)}`;
     if (from.place !== target.place) grouped.set(key, [...(grouped.get(key) ?? []), move]);
   }
+  const onward = moves.flatMap(({ via, to, turn, end }): Group[] => (via ? [{ from: via.place, to: to.place, count: 1, begin: turn, end, before: around([via]), after: around([to]) }] : []));
   const groups = [...grouped.values()].map((own): Group => ({
     from: named(own[0]!.from.place), to: named((own[0]!.via ?? own[0]!.to).place), count: own.length, begin: Math.min(...own.map(({ begin }) => begin)), end: Math.max(...own.map(({ turn }) => turn)),
     before: around(own.map(({ from }) => from)), after: around(own.map(({ to, via }) => via ?? to)),
   }));
   return {
-    moves, groups, born, died, growth: [0, at(parts.growth)], decay: [at(singleEnd), 1], ms,
+    moves, groups: [...groups, ...onward], born, died, growth: [0, at(parts.growth)], decay: [at(singleEnd), 1], ms,
   };
 }
 

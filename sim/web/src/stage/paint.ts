@@ -2,7 +2,7 @@
 // depot, an outline is free in its slab.
 
 import { grouped } from '../draw.ts';
-import { holderOf, type Holder, type Id, type Locks } from './moment.ts';
+import { holderOf, type Activity, type Holder, type Id, type Locks } from './moment.ts';
 import { blended, type Shape } from './ink.ts';
 import { grown, mixedBox, onTheWay, share, type Change, type Group } from './motion.ts';
 import { atCell, cellOf, type Chip, type Plan, type Tile } from './plan.ts';
@@ -76,8 +76,9 @@ const CPUS = 'abcefghijklmnopqrstvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ';
 /** The CPU of a letter of a slab; `null`: the letter is of no CPU, or of a later one. */
 export const cpuOf = (letter: string): number | null => (holderOf(letter) === 'cpu' && CPUS.includes(letter) ? CPUS.indexOf(letter) : null);
 
-function tray(c: Colours, own: TrayPlan, colour: string, scale: number): Shape[] {
-  const { box, pitch, ids, room, name, label } = own;
+/** `counted`: the tray whose number of pointers is written. */
+function tray(c: Colours, own: TrayPlan, colour: string, scale: number, counted: TrayPlan = own): Shape[] {
+  const { box, pitch, room, name, label } = own, { ids } = counted;
   if (!pitch) {
     return [{ is: 'rect', ...box, r: 3, fill: c.soft, stroke: c.line, line: 1 }, ...(ids.length ? [{ is: 'rect', ...box, w: Math.max(box.w * ids.length / room, 3), r: 3, fill: colour } as Shape] : []),
       ...(box.h >= 13 ? [{ is: 'text', x: box.x + box.w - 5, y: box.y + box.h / 2 + 4, text: `${grouped(ids.length)} of ${grouped(room)}${own.bar && box.w > 200 ? ` in ${grouped(own.bar)}${name === 'more' ? ' more' : ''} magazines` : ''}`, size: 11, fill: ids.length > room * 0.5 ? c.card : c.ink, align: 'right' } as Shape] : [])];
@@ -99,7 +100,7 @@ const freeSaid = ({ objects }: Tile): string => {
 };
 
 /** A slab, grown to a share of its size. */
-function tile(c: Colours, own: Tile, scale: number, size = 1): Shape[] {
+function tile(c: Colours, own: Tile, scale: number, size = 1, counted = own): Shape[] {
   const shapes: Shape[] = [], full = own.box, box = size < 1 && own.pages ? mixedBox(own.pages, full, size) : full;
   if (own.pages && own.head) {
     const { x, y, w } = own.pages, foot = box.y + box.h, high = (y - foot) / 2;
@@ -112,7 +113,7 @@ function tile(c: Colours, own: Tile, scale: number, size = 1): Shape[] {
   if (own.head) {
     const small = full.w < 64 * scale;
     shapes.push({ is: 'text', x: full.x + 8, y: full.y + own.head - 5 * scale, text: small ? String(own.page) : `page ${own.page}`, size: 12 * scale, fill: c.ink, alpha });
-    if (full.w >= 120 * scale) shapes.push({ is: 'text', x: full.x + full.w - 8, y: full.y + own.head - 5 * scale, text: freeSaid(own), size: 12 * scale, fill: c.quiet, align: 'right', alpha });
+    if (full.w >= 120 * scale) shapes.push({ is: 'text', x: full.x + full.w - 8, y: full.y + own.head - 5 * scale, text: freeSaid(counted), size: 12 * scale, fill: c.quiet, align: 'right', alpha });
   }
   for (let index = 0; index < own.objects.length; index++) {
     const letter = own.objects[index]!;
@@ -128,14 +129,49 @@ function lock(c: Colours, x: number, y: number, scale: number, by: string): Shap
     { is: 'text', x: x + 18 * s, y: y + 3 * s, text: by, size: 12.5 * s, bold: true, fill: c.now }];
 }
 
+/** A lock, and who waits for it: a padlock, open if no CPU holds it; the holder's number; an hourglass and the waiters' numbers. */
+function queue(c: Colours, x: number, y: number, scale: number, of: keyof Locks, crew: readonly Activity[]): Shape[] {
+  const s = scale, numbers = (has: (own: Activity) => boolean) => crew.flatMap((own, cpu) => (has(own) ? [cpu] : []));
+  const holders = numbers(({ holds }) => holds.includes(of)), waiters = numbers(({ waits }) => waits === of), held = holders.length > 0, colour = held ? c.now : c.free;
+  const shapes: Shape[] = [{ is: 'path', d: `M${x + 3 * s} ${y - 5 * s}v${-3 * s}a${3.5 * s} ${3.5 * s} 0 0 1 ${7 * s} 0${held ? `v${3 * s}` : ''}`, stroke: colour, line: 1.8 * s },
+    { is: 'rect', x, y: y - 5.5 * s, w: 13 * s, h: 9 * s, r: 2 * s, fill: colour }];
+  let at = x + 17 * s;
+  const badge = (cpu: number, filled: boolean) => {
+    shapes.push({ is: 'rect', x: at, y: y - 11 * s, w: 15 * s, h: 15 * s, r: 4 * s, stroke: c.now, line: 1.5, fill: filled ? c.now : c.card },
+      { is: 'text', x: at + 7.5 * s, y: y + 1 * s, text: String(cpu), size: 11.5 * s, bold: true, fill: filled ? c.card : c.now, align: 'center' });
+    at += 18 * s;
+  };
+  for (const cpu of holders) badge(cpu, true);
+  if (waiters.length) {
+    shapes.push(...hourglass(c, at + 2 * s, y - 10 * s, 1.1 * s));
+    at += 15 * s;
+    for (const cpu of waiters) badge(cpu, false);
+  }
+  return shapes;
+}
+const QUEUE = 120;
+
+const hourglass = (c: Colours, x: number, y: number, s: number): Shape[] => [
+  { is: 'path', d: `M${x} ${y}h${9 * s}l${-3.6 * s} ${6 * s}l${3.6 * s} ${6 * s}h${-9 * s}l${3.6 * s} ${-6 * s}Z`, stroke: c.now, line: 1.4 * s },
+  { is: 'path', d: `M${x + 1.5 * s} ${y + 11 * s}l${3 * s} ${-4.5 * s}l${3 * s} ${4.5 * s}Z`, fill: c.now }];
+
+/** `counted`: the moment whose numbers are written; `crew`: what CPUs do in virtual time, in the place of the locks of the last operation. */
+export interface Telling {
+  counted?: Plan;
+  crew?: readonly Activity[] | null;
+}
+
 /** What does not move. */
-export function still(c: Colours, plan: Plan, apart: Apart, acting: readonly number[], locks: Locks): Shape[] {
+export function still(c: Colours, plan: Plan, apart: Apart, acting: readonly number[], locks: Locks, { counted = plan, crew = null }: Telling = {}): Shape[] {
   const { scale, narrow, lanes, cpus, depot, tiles, pages, chips, hidden, slabs } = plan;
   const shapes: Shape[] = [{ is: 'rect', x: 0, y: 0, w: plan.w, h: plan.h, fill: c.card }];
-  for (const { name, note, box } of lanes) {
+  const keys: (keyof Locks | null)[] = [null, null, ...(depot ? ['depot' as const] : []), 'slabs', 'pages'];
+  for (const [i, { name, note, box }] of lanes.entries()) {
+    const key = keys[i], x = narrow ? box.x + Math.max(box.w - QUEUE * scale, (name.length * 8.2 + 4) * scale) : 18;
+    if (crew && key) shapes.push(...queue(c, x, narrow ? box.y - 5 * scale : box.y + (name === 'pages' ? 13 : Math.min(box.h / 2, 44 * scale) + 42 * scale), scale, key, crew));
     if (narrow) {
       shapes.push({ is: 'text', x: box.x, y: box.y - 4 * scale, text: name, size: 12.5 * scale, bold: true, fill: c.ink },
-        { is: 'text', x: box.x + (name.length * 9 + 8) * scale, y: box.y - 4 * scale, text: note, size: 12 * scale, fill: c.quiet });
+        ...(crew && key && plan.w < 400 ? [] : [{ is: 'text', x: box.x + (name.length * 9 + 8) * scale, y: box.y - 4 * scale, text: note, size: 12 * scale, fill: c.quiet } as Shape]));
     } else {
       const middle = name === 'pages' ? box.y + 13 * scale : box.y + Math.min(box.h / 2, 44 * scale);
       shapes.push({ is: 'text', x: 18, y: middle, text: name, size: 16 * scale, bold: true, fill: c.ink }, { is: 'text', x: 18, y: middle + 17 * scale, text: note, size: 12 * scale, fill: c.quiet });
@@ -143,25 +179,28 @@ export function still(c: Colours, plan: Plan, apart: Apart, acting: readonly num
   }
   const by = acting.length ? `locked by CPU ${acting[0]}` : 'locked', short = acting.length ? `lock: CPU ${acting[0]}` : 'locked';
   cpus.forEach((own, cpu) => {
-    const acts = acting.includes(cpu), small = own.box.w < 190 * scale;
+    const doing = crew?.[cpu], waits = doing?.is === 'waits', holds = Boolean(doing?.holds.length), acts = doing ? doing.is === 'works' : acting.includes(cpu), small = own.box.w < 190 * scale;
     if (cpus.length <= 8 && !narrow) {
       const { x, y, w, h } = own.program;
       shapes.push({ is: 'path', d: `M${x} ${y + h + 7}H${x + w}`, stroke: c.line, dash: [2, 4] });
     }
-    shapes.push({ is: 'rect', ...own.box, r: 10, fill: c.soft, ...(acts && { stroke: c.ink, line: 2 }) });
+    shapes.push({ is: 'rect', ...own.box, r: 10, fill: waits ? blended(c.card, c.now, 0.12) : c.soft, ...(acts && { stroke: c.ink, line: 2 }), ...(holds && { stroke: c.now, line: 2.5 }), ...(waits && { stroke: c.now, line: 1.5, dash: [4, 3] }) });
     const size = (cpus.length > 8 ? 11 : small ? 12 : 15) * scale, y = own.box.y + (cpus.length > 8 ? 11 : small ? 15 : 23) * scale, x = own.box.x + (small ? 6 : 12);
     shapes.push({ is: 'text', x, y, text: small && own.box.w < 50 ? String(cpu) : `CPU ${cpu}`, size, bold: true, fill: c.ink });
-    if (own.room && own.box.w >= 78 && (small || !plan.hands || own.alloc.x - x > 118 * scale)) {
-      const said = small ? `${grouped(own.ids)}${own.box.w > 140 ? ` of ${grouped(own.room)}` : own.room < 100 ? `/${grouped(own.room)}` : ''}` : `${grouped(own.ids)} of ${grouped(own.room)}${own.room > 32 ? ' pointers' : ''}`;
+    const now = counted.cpus[cpu] ?? own;
+    if (waits) shapes.push(...hourglass(c, own.box.x + own.box.w - (own.box.w < 50 ? 15 : 17), y - 10, own.box.w < 50 ? 0.9 : 1), ...(own.box.w >= 90 ? [{ is: 'text', x: own.box.x + own.box.w - 22, y, text: 'waits', size: 11.5 * scale, bold: true, fill: c.now, align: 'right' } as Shape] : []));
+    else if (own.room && own.box.w >= 78 && (small || !plan.hands || own.alloc.x - x > 118 * scale)) {
+      const said = small ? `${grouped(now.ids)}${own.box.w > 140 ? ` of ${grouped(own.room)}` : own.room < 100 ? `/${grouped(own.room)}` : ''}` : `${grouped(now.ids)} of ${grouped(own.room)}${own.room > 32 ? ' pointers' : ''}`;
       shapes.push({ is: 'text', x: small ? own.box.x + own.box.w - 6 : x + 62 * scale, y, text: said, size: (small ? 10.5 : 13) * scale, fill: c.quiet, align: small ? 'right' : 'left' });
     }
-    for (const one of own.trays) shapes.push(...tray(c, one, c.cached, scale));
-    if (own.over) shapes.push({ is: 'text', x: own.program.x + own.program.w, y: own.program.y + 10, text: `+${grouped(own.over)}`, size: 11 * scale, fill: c.quiet, align: 'right' });
+    own.trays.forEach((one, i) => shapes.push(...tray(c, one, c.cached, scale, now.trays[i])));
+    if (now.over) shapes.push({ is: 'text', x: own.program.x + own.program.w, y: own.program.y + 10, text: `+${grouped(now.over)}`, size: 11 * scale, fill: c.quiet, align: 'right' });
   });
   if (depot) {
     shapes.push({ is: 'rect', ...depot.box, r: 10, fill: c.soft, ...(locks.depot && { stroke: c.now, line: 2.5 }) });
-    for (const one of depot.trays) shapes.push(...tray(c, one, c.depot, scale));
-    const full = depot.trays.filter(({ ids }) => ids.length).length, { x, y, w, h } = depot.box, last = depot.trays.at(-1)?.box;
+    const now = counted.depot ?? depot;
+    depot.trays.forEach((one, i) => shapes.push(...tray(c, one, c.depot, scale, now.trays[i])));
+    const full = now.trays.filter(({ ids }) => ids.length).length, { x, y, w, h } = depot.box, last = depot.trays.at(-1)?.box;
     const free = last ? x + w - last.x - last.w : w;
     if (locks.depot) shapes.push(...(free > 160 * scale ? lock(c, x + w - 150 * scale, y + h / 2 + 3, scale, by) : narrow ? lock(c, x + w - 136 * scale, y - 7 * scale, scale, by) : lock(c, 18, y + Math.min(h / 2, 44 * scale) + 38 * scale, scale, short)));
     else if (!full && !narrow && free > 80 * scale) shapes.push({ is: 'text', x: x + w - 14, y: y + h / 2 + 4, text: 'empty', size: 13 * scale, fill: c.quiet, align: 'right' });
@@ -169,9 +208,9 @@ export function still(c: Colours, plan: Plan, apart: Apart, acting: readonly num
   if (locks.slabs && !narrow) shapes.push(...lock(c, 18, slabs.y + Math.min(slabs.h / 2, 44 * scale) + 38 * scale, scale, short));
   else if (locks.slabs) shapes.push(...lock(c, slabs.x + slabs.w - 136 * scale, slabs.y - 6 * scale, scale, by));
   if (!tiles.size) shapes.push({ is: 'text', x: slabs.x + 8, y: slabs.y + 26, text: 'no slab', size: 13 * scale, fill: c.quiet });
-  if (plan.uncounted) {
+  if (counted.uncounted) {
     const { x, y, w, h } = lanes[0]!.box;
-    shapes.push({ is: 'text', x: x + w / 2, y: y + h / 2 + 6 * scale, text: `${grouped(plan.uncounted)} pointers`, size: 17 * scale, bold: true, fill: c.used, align: 'center' });
+    shapes.push({ is: 'text', x: x + w / 2, y: y + h / 2 + 6 * scale, text: `${grouped(counted.uncounted)} pointers`, size: 17 * scale, bold: true, fill: c.used, align: 'center' });
   }
   if (hidden) shapes.push({ is: 'text', x: slabs.x + slabs.w, y: slabs.y - 4, text: `${grouped(hidden)} more slabs are not drawn`, size: 12 * scale, fill: c.quiet, align: 'right' });
   if (pages) {
@@ -194,7 +233,7 @@ export function still(c: Colours, plan: Plan, apart: Apart, acting: readonly num
   }
   const shown = [...tiles.values()].filter(({ page }) => !apart.tiles.has(page));
   if (shown[0] && !shown[0].head && cellOf(shown[0], 0).w < SMALL) shapes.push(...smallCells(c, shown));
-  else for (const own of shown) shapes.push(...tile(c, own, scale));
+  else for (const own of shown) shapes.push(...tile(c, own, scale, 1, counted.tiles.get(own.page)));
   for (const [id, { x, y, r, holder }] of chips) if (!apart.chips.has(id)) shapes.push(chip(c, x, y, r, holder, holder, 0));
   return shapes;
 }

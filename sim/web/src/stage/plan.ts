@@ -136,7 +136,7 @@ export interface Size {
   depot: string;
   /** CPUs have buttons. */
   hands: boolean;
-  /** Without a legend. */
+  /** Without a legend, and CPUs where other designs have theirs. */
   bare?: boolean;
   waits?: Waits | null;
 }
@@ -220,19 +220,19 @@ export function plan(moment: Moment, extent: Extent, { w, h, scale, depot, hands
 
   const note = (lock: keyof Waits, text: string) => (waits ? `lock: ${said(waits[lock])} CPUs wait` : text);
   // Lanes share what the pages leave. Large magazines need a higher one.
-  const large = !narrow && capacityOf(moment) > FEW_POINTERS;
+  const large = !narrow && capacityOf(moment) > FEW_POINTERS, high = narrow ? 0.17 : 0.14;
   const parts: [name: string, note: string, share: number][] = [
     ['program', 'objects in use', narrow ? 0.11 : 0.13],
     ['CPUs', depot === 'depot' ? 'magazines, no lock' : extent.rooms.length ? 'own pointers' : 'hold no pointers', narrow ? 0.33 : large ? 0.36 : 0.27],
-    ...(depot ? [[depot, note('depot', 'shared, one lock'), narrow ? 0.17 : 0.14] as [string, string, number]] : []),
-    ['slabs', note('slabs', counts?.size ? `${counts.per_slab} objects of ${grouped(counts.size)} B` : 'blocks of objects'), narrow ? 0.36 : large ? 0.33 : 0.4],
+    ...(depot ? [[depot, note('depot', 'shared, one lock'), high] as [string, string, number]] : []),
+    ['slabs', note('slabs', counts?.size ? `${counts.per_slab} objects of ${grouped(counts.size)} B` : 'blocks of objects'), (narrow ? 0.36 : large ? 0.33 : 0.4) + (bare && !depot ? high : 0)],
   ];
   const pagesHigh = strip ? Math.max(strip.high + head + (strip.whole && !narrow ? 10 : 2), narrow || strip.whole ? 0 : 40 * scale) : 0;
-  const room = legend.y - edge - pagesHigh - gap * parts.length, shares = parts.reduce((sum, [, , share]) => sum + share, 0);
+  const room = legend.y - edge - pagesHigh - gap * (bare ? 4 : parts.length), shares = parts.reduce((sum, [, , share]) => sum + share, 0);
   let y = edge;
   const lanes = parts.map(([name, note, share]): Lane => {
-    const high = room * share / shares, box = { x: left, y: y + head, w: wide, h: high - head };
-    y += high + gap;
+    const all = room * share / shares, box = { x: left, y: y + head, w: wide, h: all - head };
+    y += all + gap;
     return { name, note, box };
   });
   if (strip) lanes.push({ name: 'pages', note: note('pages', strip.whole ? `${grouped(map.length)} of 4 KiB` : 'of 4 KiB'), box: { x: left, y: y + head, w: wide, h: pagesHigh - head } });

@@ -14,11 +14,11 @@ function sentence(step: Step, view: View): string {
   const object = `an object${view.caches.length > 1 && cache ? ` of ${cache.name}` : ''}`, mapped = path === 'commit' ? ' The system maps memory for it.' : '';
   const event = (begins: string) => did.some((text) => text.startsWith(begins));
   if (what === 'alloc') {
-    const allocates = `CPU ${cpu} allocates ${object}`, batch = level ? noun(level.objects + 1, 'pointer') : 'pointers', pages = 1 << (cache?.order ?? 0);
+    const allocates = `CPU ${cpu} allocates ${object}`, kept = level?.objects ?? 0, batch = level ? noun(kept + 1, 'pointer') : 'pointers', split = kept ? `: one for the program, ${grouped(kept)} for its magazine` : '', pages = 1 << (cache?.order ?? 0);
     if (path === 'cpu') return `${allocates}. Its magazine hands out ${level?.objects === 0 ? 'its last' : 'a'} pointer, without a lock${level?.objects ? `: ${grouped(level.objects)} left` : ''}.`;
-    if (path === 'depot' || event('takes a magazine')) return `${allocates}, but its magazines are empty. A full magazine comes from the depot, under the depot's lock.${mapped}`;
-    if (path === 'slab' || event('allocates') && !event('adds slab')) return `${allocates}, but its magazines and the depot are empty. It takes ${batch} from a slab, under the lock of the slabs.${mapped}`;
-    return `${allocates}, but no slab has a free one. ${pages > 1 ? `${grouped(pages)} pages become` : 'A page becomes'} a slab, and CPU ${cpu} takes ${batch}.${mapped}`;
+    if (path === 'depot' || event('takes a magazine')) return `${allocates}, but its magazines are empty. A full magazine comes from the depot, under the depot's lock${split}.${mapped}`;
+    if (path === 'slab' || event('allocates') && !event('adds slab')) return `${allocates}, but its magazines and the depot are empty. It takes ${batch} from a slab, under the lock of the slabs${split}.${mapped}`;
+    return `${allocates}, but no slab has a free one. ${pages > 1 ? `${grouped(pages)} pages become` : 'A page becomes'} a slab, and CPU ${cpu} takes ${batch}${split}.${mapped}`;
   }
   if (what === 'free') {
     const frees = `CPU ${cpu} frees ${object}${step.allocated_on === cpu ? '' : ` that CPU ${step.allocated_on} allocated`}`;

@@ -6,13 +6,14 @@ import { colours, grouped, made, noun } from '../draw.ts';
 import { apng, type Frame } from './apng.ts';
 import { asSvg, onCanvas, type Shape } from './ink.ts';
 import { change, type Change } from './motion.ts';
-import { holderOf, idOf, locksOf, momentOf, placeOf, type Holder, type Id, type Moment, type Waits } from './moment.ts';
+import { holderOf, idOf, locksOf, momentOf, placeOf, type Activity, type Holder, type Id, type Locks, type Moment, type Waits } from './moment.ts';
 import { births, cpuOf, ghosts, joined, legend, moving, NOTHING_APART, still, trails, type Apart } from './paint.ts';
 import { atCell, extended, holderSaid, NOTHING, plan, type Extent, type Plan } from './plan.ts';
 import type { View } from '../views.ts';
 
 /** What CPUs share above the slabs, as designs call it; the others call it a depot. */
 const SHARED: Record<string, string> = { slub: '', bonwick94: '', sheaves: 'barn', 'sheaves-6.18': 'barn', slab: 'shared array' };
+const sharedBy = (design: string): string => (/:capacity=0\b/.test(design) ? '' : SHARED[design.split(':')[0]!] ?? 'depot');
 
 /** What can be done on a stage. */
 export interface Hands {
@@ -28,6 +29,8 @@ export interface Options {
   hands?: Hands;
   /** Hears which object was clicked. */
   follow?: (page: number, index: number) => void;
+  /** Without a legend. */
+  bare?: boolean;
 }
 
 /** Objects up to which each is an element. */
@@ -39,6 +42,8 @@ const NEAR = 5, EDGE = 1;
 
 /** Pixels below an image for the sentence; milliseconds of an animated image's pictures, and that the last one stays. */
 const CAPTION = 40, EACH = 50, HOLD = 2000;
+
+const NO_LOCKS: Locks = { depot: false, slabs: false, pages: false };
 
 let stages = 0;
 
@@ -65,6 +70,8 @@ export class Stage {
   private frame = 0;
   /** How many CPUs wait for each lock in virtual time; `null`: that is not shown. */
   waits: Waits | null = null;
+  /** What each CPU does at this point in virtual time; `null`: the picture is of an operation, not of a time. */
+  crew: readonly Activity[] | null = null;
   private hovered: Id | null = null;
   /** An object that has a ring. */
   private marked: Id | null = null;
@@ -75,7 +82,7 @@ export class Stage {
 
   constructor(private readonly options: Options) {
     const { design, cpus, hands } = options;
-    this.depot = SHARED[design.split(':')[0]!] ?? 'depot';
+    this.depot = sharedBy(design);
     this.extent = this.empty = { ...NOTHING, cpus, trays: this.depot === 'depot' ? 4 : 0 };
     for (const canvas of [this.back, this.front]) canvas.ariaHidden = 'true';
     this.objects.role = 'listbox';
@@ -205,7 +212,7 @@ export class Stage {
       this.plans = this.change = null;
       return;
     }
-    const size = { w, h, scale, depot, hands: this.buttons.length > 0, waits: this.waits };
+    const size = { w, h, scale, depot, hands: this.buttons.length > 0, waits: this.waits, bare: this.options.bare ?? false };
     const after = plan(moment, extent, size), old = before ? plan(before, extent, size) : after;
     this.plans = [old, after];
     this.change = before && change(old, after, moment.view.steps);
@@ -220,11 +227,12 @@ export class Stage {
     const step = this.moment?.view.steps.at(-1);
     return step && step.cache === this.moment?.shown?.cache && !['nothing', 'shrink'].includes(step.what) ? [step.cpu] : [];
   }
+  /** While pointers move, the numbers are those of the moment before. */
   private stillShapes(apart: Apart): Shape[] {
-    const { moment, plans } = this;
+    const { moment, plans, crew } = this;
     if (!moment || !plans) return [];
-    const after = plans[1];
-    return [...still(colours, after, apart, this.acting(), locksOf(moment.view.steps)), ...legend(colours, after, this.depot)];
+    const [before, after] = plans, locks = crew ? NO_LOCKS : locksOf(moment.view.steps), counted = apart === NOTHING_APART ? after : before;
+    return [...still(colours, after, apart, crew ? [] : this.acting(), locks, { counted, crew }), ...(this.options.bare ? [] : legend(colours, after, this.depot))];
   }
   private restShapes(): Shape[] {
     const shapes = this.change && this.plans ? [...ghosts(colours, this.plans[0], this.change), ...births(colours, this.plans[1], this.change), ...trails(colours, this.plans[1], this.change, 0.75)] : [];
@@ -373,8 +381,8 @@ export class Stage {
 
 /** A moment of a recording as an SVG. */
 export function pictured({ about: { cpus }, design, views, maps }: { about: { cpus: number }; design: string; views: readonly View[]; maps: readonly Uint8Array[] }, at: number, w: number, h: number): string {
-  const depot = SHARED[design.split(':')[0]!] ?? 'depot', moments: Moment[] = [];
+  const depot = sharedBy(design), moments: Moment[] = [];
   for (const [n, view] of views.slice(0, at + 1).entries()) moments.push(momentOf(view, 0, maps[n] ?? new Uint8Array(), moments[n - 1]));
   const extent = moments.reduce(extended, { ...NOTHING, cpus, trays: depot === 'depot' ? 4 : 0 }), own = plan(moments.at(-1)!, extent, { w, h, scale: 1, depot, hands: false, bare: true });
-  return asSvg(still(colours, own, NOTHING_APART, [], { depot: false, slabs: false, pages: false }), w, h, '');
+  return asSvg(still(colours, own, NOTHING_APART, [], NO_LOCKS), w, h, '');
 }
