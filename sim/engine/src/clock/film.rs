@@ -122,10 +122,10 @@ pub fn film<P: Policy>(
 }
 
 fn step<P: Policy>(model: &Model<'_, P>, ran: &Ran<'_>, what: What) -> Step {
-    let how = model.how(ran.cpu, ran.cache, !ran.allocated, &[]);
-    let (path, how) = how.map_or((None, String::new()), |(path, how)| (Some(path), how));
+    let description = model.describe(ran.cpu, ran.cache, !ran.allocated, &[]);
+    let (path, description) = description.map_or((None, String::new()), |(path, text)| (Some(path), text));
     let Ran { cpu, cache, object, .. } = *ran;
-    let sentence = sentence(what, cpu, NAME, &how);
+    let sentence = sentence(what, cpu, NAME, &description);
     Step { what, cpu, cache: Some(cache), object, path, sentence, did: vec![] }
 }
 
