@@ -8,8 +8,8 @@
 //! A change is next to an *anchor*, a text that its function must contain exactly once; white space may differ. Lines
 //! keep their numbers. The sources contain neither planted bugs nor controls.
 //!
-//! The workspace's crates in a copy are other crates for cargo than those of the workspace, because a copy has its own
-//! compiler wrapper. The dependencies are the same, so they are built once.
+//! A copy has its own compiler wrapper, so cargo keeps its crates and the workspace's crates apart. The dependencies are
+//! the same, so they are built once.
 
 use crate::models::MODELLED;
 use crate::source::Sources;

@@ -8,8 +8,8 @@ use uslab_tests::planted::Copy;
 
 /// Run a command in a copy of the workspace that contains wrong code, which its tests must notice.
 ///
-/// The copies are in target/planted. Builds of a copy use the workspace's target directory. Exit codes: that of the command, or 2 if
-/// the copy cannot be written.
+/// The copies are in target/planted. Builds of a copy use the workspace's target directory. The exit code is the command's exit code,
+/// or 2 if the copy cannot be written.
 #[derive(Debug, Parser)]
 #[command(name = "planted", max_term_width = 100)]
 enum Args {
