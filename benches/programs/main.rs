@@ -48,7 +48,8 @@ fn help() {
     for program in &PROGRAMS {
         println!("\n{}: {}", program.name, program.about);
         for p in program.parameters {
-            let default = if p.full == 0 { String::new() } else { format!(" [{}; {}]", p.full, p.quick) };
+            let default =
+                if p.full_value == 0 { String::new() } else { format!(" [{}; {}]", p.full_value, p.quick) };
             println!("    --{:<14}{}{default}", p.name, p.about);
         }
     }
