@@ -186,7 +186,7 @@ export function still(c: Colours, plan: Plan, apart: Apart, acting: readonly num
     }
     shapes.push({ is: 'rect', ...own.box, r: 10, fill: waits ? blended(c.card, c.now, 0.12) : c.soft, ...(acts && { stroke: c.ink, line: 2 }), ...(holds && { stroke: c.now, line: 2.5 }), ...(waits && { stroke: c.now, line: 1.5, dash: [4, 3] }) });
     const size = (cpus.length > 8 ? 11 : small ? 12 : 15) * scale, y = own.box.y + (cpus.length > 8 ? 11 : small ? 15 : 23) * scale, x = own.box.x + (small ? 6 : 12);
-    shapes.push({ is: 'text', x, y, text: small && own.box.w < 50 ? String(cpu) : `CPU ${cpu}`, size, bold: true, fill: c.ink });
+    shapes.push({ is: 'text', x, y, text: small && own.box.w < (waits ? 72 : 50) ? String(cpu) : `CPU ${cpu}`, size, bold: true, fill: c.ink });
     const now = counted.cpus[cpu] ?? own;
     if (waits) shapes.push(...hourglass(c, own.box.x + own.box.w - (own.box.w < 50 ? 15 : 17), y - 10, own.box.w < 50 ? 0.9 : 1), ...(own.box.w >= 90 ? [{ is: 'text', x: own.box.x + own.box.w - 22, y, text: 'waits', size: 11.5 * scale, bold: true, fill: c.now, align: 'right' } as Shape] : []));
     else if (own.room && own.box.w >= 78 && (small || !plan.hands || own.alloc.x - x > 118 * scale)) {
