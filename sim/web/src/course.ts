@@ -13,7 +13,7 @@ title: string,
 minutes: number,
 /** A description of the lab for students. */
 about: string,
-/** What the lab teaches, for teachers. */
+/** The lesson of the lab, for teachers. */
 shows: string,
 /** Common mistakes, for teachers. */
 pitfall: string,

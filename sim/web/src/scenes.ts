@@ -6,7 +6,7 @@ export type About = {
 name: Name,
 /** The demo's title on a page. */
 title: string,
-/** What to look at in the demo, in a few sentences. */
+/** The points of interest in the demo, in a few sentences. */
 what: string,
 /** The commands that the demo accepts. */
 takes: Array<string>,
