@@ -276,8 +276,8 @@ struct FilmRequest {
 #[unsafe(no_mangle)]
 extern "C" fn film() -> usize {
     let text = TEXT.with_borrow_mut(core::mem::take);
-    let filmed = serde_json::from_slice(&text).map_err(|error| error.to_string()).and_then(|asked| {
-        let FilmRequest { cpus, workload, profile, size, ops, think, seed } = asked;
+    let filmed = serde_json::from_slice(&text).map_err(|error| error.to_string()).and_then(|request| {
+        let FilmRequest { cpus, workload, profile, size, ops, think, seed } = request;
         if u64::from(cpus).saturating_mul(ops) > MAX_FILM {
             return Err(format!(
                 "{ops} operations on each of {cpus} CPUs: expected at most {MAX_FILM} in all"
@@ -291,7 +291,7 @@ extern "C" fn film() -> usize {
         let film = DESIGN.take().unwrap_or_default().policy(run);
         film.map_err(|error| error.to_string())?.map_err(|error| error.to_string())
     });
-    say(serde_json::to_vec(&filmed).unwrap_or_default())
+    return_text(serde_json::to_vec(&filmed).unwrap_or_default())
 }
 
 /// Records a generated workload in virtual time; any design can serve it.
