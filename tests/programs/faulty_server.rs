@@ -86,8 +86,8 @@ fn part<'t>(text: &'t str, begin: &str) -> Option<&'t str> {
 /// entry and the buffer of the connection were not freed before.
 type Stacks = [Option<&'static str>; 3];
 const VALUE: Stacks = [Some("Store"), Some("Store"), Some("Store")];
-const FREED_TWICE: Stacks = [Some("Store"), Some("the_first_free"), Some("the_second_free")];
-const ENTRY: Stacks = [Some("the_entry"), None, Some("the_end_of")];
+const FREED_TWICE: Stacks = [Some("Store"), Some("free_first"), Some("free_again")];
+const ENTRY: Stacks = [Some("alloc_entry"), None, Some("drop_object")];
 const NONE: Stacks = [None; 3];
 
 /// The mistakes, each with the requests that follow, the cache of the object, a part of the report, and the report's
@@ -107,7 +107,7 @@ const MISTAKES: [(&str, FollowingRequests, &str, &str, Stacks); 22] = [
         DeleteLater,
         "malloc-112",
         "double free",
-        [Some("Store"), Some("the_first_free"), Some("Store")],
+        [Some("Store"), Some("free_first"), Some("Store")],
     ),
     ("double_free_by_another_thread", AtOnce, "malloc-112", "double free", FREED_TWICE),
     // The other free may not have recorded its thread yet.
@@ -116,14 +116,14 @@ const MISTAKES: [(&str, FollowingRequests, &str, &str, Stacks); 22] = [
         AtOnce,
         "malloc-112",
         "double free",
-        [Some("Store"), None, Some("the_first_free")],
+        [Some("Store"), None, Some("free_first")],
     ),
     (
         "interior_free",
         AtOnce,
         "malloc-112",
         "free of an address inside an object",
-        [Some("Store"), Some("Store"), Some("the_second_free")],
+        [Some("Store"), Some("Store"), Some("free_again")],
     ),
     ("foreign_free", AtOnce, "kmalloc", "free of an address that no cache owns", NONE),
     (
@@ -131,14 +131,14 @@ const MISTAKES: [(&str, FollowingRequests, &str, &str, Stacks); 22] = [
         AtOnce,
         "malloc-112",
         "free with a wrong size",
-        [Some("Store"), Some("Store"), Some("the_second_free")],
+        [Some("Store"), Some("Store"), Some("free_again")],
     ),
     (
         "wrong_cache",
         AtOnce,
         "entry",
         "free to the wrong cache",
-        [Some("the_entry"), None, Some("the_second_free")],
+        [Some("alloc_entry"), None, Some("free_again")],
     ),
     ("overflow_of_an_entry", AtOnce, "entry", "Right Redzone overwritten", ENTRY),
     ("underflow_of_an_entry", AtOnce, "entry", "Left Redzone overwritten", ENTRY),
@@ -147,14 +147,14 @@ const MISTAKES: [(&str, FollowingRequests, &str, &str, Stacks); 22] = [
         Set,
         "entry",
         "Right Redzone overwritten",
-        [Some("the_entry"), Some("the_end_of"), Some("Store")],
+        [Some("alloc_entry"), Some("drop_object"), Some("Store")],
     ),
     (
         "double_free_of_an_entry",
         AtOnce,
         "entry",
         "double free",
-        [Some("the_entry"), Some("the_end_of"), Some("the_second_end_of")],
+        [Some("alloc_entry"), Some("drop_object"), Some("drop_again")],
     ),
     // The reply is sent before its buffer is freed.
     (

@@ -233,7 +233,7 @@ fn gdb_finds_the_owner_of_overwritten_memory_in_cores() {
         gdb_output.split_once("of cache malloc-256: unreachable\n").expect("some objects must be named");
     let holder =
         holders.split_once(" of them allocated by:\n").expect("the allocating function must be named").1;
-    assert!(holder.lines().next().is_some_and(|line| line.contains("the_leak")), "{gdb_output}");
+    assert!(holder.lines().next().is_some_and(|line| line.contains("leak_entry")), "{gdb_output}");
 }
 
 /// Starts a C program with the libraries preloaded, and waits for the program's first line.

@@ -30,15 +30,15 @@ pub(crate) fn make<M: Memory>(store: &Store<M>, name: &[u8], buffer: &mut Buffer
         b"read_after_free" => _ = black_box(first_byte(removed(store))),
         b"double_free" => {
             let value = value();
-            free_for_the_first_time(memory, value);
-            the_second_free(memory, value, value.len());
+            free_first(memory, value);
+            free_again(memory, value, value.len());
         }
-        b"double_free_later" => free_for_the_first_time(memory, value()),
+        b"double_free_later" => free_first(memory, value()),
         b"double_free_by_another_thread" => {
             let value = SharedMemory(value());
-            free_for_the_first_time(memory, value.0);
+            free_first(memory, value.0);
             std::thread::scope(|scope| {
-                scope.spawn(|| the_second_free(memory, value.get(), value.get().len()));
+                scope.spawn(|| free_again(memory, value.get(), value.get().len()));
             });
         }
         b"double_free_at_one_moment" => {
@@ -48,7 +48,7 @@ pub(crate) fn make<M: Memory>(store: &Store<M>, name: &[u8], buffer: &mut Buffer
                     scope.spawn(|| {
                         super::run_on(0..CpuSet::count()).expect("the thread must be able to run on any CPU");
                         barrier.wait();
-                        free_for_the_first_time(memory, value.get());
+                        free_first(memory, value.get());
                     });
                 }
             });
@@ -57,41 +57,41 @@ pub(crate) fn make<M: Memory>(store: &Store<M>, name: &[u8], buffer: &mut Buffer
             let value = value();
             // SAFETY: the address is inside the value.
             let interior = unsafe { value.cast::<u8>().add(16) };
-            the_second_free(memory, NonNull::slice_from_raw_parts(interior, 84), 100);
+            free_again(memory, NonNull::slice_from_raw_parts(interior, 84), 100);
         }
         b"foreign_free" => {
             let foreign = NonNull::from(Box::leak(vec![0_u8; 100].into_boxed_slice()));
-            the_second_free(memory, foreign, 100);
+            free_again(memory, foreign, 100);
         }
-        b"wrong_size" => the_second_free(memory, value(), 3000),
+        b"wrong_size" => free_again(memory, value(), 3000),
         b"wrong_cache" => {
-            let entry = the_entry(memory);
+            let entry = alloc_entry(memory);
             let bytes = NonNull::from(&*entry).cast();
             let size = size_of::<Entry<M::Bytes>>();
-            the_second_free(memory, NonNull::slice_from_raw_parts(bytes, size), size);
+            free_again(memory, NonNull::slice_from_raw_parts(bytes, size), size);
         }
         b"overflow_of_an_entry" => {
-            let entry = the_entry(memory);
+            let entry = alloc_entry(memory);
             write(bytes_of(&*entry), size_of_val(&*entry).cast_signed(), 1);
-            the_end_of(entry);
+            drop_object(entry);
         }
         b"underflow_of_an_entry" => {
-            let entry = the_entry(memory);
+            let entry = alloc_entry(memory);
             write(bytes_of(&*entry), -1, 1);
-            the_end_of(entry);
+            drop_object(entry);
         }
         b"overflow_of_a_freed_entry" => {
-            let entry = the_entry(memory);
+            let entry = alloc_entry(memory);
             let (bytes, size) = (bytes_of(&*entry), size_of_val(&*entry));
-            the_end_of(entry);
+            drop_object(entry);
             write(bytes, size.cast_signed(), 1);
         }
         b"double_free_of_an_entry" => {
-            let entry = the_entry(memory);
+            let entry = alloc_entry(memory);
             // SAFETY: unsound on purpose: the second copy is the mistake.
             let copy = unsafe { read(&raw const entry) };
-            the_end_of(entry);
-            the_second_end_of(copy);
+            drop_object(entry);
+            drop_again(copy);
         }
         b"overflow_of_a_buffer" => write(bytes_of(buffer), size_of_val(buffer).cast_signed(), 1),
         b"overflow_of_a_buffers_bytes" => {
@@ -102,7 +102,7 @@ pub(crate) fn make<M: Memory>(store: &Store<M>, name: &[u8], buffer: &mut Buffer
         }
         // Each later allocation of the heap gets separate guarded pages.
         b"none_but_guard" => uslab::Uslab.guard_every(1),
-        b"leak" => (0..50).for_each(|_| the_leak(memory)),
+        b"leak" => (0..50).for_each(|_| leak_entry(memory)),
         _ => return false,
     }
     true
@@ -138,32 +138,32 @@ fn first_byte(memory: NonNull<[u8]>) -> u8 {
 }
 
 #[inline(never)]
-fn free_for_the_first_time<M: Memory>(memory: M, value: NonNull<[u8]>) {
+fn free_first<M: Memory>(memory: M, value: NonNull<[u8]>) {
     // SAFETY: unsound on purpose: the value stays in the table, which is the mistake.
     unsafe { memory.data().deallocate(value.cast(), Layout::array::<u8>(value.len()).expect("a size")) };
     black_box(value);
 }
 #[inline(never)]
-fn the_second_free<M: Memory>(memory: M, value: NonNull<[u8]>, size: usize) {
+fn free_again<M: Memory>(memory: M, value: NonNull<[u8]>, size: usize) {
     // SAFETY: unsound on purpose: the free is the mistake.
     unsafe { memory.data().deallocate(value.cast(), Layout::array::<u8>(size).expect("a size")) };
     black_box(value);
 }
 #[inline(never)]
-fn the_entry<M: Memory>(memory: M) -> M::Object<Entry<M::Bytes>> {
+fn alloc_entry<M: Memory>(memory: M) -> M::Object<Entry<M::Bytes>> {
     black_box(memory.entry().expect("memory"))
 }
 #[inline(never)]
-fn the_end_of<T>(object: T) {
+fn drop_object<T>(object: T) {
     drop(black_box(object));
     black_box(());
 }
 #[inline(never)]
-fn the_second_end_of<T>(object: T) {
+fn drop_again<T>(object: T) {
     drop(black_box(object));
     black_box((1, 2));
 }
 #[inline(never)]
-fn the_leak<M: Memory>(memory: M) {
+fn leak_entry<M: Memory>(memory: M) {
     _ = black_box(memory.data().allocate(Layout::new::<[u64; 30]>()));
 }

@@ -271,7 +271,7 @@ fn clock_profile_has_a_source_for_each_price() {
     for (from, to, error) in [
         ("\"lock\"", "\"look\"", "unknown field `look`"),
         ("\"ns\":2.0", "\"ns\":-2.0", "lock: -2 ns of 2 to 2: expected"),
-        ("\"cpus\":0", "\"cpus\":8", "levels: the last one"),
+        ("\"cpus\":0", "\"cpus\":8", "levels: expected a last level of all CPUs"),
     ] {
         let message = Profile::parse(&text.replace(from, to)).unwrap_err().to_string();
         assert!(message.starts_with(error), "{message}");

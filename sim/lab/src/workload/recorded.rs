@@ -294,7 +294,7 @@ mod tests {
                 "short.rep:1: no header: \"a 0 8\"; expected four numbers first: heap size, ids, operations, weight",
             ),
             ("1000\n1\n3\n1\na 0 8\nf 0\n", "short.rep: ends after line 6, with 2 of 3 operations"),
-            ("1000\n1\n1\n1\na 0 8\nf 0\n", "short.rep:6: more operations than the 1 that the header says"),
+            ("1000\n1\n1\n1\na 0 8\nf 0\n", "short.rep:6: more operations than the header's 1"),
             ("1000\n2\n2\n1\na 0 8\nf 0\n", "short.rep: ends after line 6, with 1 of 2 ids"),
         ];
         for (text, error) in cases {
