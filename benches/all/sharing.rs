@@ -6,7 +6,7 @@ use uslab_benches::ours::sync::Mutex;
 use uslab_benches::team::{Team, cpus, mean};
 use uslab_benches::{Bench, Column, LazySubject, Subject, ThreadAccess, Work, contenders};
 
-/// Number of objects that each thread has; the objects cover several cache lines.
+/// Number of objects of a thread; together they cover several cache lines.
 const OBJECTS: usize = 32;
 /// Number of writes to each object before it is freed and another object allocated.
 const WRITES_PER_OBJECT: u64 = 100;

@@ -29,8 +29,8 @@
 //! ## Rules
 //!
 //! 1. Only operations of its CPU, and a drain that has taken its word away and fenced, write to a region. Operations
-//!    never write limits and notes. Only a thread with the lock of drains writes limits, notes, and the head of a
-//!    closed stack.
+//!    never write limits and notes. To write a limit, a note or the head of a closed stack, a thread must have the lock
+//!    of drains.
 //! 2. No thread writes to the empty region: an uncommitted region refuses every push and every widening.
 //! 3. A word changes only under the lock of drains, and is restored before any other lock is taken.
 //! 4. A CPU's first miss in a class opens the class's stack on the CPU, under the lock of drains. The stack stays

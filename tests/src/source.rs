@@ -306,7 +306,7 @@ impl Guard {
             _ => Build::Tests,
         }
     }
-    /// Evaluates a `cfg`: excludes the builds for which the `cfg` is known to be false.
+    /// Returns the builds that may contain an item with this `cfg`.
     fn of(predicate: TokenStream) -> Self {
         let predicate: Vec<TokenTree> = predicate.into_iter().collect();
         let holds = |loom| value(&predicate, loom) != Some(false);

@@ -257,7 +257,7 @@ pub struct Sizes {
 /// A step of an operation that is more than a push or pop of one round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// A free got more places for its stack.
+    /// A stack got more places, because a round was freed to a full stack.
     Widened,
     /// A magazine moved between a stack and the depot.
     Exchange,

@@ -315,7 +315,7 @@ struct EmptyRegion {
 }
 // SAFETY: no thread writes to the region, because every section misses and no table owns the region.
 unsafe impl Sync for EmptyRegion {}
-/// The class of a disabled fast path.
+/// The class of a fast path with which every operation misses.
 pub(crate) const NO_CLASS: Class = Class { index: 0, stack: offset_of!(EmptyRegion, head) as u32 };
 static EMPTY_REGION: EmptyRegion =
     EmptyRegion { word: (&raw const EMPTY_REGION).cast(), cap: 0, head: 0, null: 0 };

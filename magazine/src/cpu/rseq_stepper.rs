@@ -691,7 +691,7 @@ impl OwnedRounds {
 
 use Step::{Alloc, Another, Drain, Free, Purge, Reap, Shrink};
 
-/// The steps of the interrupted thread. The script's steps miss, widen, visit the depot, fill and flush.
+/// The steps of the interrupted thread. Among them are misses, widenings, visits to the depot, fills and flushes.
 const SCRIPT: [&[Step]; 9] = [
     &[Alloc; 9],
     &[Free; 9],

@@ -86,7 +86,7 @@ fn section<R>(table: &impl Regions, words: Words, body: impl Fn(Region<'_>, Comm
     Some(body(region, Commit::Done))
 }
 
-/// The class of a disabled fast path.
+/// The class of a fast path with which every operation misses.
 pub(crate) const NO_CLASS: Class = Class { index: 0, stack: 0 };
 
 /// The inlined path under a checker. Checkers do not use the inlined path: the slow path runs the same operation.

@@ -99,7 +99,7 @@ impl Machine {
         Ok(Self { subsystem: Subsystem::new(config)?, bytes: false, named_caches: FrozenVec::new() })
     }
 
-    /// Returns the machine's cache that serves a cache of the stream. `None` for large kmalloc.
+    /// Returns the cache in the machine for a cache in the stream. `None` for large kmalloc.
     pub(crate) fn cache(&self, info: &CacheInfo) -> Result<Option<&KmemCache>, MachineError> {
         if info.kind == Kind::Large {
             return Ok(None);

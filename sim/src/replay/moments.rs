@@ -83,7 +83,7 @@ pub struct Moment {
     free: Vec<(ZoneKind, Vec<u64>)>,
 }
 
-/// A cache at a moment, in the kernel and in a design.
+/// The slabs of a cache at a moment: those that the kernel had, and those that a design predicts.
 #[derive(Debug, Serialize)]
 pub struct CacheAtMoment {
     /// The cache's name.

@@ -170,7 +170,7 @@ impl Prediction {
         Self { from: from.design.clone(), to: to.design.clone(), locks, moments: moments.collect() }
     }
 
-    /// Describes the effect of the change: one sentence for each moment, and one about locks.
+    /// Describes the effect of the change: a sentence for each recorded table, and one about locks.
     pub(super) fn answer(&self) -> String {
         let mut said: Vec<_> =
             self.moments.iter().map(|moment| moment.answer(&self.from, &self.to)).collect();

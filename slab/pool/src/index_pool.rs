@@ -178,8 +178,8 @@ impl<A: Area> IndexPool<A> {
     ///
     /// # Errors
     /// Returns an error if the address is outside the pool or inside a block, or if the block was never in use. With
-    /// [`Initialise::EachAllocation`], a block that is not on the chain yet is also refused. A *second* free is not
-    /// detected unless all blocks are free. [`guarded`](super::guarded) pools detect every second free.
+    /// [`Initialise::EachAllocation`], a block that is not on the chain yet is also refused. A *second* free is
+    /// detected only if all blocks are free. [`guarded`](super::guarded) pools always detect a second free.
     ///
     /// # Safety
     /// Unless the free is refused, this pool must have allocated the block. The block must not have been freed since,

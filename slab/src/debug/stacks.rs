@@ -381,7 +381,7 @@ impl fmt::Display for Function<'_> {
     }
 }
 
-/// File that has the code at `at`, and the code's offset in the file. Does not allocate.
+/// The file that contains the code at an address, and the code's offset in the file. Does not allocate.
 #[cfg(all(unix, not(target_family = "wasm")))]
 fn module(at: usize) -> Option<(std::borrow::Cow<'static, str>, usize)> {
     let mut info = core::mem::MaybeUninit::<libc::Dl_info>::zeroed();

@@ -1,8 +1,8 @@
 //! Per-CPU pointers (words) of a table in a static, so that inlined paths need no load to find their address.
 //!
 //! The static words are copies of the two sets that inlined paths read. The table that [takes](StaticWords::take)
-//! static words updates each copy together with its own word. Before its fence, a drain points all words of a CPU to
-//! the empty region. Only a [`StaticPath`](crate::StaticPath) of that table's layers reads the static words.
+//! static words updates each copy together with its own word. A drain points all of a CPU's words to the empty region,
+//! and issues its membarrier afterwards. Only a [`StaticPath`](crate::StaticPath) of that table's layers reads the static words.
 
 use super::super::MAX_CPUS;
 use super::super::regions::{SPARE_POINTERS, Words};

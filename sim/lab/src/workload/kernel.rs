@@ -1,7 +1,7 @@
 //! A kernel's memory trace as operations on the kernel's objects, with the requested sizes.
 //!
-//! The sizes are the sizes that callers in the kernel requested, not the object sizes of the kernel's caches. If the
-//! allocation of a freed object is not in the trace, the free is only counted; pages are ignored. A trace has no
+//! The sizes are the sizes that callers in the kernel requested, not the object sizes of the kernel's caches. A
+//! free of an object whose allocation is not in the trace is only counted. Events of pages are ignored. A trace has no
 //! alignments, so the smallest alignment of the kernel, 8 bytes, is assumed.
 
 use super::op::Op;

@@ -90,7 +90,9 @@ export async function showCompare(root: HTMLElement, wasm: Wasm, { values }: Rou
   function draw(at: number, on: boolean): void {
     if (!sides) return;
     const own = sides;
-    moved = own.show(at, on, () => (sentence.textContent = said(own, at)));
+    moved = own.show(at, on);
+    // It says who waits, which is drawn at once.
+    sentence.textContent = said(own, at);
     history.replaceState(null, '', link('compare', { designs: designs.join(','), workload: work.workload, seed: String(work.seed), at: String(at) }));
   }
 

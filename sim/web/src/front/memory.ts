@@ -7,7 +7,7 @@ import type { Part, Scene } from '../scenes.ts';
 const HIGH = 28, GAP = 18, LETTER = 7.5;
 
 export const KINDS: readonly (readonly [is: Part['is'], means: string])[] = [
-  ['used', 'in use'], ['rounding', 'rounding: nobody asked for it'], ['tag', 'headers and tags'], ['padding', 'padding, or dead below a head'],
+  ['used', 'in use'], ['rounding', 'rounding, not requested'], ['tag', 'headers and tags'], ['padding', 'padding, or dead below a head'],
   ['free', 'free'], ['untouched', 'never used'], ['retired', 'retired'], ['loaded', 'loaded, and not used'],
 ];
 

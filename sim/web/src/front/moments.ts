@@ -38,7 +38,7 @@ export async function recorded(wasm: Wasm, script: string, design: string): Prom
 
 /** The mark that was passed last, and what the last operation did. A mark is about what follows it: it is shown with that, or at the end. */
 export function told(view: View, marks: readonly Mark[], last: number, sentence = happened(view)): (Node | string)[] {
-  const own = marks.find(({ operation }) => operation === view.operation), step = own ? undefined : view.steps.at(-1);
+  const own = marks.find(({ operation }) => operation === view.operation), step = own ? undefined : view.steps.findLast(({ what }) => what !== 'nothing');
   const mark = view.operation === last && own ? own : marks.findLast(({ operation }) => operation < view.operation) ?? own;
   return [...(mark ? [made('b', {}, /[.!?]$/.test(mark.text) ? mark.text : `${mark.text}.`), made('br')] : []),
     ...(step ? [made('span', { className: `path ${step.path ?? 'none'}` }, step.path ?? 'nothing'), sentence] : [])];

@@ -55,8 +55,8 @@ export class Sides {
     return Math.max(...this.reels.map(({ last }) => last));
   }
 
-  /** Shows a frame; returns the milliseconds that it moves. Numbers change when the movement ends; then `counted` is called. */
-  show(at: number, moves: boolean, counted: () => void): number {
+  /** Shows a frame; returns the milliseconds that it moves. Numbers change when the movement ends. */
+  show(at: number, moves: boolean): number {
     const next = at === this.before + 1, ms = this.sides.map(({ reel, stage }) => {
       const { moment, crew } = reel.at(at);
       stage.crew = crew;
@@ -65,12 +65,9 @@ export class Sides {
     });
     this.before = at;
     clearTimeout(this.timer);
-    const longest = Math.max(...ms), count = () => {
-      this.count(at);
-      counted();
-    };
-    if (longest) this.timer = setTimeout(count, longest);
-    else count();
+    const longest = Math.max(...ms);
+    if (longest) this.timer = setTimeout(() => this.count(at), longest);
+    else this.count(at);
     return longest;
   }
   redraw(): void {

@@ -50,7 +50,8 @@ function comparison(wasm: WebAssembly.Module): { root: HTMLElement; leave(): voi
     const own = await (sides ??= open()), first = telling(own);
     clearTimeout(timer);
     const show = (n: number) => {
-      const at = first + n % FRAMES, moves = own.show(at, n % FRAMES > 0, () => (text.textContent = said(own, at)));
+      const at = first + n % FRAMES, moves = own.show(at, n % FRAMES > 0);
+      text.textContent = said(own, at);
       if (!still.matches) timer = setTimeout(() => show(n + 1), Math.max(moves + 40, FRAME));
     };
     show(0);
