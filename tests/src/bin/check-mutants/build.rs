@@ -16,6 +16,13 @@ use uslab_tests::share::{compiler, counts, tracked};
 use uslab_tests::tree::mirror;
 use uslab_tests::{cargo_in, workspace};
 
+/// Adds [`SWITCH`] to the text of a crate's root module. The switch uses the standard library and calls the C library.
+fn with_switch(root: &str) -> String {
+    let without_std = root.contains("\n#![no_std]");
+    let extern_std = if without_std { "extern crate std;\n" } else { "" };
+    root.replace("#![forbid(unsafe_code)]", "") + extern_std + SWITCH
+}
+
 /// The mutated workspace.
 pub(crate) struct Tree {
     pub(crate) of: Subjects,
@@ -79,7 +86,7 @@ impl Tree {
                 text = instead.as_bytes().to_vec();
             }
             if switch {
-                text.extend_from_slice(SWITCH.as_bytes());
+                text = with_switch(&String::from_utf8(text).with_context(|| name.to_owned())?).into_bytes();
             }
             files.insert(path.into(), text);
         }

@@ -127,7 +127,8 @@ pub(crate) struct Subjects {
 }
 
 /// The packages of this workspace.
-pub(crate) const PACKAGES: [(&str, &str, Option<&str>); 4] = [
+pub(crate) const PACKAGES: [(&str, &str, Option<&str>); 5] = [
+    ("uslab-magazine-spec", "magazine/spec/src/lib.rs", None),
     ("uslab-magazine", "magazine/src/lib.rs", None),
     ("uslab-buddy", "buddy/src/lib.rs", None),
     ("uslab-handle", "slab/handle/src/lib.rs", None),
