@@ -75,11 +75,14 @@ pub mod cache;
 pub mod debug;
 pub mod error;
 pub mod geometry;
+mod guard;
 pub mod handle;
+pub mod harden;
 mod memory;
 pub mod objects;
 pub mod observe;
 pub mod process;
+pub mod profile;
 // Models do not publish their global subsystem, but they do check this module.
 mod published;
 pub mod reclaim;
@@ -122,10 +125,10 @@ pub use self::{
     debug::corruption::{Corruption, CorruptionKind},
     debug::faults::Faults,
     debug::flags::{DebugRules, SlabDebug},
-    debug::harden::Harden,
-    debug::{corruption, faults, harden},
+    debug::{corruption, faults},
     error::{AllocError, Busy, CacheError},
     geometry::{Geometry, GeometryError, OrderRule},
+    harden::Harden,
     memory::huge,
     objects::typed::{CacheBox, ObjectCacheBuilder, OwnedBox, PrefilledObjects},
     objects::{Hive, PinnedCache, typed},
@@ -151,9 +154,6 @@ pub use self::{
 #[cfg(any(loom, shuttle))]
 #[doc(hidden)]
 pub use debug::check;
-#[cfg(not(loom))]
-#[doc(hidden)]
-pub use debug::profile;
 #[cfg(not(shuttle))]
 #[doc(hidden)]
 pub use objects::StaticCache;

@@ -8,15 +8,15 @@ use crate::cache::Account;
 pub use crate::cache::config::{Config, KEEP_FREE};
 use crate::cache::core::Core;
 use crate::cache::kmem_cache::{KmemCache, KmemCacheBuilder};
-#[cfg(all(doc, not(loom)))]
-use crate::debug::profile::DEFAULT_RATE;
-use crate::debug::profile::{NotStarted, Profile};
 use crate::error::CacheError;
 pub use crate::error::StartError;
 use crate::geometry::OrderRule;
 #[cfg(doc)]
 use crate::observe::Counts;
 use crate::observe::{Observed, Observer, TooManyObservers};
+#[cfg(all(doc, not(loom)))]
+use crate::profile::DEFAULT_RATE;
+use crate::profile::{NotStarted, Profile};
 use crate::reclaim::reaper::Reap;
 use crate::reclaim::reaper::{Reaper, ReaperBuilder};
 use crate::reclaim::shrinker::{Registration, Shrinker};

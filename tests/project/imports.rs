@@ -10,12 +10,15 @@ const FLOORS: [&str; 4] = ["magazine", "buddy", "slab", "sim"];
 
 /// The rooms of `slab/src`, from the ground up. A room may import from itself and from the rooms that are listed before
 /// it.
-const ROOMS: [&str; 15] = [
+const ROOMS: [&str; 18] = [
     "geometry",
     "error",
     "published",
     "registry",
     "debug",
+    "profile",
+    "harden",
+    "guard",
     "reclaim",
     "memory",
     "cache",

@@ -193,7 +193,7 @@ impl Cache {
         }
         Ok(memory)
     }
-    /// Allocates one in many objects in a separate, zeroed page: see [`guard`](crate::debug::guard).
+    /// Allocates one in many objects in a separate, zeroed page: see [`guard`](crate::guard).
     #[inline]
     fn guard_sample(&self, size: usize) -> Option<NonNull<u8>> {
         let guard = &self.core.guard;

@@ -3,8 +3,8 @@
 use super::per_cpu::Magazines;
 use crate::debug::corruption;
 use crate::debug::flags::DebugRules;
-use crate::debug::harden::Harden;
 use crate::geometry::OrderRule;
+use crate::harden::Harden;
 use crate::memory::huge::HUGE_CACHE;
 use core::fmt;
 use std::sync::Arc;

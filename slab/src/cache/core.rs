@@ -8,15 +8,15 @@ use crate::debug::corruption::{self, Corruption, CorruptionKind};
 use crate::debug::faults::Faults;
 use crate::debug::flags::DebugRules;
 use crate::debug::gdb;
-use crate::debug::guard::Guard;
-use crate::debug::harden::{Harden, Mappings, Secret};
-use crate::debug::profile::{NotStarted, Profiler, SEPARATE_MEMORY_MIN_RATE, SampleMemory};
 use crate::debug::tags::Tags;
 use crate::error::{CacheError, StartError};
 use crate::geometry::OrderRule;
+use crate::guard::Guard;
+use crate::harden::{Harden, Mappings, Secret};
 use crate::memory::huge::Huge;
 use crate::memory::large_blocks::{LargeBlocks, large};
 use crate::memory::slab_memory::SlabMemory;
+use crate::profile::{NotStarted, Profiler, SEPARATE_MEMORY_MIN_RATE, SampleMemory};
 use crate::reclaim::pressure::number;
 #[cfg(any(not(loom), crossbeam_loom))]
 use crate::reclaim::rcu::Deferred;

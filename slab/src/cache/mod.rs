@@ -16,7 +16,7 @@
 //! # Invariants
 //!
 //! * A frame whose owner is a cache belongs to a slab of that cache, which is on a list of the slab's node or known to one
-//!   thread only. A cache lives as long as it has slabs (see `owner.rs`).
+//!   thread only. A cache lives as long as it has slabs (see `lifetime/owner.rs`).
 //! * An object whose bit is set is in exactly one place: with a caller, in a magazine, or in a local variable of one thread.
 //! * `charge` is the number of slabs, including slabs under construction and slabs that wait for a grace period.
 //!
@@ -30,69 +30,61 @@
 //! as Linux does. If a constructor panics, its object is free and zero, and a slab that was made for the object is released.
 //! The panic propagates to the caller of the allocation, with no lock held and no magazine in use.
 
-mod account;
 mod addresses;
 mod alloc;
-mod charges;
 mod checked;
 pub(crate) mod config;
 pub(crate) mod core;
 pub(crate) mod debugged;
-#[cfg(any(not(loom), crossbeam_loom))]
-mod deferred;
 mod free;
 mod give_back;
 pub(crate) mod held;
 pub(crate) mod hooks;
 pub(crate) mod info;
 pub mod kmem_cache;
+pub(crate) mod lifetime;
 pub(crate) mod live;
 pub(crate) mod mempool;
 mod new_slab;
 pub(crate) mod node;
 pub(crate) mod object;
-pub(crate) mod owner;
 pub(crate) mod page_owners;
 pub mod per_cpu;
 pub(crate) mod prefill;
 mod reclaim;
-pub(crate) mod refs;
 mod slabs;
-pub(crate) mod wait_queue;
-pub(crate) mod waiters;
+mod wait;
 
-pub use account::{Account, AccountInfo};
 pub use debugged::Validation;
 pub use held::MAX_SURPLUS_BYTES;
 pub use live::{Live, Run, Runs};
 pub use mempool::Mempool;
 pub use prefill::Prefilled;
-pub use waiters::Acquiring;
+pub use wait::{Account, AccountInfo, Acquiring};
 
 use self::core::Core;
 use crate::debug::flags::SlabDebug;
 use crate::debug::gdb;
-use crate::debug::harden::Hardened;
-use crate::debug::harden::{Harden, Key};
 use crate::debug::watch::Watch;
 use crate::error::AllocError;
 use crate::geometry::Geometry;
+use crate::harden::Hardened;
+use crate::harden::{Harden, Key};
 use crate::memory::slab::Constructed;
-use charges::Charges;
 use checked::Checked;
 use checked::Debugged;
 use hooks::{HeldBytes, Hooks};
+use lifetime::refs::CacheRefs;
 use node::{Node, NodeCount};
 pub(crate) use object::Object;
 use per_cpu::{Magazines, PerCpu};
-use refs::CacheRefs;
 use std::sync::{Arc, Weak};
 use uslab_buddy::{Gfp, PAGE_SIZE, StackMemory};
 use uslab_magazine::sync::{AtomicU32, AtomicU64, Counter, Ordering::Relaxed, unique};
 use uslab_magazine::tracepoints::OperationKind;
 use uslab_magazine::{FastPath, Operation, PathCounts};
 use uslab_magazine::{StaticWords, Words};
-use wait_queue::Waiters;
+use wait::{Charges, Waiters};
 
 // A free reads one cache line of its cache.
 const _: () = assert!(std::mem::offset_of!(Cache, multiples) / 64 == std::mem::offset_of!(Cache, frees) / 64);

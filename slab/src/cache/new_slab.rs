@@ -13,8 +13,8 @@ use super::alloc::BULK;
 use super::node::ObjectIndex;
 use super::slabs::Refusal;
 use super::{Cache, Object};
-use crate::debug::harden::Draws;
 use crate::error::AllocError;
+use crate::harden::Draws;
 use uslab_buddy::{Gfp, Order, Pfn};
 use uslab_magazine::Operation;
 

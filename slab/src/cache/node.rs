@@ -39,8 +39,8 @@
 
 use crate::cache::live::Live;
 use crate::debug::gdb;
-use crate::debug::harden::{Draws, Key};
 use crate::geometry::Geometry;
+use crate::harden::{Draws, Key};
 use crate::memory::slab::Fill;
 use crate::memory::slab_memory::SlabMemory;
 use uslab_buddy::{Order, PAGE_SIZE, Pfn, frame::FrameList};

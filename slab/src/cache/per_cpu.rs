@@ -23,7 +23,7 @@
 
 use super::object::Object;
 use crate::debug::gdb;
-use crate::debug::quarantine::Quarantine;
+use crate::harden::quarantine::Quarantine;
 use core::fmt;
 use core::ptr::NonNull;
 use core::str::FromStr;

@@ -2,7 +2,7 @@
 
 use super::Cache;
 use super::core::Core;
-use super::owner::CacheRef;
+use super::lifetime::owner::CacheRef;
 use super::per_cpu::OBJECTS;
 use crate::reclaim::pressure::{SHARE, least_limit};
 use crate::reclaim::reaper::{Background, Reap};

@@ -1,4 +1,4 @@
-//! Error detection: invalid frees, fault injection, hardening, and the kit for models.
+//! Error detection: invalid frees, damage, fault injection, and the kit for models.
 //!
 //! | file | |
 //! |---|---|
@@ -10,12 +10,8 @@
 //! | [`traces`] | the last allocations and frees of all objects of a cache, by call stack |
 //! | [`report`] | description of a damaged object, in SLUB's format |
 //! | `lines` | output without the heap |
-//! | [`profile`] | sampled allocations and live memory, by call stack |
 //! | `tags` | bytes that record which objects are out, for checked frees |
 //! | [`faults`] | fault injection |
-//! | `guard` | sampled allocations between guard pages |
-//! | [`harden`] | hardening: secrets, random order, canaries |
-//! | `quarantine` | freed objects that are reused late |
 //! | `gdb` | layout for a debugger, for a process or a core |
 //! | `check` | under loom: check your own code that uses uslab |
 
@@ -25,11 +21,7 @@ pub mod corruption;
 pub mod faults;
 pub mod flags;
 pub(crate) mod gdb;
-pub(crate) mod guard;
-pub mod harden;
 pub(crate) mod lines;
-pub mod profile;
-pub(crate) mod quarantine;
 pub mod report;
 pub mod stacks;
 pub(crate) mod tags;

@@ -53,7 +53,7 @@ mod freed;
 
 use crate::debug::corruption::CorruptionKind;
 use crate::debug::faults::{Faults, RESERVE};
-use crate::debug::harden::Mappings;
+use crate::harden::Mappings;
 use core::alloc::Layout;
 use core::ops::{Deref, DerefMut};
 use core::ptr::NonNull;

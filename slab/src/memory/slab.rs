@@ -30,8 +30,8 @@
 //! If a freed object's bit is already clear, the free is a double free; finding it costs nothing.
 
 use crate::debug::faults::BITMAP;
-use crate::debug::harden::Draws;
 use crate::geometry::Geometry;
+use crate::harden::Draws;
 use uslab_buddy::PageAllocator;
 use uslab_buddy::frame::{Frame, FrameTable};
 use uslab_buddy::region::{Reservation, Reserved};
@@ -504,7 +504,7 @@ impl<'a> Slab<'a> {
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
     use super::*;
-    use crate::debug::harden::{Harden, Secret};
+    use crate::harden::{Harden, Secret};
     use proptest::prelude::*;
     use uslab_buddy::{Backend, Faults};
 

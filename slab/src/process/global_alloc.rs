@@ -24,11 +24,11 @@ use crate::cache::core::Core;
 use crate::cache::kmem_cache::{KmemCache, KmemCacheBuilder};
 use crate::debug::corruption::{self, Corruption, CorruptionKind};
 use crate::debug::flags::DebugRules;
-use crate::debug::profile::{NotStarted, Profile};
 use crate::error::StartError;
 use crate::error::{AllocError, CacheError};
 use crate::process::bootstrap;
 use crate::process::options::{Dump, Options};
+use crate::profile::{NotStarted, Profile};
 use crate::published::Published;
 use crate::reclaim::reaper::Reap;
 use crate::reclaim::reaper::ReaperInfo;
@@ -760,7 +760,7 @@ impl Uslab {
     pub fn start(&self) {
         if process().is_some_and(|process| process.core().guard.is_on()) {
             #[cfg(target_os = "linux")]
-            crate::debug::guard::faults::handler::install();
+            crate::guard::faults::handler::install();
         }
     }
     /// Number of allocations sampled, and number of samples in use.

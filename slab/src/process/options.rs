@@ -27,8 +27,8 @@
 //! programs (`AT_SECURE`) ignore all options.
 
 use crate::debug::flags::DebugRules;
-use crate::debug::harden::Harden;
 use crate::debug::lines::Lines;
+use crate::harden::Harden;
 use crate::process::bootstrap;
 use core::alloc::Layout;
 use core::ffi::CStr;

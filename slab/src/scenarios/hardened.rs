@@ -3,8 +3,8 @@
 use super::world::{SMALL, all_gone, run_beside};
 use crate::cache::core::Core;
 use crate::debug::check::on_cpu;
-use crate::debug::guard::Pool;
-use crate::debug::harden::{Harden, Secret};
+use crate::guard::Pool;
+use crate::harden::{Harden, Secret};
 use crate::{Config, CorruptionKind, ObjectCache, OwnedBox};
 #[cfg(shuttle)]
 use crate::{Gfp, KmemCache, debug::check::SPACING};

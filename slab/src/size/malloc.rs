@@ -15,8 +15,8 @@ mod static_paths;
 use crate::cache::core::Core;
 use crate::cache::kmem_cache::KmemCache;
 use crate::debug::corruption::CorruptionKind;
-use crate::debug::harden::{CANARY, Harden};
 use crate::error::{AllocError, CacheError};
+use crate::harden::{CANARY, Harden};
 use crate::memory::huge::is_huge;
 use crate::size::large::{ZERO_SIZE, fits_in_place};
 pub use classes::MAX_CLASS;
@@ -262,7 +262,7 @@ impl Malloc {
         Ok(memory)
     }
 
-    /// Allocates one in many requests in a separate page: see [`guard`](crate::debug::guard).
+    /// Allocates one in many requests in a separate page: see [`guard`](crate::guard).
     #[inline]
     fn guard_sample(&self, class: usize, layout: Layout) -> Option<NonNull<u8>> {
         let (guard, profiler) = (&self.core.guard, &self.core.profiler);

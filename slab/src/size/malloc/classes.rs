@@ -1,6 +1,6 @@
 //! Size classes of malloc: four per doubling, and the lookup of a size's class.
 
-use crate::debug::profile::MAX_SAMPLE_BYTES;
+use crate::profile::MAX_SAMPLE_BYTES;
 
 /// Number of classes up to 64 bytes, one for each word.
 const SMALL: usize = 8;

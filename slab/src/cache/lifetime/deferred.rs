@@ -1,8 +1,7 @@
 //! Deferred frees: objects wait in batches for the RCU collector.
 
-use super::Cache;
-use super::core::Core;
-use super::core::NO_CACHE;
+use crate::cache::Cache;
+use crate::cache::core::{Core, NO_CACHE};
 use crate::debug::corruption::CorruptionKind;
 use crate::reclaim::rcu::{Batch, after_grace};
 use core::ptr::NonNull;
@@ -15,7 +14,7 @@ impl Cache {
     /// Increments `count`, the number of objects or slabs that wait for readers, before another object or slab waits.
     /// Wakes threads that sleep because they have read a count of 0.
     #[cfg(not(loom))]
-    pub(super) fn begin_grace(&self, count: &AtomicU64) {
+    pub(in crate::cache) fn begin_grace(&self, count: &AtomicU64) {
         // Acquire: pairs with the Release of `has_in_grace`.
         let is_first = count.fetch_add(1, Acquire) == 0;
         if is_first {
@@ -24,7 +23,7 @@ impl Cache {
     }
     /// Increments `count`; in loom's models, no thread waits for this count.
     #[cfg(loom)]
-    pub(super) fn begin_grace(&self, count: &AtomicU64) {
+    pub(in crate::cache) fn begin_grace(&self, count: &AtomicU64) {
         // Relaxed: the count publishes no other data.
         count.fetch_add(1, Relaxed);
     }

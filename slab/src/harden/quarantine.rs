@@ -15,7 +15,7 @@
 //! one place, the later exchange reads what the earlier exchange wrote. Therefore either the close finds the object, or
 //! the free sees the flag and takes the object out again.
 
-use super::harden::mix;
+use super::mix;
 use core::ptr::{NonNull, null_mut};
 use uslab_magazine::sync::Ordering::{AcqRel, Relaxed};
 use uslab_magazine::sync::{AtomicBool, AtomicPtr, AtomicUsize, Counter};

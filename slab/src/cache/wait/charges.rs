@@ -8,28 +8,28 @@ use uslab_magazine::sync::{AtomicU32, AtomicUsize, Counter};
 #[derive(Debug)]
 pub(crate) struct Charges {
     limit: AtomicUsize,
-    pub(super) bytes: AtomicUsize,
-    pub(super) peak: Counter,
-    pub(super) refusals: Counter,
-    pub(super) name: String,
+    pub(in crate::cache) bytes: AtomicUsize,
+    pub(in crate::cache) peak: Counter,
+    pub(in crate::cache) refusals: Counter,
+    pub(in crate::cache) name: String,
     /// Number of caches with a waiter for a charge.
     waiting: AtomicU32,
 }
 
 impl Charges {
-    pub(super) fn new(limit: usize) -> Self {
+    pub(in crate::cache) fn new(limit: usize) -> Self {
         let (bytes, waiting) = (AtomicUsize::new(0), AtomicU32::new(0));
         let [peak, refusals] = [(); 2].map(|()| Counter::new(0));
         Self { limit: AtomicUsize::new(limit), bytes, peak, refusals, name: "account".to_owned(), waiting }
     }
-    pub(super) fn limit(&self) -> usize {
+    pub(in crate::cache) fn limit(&self) -> usize {
         // Relaxed: the limit publishes no other data. A waiter for a larger limit reads it under the queue's lock.
         self.limit.load(Relaxed)
     }
-    pub(super) fn set_limit(&self, bytes: usize) {
+    pub(in crate::cache) fn set_limit(&self, bytes: usize) {
         self.limit.store(bytes, Relaxed);
     }
-    pub(super) fn charge(&self, bytes: usize) -> Result<(), AllocError> {
+    pub(in crate::cache) fn charge(&self, bytes: usize) -> Result<(), AllocError> {
         // Relaxed: the charge orders nothing about the slabs.
         let mut charged = self.bytes.load(Relaxed);
         while charged + bytes <= self.limit() {
@@ -44,24 +44,24 @@ impl Charges {
         self.refusals.add(1);
         Err(self.error())
     }
-    pub(super) fn admits(&self, slabs: usize, bytes: usize) -> bool {
+    pub(in crate::cache) fn admits(&self, slabs: usize, bytes: usize) -> bool {
         slabs.saturating_mul(bytes) <= self.limit()
     }
-    pub(super) fn error(&self) -> AllocError {
+    pub(in crate::cache) fn error(&self) -> AllocError {
         AllocError::AccountLimit { bytes: self.limit() }
     }
     /// Returns `true` if a cache has a waiter for a charge.
-    pub(super) fn is_waited_for(&self) -> bool {
+    pub(in crate::cache) fn is_waited_for(&self) -> bool {
         // Relaxed: see "No lost wake-up by a charge" in `waiters`.
         self.waiting.load(Relaxed) > 0
     }
     /// Counts one more cache with a waiter.
-    pub(super) fn begin_wait(&self) {
+    pub(in crate::cache) fn begin_wait(&self) {
         self.waiting.fetch_add(1, Relaxed);
         // Release: pairs with the Acquire of `uncharge_account`.
         self.bytes.fetch_add(0, Release);
     }
-    pub(super) fn end_wait(&self) {
+    pub(in crate::cache) fn end_wait(&self) {
         self.waiting.fetch_sub(1, Relaxed);
     }
 }

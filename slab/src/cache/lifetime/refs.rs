@@ -6,7 +6,7 @@ use uslab_magazine::sync::fork::ForkMutex;
 use uslab_magazine::sync::{Counter, Rank, abandoned};
 
 #[derive(Default)]
-pub(super) enum LastRelease<C> {
+pub(in crate::cache) enum LastRelease<C> {
     #[default]
     Owned,
     Ownerless,
@@ -18,17 +18,17 @@ pub(super) enum LastRelease<C> {
 pub(crate) struct RefCount<C> {
     /// Number of current references, including the thread that ends the cache. Protected by the lock, or by the fork that holds
     /// the lock.
-    pub(super) now: Counter,
+    pub(in crate::cache) now: Counter,
     /// Number of all references so far.
-    pub(super) references_so_far: u64,
-    pub(super) end: LastRelease<C>,
+    pub(in crate::cache) references_so_far: u64,
+    pub(in crate::cache) end: LastRelease<C>,
     /// Number of handles; 0 while a handle destroys the cache, and afterwards.
     handles: u64,
     is_destroyed: bool,
 }
 
 impl<C> RefCount<C> {
-    pub(super) fn leave(&self) {
+    pub(in crate::cache) fn leave(&self) {
         // In the child of a fork, this thread's reference may have been reset.
         self.now.set(self.now.get().saturating_sub(1));
     }
@@ -62,34 +62,34 @@ impl<C> CacheRefs<C> {
         ))
     }
     /// Counts one more handle; returns `false` if the cache is destroyed.
-    pub(super) fn share(&self) -> bool {
+    pub(in crate::cache) fn share(&self) -> bool {
         let mut refs = self.0.lock();
         refs.handles += u64::from(refs.handles > 0);
         refs.handles > 0
     }
     /// Counts one handle less.
-    pub(super) fn leave(&self) {
+    pub(in crate::cache) fn leave(&self) {
         if !abandoned() {
             let mut refs = self.0.lock();
             refs.handles = refs.handles.saturating_sub(1);
         }
     }
     /// Number of handles except the first.
-    pub(super) fn aliases(&self) -> u64 {
+    pub(in crate::cache) fn aliases(&self) -> u64 {
         self.0.lock().handles.saturating_sub(1)
     }
     /// Prevents further handles. Returns `false` if another thread has already done so.
     ///
     /// # Errors
     /// Returns the number of other handles, if any.
-    pub(super) fn close(&self) -> Result<bool, u64> {
+    pub(in crate::cache) fn close(&self) -> Result<bool, u64> {
         let mut refs = self.0.lock();
         if refs.handles > 1 {
             return Err(refs.handles - 1);
         }
         Ok(core::mem::take(&mut refs.handles) > 0)
     }
-    pub(super) fn closed(&self, is_destroyed: bool) {
+    pub(in crate::cache) fn closed(&self, is_destroyed: bool) {
         let mut refs = self.0.lock();
         refs.is_destroyed |= is_destroyed;
         refs.handles = u64::from(!refs.is_destroyed);

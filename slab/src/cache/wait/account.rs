@@ -1,8 +1,8 @@
 //! Accounts, which limit the memory of several caches together: see [`Account`].
 
-use super::Cache;
-use super::charges::Charges;
-use super::core::Core;
+use super::Charges;
+use crate::cache::Cache;
+use crate::cache::core::Core;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use uslab_buddy::Gfp;
@@ -46,12 +46,12 @@ use uslab_magazine::tracepoints::OperationKind;
 #[derive(Clone, Debug)]
 #[doc(alias = "memcg")]
 pub struct Account {
-    pub(super) charges: Arc<Charges>,
+    pub(in crate::cache) charges: Arc<Charges>,
     core: Arc<Core>,
 }
 
 impl Account {
-    pub(super) fn is_of(&self, core: &Arc<Core>) -> bool {
+    pub(in crate::cache) fn is_of(&self, core: &Arc<Core>) -> bool {
         Arc::ptr_eq(&self.core, core)
     }
     pub(crate) fn on(core: &Arc<Core>, limit: usize) -> Self {
@@ -156,7 +156,7 @@ impl Cache {
         self.config.account.as_ref().is_some_and(|own| core::ptr::eq(&**own, charges))
     }
     /// Reduces the account's charge, and notifies waiters.
-    pub(super) fn uncharge_account(&self, bytes: usize) {
+    pub(in crate::cache) fn uncharge_account(&self, bytes: usize) {
         let Some(charges) = &self.config.account else { return };
         // Acquire: pairs with the Release of `begin_wait`.
         charges.bytes.fetch_sub(bytes, Acquire);
@@ -184,16 +184,16 @@ impl Core {
         }
         found.into_values().collect()
     }
-    pub(super) fn of_account(&self, charges: &Charges) -> impl Iterator<Item = Arc<Cache>> {
+    pub(in crate::cache) fn of_account(&self, charges: &Charges) -> impl Iterator<Item = Arc<Cache>> {
         self.caches.iter().filter(|cache| cache.is_charged_to(charges))
     }
     /// Closes the magazines of all caches of the account, for its waiters, and flushes their free objects.
-    pub(super) fn close_account(&self, op: &Operation, charges: &Charges) {
+    pub(in crate::cache) fn close_account(&self, op: &Operation, charges: &Charges) {
         self.of_account(charges).for_each(|cache| cache.follow_account());
         self.shrink_account(op, charges);
     }
     /// Frees the unused memory of the account's caches. Returns the number of slabs freed.
-    pub(super) fn shrink_account(&self, op: &Operation, charges: &Charges) -> usize {
+    pub(in crate::cache) fn shrink_account(&self, op: &Operation, charges: &Charges) -> usize {
         self.refs().filter(|cache| cache.is_charged_to(charges)).map(|cache| cache.shrink(op)).sum()
     }
 }

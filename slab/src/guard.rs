@@ -38,8 +38,8 @@
 pub(crate) mod faults;
 
 use crate::debug::corruption::CorruptionKind;
-use crate::debug::harden::{Draws, Key};
 use crate::debug::stacks::CallStack;
+use crate::harden::{Draws, Key};
 use core::fmt;
 use core::ptr::NonNull;
 use uslab_buddy::region::{Region, Uncommitted};
@@ -394,7 +394,7 @@ pub(crate) use sampled::Guard;
 
 mod sampled {
     use super::{Backend, Key, Pool, faults};
-    use crate::debug::harden::Draws;
+    use crate::harden::Draws;
     use crate::published::Published;
     use core::ptr::NonNull;
     use uslab_magazine::sync::Ordering::Relaxed;
@@ -559,7 +559,7 @@ mod sampled {
 #[cfg(all(test, target_os = "linux", not(any(loom, shuttle, uslab_heap))))]
 mod tests {
     use super::*;
-    use crate::debug::harden::{Harden, Secret};
+    use crate::harden::{Harden, Secret};
     use uslab_buddy::faults::{COMMIT, DECOMMIT, Rule};
 
     /// Returns `true` if the kernel can read the byte, which does not fault.

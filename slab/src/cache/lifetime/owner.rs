@@ -22,9 +22,9 @@
 //! A free that finds room on the CPU's stack takes no reference, and touches nothing of the cache after its committing store.
 //! Before that store the object is in use; after the store, a drain takes the object from the stack.
 
-use super::core::Core;
 use super::refs::LastRelease;
-use super::{Cache, Owner};
+use crate::cache::core::Core;
+use crate::cache::{Cache, Owner};
 use core::ops::Deref;
 use std::sync::Arc;
 use uslab_magazine::sync::abandoned;

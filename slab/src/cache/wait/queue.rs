@@ -1,6 +1,6 @@
 //! The queue of a cache's waiters. [`waiters`](super::waiters) describes the protocol.
 
-use super::object::Object;
+use crate::cache::object::Object;
 use core::ops::Range;
 use core::task::Waker;
 use std::collections::VecDeque;
@@ -11,9 +11,9 @@ use uslab_magazine::sync::{AtomicBool, Counter, Rank};
 #[derive(Debug)]
 pub(crate) struct Waiters {
     /// True if there is a waiter without an object. The fields `waiting` and `closed` are written under the lock of `queue`.
-    pub(super) waiting: AtomicBool,
+    pub(in crate::cache) waiting: AtomicBool,
     /// True if the magazines are closed, because the cache or its account has a waiter.
-    pub(super) closed: AtomicBool,
+    pub(in crate::cache) closed: AtomicBool,
     pub(crate) queue: ForkMutex<Queue>,
 }
 
@@ -21,56 +21,56 @@ pub(crate) struct Waiters {
 #[derive(Debug, Default)]
 pub(crate) struct Queue {
     /// Waiters by ticket. The first `served_waiters` waiters have an object; all later waiters wait.
-    pub(super) entries: VecDeque<Waiter>,
-    pub(super) served_waiters: usize,
-    pub(super) next_ticket: u64,
+    pub(in crate::cache) entries: VecDeque<Waiter>,
+    pub(in crate::cache) served_waiters: usize,
+    pub(in crate::cache) next_ticket: u64,
     /// Number of times that a waiter joined an empty queue. `called_in` is the value of `closings` for which the CPUs
     /// were last drained.
-    pub(super) closings: u64,
-    pub(super) called_in: u64,
+    pub(in crate::cache) closings: u64,
+    pub(in crate::cache) called_in: u64,
     /// True if the first waiter should try to make a slab.
-    pub(super) grow: bool,
+    pub(in crate::cache) grow: bool,
     /// True if the waiters also wait for the account.
-    pub(super) at_account: bool,
+    pub(in crate::cache) at_account: bool,
     /// True if the cache no longer has an owner, so that its magazines stay closed.
-    pub(super) is_left: bool,
+    pub(in crate::cache) is_left: bool,
     /// Nonzero in the child of a fork until the queue was emptied, because the waiting threads do not exist in the child.
-    pub(super) forked: Counter,
+    pub(in crate::cache) forked: Counter,
 }
 
 /// An entry of the wait queue.
 #[derive(Debug)]
-pub(super) struct Waiter {
-    pub(super) ticket: u64,
+pub(in crate::cache) struct Waiter {
+    pub(in crate::cache) ticket: u64,
     /// Start of the wait; `None` without a clock.
     since: Option<Instant>,
     /// True for a thread, which may sleep long and polls periodically; the reaper polls for futures.
     is_thread: bool,
     /// The waiter's waker; `None` after it was woken.
-    pub(super) waker: Option<Waker>,
-    pub(super) object: Option<Object>,
+    pub(in crate::cache) waker: Option<Waker>,
+    pub(in crate::cache) object: Option<Object>,
 }
 
 impl Waiter {
-    pub(super) fn new(ticket: u64, waker: Option<Waker>, is_thread: bool) -> Self {
+    pub(in crate::cache) fn new(ticket: u64, waker: Option<Waker>, is_thread: bool) -> Self {
         let since = (!cfg!(target_family = "wasm")).then(Instant::now);
         Self { ticket, since, is_thread, waker, object: None }
     }
-    pub(super) fn waited(&self) -> u64 {
+    pub(in crate::cache) fn waited(&self) -> u64 {
         self.since.map_or(0, |since| since.elapsed().as_nanos() as u64)
     }
 }
 
 impl Queue {
-    pub(super) fn find(&self, ticket: u64) -> Option<usize> {
+    pub(in crate::cache) fn find(&self, ticket: u64) -> Option<usize> {
         self.entries.binary_search_by_key(&ticket, |waiter| waiter.ticket).ok()
     }
-    pub(super) fn is_waiting(&self) -> bool {
+    pub(in crate::cache) fn is_waiting(&self) -> bool {
         self.entries.len() > self.served_waiters
     }
     /// Takes the waker of the first waiting thread with one of `tickets` that has not been woken, and removes the tickets up to
     /// that thread's.
-    pub(super) fn next_thread(&mut self, tickets: &mut Range<u64>) -> Option<Waker> {
+    pub(in crate::cache) fn next_thread(&mut self, tickets: &mut Range<u64>) -> Option<Waker> {
         let from =
             self.entries.partition_point(|waiter| waiter.ticket < tickets.start).max(self.served_waiters);
         let mut rest = self.entries.iter_mut().skip(from).take_while(|waiter| waiter.ticket < tickets.end);
@@ -81,7 +81,7 @@ impl Queue {
 }
 
 impl Waiters {
-    pub(super) fn new() -> Self {
+    pub(in crate::cache) fn new() -> Self {
         Self {
             waiting: AtomicBool::new(false),
             closed: AtomicBool::new(false),

@@ -19,9 +19,11 @@
 //! choose alike. `std`'s keyed hash stretches the secret. An attacker that knows many addresses of one magazine fill may
 //! compute the remaining addresses of that fill, but no address of the next fill.
 
-use super::lines::Lines;
-use super::quarantine::Quarantine;
+pub(crate) mod quarantine;
+
+use self::quarantine::Quarantine;
 use crate::debug::corruption::CorruptionKind;
+use crate::debug::lines::Lines;
 use core::fmt::Write;
 use core::hash::{BuildHasher, Hasher};
 use core::ptr::NonNull;

@@ -28,7 +28,7 @@
 //!   of all caches of the account, and each cache frees its slabs as they become empty. After a free, a cache opens its
 //!   magazines if the account has no waiters.
 //! * **Fairness.** An object is given to the waiter with the lowest ticket that has no object yet. Slabs refuse other
-//!   allocations while there are waiters ([`SlabSupplier`](super::alloc)), and a new waiter joins at the end. A first poll does
+//!   allocations while there are waiters ([`SlabSupplier`](crate::cache::alloc)), and a new waiter joins at the end. A first poll does
 //!   not return before the CPUs have been drained. An object that was given to a waiter stays with that waiter, however late
 //!   the waiter runs.
 //! * **Cancellation.** A waiter that is dropped leaves the queue. The dropped waiter's object is freed, and thereby passed to
@@ -52,10 +52,10 @@
 //! pays for a drain of all CPUs; each waiter that joins before this drain is done also pays for one. If callers did not
 //! wait, each allocation that fails at the limit would pay for a drain, too.
 
-use super::alloc::SlabSupplier;
-use super::node::NodeCount;
-use super::wait_queue::{Queue, Waiter};
-use super::{Cache, Object};
+use super::queue::{Queue, Waiter};
+use crate::cache::alloc::SlabSupplier;
+use crate::cache::node::NodeCount;
+use crate::cache::{Cache, Object};
 use crate::error::AllocError;
 use core::pin::Pin;
 use core::ptr::NonNull;
@@ -88,13 +88,13 @@ fn wake(wakers: impl IntoIterator<Item = Waker>) {
 
 impl Cache {
     #[inline]
-    pub(super) fn has_waiters(&self) -> bool {
+    pub(in crate::cache) fn has_waiters(&self) -> bool {
         // Relaxed: see "No lost wake-up" in the module docs.
         self.waiters.waiting.load(Relaxed)
     }
 
     /// Number of waiters that have not been given an object.
-    pub(super) fn waiting(&self) -> usize {
+    pub(in crate::cache) fn waiting(&self) -> usize {
         let queue = self.queue();
         queue.entries.len() - queue.served_waiters
     }
@@ -164,7 +164,7 @@ impl Cache {
     }
 
     /// Opens or closes the magazines, as the waiters of the account require.
-    pub(super) fn follow_account(&self) {
+    pub(in crate::cache) fn follow_account(&self) {
         self.update_queue(|_| ());
     }
     /// Marks the first waiter as waiting for the account; returns `false` if it was already marked.
@@ -234,7 +234,7 @@ impl Cache {
 
     /// Gives free objects of the slabs to waiters. Runs after each free to a slab.
     #[inline]
-    pub(super) fn serve(&self, op: &Operation) {
+    pub(in crate::cache) fn serve(&self, op: &Operation) {
         // Relaxed: see "No lost wake-up" in the module docs.
         if self.waiters.closed.load(Relaxed) {
             self.serve_closed(op);
@@ -284,17 +284,17 @@ impl Cache {
     }
 
     /// Lets the first waiter try to make a slab, after the charge fell.
-    pub(super) fn let_grow(&self) {
+    pub(in crate::cache) fn let_grow(&self) {
         if self.has_waiters() {
             self.update_queue(|queue| queue.grow = true);
         }
     }
     /// Lets the first waiter try to make a slab, after the account's limit changed.
-    pub(super) fn limit_changed(&self) {
+    pub(in crate::cache) fn limit_changed(&self) {
         self.update_queue(|queue| queue.grow = true);
     }
     /// Runs the shrinkers of the exhausted cache or account once more, for a part of their counts, if there are waiters.
-    pub(super) fn rerun_shrinkers(&self, gfp: Gfp) {
+    pub(in crate::cache) fn rerun_shrinkers(&self, gfp: Gfp) {
         if !self.has_waiters() || !gfp.may_reclaim() {
             return;
         }
@@ -321,7 +321,7 @@ impl Cache {
         asks || self.has_in_grace() || of_account.any(|cache| cache.has_in_grace())
     }
     /// Wakes the threads that wait for this cache, or for its account.
-    pub(super) fn wake_threads(&self) {
+    pub(in crate::cache) fn wake_threads(&self) {
         match self.config.account.as_ref().filter(|account| account.is_waited_for()) {
             Some(account) => self.core.of_account(account).for_each(|cache| cache.wake_own_threads()),
             None => self.wake_own_threads(),
@@ -351,7 +351,7 @@ impl Cache {
         parker.park(deadline)
     }
     /// Opens the magazines, unless the cache has waiters.
-    pub(super) fn reopen(&self) {
+    pub(in crate::cache) fn reopen(&self) {
         let queue = self.queue();
         if !(queue.is_left || self.waiters.closed.load(Relaxed)) {
             self.config.per_cpu.reopen();
@@ -359,7 +359,7 @@ impl Cache {
     }
     /// Closes the magazines for good, once the cache has no owner. Futures borrow the cache, so any remaining entries in the
     /// queue were leaked.
-    pub(super) fn close_for_good(&self) {
+    pub(in crate::cache) fn close_for_good(&self) {
         let mut queue = self.queue();
         queue.is_left = true;
         let forgotten = core::mem::take(&mut queue.entries);
