@@ -1,5 +1,5 @@
-//! The command line: each command has its options in its own module here, or in the module that it runs.
-//! [`output::command`](crate::output::command) converts a command's result to an exit code.
+//! The command line: the options of each command are in a separate module, here or in the module that the
+//! command runs. [`output::command`](crate::output::command) converts a command's result to an exit code.
 
 mod calibrate;
 mod convert;
@@ -31,7 +31,8 @@ use uslab_lab::cli as lab;
 
 /// Replay kernel memory traces through a Linux-style slab allocator, and study the allocator.
 ///
-/// Without a command, the bundled trace (a real kernel under a file workload) is replayed and explained.
+/// Without a command, the program replays and explains the bundled trace, which a real kernel recorded under
+/// a file workload.
 #[derive(Debug, Parser)]
 #[command(name = "uslab", version, max_term_width = 100)]
 struct Cli {
