@@ -102,7 +102,7 @@ struct Object<'m> {
 #[derive(Debug)]
 pub struct Holdings<'m> {
     machine: &'m Machine,
-    /// The machine's caches, indexed by the cache number in the trace. `None` stands for large kmalloc.
+    /// The machine's caches, indexed by the cache number in the trace. `None` means large kmalloc.
     caches: Vec<Option<&'m KmemCache>>,
     objects: FxHashMap<u64, Object<'m>>,
     pages: FxHashMap<u64, PageBlock<'m>>,

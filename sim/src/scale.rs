@@ -113,7 +113,7 @@ pub enum ScaleError {
     },
 }
 
-/// Parses a list of CPU counts and ranges; the range `1..8` stands for 1, 2, 4 and 8.
+/// Parses a list of CPU counts and ranges; the range `1..8` means 1, 2, 4 and 8.
 ///
 /// # Errors
 /// Fails if a part is invalid; the error names the part and the accepted values.

@@ -46,7 +46,7 @@ pub(super) struct Args {
     /// input). Default: the tables of this machine.
     #[arg(value_name = "PLACE")]
     place: Option<PathBuf>,
-    /// Show the differences between PLACE and this later place; `live` stands for the current state of this
+    /// Show the differences between PLACE and this later place; `live` is the current state of this
     /// machine.
     #[arg(long, value_name = "PLACE", conflicts_with = "watch")]
     against: Option<PathBuf>,

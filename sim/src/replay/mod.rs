@@ -183,7 +183,7 @@ pub(crate) const BUNDLED_NAME: &str = "the bundled trace";
 /// Replays the trace at `path`; `-` is standard input, and `None` the bundled trace.
 ///
 /// # Errors
-/// Returns a [`ReplayError`]. If a conservation invariant is violated, the report says so; this is not an
+/// Returns a [`ReplayError`]. If a conservation invariant is violated, the report shows it; this is not an
 /// error.
 pub fn run(path: Option<&Path>, options: &Options, progress: &Progress) -> Result<Report, ReplayError> {
     let (source, tables) = open(path, options)?;

@@ -22,7 +22,7 @@ pub struct Options {
     pub seed: u64,
     /// The rules for refusing allocations.
     pub faults: Option<FaultSpec>,
-    /// The workloads of the threads; empty stands for all workloads.
+    /// The workloads of the threads; an empty list means all workloads.
     pub workloads: Vec<Workload>,
     /// A flag with which another thread ends the run early.
     pub interrupted: Arc<AtomicBool>,
