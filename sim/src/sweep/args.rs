@@ -232,8 +232,7 @@ pub(super) struct SlurmArgs {
 /// relative to FILE as on this machine, or be on a second volume, such as a folder of an object store, which
 /// is mounted read-only. The volume for the results must be able to rename files, which most mounts of object
 /// stores cannot, and several nodes must be able to write to it (ReadWriteMany). Pods run as user and group
-/// 65534.
-/// If the volume's driver supports it, the volume is made writable for that group.
+/// 65534. If the volume's driver supports it, the volume is made writable for that group.
 #[derive(Debug, Args)]
 pub(super) struct KubernetesArgs {
     #[command(flatten)]

@@ -52,8 +52,10 @@ impl Header {
         [u64::from_le_bytes(MAGIC), VERSION, process.into(), parent, first, second, calls, room]
     }
 
+    /// Decodes the header.
+    ///
     /// # Errors
-    /// Decodes the header; returns the version if it is unknown.
+    /// Returns the version number if the version is unknown.
     pub(crate) fn of(words: [u64; HEADER]) -> Result<Self, u64> {
         let [_, version, process, parent, first, second, calls, room] = words;
         if version != VERSION {
@@ -97,8 +99,10 @@ impl Record {
         [address & LOW | u64::from(cpu) << 48, time_ns, size.min(LOW) | shift << 48 | (kind as u64) << 56]
     }
 
+    /// Decodes a record.
+    ///
     /// # Errors
-    /// Decodes a record; returns the last word if it is invalid. A last word of 0 means that the call was in progress.
+    /// Returns the record's last word if this word is invalid; 0 means that the call was in progress.
     pub(crate) fn of([first, time_ns, last]: [u64; RECORD]) -> Result<Self, u64> {
         let kind = match last >> 56 {
             1 => Kind::Alloc,
