@@ -303,7 +303,7 @@ pub struct PageSpan {
     pub from: &'static str,
     /// The later moment.
     pub to: &'static str,
-    /// The change of the pages in use, computed from buddyinfo and from zoneinfo's per-CPU lists.
+    /// The change of the pages in use, computed from buddyinfo and the per-CPU lists in zoneinfo.
     pub real_used: i64,
     /// The number of pages allocated minus the number of pages freed.
     pub traced: i64,
@@ -320,17 +320,17 @@ pub struct MomentTotals {
     pub moment: &'static str,
     /// The number of active objects in slabinfo.
     pub active: u64,
-    /// The number of live objects that were allocated in the trace, from caches in slabinfo.
+    /// The number of live objects that the trace allocated, in caches that slabinfo contains.
     pub seen_live: u64,
     /// The number of slabs in slabinfo.
     pub slabs: u64,
-    /// The number of slabs that were allocated in the trace and are not freed.
+    /// The number of slabs that the trace allocated and did not free.
     pub slabs_seen: i64,
 }
 
 impl Resolver {
-    /// Returns the facts; all operations must have been taken before. `tables` are the kernel's tables, which are in
-    /// the trace's folder.
+    /// Returns all facts; the caller must first have fetched all operations. The parameter `tables` has the
+    /// kernel's tables from the trace's folder.
     #[must_use]
     pub fn facts(&self, tables: &Tables) -> Facts {
         let counts = &self.recording.counts;
@@ -514,7 +514,7 @@ impl Resolver {
             .collect()
     }
 
-    /// Returns the state of the trace when the kernel's tables of a moment were read.
+    /// Returns the state of the trace at the time when the kernel's tables of a moment were read.
     fn moment(&self, moment: &str) -> Option<&MarkState> {
         let text = format!("SNAP {moment} begin");
         self.tally.marks.iter().find(|mark| mark.text == text)

@@ -1,7 +1,8 @@
-//! The file format of a recording; the reader (`uslab-trace`) and the writer (`libuslab.so`) compile this source.
+//! The file format of a recording; both the reader (`uslab-trace`) and the writer (`libuslab.so`) compile
+//! this source file.
 //!
-//! The file consists of a header of eight words, and of records of three words; each call of malloc or free is one
-//! record. All words are little-endian.
+//! The file has a header of eight words and then records of three words; each record is one call of malloc or
+//! free. All words are little-endian.
 //!
 //! | header | |
 //! |---|---|
@@ -17,14 +18,13 @@
 //! | 1 | nanoseconds of the system's monotonic clock |
 //! | 2 | requested bytes (48), the alignment's logarithm (8), the kind of call (8) |
 //!
-//! If the last word of a record is 0, the call was in progress when the recording ended. If a record's last word is 0,
-//! the call was in progress when the recording ended.
+//! If the last word of a record is 0, the call was in progress when the recording ended.
 
 /// The first bytes of a recording.
 pub(crate) const MAGIC: [u8; 8] = *b"uslabrec";
 const VERSION: u64 = 1;
 
-/// The number of words in the header; the constants below are the indices of the words that change.
+/// The number of words in the header; the next constants are the indices of words that change.
 pub(crate) const HEADER: usize = 8;
 pub(crate) const CALLS: usize = 6;
 pub(crate) const ROOM: usize = 7;
@@ -79,7 +79,7 @@ pub(crate) enum Kind {
     Resize,
 }
 
-/// A recorded call.
+/// A recorded call of malloc or free.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Record {
     pub(crate) kind: Kind,
@@ -91,8 +91,8 @@ pub(crate) struct Record {
 }
 
 impl Record {
-    /// Encodes the record. The last word of a valid record is never 0. Addresses and sizes have at most 48 bits; the
-    /// alignment is a power of two.
+    /// Encodes the record. The last word of an encoded record is never 0. Addresses and sizes have at most 48
+    /// bits; the alignment is a power of two.
     pub(crate) fn words(self) -> [u64; RECORD] {
         let Self { kind, address, cpu, time_ns, size, align } = self;
         let shift = u64::from(align.trailing_zeros());
