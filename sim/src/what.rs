@@ -44,7 +44,7 @@ struct Magic {
     at: usize,
     is: &'static str,
     made: &'static str,
-    /// The commands that read files of this format; `FILE` in a command stands for the file's name.
+    /// The commands that read files of this format, with `FILE` for the name of the file.
     read_by: &'static [&'static str],
 }
 

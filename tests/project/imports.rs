@@ -1,15 +1,17 @@
-//! Imports run downwards. The test compares the drawing with the imports in the code.
+//! Tests that a crate or module imports only from those below it. The test compares the documented diagram
+//! with the imports in the code.
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
 use uslab_tests::imports::{Imports, crates};
 use uslab_tests::workspace;
 
-/// The floors, from the ground up. All other folders (tests, benches) may import from all floors.
+/// The folders of the crates, from the lowest layer up. All other folders (tests, benches) may import from
+/// all of these layers.
 const FLOORS: [&str; 4] = ["magazine", "buddy", "slab", "sim"];
 
-/// The rooms of `slab/src`, from the ground up. A room may import from itself and from the rooms that are listed before
-/// it.
+/// The modules of `slab/src`, from the lowest up. A module may import from itself and from the modules listed
+/// before it.
 const ROOMS: [&str; 15] = [
     "geometry",
     "error",
@@ -28,7 +30,8 @@ const ROOMS: [&str; 15] = [
     "process",
 ];
 
-/// The largest number of files that may import from each other; a larger group would be one module in pieces.
+/// The largest number of files that may import from each other in a cycle; a larger cycle would be one module
+/// in pieces.
 const MAX_CYCLE_FILES: usize = 2;
 
 #[test]

@@ -1,4 +1,4 @@
-//! Tests `uslab slabs` and `uslab geometry --against`: a kernel's tables, without a trace.
+//! Tests `uslab slabs` and `uslab geometry --against` on a kernel's tables, without a trace.
 
 use serde_json::Value;
 use std::fs;
@@ -81,7 +81,7 @@ fn slabs_command_bounds_the_slabs_that_shrink_frees() {
     assert!(text.contains("dentry holds ") && text.contains("slab_debug=FZPU"), "{text}");
 }
 
-/// Tests real shrinks: recordings that shrank all caches between their moments `after` and `end`.
+/// The test uses recordings that shrank all caches between their moments `after` and `end`.
 #[test]
 fn slabs_freed_by_real_shrinks_are_within_bounds() {
     let Some(folder) = std::env::var_os("USLAB_TRACES").filter(|folder| !folder.is_empty()) else {
@@ -122,8 +122,9 @@ fn slabs_freed_by_real_shrinks_are_within_bounds() {
     assert!(compared > 0 && grew * 50 < compared, "{grew} of {compared} caches grew");
 }
 
-/// Tests real shrinks of recordings whose traces begin at boot and show each slab: the slabs that the model of the traced kernel returns from
-/// `after` to `end` are those that the kernel returned, within a twentieth. Once, 8 of 9 were.
+/// The test uses recordings that begin at boot, so that their traces show each slab. The slabs that the model
+/// returns between `after` and `end` must be within a twentieth of the kernel's. In one recording, the model
+/// returned 8 of 9 slabs.
 #[test]
 fn memory_returned_by_real_shrinks_is_known_from_the_trace() {
     let Some(folder) = std::env::var_os("USLAB_TRACES").filter(|folder| !folder.is_empty()) else {
@@ -155,7 +156,7 @@ fn memory_returned_by_real_shrinks_is_known_from_the_trace() {
     assert!(compared > 0 && within + 1 >= compared, "{within} of {compared}");
 }
 
-/// A shrink right after a shrink returns next to nothing, which only the trace shows.
+/// A second shrink right after a shrink returns almost nothing; only the trace reveals this.
 #[test]
 fn trace_shows_what_a_shrink_returns() {
     let (folder, data) = (tempfile::tempdir().unwrap(), workspace().join("sim/data"));
@@ -194,7 +195,7 @@ fn trace_shows_what_a_shrink_returns() {
     refused(&["slabs", shown(&later), "--trace", shown(&trace)], &["later"]);
 }
 
-/// The bundled tables of a Linux 7.2.
+/// Returns the folder with the bundled tables of Linux 7.2.
 fn linux_7() -> std::path::PathBuf {
     workspace().join("tests/slab/data/linux-7.2-4cpu/after")
 }
@@ -207,7 +208,8 @@ fn setting<'r>(report: &'r Value, name: &str) -> &'r Value {
         .unwrap_or_else(|| panic!("expected {name} in {settings:?}"))
 }
 
-/// Regression test: of half the sheaf's capacity a reader got the sign wrong, and no other capacity could be asked for.
+/// Regression test: the report on half the sheaf capacity had the wrong sign, and no other capacity could be
+/// requested.
 #[test]
 fn each_setting_says_what_falls_and_what_grows() {
     let place = linux_7();
@@ -305,7 +307,8 @@ fn any_setting_can_be_requested_and_its_cost_is_shown_by_cache() {
     }
 }
 
-/// Regression test: without sysfs all objects were taken to be aligned to 8 bytes, so the cost of debugging was a third of what sysfs shows.
+/// Regression test: without sysfs all objects were assumed to be aligned to 8 bytes, so the estimated cost of
+/// debugging was a third of the cost with sysfs.
 #[test]
 fn cost_of_debugging_without_sysfs_has_bounds_that_hold() {
     let place = linux_7();
@@ -487,7 +490,7 @@ fn geometry_mismatch_report_names_the_cause() {
     assert_eq!(number(&cache(&report, "inode")["shrink_slabs"]["least"]), 4);
 }
 
-/// Regression test: sums of numbers that no machine can have overflowed.
+/// Regression test: with numbers that no machine has, sums overflowed.
 #[test]
 fn arbitrary_numbers_in_slabinfo_cause_no_panic() {
     let folder = tempfile::tempdir().unwrap();

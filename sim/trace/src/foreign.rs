@@ -10,7 +10,7 @@ pub struct Foreign {
     pub is: &'static str,
     /// How a text of this kind is made.
     pub made: &'static str,
-    /// The advice; `FILE` in it stands for the name of the file.
+    /// The advice, with `FILE` for the name of the file.
     pub instead: &'static str,
 }
 

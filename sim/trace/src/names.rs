@@ -59,7 +59,7 @@ pub struct NameSources {
     pub left: u64,
 }
 
-/// What is known about the cache of a shape before its page is examined.
+/// The knowledge about the cache of a shape before its page is examined.
 #[derive(Debug, Clone, Copy)]
 enum CacheOfShape {
     NotAsked,
@@ -223,7 +223,7 @@ impl Names {
         cache
     }
 
-    /// Returns the cache that stands for all unknown caches of frees.
+    /// Returns the common cache of all frees without a known cache.
     pub(super) fn of_nobody(&mut self) -> CacheId {
         self.cache("?kfree".to_owned(), CacheKind::Placeholder, 0)
     }
