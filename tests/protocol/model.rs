@@ -2,7 +2,7 @@
 //! supplier, one atomic action at a time.
 //!
 //! An atomic action is a load or store inside a section, taking a lock together with all work under it, or a
-//! system call. At any time, the next action may be that of any thread. The number of interruptions and the
+//! system call. At any time, any thread may do the next action. The number of interruptions and the
 //! number of operations of a thread are unbounded. A thread may run on any CPU, and may move to another CPU
 //! between two sections.
 //!

@@ -71,7 +71,7 @@ pub(crate) fn with_addresses(text: &[u8], address: impl Fn(u64) -> u64) -> Vec<u
     out
 }
 
-/// Converts an address in a sample to that of an arm64 machine, which maps page frame 0 at `base`. The page
+/// Converts a sample address to an address of an arm64 machine that maps page frame 0 at `base`. The page
 /// frame number and the offset in the page do not change.
 pub(crate) fn synthetic_arm64_address(real: u64, size: PageSize, base: u64) -> u64 {
     match real.checked_sub(X86_64_BASE).filter(|offset| *offset < MAPPED) {
