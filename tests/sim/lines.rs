@@ -252,7 +252,7 @@ impl Mesi {
     }
 }
 
-/// The body of the program under valgrind; this is not a test by itself.
+/// The body of the program under valgrind; this is not a separate test.
 #[test]
 fn child_replays_recorded_memory_accesses() {
     let Some(tape) = std::env::var_os(TAPE) else { return };

@@ -62,7 +62,7 @@ fn realloc_in_place_wastes_at_most_half_the_block() {
     assert_eq!(walk(&sizes, false)[..11], expected_in_place);
 }
 
-/// Regression test: memory that had shrunk in place was freed by its new layout, so it went to the cache of a
+/// Regression test: memory that had shrunk in place was freed by its new layout, so it entered the cache of a
 /// smaller class.
 #[test]
 fn realloc_keeps_sized_allocations_in_their_class() {

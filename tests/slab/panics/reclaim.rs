@@ -30,7 +30,7 @@ pub(super) mod observer {
         drop(observer);
         works(&subsystem, Arc::new(blocks(&subsystem)));
     }
-    /// An observer is not notified of its own operations.
+    /// An observer is not notified of operations that it performs.
     pub(crate) fn reenters() {
         let subsystem = Arc::new(subsystem(1));
         let (weak_slot, weak) = (WeakTarget::<KmemCache>::empty(), Arc::downgrade(&subsystem));
