@@ -56,7 +56,7 @@ fn import_graph_follows_re_exports() {
 }
 
 #[test]
-fn crates_depend_only_on_crates_at_lower_floors() {
+fn crates_depend_only_on_crates_at_lower_layers() {
     let floor = |directory: &std::path::Path| {
         let top = directory.iter().next()?;
         FLOORS.iter().position(|floor| *floor == top)

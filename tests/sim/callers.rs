@@ -66,7 +66,7 @@ fn looks(trace: &str) -> Vec<(String, String)> {
 
 /// Regression test: `maple_node`, which `kfree_rcu` frees without an event, was reported as a leak.
 #[test]
-fn site_is_not_accused_if_the_kernels_tables_contradict() {
+fn kernel_tables_can_refute_a_suspected_leak() {
     let folder = tempfile::tempdir().unwrap();
     let expect =
         |node: &str| [("entry", "growing"), ("node", node)].map(|(a, b)| (a.to_owned(), b.to_owned()));
@@ -102,7 +102,7 @@ fn site_is_not_accused_if_the_kernels_tables_contradict() {
 
 /// Regression test: if a leak began after the first quarter, the report said that no site leaks.
 #[test]
-fn leak_that_begins_late_is_named() {
+fn leak_beginning_after_the_first_quarter_is_reported() {
     let folder = tempfile::tempdir().unwrap();
     let trace = folder.path().join("trace.txt");
     let mut text = mark(20, "WORKLOAD begin");
@@ -137,7 +137,7 @@ fn leak_that_begins_late_is_named() {
 /// Without the kernel's tables, other objects of the site decide: their addresses were allocated again, so
 /// they were freed.
 #[test]
-fn site_whose_objects_are_freed_without_an_event_is_not_accused() {
+fn call_site_with_untraced_frees_is_not_a_leak() {
     let folder = tempfile::tempdir().unwrap();
     let trace = folder.path().join("trace.txt");
     let mut text = String::new();
@@ -218,7 +218,7 @@ fn live_bytes_are_shown_by_process_and_control_group() {
 
 /// The report lists each slab of the bundled trace that has holes, with the ages of its objects.
 #[test]
-fn each_partial_slab_has_the_ages_of_its_objects() {
+fn each_partial_slab_is_listed_with_object_ages() {
     let report = replay_json(&["--callers"]);
     let pinned = report["callers"]["live"]["pinned"].as_array().unwrap();
     let number = |value: &Value| value.as_f64().unwrap_or_else(|| panic!("{value} is not a number"));
@@ -244,7 +244,7 @@ fn each_partial_slab_has_the_ages_of_its_objects() {
 
 /// The report also shows the number of frees on another CPU.
 #[test]
-fn remote_frees_are_counted() {
+fn report_counts_frees_on_another_cpu() {
     let (_, out, _) = exit_and_output(&uslab(&["replay", "--all"]));
     assert!(out.contains("6,592 freed on another CPU (2.58 %)"), "{out}");
     let dentry = out.lines().find(|line| line.starts_with("dentry ")).unwrap();

@@ -385,7 +385,7 @@ fn replay_reports_events_lost_in_the_trace() {
 
 /// Regression test: the subcommand after `--json` was taken for a file name, so another subcommand ran.
 #[test]
-fn json_option_may_precede_the_verb() {
+fn json_option_may_precede_the_subcommand() {
     let is_a_verb = |arguments: &[&str], verb: &str| {
         refused(
             arguments,
@@ -401,7 +401,7 @@ fn json_option_may_precede_the_verb() {
 }
 
 #[test]
-fn verb_with_invalid_utf_8_is_refused() {
+fn subcommand_with_invalid_utf_8_is_refused() {
     use std::os::unix::ffi::OsStrExt;
     for arguments in [&[&b"trace-\xe9.txt"[..]][..], &[b"--json", b"\xff.json", b"nosuch"]] {
         let arguments = arguments.iter().map(|argument| std::ffi::OsStr::from_bytes(argument));
@@ -413,7 +413,7 @@ fn verb_with_invalid_utf_8_is_refused() {
 }
 
 #[test]
-fn error_names_the_file_that_is_no_trace() {
+fn error_names_the_file_that_is_not_a_trace() {
     let folder = Folder::new();
     let here = folder.0.path().to_str().unwrap();
     refused(&["replay", "/no/such/trace"], &["/no/such/trace"]);
@@ -831,7 +831,7 @@ fn error_for_an_unknown_profile_lists_accepted_formats() {
 }
 
 #[test]
-fn help_text_explains_each_verb() {
+fn help_text_explains_each_subcommand() {
     for args in [&["--help"][..], &["replay", "--help"], &["geometry", "--help"]] {
         let (code, out, _) = exit_and_output(&uslab(args));
         assert_eq!(code, Some(0));
@@ -840,7 +840,7 @@ fn help_text_explains_each_verb() {
 }
 
 #[test]
-fn uslab_binary_has_all_verbs() {
+fn uslab_binary_has_all_subcommands() {
     let (code, help, err) = exit_and_output(&uslab(&["help"]));
     assert_eq!(code, Some(0), "{err}");
     let verbs: Vec<&str> = help
@@ -864,7 +864,7 @@ fn uslab_binary_has_all_verbs() {
 }
 
 #[test]
-fn mistyped_verb_error_suggests_the_correct_verb() {
+fn mistyped_subcommand_error_suggests_the_correct_one() {
     for (wrong, right) in [("repaly", "replay"), ("slab", "slabs"), ("geomtry", "geometry"), ("labs", "lab")]
     {
         let (code, out, err) = exit_and_output(&uslab(&[wrong]));

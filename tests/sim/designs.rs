@@ -102,7 +102,7 @@ fn design_linux_selects_the_design_of_the_traced_kernel() {
 /// Regression test: on a recording whose machine had little or only fragmented free memory,
 /// `slab_max_order=0` was refused: "find no memory, or no block so large".
 #[test]
-fn design_without_free_memory_gets_some_and_says_so() {
+fn design_without_free_memory_reports_its_added_memory() {
     let design = "linux:slab_max_order=0";
     let run = |free: bool| {
         let (folder, trace) = recording(&[("kernel.txt", "6.1.192\n")]);

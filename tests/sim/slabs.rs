@@ -126,7 +126,7 @@ fn slabs_freed_by_real_shrinks_are_within_bounds() {
 /// returns between `after` and `end` must be within a twentieth of the kernel's. In one recording, the model
 /// returned 8 of 9 slabs.
 #[test]
-fn memory_returned_by_real_shrinks_is_known_from_the_trace() {
+fn model_predicts_the_slabs_that_real_shrinks_return() {
     let Some(folder) = std::env::var_os("USLAB_TRACES").filter(|folder| !folder.is_empty()) else {
         println!("USLAB_TRACES is not set: no shrink is compared");
         return;
@@ -158,7 +158,7 @@ fn memory_returned_by_real_shrinks_is_known_from_the_trace() {
 
 /// A second shrink right after a shrink returns almost nothing; only the trace reveals this.
 #[test]
-fn trace_shows_what_a_shrink_returns() {
+fn trace_reveals_that_a_second_shrink_returns_little() {
     let (folder, data) = (tempfile::tempdir().unwrap(), workspace().join("sim/data"));
     for table in ["before.slabinfo", "before.buddyinfo", "before.zoneinfo", "end.slabinfo"] {
         fs::copy(data.join(format!("files-6.1.{table}")), folder.path().join(table)).unwrap();
@@ -211,7 +211,7 @@ fn setting<'r>(report: &'r Value, name: &str) -> &'r Value {
 /// Regression test: the report on half the sheaf capacity had the wrong sign, and no other capacity could be
 /// requested.
 #[test]
-fn each_setting_says_what_falls_and_what_grows() {
+fn each_option_estimate_lists_decreases_and_increases() {
     let place = linux_7();
     let report = json(&["slabs", shown(&place)]);
     for setting in report["settings"].as_array().unwrap() {
@@ -261,7 +261,7 @@ fn each_setting_says_what_falls_and_what_grows() {
 }
 
 #[test]
-fn any_setting_can_be_requested_and_its_cost_is_shown_by_cache() {
+fn requested_option_cost_is_shown_for_each_cache() {
     let place = linux_7();
     let of = |requests: &[&str]| {
         let options = requests.iter().flat_map(|request| ["--setting", *request]);
@@ -310,7 +310,7 @@ fn any_setting_can_be_requested_and_its_cost_is_shown_by_cache() {
 /// Regression test: without sysfs all objects were assumed to be aligned to 8 bytes, so the estimated cost of
 /// debugging was a third of the cost with sysfs.
 #[test]
-fn cost_of_debugging_without_sysfs_has_bounds_that_hold() {
+fn debug_cost_bounds_without_sysfs_contain_the_real_cost() {
     let place = linux_7();
     let table = place.with_file_name("after.slabinfo");
     let (known, bounded) = (json(&["slabs", shown(&place)]), json(&["slabs", shown(&table), "--cpus", "4"]));

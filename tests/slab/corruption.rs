@@ -124,7 +124,7 @@ fn failed_bulk_allocation_leaves_no_object_in_use() {
 }
 
 #[test]
-fn checked_free_refuses_addresses_of_no_cache_object() {
+fn checked_free_refuses_addresses_outside_objects() {
     let (subsystem, recorded) = listening(true);
     let inode = KmemCache::builder("inode", 100).build_in(&subsystem).unwrap();
     let dentry = KmemCache::builder("dentry", 100).build_in(&subsystem).unwrap();

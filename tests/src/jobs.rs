@@ -198,7 +198,7 @@ mod tests {
 
     /// Regression test: on a busy machine, a process that got no CPU for seconds counted as out of time.
     #[test]
-    fn job_monitor_distinguishes_runnable_from_waiting_jobs() {
+    fn runnable_job_without_a_cpu_is_not_counted_as_waiting() {
         for (script, asks) in [("while :; do :; done", true), ("exec sleep 1000", false)] {
             let mut child = Command::new("sh").args(["-c", script]).spawn().unwrap();
             // The loop waits until the shell has become that program.

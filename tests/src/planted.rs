@@ -401,7 +401,7 @@ mod tests {
     }
 
     #[test]
-    fn single_let_shadows_a_variable() {
+    fn planted_let_statement_is_not_wrapped_in_a_block() {
         let of = |wrong| statement("sync", "it forgets", wrong);
         assert_eq!(of("let n = 0").unwrap(), "sync::planted!(\"it forgets\" => let n = 0);");
         let block = of("let n = 0;\n    return n").unwrap();

@@ -427,7 +427,7 @@ mod tests {
     }
 
     #[test]
-    fn unseen_object_was_allocated_with_its_page() {
+    fn object_without_allocation_event_was_allocated_with_its_page() {
         let found = hidden(
             &[
                 "0 page 4096",
@@ -442,7 +442,7 @@ mod tests {
     }
 
     #[test]
-    fn slab_left_by_its_cpu_was_fully_allocated() {
+    fn cpu_leaves_a_slab_only_when_all_objects_are_allocated() {
         let lines = [
             "0 page 4096",
             "0 alloc f+0x1 node ffff888001000000",

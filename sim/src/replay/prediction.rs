@@ -370,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn first_design_error_corrects_the_prediction() {
+    fn error_of_the_first_design_corrects_the_prediction() {
         // The kernel had 100 slabs, the design 96. The four slabs that the design misses are eight slabs of half the
         // size.
         assert_eq!(slabs(Some(&at(100, 96, 16)), &at(100, 90, 16)), 94);

@@ -93,7 +93,7 @@ mod tests {
     use crate::replay::testing::{SLABINFO, Trace};
 
     #[test]
-    fn unseen_free_precedes_reuse_by_the_sheaf_contents() {
+    fn untraced_free_is_placed_before_reuse_by_all_sheaf_objects() {
         // A sheaf holds one object, so one CPU and the barn hold 12.
         let attributes = "name\tsheaf_capacity\nnode\t1\n";
         let objects = |from: u64, n: u64| {

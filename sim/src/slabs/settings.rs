@@ -724,7 +724,7 @@ mod tests {
     }
 
     #[test]
-    fn debug_layout_of_objects_equals_the_kernels() {
+    fn debug_layout_of_objects_equals_the_kernel_layout() {
         let of = |name: &str, size: u64, letters: &str| {
             let align = if name.starts_with("kmalloc") { size } else { 8 };
             Debug::of_all(letters).stride(&cache(name, size, shaped(size, align)), None)
@@ -737,7 +737,7 @@ mod tests {
     /// Regression test: without sysfs, all alignments were assumed to be 8, and the estimated cost was a
     /// third of the real cost.
     #[test]
-    fn debug_layout_without_sysfs_has_bounds_and_kmalloc_is_known_by_name() {
+    fn debug_layout_without_sysfs_is_exact_only_for_kmalloc() {
         let debug = Debug::of_all("FZPU");
         for size in [8, 64, 4096] {
             let name = format!("kmalloc-cg-{size}");
@@ -753,7 +753,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_are_parsed_and_refused_with_what_is_expected() {
+    fn invalid_option_request_error_lists_the_accepted_values() {
         for text in [
             "slab_min_order=1",
             "slab_max_order=0",
@@ -788,7 +788,7 @@ mod tests {
     }
 
     #[test]
-    fn direction_of_a_change_is_in_words() {
+    fn change_is_described_as_a_fall_or_growth() {
         let words = |least, most| Difference { least, most }.to_string();
         assert_eq!(words(0, 0), "does not change");
         assert_eq!(words(-2048, -2048), "falls by 2048 B");
@@ -799,7 +799,7 @@ mod tests {
 
     /// Regression test: the estimate for half the sheaf capacity had the wrong sign.
     #[test]
-    fn smaller_sheaves_hold_less_and_need_more_trips() {
+    fn smaller_sheaves_hold_fewer_objects_and_refill_more_often() {
         let attributes = Attributes { sheaf_capacity: Some(60), ..Attributes::default() };
         let mut cache = cache("inode", 256, Some(attributes));
         cache.row.active_objects = 100_000;

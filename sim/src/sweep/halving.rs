@@ -51,7 +51,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn rounds_end_and_grow_as_settings_fall(
+        fn rounds_shrink_the_settings_and_add_traces_or_seeds(
             settings in 1..1_000_000_u64,
             factor in 2..10_u64,
             traces in 0..100_usize,

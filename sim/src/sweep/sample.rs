@@ -95,7 +95,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn each_part_of_each_axis_has_one_point_and_no_two_are_equal(
+        fn each_axis_part_has_one_point_and_no_points_are_equal(
             points in 1..200_u32,
             values in proptest::collection::vec(2..300_usize, 1..5),
             seed in any::<u64>(),

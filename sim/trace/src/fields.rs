@@ -290,7 +290,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers() {
+    fn numbers_with_signs_prefixes_or_overflow_are_refused() {
         assert_eq!(decimal(b"18446744073709551615"), Some(u64::MAX));
         assert_eq!(decimal(b"18446744073709551616"), None);
         assert_eq!(decimal(b"-1"), None);
@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn pointers() {
+    fn hashed_null_and_placeholder_pointers_are_parsed() {
         assert_eq!(pointer(b"0xffff88800519e3b8"), Some(Pointer::Address(0xffff_8880_0519_e3b8)));
         assert_eq!(pointer(b"00000000999702f4"), Some(Pointer::Address(0x9997_02f4)));
         assert_eq!(pointer(b"(nil)"), Some(Pointer::Address(0)));
@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn times() {
+    fn times_are_parsed_to_nanoseconds() {
         assert_eq!(time(b"6.254505: kfree: "), Some((6_254_505_000, &b": kfree: "[..])));
         assert_eq!(time(b"4090.245337123"), Some((4_090_245_337_123, &b""[..])));
         assert_eq!(time(b"1234"), Some((1234, &b""[..])));

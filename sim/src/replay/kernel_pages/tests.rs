@@ -219,7 +219,7 @@ fn simultaneous_events_of_two_cpus_replay_in_any_order() {
 }
 
 #[test]
-fn eventless_page_state_follows_from_neighbouring_events() {
+fn state_of_an_untraced_page_follows_from_its_neighbours() {
     // Before the trace, 8/3 was free, and so was one block of order 3 that has no event. A page of block 8/3 is taken.
     let mut script = Script::default();
     script.snap("before").take_pages(8, 0).snap("after");
