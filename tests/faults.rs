@@ -91,7 +91,7 @@ fn plain() -> KmemCacheBuilder {
 fn constructed() -> KmemCacheBuilder {
     KmemCache::builder("constructed", 1000).ctor(|bytes| bytes.fill(1))
 }
-/// Returns a cache with so small objects that a slab has more objects than a frame has bits.
+/// Returns a cache with objects so small that the bitmap of a slab does not fit into its frame.
 fn tiny() -> KmemCacheBuilder {
     KmemCache::builder("tiny", 8)
 }

@@ -30,8 +30,8 @@ thread_local! {
     static REFUSED: Cell<Option<usize>> = const { Cell::new(None) };
 }
 
-/// The system's heap, with counts of each thread's calls and unfreed bytes. It also checks that a thread
-/// holds no lock during a call.
+/// The system's heap, with counts of each thread's calls and unfreed bytes. The heap also checks that a
+/// thread holds no lock during a call.
 struct Counting;
 
 // SAFETY: each method forwards to the system's heap, or returns null if that is allowed.

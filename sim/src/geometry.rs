@@ -94,8 +94,8 @@ pub struct Comparison {
     pub source: String,
     /// The number of present CPUs.
     pub cpus: u32,
-    /// `true` if no table names the number of CPUs. `cpus` is then the largest number of CPUs that explains the slabs'
-    /// orders.
+    /// `true` if no table names the number of CPUs. If no table names the number of CPUs, `cpus` is the
+    /// largest number that explains the slabs' orders.
     pub cpus_guessed: bool,
     /// The number of caches compared.
     pub rows: usize,

@@ -43,7 +43,7 @@ pub enum BuildError {
 pub struct Machine {
     /// The caches, pages and CPUs.
     pub subsystem: Subsystem,
-    /// The caches that the trace names, except kmalloc's caches. A cache is added to this list when the trace
+    /// The caches that the trace names, except kmalloc's caches. A cache is added to the list when the trace
     /// first allocates from it.
     named: FrozenVec<Box<KmemCache>>,
 }
@@ -69,8 +69,8 @@ impl Machine {
         Ok(Self { subsystem: Subsystem::new(config)?, named: FrozenVec::new() })
     }
 
-    /// Returns the cache for a traced name and size; this is a kmalloc cache if the name is one of kmalloc's
-    /// classes.
+    /// Returns the cache for a traced name and size; if the name is one of kmalloc's classes, returns the
+    /// kmalloc cache.
     fn cache(&self, info: &CacheInfo) -> Result<&KmemCache, uslab::CacheError> {
         let kmalloc = self.subsystem.kmalloc();
         let classes = KmallocKind::ALL
@@ -254,9 +254,9 @@ impl<'m> Holdings<'m> {
         Ok(())
     }
 
-    /// Frees, on the simulated `cpu`, those of the `2^order` pages from page number `pfn` of the trace that
-    /// are in use. If a larger block contains these pages, the machine splits that block first; smaller
-    /// blocks are freed one by one. Returns the number of freed pages.
+    /// Frees, on the simulated `cpu`, all pages in use among the `2^order` pages from page number `pfn` of
+    /// the trace. If a larger block contains these pages, the machine splits that block first; smaller blocks
+    /// are freed one by one. Returns the number of freed pages.
     pub fn free_pages(&mut self, cpu: u32, pfn: u64, order: u8) -> u64 {
         on_cpu(cpu);
         let wanted = Order::new(order).unwrap_or(Order::MAX);

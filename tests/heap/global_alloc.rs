@@ -184,8 +184,8 @@ fn process_report_separates_the_object_and_malloc_heaps() {
     drop(object);
 }
 
-/// Regression test: the census counted the slabs of a cache and then allocated the cache's name. It therefore
-/// found one more slab, which held the name.
+/// Regression test: the census counted the slabs of a cache and then allocated the cache's name, which needed
+/// one more slab.
 #[test]
 fn census_ignores_allocations_made_by_the_census() {
     run_test_alone("global_alloc::child_takes_a_census", "");

@@ -5,8 +5,8 @@ use std::alloc::{Layout, alloc, dealloc};
 use uslab::Uslab;
 use uslab_magazine::{Cpus, Mechanism};
 
-/// Allocates objects of many sizes in several threads. These threads free some of the objects, and the main
-/// thread frees the others. No object may have two owners at a time.
+/// Allocates objects of many sizes in several threads. The allocating threads free some of the objects, and
+/// the main thread frees the others. No object may have two owners at a time.
 fn assert_paths_are_used() {
     let threads: Vec<_> = (1..=4_u8)
         .map(|stamp| {

@@ -1,5 +1,5 @@
-//! A strict reader of Prometheus' text format 0.0.4. It accepts only text that a server accepts without
-//! complaints from the format's linter.
+//! A strict reader of Prometheus' text format 0.0.4. The reader accepts only text that a server accepts
+//! without complaints from the format's linter.
 
 use std::collections::BTreeMap;
 

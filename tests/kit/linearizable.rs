@@ -221,7 +221,7 @@ mod tests {
         }
     }
 
-    /// Without the cache of visited states, this search would not end in practice.
+    /// Without the cache of visited states, the search would not end in practice.
     #[test]
     fn linearizability_checker_handles_hundreds_of_overlapping_calls() {
         let calls = |last: u32| {

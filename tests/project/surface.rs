@@ -1,5 +1,5 @@
-//! Limits the number of public paths of each crate, and requires examples. The limit may be raised only for a
-//! stated reason.
+//! Limits the number of public paths of each crate, and requires examples. The limit of public paths may be
+//! raised only for a stated reason.
 
 use std::fmt::Write;
 use uslab_tests::surface::items;

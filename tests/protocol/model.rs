@@ -246,7 +246,7 @@ pub(crate) enum Stage {
 pub(crate) enum Pc {
     /// The thread is not in an operation.
     Idle,
-    /// The thread does not exist, because this is the child of a fork.
+    /// The thread does not exist in the child of the fork.
     Gone,
     /// The thread begins a section on some CPU.
     Enter(Stage),

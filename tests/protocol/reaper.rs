@@ -3,8 +3,8 @@
 //! reap, which is an operation in `model.rs`.
 //!
 //! Pages are freed and counted under the lock of a zone. Of the count, the model keeps only what the reaper
-//! reads. This value is `true` if pages were freed since the reaper last read the count. In the model, a
-//! sleep may time out at any moment, so the invariants are valid for every reap interval.
+//! reads. The value is `true` if pages were freed since the reaper last read the count. In the model, a sleep
+//! may time out at any moment, so the invariants are valid for every reap interval.
 
 use crate::graph::{Fair, ThreadMove};
 

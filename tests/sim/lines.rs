@@ -181,8 +181,8 @@ struct Mesi {
     /// The addresses to which the program writes when a CPU's operation begins; writes to the following
     /// addresses mark its end.
     marks: Range<u64>,
-    /// The memory of the thread that plays all CPUs. It does not count, because with a thread for each CPU it
-    /// would be separate memory.
+    /// The memory of the thread that plays all CPUs. This memory does not count, because with a thread for
+    /// each CPU it would be separate.
     own: Range<u64>,
     cpu: Option<u32>,
     lines: HashMap<u64, Line>,

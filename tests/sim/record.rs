@@ -5,8 +5,8 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-/// A tracefs that is mounted in a separate folder until the value is dropped. Creating this value returns
-/// `None` if mounting is not permitted.
+/// A tracefs that is mounted in a separate folder until the value is dropped. Mounting returns `None` if it
+/// is not permitted.
 struct Tracefs(tempfile::TempDir);
 
 impl Tracefs {

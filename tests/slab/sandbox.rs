@@ -96,8 +96,8 @@ fn child_drains_caches_without_membarrier() {
 }
 
 /// If the C library does not register threads for restartable sequences, each thread registers itself at its
-/// first miss. It then uses the rounds on its CPU's stack. Regression test: registering a thread added
-/// another magazine.
+/// first miss. The thread then uses the rounds on its CPU's stack. Regression test: registering a thread
+/// added another magazine.
 #[test]
 fn thread_registering_itself_for_rseq_adds_no_magazine() {
     run_test_alone(

@@ -61,12 +61,12 @@ unsafe fn clobber(object: NonNull<u8>, offset: isize, byte: u8) {
 /// twelfth situation, the red zone on the left, is new, because SLUB's tests write only after objects.
 ///
 /// Two of SLUB's situations have no exact counterpart in this allocator. SLUB's test `next_pointer` breaks
-/// and repairs the free-list pointer in a free object: 3, 2 and 0 errors. In this allocator no object
-/// contains a pointer. The same word is poison, which gives 2 errors, including the repair, and then 0. In
-/// SLUB's test `kmalloc_kfree_nolock`, an interrupt arrives during an allocation, and itself allocates and
-/// frees. In userspace, a signal handler corresponds to an interrupt, but it must not allocate, because its
-/// thread may hold a lock of the allocator. The nearest case to this interrupt is a signal handler that makes
-/// another thread allocate immediately.
+/// and repairs the free-list pointer in a free object: 3, 2 and 0 errors. In this allocator, objects contain
+/// no pointers, and the same word is poison: 2 errors, including the repair, and then 0. In SLUB's test
+/// `kmalloc_kfree_nolock`, an interrupt arrives during an allocation, and itself allocates and frees. In
+/// userspace, a signal handler corresponds to an interrupt, but it must not allocate, because its thread may
+/// hold a lock of the allocator. The nearest case to this interrupt is a signal handler that makes another
+/// thread allocate immediately.
 mod slub_kunit {
     use super::*;
 
@@ -475,7 +475,7 @@ fn write_past_an_object_by_its_constructor_is_reported() {
     assert!(!kinds.is_empty() && kinds.iter().all(|kind| *kind == CorruptionKind::Padding), "{kinds:?}");
 }
 
-/// For these caches, `slab_debug` only tracks users.
+/// For the caches in this test, `slab_debug` only tracks users.
 #[test]
 fn tracked_objects_keep_their_requested_size() {
     let (subsystem, reports) = listening("ZU,kmalloc-32;U");

@@ -81,13 +81,13 @@ pub struct CommandResult {
     pub used: Duration,
 }
 
-/// Runs a command. The command is killed when it has used `limit` of CPU time. It is also killed when, for a
-/// time of this length, it has used almost no CPU time without having to wait for a CPU. Elapsed time alone
-/// is not used, because it means little on a busy machine.
+/// Runs a command. The command is killed when it has used `limit` of CPU time. The command is also killed
+/// when, for a time of this length, it has used almost no CPU time without having to wait for a CPU. Elapsed
+/// time alone is not used, because it means little on a busy machine.
 ///
 /// # Errors
-/// Fails if the command cannot be started, its output cannot be read, or another process killed it. For
-/// example, the system kills processes when it is out of memory; the command's result would then mean
+/// Fails if the command cannot be started, its output cannot be read, or another process killed it. The
+/// system, for example, kills processes when it is out of memory, and the command's result would mean
 /// nothing.
 pub fn run_within(command: &mut Command, limit: Duration) -> anyhow::Result<CommandResult> {
     let mut said = tempfile::tempfile().context("cannot create a temporary file for a program's output")?;

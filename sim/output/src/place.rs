@@ -209,7 +209,7 @@ pub fn tell(report: &impl Serialize, text: &str, json: Option<Place>) -> anyhow:
 }
 
 /// Writes either all reports or no report. Files are first written under temporary names in the folders of
-/// their destinations. They are renamed after everything that can fail has succeeded. Devices and pipes are
+/// their destinations. Files are renamed after everything that can fail has succeeded. Devices and pipes are
 /// written before files are renamed, because output to them cannot be undone. A closed pipe is reported only
 /// at the end: its reader has read enough, but the files are still needed.
 ///

@@ -9,9 +9,9 @@ use std::path::PathBuf;
 /// Convert a trace to columns of operations, about three bytes each. `replay --design` and `scale --trace`
 /// read the columns without parsing.
 ///
-/// The columns keep cache names, sizes, CPUs, times and marks. They also keep inferred facts: the cache of
-/// each event, and the place of each hidden allocation. The columns do not keep addresses, call sites and the
-/// kernel's page moves. The converter expects the trace's tables in the folder of OUT.
+/// The columns keep cache names, sizes, CPUs, times and marks. The columns also keep inferred facts: the
+/// cache of each event, and the place of each hidden allocation. The columns do not keep addresses, call
+/// sites and the kernel's page moves. The converter expects the trace's tables in the folder of OUT.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:

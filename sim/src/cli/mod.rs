@@ -1,4 +1,4 @@
-//! The command line: the options of each command are in a separate module, here or in the module that the
+//! The command line; the options of each command are in a module of this folder, or in the module that the
 //! command runs. [`output::command`](crate::output::command) converts a command's result to an exit code.
 
 mod calibrate;
@@ -72,10 +72,10 @@ pub fn main() -> ExitCode {
     main_with::<NoPolicy>()
 }
 
-/// Runs the command line, with a policy that the calling program defines. `--design` then also accepts the name of the
-/// calling program's policy.
+/// Runs the command line, with a policy that the calling program defines. The option `--design` also accepts
+/// the name of that policy.
 ///
-/// `examples/uma/main.rs` in this crate is an example of such a calling program.
+/// `examples/uma/main.rs` in this crate is an example of a program that calls this function.
 pub fn main_with<P: Policy>() -> ExitCode {
     command::run(run::<P>)
 }

@@ -11,9 +11,9 @@ use std::time::Duration;
 /// before and after the trace.
 ///
 /// The new folder holds the trace (trace.txt.zst), with a mark at each moment of the tables. For each moment
-/// it holds slabinfo, buddyinfo, zoneinfo, pagetypeinfo, vmstat and meminfo. It also holds the counters and
-/// attributes of all caches in /sys/kernel/slab, the number of events that each CPU's buffer lost, the
-/// formats of the events, and the kernel's release and command line.
+/// it holds slabinfo, buddyinfo, zoneinfo, pagetypeinfo, vmstat and meminfo. The folder also holds the
+/// counters and attributes of all caches in /sys/kernel/slab, the number of events that each CPU's buffer
+/// lost, the formats of the events, and the kernel's release and command line.
 ///
 /// Recording the running kernel needs root and a mounted tracefs. `uslab record` uses a separate tracing
 /// instance, removes the instance afterwards, and does not disturb other tracing. Events are written to the
@@ -24,10 +24,10 @@ use std::time::Duration;
 /// With --qemu, a distribution's kernel is booted for the recording. Booting needs qemu-system-x86_64 and a
 /// static busybox (Debian: qemu-system-x86, busybox-static), but no root rights. A booted kernel's events are
 /// enabled from early boot. The recorder shrinks all caches before the moments `before` and `end`, so that
-/// the tables of these two moments are exact. KVM is used if it works. Without KVM, qemu emulates the CPUs:
-/// times then mean little, but everything else is as on a real CPU. The workload may add moments: it writes
-/// the mark `SNAP NAME begin` to /sys/kernel/tracing/trace_marker and a table to /out/NAME.slabinfo. Before
-/// it shrinks one cache, it writes the mark `SHRINK cache NAME`.
+/// the tables of these two moments are exact. KVM is used if it works. Without KVM, qemu emulates the CPUs,
+/// so times mean little, but everything else is as on a real CPU. The workload may add moments: it writes the
+/// mark `SNAP NAME begin` to /sys/kernel/tracing/trace_marker and a table to /out/NAME.slabinfo. Before it
+/// shrinks one cache, it writes the mark `SHRINK cache NAME`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:

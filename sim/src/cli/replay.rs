@@ -20,16 +20,16 @@ use uslab_engine::designs::{self, NoPolicy, Spec};
 ///
 /// Record a trace with ftrace (`trace-cmd record -e kmem`, or /sys/kernel/tracing with events kmem:*) or with
 /// perf (`perf record -a -e 'kmem:*'`). `uslab replay` reads the text output of trace, trace_pipe, `perf
-/// script` and `trace-cmd report`. It accepts ftrace's options record-tgid, irq-info, latency-format, verbose
-/// and fields, the output of `perf script -F`, and the output of `trace-cmd report -R -l -t`. If the input
-/// concatenates the texts of several CPUs, the events are sorted by time. The command also replays
-/// wee_alloc's traces of a program's malloc (`Alloc(552),` and `Free(0),`): kmalloc serves these on one CPU.
-/// From Fleetbench's distributions (lines of `SIZE, RATE, LIVE`) it generates a trace. A recording that
-/// libuslab.so made of a program (`LD_PRELOAD=libuslab.so USLAB_OPTIONS=record=FILE program`) is replayed
-/// call by call, on the CPUs on which the program ran. All inputs may be plain or compressed with gzip, xz or
-/// zstd. The first lines of the report name the defects of a trace: missing events, a truncated last line,
-/// addresses that do not show their pages. (Kernels print hashed addresses unless they are booted with
-/// no_hash_pointers; randomised addresses can be read.)
+/// script` and `trace-cmd report`. The command accepts ftrace's options record-tgid, irq-info,
+/// latency-format, verbose and fields, the output of `perf script -F`, and the output of `trace-cmd report
+/// -R -l -t`. If the input concatenates the texts of several CPUs, the events are sorted by time. The command
+/// also replays wee_alloc's traces of a program's malloc (`Alloc(552),` and `Free(0),`): kmalloc serves these
+/// on one CPU. From Fleetbench's distributions (lines of `SIZE, RATE, LIVE`) it generates a trace. A
+/// recording that libuslab.so made of a program (`LD_PRELOAD=libuslab.so USLAB_OPTIONS=record=FILE program`)
+/// is replayed call by call, on the CPUs on which the program ran. All inputs may be plain or compressed with
+/// gzip, xz or zstd. The first lines of the report name the defects of a trace: missing events, a truncated
+/// last line, addresses that do not show their pages. (Kernels print hashed addresses unless they are booted
+/// with no_hash_pointers; randomised addresses can be read.)
 #[derive(Debug, clap::Args)]
 #[command(after_help = help())]
 pub(super) struct Args {
@@ -51,8 +51,8 @@ pub(super) struct Args {
     #[arg(long, value_name = "BYTES", default_value = "16G", value_parser = bytes)]
     limit_memory: u64,
     /// Page size of the traced machine: 4k, 16k or 64k. Default: inferred from the slabinfo in the trace's
-    /// folder, or from the trace's addresses; otherwise 4k. The simulated machine has pages of 4 KiB: a
-    /// larger traced page is represented by a block of 4 KiB pages.
+    /// folder or from the trace's addresses, or else 4k. The simulated machine has pages of 4 KiB: a larger
+    /// traced page is represented by a block of 4 KiB pages.
     #[arg(long, value_name = "SIZE")]
     page_size: Option<PageSize>,
     /// Check the conservation invariants after every N operations, at each mark and at the end.
@@ -93,7 +93,7 @@ pub(super) struct Args {
     /// CPUs, another kernel, `slab_nomerge`) that did not run the workload. The prediction uses
     /// before.slabinfo (the caches, their object sizes, and their slabs before the workload), the aliases in
     /// slab-attributes.tsv, and the cache of each call site if the recording has a trace. The prediction uses
-    /// only counts from the moment `before`. Without this option the prediction knows only the traced kernel.
+    /// only counts from the moment `before`. Without `--start` the prediction knows only the traced kernel.
     #[arg(long, value_name = "FOLDER", requires = "predict")]
     start: Option<PathBuf>,
     /// With `--predict`: FOLDER has the tables of a boot that really had the second design's options; the

@@ -11,8 +11,8 @@ use uslab_engine::clock::{self, Profile};
 /// Simulate a design on 1 to 1,024 CPUs, in virtual time: throughput, waits for locks, transfers of cache lines.
 ///
 /// Every CPU has a clock. The simulation always runs the next operation on the CPU whose clock is furthest
-/// behind. The clock of that CPU then advances by the operation's price on the profile's machine. The same
-/// seed gives the same numbers.
+/// behind. This CPU's clock advances by the operation's price on the profile's machine. The same seed gives
+/// the same numbers.
 ///
 /// For design `uslab-model`, on 2, 4 and 8 CPUs, the number of cache line transfers agrees within 10 % with a
 /// MESI protocol that counted the loads and stores of the shipping code. For other designs and more CPUs, the

@@ -67,8 +67,8 @@ pub(super) struct Args {
     #[arg(long, value_name = "RELEASE", value_parser = kernel)]
     kernel: Option<String>,
     /// The trace of the recording that contains the moment PLACE. The model of the traced kernel replays the
-    /// trace up to this moment. The model then knows which slabs are empty, so the report gives the exact
-    /// result of a shrink instead of bounds.
+    /// trace up to this moment. From the replay, the model knows which slabs are empty, so the report gives
+    /// the exact result of a shrink instead of bounds.
     #[arg(long, value_name = "FILE", requires = "place", conflicts_with_all = ["watch", "against"])]
     trace: Option<PathBuf>,
     /// Estimate a change of a kernel option: slab_min_order=N, slab_max_order=N, slab_min_objects=N,

@@ -47,8 +47,8 @@ impl Names {
     }
 }
 
-/// The largest number of frames kept for one stack. Outer frames beyond this number are omitted, so that the
-/// same code at different call depths gives one stack.
+/// The largest number of frames kept for one stack. Further frames are omitted, so that the same code at
+/// different call depths gives one stack.
 const OUTER: usize = 24;
 
 /// Returns the frames of a stack outside the allocator, innermost function first. Functions of the Rust and C

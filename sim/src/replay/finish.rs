@@ -205,8 +205,8 @@ impl Run<'_, '_> {
     }
 }
 
-/// Compares the changes between the moments at which the kernel's tables are exact. These moments are right
-/// after the kernel shrank all caches.
+/// Compares the changes between the moments at which the kernel's tables are exact. The kernel's tables are
+/// exact right after the kernel shrank all caches.
 fn against_kernel(
     facts: &Facts,
     snapshots: &[Snapshot],

@@ -181,8 +181,8 @@ pub(super) enum HiddenKind {
 /// object whose allocation is not in the trace.
 ///
 /// - *A CPU leaves its current slab only when no object of the slab is free.* Objects of the slab that no
-///   event has allocated at this time were allocated in bulk. This rule holds in caches without sheaves, for
-///   slabs whose page the trace allocated.
+///   event has allocated at this time were allocated in bulk. This rule is used in caches without sheaves,
+///   for slabs whose page the trace allocated.
 /// - For other caches, the second rule looks at new pages. If an object's free is its first event on a new
 ///   page, the object was allocated with the page, because bulk allocation takes whole slabs when they are
 ///   created.

@@ -12,14 +12,14 @@
 //! | `mm_page_free` | enter the lists, unless they go to a per-CPU list |
 //! | `mm_page_alloc_extfrag` | leave the lists, on kernels that write it after the pages have left |
 //!
-//! A trace lacks some facts about pages. For these facts, the next event of the same page decides.
+//! A trace lacks some facts about pages. For such a fact, the next event of the same page decides.
 //!
 //! - *Which pages were free when the trace began.* A page was free if its first event takes it from a list.
 //! - *If freed pages moved to a per-CPU list or to the free lists.* Blocks of an order that per-CPU lists do
 //!   not hold move to the free lists. Freed blocks of other orders moved to the free lists if their next
 //!   event takes them from a free list. Memory that is handed over to the allocator during boot appears as a
-//!   run of frees, each the first event of its page. If the next event of one such page shows its list, all
-//!   pages of the run moved to that kind of list.
+//!   run of frees, each the first event of its page. If the next event of one page in the run shows its list,
+//!   all pages of the run moved to that kind of list.
 //! - *If `mm_page_alloc_extfrag` takes pages.* Linux 6.1 writes this event before `mm_page_alloc_zone_locked`
 //!   takes some of the pages. Linux 6.12 writes `mm_page_alloc_extfrag` after the pages have left, and most
 //!   of the pages have no other event.
@@ -29,10 +29,10 @@
 //!   was drained first.
 //!
 //! A page without an event was free during the whole trace, or in use during the whole trace. The kernel's
-//! table `before` gives the number of free pages, and the sizes of their blocks. The table gives no
-//! addresses. The address of a block matters only if pages of the block have events. [`FreePages::place`]
-//! finds the address of a block. The remaining difference between the table and the rebuilt set is a
-//! constant, which is added to the rebuilt counts of each later moment.
+//! table `before` gives the number of free pages, and the sizes of their blocks. The kernel's table gives no
+//! addresses of blocks. The address of a block matters only if pages of the block have events.
+//! [`FreePages::place`] finds the address of a block. The remaining difference between the table and the
+//! rebuilt set is a constant, which is added to the rebuilt counts of each later moment.
 //!
 //! No event shows the blocks of a reserve (`HighAtomic`, `CMA`, `Isolate`); above the order of a pageblock,
 //! reserve blocks do not merge with other blocks. The rebuilt lists are therefore inexact around the blocks
@@ -110,7 +110,7 @@ pub struct PageCause {
 pub enum PageCauseKind {
     /// The trace lost events.
     LostEvents,
-    /// Pages that the rebuilt lists contained were freed or allocated. They had left the kernel's list
+    /// Pages that the rebuilt lists contained were freed or allocated. The pages had left the kernel's list
     /// without an event, for example because compaction took them.
     LeftWithoutEvent,
     /// Pages left a list that, by the trace, did not contain them; the pages had entered this list without an

@@ -183,8 +183,7 @@ pub(crate) const BUNDLED_NAME: &str = "the bundled trace";
 /// Replays the trace at `path`; `-` is standard input, and `None` the bundled trace.
 ///
 /// # Errors
-/// Returns a [`ReplayError`]. If a conservation invariant is violated, the report shows it; this is not an
-/// error.
+/// Returns a [`ReplayError`]. A violated conservation invariant is not an error; the report shows it.
 pub fn run(path: Option<&Path>, options: &Options, progress: &Progress) -> Result<Report, ReplayError> {
     let (source, tables) = open(path, options)?;
     replay(source, &tables, options, progress)

@@ -562,7 +562,8 @@ impl DesignReport {
 }
 
 /// Returns the band around a predicted number of slabs: one slab, plus 2 %, plus up to 3 % for slabs whose
-/// objects are not in the trace. `hidden` is the number of these slabs.
+/// objects are not in the trace. The parameter `hidden` is the number of slabs whose objects are not in the
+/// trace.
 fn band(slabs: i64, hidden: u64) -> [i64; 2] {
     let most = slabs * 3 / 100;
     let width = 1 + slabs * 2 / 100 + most.min(i64::try_from(hidden).unwrap_or(most));

@@ -192,8 +192,8 @@ impl Prediction {
     }
 }
 
-/// Returns the predicted number of slabs; this is the design's number if the traced kernel does not have the
-/// cache.
+/// Returns the predicted number of slabs; if the traced kernel does not have the cache, returns the design's
+/// number.
 fn slabs(from: Option<&CacheAtMoment>, to: &CacheAtMoment) -> u64 {
     let hidden = from.map_or(0.0, |from| {
         let error = from.kernel.slabs as i64 - from.design.slabs;

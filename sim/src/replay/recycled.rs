@@ -4,7 +4,7 @@
 //! If an address is allocated again, the object at this address was freed much earlier, because CPUs and the
 //! barn first hand out other free objects. The free is therefore placed earlier by `n` allocations, where `n`
 //! is the number of objects that all sheaves hold. At the end of a trace, `n` objects are free without being
-//! allocated again; these are assumed to be the oldest objects.
+//! allocated again; the oldest objects are assumed to be free.
 
 use super::linux;
 use super::traced::Traced;

@@ -9,12 +9,13 @@ use serde::Serialize;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Cause {
-    /// The kernel freed objects without an event (`kfree_rcu`, bulk frees). The trace shows such a free only
-    /// when the address is allocated again or its page is freed. Until then the object counts as in use in
-    /// the replay.
+    /// The kernel freed objects without an event (`kfree_rcu`, bulk frees). The trace shows a free without an
+    /// event only when the address is allocated again or its page is freed. Before that, the object counts as
+    /// in use in the replay.
     FreedWithoutEvent,
-    /// The kernel allocated objects without an event (`kmem_cache_alloc_bulk`). The trace shows such an
-    /// allocation only when the object is freed; objects that are still in use are unknown to the replay.
+    /// The kernel allocated objects without an event (`kmem_cache_alloc_bulk`). The trace shows an allocation
+    /// without an event only when the object is freed; objects that are still in use are unknown to the
+    /// replay.
     AllocatedWithoutEvent,
     /// The kernel counts every object of a slab that a CPU holds as active, even free objects. The difference
     /// is at most the objects of one slab for each CPU.

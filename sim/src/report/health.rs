@@ -8,14 +8,14 @@ use std::fmt;
 /// Data that a trace lacks, or that cannot be derived from the trace.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct TraceHealth {
-    /// The number of the oldest events, which the kernel's ring buffer overwrote before they were read. This
+    /// The number of the oldest events, which the kernel's ring buffer overwrote before they were read. The
     /// number of overwritten events is from ftrace's header.
     pub overwritten: u64,
     /// The number of events that the header counts but the text does not contain, because the text was
     /// truncated or filtered.
     pub missing: u64,
-    /// The number of lost events: those that notices in the text report, or a program's calls after the end
-    /// of its recording.
+    /// The number of events that notices in the text report as lost, or of a program's calls after the end of
+    /// its recording.
     pub lost: u64,
     /// The number of calls that were in progress when a program's recording ended.
     pub unwritten: u64,

@@ -37,8 +37,8 @@ pub struct Report {
     pub events_total: u64,
     /// The number of lines that were neither events nor headers; `facts` has the first of these lines.
     pub not_understood: u64,
-    /// The number of lost events: those that the kernel reports, or a program's calls after the end of its
-    /// recording. If this number is not 0, all counts after the loss are unreliable.
+    /// The number of events that the kernel reports as lost, or of a program's calls after the end of its
+    /// recording. If events were lost, all counts after the loss are unreliable.
     pub lost: u64,
     /// The number of marks in the trace at which the replay shrank all caches, because the traced system had
     /// shrunk its caches.
@@ -131,8 +131,8 @@ pub struct CacheReport {
     /// The number of frees on another simulated CPU than the allocating CPU. The number of remote frees on
     /// the traced machine is in `facts`.
     pub remote_frees: u64,
-    /// The number of frees on another node than the allocating node; such a free bypasses the magazines and
-    /// returns the object directly to its slab.
+    /// The number of frees on another node than the allocating node; these frees bypass the magazines and
+    /// return the object to its slab.
     pub remote_node_frees: u64,
     /// The remote frees as a percentage of the frees whose allocation is in the trace.
     pub remote_percent: f64,

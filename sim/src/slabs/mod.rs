@@ -55,10 +55,10 @@ pub struct Report {
     pub kernel: Option<String>,
     /// The number of CPUs.
     pub cpus: u64,
-    /// `true` if no table has the number of CPUs; `cpus` is then the largest number that the slabs' orders
+    /// `true` if no table has the number of CPUs, so that `cpus` is the largest number that the slabs' orders
     /// allow.
     pub cpus_guessed: bool,
-    /// `true` if no table shows whether the kernel has sheaves; the bounds then cover all releases.
+    /// `true` if no table shows whether the kernel has sheaves, so that the bounds cover all releases.
     pub kernel_guessed: bool,
     /// The number of memory nodes.
     pub nodes: u64,

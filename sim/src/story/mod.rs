@@ -46,7 +46,7 @@ pub struct Step {
     pub thread: String,
     /// The thread's role, for example a CPU.
     pub role: Option<String>,
-    /// A sentence that says what the thread did in this step.
+    /// A sentence that describes the thread's action in this step.
     pub did: String,
     /// The parts of things that the step changed.
     pub changes: Vec<Change>,

@@ -110,8 +110,8 @@ pub(super) struct Worker<'w, 'e> {
 }
 
 impl<'w, 'e> Worker<'w, 'e> {
-    /// Creates the next thread at `seat`. Its decisions follow from the world's seed, the seat's number, and
-    /// the number of threads that have used the seat.
+    /// Creates the next thread at `seat`. A thread's decisions follow from the world's seed, the seat's
+    /// number, and the number of threads that have used the seat.
     pub(super) fn new(world: &'w World, bins: &'e [Bin<'w>], mut seat: ThreadSeat<'w>) -> Self {
         seat.threads += 1;
         let own = u64::from(seat.number) << 40 | seat.threads;

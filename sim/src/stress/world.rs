@@ -393,8 +393,8 @@ impl World {
     }
 }
 
-/// Returns the objects of a cache that are in use although no thread holds them. This search empties the
-/// cache's magazines, so it runs only after an error.
+/// Returns the objects of a cache that are in use although no thread holds them. The search for unowned
+/// objects empties the cache's magazines, so it runs only after an error.
 fn unowned_objects(cache: &KmemCache, held: &BTreeSet<usize>) -> BTreeSet<usize> {
     let used = cache.live();
     used.iter().map(|object| object.addr().get()).filter(|address| !held.contains(address)).collect()

@@ -8,7 +8,7 @@
 //! workloads:  workload, seed, bytes of an object, operations, think time, setting, CPUs
 //! ```
 //!
-//! Items of traces come before items of workloads. A shard is a range of consecutive items. It therefore
+//! Items of traces come before items of workloads. A shard is a range of consecutive items. A shard therefore
 //! reads few traces, and contains both small and large (expensive) numbers of CPUs.
 
 use super::identity::{Identity, WorkloadIdentity};
@@ -141,7 +141,7 @@ pub(super) struct Plan {
     /// A function that returns the options of a design.
     #[serde(skip)]
     pub(super) knobs: fn(&str) -> &'static [uslab_engine::model::Knob],
-    /// The numbers of CPUs; if this list is empty, each trace runs with its own number of CPUs.
+    /// The numbers of CPUs; if the list is empty, each trace runs with its own number of CPUs.
     pub(super) cpus: Vec<u64>,
     pub(super) seeds: Vec<u64>,
     pub(super) sizes: Vec<u64>,

@@ -4,9 +4,9 @@
 //! Source: McKay, Beckman and Conover, "A Comparison of Three Methods for Selecting Values of Input Variables in the
 //! Analysis of Output from a Computer Code" (Technometrics 21, 1979).
 //!
-//! If an axis has fewer values than points, several parts have the same value. Two points could then be equal
-//! on all axes. Equal points exchange their parts of one axis with other points, until no two points are
-//! equal. After each exchange, each part of an axis still contains exactly one point.
+//! If an axis has fewer values than points, several parts have the same value. In that case, two points could
+//! be equal on all axes. Equal points exchange their parts of one axis with other points, until no two points
+//! are equal. After each exchange, each part of an axis still contains exactly one point.
 
 use rand::rngs::Xoshiro256PlusPlus;
 use rand::{RngExt, SeedableRng};

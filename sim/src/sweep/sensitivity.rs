@@ -34,7 +34,7 @@ use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The largest number of values in a picture. If an option has more values, neighbouring values are merged
-/// into this number of groups.
+/// into `MAX_GROUPS` groups.
 const MAX_GROUPS: usize = 8;
 /// The highest degree of a fit; the next constants limit the candidate terms and the chosen terms.
 const MAX_DEGREE: u32 = 10;
@@ -630,7 +630,7 @@ mod tests {
     }
 
     /// Regression test: when the raw values of all workloads were mixed, a fast workload hid an option that
-    /// quadruples the speed of a slow workload. The option then seemed to explain only 0.2 %.
+    /// quadruples the speed of a slow workload. Without the fix, the option seemed to explain only 0.2 %.
     #[test]
     fn knob_affecting_only_a_slow_workload_is_found() {
         let mut rows = vec![];

@@ -160,8 +160,8 @@ impl PolicyVisitor for ClockSupport {
 
 /// Reads and checks a sweep's file, and hashes the file together with the traces that it names.
 ///
-/// The parameter `inputs` is the folder of the traces. If it is `None`, the sweep's file names the folder;
-/// without a name, the folder is the folder of the sweep's file.
+/// The parameter `inputs` is the folder of the traces. If `inputs` is `None`, the sweep's file names the
+/// folder, or the traces are in the folder of the sweep's file.
 ///
 /// # Errors
 /// Fails if a value is invalid; the error names the sweep's file, the key and the accepted values. A value is

@@ -35,8 +35,8 @@ pub(super) enum StoredResult {
 }
 
 impl Store {
-    /// Opens the store of a sweep. Its folder is the given folder, or the folder that the sweep's file names,
-    /// or else a folder named after the sweep's file: `depot.results` for `depot.toml`.
+    /// Opens the store of a sweep. The store's folder is the given folder, or the folder that the sweep's
+    /// file names, or else a folder named after the sweep's file: `depot.results` for `depot.toml`.
     pub(super) fn new(plan: &Plan, results: Option<&Path>) -> Self {
         let default_folder = || plan.results.clone().unwrap_or_else(|| plan.path.with_extension("results"));
         Self { folder: results.map_or_else(default_folder, Path::to_owned) }

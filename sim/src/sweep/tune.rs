@@ -62,8 +62,8 @@ pub(super) struct Round {
 /// The result of the tuning.
 #[derive(Debug, Serialize)]
 pub(super) struct Winner {
-    /// The best setting, scored on all its runs. It is compared with all settings that have the same runs,
-    /// from this tuning or earlier ones.
+    /// The best setting, scored on all its runs. The winner is compared with all settings that have the same
+    /// runs, from this tuning or earlier ones.
     pub(super) score: Score,
     /// The number of settings that have the same runs as the winner.
     pub(super) beside: usize,

@@ -203,7 +203,7 @@ impl Source {
 
 impl Program {
     /// Returns `true` if the program runs, has the library's thread, and handles the signal. Without this
-    /// check, the signal would end a program that does not handle it.
+    /// check, the signal would end programs that do not handle it.
     fn listens(&self) -> bool {
         let proc = PathBuf::from(format!("/proc/{}", self.pid));
         let Ok(status) = fs::read_to_string(proc.join("status")) else { return false };

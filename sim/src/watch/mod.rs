@@ -32,7 +32,7 @@ use uslab_engine::designs::{Spec, all};
 /// 80 columns and 24 rows.
 ///
 /// The allocator itself runs while you watch; the states are not recorded. To move back, the viewer runs the
-/// engine again from the beginning. Such a run takes less than 0.1 s for the bundled trace (672,020
+/// engine again from the beginning. A run of the engine takes less than 0.1 s for the bundled trace (672,020
 /// operations), and about 0.1 s per million operations for other traces. If NO_COLOR is set in the
 /// environment, the screen has no colours.
 ///

@@ -6,10 +6,9 @@
 //! address that page frame 0 would have. On arm64, the lowest page frames are not memory, so the start is
 //! below the first mapped address. No event contains the start of the direct map, so a vote finds it. A new
 //! slab's pages are allocated just before the slab's first object, on the same CPU. A page allocation and the
-//! next object allocation on its CPU vote together. They vote for the only aligned start with which the
-//! object is on the allocated pages, if there is such a start. Two unrelated events can also vote, by chance:
-//! for each page of the block, the probability is 1 in 262,144 with 4 KiB pages, and 1 in 8,192 with 64 KiB
-//! pages.
+//! next object allocation on its CPU vote together. Their vote is for the only aligned start with which the
+//! object is on the allocated pages, if one exists. Two unrelated events can also vote, by chance: for each
+//! page of the block, the probability is 1 in 262,144 with 4 KiB pages, and 1 in 8,192 with 64 KiB pages.
 //!
 //! Votes are counted separately for each page size, because they agree on one start only with the right page
 //! size.
@@ -64,8 +63,8 @@ pub(super) struct Mapping {
 
 impl Mapping {
     /// Returns the page frame number of an object; for an object with several pages, of its first page. If
-    /// the start of the direct map is unknown, the number is computed from the address alone. Such a number
-    /// is larger than any page frame number, because kernel addresses are large.
+    /// the start of the direct map is unknown, the number is computed from the address alone. A number
+    /// computed from an address is larger than any page frame number, because kernel addresses are large.
     pub(super) fn pfn(self, ptr: Ptr) -> Option<Pfn> {
         let shift = self.page_size.shift();
         match self.direct_map {

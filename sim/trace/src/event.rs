@@ -150,7 +150,7 @@ pub enum EventKind {
 }
 
 /// The names of the events whose fields the parser reads. The symbol of an event is the index of its name in
-/// this list.
+/// the list `KNOWN_EVENTS`.
 pub(super) const KNOWN_EVENTS: [&[u8]; 14] = [
     b"kmalloc",
     b"kmalloc_node",

@@ -99,7 +99,7 @@ pub struct Facts {
     pub caches: Vec<CacheFacts>,
     /// The marks that user space wrote.
     pub marks: Vec<MarkFacts>,
-    /// `true` if the first mark, `before`, was lost together with the oldest events; the parser has then
+    /// `true` if the first mark, `before`, was lost together with the oldest events, so that the parser
     /// inserted it at the beginning.
     pub mark_was_lost: bool,
     /// For each cache, the live objects and the known slabs at the beginning and end of each workload (marks

@@ -70,8 +70,8 @@ impl<'a> Fields<'a> {
     }
 
     /// Returns the name after `key` if the event has this field. The field is next in the line, except with
-    /// ftrace's option `fields`. This option prints each number twice, or prints the fields in reverse order.
-    /// Example: `ptr=0xffff888003000000 (-131391589187584) call_site=...`.
+    /// ftrace's option `fields`. The option `fields` prints each number twice, or prints the fields in
+    /// reverse order. Example: `ptr=0xffff888003000000 (-131391589187584) call_site=...`.
     #[inline]
     pub(super) fn optional<const N: usize>(&mut self, key: &[u8; N]) -> Option<&'a [u8]> {
         if self.skip(key).is_none() {
@@ -151,8 +151,8 @@ impl<'a> Fields<'a> {
     }
 }
 
-/// Returns the index of the first occurrence of `byte`, or the length of the text. For short words, this loop
-/// is twice as fast as `memchr`, which is called through a pointer.
+/// Returns the index of the first occurrence of `byte`, or the length of the text. For short words,
+/// `find_byte` is twice as fast as `memchr`, which is called through a pointer.
 #[inline]
 pub(super) fn find_byte(byte: u8, text: &[u8]) -> usize {
     const LOW: u64 = 0x0101_0101_0101_0101;

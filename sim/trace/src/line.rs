@@ -114,8 +114,8 @@ pub struct Strings {
     pub tasks: Symbols,
 }
 
-/// A parser, which receives the lines of a trace in order. The parser determines the format of the trace
-/// once, and then keeps it.
+/// A parser, which receives the lines of a trace in order. The parser determines the format of the trace only
+/// once.
 #[derive(Debug)]
 pub struct Parser {
     format: Option<Format>,

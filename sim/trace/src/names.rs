@@ -43,7 +43,7 @@ const LARGE: &str = "kmalloc-large";
 /// from one source.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize)]
 pub struct NameSources {
-    /// The event itself named the cache; all kmallocs count here.
+    /// The event itself named the cache; all kmalloc events count for this source.
     pub in_event: u64,
     /// A later free of the pointer named the cache.
     pub by_free: u64,
@@ -72,7 +72,7 @@ enum CacheOfShape {
     },
     /// The shape does not determine the cache; only the page can.
     AskPage,
-    /// If the page does not show the cache, it is slabinfo's only cache of this size, or a placeholder.
+    /// If the page does not reveal the cache, slabinfo's only cache of this size is used, or a placeholder.
     AskPageElse {
         cache: CacheId,
         by_size: bool,

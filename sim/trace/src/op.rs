@@ -13,7 +13,7 @@ pub enum CacheKind {
     /// A size class of kmalloc (`kmalloc-64`, `kmalloc-cg-1k`, `msg_msg-512` ...).
     Kmalloc,
     /// A pseudo-cache for objects above 8192 bytes, whose pages come directly from the page allocator. All
-    /// such objects share one cache id.
+    /// objects of kmalloc-large share one cache id.
     KmallocLarge,
     /// A cache whose name is known.
     Named,
@@ -42,8 +42,8 @@ pub struct Op {
     pub time_ns: u64,
     /// The CPU on which the operation happens. A hidden free has the CPU of the event that revealed it.
     pub cpu: u16,
-    /// The command that allocates, if the trace names commands. In an interrupt, this is the interrupted
-    /// command.
+    /// The command that allocates, if the trace names commands. In an interrupt, the field has the
+    /// interrupted command.
     pub task: Option<TaskId>,
     /// The kind of operation, with its data.
     pub kind: OpKind,

@@ -1,10 +1,10 @@
 //! The first pass over a trace, from text to records.
 //!
-//! This pass parses every line once. It also finds facts that need the whole trace: the cache of each call
-//! site (which a later `kmem_cache_free` names), and where the kernel [maps its memory](super::direct_map).
-//! Events that an allocator must replay are stored in the [spool](super::spool). Events about the free lists
-//! of the page allocator are stored in a second spool. All other events are counted, but not stored. At its
-//! end, the pass marks the records of page blocks that are slabs.
+//! The first pass parses every line once. The first pass also finds facts that need the whole trace: the
+//! cache of each call site (which a later `kmem_cache_free` names), and where the kernel [maps its
+//! memory](super::direct_map). Events that an allocator must replay are stored in the [spool](super::spool).
+//! Events about the free lists of the page allocator are stored in a second spool. All other events are
+//! counted, but not stored. At its end, the pass marks the records of page blocks that are slabs.
 
 use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
@@ -49,7 +49,7 @@ const MAX_KEPT_REJECTS: usize = 5;
 /// The number of bytes to keep of a line that the parser did not understand.
 const MAX_REJECT_BYTES: usize = 160;
 
-/// A trace after the first pass, which reads but does not interpret it.
+/// A trace that the first pass has read but not interpreted.
 ///
 /// The memory of a recording is bounded by the numbers of live objects, call sites and touched pages. The
 /// events of a long trace are stored in a temporary file.
@@ -101,8 +101,8 @@ pub struct Counts {
     pub zero_times: u64,
     /// The number of events with the same time as the previous event.
     pub same_times: u64,
-    /// The number of events with an earlier time than the previous event, which was on another CPU. If this
-    /// number is not 0, all events were sorted by time.
+    /// The number of events with an earlier time than the previous event, which was on another CPU. If an
+    /// event's time decreases between CPUs, all events are sorted by time.
     pub times_going_back: u64,
     /// The number of kmem events among the lines that the parser did not understand.
     pub kmem_not_understood: u64,
@@ -263,8 +263,7 @@ impl Recording {
         &self.counts
     }
 
-    /// Returns the number of records that the second pass will interpret; its time is proportional to this
-    /// number.
+    /// Returns the number of records for the second pass, which takes time in proportion to it.
     #[must_use]
     pub fn records(&self) -> u64 {
         self.spool.len()

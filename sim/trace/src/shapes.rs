@@ -101,8 +101,8 @@ impl Shapes {
         None
     }
 
-    /// Drops the names that frees have shown. After this call, allocations with shapes that frees have
-    /// changed must return to the shape of [`as_printed`](Self::as_printed).
+    /// Drops the names that frees have shown. After this call, allocations whose shape a free has changed
+    /// must return to the shape of [`as_printed`](Self::as_printed).
     pub(super) fn forget(&mut self) {
         self.learned.fill(LearnedNames::default());
     }

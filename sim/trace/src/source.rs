@@ -65,7 +65,7 @@ impl Compression {
 /// The progress of reading a trace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Progress {
-    /// The number of bytes read from the file; for a compressed file, these are compressed bytes.
+    /// The number of bytes read from the file; a compressed file counts compressed bytes.
     pub bytes: u64,
     /// The length of the file in bytes; `None` for standard input and other streams.
     pub total: Option<u64>,

@@ -339,8 +339,8 @@ fn statistics_count_objects_in_quarantine_as_cached() {
     printed(Command::new(program).arg("quarantine").env("USLAB_OPTIONS", "reap=0,quarantine=4k"));
 }
 
-/// Regression test: the caches' library registered its fork handlers when the first cache was created. It
-/// therefore held its locks while the program's older handlers ran.
+/// Regression test: the caches' library registered its fork handlers when the first cache was created. As a
+/// result, it held its locks while the program's older handlers ran.
 #[test]
 fn fork_handlers_registered_earlier_can_use_caches() {
     let Some(prefix) = installed() else { return };

@@ -27,10 +27,10 @@ use uslab_tests::waiver::Waiver;
 
 /// Weaken every memory ordering of a crate, one at a time, and expect a loom model to fail.
 ///
-/// The crates are this workspace's crates with models, or other crates with atomics from `uslab-sync`. Their
-/// models are the library's tests that call `uslab_sync::check::model`. The check fails for a mutant that no
-/// model notices, and for an ordering stronger than Relaxed that no model reaches. Orderings that loom cannot
-/// compile are listed. The last line has the counts.
+/// The crates are this workspace's crates with models, or other crates with atomics from `uslab-sync`. The
+/// models of a crate are its library's tests that call `uslab_sync::check::model`. The check fails for a
+/// mutant that no model notices, and for an ordering stronger than Relaxed that no model reaches. Orderings
+/// that loom cannot compile are listed. The last line has the counts.
 ///
 /// Exit codes: 0 if every mutant is caught or waived, 1 if not, 2 for wrong usage, an invalid waiver file, or
 /// a shard that is missing or from another build.

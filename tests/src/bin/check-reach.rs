@@ -1,8 +1,8 @@
 //! The command `cargo check-reach` lists which lines of the allocator each tool reaches.
 //!
-//! [`reach`](uslab_tests::reach) inserts a probe before each statement, in a copy of the workspace. There are
-//! three builds of this copy: for loom, for shuttle, and without a checker. Each tool's programs use a
-//! separate file, in which the probes record the reached lines.
+//! [`reach`](uslab_tests::reach) inserts a probe before each statement, in a copy of the workspace. The copy
+//! has three builds: for loom, for shuttle, and without a checker. Each tool's programs use a separate file,
+//! in which the probes record the reached lines.
 
 use anyhow::{Context, bail, ensure};
 use clap::Parser;

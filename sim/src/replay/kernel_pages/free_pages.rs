@@ -65,16 +65,16 @@ impl FreePages {
         sum
     }
 
-    /// The kernel's table counts free blocks by order. This function chooses addresses for such blocks, and
-    /// marks their pages without events as free.
+    /// The kernel's table counts free blocks by order. This function chooses addresses for the free blocks
+    /// that the table counts, and marks their pages without events as free.
     ///
     /// A free block cannot contain a page that is known to be in use. If some pages of a block are known to
     /// be free, the block's first page must be one of them. When the kernel splits a block, it takes pages
     /// from the lower half, so the block's first page leaves before its other pages. If no page of a block is
-    /// known to be free, the block's buddy must have pages with events: the block then remained after the
-    /// kernel split a larger block. The table gives the number of blocks of each order. The function places
-    /// blocks from the largest order to the smallest. Among possible addresses, it prefers the addresses with
-    /// the most free pages.
+    /// known to be free, the block's buddy must have pages with events, because the block is the remainder of
+    /// a larger, split block. The table gives the number of blocks of each order. The function places blocks
+    /// from the largest order to the smallest. Among possible addresses, it prefers the addresses with the
+    /// most free pages.
     ///
     /// Blocks that are far from all events get no address. A block without an address never changes and never
     /// merges.

@@ -6,8 +6,8 @@ use crate::trace::{MarkId, Op, OpKind, PageFreeOrigin, PageMove, PageMoveKind};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::cmp::Ordering;
 
-/// The largest order that per-CPU lists have held since 5.13; this value is used if the trace does not show
-/// the order.
+/// The largest order that per-CPU lists have held since 5.13; the default if the trace does not show the
+/// order.
 const LARGEST_PERCPU: u8 = 3;
 
 /// One traced event that concerns `2^order` pages.
@@ -86,8 +86,8 @@ pub(super) fn steps(
     (steps, marks)
 }
 
-/// Returns `true` if `mm_page_alloc_extfrag` takes the pages that it names. If so,
-/// `mm_page_alloc_zone_locked` is not the next event for most of these pages.
+/// Returns `true` if `mm_page_alloc_extfrag` takes the pages that it names. If `mm_page_alloc_extfrag` takes
+/// pages, `mm_page_alloc_zone_locked` is not the next event for most of them.
 fn fallback_takes(ops: &[Op], moves: &[PageMove]) -> bool {
     let mut named = FxHashSet::default();
     let (mut takes, mut only_names) = (0, 0);

@@ -41,7 +41,7 @@ const KILLING_TESTS: [&str; 3] = [
 /// The largest number of assembly mutants, because each build is slow.
 const MAX_MUTANTS: usize = 32;
 
-/// Returns all files that are mutated here.
+/// Returns all files that this module mutates.
 pub(crate) fn files() -> impl Iterator<Item = &'static str> {
     SECTIONS.iter().map(|(_, file)| *file).chain([DESCRIPTOR])
 }
@@ -218,7 +218,7 @@ fn of_processor(processor: &str) -> anyhow::Result<Vec<MutatedFile>> {
     Ok(made)
 }
 
-/// Builds the tests of the sections; each mutant must compile, because otherwise it is not judged.
+/// Builds the tests of the sections; a mutant that does not compile is an error, because it cannot be judged.
 fn build(tree: &Tree, change: Option<&MutatedFile>) -> anyhow::Result<Program> {
     tree.write(change.map(|of| (of.mutant.file.as_str(), of.text.as_str())))?;
     let output =

@@ -79,7 +79,7 @@ struct Args {
     #[arg(long, value_name = "COUNT", conflicts_with_all = ["assembly", "manifest_path", "models", "sample", "minutes", "shard", "merge", "list", "json", "record"])]
     detect: Option<usize>,
     /// Begin no mutant after this many minutes; the next run continues with the others. The judged mutants
-    /// are then a sample.
+    /// are a sample of all mutants.
     #[arg(long, value_name = "N", conflicts_with = "shard")]
     minutes: Option<u32>,
     /// Judge only this many randomly drawn mutants.

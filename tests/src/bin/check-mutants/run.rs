@@ -132,8 +132,8 @@ const MAX_TIMED_OUT: usize = 3;
 /// Runs all tests that reach a mutant. If one program does not end in time, another program may still fail.
 /// If no program fails, the timed-out tests run again, each alone and with four times its usual time, until
 /// [`MAX_TIMED_OUT`] of them have timed out again. Finally, models run with their own bounds, if they end in
-/// time. This last step is only for mutants that no test detected and no reason explains, and only if the
-/// environment sets no bound.
+/// time. Models run with their own bounds only for mutants that no test detected and no reason explains, and
+/// only if the environment sets no bound.
 pub(crate) fn judge(
     mutant: &Mutant,
     argued: bool,
