@@ -278,7 +278,6 @@ const OPERATIONS: &[Operation] = &[
     }),
 ];
 
-/// Totals of all trials.
 #[derive(Default)]
 struct TrialTotals {
     /// The number of calls that a trial refused first.

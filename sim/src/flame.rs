@@ -24,7 +24,6 @@ const TEMPLATE: &str = include_str!("../web/built/profile.html");
 const EXPECTED: &str = "not a heap profile: expected one of pprof (`.pb.gz`) or folded stacks (`.folded`)";
 /// The first bytes of a pprof profile.
 const GZIP: &[u8] = &[0x1f, 0x8b];
-/// The number of stacks shown in the text.
 const SHOWN_STACKS: usize = 20;
 
 /// A heap profile taken at one moment.

@@ -86,7 +86,6 @@ enum Flow {
 /// A place, such as a register, that an instruction reads or writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Operand {
-    /// A whole register.
     Register(Register),
     Flag(u32),
     Memory(Memory),

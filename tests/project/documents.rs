@@ -9,7 +9,6 @@ use uslab_tests::imports::{Imports, crates};
 use uslab_tests::source::{checker_cfgs, longest_function, shipping_lines};
 use uslab_tests::workspace;
 
-/// The folder of the book.
 const BOOK: &str = "slab/book/src";
 
 /// The crates that make up the allocator.

@@ -28,7 +28,6 @@ pub(crate) const PLACES: usize = 4;
 pub(crate) const BATCH: usize = 2;
 /// The largest number of magazines in a depot.
 pub(crate) const DEPOT: usize = 2;
-/// The largest number of threads.
 pub(crate) const THREADS: usize = 4;
 /// The largest number of rounds that a thread holds.
 pub(crate) const MAX_HELD_ROUNDS: usize = 3;
@@ -211,7 +210,6 @@ pub(crate) struct Number {
     pub(crate) open: u8,
     /// The current limit of stacks.
     pub(crate) limit: u8,
-    /// The number of active drains.
     pub(crate) drains: u8,
     /// The drain whose rounds are still to be flushed; 0 if there is no such drain.
     pub(crate) waiting: u8,
@@ -616,7 +614,6 @@ impl Protocol {
         (0..self.cpus).filter(is_taken).map(bit8).sum()
     }
 
-    /// Returns the state that follows an action.
     pub(crate) fn next(&self, before: &State, action: Action) -> State {
         let mut s = *before;
         let this_thread = usize::from(action.thread);
@@ -665,7 +662,6 @@ impl Protocol {
             Op::Close | Op::Retire | Op::Resize => Pc::LockToLimit,
         };
     }
-    /// Ends the thread's operation.
     fn end(s: &mut State, this_thread: usize) {
         let t = &mut s.threads[this_thread];
         let mut idle_thread =

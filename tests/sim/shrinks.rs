@@ -13,7 +13,6 @@ use std::path::Path;
 use std::process::Command;
 use uslab_tests::workspace;
 
-/// The number of shrinks in a recording.
 const SHRINKS: usize = 10;
 
 fn shown(path: &Path) -> &str {

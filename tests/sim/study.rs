@@ -183,7 +183,6 @@ fn each_claim_of_the_study_has_evidence() {
 #[derive(Debug, PartialEq)]
 struct Figure<'t> {
     text: &'t str,
-    /// `true` if the number is marked as measured.
     measured: bool,
     /// The comment after the number.
     key: Option<&'t str>,

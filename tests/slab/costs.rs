@@ -43,7 +43,6 @@ fn tables() -> Mappings {
     all_mappings
 }
 
-/// Returns a subsystem with simulated CPUs.
 fn subsystem(cpus: u32, nodes: u32) -> Subsystem {
     subsystem_of(cpus, nodes, 1 << 30)
 }

@@ -44,7 +44,6 @@ struct Module {
     mentioned: BTreeSet<String>,
 }
 
-/// The target of a path.
 #[derive(Clone, Copy, Debug)]
 enum Target {
     Module(usize),

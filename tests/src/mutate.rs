@@ -177,7 +177,6 @@ pub struct Switched {
     inserted: Vec<(Range<usize>, u32)>,
     /// The range of each mutant, from its first insertion to its last.
     whole: Vec<(Range<usize>, u32)>,
-    /// The ranges of functions.
     functions: Vec<Range<usize>>,
 }
 

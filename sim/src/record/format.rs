@@ -31,7 +31,6 @@ struct Field {
 /// The name of the event for marks.
 const MARK: &str = "print";
 
-/// The format of an event.
 #[derive(Clone, Debug)]
 pub(super) struct Format {
     id: u16,

@@ -174,7 +174,6 @@ fn sum(stats: &str, names: &[&str]) -> u64 {
 /// The names under which ftrace's statistics count lost events.
 const LOSSES: [&str; 3] = ["overrun", "commit overrun", "dropped events"];
 
-/// Returns the CPUs that lost events, and the number of lost events.
 fn lost_events(stats: &str) -> Vec<(String, u64)> {
     let cpus = stats.split("== ").filter_map(|cpu| cpu.split_once('\n'));
     let lost = cpus.map(|(cpu, stats)| (cpu.to_owned(), sum(stats, &LOSSES)));
@@ -345,7 +344,6 @@ pub fn record(out: &Path, options: &Options) -> anyhow::Result<Recorded> {
     folder.finish(&status)
 }
 
-/// Returns the number of online CPUs.
 fn online() -> usize {
     let cpus = fs::read_to_string("/sys/devices/system/cpu/online").ok();
     let count = cpus.and_then(|cpus| crate::slabs::cpus_of_ranges(&cpus));

@@ -61,7 +61,6 @@ impl Layout {
         self.data
     }
 
-    /// Returns the number of used bytes that follow the head.
     pub(super) fn used_bytes(&self, head: &[u8]) -> usize {
         let flags = self.flags(head);
         let stored = flags & (MISSED | LOST_COUNT_STORED) == MISSED | LOST_COUNT_STORED;

@@ -17,7 +17,6 @@ use uslab_buddy::{BuddyInfo, Order};
 pub(super) struct ReportFacts<'t> {
     pub(super) build: Build,
     pub(super) tables: &'t Tables,
-    /// The number of CPUs of the traced machine.
     pub(super) traced_cpus: u64,
     pub(super) read: Duration,
     pub(super) replayed: Duration,

@@ -9,7 +9,6 @@ use rustc_hash::{FxHashMap, FxHashSet};
 /// A slab that existed before the trace, described as far as the trace shows it.
 pub(super) struct InitialSlab {
     pub(super) cache: CacheId,
-    /// The number of objects of the slab.
     pub(super) objects: u32,
     /// The addresses of the slab's objects that the trace frees.
     pub(super) used: Vec<u64>,

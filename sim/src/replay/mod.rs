@@ -335,7 +335,6 @@ fn replay_to(
     Ok(run.finish(taken))
 }
 
-/// Returns the number of CPUs for the replay.
 fn cpus(recording: &Recording, options: &Options) -> Result<u32, ReplayError> {
     let traced = stream::traced_cpus(recording.counts());
     if options.cpus.is_none() && traced > u64::from(MAX_CPUS) {

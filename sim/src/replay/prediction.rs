@@ -234,7 +234,6 @@ impl PredictedMoment {
     }
 }
 
-/// Formats pages in MiB.
 fn mib(pages: u64) -> String {
     format!("{:.2} MiB", (pages * PAGE_SIZE as u64) as f64 / f64::from(1 << 20))
 }

@@ -28,11 +28,8 @@ pub(super) enum StressOperation {
 pub(super) struct Entry {
     /// The time since the start of the run.
     pub(super) at: Duration,
-    /// The kind of the operation.
     pub(super) operation_kind: StressOperation,
-    /// The source of the object.
     pub(super) source: Option<Source>,
-    /// The address of the object.
     pub(super) address: usize,
     /// The owner of the object at the time of the operation.
     pub(super) token: Token,

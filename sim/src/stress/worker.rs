@@ -35,7 +35,6 @@ pub(super) type Bin<'w> = Mutex<Vec<HeldObject<'w>>>;
 pub(super) struct Tally {
     /// The number of objects allocated.
     pub(super) allocs: u64,
-    /// The number of objects freed.
     pub(super) frees: u64,
     /// The number of allocations that were refused.
     pub(super) refused: u64,

@@ -59,7 +59,6 @@ const CACHES: [(&str, usize, Kind, usize); 20] = [
     ("vm_area_struct", 200, Kind::Raw, 24),
     ("anon_vma", 104, Kind::Constructed, 12),
 ];
-/// Returns the names of the caches.
 pub(super) fn names() -> impl Iterator<Item = &'static str> {
     CACHES.iter().map(|cache| cache.0)
 }
@@ -176,7 +175,6 @@ pub(super) struct Violation {
     pub(super) seats: Vec<u16>,
 }
 
-/// The number of temporary caches.
 const TEMPORARY: usize = 4;
 
 /// The data that all stress threads share.
@@ -276,7 +274,6 @@ impl World {
         }
     }
 
-    /// Allocates memory from a source.
     pub(super) fn alloc(&self, source: Source) -> Result<Memory<'_>, uslab::AllocError> {
         let gfp = Gfp::KERNEL;
         match source {

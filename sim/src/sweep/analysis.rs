@@ -8,7 +8,6 @@ use std::collections::BTreeMap;
 
 /// All parameters of a run except the setting; only runs with equal parameters are compared.
 type Cell<'a> = (&'a str, u32, Option<u32>, Option<u64>, Option<u32>, Option<u64>);
-/// A workload on a number of CPUs.
 pub(super) type WorkloadOnCpus<'a> = (&'a str, u32);
 
 /// The score of a setting over all its runs.

@@ -24,7 +24,6 @@ pub(super) struct Identity {
     pub(super) cpus: Option<u32>,
 }
 
-/// The workload of the CPUs.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub(super) enum WorkloadIdentity {

@@ -90,7 +90,6 @@ impl Settings {
         let first = self.count();
         self.designs.push(Knobs { design, knobs, sample, first, count, strata });
     }
-    /// Returns the number of settings.
     pub(super) fn count(&self) -> u64 {
         self.designs.last().map_or(0, |last| last.first.saturating_add(last.count))
     }

@@ -23,7 +23,6 @@ use uslab_magazine::sync::{AtomicU64, Ordering::Relaxed};
 /// The result of running a shard.
 #[derive(Debug, Default, Serialize)]
 pub(super) struct ShardResult {
-    /// The number of items in the shard.
     pub(super) items: u64,
     /// The number of items that already had a result.
     pub(super) there: u64,
@@ -128,7 +127,6 @@ impl RunProgress {
 /// The reason why a shard's run ended early.
 #[derive(Debug)]
 pub(super) enum EarlyEnd {
-    /// The input is invalid.
     Input(anyhow::Error),
     /// A result could not be written.
     Write(anyhow::Error),

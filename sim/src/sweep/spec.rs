@@ -115,7 +115,6 @@ fn key_at(table: &DeTable<'_>, position: usize) -> Option<String> {
     })
 }
 
-/// Returns the line number of a text position, counted from 1.
 fn line_of(text: &str, position: usize) -> usize {
     text[..position.min(text.len())].matches('\n').count() + 1
 }

@@ -28,7 +28,6 @@ const VERSION: u64 = 1;
 pub(crate) const HEADER: usize = 8;
 pub(crate) const CALLS: usize = 6;
 pub(crate) const ROOM: usize = 7;
-/// The number of words in a record.
 pub(crate) const RECORD: usize = 3;
 pub(crate) const WORD: usize = size_of::<u64>();
 
@@ -69,7 +68,6 @@ impl Header {
     }
 }
 
-/// The kind of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// Memory was allocated; the address is 0 if the allocation failed.

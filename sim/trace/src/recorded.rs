@@ -56,7 +56,6 @@ impl Calls {
         Ok(Self { source, header, read: 0, unwritten: 0, too_large: FxHashSet::default() })
     }
 
-    /// Returns the number of records that the file contains.
     fn records_in_file(&self) -> u64 {
         self.header.calls.min(self.header.room)
     }

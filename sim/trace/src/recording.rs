@@ -91,7 +91,6 @@ pub struct Counts {
     pub machine_cpus: Option<u64>,
     /// The number of events by CPU.
     pub by_cpu: Vec<u64>,
-    /// The number of events by name.
     pub(super) by_name: Vec<u64>,
     /// The number of events for each context flag, indexed by the flag's character code.
     pub(super) by_context: Vec<u64>,

@@ -655,7 +655,6 @@ impl Resolver {
         let page = self.pages.get(pfn).filter(|page| page.order != NO_ORDER)?;
         Some(Block { order: page.order, cpu: page.cpu, usage: page.usage })
     }
-    /// Ends the block at `pfn`, and returns it.
     fn block_ends(&mut self, pfn: Pfn) -> Option<Block> {
         let block = self.block_at(pfn)?;
         let page = self.pages.entry(pfn);

@@ -145,7 +145,6 @@ impl Spool {
         Ok(sorted)
     }
 
-    /// Appends a record.
     pub(super) fn push(&mut self, record: Record) -> io::Result<()> {
         if self.held.len() == self.limit {
             self.flush()?;

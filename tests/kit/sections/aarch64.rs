@@ -23,7 +23,6 @@ pub(crate) fn written(at: *mut Code) {
     unsafe { __clear_cache(at, at.add(1)) };
 }
 
-/// The number of a register.
 pub(crate) type Register = u32;
 
 /// A memory operand: base register, index register (32 if absent), offset in bytes, and size in bytes.
@@ -46,7 +45,6 @@ pub(super) fn name(register: Register) -> Value {
     format!("X{register}").into()
 }
 
-/// An instruction with its address.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Instruction {
     ip: usize,

@@ -53,7 +53,6 @@ impl fmt::Display for Instruction {
 
 impl Instruction {
     pub(super) fn at(ip: usize) -> Self {
-        /// The largest number of bytes in an instruction.
         const MAX_INSTRUCTION_BYTES: usize = 15;
         // SAFETY: `ip` is the address of an instruction of this program. The linker puts `.fini` after all other code, so `MAX_INSTRUCTION_BYTES`
         // bytes can be read.

@@ -100,7 +100,6 @@ setrange text:FEW SIZE x
 hset hash:FEW field:I x
 ";
 
-/// Returns the commands in `script_text` for key `i`.
 fn commands(script_text: &str, i: usize) -> String {
     let number = |n: usize| n.to_string();
     script_text

@@ -216,7 +216,6 @@ struct Tree {
     files: BTreeMap<String, Probed>,
 }
 
-/// A built program.
 #[derive(Clone)]
 struct Program {
     path: PathBuf,

@@ -136,7 +136,6 @@ fn chunks(pages: &Range<u64>) -> Range<u64> {
     pages.start / CHUNK as u64..pages.end.div_ceil(CHUNK as u64)
 }
 
-/// Returns the free blocks of a chunk, by order, for orders from 0 to `most`.
 fn blocks(free: &[u64; WORDS], most: u8) -> [u64; ORDERS] {
     /// For each order, a mask of the bits in a word at which a block of `2^order` pages can begin.
     const FIRST: [u64; 6] = [
