@@ -118,7 +118,7 @@ impl Flame {
     /// Returns a page with the flame graph.
     ///
     /// # Errors
-    /// Fails if the profile cannot be converted to JSON, which is not expected to happen.
+    /// Does not fail in practice.
     pub fn page(&self) -> anyhow::Result<String> {
         Ok(web::page(TEMPLATE, &[("{profile}", &web::json(self)?)]))
     }

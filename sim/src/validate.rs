@@ -36,7 +36,7 @@ const SIZE: u32 = size_of::<Object>() as u32;
 const OPERATIONS: u64 = 20_000;
 /// The largest relative error with which a prediction still counts as correct.
 const MAX_RELATIVE_ERROR: f64 = 0.3;
-/// The number of workloads with a wrong prediction up to which a number of CPUs still counts as validated.
+/// The largest number of wrongly predicted workloads with which a number of CPUs counts as validated.
 const MAX_WRONG_PREDICTIONS: usize = 1;
 
 /// The options of `uslab validate`.

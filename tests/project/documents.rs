@@ -14,8 +14,8 @@ const BOOK: &str = "slab/book/src";
 /// The crates that make up the allocator.
 const CORE: [&str; 3] = ["magazine", "buddy", "slab"];
 /// Parts of these crates whose lines have separate rows: separate products, and code that finds mistakes and
-/// runs only if it is enabled. Each part is listed with the name of its row. Two files that find mistakes are
-/// in higher folders of the source tree, because they import caches.
+/// runs only if it is enabled. Each part is listed with the name of its row. Two files with code that finds
+/// mistakes are in higher modules, because they import caches.
 const SEPARATE_PARTS: [(&str, &str); 4] = [
     ("slab/src/debug", "slab/src/debug"),
     ("slab/src/cache/debugged.rs", "slab/src/debug"),

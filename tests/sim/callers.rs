@@ -134,8 +134,8 @@ fn leak_beginning_after_the_first_quarter_is_reported() {
     }
 }
 
-/// Without the kernel's tables, other objects of the site decide: their addresses were allocated again, so
-/// they were freed.
+/// Without the kernel's tables, the trace shows that other objects of the call site were freed, because their
+/// addresses were allocated again.
 #[test]
 fn call_site_with_untraced_frees_is_not_a_leak() {
     let folder = tempfile::tempdir().unwrap();

@@ -416,8 +416,8 @@ fn layout_experiment_text_reflects_its_options() {
 }
 
 /// Regression test for the tutorial's claim that two kinds of lifetimes keep fragmentation low. The
-/// experiment once tested the opposite of this claim, although its figures agreed with the tutorial. The
-/// experiment also compared the largest free blocks of memories that were not equally full.
+/// experiment once tested the opposite of the tutorial's claim, although its figures agreed with the
+/// tutorial. The experiment also compared the largest free blocks of memories that were not equally full.
 #[test]
 fn fragmentation_experiment_compares_allocators_at_equal_use() {
     let findings = findings("fragmentation");

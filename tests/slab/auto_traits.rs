@@ -1,5 +1,5 @@
-//! Lists, for all public types of the three crates, if they are `Send` and `Sync`, and the reasons. If a
-//! field changes an auto trait, or an `unsafe impl` grants too much, this test fails.
+//! Lists which public types of the three crates are `Send` and `Sync`, and why. If a field changes an auto
+//! trait, or an `unsafe impl` grants too much, this test fails.
 //!
 //! A generic type is tested with the parameters `u8`, `Cell<u8>` (`Send`, but not `Sync`) and `Rc<u8>`
 //! (neither).

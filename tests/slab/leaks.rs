@@ -1,5 +1,5 @@
-//! Tests from which memory a pointer makes an object reachable: the program's memory, large blocks, pages,
-//! and objects of unchecked caches.
+//! Tests which memory is searched for pointers that make an object reachable: the program's memory, large
+//! blocks, pages, and objects of unchecked caches.
 
 use crate::common::{config, subsystem};
 use crate::process::is_alone;

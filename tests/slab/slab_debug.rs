@@ -57,7 +57,7 @@ unsafe fn clobber(object: NonNull<u8>, offset: isize, byte: u8) {
 }
 
 /// The situations of SLUB's KUnit tests, with their names and expected numbers of errors: a damage is one
-/// error, its repair another. Linux 7.1 has eleven of these situations; this module covers all of them. A
+/// error, its repair another. Linux 7.1 has eleven KUnit situations; this module covers all of them. A
 /// twelfth situation, the red zone on the left, is new, because SLUB's tests write only after objects.
 ///
 /// Two of SLUB's situations have no exact counterpart in this allocator. SLUB's test `next_pointer` breaks

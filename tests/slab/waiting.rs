@@ -1428,8 +1428,8 @@ fn waiter_retries_to_start_the_reaper_thread() {
     objects.into_iter().for_each(|object| unsafe { cache.free(object) });
 }
 
-/// Regression test: the second waiter retried forever. The account granted its charge, the cache's limit made
-/// it return the charge, and the returned charge woke it again.
+/// Regression test: the second waiter retried forever. The account granted the waiter's charge, the cache's
+/// limit made the waiter return it, and the returned charge woke the waiter again.
 #[test]
 fn cache_limit_waiter_sleeps_despite_an_account_waiter() {
     let subsystem = subsystem(1);

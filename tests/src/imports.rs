@@ -36,7 +36,7 @@ struct Module {
     /// The imports, indexed by the names that they have in this module.
     names: BTreeMap<String, Path_>,
     globs: Vec<Path_>,
-    /// The imports; each with the name of the re-export, if it is one.
+    /// The imports; a re-export also has its name.
     uses: Vec<(Path_, Option<String>)>,
     /// The paths with more than one segment, except imports.
     paths: BTreeSet<Path_>,

@@ -1,5 +1,5 @@
-//! Finds the lines of the allocator that run. A probe before each statement, in a copy of the sources,
-//! records them, and a table shows the reached lines.
+//! Finds the lines of the allocator that run. Probes before each statement, in a copy of the sources, record
+//! the lines that run, and a table shows them.
 //!
 //! The probes do not use the compiler's coverage tool: a probe is a store to a mapped file. A probe therefore
 //! works the same under loom, under shuttle, in a signal handler, in a process that forks or is killed, and

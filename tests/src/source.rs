@@ -845,7 +845,7 @@ mod tests {
         assert_eq!(found, [("cells.rs", Build::Loom), ("layout.rs", Build::Shipping)]);
     }
 
-    /// Planted bugs that the scan finds but no model catches make `check-all` fail.
+    /// `check-all` fails if the scan finds a planted bug that no model catches.
     #[test]
     fn source_scan_finds_each_planted_bug() {
         let text = r#"

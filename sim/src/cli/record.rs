@@ -11,8 +11,8 @@ use std::time::Duration;
 /// before and after the trace.
 ///
 /// The new folder holds the trace (trace.txt.zst), with a mark at each moment of the tables. For each moment
-/// it holds slabinfo, buddyinfo, zoneinfo, pagetypeinfo, vmstat and meminfo. The folder also holds the
-/// counters and attributes of all caches in /sys/kernel/slab, the number of events that each CPU's buffer
+/// the folder holds slabinfo, buddyinfo, zoneinfo, pagetypeinfo, vmstat and meminfo. The folder also holds
+/// the counters and attributes of all caches in /sys/kernel/slab, the number of events that each CPU's buffer
 /// lost, the formats of the events, and the kernel's release and command line.
 ///
 /// Recording the running kernel needs root and a mounted tracefs. `uslab record` uses a separate tracing

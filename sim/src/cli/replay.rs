@@ -24,7 +24,7 @@ use uslab_engine::designs::{self, NoPolicy, Spec};
 /// latency-format, verbose and fields, the output of `perf script -F`, and the output of `trace-cmd report
 /// -R -l -t`. If the input concatenates the texts of several CPUs, the events are sorted by time. The command
 /// also replays wee_alloc's traces of a program's malloc (`Alloc(552),` and `Free(0),`): kmalloc serves these
-/// on one CPU. From Fleetbench's distributions (lines of `SIZE, RATE, LIVE`) it generates a trace. A
+/// on one CPU. From Fleetbench's distributions (lines of `SIZE, RATE, LIVE`) the command generates a trace. A
 /// recording that libuslab.so made of a program (`LD_PRELOAD=libuslab.so USLAB_OPTIONS=record=FILE program`)
 /// is replayed call by call, on the CPUs on which the program ran. All inputs may be plain or compressed with
 /// gzip, xz or zstd. The first lines of the report name the defects of a trace: missing events, a truncated

@@ -16,10 +16,10 @@ use uslab_engine::course::{Code, Lab, Work, labs};
 
 /// Labs about this allocator. The engine computes the answers to the questions, and judges the exercises.
 ///
-/// The page (`uslab page`, then Course in index.html) asks the questions and writes an answer sheet. An
-/// exercise begins with a file that `start` writes. `uslab course grade` judges an exercise by its behaviour
-/// on unseen operation streams, by its cost, and under loom if it has a lock. Without a subcommand, `uslab
-/// course` lists the labs.
+/// The web page (written by `uslab page`; open Course in index.html) asks the questions and writes an answer
+/// sheet. An exercise begins with a file that `start` writes. `uslab course grade` judges an exercise by its
+/// behaviour on unseen operation streams, by its cost, and under loom if it has a lock. Without a subcommand,
+/// `uslab course` lists the labs.
 #[derive(Debug, ClapArgs)]
 #[command(after_help = "\
 Examples:

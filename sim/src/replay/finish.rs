@@ -23,7 +23,7 @@ pub(super) struct ReportFacts<'t> {
     pub(super) rss: [u64; 2],
 }
 
-/// The largest number of violations for which the report keeps the text.
+/// The largest number of violation messages in a report.
 const MAX_VIOLATIONS: usize = 20;
 
 impl Run<'_, '_> {

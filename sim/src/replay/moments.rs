@@ -100,7 +100,7 @@ pub struct CacheAtMoment {
     pub causes: Vec<SlabCause>,
 }
 
-/// The cause why a cache has more or fewer slabs in a design than in the kernel, with its count since the
+/// The reason why a cache has more or fewer slabs in a design than in the kernel, with its count since the
 /// moment `before`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
@@ -339,9 +339,8 @@ pub fn designs<P: Policy>(
 /// The amounts of memory with which a failed run is repeated, in eighths of the largest zone.
 const ADDED: [u64; 3] = [1, 4, 8];
 
-/// Returns zones with more memory than a machine with `added` additional bytes, and the new number of
-/// additional bytes. Returns `None` if there are no tables of the zones, or if the machine already had the
-/// largest size.
+/// Enlarges the zones to the next amount above `added` bytes; returns the zones and the new amount. Returns
+/// `None` if there are no tables of the zones, or if the machine already had the largest size.
 fn with_more_memory(zones: &[(ZoneKind, u32)], added: u64) -> Option<(Vec<(ZoneKind, u32)>, u64)> {
     let mut zones = zones.to_vec();
     let (_, pages) = zones.iter_mut().max_by_key(|(_, pages)| *pages)?;

@@ -10,10 +10,10 @@ use std::collections::BTreeMap;
 /// `/sys/kernel/slab`, or `None` for all caches.
 ///
 /// Between two marks, a recording's script writes to the file `shrink` in each cache's folder, twice per
-/// folder. Opening a file `shrink` allocates in `kernfs_fop_open`, and ends with a free of the path. If the
-/// number of these allocations equals the number of files that the script opens, the n-th allocation belongs
-/// to the n-th folder. If the script's files and the trace's allocations differ in number, all caches are
-/// assumed to be shrunk at the second mark.
+/// folder. Opening a file `shrink` allocates in `kernfs_fop_open`, and ends with a free of the path. If
+/// `kernfs_fop_open` allocates as often as the script opens files, the n-th allocation belongs to the n-th
+/// folder. If the script's files and the trace's allocations differ in number, all caches are assumed to be
+/// shrunk at the second mark.
 ///
 /// The mark `SHRINK cache NAME` precedes a write to the file `shrink` of one cache.
 pub(super) fn shrinks(Traced { resolver, ops, tables }: Traced<'_>) -> FxHashMap<usize, Option<String>> {

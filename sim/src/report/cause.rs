@@ -5,7 +5,7 @@ use super::KernelRow;
 use crate::output::{grouped, signed};
 use serde::Serialize;
 
-/// The cause why the kernel's change of a cache's active objects differs from the change in the replay.
+/// The reason why the kernel's change of a cache's active objects differs from the change in the replay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Cause {
@@ -25,7 +25,7 @@ pub enum Cause {
 }
 
 impl Cause {
-    /// Returns the cause why the two changes in `row` differ, or `None` if they are equal. The parameter
+    /// Returns the reason why the two changes in `row` differ, or `None` if they are equal. The parameter
     /// `per_slab` is the number of objects in a slab of the cache, and `cpus` is the number of CPUs of the
     /// traced machine.
     pub(crate) fn of(row: &KernelRow, per_slab: u64, cpus: u64) -> Option<Self> {

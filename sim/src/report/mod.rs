@@ -291,7 +291,7 @@ pub struct KernelRow {
     pub hidden_frees: u64,
     /// The function that allocated most of the objects whose frees have no event.
     pub hidden_free_site: Option<String>,
-    /// The cause why the changes of objects differ, if they do.
+    /// The reason why the changes of objects differ, if they do.
     pub cause: Option<Cause>,
 }
 

@@ -19,7 +19,7 @@ pub struct Attributes {
     pub order: Option<u64>,
     /// The alignment of an object in bytes.
     pub align: Option<u64>,
-    /// The minimum of partial slabs on a node: with fewer, the node keeps an empty slab.
+    /// The number of partial slabs on a node below which the node keeps an empty slab.
     pub min_partial: Option<u64>,
     /// The largest number of free objects in the partial slabs of a CPU; 0 since 7.0.
     pub cpu_partial: Option<u64>,

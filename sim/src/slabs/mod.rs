@@ -122,10 +122,10 @@ pub struct TraceShrink {
 pub struct RecordedShrink {
     /// The name of the next moment that has tables.
     pub until: String,
-    /// The decrease of slab memory until that moment in bytes, from the model.
+    /// The decrease of slab memory until the moment `until`, in bytes, from the model.
     pub by_trace: i64,
-    /// The decrease of slab memory until that moment in bytes, from the kernel's tables, for the caches of
-    /// the trace.
+    /// The decrease of slab memory until the moment `until`, in bytes, from the kernel's tables, for the
+    /// caches of the trace.
     pub by_tables: i64,
 }
 
@@ -637,8 +637,7 @@ fn write_by_cache(f: &mut String, setting: &Setting, rows: usize) -> std::fmt::R
     Ok(())
 }
 
-/// Names the caches that the kernel merged with another cache, as the end of a sentence about that other
-/// cache.
+/// Returns the end of a sentence about a cache: the names of the caches that were merged with it.
 fn merged(aliases: &[String]) -> String {
     match aliases {
         [] => String::new(),

@@ -2,7 +2,7 @@
 //! as a page.
 //!
 //! A model that fails under loom writes its execution in this format (`STORY_JSON=FILE`, see `uslab-sync`).
-//! `uslab stress --html` writes the last operations before a violation in this format, too.
+//! `uslab stress --html` writes the last operations before a violation as a counterexample, too.
 
 use crate::web;
 use anyhow::{Context, ensure};
@@ -129,7 +129,7 @@ impl Story {
     /// Returns a page with the counterexample.
     ///
     /// # Errors
-    /// Fails if the data cannot be converted to JSON, which does not happen in practice.
+    /// Does not fail in practice.
     pub fn page(&self, command: Option<&str>) -> anyhow::Result<String> {
         let command = web::attribute(command.unwrap_or_default());
         Ok(web::page(TEMPLATE, &[("{story}", &web::json(self)?), ("{command}", &command)]))

@@ -83,8 +83,8 @@ impl Shapes {
         number
     }
 
-    /// Records that a free named the cache of an allocation with this shape. If this cache differs from the
-    /// cache of the shape's other allocations, returns another shape for the allocation.
+    /// Records that a free named the cache of an allocation with this shape. If the named cache differs from
+    /// the cache of the shape's other allocations, returns another shape for the allocation.
     pub(super) fn learn(&mut self, shape: u32, name: Symbol) -> Option<u32> {
         let entry = self.shapes[shape as usize];
         let learned = &mut self.learned[entry.origin as usize];

@@ -25,7 +25,7 @@ impl Symbols {
         Self::default()
     }
 
-    /// Returns the number of `string`, which is a new number for a new string.
+    /// Returns the number of `string`; a new string gets a new number.
     pub fn intern(&mut self, string: &[u8]) -> Symbol {
         if let Some(&symbol) = self.numbers.get(string) {
             return symbol;

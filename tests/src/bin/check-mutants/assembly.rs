@@ -9,7 +9,7 @@
 //! | `head` | the new head is not computed: a length or a count stays as it was |
 //! | `bound` | the descriptor has another start, end or abort address |
 //!
-//! The tests of the sections must kill these mutants: [`KILLING_TESTS`].
+//! The tests in [`KILLING_TESTS`] must kill the mutants of restartable sequences.
 
 use crate::build::Tree;
 use crate::programs::{Program, TestEnd, programs};
