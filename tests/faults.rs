@@ -1,10 +1,11 @@
-//! Tests that every public operation survives every refused resource. For each number `n`, the test tries three rules:
-//! the `n`-th call of any fault point fails; this call and all later calls fail; this call and all later calls of its
-//! fault point fail. Under a rule, an operation returns an error, or succeeds without the resource that was refused. No
-//! object is lost, all counts agree, and without faults the operation then succeeds.
+//! Tests that every public operation survives every refused resource. For each number `n`, the test tries
+//! three rules. In all three the `n`-th call of any fault point fails; in the second, all later calls fail,
+//! too; in the third, all later calls of the same fault point. Under each rule, an operation returns an
+//! error, or succeeds without the refused resource. After a refusal, no object is lost, all counts agree, and
+//! the operation succeeds without faults.
 //!
-//! The test runs alone in its process. The operations wait until the process has no reader, and tests in one process
-//! would count each other's readers.
+//! The test runs alone in its process. The operations wait until the process has no RCU reader, and tests in
+//! one process would wait for each other's readers.
 #![cfg(not(any(loom, shuttle)))]
 
 #[allow(dead_code)]
@@ -63,7 +64,7 @@ impl FaultTrial {
         self.messages.borrow_mut().insert(messages);
         operation().unwrap_or_else(|error| panic!("the operation must succeed without faults: {error}"))
     }
-    /// Runs an operation, as `may_fail` does, that never returns an error.
+    /// Runs, like `may_fail`, an operation that never returns an error.
     fn must_work<R>(&self, operation: impl FnOnce() -> R) -> R {
         self.faults.arm(vec![self.rule.clone()]);
         let outcome = operation();
@@ -90,11 +91,11 @@ fn plain() -> KmemCacheBuilder {
 fn constructed() -> KmemCacheBuilder {
     KmemCache::builder("constructed", 1000).ctor(|bytes| bytes.fill(1))
 }
-/// Returns a cache whose slabs have more objects than a frame has bits.
+/// Returns a cache with objects so small that the bitmap of a slab does not fit into its frame.
 fn tiny() -> KmemCacheBuilder {
     KmemCache::builder("tiny", 8)
 }
-/// Returns a cache whose slabs have a high order, and can have a smaller order if memory is short.
+/// Returns a cache whose slabs have a high order, or a smaller order if memory is short.
 fn wide_cache() -> KmemCacheBuilder {
     KmemCache::builder("wide", 2500)
 }
@@ -277,20 +278,19 @@ const OPERATIONS: &[Operation] = &[
     }),
 ];
 
-/// Totals of all trials.
 #[derive(Default)]
 struct TrialTotals {
-    /// The calls that a trial refused first.
+    /// The number of calls that a trial refused first.
     points: u64,
-    /// All refused calls.
+    /// The number of all refused calls.
     injections: u64,
     by_point: BTreeMap<&'static str, u64>,
     messages: BTreeSet<String>,
 }
 
 impl TrialTotals {
-    /// Adds the calls that were refused to the sum. Returns `false` if no call was refused, because the operation makes
-    /// fewer calls than the rule requires.
+    /// Adds the refused calls to the totals. Returns `false` if no call was refused, because the operation
+    /// made fewer than `n` calls.
     fn add(&mut self, faults: &Faults) -> bool {
         let fired: Vec<_> = faults.tally().into_iter().filter(|fault_point| fault_point.fired > 0).collect();
         for fault_point in &fired {
@@ -332,7 +332,8 @@ fn sweep((name, operation): Operation, nodes: u32, mode: &Rule, sum: &mut TrialT
     }
 }
 
-/// If a resource is refused while a subsystem starts, the subsystem is smaller, or the error names the resource.
+/// If a resource is refused while a subsystem starts, either the subsystem is smaller, or the error names the
+/// resource.
 fn start(mode: &Rule, sum: &mut TrialTotals) {
     for n in 1.. {
         let faults = Faults::new(n);
@@ -410,7 +411,7 @@ fn injected_faults_can_be_limited_to_large_orders() {
     assert_all_given_back(&subsystem);
 }
 
-/// A slab of boxed objects needs a table that has one word for each page.
+/// A slab of boxed objects needs a side table with one word for each page.
 #[test]
 fn byte_limit_of_a_fault_includes_the_side_table() {
     let mut config = config(1, 1, 16 << 20);

@@ -1,5 +1,5 @@
-//! Tests that no code that runs during an allocation calls the global heap, because the global heap may use this
-//! subsystem.
+//! Tests that code that runs during an allocation never calls the global heap, because the global heap may
+//! use this subsystem.
 
 #![cfg(not(any(loom, shuttle)))]
 
@@ -23,15 +23,15 @@ use uslab_magazine::sync::{assert_unlocked, thread_local};
 thread_local! {
     static CALLS: Cell<u64> = const { Cell::new(0) };
     static HELD: Cell<isize> = const { Cell::new(0) };
-    /// A function that runs in the next heap call of this thread; its argument is the number of requested bytes.
+    /// A function that runs in this thread's next heap call; its argument is the number of requested bytes.
     static CALL_IN_HEAP: Cell<Option<fn(usize)>> = const { Cell::new(None) };
-    /// `Some(0)` if the next heap call of this thread is to be refused; after the refusal, the number of bytes that the
-    /// call requested.
+    /// `Some(0)` if this thread's next heap call is to be refused; after the refusal, the number of bytes
+    /// that it requested.
     static REFUSED: Cell<Option<usize>> = const { Cell::new(None) };
 }
 
-/// The system's heap. The heap counts the calls of each thread and the bytes that the thread has not freed; it also
-/// checks that the thread holds no lock during a call.
+/// The system's heap, with counts of each thread's calls and unfreed bytes. The heap also checks that a
+/// thread holds no lock during a call.
 struct Counting;
 
 // SAFETY: each method forwards to the system's heap, or returns null if that is allowed.
@@ -71,8 +71,8 @@ fn without_heap<R>(what: &str, work: impl FnOnce() -> R) -> R {
     done
 }
 
-/// Runs `work` while the global heap refuses its first call. Returns the result of `work`, and the number of bytes that
-/// the refused call requested.
+/// Runs `work`, and refuses its first call of the global heap. Returns the result of `work`, and the number
+/// of bytes that the refused call requested.
 fn refused<R>(work: impl FnOnce() -> R) -> (R, usize) {
     REFUSED.set(Some(0));
     let done = work();
@@ -86,7 +86,8 @@ fn heap_call_counter_counts_allocations_and_frees() {
     assert_eq!(CALLS.get(), before + 2);
 }
 
-/// Regression test: under locks that allocations take, the list of caches grew and the census allocated.
+/// Regression test: while holding locks that allocations need, the list of caches grew and the census
+/// allocated.
 #[test]
 fn functions_that_call_the_heap_hold_no_lock() {
     let subsystem = Subsystem::new(config(2, 2, 16 << 20)).unwrap();

@@ -18,14 +18,14 @@ use uslab_lab::classic::{Cache, Sizes, Slab};
 use uslab_magazine::Cpus;
 use uslab_magazine::sync::{AtomicU64, Mutex, Ordering};
 
-/// The object size, in bytes, in the loops over slabs. Large objects make slabs small, so the price of a new slab is
-/// visible.
+/// Object size, in bytes, for the loops that measure slab operations. Large objects make slabs small, so the
+/// price of a new slab is visible.
 const LARGE: usize = 1024;
-/// The object size, in bytes, in the loops that fill magazines.
+/// Object size, in bytes, for the loops that measure filling magazines.
 const SMALL: usize = 64;
-/// The number of slabs that a loop over slabs visits.
+/// Number of slabs that one measuring loop visits.
 const SLABS: usize = 256;
-/// The number of operations of a loop that does not visit slabs.
+/// Number of operations in a measuring loop that does not visit slabs.
 const LOOP: usize = 20_000;
 
 /// Measures all prices `rounds` times.
@@ -42,12 +42,12 @@ pub fn calibrate(name: &str, rounds: u32, progress: &Progress) -> anyhow::Result
     Ok(prices.profile(name))
 }
 
-/// For each price, the values of all rounds.
+/// For each price, the values from all rounds.
 #[derive(Debug, Default)]
 pub(crate) struct Prices([Vec<f64>; 8]);
 
 impl Prices {
-    /// Measures all prices in one more round.
+    /// Runs one more round, which measures every price once.
     pub(crate) fn measure(&mut self) -> anyhow::Result<()> {
         let (object, relist, slab) = of_slabs()?;
         let lock = of_lock();
@@ -109,9 +109,10 @@ fn allocate<'c>(cache: &'c KmemCache, n: usize, to: &mut Vec<Block<'c>>) -> Resu
     (0..n).try_for_each(|_| cache.alloc_block(Gfp::KERNEL).map(|block| to.push(block)))
 }
 
-/// Measures an allocation or a free that is surrounded by other work, and subtracts the time of the other work. The
-/// result is the mean of two scripts: one frees each object immediately, and one keeps a few objects. A loop without
-/// other work would give a lower price, because processors do several things at a time.
+/// Measures an allocation or a free between other instructions, and subtracts the time of those instructions.
+/// The result is the mean of two scripts: one script frees each object immediately, the other keeps a few
+/// objects. A loop of allocations alone would give a lower price, because a processor overlaps successive
+/// operations.
 fn of_own() -> anyhow::Result<f64> {
     let cache = ObjectCache::<Object>::builder("calibrate").ctor(Object::default).build()?;
     let (make, none): (MakeObject<'_, '_>, MakeObject<'_, '_>) = (&|| cache.alloc().map(Some), &|| Ok(None));
@@ -134,7 +135,7 @@ fn of_lock() -> f64 {
     ns / LOOP as f64
 }
 
-/// A slab layer that gives numbers, not objects, to the lab's magazines.
+/// A slab layer for the lab's magazines that hands out numbers instead of objects.
 struct NumberLayer(Cell<u64>);
 
 impl Slab<u64> for NumberLayer {
@@ -145,8 +146,8 @@ impl Slab<u64> for NumberLayer {
     fn free(&self, _: u64) {}
 }
 
-/// Measures an exchange with the depot: the time of bursts that reach the depot, minus the time of equally many
-/// operations that stay on the CPU.
+/// Measures an exchange with the depot. The price is the time of bursts that reach the depot, minus the time
+/// of equally many operations that stay on the CPU.
 fn of_exchange() -> f64 {
     let Ok(cpus) = Cpus::simulated(1, 1) else { return 0.0 };
     let cache = Cache::new(cpus, Sizes::default(), NumberLayer(Cell::new(0)));
@@ -165,10 +166,10 @@ fn of_exchange() -> f64 {
     ((far - near * operations(long) / operations(short)) / exchanges.max(1) as f64).max(0.0)
 }
 
-/// Measures the move of one object, in a batch, between slabs and a magazine: bursts fill and flush magazines of 64
-/// objects, and no slab becomes empty. Magazines of 8 objects visit the slabs eight times as often, so the difference
-/// between the two sizes gives the price of a visit. `own` is the price of the part of an operation that the CPU does
-/// alone.
+/// Measures the price of moving one object, in a batch, between slabs and a magazine. Bursts fill and flush
+/// magazines of 64 objects, and no slab becomes empty. Magazines of 8 objects visit the slabs eight times as
+/// often as magazines of 64. The difference in time gives the price of one visit to the slabs. `own` is the
+/// price of the part of an operation that runs on the CPU's magazine alone.
 fn of_batched(own: f64) -> anyhow::Result<f64> {
     let of = |capacity| -> anyhow::Result<f64> {
         let magazines = Magazines::Sized { capacity, stock: 0, depot_limit: 0 };
@@ -220,8 +221,8 @@ fn of_slabs() -> anyhow::Result<(f64, f64, f64)> {
     Ok((old, (first - second).max(0.0), ((new - old) * per_slab as f64).max(0.0)))
 }
 
-/// Measures the time of one way when a word travels from one CPU to another and back. Each of the two threads has its
-/// own CPU; a machine with only one CPU gives no measurement.
+/// Measures the one-way time of a cache line that two CPUs send back and forth. Each of the two threads has
+/// its own CPU; a machine with only one CPU gives no measurement.
 fn of_line(cpus: &[usize]) -> f64 {
     let [one, other, ..] = *cpus else { return 0.0 };
     const BATCH: u64 = 50;

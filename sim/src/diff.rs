@@ -26,19 +26,21 @@ pub struct Difference {
     pub a: Value,
     /// The value in the second report.
     pub b: Value,
-    /// The change in per cent of the first value, if both are numbers and the first is not 0.
+    /// The change in percent of the first report's value, if both values are numbers and the first value is
+    /// not 0.
     pub percent: Option<f64>,
 }
 
-/// The fields that can name a row of a list, most specific first. Some rows need several fields for a name: a sweep's
-/// best options for a workload, a zone's free blocks by order, and a sweep's options.
+/// The fields that can name a row of a report's list, most specific first. Some rows need several fields for
+/// a name, such as a sweep's best options for a workload, a zone's free blocks by order, or a sweep's
+/// options.
 const NAMES: [&str; 8] = ["name", "cache", "call_site", "knob", "design", "workload", "cpus", "moment"];
 const WORK_KEYS: [&str; 2] = ["work", "cpus"];
 const ZONE_KEYS: [&str; 3] = ["moment", "zone", "order"];
 const SETTING_KEYS: [&str; 1] = ["setting"];
 
 impl Diff {
-    /// Compares two reports, omitting values that differ by at most `above` per cent.
+    /// Compares two reports, omitting values that differ by at most `above` percent.
     pub fn new(a: &Value, b: &Value, above: f64) -> Self {
         let mut diff = Self { compared: 0, differ: vec![], only_a: vec![], only_b: vec![] };
         diff.compare(String::new(), a, b);
@@ -100,7 +102,7 @@ impl Diff {
         }
     }
 
-    /// Formats the result as text, with no more than `most` differences.
+    /// Formats the result as text with at most `most` differences.
     pub fn text(&self, most: usize) -> String {
         let Self { compared, differ, only_a, only_b } = self;
         let mut out = format!("{} of {compared} values differ\n", differ.len());
@@ -125,7 +127,7 @@ impl Diff {
     }
 }
 
-/// Returns the name of a list's row for the text, or the row's position if it has no name.
+/// Returns a label for a row of a list: the row's name, or its position if it has no name.
 fn label(row: &Value, place: usize) -> String {
     name(row).unwrap_or_else(|| place.to_string())
 }
@@ -180,7 +182,8 @@ mod tests {
         assert_eq!(Diff::new(&json!([3.0, 0]), &json!([3, 0.0]), 0.0).differ, []);
     }
 
-    /// Regression test: the block order was once a part of a row's name, and rows of sweeps and callers had no name.
+    /// Regression test: the block order was once a part of a row's name, and rows of sweeps and call sites
+    /// had no name.
     #[test]
     fn report_rows_are_matched_by_name_columns_only() {
         let rows = |rows: [Value; 2]| [json!(rows), json!([rows[1], rows[0]])];

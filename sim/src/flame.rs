@@ -1,9 +1,10 @@
-//! The command `uslab flame`: which code holds how much memory, from a heap profile, as text and as a page.
+//! The command `uslab flame`: shows which code holds how much memory, from a heap profile, as text and as a
+//! page.
 //!
 //! A program under the preload library writes a profile on a signal
 //! (`USLAB_OPTIONS=profile=512k,dump=/tmp/heap.pb.gz`). A program that links the library calls
-//! `uslab::profile::Profile::pprof`. A profile has addresses. The functions' names are looked up in the files that the
-//! profile names.
+//! `uslab::profile::Profile::pprof`. A heap profile contains addresses; the functions' names are looked up in
+//! the executables and libraries that the profile names.
 
 mod code;
 mod names;
@@ -17,21 +18,20 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::path::Path;
 
-/// The page template, built from `sim/web` by `.ci/web --write`.
+/// The template of the profile page, built from `sim/web` by `.ci/web --write`.
 const TEMPLATE: &str = include_str!("../web/built/profile.html");
 /// The error for a file that is not a profile.
 const EXPECTED: &str = "not a heap profile: expected one of pprof (`.pb.gz`) or folded stacks (`.folded`)";
 /// The first bytes of a pprof profile.
 const GZIP: &[u8] = &[0x1f, 0x8b];
-/// The number of stacks shown in the text.
 const SHOWN_STACKS: usize = 20;
 
-/// A heap profile of one moment.
+/// A heap profile taken at one moment.
 #[derive(Clone, Debug, Serialize)]
 pub struct Flame {
     /// The name of the profile's file.
     pub title: String,
-    /// The stacks in the order of the file, with equal stacks merged.
+    /// The call stacks in the order of the file, with equal stacks merged.
     pub stacks: Vec<Stack>,
     /// A message for each file that gave no function names.
     #[serde(skip)]
@@ -41,14 +41,14 @@ pub struct Flame {
 /// The memory that one call stack holds.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Stack {
-    /// The functions, outermost first, after the name of the cache.
+    /// The name of the cache, followed by the functions, outermost first.
     pub frames: Vec<String>,
     /// The bytes that the stack holds.
     pub bytes: u64,
 }
 
 impl Flame {
-    /// Creates a profile of stacks, without the allocator's innermost frames.
+    /// Creates a profile from stacks, and removes the allocator's innermost frames.
     fn new(title: &str, stacks: Vec<Stack>) -> anyhow::Result<Self> {
         let mut places = BTreeMap::<Vec<String>, usize>::new();
         let mut merged: Vec<Stack> = vec![];
@@ -69,7 +69,7 @@ impl Flame {
         }
         Ok(Self { title: title.to_owned(), stacks: merged, unused: vec![] })
     }
-    /// Reads folded stacks.
+    /// Reads a profile in the format of folded stacks.
     fn folded(title: &str, text: &str, names: &mut Names) -> anyhow::Result<Self> {
         let mut stack = |(number, line): (usize, &str)| {
             let parts = line.rsplit_once(' ').and_then(|(frames, bytes)| Some((frames, bytes.parse().ok()?)));
@@ -83,11 +83,11 @@ impl Flame {
         let stacks = lines.map(&mut stack).collect::<anyhow::Result<_>>()?;
         Self::new(title, stacks)
     }
-    /// Parses the contents of a file, in pprof's format or as folded stacks. Also reads the files that the profile
-    /// names, because they contain the names of functions.
+    /// Parses the contents of a file, in pprof's format or as folded stacks. The function also reads the
+    /// files that the profile names, because they contain the names of functions.
     ///
     /// # Errors
-    /// Fails if the contents have neither format, or the sum of the bytes overflows.
+    /// Fails if the contents have neither format, or if the sum of the bytes overflows.
     pub fn parse(title: &str, content: &[u8]) -> anyhow::Result<Self> {
         let mut names = Names::default();
         let flame = if content.starts_with(GZIP) {
@@ -103,7 +103,7 @@ impl Flame {
     /// Reads a profile from a file.
     ///
     /// # Errors
-    /// Fails if the file cannot be read, is not a profile, or has no stack.
+    /// Fails if the file cannot be read, is not a profile, or contains no stack.
     pub fn read(path: &Path) -> anyhow::Result<Self> {
         let content = std::fs::read(path).with_context(|| format!("cannot read `{}`", path.display()))?;
         let title = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy();
@@ -118,14 +118,15 @@ impl Flame {
     /// Returns a page with the flame graph.
     ///
     /// # Errors
-    /// Fails if the profile cannot be converted to JSON, for which no cause is known.
+    /// Does not fail in practice.
     pub fn page(&self) -> anyhow::Result<String> {
         Ok(web::page(TEMPLATE, &[("{profile}", &web::json(self)?)]))
     }
 }
 
 impl fmt::Display for Flame {
-    /// Writes the stacks that hold the most memory, each with its cache and innermost functions.
+    /// Writes the stacks that hold the most memory, each with the name of its cache and its innermost
+    /// functions.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let all = self.bytes();
         writeln!(f, "{}: {all} bytes in {} stacks", self.title, self.stacks.len())?;
@@ -181,7 +182,7 @@ mod tests {
         std::hint::black_box(cache.alloc_block(uslab::Gfp::KERNEL).unwrap())
     }
 
-    /// The profile is of this test's own process, in pprof's format and as folded stacks.
+    /// The test reads a profile of its own process, in pprof's format and as folded stacks.
     #[cfg(target_os = "linux")]
     #[test]
     fn function_names_are_read_from_mapped_files() {
@@ -212,7 +213,7 @@ mod tests {
         drop(held);
     }
 
-    /// A changed byte causes no panic, and each error names the accepted formats.
+    /// Reading a profile with one changed byte does not panic, and each error names the accepted formats.
     #[test]
     fn damaged_profiles_are_refused() {
         let pack = |message: &[u8]| {

@@ -1,8 +1,9 @@
 //! Entry points for the fuzzer, which reads arbitrary text as a trace and as the kernel's tables.
 //!
-//! An input is one trace, followed by up to six tables, separated by form feeds: The tables are `slabinfo`, `buddyinfo`
-//! and `zoneinfo`, first of the moment `before`, then of the moment `end`. Whatever the input contains, nothing panics,
-//! every error names an existing line, and every completed replay has kept the conservation invariants.
+//! An input is one trace, followed by up to six tables, separated by form feeds. The tables are `slabinfo`,
+//! `buddyinfo` and `zoneinfo`, first from the moment `before`, then from the moment `end`. For every input,
+//! nothing panics, every error names an existing line, and every completed replay keeps the conservation
+//! invariants.
 
 use crate::output::Progress;
 use crate::replay::{Options, ReplayError, replay as replay_trace};
@@ -13,7 +14,7 @@ use std::path::Path;
 use uslab::{Magazines, SlabInfo};
 
 const SEPARATOR: u8 = b'\x0c';
-/// The tables of an input, in order.
+/// The tables of a fuzzer's input, in order.
 const TABLES: [&str; 6] = [
     "before.slabinfo",
     "before.buddyinfo",
@@ -23,7 +24,7 @@ const TABLES: [&str; 6] = [
     "end.zoneinfo",
 ];
 
-/// The parts of an input.
+/// The parts of a fuzzer's input.
 struct Input<'d> {
     trace: &'d [u8],
     tables: [Option<&'d [u8]>; TABLES.len()],
@@ -51,7 +52,7 @@ impl<'d> Input<'d> {
             Ok(text.map(|text| String::from_utf8_lossy(text).into_owned()))
         })
     }
-    /// Checks that an error has a text and names an existing line.
+    /// Checks that an error has a message and names an existing line.
     fn look_at(&self, error: &TraceError) {
         let (text, line) = match error {
             // Errors of records have no line.
@@ -74,7 +75,7 @@ impl<'d> Input<'d> {
     }
 }
 
-/// Reads and interprets an input.
+/// Reads and interprets a fuzzer's input as a trace.
 ///
 /// # Panics
 /// Panics if a guarantee of the [module](self) is broken.
@@ -104,7 +105,7 @@ fn facts(input: &Input<'_>, tables: &Tables) -> Result<Facts, TraceError> {
     Ok(ops.facts(tables))
 }
 
-/// Replays an input on a small machine.
+/// Replays a fuzzer's input on a small machine.
 ///
 /// # Panics
 /// Panics if a guarantee of the [module](self) is broken.

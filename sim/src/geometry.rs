@@ -1,4 +1,5 @@
-//! The command `uslab geometry`: the slab geometry of any size, and a comparison with a kernel row by row.
+//! The command `uslab geometry`: computes the slab geometry of any size, and compares the rule with a kernel,
+//! one row for each cache.
 
 use crate::output;
 use crate::slabs::Snapshot;
@@ -28,18 +29,18 @@ pub struct Layout {
     pub order: u8,
     /// The number of objects in a slab.
     pub objs_per_slab: usize,
-    /// The bytes between the objects of a slab that alignment causes.
+    /// The padding that alignment adds between the objects of a slab, in bytes.
     pub padding: usize,
     /// The bytes of a slab that belong to no object: the padding between objects, and the space after the last object.
     pub waste: usize,
-    /// The field `waste` in percent of the slab.
+    /// The field `waste` as a percentage of the slab.
     pub waste_percent: f64,
 }
 
 /// Returns the geometry for `sizes`, or for kmalloc's classes if `sizes` is empty.
 ///
 /// # Errors
-/// Fails if a size or alignment is impossible for a slab.
+/// Fails if a slab cannot have this object size or alignment.
 pub fn table(sizes: &[usize], align: usize, rule: &OrderRule) -> anyhow::Result<Layouts> {
     let classes: Vec<usize> = SizeClass::all().map(SizeClass::size).collect();
     let sizes = if sizes.is_empty() { &classes } else { sizes };
@@ -89,44 +90,44 @@ impl fmt::Display for Layouts {
 /// A comparison of Linux's geometry rule with a kernel.
 #[derive(Debug, Serialize)]
 pub struct Comparison {
-    /// The source of the kernel's rows.
+    /// The source of the kernel's table, for example a file name.
     pub source: String,
     /// The number of present CPUs.
     pub cpus: u32,
-    /// `true` if no table names the number of CPUs. `cpus` is then the largest number of CPUs that explains the slabs'
-    /// orders.
+    /// `true` if no table names the number of CPUs. If no table names the number of CPUs, `cpus` is the
+    /// largest number that explains the slabs' orders.
     pub cpus_guessed: bool,
     /// The number of caches compared.
     pub rows: usize,
-    /// The number of caches whose order and objects per slab match the rule.
+    /// The number of caches whose order and number of objects per slab match the rule.
     pub matched: usize,
     /// The caches that differ.
     pub mismatches: Vec<Mismatch>,
-    /// The kernel options that, if assumed, let more caches match.
+    /// The kernel options that make more caches match.
     pub explanation: Option<Explanation>,
-    /// The rows that cannot be compared, because they lack a size or objects, or are unreadable.
+    /// The rows that cannot be compared, because they lack an object size or objects, or are unreadable.
     pub left_out: Vec<String>,
-    /// The reason why the kernel uses a geometry rule other than Linux's usual one, if a reason is known.
+    /// The reason why the kernel uses another geometry rule than Linux's usual rule, if a reason is known.
     pub other_rule: Option<String>,
 }
 
-/// A cache whose slab geometry differs.
+/// A cache whose slab geometry differs from the rule.
 #[derive(Debug, Serialize)]
 pub struct Mismatch {
     /// The cache's name.
     pub name: String,
     /// The distance from one object to the next, in bytes.
     pub slab_size: u64,
-    /// The order in the kernel, and the order by the rule.
+    /// The order in the kernel, and the order by Linux's rule.
     pub order: [u8; 2],
-    /// The objects per slab in the kernel, and by the rule.
+    /// The number of objects per slab in the kernel, and by Linux's rule.
     pub objs_per_slab: [u64; 2],
 }
 
-/// Kernel options that explain differences.
+/// Kernel options that explain differences from the geometry rule.
 #[derive(Clone, Debug, Serialize)]
 pub struct Explanation {
-    /// The options in the form of the kernel's command line, and the equivalent options of `uslab geometry`.
+    /// The options as the kernel's command line has them, and the equivalent options of `uslab geometry`.
     pub settings: String,
     /// The number of caches that match with these options.
     pub matched: usize,
@@ -178,7 +179,7 @@ impl fmt::Display for Comparison {
     }
 }
 
-/// Returns the order and objects per slab that a rule gives for a row.
+/// Returns the order and the number of objects per slab that a rule gives for a row.
 fn laid_out(row: &Row, rule: &OrderRule) -> Option<(u8, u64)> {
     let geometry = Geometry::new(row.object_size as usize, 0, rule).ok()?;
     Some((geometry.order().get(), geometry.objects() as u64))
@@ -188,7 +189,7 @@ fn kernel_layout(row: &Row) -> (u8, u64) {
     (row.pages_per_slab.checked_ilog2().unwrap_or(0) as u8, row.objects_per_slab)
 }
 
-/// Returns the options with which the most rows match; of several equally good options, the ones that are closest to
+/// Returns the options with which the most rows match; among equally good options, the options closest to
 /// `rule`.
 fn explanation(rows: &[Row], rule: &OrderRule, matched: usize) -> Option<Explanation> {
     let cpus = (1..=13).map(|bits| (1_u32 << bits) - 1).chain([rule.present_cpus]);
@@ -242,12 +243,12 @@ fn explanation(rows: &[Row], rule: &OrderRule, matched: usize) -> Option<Explana
     Some(Explanation { settings: settings.join(", "), matched: fits })
 }
 
-/// Compares the rule with the rows of a kernel.
+/// Compares the geometry rule with the rows of a kernel.
 ///
-/// The value of `cpus_guessed` is copied to the report.
+/// The report copies the value of `cpus_guessed`.
 ///
 /// # Errors
-/// Fails if no cache has objects, or an object size is impossible for a slab.
+/// Fails if no cache has objects, or if a slab cannot have an object size.
 pub fn compare(snapshot: &Snapshot, rule: &OrderRule, cpus_guessed: bool) -> anyhow::Result<Comparison> {
     let mut left_out = snapshot.faults.clone();
     let mut rows = vec![];

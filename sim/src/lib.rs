@@ -6,14 +6,14 @@
 //!            events        was hidden                   pages
 //! ```
 //!
-//! `uslab watch` shows a replay on a terminal, and `uslab top` a running program's caches.
+//! `uslab watch` shows a replay on a terminal; `uslab top` shows a running program's caches.
 //!
-//! [`stress`] loads the same allocator with threads on the machine's own CPUs.
+//! The module [`stress`] loads the same allocator from threads on the machine's real CPUs.
 //!
 //! `uslab lab` compares the shipping allocator with textbook allocators; its experiments are in the crate `uslab-lab`.
 //!
-//! The crate has no second implementation of the shipping allocator, and no `unsafe`: [`machine`] drives the crates
-//! `uslab` and `uslab-buddy` through their owned blocks, which are safe to use.
+//! The simulator has no second implementation of the shipping allocator, and no `unsafe` code: [`machine`]
+//! drives the crates `uslab` and `uslab-buddy` through their owned blocks, which are safe to use.
 
 #![forbid(unsafe_code)]
 

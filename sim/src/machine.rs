@@ -1,8 +1,9 @@
 //! The simulated machine: a slab subsystem on simulated CPUs, and the objects and pages that the trace has allocated.
 //!
-//! Every live object of the trace is a [`Block`], and every live range of pages a [`PageBlock`]; the machine finds both
-//! by their address in the trace. Each object contains a stamp, its address in the trace, and the stamp is checked when
-//! the object is freed. If two owners ever get the same memory, one of the owners finds the stamp of the other owner.
+//! Every live object of the trace is a [`Block`], and every live range of pages a [`PageBlock`]; the machine
+//! finds both by their address in the trace. Each object contains a stamp, which is the object's address in
+//! the trace; the machine checks the stamp when the object is freed. If two owners ever get the same memory,
+//! one owner finds the stamp of the other owner.
 
 use crate::trace::{CacheId, CacheInfo, CacheKind};
 use elsa::FrozenVec;
@@ -23,7 +24,7 @@ pub struct Build {
     pub nodes: u32,
     /// The magazine size of every cache.
     pub magazines: Magazines,
-    /// The memory in bytes.
+    /// The memory of the simulated machine in bytes.
     pub memory: u64,
 }
 
@@ -33,7 +34,7 @@ pub enum BuildError {
     /// The number of CPUs or nodes is impossible.
     #[error(transparent)]
     Cpus(#[from] BadCpus),
-    /// The subsystem does not start with this memory.
+    /// The slab subsystem does not start with this memory.
     #[error(transparent)]
     Start(#[from] StartError),
 }
@@ -42,8 +43,8 @@ pub enum BuildError {
 pub struct Machine {
     /// The caches, pages and CPUs.
     pub subsystem: Subsystem,
-    /// The caches that the trace names, without kmalloc's caches. The list grows when the trace allocates from a new
-    /// cache.
+    /// The caches that the trace names, except kmalloc's caches. A cache is added to the list when the trace
+    /// first allocates from it.
     named: FrozenVec<Box<KmemCache>>,
 }
 
@@ -54,7 +55,7 @@ impl fmt::Debug for Machine {
 }
 
 impl Machine {
-    /// Builds the machine. No memory is committed at first.
+    /// Builds the machine; its memory is not committed yet.
     ///
     /// # Errors
     /// Returns a [`BuildError`].
@@ -68,7 +69,8 @@ impl Machine {
         Ok(Self { subsystem: Subsystem::new(config)?, named: FrozenVec::new() })
     }
 
-    /// Returns the cache for a traced name and size: a kmalloc cache if the name is one of kmalloc's classes.
+    /// Returns the cache for a traced name and size; if the name is one of kmalloc's classes, returns the
+    /// kmalloc cache.
     fn cache(&self, info: &CacheInfo) -> Result<&KmemCache, uslab::CacheError> {
         let kmalloc = self.subsystem.kmalloc();
         let classes = KmallocKind::ALL
@@ -86,7 +88,7 @@ impl Machine {
     }
 }
 
-/// The size of a stamp in bytes; no object is smaller.
+/// The size of a stamp in bytes; no simulated object is smaller.
 const STAMP_BYTES: usize = size_of::<u64>();
 
 /// A live object of the trace.
@@ -100,12 +102,12 @@ struct Object<'m> {
 #[derive(Debug)]
 pub struct Holdings<'m> {
     machine: &'m Machine,
-    /// The machine's caches, indexed by the cache number in the trace. `None` for large kmalloc.
+    /// The machine's caches, indexed by the cache number in the trace. `None` means large kmalloc.
     caches: Vec<Option<&'m KmemCache>>,
     objects: FxHashMap<u64, Object<'m>>,
     pages: FxHashMap<u64, PageBlock<'m>>,
     pages_held: u64,
-    /// Messages about overwritten stampsand other errors.
+    /// Messages about overwritten stamps and other errors.
     pub violations: Vec<String>,
 }
 
@@ -124,7 +126,7 @@ pub enum FailedAllocation {
 }
 
 impl<'m> Holdings<'m> {
-    /// Creates the holdings without objects and pages.
+    /// Creates empty holdings: no objects and no pages.
     pub fn new(machine: &'m Machine) -> Self {
         Self {
             machine,
@@ -136,10 +138,10 @@ impl<'m> Holdings<'m> {
         }
     }
 
-    /// Creates the caches that the trace has named since the last call.
+    /// Creates the caches that the trace has named since the previous call.
     ///
     /// # Errors
-    /// Fails if no slab can hold the size, or memory is exhausted.
+    /// Fails if the object size exceeds every slab, or memory is exhausted.
     pub fn learn(&mut self, caches: &[CacheInfo]) -> Result<(), FailedAllocation> {
         for info in &caches[self.caches.len()..] {
             let cache = match info.kind {
@@ -153,12 +155,12 @@ impl<'m> Holdings<'m> {
         Ok(())
     }
 
-    /// Returns the number of caches known so far.
+    /// Returns the number of caches that the holdings know so far.
     pub fn known_caches(&self) -> usize {
         self.caches.len()
     }
 
-    /// Returns the machine's cache that represents a cache of the trace. `None` for large kmalloc.
+    /// Returns the machine's cache that represents a cache of the trace. Returns `None` for large kmalloc.
     pub fn cache(&self, id: CacheId) -> Option<&'m KmemCache> {
         self.caches.get(id.0 as usize).copied().flatten()
     }
@@ -180,10 +182,10 @@ impl<'m> Holdings<'m> {
         counts
     }
 
-    /// Allocates the object that the trace has at address `at`; the simulated `cpu` makes the call.
+    /// Allocates, on the simulated `cpu`, the object that the trace has at address `at`.
     ///
     /// # Errors
-    /// Fails if the allocation fails; the object is then unknown, and its free has no effect.
+    /// Fails if the allocation fails; the object is then unknown, so a later free of it has no effect.
     pub fn alloc(&mut self, cpu: u32, cache: CacheId, at: u64, bytes: u32) -> Result<(), FailedAllocation> {
         on_cpu(cpu);
         let block = match self.caches[cache.0 as usize] {
@@ -209,7 +211,7 @@ impl<'m> Holdings<'m> {
         Ok(())
     }
 
-    /// Frees the object that the trace has at address `at`; the simulated `cpu` makes the call. Returns `false` if the
+    /// Frees, on the simulated `cpu`, the object that the trace has at address `at`. Returns `false` if the
     /// trace has no object at this address.
     pub fn free(&mut self, cpu: u32, at: u64) -> bool {
         let Some(object) = self.objects.remove(&at) else { return false };
@@ -225,10 +227,10 @@ impl<'m> Holdings<'m> {
         true
     }
 
-    /// Allocates the block of pages that the trace has at page number `pfn`; the simulated `cpu` makes the call.
+    /// Allocates, on the simulated `cpu`, the block of pages that the trace has at page number `pfn`.
     ///
     /// # Errors
-    /// Fails if the allocation fails; the pages are then unknown, and their free has no effect.
+    /// Fails if the allocation fails; the pages are then unknown, so a later free of them has no effect.
     pub fn alloc_pages(
         &mut self,
         cpu: u32,
@@ -252,9 +254,9 @@ impl<'m> Holdings<'m> {
         Ok(())
     }
 
-    /// Frees the pages in use among the `2^order` pages that begin at page number `pfn` of the trace; the simulated
-    /// `cpu` makes the call. A larger block that contains these pages is split first; smaller blocks are freed one by
-    /// one. Returns the number of freed pages.
+    /// Frees, on the simulated `cpu`, all pages in use among the `2^order` pages from page number `pfn` of
+    /// the trace. If a larger block contains these pages, the machine splits that block first; smaller blocks
+    /// are freed one by one. Returns the number of freed pages.
     pub fn free_pages(&mut self, cpu: u32, pfn: u64, order: u8) -> u64 {
         on_cpu(cpu);
         let wanted = Order::new(order).unwrap_or(Order::MAX);

@@ -13,13 +13,15 @@ use std::fs;
 use std::path::PathBuf;
 use uslab_engine::designs::NoPolicy;
 
-/// Write pages that show allocators at work, step by step, for any browser, from disk, without a network.
+/// Write web pages that show allocators at work, step by step. The pages open from disk in any browser and
+/// need no network.
 ///
-/// Open index.html first. It has the slab allocator on four CPUs, which you drive object by object; two or three
-/// designs side by side in virtual time; textbook allocators, each with a script and any size you type; a race of four
-/// of them; a course of labs that ask what will happen, and show it; the designs, and a glossary. The other pages are
-/// replay.html, the bundled kernel trace, forward and back; scale.html, designs on 1 to 64 CPUs; and story.html, a race
-/// that the model checker loom found. The allocators themselves run in the pages, as WebAssembly.
+/// Open index.html first. The page index.html has the slab allocator on four CPUs, which you drive object by
+/// object; two or three designs side by side in virtual time; textbook allocators, each with a script and any
+/// size you type; a race of four allocators; a course of labs that ask what will happen, and show it; the
+/// designs, and a glossary. The other pages are replay.html, the bundled kernel trace, forward and back;
+/// scale.html, designs on 1 to 64 CPUs; and story.html, a race that the model checker loom found. The
+/// allocators themselves run in the pages, as WebAssembly.
 #[derive(Debug, ClapArgs)]
 #[command(after_help = "\
 Examples:
@@ -28,7 +30,8 @@ Examples:
   uslab lab latency --json=latency.json && uslab page --latency latency.json
   uslab page && xdg-open uslab-page/index.html")]
 pub(crate) struct Args {
-    /// Folder for the pages, created if it does not exist. Existing pages with these names are overwritten.
+    /// Folder for the pages, created if it does not exist. The command overwrites existing pages with these
+    /// names.
     #[arg(value_name = "DIR", default_value = "uslab-page")]
     dir: PathBuf,
     /// Show how long allocations took on this machine: FILE is the output of `uslab lab latency --json=FILE`. Default:
@@ -37,21 +40,21 @@ pub(crate) struct Args {
     latency: Option<PathBuf>,
 }
 
-/// A counterexample that loom found in a model of the lab's magazine layer, which has a planted bug.
+/// A counterexample that loom found in a model of the lab's magazine layer with a planted bug.
 const STORY: &str = include_str!("../data/story.json");
-/// The output of `uslab lab latency --json`, which is stored because a page cannot time allocations.
+/// Stored output of `uslab lab latency --json`; a page cannot measure the time of allocations.
 const LATENCY: &str = include_str!("../data/latency.json");
-/// The links between pages that are written together; a page that is written alone hides them.
+/// The navigation bar that links the pages of one folder; a single page hides it.
 const HIDDEN_NAV: &str = "<nav id=\"nav\" aria-label=\"Pages\" hidden>";
 const SHOWN_NAV: &str = "<nav id=\"nav\" aria-label=\"Pages\">";
-/// The arguments of `uslab scale` that compute the page of curves.
+/// The workloads that `uslab scale` runs for the page of curves.
 const WORKLOADS: [&str; 3] = ["pairs", "bursts", "remote"];
 const DESIGNS: [&str; 5] = ["uslab-model", "slub", "sheaves", "magazines01", "bonwick94"];
 const PROFILE: &str = "milan2s";
 const CPUS: [u32; 7] = [1, 2, 4, 8, 16, 32, 64];
 const OPERATIONS: u64 = 20_000;
 
-/// A page file that was written.
+/// A page file that the command has written.
 #[derive(Serialize)]
 struct PageFile {
     file: String,
@@ -107,7 +110,7 @@ impl Args {
     }
 }
 
-/// Returns the report of designs on many CPUs.
+/// Returns the report of `uslab scale` for the page of curves.
 fn curves(progress: &Progress) -> anyhow::Result<ScaleReport> {
     let workloads = WORKLOADS.map(|name| name.parse().map_err(anyhow::Error::from));
     let designs = DESIGNS.map(|name| name.parse().map_err(anyhow::Error::from));

@@ -1,5 +1,5 @@
-//! Runs scripts of the [clock](uslab_engine::clock) on threads of this machine's CPUs, with or without the shipping
-//! allocator.
+//! Runs the scripts of the simulated [clock](uslab_engine::clock) on threads of this machine's CPUs, with or
+//! without the shipping allocator.
 
 use crate::stress::affinity;
 use nix::time::{ClockId, clock_gettime};
@@ -10,12 +10,12 @@ use uslab::{AllocError, CacheBox};
 use uslab_engine::clock::{Exchange, Script, ScriptAction, Workload};
 use uslab_magazine::sync::{AtomicBool, AtomicU64, Mutex, Ordering};
 
-/// An object that is never written to.
+/// The type of a raced object; no thread writes to its words.
 pub(crate) type Object = [u64; 8];
 /// An object in use; `None` if the race runs without an allocator.
 pub(crate) type OwnedObject<'c> = Option<CacheBox<'c, Object>>;
-/// A function that makes an object. A race with an allocator and a race without an allocator run the same code, except
-/// for this function.
+/// A function that makes an object. Races with and without an allocator run the same code, except for this
+/// function.
 pub(crate) type MakeObject<'m, 'c> = &'m (dyn Fn() -> Result<OwnedObject<'c>, AllocError> + Sync);
 
 /// The result of a race.
@@ -34,7 +34,7 @@ impl RaceResult {
     }
 }
 
-/// Runs the scripts of a workload on threads, each on one of `cpus`.
+/// Runs the scripts of a workload on threads, and binds each thread to one of `cpus`.
 pub(crate) fn race<'c>(
     workload: &Workload,
     cpus: &[usize],
@@ -90,7 +90,7 @@ pub(crate) fn race<'c>(
     Ok(RaceResult { operations: all.iter().map(|(_, done, _)| done).sum(), ns: longest.as_nanos() as f64 })
 }
 
-/// Waits briefly. Some calls yield the CPU, because the thread for which they wait may need it.
+/// Waits briefly. Some calls yield the CPU, because the awaited thread may need it.
 fn pause(look: u64) {
     if look.is_multiple_of(4096) { std::thread::yield_now() } else { spin_loop() }
 }
@@ -104,11 +104,12 @@ fn cpu_time() -> Duration {
 struct SharedQueues<O> {
     queues: Vec<Queue<O>>,
     contended: AtomicU64,
-    /// `true` if an allocation failed, so that threads stop waiting.
+    /// `true` if an allocation failed; threads then stop waiting.
     failed: AtomicBool,
 }
 
-/// The objects that were sent to a CPU. Words that different CPUs write are at least two cache lines apart.
+/// The queue of objects that other CPUs sent to one CPU. Words of the queue that different CPUs write are at
+/// least two cache lines apart.
 #[repr(align(128))]
 struct Queue<O> {
     sent: CacheAligned<AtomicU64>,
@@ -147,8 +148,8 @@ impl<O> SharedQueues<O> {
 /// A thread's access to the shared data.
 struct ThreadSeat<'s, O> {
     shared: &'s SharedQueues<O>,
-    /// The objects taken out of the thread's queue. The thread takes all available objects together, so that it locks
-    /// the queue only once for them.
+    /// The objects that the thread has taken out of its queue. The thread takes all available objects
+    /// together, so that it locks the queue only once for them.
     taken: VecDeque<O>,
 }
 
@@ -208,14 +209,14 @@ mod tests {
         let names = Workload::ALL.map(|(name, _)| name.split_once('=').map_or(name, |(name, _)| name));
         names.into_iter().map(|name| name.parse().unwrap())
     }
-    /// Returns two CPUs; on a machine with one CPU, the two are the same CPU.
+    /// Returns two CPUs; on a machine with one CPU, both results are that CPU.
     fn two() -> [usize; 2] {
         let usable = affinity::usable();
         [usable[0], usable[usable.len() - 1]]
     }
 
-    /// The counts are equal only for workloads in which no thread's actions depend on the arrival time of another
-    /// thread's object.
+    /// A race and the simulated clock run equally many operations only for workloads in which no thread's
+    /// actions depend on the arrival time of another thread's object.
     #[test]
     fn race_runs_as_many_operations_as_the_clock() {
         const EACH: u64 = 2000;

@@ -1,4 +1,4 @@
-//! Reads the memory of this process, as the system counts it.
+//! Reads the resident memory of this process from the system.
 
 /// Returns the resident bytes of this process; 0 if the system does not report them.
 pub fn resident_bytes() -> u64 {

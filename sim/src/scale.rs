@@ -1,4 +1,4 @@
-//! The command `uslab scale`: designs on 1 to 1,024 CPUs in virtual time.
+//! The command `uslab scale`: simulates designs on 1 to 1,024 CPUs in virtual time.
 
 mod picture;
 
@@ -11,32 +11,33 @@ use uslab_engine::clock::{ClockError, Outcome, Profile, Workload, run, run_strea
 use uslab_engine::designs::{PolicyVisitor, Spec};
 use uslab_engine::{Pages, Policy, Stream};
 
-/// The page template, built from `sim/web` by `.ci/web --write`.
+/// The template of the page of curves, built from `sim/web` by `.ci/web --write`.
 const TEMPLATE: &str = include_str!("../web/built/scale.html");
-/// The largest number of CPUs.
+/// The largest number of simulated CPUs.
 pub const MAX_CPUS: u32 = 1024;
 
-/// The operations that the CPUs run.
+/// The operations that the simulated CPUs run.
 #[derive(Debug)]
 pub enum Work {
     /// Generated workloads.
     Made {
-        /// The numbers of CPUs.
+        /// The numbers of CPUs to simulate.
         cpus: Vec<u32>,
         /// The workloads.
         workloads: Vec<Workload>,
         /// The size of an object in bytes.
         size: u32,
-        /// The number of operations of each CPU.
+        /// The number of operations that each CPU runs.
         operations: u64,
         /// The seed of random decisions.
         seed: u64,
     },
-    /// A recorded trace without its idle times, in one version for each number of CPUs: see [`Stream::with_cpus`].
+    /// A recorded trace without its idle times, as one stream for each number of CPUs; see
+    /// [`Stream::with_cpus`].
     Trace(Vec<Stream>),
 }
 
-/// The experiment to run.
+/// The options of a `scale` experiment.
 #[derive(Debug)]
 pub struct Options<P: Policy> {
     /// The operations that the CPUs run.
@@ -45,34 +46,34 @@ pub struct Options<P: Policy> {
     pub designs: Vec<Spec<P>>,
     /// The prices of the simulated machine.
     pub profile: Profile,
-    /// `true` to run each point also at both ends of the prices' spreads.
+    /// `true` to run each point also with all prices at the ends of their spreads.
     pub bounds: bool,
 }
 
-/// The report of an experiment.
+/// The report of a `scale` experiment.
 #[derive(Debug, Serialize)]
 #[cfg_attr(test, derive(ts_rs::TS))]
 pub struct ScaleReport {
     /// The prices of the simulated machine.
     #[cfg_attr(test, ts(type = "Profile"))]
     pub profile: Profile,
-    /// The size of an object in bytes; absent for a trace, which has its own sizes and no random decisions.
+    /// The size of an object in bytes; absent for a trace, which has its own sizes.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(test, ts(optional))]
     pub size: Option<u32>,
-    /// The number of operations of each CPU.
+    /// The number of operations of each CPU; absent for a trace.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(test, ts(optional))]
     pub operations_per_cpu: Option<u64>,
-    /// The seed of random decisions.
+    /// The seed of random decisions; absent for a trace.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(test, ts(optional))]
     pub seed: Option<u64>,
-    /// A curve for each workload and design.
+    /// One curve for each pair of workload and design.
     pub curves: Vec<Curve>,
 }
 
-/// A design under a workload, by number of CPUs.
+/// The results of a design under a workload, for each number of CPUs.
 #[derive(Debug, Serialize)]
 #[cfg_attr(test, derive(ts_rs::TS))]
 pub struct Curve {
@@ -80,18 +81,18 @@ pub struct Curve {
     pub workload: String,
     /// The design, with its options.
     pub design: String,
-    /// The outcome for each number of CPUs.
+    /// The outcome of the run on each number of CPUs.
     #[cfg_attr(test, ts(type = "Array<Outcome>"))]
     pub points: Vec<Outcome>,
-    /// The operations per microsecond at each point with all prices at the upper end of their spread, and at the lower
-    /// end; empty if not run.
+    /// The operations per microsecond at each point, with all prices at the upper end of their spread, and at
+    /// the lower end; empty if these runs were not requested.
     pub bounds: Vec<[f64; 2]>,
 }
 
-/// The reason why an experiment failed.
+/// The reason why a `scale` experiment failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ScaleError {
-    /// Two designs did the same at every point.
+    /// Two designs had equal results at every point.
     #[error(
         "{0} and {1} have equal results at every point; expected designs that differ for these workloads"
     )]
@@ -99,23 +100,23 @@ pub enum ScaleError {
     /// A number of CPUs cannot be simulated.
     #[error("{0} CPUs cannot be simulated")]
     Machine(u32, #[source] uslab_engine::MachineError),
-    /// The run of a design failed.
+    /// The simulation of a design failed.
     #[error("{design} on {cpus} CPUs")]
     Run {
-        /// The name of the design.
+        /// The name of the failed design.
         design: String,
-        /// The number of CPUs.
+        /// The number of CPUs of the failed run.
         cpus: u32,
-        /// The reason.
+        /// The error of the simulated clock.
         #[source]
         error: ClockError,
     },
 }
 
-/// Parses CPU counts: a list of numbers and of ranges, `1..8` by doublings.
+/// Parses a list of CPU counts and ranges; the range `1..8` means 1, 2, 4 and 8.
 ///
 /// # Errors
-/// Fails with the invalid part, and the accepted values.
+/// Fails if a part is invalid; the error names the part and the accepted values.
 pub fn cpu_counts(text: &str) -> Result<Vec<u32>, String> {
     let wrong = || {
         format!(
@@ -142,10 +143,10 @@ pub fn cpu_counts(text: &str) -> Result<Vec<u32>, String> {
     Ok(counts)
 }
 
-/// Finds a profile by name, or reads it from a file.
+/// Finds a profile of prices by name, or reads it from a file.
 ///
 /// # Errors
-/// Fails with the invalid part, and the accepted values.
+/// Fails if there is no such profile or file; the error names the accepted values.
 pub fn profile(name: &str) -> anyhow::Result<Profile> {
     if let Some(profile) = Profile::built_in().find(|profile| profile.name == name) {
         return Ok(profile);
@@ -167,16 +168,16 @@ pub fn profile(name: &str) -> anyhow::Result<Profile> {
     parse().map_err(|error| error.context(format!("--profile {name}")))
 }
 
-/// The workload of one run.
+/// The workload of one simulated run.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Point<'a> {
-    /// A made workload.
+    /// A generated workload.
     Made { workload: &'a Workload, cpus: u32, size: u32, operations: u64, seed: u64 },
     /// A recorded trace.
     Trace(&'a Stream),
 }
 
-/// One design on a number of CPUs.
+/// A run of one design on a number of CPUs.
 struct Run<'a> {
     point: Point<'a>,
     profile: &'a Profile,
@@ -197,7 +198,7 @@ impl PolicyVisitor for Run<'_> {
     }
 }
 
-/// Runs one design once. The same point gives a bit-identical outcome.
+/// Runs one design once. Two runs of one point give bit-identical outcomes.
 ///
 /// # Errors
 /// Returns a [`ScaleError`].
@@ -221,7 +222,7 @@ pub(crate) fn point<P: Policy>(
     outcome.map_err(wrong)
 }
 
-/// Runs every design under every workload, on every number of CPUs; or the trace.
+/// Runs every design under every workload, or on the trace, with every number of CPUs.
 ///
 /// # Errors
 /// Returns a [`ScaleError`].
@@ -274,7 +275,7 @@ pub fn scale<P: Policy>(options: &Options<P>, progress: &Progress) -> Result<Sca
     Ok(ScaleReport { profile: profile.clone(), size, operations_per_cpu, seed, curves })
 }
 
-/// Refuses designs that did the same at every point, because their comparison shows nothing.
+/// Returns an error if two designs had equal results at every point, because comparing them shows nothing.
 fn refuse_equal<P: Policy>(designs: &[Spec<P>], curves: &[Curve]) -> Result<(), ScaleError> {
     let of = |number: usize| curves.iter().skip(number).step_by(designs.len()).map(|curve| &curve.points);
     for (second, design) in designs.iter().enumerate() {
@@ -291,10 +292,10 @@ impl ScaleReport {
         at.cpus <= self.profile.validated_cpus
     }
 
-    /// Returns the curves as a page.
+    /// Returns a page with the curves.
     ///
     /// # Errors
-    /// Never fails in practice, because a report is valid JSON.
+    /// Does not fail in practice, because a report is valid JSON.
     pub fn page(&self) -> anyhow::Result<String> {
         Ok(web::page(TEMPLATE, &[("{report}", &web::json(self)?)]))
     }
@@ -398,7 +399,7 @@ impl fmt::Display for ScaleReport {
     }
 }
 
-/// Draws a part of a whole as a bar of at most 30 characters.
+/// Draws a fraction as a bar of at most 30 characters.
 fn bar(part: f64) -> String {
     "█".repeat((part * 30.0).round().max(0.0) as usize)
 }

@@ -1,5 +1,5 @@
-//! Writes the TypeScript types of the data that pages read. `sim/web/src/story/story.ts` and
-//! `sim/web/src/scale/report.ts`.
+//! Writes the TypeScript types of the data that web pages read. The types are written to
+//! `sim/web/src/story/story.ts` and `sim/web/src/scale/report.ts`.
 
 use crate::scale::{Curve, ScaleReport};
 use crate::story::{Change, Step, Story, Waiting};

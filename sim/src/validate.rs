@@ -1,18 +1,20 @@
-//! The command `uslab validate`: compares predictions of the [clock](uslab_engine::clock) with measurements of threads
-//! on this machine's CPUs.
+//! The command `uslab validate`: compares predictions of the simulated [clock](uslab_engine::clock) with
+//! measurements of threads on this machine's CPUs.
 //!
-//! Threads run the clock's [scripts](uslab_engine::clock::Script) on an ordinary [`ObjectCache`]; each thread is pinned
-//! to one CPU. Both numbers, predicted and measured, contain the cost of scripts and queues. To measure this cost, each
-//! round runs the threads once more without an allocator; the clock adds the cost as work between operations. The
-//! amount of work is chosen so that the clock, with all prices 0, gives the result of these threads.
+//! Threads run the clock's [scripts](uslab_engine::clock::Script) on an ordinary [`ObjectCache`]; each thread
+//! is pinned to one CPU. Both the predicted and the measured result include the cost of scripts and queues.
+//! To measure the cost of scripts and queues, each round runs the threads once more without an allocator. The
+//! clock adds this cost as work between operations. The amount of work is chosen so that a clock with all
+//! prices 0 gives the same result as the threads without an allocator.
 //!
-//! A run's time is the CPU time of its slowest thread. A thread that loses its CPU to another process for some time
-//! does not count as slower, unless another thread waits for this thread. Each round runs everything once, so that
-//! other load on the machine affects all measurements alike. The result is the median of the rounds.
+//! A run's time is the CPU time of its slowest thread. If a thread loses its CPU to another process for some
+//! time, its CPU time does not grow, unless another thread waits for it. Each round runs every workload once,
+//! so that other load on the machine affects all measurements alike. The reported result is the median of the
+//! rounds.
 //!
-//! If the profile was measured on this machine, the workload `pairs` on one CPU is a weak check. The reason: the price
-//! of an operation on its CPU is measured with the scripts of `pairs` and `server=16`, minus the time of the scripts
-//! alone (see [`calibrate`](crate::calibrate)).
+//! If the profile was measured on this machine, the workload `pairs` on one CPU is a weak check. The reason
+//! is how the price of an operation on its CPU is measured: with the scripts of `pairs` and `server=16`,
+//! minus the time of the scripts alone (see [`calibrate`](crate::calibrate)).
 
 use crate::calibrate::{Prices, middle};
 use crate::output::{Progress, table, text};
@@ -29,17 +31,18 @@ use uslab_engine::models::uslab::{Knobs, Uslab};
 
 /// The object size in bytes.
 const SIZE: u32 = size_of::<Object>() as u32;
-/// The number of operations of each CPU in a round; it is small, so that other processes interrupt few rounds.
+/// The number of operations of each CPU in a round; a small number, so that other processes interrupt few
+/// rounds.
 const OPERATIONS: u64 = 20_000;
-/// The largest relative error of a prediction that counts as correct.
+/// The largest relative error with which a prediction still counts as correct.
 const MAX_RELATIVE_ERROR: f64 = 0.3;
-/// The number of workloads whose prediction may be wrong although the number of CPUs counts as validated.
+/// The largest number of wrongly predicted workloads with which a number of CPUs counts as validated.
 const MAX_WRONG_PREDICTIONS: usize = 1;
 
-/// The options of the validation.
+/// The options of `uslab validate`.
 #[derive(Debug)]
 pub struct Options {
-    /// The prices; With `None`, the prices are measured in the same rounds.
+    /// The prices of the clock. With `None`, the prices are measured in the same rounds.
     pub profile: Option<Profile>,
     /// The number of rounds, at least 1.
     pub rounds: u32,
@@ -47,7 +50,7 @@ pub struct Options {
     pub seed: u64,
 }
 
-/// The report: predictions and measurements.
+/// The report of `uslab validate`: predictions and measurements.
 #[derive(Debug, Serialize)]
 pub struct ValidateReport {
     /// The prices, and the number of CPUs for which this run validated them.
@@ -60,22 +63,23 @@ pub struct ValidateReport {
     pub rounds: u32,
     /// The seed of the random decisions.
     pub seed: u64,
-    /// The points, by workload, then by CPUs.
+    /// The points of the report, sorted by workload, then by number of CPUs.
     pub points: Vec<Point>,
 }
 
-/// A workload on a number of CPUs.
+/// The results of a workload on a number of CPUs.
 #[derive(Debug, Serialize)]
 pub struct Point {
     /// The name of the workload.
     pub workload: String,
     /// The number of CPUs.
     pub cpus: u32,
-    /// The operations per microsecond on threads, summed over all CPUs: the median of the rounds.
+    /// The measured operations per microsecond, summed over all CPUs: the median of the rounds.
     pub measured: f64,
     /// The range that contains the middle eight tenths of the rounds.
     pub spread: [f64; 2],
-    /// The operations per microsecond without an allocator, which measures the script and its queues.
+    /// The measured operations per microsecond without an allocator, which is the speed of the scripts and
+    /// their queues.
     pub script: f64,
     /// The operations per microsecond that the clock predicts.
     pub predicted: f64,
@@ -85,10 +89,10 @@ pub struct Point {
     pub within: bool,
 }
 
-/// Runs all workloads on one CPU and on all CPUs, on threads and in the clock.
+/// Runs all workloads on one CPU and on all CPUs, each both on threads and in the simulated clock.
 ///
 /// # Errors
-/// Fails if memory is short, or the clock cannot run.
+/// Fails if there is too little memory, or if the clock cannot run.
 pub fn validate(options: &Options, progress: &Progress) -> anyhow::Result<ValidateReport> {
     let usable = affinity::usable();
     let mut counts = vec![1, usable.len()];
@@ -134,14 +138,14 @@ pub fn validate(options: &Options, progress: &Progress) -> anyhow::Result<Valida
     })
 }
 
-/// Returns the largest number of CPUs for which, and below which, predictions are correct.
+/// Returns the largest number of CPUs up to which all predictions count as correct.
 fn validated(points: &[Point], counts: &[usize]) -> u32 {
     let off = |cpus| points.iter().filter(|point| point.cpus == cpus && !point.within).count();
     let hold = counts.iter().map(|cpus| *cpus as u32).take_while(|cpus| off(*cpus) <= MAX_WRONG_PREDICTIONS);
     hold.last().unwrap_or(0)
 }
 
-/// A workload on a number of CPUs, with the operations per microsecond of each round.
+/// A workload on a number of CPUs, with the measurements of each round.
 struct ValidatedRun {
     workload: Workload,
     cpus: usize,
@@ -252,7 +256,7 @@ mod tests {
         let names = Workload::ALL.map(|(name, _)| name.split_once('=').map_or(name, |(name, _)| name));
         names.into_iter().map(|name| name.parse().unwrap())
     }
-    /// If all prices are 0, the clock gives the result of scripts without an allocator.
+    /// With all prices 0, the clock must give the result of the scripts without an allocator.
     #[test]
     fn zero_price_profile_costs_only_the_scripts() {
         for workload in workloads() {

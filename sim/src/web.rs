@@ -1,16 +1,16 @@
-//! Fills in the templates of the pages that are built into the command, `sim/web/built`.
+//! Fills in the page templates in `sim/web/built`, which are built into the command.
 
 use serde::Serialize;
 
-/// Returns the template, in which each placeholder is replaced by its text. Only the first occurrence of a placeholder
-/// is replaced. If a text contains a later placeholder's name, that placeholder must come before the text in the
-/// template.
+/// Returns the template with each placeholder replaced by its text. Only the first occurrence of a
+/// placeholder is replaced. If a text contains the name of a later placeholder, that placeholder must come
+/// before the text in the template.
 pub(crate) fn page(template: &str, parts: &[(&str, &str)]) -> String {
     parts.iter().fold(template.to_owned(), |page, (place, text)| page.replacen(place, text, 1))
 }
 
-/// Returns JSON for an element `<script type="application/json">`: no part of the JSON can end the element or begin
-/// another element.
+/// Returns JSON that can be put into an element `<script type="application/json">`: no part of the JSON ends
+/// the element or begins another element.
 ///
 /// # Errors
 /// Fails if a key is not a string.
@@ -18,12 +18,12 @@ pub(crate) fn json(data: &impl Serialize) -> serde_json::Result<String> {
     Ok(serde_json::to_string(data)?.replace('<', "\\u003c"))
 }
 
-/// Returns a text for an attribute in double quotes.
+/// Escapes a text for an attribute in double quotes.
 pub(crate) fn attribute(text: &str) -> String {
     text.replace('&', "&amp;").replace('"', "&quot;").replace('<', "&lt;")
 }
 
-/// Checks the requirements on every page: it must be complete and make no requests.
+/// Checks that a page is complete and loads nothing.
 #[cfg(test)]
 pub(crate) fn check(page: &str) {
     assert!(page.starts_with("<!DOCTYPE html>") && page.trim_end().ends_with("</html>"));

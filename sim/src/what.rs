@@ -1,4 +1,4 @@
-//! The command `uslab what`: shows what a file is, how it was made, and which command reads it.
+//! The command `uslab what`: shows the format of a file, how such a file is made, and which command reads it.
 
 use crate::slabs::Snapshot;
 use crate::trace::{Foreign, Format, Line, Parser, Source, Tables, TraceError};
@@ -9,7 +9,7 @@ use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
-/// The number of bytes that are read of a text.
+/// The number of bytes to read from a text file.
 const READ_BYTES: usize = 4 << 20;
 
 /// The description of a file.
@@ -17,13 +17,13 @@ const READ_BYTES: usize = 4 << 20;
 pub struct FileDescription {
     /// The path of the file.
     pub path: String,
-    /// The kind of the file, in words.
+    /// The format of the file, in words.
     pub is: String,
-    /// The method by which a file of this kind is made.
+    /// How a file of this format is made.
     pub made: String,
     /// The commands that read the file.
     pub read_by: Vec<String>,
-    /// Other findings.
+    /// Other findings about the file.
     pub notes: Vec<String>,
 }
 
@@ -37,14 +37,14 @@ impl fmt::Display for FileDescription {
     }
 }
 
-/// A kind of file, recognised by its first bytes or by bytes at an offset.
+/// A format of files that is recognised by its first bytes, or by bytes at an offset.
 struct Magic {
     bytes: &'static [u8],
     /// The offset of the recognised bytes.
     at: usize,
     is: &'static str,
     made: &'static str,
-    /// The commands that read the file, in which `FILE` is its name.
+    /// The commands that read files of this format, with `FILE` for the name of the file.
     read_by: &'static [&'static str],
 }
 
@@ -127,7 +127,7 @@ impl FileDescription {
     /// Describes a file or folder.
     ///
     /// # Errors
-    /// Fails if the file cannot be read, or is of no known kind.
+    /// Fails if the file cannot be read, or has no known format.
     pub fn of(path: &Path) -> anyhow::Result<Self> {
         if path.is_dir() {
             return Self::of_folder(path);
@@ -196,7 +196,7 @@ impl FileDescription {
         Ok(what)
     }
 
-    /// Describes a file that is not text: compressed, or of an unknown kind.
+    /// Describes a file that is not text, because it is compressed or has an unknown format.
     fn of_unpacked(path: &Path) -> anyhow::Result<Self> {
         let mut packed = [0; 2];
         File::open(path)
@@ -373,7 +373,7 @@ impl FileDescription {
     }
 }
 
-/// Returns `true` if a line names one value first in hexadecimal and then in decimal. `bytes_req=0x40 (64)`.
+/// Returns `true` if a line gives one value both in hexadecimal and in decimal, as in `bytes_req=0x40 (64)`.
 fn has_fields(line: &str) -> bool {
     let words: Vec<&str> = line.split_whitespace().collect();
     words.windows(2).any(|pair| pair[0].contains("=0x") && pair[1].starts_with('('))
@@ -383,7 +383,7 @@ fn magic(head: &[u8]) -> Option<&'static Magic> {
     MAGICS.iter().find(|magic| head.get(magic.at..).is_some_and(|head| head.starts_with(magic.bytes)))
 }
 
-/// Returns the first lines of a source of text.
+/// Reads the first lines of a text.
 fn read_beginning(mut source: Source) -> Result<Vec<u8>, TraceError> {
     let mut text = vec![];
     if source.is_recorded() {

@@ -1,5 +1,5 @@
-//! Forks while other threads use the magazines. The child can use the layer and the supplier. The child lacks only the
-//! rounds that the other threads held at the fork.
+//! Forks while other threads use the magazines. The child must be able to use the layer and the supplier. The
+//! child may only lack the rounds (cached object pointers) that other threads held at the fork.
 
 use crate::rounds::{Rng, TestRound, TestSupplier, layer, table};
 use nix::libc;
@@ -14,7 +14,7 @@ const HELD_ROUNDS: usize = 20;
 const CAPACITY: u16 = 5;
 const ROUNDS: usize = 2000;
 
-/// A layer and its table, which a fork copies together.
+/// A magazine layer and its table, which a fork copies together.
 struct LayerWithTable<'a>(&'a Arc<Table<Heap>>, &'a Layer<TestRound>);
 impl Fork for LayerWithTable<'_> {
     unsafe fn locks(&self, rank: Rank, visit: &mut dyn FnMut(&dyn ForkLock)) {
@@ -33,8 +33,8 @@ impl Fork for LayerWithTable<'_> {
     }
 }
 
-/// Runs in the child of a fork; at the fork, four threads of the parent were in the layer. If a check fails, its
-/// description is returned as an error.
+/// Runs in the forked child; at the fork, four threads of the parent were using the layer. If a check in the
+/// child fails, its description is returned as an error.
 fn child(layer: &uslab_magazine::Layer<TestRound>, supplier: &TestSupplier) -> Result<(), &'static str> {
     let thread_number = 100;
     let mut own_rounds = vec![];

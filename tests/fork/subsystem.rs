@@ -1,5 +1,5 @@
-//! Forks while other threads use a whole subsystem. The child can use the whole subsystem, and a census in the child
-//! reports the lost objects.
+//! Forks while other threads use a whole subsystem. The child can use the whole subsystem, and a census in
+//! the child reports the objects that the fork lost.
 
 use crate::rounds::Rng;
 use nix::libc;
@@ -25,7 +25,7 @@ fn layout(dice: &mut Rng) -> Layout {
     Layout::from_size_align(size, 1 << dice.below(8)).unwrap()
 }
 
-/// An allocation, and the stamp that the allocation's owner wrote to its first byte.
+/// An allocation, and the stamp that its owner wrote to its first byte.
 type StampedAllocation = (NonNull<u8>, Layout, u8);
 
 fn alloc_stamped(malloc: &Malloc, dice: &mut Rng, stamp: u8) -> StampedAllocation {
@@ -61,7 +61,7 @@ fn work(malloc: &Malloc, cache: &KmemCache, stop: &AtomicBool, worker: u64) {
     allocations.into_iter().for_each(|piece| free_stamped(malloc, piece, true));
 }
 
-/// Runs in the child of a fork; at the fork, four threads of the parent were in the subsystem.
+/// Runs in the forked child; at the fork, four threads of the parent were using the subsystem.
 fn child(subsystem: &Subsystem, malloc: &Malloc, cache: &KmemCache, i: u64) {
     let mut dice = Rng(i + 1000);
     let allocations: Vec<_> = (0..100).map(|_| alloc_stamped(malloc, &mut dice, 0xc)).collect();
@@ -130,8 +130,8 @@ fn forked_child_of_a_busy_process_uses_its_subsystem() {
     }
 }
 
-/// Runs `busy_thread` on a thread until it waits in the `StopPoint` that it gets; then forks, and runs `child` in the child.
-/// `child` returns `true` if all checks in the child succeed.
+/// Runs `busy_thread` on a thread until it waits at the `StopPoint`, then forks, and runs `child` in the
+/// child. The closure `child` returns `true` if all checks in the child succeed.
 fn forked_beside(
     subsystem: &Subsystem,
     busy_thread: impl FnOnce(StopPoint) + Send,
@@ -189,7 +189,7 @@ fn wait_for(set: &AtomicBool) {
     }
 }
 
-/// If another thread is calling the observer at the fork, the call ends only in the parent.
+/// If another thread is calling the observer at the fork, this call ends only in the parent.
 #[test]
 fn forked_child_does_not_wait_for_a_running_observer() {
     let subsystem = Subsystem::new(Config::new(PageConfig::default_for(Cpus::os()))).unwrap();
@@ -209,7 +209,7 @@ fn forked_child_does_not_wait_for_a_running_observer() {
     forked_beside(&subsystem, busy_thread, child);
 }
 
-/// If another thread is draining at the fork, no stack stays closed in the child.
+/// If another thread is draining at the fork, no per-CPU stack stays closed in the child.
 #[test]
 fn fork_during_a_drain_leaves_no_stack_closed() {
     for cpus in [Cpus::os(), Cpus::os().claimed()] {

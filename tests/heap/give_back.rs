@@ -1,6 +1,6 @@
-//! Freed memory returns to the system, even if some objects of its page blocks are still in use. The allocator's thread
-//! returns the memory, so the program need not call a function. Each test runs alone in a process that has `Uslab` as
-//! its heap.
+//! Tests that freed memory returns to the system, even if some objects of its page blocks are still in use.
+//! The allocator's reaper thread returns the memory, so the program need not call a function. Each test runs
+//! alone in a process whose heap is `Uslab`.
 #![cfg(all(target_os = "linux", not(uslab_heap)))]
 
 use crate::process;
@@ -12,7 +12,7 @@ use uslab::{Config, ObjectCache, ReaperThread, Subsystem, Uslab};
 
 const MIB: u64 = 1 << 20;
 
-/// Runs a test of this file alone in a process; `options` are options of the process's heap.
+/// Runs a test of this file alone in a process; `options` configure the heap of that process.
 #[track_caller]
 fn run_test_alone(test: &str, options: &str) {
     process::run_test_alone(&format!("give_back::{test}"), &format!("USLAB_OPTIONS={options}"));
@@ -31,7 +31,7 @@ fn random(state: &mut u64) -> usize {
     (*state >> 33) as usize
 }
 
-/// Returns 20,000 vectors of four sizes, which were created and replaced at random indices; together they have some 250
+/// Returns 20,000 vectors of four sizes, created and replaced at random indices; together they have about 250
 /// MiB.
 fn load() -> Vec<Vec<u8>> {
     let mut vectors: Vec<Vec<u8>> = (0..20_000).map(|_| Vec::new()).collect();
@@ -103,7 +103,8 @@ fn child_keeps_a_thousand_scattered_objects() {
     Uslab.check().unwrap().unwrap();
 }
 
-/// Waits until the function `is_met` returns `true`. The limit of one minute only ends a failing test; no time is checked.
+/// Waits until the function `is_met` returns `true`. The limit of one minute only ends a failing test; the
+/// test checks no times.
 #[track_caller]
 fn wait(condition: &str, is_met: impl Fn() -> bool) {
     for _ in 0..6000 {
@@ -145,7 +146,7 @@ fn child_waits_for_its_reaper_thread_to_sleep() {
     assert_eq!(reaper().refused, 0);
 }
 
-/// Returns the bytes of mappings above 4 MiB: mappings in use, and mappings that were freed but kept.
+/// Returns the bytes of mappings above 4 MiB: in use, and freed but kept.
 fn huge() -> (u64, u64) {
     let info = Uslab.info().unwrap().huge;
     (info.pages * 4096, info.cached_pages * 4096)
@@ -253,7 +254,7 @@ fn child_frees_mappings_under_an_address_limit() {
     Uslab.check().unwrap().unwrap();
 }
 
-/// The child of a fork has no reaper thread, so it starts one.
+/// A forked child has no reaper thread, so it starts one.
 #[test]
 fn forked_child_starts_a_separate_reaper_thread() {
     run_test_alone("child_forks_with_a_running_reaper_thread", "reap=20");
@@ -290,8 +291,8 @@ fn child_forks_with_a_running_reaper_thread() {
     drop(vectors);
 }
 
-/// Without a reaper thread, frees still return the memory that exceeds the bound; when the size has doubled, the start
-/// of the thread is tried again.
+/// Without a reaper thread, frees still return the memory that exceeds the bound. When the size has doubled,
+/// the heap tries again to start the thread.
 #[test]
 fn frees_return_memory_without_a_reaper_thread() {
     run_test_alone("child_fails_to_start_threads", "reap=20");
@@ -395,8 +396,9 @@ fn child_drops_a_subsystem_with_a_reaper_thread() {
     wait("the thread has ended", || threads() == 0);
 }
 
-/// Regression test: each byte of zeroed memory was written. With ten times as many blocks as in this test, the memory
-/// grew by 922, 1,222 and 257 MiB; it now grows by 23, 23 and 15 MiB, mostly for page descriptors.
+/// Regression test: every byte of zeroed memory was written, even in fresh pages. With ten times as many
+/// blocks as in this test, resident memory grew by 922, 1,222 and 257 MiB; it now grows by 23, 23 and 15 MiB,
+/// mostly for page descriptors.
 #[test]
 fn zeroed_allocation_does_not_write_to_fresh_pages() {
     run_test_alone("child_allocates_zeroed_memory", "check=0");

@@ -1,4 +1,4 @@
-//! A program whose heap is `Uslab`: threads, destructors of thread-locals, forks, and all sizes.
+//! Tests a program whose heap is `Uslab`: threads, destructors of thread-locals, forks, and all sizes.
 
 use crate::process::run_test_alone;
 use nix::libc;
@@ -25,7 +25,7 @@ fn boxes_are_allocated_by_the_global_allocator() {
     assert!(boxes.iter().all(|boxed| usable(boxed) == 8));
 }
 
-/// A thread-local value whose destructor allocates after everything else in the thread has ended.
+/// A thread-local value whose destructor allocates after all other destructors of the thread.
 struct LastDestructor(Vec<String>);
 impl Drop for LastDestructor {
     fn drop(&mut self) {
@@ -83,7 +83,7 @@ fn blocks_of_each_size_and_alignment_can_be_resized() {
     }
 }
 
-/// The test runs alone in its process, because objects of other tests would prevent blocks from being returned.
+/// The test runs alone in its process, because objects of other tests would keep page blocks in use.
 #[test]
 fn memory_of_a_freed_burst_is_decommitted_automatically() {
     run_test_alone("global_alloc::child_frees_a_burst_of_allocations", "");
@@ -168,7 +168,7 @@ fn forked_children_can_allocate_while_parent_threads_allocate() {
     });
 }
 
-/// Object caches belong to a different subsystem than the program's heap, and reports show the two separately.
+/// Object caches and the program's heap belong to different subsystems, and reports show the two separately.
 #[test]
 fn process_report_separates_the_object_and_malloc_heaps() {
     let cache = uslab::ObjectCache::builder("told-apart").ctor(|| 0_u64).build().unwrap();
@@ -184,8 +184,8 @@ fn process_report_separates_the_object_and_malloc_heaps() {
     drop(object);
 }
 
-/// Regression test: the census counted the slabs of a cache and then allocated the cache's name, so it found one more
-/// slab, which held the name.
+/// Regression test: the census counted the slabs of a cache and then allocated the cache's name, which needed
+/// one more slab.
 #[test]
 fn census_ignores_allocations_made_by_the_census() {
     run_test_alone("global_alloc::child_takes_a_census", "");

@@ -1,4 +1,4 @@
-//! Programs whose heap is `Uslab`.
+//! Tests of programs whose heap is `Uslab`.
 #![cfg(not(any(loom, shuttle)))]
 
 #[path = "../kit/process.rs"]

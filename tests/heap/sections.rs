@@ -1,5 +1,5 @@
-//! Checks the restartable sequences of a program that uses the library: the sequences of the library, and their copies
-//! that were inlined into the program. The tests of the magazine crate check and interrupt that crate's sequences
+//! Checks the restartable sequences of a program that uses the library: the library's sequences, and their
+//! copies inlined into the program. The magazine crate's tests check and interrupt its own sequences
 //! (`magazine/src/cpu/rseq_stepper.rs`).
 
 #![cfg(all(

@@ -5,8 +5,8 @@ use std::alloc::{Layout, alloc, dealloc};
 use uslab::Uslab;
 use uslab_magazine::{Cpus, Mechanism};
 
-/// Allocates objects of many sizes in several threads and frees some of them there; the main thread frees all others.
-/// No object may be allocated twice at a time.
+/// Allocates objects of many sizes in several threads. The allocating threads free some of the objects, and
+/// the main thread frees the others. No object may have two owners at a time.
 fn assert_paths_are_used() {
     let threads: Vec<_> = (1..=4_u8)
         .map(|stamp| {
@@ -40,7 +40,7 @@ fn freed((address, layout): (usize, Layout), stamp: u8) {
         dealloc(memory, layout);
     }
 }
-/// Uses the heap, and returns `true` if static paths served it.
+/// Uses the heap, and returns `true` if the inlined static paths served it.
 fn static_paths_serve() -> bool {
     assert_paths_are_used();
     Uslab.check().unwrap().unwrap();
@@ -82,7 +82,7 @@ fn child_expects_closed_static_paths() {
     assert!(!static_paths_serve());
 }
 
-/// Objects that static paths allocated are freed on other paths.
+/// Objects allocated on static paths can be freed on other paths.
 #[test]
 fn static_paths_close_when_an_address_limit_is_set() {
     run_test_alone("static_paths::child_limits_its_addresses_and_frees_objects", "USLAB_OPTIONS=check=0");
@@ -99,8 +99,8 @@ fn child_limits_its_addresses_and_frees_objects() {
     assert!(!static_paths_serve());
 }
 
-/// A cache that the program creates belongs to a different table than the malloc's caches. Therefore the cache does not
-/// use the per-CPU words of the malloc.
+/// A cache that the program creates belongs to another table than malloc's caches, so it does not use
+/// malloc's per-CPU words.
 #[test]
 fn program_caches_do_not_use_malloc_cpu_words() {
     run_test_alone("static_paths::child_allocates_from_a_separate_cache", "USLAB_OPTIONS=check=0");

@@ -1,12 +1,12 @@
-//! A strict reader of Prometheus' text format 0.0.4: it accepts only text that a server accepts and the format's linter
-//! does not criticise.
+//! A strict reader of Prometheus' text format 0.0.4. The reader accepts only text that a server accepts
+//! without complaints from the format's linter.
 
 use std::collections::BTreeMap;
 
-/// Returns the values of a text for each series; a series is the name and the labels as they are in the text.
+/// Returns the value of each series in a text; a series is a name with its labels, as written in the text.
 ///
 /// # Errors
-/// Fails with the first invalid line.
+/// Fails at the first invalid line.
 pub(crate) fn read(text: &str) -> Result<BTreeMap<String, f64>, String> {
     let mut series = BTreeMap::new();
     let mut types: BTreeMap<String, String> = BTreeMap::new();

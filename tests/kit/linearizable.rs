@@ -1,18 +1,19 @@
-//! Checks that a history of concurrent operations is linearizable. Each operation must have one point in time between
-//! its call and its return, so that a sequential specification allows all results in the order of these points.
+//! Checks that a history of concurrent operations is linearizable. Each operation must have a point in time
+//! between its call and its return, so that a sequential specification allows all results in the order of
+//! these points.
 //!
-//! The search is Wing and Gong's (1993), with Lowe's cache of visited states (2017): two equal states after equal sets
-//! of operations are searched only once. If the objects of a history are independent, each object is checked alone,
-//! which is equivalent because of locality (Herlihy and Wing 1990): see [`check_each`].
+//! The search is Wing and Gong's (1993), with Lowe's cache of visited states (2017): two equal states after
+//! equal sets of operations are searched only once. If the objects of a history are independent, each object
+//! can be checked alone, because linearizability is local (Herlihy and Wing 1990): see [`check_each`].
 //!
-//! The crates `uslab-magazine` and `uslab` also include this file, to check the histories of their schedules. This file
-//! therefore gets its imports from the including module.
+//! The crates `uslab-magazine` and `uslab` also include this file, to check the histories of their schedules;
+//! the file therefore gets its imports from the including module.
 
 use super::sync::{AtomicU64, Mutex, Ordering::SeqCst, thread::yield_now};
 use std::collections::{BTreeMap, HashSet};
 use std::hash::Hash;
 
-/// A recorded operation with its result, and the values of the clock before the call and after the return.
+/// A recorded operation with its result, and the clock values before the call and after the return.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Call<O> {
     pub(crate) called: u64,
@@ -30,7 +31,7 @@ pub(crate) trait Spec: Clone + Eq + Hash {
 /// Checks a history against a specification.
 ///
 /// # Errors
-/// Fails with the index of the call that cannot follow the longest valid order found.
+/// Fails with the index of the call that cannot follow the longest valid order.
 pub(crate) fn check<S: Spec>(start: &S, history: &[Call<S::Op>]) -> Result<(), usize> {
     let mut order: Vec<usize> = (0..history.len()).collect();
     order.sort_by_key(|i| history[*i].called);
@@ -86,7 +87,7 @@ pub(crate) fn check<S: Spec>(start: &S, history: &[Call<S::Op>]) -> Result<(), u
 /// Checks a history separately for each object.
 ///
 /// # Errors
-/// Fails with the object whose history has no valid order, and the call as in [`check`].
+/// Fails with the object whose history has no valid order, and the call that [`check`] reports.
 pub(crate) fn check_each<S: Spec, K: Ord>(
     start: &S,
     history: &[Call<S::Op>],
@@ -104,7 +105,7 @@ where
     Ok(())
 }
 
-/// An object that is owned or free; its operations change its owner.
+/// An object that is owned or free; operations change its owner.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Object {
     pub(crate) owned: bool,
@@ -139,8 +140,8 @@ impl<O> Recorder<O> {
     pub(crate) fn new() -> Self {
         Self { clock: AtomicU64::new(0), calls: Mutex::new(vec![]) }
     }
-    /// Runs `call`, and records the operation that `op` derives from the call's result, if `op` returns one. Every
-    /// fifth call yields the CPU, so that calls of several threads overlap.
+    /// Runs `call`, and records the operation that `op` makes from the call's result, if any. Every fifth
+    /// call yields the CPU, so that calls of different threads overlap.
     pub(crate) fn call<R, N: Into<Option<O>>>(
         &self,
         call: impl FnOnce() -> R,
@@ -220,7 +221,7 @@ mod tests {
         }
     }
 
-    /// Without the cache of visited states, this search would take for ever.
+    /// Without the cache of visited states, the search would not end in practice.
     #[test]
     fn linearizability_checker_handles_hundreds_of_overlapping_calls() {
         let calls = |last: u32| {

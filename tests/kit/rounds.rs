@@ -1,4 +1,4 @@
-//! Rounds for stress tests of the magazines; the rounds are stamped and counted.
+//! Stamped and counted rounds (object pointers) for stress tests of the magazines.
 
 use uslab_magazine::sync::{Arc, AtomicU64, Mutex, Ordering::AcqRel, Ordering::Relaxed};
 use uslab_magazine::{Config, Cpus, Heap, Layer, Operation, Path, Round, Supplier, Table, sync};
@@ -7,7 +7,7 @@ use uslab_magazine::{Config, Cpus, Heap, Layer, Operation, Path, Round, Supplier
 mod test_round;
 pub(crate) use test_round::{TestRound, table};
 
-/// The free rounds, and for each round the stamp of its owner; the stamp is 0 if the round has no owner.
+/// The free rounds, and the stamp of each round's owner; 0 means that the round has no owner.
 pub(crate) struct TestSupplier {
     pub(crate) free: Mutex<Vec<usize>>,
     stamps: Vec<AtomicU64>,
@@ -20,7 +20,7 @@ impl TestSupplier {
             stamps: (0..=rounds).map(|_| AtomicU64::new(0)).collect(),
         }
     }
-    /// Writes a stamp on a round; returns `true` if the round had no owner before.
+    /// Writes a stamp on a round; returns `true` if the round had no owner.
     pub(crate) fn stamp(&self, round: TestRound, me: u64) -> bool {
         self.stamps[round.0].swap(me, AcqRel) == 0
     }
@@ -31,7 +31,7 @@ impl TestSupplier {
     /// Returns the free rounds, sorted.
     ///
     /// # Panics
-    /// Panics if a round is in the list twice or has an owner.
+    /// Panics if a round is listed twice or has an owner.
     pub(crate) fn census(&self) -> Vec<usize> {
         let mut free = self.free.lock().clone();
         free.sort_unstable();
@@ -55,7 +55,7 @@ impl Supplier<TestRound> for TestSupplier {
     }
 }
 
-/// Creates a layer whose magazines, stacks and depot have the given sizes.
+/// Creates a magazine layer with the given sizes of magazines, stacks and depot.
 pub(crate) fn layer(
     table: &Arc<Table<Heap>>,
     capacity: u16,

@@ -1,19 +1,21 @@
-//! Finds the restartable sequences of the running program in its memory, and checks them: the sequences of every crate,
-//! and all inlined copies. The instructions of each processor architecture are described in a separate file.
+//! Finds all restartable sequences in the memory of the running program, including inlined copies, and checks
+//! them. Each processor architecture's instructions are described in a separate file.
 //!
-//! [`check`] verifies the properties on which the kernel and a restart rely. A section may be aborted before any of its
-//! instructions. An aborted section runs again from its *restart label*, with the registers and memory of the aborted
-//! attempt. A place is *live* at the restart label if it is read from there on before it is written. A section must not
-//! write a live place before its commit, because the second attempt would read the changed value.
+//! The function [`check`] verifies the properties on which the kernel and a restart rely. The kernel may
+//! abort a section before any of its instructions. An aborted section runs again from its *restart label*,
+//! with the registers and memory that the aborted attempt left. A place (a register, a flag or a memory
+//! operand) is *live* at the restart label if the code after the label may read it before writing it. Before
+//! its commit, a section must not write a live place, because a second attempt would read the changed value.
 //!
-//! There is one exception for stores: a batch that widens its stack writes the new `cap` to the word next to the head,
-//! and then commits the head. Every reader accepts any value of `cap` that a section has computed from what it has
-//! read. The section must store a new value to `cap`, and may not add to the old value.
+//! One store is an exception: a batch that widens its stack writes the new `cap` to the word next to the
+//! head, and then commits the head. The exception is safe because readers accept any value of `cap` that a
+//! section has computed from what it has read. For the exception, the section must store a new value to
+//! `cap`, and may not add to the old value.
 //!
-//! Liveness is computed on the machine code: from the restart label, through the section and beyond, along all direct
-//! jumps. The analysis of a path ends at a call, a return, an indirect jump or an unknown instruction. Registers and
-//! flags are tracked exactly. A place in memory is identified by the operand that names the place, so two different
-//! operands for one address count as two places.
+//! Liveness is computed on the machine code, from the restart label through the section and beyond it, along
+//! all direct jumps. The liveness analysis of a path ends at a call, a return, an indirect jump or an unknown
+//! instruction. Registers and flags are tracked exactly. A place in memory is identified by its operand text,
+//! so two different operands for one address count as two places.
 
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, HashSet};
@@ -38,7 +40,7 @@ struct Descriptor {
     abort: usize,
 }
 
-/// A section: its addresses and its instructions. The last instruction is the commit.
+/// A restartable sequence: its addresses and its instructions. The last instruction is the commit.
 #[derive(Debug)]
 pub(crate) struct Section {
     pub(crate) code: Range<usize>,
@@ -56,17 +58,17 @@ pub(crate) enum Kind {
     PopBatch,
 }
 
-/// The registers that hold the operands of a section; the fields have the operands' names in the source. All of these
-/// registers are different.
+/// The registers of a section's operands, all of them different; the fields have the operands' names in the
+/// source.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Operands {
     pub(crate) kind: Kind,
     pub(crate) area: Register,
     pub(crate) words: Register,
     pub(crate) stack: Register,
-    /// The register `round` that a pop writes, or the register `rounds` or `into` of a batch.
+    /// The register `round` that a pop writes, or the register `rounds` or `into` of a batch operation.
     pub(crate) rounds: Register,
-    /// The register `count` of a batch.
+    /// The register `count` of a batch operation.
     pub(crate) count: Option<Register>,
 }
 
@@ -77,20 +79,19 @@ enum Flow {
     /// The instruction is a conditional branch, or an unconditional jump, to an address.
     Branch(usize),
     Jump(usize),
-    /// The instruction is a call, a return, or a jump to an address that the instruction does not contain.
+    /// The instruction is a call, a return, or an indirect jump.
     Away,
 }
 
 /// A place, such as a register, that an instruction reads or writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Operand {
-    /// A whole register.
     Register(Register),
     Flag(u32),
     Memory(Memory),
 }
 
-/// The effects of one instruction. Places that the instruction always writes are in `may_write`, too.
+/// The effects of one instruction. Places that the instruction always writes are also in `may_write`.
 #[derive(Clone, Debug, Default)]
 struct Effect {
     reads: HashSet<Operand>,
@@ -108,8 +109,7 @@ pub(crate) fn all() -> Vec<Section> {
     sections
 }
 
-/// Returns the array `__rseq_cs_ptr_array`, which the linker collects; every section puts its descriptor into this
-/// array.
+/// Returns the array `__rseq_cs_ptr_array`, in which the linker collects the descriptors of all sections.
 fn descriptors() -> &'static [&'static Descriptor] {
     unsafe extern "C" {
         #[link_name = "__start___rseq_cs_ptr_array"]
@@ -149,9 +149,10 @@ impl Section {
         instruction.effect().unwrap_or_else(|| panic!("{}: unknown instruction", self.name(instruction)))
     }
 
-    /// Returns the instructions from the abort address to the start of the section, in the order in which they run; and
-    /// the address of the restart label, which is the target of the first jump. The instructions before the first jump
-    /// run only after an abort; the instructions after the restart label also run without an abort.
+    /// Returns the instructions from the abort address to the start of the section, in execution order, and
+    /// the address of the restart label, which is the target of the first jump. The instructions before the
+    /// first jump run only after an abort; the instructions from the restart label on also run without an
+    /// abort.
     fn abort_path(&self) -> (Vec<Instruction>, usize) {
         let (mut way, mut restart, mut ip) = (vec![], None, self.abort);
         while ip != self.code.start {
@@ -188,7 +189,7 @@ impl Section {
         ahead.chain(self.instructions.iter().copied()).collect()
     }
 
-    /// Returns the address, other than its end, to which the section jumps without a commit.
+    /// Returns the address to which the section jumps without a commit, if it is not the section's end.
     pub(crate) fn miss(&self) -> Option<usize> {
         let mut out = self.instructions.iter().filter_map(|instruction| match instruction.flow() {
             Flow::Branch(target) if target != self.code.end && !self.code.contains(&target) => Some(target),
@@ -203,8 +204,8 @@ impl Section {
         miss
     }
 
-    /// Finds the operation and the operand registers of the section from its instructions. The result is a guess:
-    /// callers must verify that the section does this operation with these registers.
+    /// Finds the operation and the operand registers of the section from its instructions. The result is a
+    /// guess: callers must verify it.
     pub(crate) fn operands(&self) -> Operands {
         let operands = self.read_operands().unwrap_or_else(|what| {
             panic!("the section at {:#x} has no {what}", self.code.start);
@@ -216,7 +217,7 @@ impl Section {
         operands
     }
 
-    /// Returns the comparison before a backward jump; the jump ends the loop of a batch.
+    /// Returns the comparison before the backward jump that ends the loop of a batch.
     fn loop_end(&self) -> Option<&Instruction> {
         let back = |one: &&[Instruction]| {
             matches!(one[1].flow(), Flow::Branch(target)
@@ -225,7 +226,7 @@ impl Section {
         self.instructions.windows(2).find(back).map(|one| &one[0])
     }
 
-    /// Returns the description of a section that a proof needs.
+    /// Returns the description of a section for a proof.
     fn json(&self) -> Value {
         let (abort_path, restart) = self.abort_path();
         let Operands { kind, area, words, stack, rounds, count } = self.operands();
@@ -251,9 +252,9 @@ impl Section {
         })
     }
 
-    /// Returns the places that are read before they are written, on paths that begin at the restart label. The result
-    /// is the least solution of `live = reads + (live after - writes)` over all reachable instructions, where `live
-    /// after` belongs to the next instructions.
+    /// Returns the places that are read before they are written, on paths from the restart label. The result
+    /// is the least solution of `live = reads + (live after - writes)` over all reachable instructions; `live
+    /// after` belongs to the following instructions.
     fn live(&self) -> HashSet<Operand> {
         let restart = self.restart();
         let (mut code, mut todo) = (BTreeMap::new(), vec![restart]);
@@ -300,8 +301,8 @@ impl Section {
         }
     }
 
-    /// Panics if the section cannot be restarted at each of its instructions. Returns the number of places that the
-    /// section writes before its commit, so that the values survive an abort.
+    /// Panics if the section cannot be restarted at each of its instructions. Returns the number of places
+    /// that it writes before its commit, whose values survive an abort.
     fn check(&self) -> usize {
         let start = self.code.start;
         assert!(!self.code.contains(&self.abort), "the section at {start:#x} contains its abort address");
@@ -345,8 +346,8 @@ impl Section {
     }
 }
 
-/// Writes all sections of this program to the file that `USLAB_SECTIONS` names; a script proves the sections
-/// (`tests/sections/prove.py`). `beside` contains all other fields that the proof needs.
+/// Writes all sections of this program to the file named by `USLAB_SECTIONS`; the script
+/// `tests/sections/prove.py` proves them. The parameter `beside` has all other fields that the proof needs.
 pub(crate) fn write_down(mut beside: Value) {
     beside["architecture"] = std::env::consts::ARCH.into();
     beside["sections"] = all().iter().map(Section::json).collect();
@@ -354,7 +355,7 @@ pub(crate) fn write_down(mut beside: Value) {
     std::fs::write(file, beside.to_string()).expect("the file of USLAB_SECTIONS must be writable");
 }
 
-/// Totals of [`check`].
+/// The totals of [`check`] over all sections.
 #[derive(Debug)]
 pub(crate) struct Checked {
     pub(crate) sections: usize,
@@ -379,7 +380,8 @@ pub(crate) fn check() -> Checked {
     Checked { sections: sections.len(), instructions, survive }
 }
 
-/// Returns the message of the check for a sample section that never runs; the message is empty if the check passes.
+/// Returns the check's message for a sample section that never runs; the message is empty if the check
+/// passes.
 fn verdict(sample: &'static Descriptor) -> String {
     let checked = uslab_sync::catch_panic(|| Section::of(sample).check());
     checked.err().map_or(String::new(), |said| *said.downcast::<String>().expect("a message"))

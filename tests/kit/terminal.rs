@@ -9,7 +9,7 @@ use nix::poll::{PollFd, PollFlags, poll};
 use nix::pty::{Winsize, openpty};
 use nix::sys::termios::tcgetattr;
 
-/// Runs `uslab` on a terminal of 80 by 24 characters, and calls `act` after the first picture was drawn. Returns the
+/// Runs `uslab` on a terminal of 80 by 24 characters, and calls `act` after the first picture. Returns the
 /// exit code, the output, and `true` if the command restored the terminal.
 pub(crate) fn on_a_terminal(args: &[&str], act: impl FnOnce(&mut File)) -> (Option<i32>, String, bool) {
     let size = Winsize { ws_row: 24, ws_col: 80, ws_xpixel: 0, ws_ypixel: 0 };

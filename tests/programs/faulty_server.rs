@@ -1,5 +1,6 @@
-//! Mistakes that use the memory of the example server (`faulty_server/`); each run makes one mistake. Each mistake ends
-//! the server. The report names the mistake, the cache of the object, and the code that allocated and freed the object.
+//! Memory mistakes in the example server (`faulty_server/`); each run makes one mistake. Each mistake must
+//! end the server. The report must name the mistake, the object's cache, and the code that allocated and
+//! freed the object.
 
 use crate::server::{Client, Server};
 use std::io::Read;
@@ -7,10 +8,10 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, Stdio};
 use uslab_tests::faulty_server;
 
-/// The requests that are sent after a mistake, until the server ends.
+/// The requests that the client sends after a mistake, until the server ends.
 #[derive(Clone, Copy, Debug)]
 enum FollowingRequests {
-    /// No request: the mistake is noticed immediately.
+    /// No request, because the mistake is noticed immediately.
     AtOnce,
     /// Deletes the key.
     Delete,
@@ -22,13 +23,13 @@ enum FollowingRequests {
     Renew,
     /// Makes the mistake again, with another value.
     Again,
-    /// Requests a value that is larger than the buffer of the connection.
+    /// Requests a value that is larger than the connection's buffer.
     GetLarge,
 }
 use FollowingRequests::*;
 
 impl FollowingRequests {
-    /// Sends the requests. Returns `true` once the server has ended.
+    /// Sends the requests; returns `true` once the server has ended.
     fn ends(self, client: &mut Client) -> bool {
         let value = "v".repeat(100);
         let mut replies: Box<dyn Iterator<Item = String>> = match self {
@@ -74,7 +75,7 @@ fn server_messages(mistake: &str, options: &[&str], following: FollowingRequests
     text
 }
 
-/// Returns the line that begins with `begin`, and the indented lines after it, which are a stack.
+/// Returns the line that begins with `begin`, and the indented lines of the stack after it.
 fn part<'t>(text: &'t str, begin: &str) -> Option<&'t str> {
     let start = text.find(&format!("\n{begin}"))? + 1;
     let part = &text[start..];
@@ -82,15 +83,15 @@ fn part<'t>(text: &'t str, begin: &str) -> Option<&'t str> {
     Some(&part[..end.map_or(part.len(), |(position, _)| position)])
 }
 
-/// Functions that must be on three stacks: of the allocation, of the free, and of the detection. In these mistakes, the
-/// entry and the buffer of the connection were not freed before.
+/// Functions that the stacks of the allocation, of the free and of the detection must contain. `None` if the
+/// report has no such stack, for example because the object was never freed.
 type Stacks = [Option<&'static str>; 3];
 const VALUE: Stacks = [Some("Store"), Some("Store"), Some("Store")];
 const FREED_TWICE: Stacks = [Some("Store"), Some("free_first"), Some("free_again")];
 const ENTRY: Stacks = [Some("alloc_entry"), None, Some("drop_object")];
 const NONE: Stacks = [None; 3];
 
-/// The mistakes, each with the requests that follow, the cache of the object, a part of the report, and the report's
+/// The mistakes, each with the following requests, the object's cache, a part of the report, and the report's
 /// stacks.
 const MISTAKES: [(&str, FollowingRequests, &str, &str, Stacks); 22] = [
     ("overflow_by_1", Delete, "malloc-112", "Right Redzone overwritten", VALUE),
@@ -210,15 +211,15 @@ fn server_bug_report_has_allocation_and_free_stacks() {
     std::thread::scope(|scope| MISTAKES.chunks(11).for_each(|chunk| _ = scope.spawn(|| work(chunk))));
 }
 
-/// After an object is freed, it is not reused for some time; during this time, the object is overwritten.
+/// A freed object is not reused for some time, and is overwritten during this time.
 #[test]
 fn write_to_a_quarantined_object_is_reported_on_reuse() {
     let text = server_messages("write_after_free", &["FZPU", "4096"], Renew);
     is_named("write_after_free", &text, "malloc-112", "Poison overwritten", VALUE);
 }
 
-/// Regression test: if the guard sampled one allocation in two or three, the server ended in the middle of its report.
-/// The threads of Rust programs have a small stack for signal handlers.
+/// Regression test: if the guard sampled one allocation in two or three, the server ended in the middle of
+/// its report, because Rust's threads have a small signal stack.
 #[test]
 fn read_after_free_of_a_sample_is_reported() {
     let text = server_messages("read_after_free", &["heap"], Again);

@@ -1,5 +1,5 @@
-//! Tests the gdb script: on a core of the example server that the test makes, and on live programs. The tests are
-//! skipped if gdb is missing or may not trace other processes.
+//! Tests the gdb script on a core of the example server, and on live programs. The tests are skipped if gdb
+//! is missing or is not permitted to trace other processes.
 
 use crate::server::Server;
 use nix::sys::signal::{Signal, kill};
@@ -11,7 +11,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use uslab_tests::{faulty_server, libuslab, libuslab_cache, server, workspace};
 
-/// The message of gdb when it may not trace another process.
+/// gdb's message if it is not permitted to trace another process.
 const NOT_PERMITTED: &str = "ptrace: Operation not permitted";
 
 /// Returns a gdb command that loads the script and runs further commands.
@@ -27,7 +27,7 @@ fn with_script(arguments: &[&str], commands: &[&str]) -> Command {
     gdb
 }
 
-/// Returns gdb's output; `None` if gdb does not exist or may not trace.
+/// Returns gdb's output, or `None` if gdb is missing or is not permitted to trace.
 fn gdb(arguments: &[&str], commands: &[&str]) -> Option<String> {
     let output = match with_script(arguments, commands).output() {
         Ok(output) if output.status.code() == Some(127) => {
@@ -47,14 +47,14 @@ fn gdb(arguments: &[&str], commands: &[&str]) -> Option<String> {
     Some(gdb_output + &errors)
 }
 
-/// Returns commands that show the magazines of each CPU, also of CPUs on which the test may not run.
+/// Returns commands that show the magazines of each CPU, even of CPUs on which the test may not run.
 fn magazines() -> impl Iterator<Item = String> {
     let cpus = sysconf(SysconfVar::_NPROCESSORS_CONF).unwrap().unwrap();
     (0..cpus).map(|cpu| format!("uslab magazines {cpu}"))
 }
 
-/// Returns the rows of a table that `uslab` printed after `echo NAME`: the numbers of each row, by the row's first
-/// column.
+/// Returns the rows of a table that the script printed after `echo NAME`: for the text in the first column,
+/// the numbers of the row.
 fn rows<'s>(gdb_output: &'s str, name: &str) -> BTreeMap<&'s str, Vec<usize>> {
     let mut lines = gdb_output.lines().skip_while(|line| *line != name).skip(1);
     assert!(lines.next().is_some_and(|header| header.starts_with("cache ")), "{gdb_output}");
@@ -143,8 +143,8 @@ fn gdb_commands_read_a_core_dump_of_the_server() {
     assert!(gdb(&core, &["uslab whatis $sp"]).unwrap().contains("in no subsystem's pages"));
 }
 
-/// The server writes to a value that it has already freed, and then aborts. The core shows which object was
-/// overwritten, and which objects leaked before.
+/// The server writes to a value that it has already freed, and then aborts. The core must show which object
+/// was overwritten, and which objects leaked before.
 #[test]
 fn gdb_finds_the_owner_of_overwritten_memory_in_cores() {
     let mut command = Command::new(faulty_server());
@@ -254,8 +254,8 @@ fn preloaded(libraries: &[&Path], dir: &Path) -> Child {
     child
 }
 
-/// Regression test: if another library's subsystem came first, blocks of pages did not count as roots. Objects to which
-/// only these blocks referred were therefore reported as leaks.
+/// Regression test: if another library's subsystem came first, blocks of pages did not count as roots, so
+/// objects that only these blocks referred to were reported as leaks.
 #[test]
 fn gdb_finds_leaks_with_a_stripped_library() {
     let dir = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! Programs that use the allocator: the examples, and real programs under the preload library.
+//! Tests of programs that use the allocator: the examples, and real programs under the preload library.
 #![cfg(not(any(loom, shuttle, uslab_heap, uslab_no_rseq)))]
 
 mod examples;

@@ -1,9 +1,9 @@
-//! Programs that make mistakes, and the outcome of each. The file `security/expected.txt` lists the outcomes of these
-//! programs, for four ways to run the library.
+//! Tests programs that make memory mistakes, and the outcome of each mistake. The file
+//! `security/expected.txt` lists the outcomes of these programs for four ways to run the library.
 //!
-//! Each run has a seed, which determines the order in which objects are allocated. With `USLAB_PRELOAD=full`, each
-//! program runs 20 times, and the test checks how many of the runs ended the program. By default, each program runs 3
-//! times, and each run must have an outcome that the table allows.
+//! Each run has a seed, which determines the order in which objects are allocated. With `USLAB_PRELOAD=full`,
+//! each program runs 20 times, and the test checks how many runs ended the program. By default, each program
+//! runs 3 times, and each run must have an outcome that the table allows.
 
 use crate::preload::{preloaded, print_line, run_long_tests, text};
 use std::collections::BTreeMap;
@@ -14,7 +14,7 @@ use std::process::Command;
 use uslab_magazine::sync::{AtomicUsize, Mutex, Ordering::Relaxed};
 use uslab_tests::{compiled_from, workspace};
 
-/// The columns of the table.
+/// The columns of the table of outcomes: the ways to run the library.
 const MODES: [(&str, &str); 4] = [
     ("default", "check=0,guard=0"),
     ("check", "check=1,guard=0"),
@@ -23,7 +23,7 @@ const MODES: [(&str, &str); 4] = [
 ];
 const SIZES: [usize; 3] = [24, 1000, 100_000];
 
-/// Returns the outcome of a run: the program was ended, or the mistake had an effect, or the mistake had no effect.
+/// Returns the outcome of a run: the program was ended, the mistake had an effect, or it had no effect.
 fn outcome(program: &Path, kind: &str, size: usize, options: &str) -> char {
     let mut command = Command::new(program);
     let output = preloaded(command.args([kind, &size.to_string()]), options);
@@ -37,8 +37,9 @@ fn outcome(program: &Path, kind: &str, size: usize, options: &str) -> char {
     }
 }
 
-/// In a cell of the table, `x` means that every run ended the program. In a cell of the table, `x5!.` means that at
-/// least 5 of 20 runs ended the program; in all other runs the mistake had an effect (`!`) or no effect (`.`).
+/// In a cell of the table, `x` means that every run ended the program. In a cell of the table, `x5!.` means
+/// that at least 5 of 20 runs ended the program, and in the others the mistake had an effect (`!`) or no
+/// effect (`.`).
 fn agrees(cell: &str, seen_outcomes: &BTreeMap<char, usize>) -> bool {
     let min_count: usize = cell.chars().filter(char::is_ascii_digit).collect::<String>().parse().unwrap_or(0);
     let runs: usize = seen_outcomes.values().sum();
@@ -46,7 +47,7 @@ fn agrees(cell: &str, seen_outcomes: &BTreeMap<char, usize>) -> bool {
     seen_outcomes.keys().all(|outcome| cell.contains(*outcome)) && (runs < 20 || program_ends >= min_count)
 }
 
-/// Returns the rows of the table: a kind of mistake, and one cell for each mode and size.
+/// Returns the rows of the table: a kind of mistake, and a cell for each mode and size.
 fn table() -> Vec<(String, Vec<String>)> {
     let file = workspace().join("tests/programs/security/expected.txt");
     let text = std::fs::read_to_string(file).unwrap();
@@ -173,7 +174,7 @@ fn guard_report_of_each_bug_has_call_stacks() {
     );
 }
 
-/// Faults outside of the guard's memory still reach the program's own handler.
+/// Faults outside the guard's memory still reach the program's own handler.
 #[test]
 fn unrelated_page_faults_reach_the_handler_of_the_program() {
     let dir = tempfile::tempdir().unwrap();

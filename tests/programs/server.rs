@@ -1,6 +1,6 @@
-//! Tests the example server over sockets: requests in one piece and in many pieces, large and invalid requests, many
-//! clients, the memory limit, and the statistics of its caches. If the machine has `redis-benchmark`, it puts load on
-//! the server.
+//! Tests the example server over sockets: requests in one or many pieces, large and invalid requests, many
+//! clients, the memory limit, and the statistics of its caches. If `redis-benchmark` is installed, it puts
+//! load on the server.
 
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
@@ -9,14 +9,14 @@ use std::sync::Once;
 use std::time::{Duration, Instant};
 use uslab_tests::server;
 
-/// A time that is longer than any request takes, even on a busy machine.
+/// A time limit that no request reaches, even on a busy machine.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A server on a free port; when this value is dropped, the server is killed.
 pub(crate) struct Server {
     pub(crate) process: Child,
     address: SocketAddr,
-    /// The output of the server until it began to listen.
+    /// The server's output until it began to listen.
     output: String,
 }
 
@@ -113,8 +113,8 @@ impl Client {
         self.send(&request(arguments));
         self.reply()
     }
-    /// Sends the words of a text as the arguments of a request to a server that may abort. Returns `true` if the server
-    /// answered.
+    /// Sends a request to a server that may abort; the words of a text are its arguments. Returns `true` if
+    /// the server answered.
     pub(crate) fn is_answered(&mut self, words: &str) -> bool {
         let arguments: Vec<_> = words.split(' ').map(str::as_bytes).collect();
         let write_result = self.stream.write_all(&request(&arguments));
@@ -124,7 +124,7 @@ impl Client {
         }
         answered
     }
-    /// Sends the words of a text as the arguments of a request.
+    /// Sends a request, whose arguments are the words of a text.
     pub(crate) fn send_words(&mut self, words: &str) -> Reply {
         let arguments: Vec<_> = words.split(' ').map(str::as_bytes).collect();
         self.bytes(&arguments)
@@ -142,7 +142,7 @@ impl Client {
             other => panic!("{other:?}"),
         }
     }
-    /// Returns the number in the field `field` of a line in `INFO`; 0 if the line does not exist.
+    /// Returns the number in the field `field` of a line of `INFO`; 0 if the line does not exist.
     fn number(&mut self, line: &str, field: &str) -> u64 {
         let info = self.info("INFO");
         let Some(fields) = info.lines().find_map(|info_line| info_line.strip_prefix(line)?.strip_prefix(':'))
@@ -162,7 +162,7 @@ impl Client {
     }
 }
 
-/// Waits until the function `is_done` returns `true`, which may take one or two intervals of the reaper.
+/// Waits until `is_done` returns `true`, which may take one or two reap intervals.
 fn wait(condition: &str, mut is_done: impl FnMut() -> bool) {
     let start = Instant::now();
     while !is_done() {
@@ -171,7 +171,7 @@ fn wait(condition: &str, mut is_done: impl FnMut() -> bool) {
     }
 }
 
-/// Runs the test with the server's two kinds of memory, which must give equal answers.
+/// Runs a test with both kinds of the server's memory; their answers must be equal.
 fn on_both(test: impl Fn(&Server)) {
     for memory in ["uslab", "box"] {
         println!("--memory {memory}");
@@ -179,8 +179,8 @@ fn on_both(test: impl Fn(&Server)) {
     }
 }
 
-/// One page for Prometheus contains the statistics of the caches, and tokio's own statistics. The page does not contain
-/// the program's malloc, which is the malloc of the C library.
+/// One page for Prometheus contains the statistics of the caches together with tokio's own statistics. The
+/// page does not contain the C library's malloc, which the program also uses.
 #[test]
 fn server_metrics_page_includes_caches_and_tokio() {
     let server = Server::start(&["--threads", "2", "--metrics", "127.0.0.1:0"]);
@@ -234,8 +234,8 @@ fn server_answers_requests_with_slab_debugging_enabled() {
     assert_eq!(client.send_words("FLUSHALL"), Status("OK".into()));
 }
 
-/// More clients connect than the server allows: a waiting client is served when another client disconnects. Clients may
-/// be served in another order than they connected in, so each client disconnects as soon as it has its answer.
+/// More clients connect than the server allows; a waiting client is served when another client disconnects.
+/// Clients may be served in another order than they connected, so each client disconnects after its answer.
 #[test]
 fn clients_beyond_the_connection_limit_wait() {
     let server = Server::start(&["--max-clients", "100"]);

@@ -1,6 +1,6 @@
-//! Checks the statements that the project's pages make about the project. Links must lead somewhere, named files and
-//! commands must exist, the book must have the pages of its summary, and ARCHITECTURE.md must state the right numbers
-//! of lines.
+//! Checks the statements that the project's pages make about the project. Links must have targets, named
+//! files and commands must exist, the book must have the pages of its summary, and ARCHITECTURE.md must state
+//! the right numbers of lines.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
@@ -9,15 +9,21 @@ use uslab_tests::imports::{Imports, crates};
 use uslab_tests::source::{checker_cfgs, longest_function, shipping_lines};
 use uslab_tests::workspace;
 
-/// The folder of the book.
 const BOOK: &str = "slab/book/src";
 
 /// The crates that make up the allocator.
 const CORE: [&str; 3] = ["magazine", "buddy", "slab"];
+<<<<<<< HEAD
 /// Parts of these crates that have their own rows: separate products, and code that finds mistakes and does nothing
 /// unless it is enabled. Each part has the name of the row in which its lines are counted. Two files that find mistakes
 /// are in higher rooms, because they import caches.
 const SEPARATE_PARTS: [(&str, &str); 10] = [
+=======
+/// Parts of these crates whose lines have separate rows: separate products, and code that finds mistakes and
+/// runs only if it is enabled. Each part is listed with the name of its row. Two files with code that finds
+/// mistakes are in higher modules, because they import caches.
+const SEPARATE_PARTS: [(&str, &str); 4] = [
+>>>>>>> h-sim
     ("slab/src/debug", "slab/src/debug"),
     ("slab/src/profile.rs", "slab/src/debug"),
     ("slab/src/profile", "slab/src/debug"),
@@ -29,7 +35,7 @@ const SEPARATE_PARTS: [(&str, &str); 10] = [
     ("slab/src/report/leaks.rs", "slab/src/debug"),
     ("slab/src/handle", "slab/src/handle"),
 ];
-/// The number of lines by which a row in ARCHITECTURE.md's table may be wrong before the row must be rewritten.
+/// The number of lines by which a row of ARCHITECTURE.md's table may be wrong before it must be rewritten.
 const OFF: usize = 100;
 
 /// Pages whose named files must all exist.
@@ -48,11 +54,11 @@ const MAPS: [&str; 12] = [
     "slab/book/src/c.md",
 ];
 
-/// The subcommands that `cargo` itself has.
+/// The subcommands that are built into `cargo`.
 const CARGO: [&str; 10] =
     ["bench", "build", "check", "clippy", "doc", "fmt", "install", "publish", "run", "test"];
 
-/// Collects all files below a folder, but no build output, hidden files or symbolic links.
+/// Collects all files below a folder, except build output, hidden files and symbolic links.
 fn files(folder: &Path, out: &mut Vec<PathBuf>) {
     for entry in folder.read_dir().unwrap().map(Result::unwrap) {
         let (path, name) = (entry.path(), entry.file_name().into_string().unwrap());
@@ -70,12 +76,12 @@ fn pages() -> BTreeMap<PathBuf, String> {
     pages.map(|page| (page.clone(), std::fs::read_to_string(page).unwrap())).collect()
 }
 
-/// Returns a path relative to the folder of the workspace.
+/// Returns a path relative to the workspace's folder.
 fn shown(path: &Path) -> String {
     path.strip_prefix(workspace()).unwrap_or(path).display().to_string()
 }
 
-/// Returns the lines of a page, each with its number, and `true` if the line is between code fences.
+/// Returns the lines of a page, each with its number, and `true` if it is between code fences.
 fn lines(text: &str) -> impl Iterator<Item = (usize, &str, bool)> {
     let mut fenced = false;
     (1..).zip(text.lines()).map(move |(number, line)| {
@@ -85,7 +91,7 @@ fn lines(text: &str) -> impl Iterator<Item = (usize, &str, bool)> {
     })
 }
 
-/// Returns those parts of a line that are code, or those parts that are not code.
+/// Returns either the parts of a line that are code, or the parts that are not.
 fn parts(line: &str, code: bool) -> impl Iterator<Item = &str> {
     line.split('`').skip(usize::from(code)).step_by(2)
 }
@@ -104,7 +110,7 @@ fn links(line: &str) -> Vec<&str> {
     links.into_iter().filter_map(|link| link.split_whitespace().next()).collect()
 }
 
-/// Returns the anchor that a heading has in a page.
+/// Returns the anchor of a heading in a page.
 fn anchor(heading: &str) -> String {
     let kept = heading.trim().chars().filter(|c| c.is_alphanumeric() || " -_".contains(*c));
     kept.map(|c| if c == ' ' { '-' } else { c.to_ascii_lowercase() }).collect()
@@ -115,7 +121,7 @@ fn anchors(text: &str) -> BTreeSet<String> {
     headings.map(|(_, line, _)| anchor(line.trim_start_matches('#'))).collect()
 }
 
-/// Regression test: ARCHITECTURE.md had these marks although all files that it named existed.
+/// Regression test: ARCHITECTURE.md contained merge conflict markers, and all other checks passed.
 #[test]
 fn no_document_has_merge_conflict_markers() {
     for (page, text) in pages() {
@@ -180,7 +186,7 @@ fn expanded(name: &str) -> Vec<String> {
     inside.split(',').flat_map(|part| expanded(&format!("{before}{part}{after}"))).collect()
 }
 
-/// Returns `true` if a piece of code in a page is the name of a file or folder.
+/// Returns `true` if a piece of code in a page names a file or folder.
 fn is_path(code: &str) -> bool {
     let plain = code.chars().all(|c| c.is_ascii_alphanumeric() || "/._-{},*".contains(c));
     let known = ["rs", "js", "toml", "md", "html", "wasm", "sh", "h", "c", "png", "sources"];
@@ -218,7 +224,7 @@ fn each_file_named_in_architecture_maps_exists() {
     assert!(count > 60, "found only {count} files");
 }
 
-/// A list item that begins with a file's name states what to change in the file.
+/// If a list item begins with a file's name, the item says what to change in this file.
 #[test]
 fn identifiers_named_in_contributing_md_exist() {
     let text = std::fs::read_to_string(workspace().join("CONTRIBUTING.md")).unwrap();
@@ -267,7 +273,7 @@ fn each_documented_cargo_command_exists() {
     assert!(unsaid.is_empty(), "a page must name each of {unsaid:?}");
 }
 
-/// CI must run the two commands with which README.md begins.
+/// CI must run the first two commands of README.md.
 #[test]
 fn ci_runs_the_first_two_commands_of_the_readme() {
     let readme = std::fs::read_to_string(workspace().join("README.md")).unwrap();
@@ -280,7 +286,7 @@ fn ci_runs_the_first_two_commands_of_the_readme() {
     }
 }
 
-/// If a `--skip` in a script matches no test, the script does not skip the test that it should skip.
+/// If a `--skip` in a script matches no test, the test that it should skip runs.
 #[test]
 fn each_skip_option_in_scripts_matches_a_test() {
     let mut sources = Vec::new();
@@ -325,11 +331,11 @@ fn document_links_are_parsed_outside_code_blocks() {
     assert_eq!(anchors(page), BTreeSet::from(["c".to_owned()]));
 }
 
-/// Counts the lines of each crate's shipping code, as ARCHITECTURE.md's first table does: without comments, docs,
-/// tests, and code that only checkers compile. Examples and benches do not count. For two numbers of the allocator's
-/// crates, the second table in ARCHITECTURE.md has an upper bound: lines with a checker's `cfg` per 1,000 shipping
-/// lines, and the lines of the longest function. `WRITE=1` writes both tables; the bounds in the second table can only
-/// become lower.
+/// Counts the lines of each crate's shipping code for ARCHITECTURE.md's first table: without comments, docs,
+/// tests, and code that only checkers compile. Examples and benchmarks do not count as shipping code. For the
+/// allocator's crates, the second table of ARCHITECTURE.md limits two numbers: lines with a checker's `cfg`
+/// per 1,000 shipping lines, and the lines of the longest function. With `WRITE=1`, the test writes both
+/// tables; the limits in the second table can only become lower.
 #[test]
 fn shipping_line_counts_equal_the_documented_numbers() {
     let mut table: BTreeMap<String, usize> = BTreeMap::new();
@@ -408,12 +414,12 @@ fn shipping_line_counts_equal_the_documented_numbers() {
     );
 }
 
-/// The numbers of a crate that may not grow.
+/// The numbers of a crate that must not grow.
 #[derive(Default)]
 struct CrateNumbers {
     lines: usize,
     cfgs: usize,
-    /// The number of lines in the longest function, and the function's name.
+    /// The length of the longest function in lines, and its name.
     longest: (usize, String),
 }
 

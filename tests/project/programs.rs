@@ -1,11 +1,11 @@
-//! Checks that builds that should share their libraries do so. If two builds differed in their features, each build
-//! would compile the libraries again.
+//! Checks that builds that should share compiled libraries do so. If two builds enabled different features,
+//! each would compile the libraries again.
 
 use serde_json::Value;
 use std::collections::BTreeSet;
 use uslab_tests::{PROGRAMS, cargo};
 
-/// Returns the libraries of a build, each with its features, as cargo would build them.
+/// Returns the libraries that cargo would compile for a build, each with its features.
 fn libraries(arguments: &[&str]) -> BTreeSet<String> {
     // Only the unit graph is printed, whose format is unstable; nothing is built.
     let mut cargo = cargo();

@@ -1,10 +1,11 @@
-//! Limits the public surface of each crate, and requires examples. A limit may be raised only for a stated reason.
+//! Limits the number of public paths of each crate, and requires examples. The limit of public paths may be
+//! raised only for a stated reason.
 
 use std::fmt::Write;
 use uslab_tests::surface::items;
 
-/// A crate, the largest number of public paths that it may have, and `true` if each of its types must have an example
-/// that runs. Of the paths of `uslab-buddy`, 41 belong to `Gfp`. These are Linux's flags, and the set operations that
+/// A crate, its largest number of public paths, and `true` if each of its types must have an example that
+/// runs. Of the paths of `uslab-buddy`, 41 belong to `Gfp`: Linux's flags, and the set operations that
 /// bitflags generates.
 const CRATES: [(&str, usize, bool); 4] = [
     // The crate has 380 paths, plus `slab_debug` (41 are the set operations that bitflags generates for its flags, the

@@ -1,32 +1,35 @@
-//! All reachable states as a graph, in which infinite runs are searched.
+//! Builds a graph of all reachable states, and searches it for infinite runs.
 //!
-//! The property `eventually` of `stateright` follows a path only until a state repeats, so it does not find failures in
-//! a cycle. This search finds failures in cycles. **A thread waits forever** if all states of some strongly connected
-//! set have the thread in one and the same operation, and a fair run can stay in this set.
+//! The property `eventually` of `stateright` follows a path only until a state repeats, so it does not find
+//! failures in a cycle. The search in this module does find failures in cycles. **A thread waits forever** if
+//! it is in the same operation in all states of a strongly connected set, and a fair run can stay in this
+//! set.
 //!
 //! A run is fair if:
-//! * a thread that can take its next step in every state from some point on takes it (weak fairness);
-//! * a thread that waits for a lock, or for a claim as drains do, gets it if it is repeatedly free (strong fairness).
-//!   `std`'s locks promise no order, but a thread that never finds the lock free would have to be unlucky each time;
-//! * no section is interrupted forever.
+//! * a thread takes its next step if, from some point on, it can take this step in every state (weak
+//!   fairness);
+//! * a thread that waits for a lock, or a drain that waits for a claim, gets it if it is free again and again
+//!   (strong fairness). The locks of `std` promise no order, but a thread that never finds a lock free would
+//!   have to be unlucky each time;
+//! * no section is interrupted again and again forever.
 //!
-//! No thread need begin an operation: threads may stay idle from some point on, and the waits of other threads must end
-//! nevertheless.
+//! A fair run need not begin operations: threads may stay idle from some point on, and the waits of other
+//! threads must end nevertheless.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, DefaultHasher, Hash};
 
-/// The view of a model that the search for fair cycles needs.
+/// A model, as the search for fair cycles sees it.
 pub(crate) trait Fair {
     type State: Copy + Eq + Hash;
-    /// The initial states.
+    /// Returns the initial states.
     fn starts(&self) -> Vec<Self::State>;
     /// Appends all moves that are possible in `state` to the list `moves_out`.
     fn moves(&self, state: &Self::State, moves_out: &mut Vec<ThreadMove<Self::State>>);
     fn threads(&self) -> usize;
-    /// Returns `true` if the thread is in an operation that must end at some time.
+    /// Returns `true` if the thread is in an operation that must end eventually.
     fn busy(&self, state: &Self::State, thread: usize) -> bool;
-    /// Returns `true` if the thread waits for a lock, even if the lock is free.
+    /// Returns `true` if the thread waits for a lock, even if the lock is free in this state.
     fn waits(&self, state: &Self::State, thread: usize) -> bool;
 }
 
@@ -34,10 +37,9 @@ pub(crate) trait Fair {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ThreadMove<S> {
     pub(crate) thread: usize,
-    /// `true` if the move is the beginning of an operation. A fair run need not contain a move that begins an
-    /// operation.
+    /// `true` if the move begins an operation. A fair run need not contain moves that begin an operation.
     pub(crate) begins: bool,
-    /// The threads whose section this move interrupts, as a set of bits.
+    /// The threads whose section this move interrupts, as a bit set.
     pub(crate) interrupts: u8,
     pub(crate) target: S,
 }
@@ -55,31 +57,31 @@ pub(crate) struct Graph<S> {
     edges: Vec<Edge>,
     /// For each state, the index of its first edge.
     first: Vec<u32>,
-    /// For each state, the state from which it was first reached.
+    /// For each state, the state from which the exploration first reached it.
     sources: Vec<u32>,
     threads: usize,
-    /// For each state, three sets of threads as bits: busy threads, waiting threads, and threads that can take a step
-    /// of their operation.
+    /// For each state, the busy threads as a bit set; the next two fields are the waiting threads, and the
+    /// threads that can take a step of their operation.
     busy: Vec<u8>,
     waits: Vec<u8>,
     ready_threads: Vec<u8>,
 }
 
-/// An infinite run: the path to a cycle, and the cycle.
+/// An infinite run: the path to a cycle of states, and the cycle.
 #[derive(Debug)]
 pub(crate) struct Endless<S> {
     /// The thread whose operation does not end.
     pub(crate) thread: usize,
     pub(crate) path: Vec<S>,
-    /// The states of the cycle; empty if no thread can move any longer.
+    /// The states of the cycle; empty if no thread can move.
     pub(crate) round: Vec<S>,
 }
 
 impl<S: Copy + Eq + Hash> Graph<S> {
-    /// Explores all states.
+    /// Explores all states of a model.
     ///
     /// # Panics
-    /// Panics if there are more than `max_states` states.
+    /// Panics if the model has more than `max_states` states.
     pub(crate) fn explore(model: &impl Fair<State = S>, max_states: usize) -> Self {
         let mut state_numbers: HashMap<S, u32, BuildHasherDefault<DefaultHasher>> = HashMap::default();
         let mut graph = Self {
@@ -194,7 +196,7 @@ impl<S: Copy + Eq + Hash> Graph<S> {
         }
         None
     }
-    /// Returns `true` if a run may repeat this move forever while the operation of `thread` does not end.
+    /// Returns `true` if a run may repeat this move forever while `thread`'s operation does not end.
     fn keeps_waiting(&self, thread: usize, edge: &Edge) -> bool {
         edge.interrupts >> thread & 1 == 0
     }
@@ -248,7 +250,7 @@ impl<S: Copy + Eq + Hash> Graph<S> {
         components
     }
 
-    /// Returns the shortest path to a given state.
+    /// Returns the shortest path from an initial state to `target`.
     fn path_to(&self, mut target: u32) -> Vec<S> {
         let mut way = vec![self.states[target as usize]];
         while self.sources[target as usize] != target {

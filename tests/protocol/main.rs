@@ -1,15 +1,16 @@
-//! The protocol of slots, depot, drains, forks and the reaper, as models in which the number of pre-emptions has no
-//! bound: all states are explored.
+//! Explores models of the protocol of slots, depot, drains, forks and the reaper. All states are explored, so
+//! the number of pre-emptions is unbounded.
 //!
-//! `model.rs` models one class: its stacks on three CPUs, its depot and its supplier. `reaper.rs` models how the reaper
-//! sleeps and is woken. `stateright` explores each scenario, and checks the invariants in every state. `graph.rs`
-//! explores each scenario a second time, to find operations that never end. The two explorations must find equal
-//! numbers of states. Each planted bug must be found, and must cause the failure that the test names.
+//! The file `model.rs` models one size class: its stacks on three CPUs, its depot and its supplier. The file
+//! `reaper.rs` models how the reaper sleeps and wakes up. The checker `stateright` explores each scenario,
+//! and checks the invariants in every state. The file `graph.rs` explores each scenario a second time, to
+//! find operations that never end. Both explorations of a scenario must find the same number of states. The
+//! checks must find each planted bug through the failure that the test names.
 //!
-//! `PROTOCOL=full` adds the larger scenarios. With `STORY=1`, the counterexample traces of planted bugs are printed;
-//! with `STORY_JSON=DIRECTORY`, they are written for `uslab story FILE --html`.
+//! `PROTOCOL=full` adds larger scenarios. `STORY=1` prints the counterexample traces of planted bugs, and
+//! `STORY_JSON=DIRECTORY` writes them for `uslab story FILE --html`.
 //!
-//! The unit test `in_step` of `uslab-magazine` shows that the code follows `model.rs`.
+//! The unit test `in_step` of `uslab-magazine` checks that the code follows `model.rs`.
 #![cfg(all(test, not(any(loom, shuttle, uslab_heap, uslab_no_rseq))))]
 
 mod graph;
@@ -24,7 +25,7 @@ use model::Role::{self, *};
 use model::{Act, Action, Fault, Pc, Protocol, State, inside};
 use stateright::{Checker, Model, Property};
 
-/// A protocol whose states are explored only once for all names of CPUs and rounds.
+/// A protocol whose states are treated as equal if they differ only in the names of CPUs and rounds.
 #[derive(Clone)]
 struct CanonicalProtocol {
     protocol: Protocol,
@@ -101,12 +102,12 @@ impl Fair for CanonicalProtocol {
     }
 }
 
-/// The sizes in a scenario: rounds in a magazine, places of a stack, magazines in a depot, rounds, and rounds that a
-/// user holds.
+/// The sizes in a scenario: rounds in a magazine, places of a stack, magazines in a depot, all rounds, and
+/// rounds that a user holds.
 type Sizes = [u8; 5];
 /// Magazines with one round, a stack that grows from one place to two places, and a depot with one magazine.
 const SINGLE: Sizes = [1, 2, 1, 2, 1];
-/// Sizes with which there is one round more than a stack has places.
+/// Sizes for which there is one round more than places in a stack.
 const OVERFLOW: Sizes = [1, 2, 1, 3, 3];
 /// Magazines with two rounds, so that rounds move in batches.
 const PAIRS: Sizes = [2, 2, 1, 3, 1];
@@ -141,7 +142,7 @@ struct Failure {
     path: Vec<State>,
 }
 
-/// Explores all states with `stateright`, until a state violates an invariant.
+/// Explores all states with `stateright` until a state violates an invariant.
 fn check(model: &CanonicalProtocol) -> Result<usize, Failure> {
     let any_discovery = stateright::HasDiscoveries::Any;
     let checker = model.clone().checker().threads(1).finish_when(any_discovery).spawn_bfs().join();
@@ -156,7 +157,7 @@ fn check(model: &CanonicalProtocol) -> Result<usize, Failure> {
         .map_or_else(|| Ok(checker.unique_state_count()), Err)
 }
 
-/// Explores all states as a graph, and searches for operations that do not end.
+/// Explores all states as a graph, and searches for operations that never end.
 fn check_ends(model: &CanonicalProtocol, max_states: usize) -> Result<(usize, usize), Failure> {
     let graph = Graph::explore(model, max_states);
     match graph.find_endless_round() {
@@ -184,7 +185,7 @@ struct Scenario {
     name: &'static str,
     sizes: Sizes,
     roles: &'static [Role],
-    /// The number of CPUs in the quick run, and the number in the full run; 0 if a run omits the scenario.
+    /// The number of CPUs in the quick run, and in the full run; 0 if a run omits the scenario.
     cpus: [u8; 2],
 }
 
@@ -240,7 +241,7 @@ fn every_protocol_state_satisfies_the_invariants() {
     }
 }
 
-/// A planted bug: the bug, the mechanisms, sizes and roles with which it shows, and the failure that must reveal it.
+/// A planted bug: the bug, the mechanisms, sizes and roles that reveal it, and the expected failure.
 type Planted = (Bug, &'static [Mechanism], Sizes, &'static [Role], &'static str);
 const PLANTED: &[Planted] = &[
     (NoFence, &[Rseq], SINGLE, &[User, Drainer], OWNED_REGION_WRITTEN),
@@ -341,7 +342,7 @@ fn store_trace(name: &str, story: &uslab_sim::story::Story) {
     }
 }
 
-/// `uslab story` opens the file as a page.
+/// The test opens the file as a page with `uslab story`.
 #[test]
 fn protocol_counterexample_opens_as_an_html_page() {
     let model = explored(Rseq, 2, SINGLE, &[User, Drainer], Some(EmptyHasPlaces));

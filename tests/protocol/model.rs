@@ -1,22 +1,23 @@
-//! The protocol of one class as a transition system: threads do operations on the class's stacks, depot and supplier,
-//! one atomic action at a time.
+//! The protocol of one class as a transition system: threads operate on the class's stacks, depot and
+//! supplier, one atomic action at a time.
 //!
-//! These actions are atomic for all other threads: a load or store inside a section, taking a lock together with all
-//! work under the lock, and a system call. At any time, any thread may do the next action. There is no bound on how
-//! often a thread is interrupted, or on the number of its operations. A thread may run on any CPU, and may change its
-//! CPU between two sections.
+//! An atomic action is a load or store inside a section, taking a lock together with all work under it, or a
+//! system call. At any time, any thread may do the next action. The number of interruptions and the
+//! number of operations of a thread are unbounded. A thread may run on any CPU, and may move to another CPU
+//! between two sections.
 //!
-//! Both mechanisms are modelled. A *restartable sequence* may be aborted after each of its steps: when another thread
-//! runs on its CPU, or when a drain fences its CPU. A *claimed slot* belongs to one thread for the length of a section;
-//! the thread must find the slot free.
+//! The model covers both mechanisms, restartable sequences and claimed slots. A *restartable sequence* may be
+//! aborted after each of its steps, either because another thread runs on its CPU, or because a drain fences
+//! its CPU. A *claimed slot* belongs to one thread during a section, which must find the slot free.
 //!
-//! The model omits statistics, pages that are returned to the system, failed allocations of memory, several nodes, and
-//! memory orderings (it is sequentially consistent). The models that run under loom cover what this model omits.
+//! The model is sequentially consistent, and omits statistics, pages that return to the system, failed
+//! allocations of memory, and several nodes. Models under loom cover what this model omits.
 //!
-//! The specification, `uslab_magazine_spec`, has the rules for the depot, for idle stacks and for the growth of stacks.
+//! The rules for the depot, for idle stacks and for the growth of stacks are in the specification
+//! `uslab_magazine_spec`.
 //!
-//! Two programs compile this file: the target `protocol` explores the model, and the unit test `in_step` of
-//! `uslab-magazine` compares it with the code.
+//! Two programs compile this file: the test target `protocol` explores the model, and the unit test `in_step`
+//! of `uslab-magazine` compares the model with the code.
 
 use uslab_magazine_spec::{self as spec, Few, List as _, Usage, widened};
 
@@ -27,48 +28,47 @@ pub(crate) const PLACES: usize = 4;
 pub(crate) const BATCH: usize = 2;
 /// The largest number of magazines in a depot.
 pub(crate) const DEPOT: usize = 2;
-/// The most threads.
 pub(crate) const THREADS: usize = 4;
 /// The largest number of rounds that a thread holds.
 pub(crate) const MAX_HELD_ROUNDS: usize = 3;
-/// The target of a CPU's word while a drain owns the CPU's region.
+/// The value of a CPU's word (its pointer to a region) while a drain owns the CPU's region.
 const EMPTY: u8 = CPUS as u8;
 
-/// A round's number; 0 means no round.
+/// The number of a round, which is a cached object; 0 means no round.
 pub(crate) type Round = u8;
 
-/// A claim word is next to each region.
+/// The mechanism by which a thread gets exclusive use of a CPU's stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Mechanism {
     /// Restartable sequences.
     Rseq,
-    /// A claim word next to the region.
+    /// A claim word next to each CPU's region.
     Claimed,
 }
 use Mechanism::{Claimed, Rseq};
 
-/// The operations that a thread does again and again.
+/// The operations that a thread repeats.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Role {
-    /// The thread allocates and frees.
+    /// The thread allocates and frees objects.
     User,
     /// The thread drains all CPUs.
     Drainer,
-    /// The thread sweeps idle stacks, collects the rounds of these stacks, and frees magazines that exceed the depot's
+    /// The thread sweeps idle stacks, collects their rounds, and frees magazines that the depot does not
     /// need.
     Reaper,
-    /// The thread closes the class and flushes it; it does this once.
+    /// The thread closes the class and flushes it once.
     Closer,
-    /// When nothing uses the class any longer, the thread returns the class's number, once; another owner then gets the
-    /// number.
+    /// When the class has no user left, the thread returns the class's number once; another owner then gets
+    /// it.
     Successor,
-    /// The thread forks, once. The child of the fork allocates and frees.
+    /// The thread forks once; the child of the fork allocates and frees.
     Forker,
-    /// The thread shrinks stacks, then grows them.
+    /// The thread shrinks the stacks, then grows them.
     Resizer,
 }
 
-/// A planted bug, which is one wrong line of the protocol.
+/// A planted bug: one wrong line of the protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Bug {
     /// A drain does not wait for threads that are inside a section.
@@ -77,37 +77,37 @@ pub(crate) enum Bug {
     FencesOne,
     /// A drain takes the rounds first and fences afterwards.
     TakesBeforeFence,
-    /// A drain restores a word before it has finished with the region.
+    /// A drain restores a CPU's word before it has finished with the CPU's region.
     PutBackEarly,
-    /// The empty region has a place for a round.
+    /// The empty region wrongly has a place for a round.
     EmptyHasPlaces,
-    /// A section uses the region to which the word pointed before the section had begun.
+    /// A section uses a region that it loaded before the section began.
     StaleRegion,
-    /// A batch is committed before its rounds are written.
+    /// A batch is committed before its rounds are stored.
     BatchCommittedEarly,
     /// A batch writes beyond the limit of the stack.
     WidensBeyondLimit,
-    /// Drains do not take the lock of drains.
+    /// Drains do not take the lock that excludes other drains.
     DrainsWithoutLock,
-    /// When two drains are active, the first to end opens the class.
+    /// When two drains are active, the first one to end opens the class.
     FirstDrainOpens,
     /// A drain flushes rounds that another drain has taken.
     GivesAwayOthers,
-    /// A drain takes rounds from stacks, and does not close these stacks.
+    /// A drain takes rounds from stacks without closing these stacks.
     StaysOpen,
-    /// A miss opens a class although a drain has closed it.
+    /// A cache miss opens a class that a drain has closed.
     OpensBesideDrain,
-    /// A sweep took rounds, and a later drain does not take them over.
+    /// A drain does not take over the rounds that an earlier sweep took.
     SweepForgotten,
-    /// A drain does not open the class again.
+    /// A drain does not reopen the class.
     NeverReopens,
-    /// When a class is closed, the drain skips stacks that are empty.
+    /// When a class is closed, the drain skips empty stacks, so they stay open.
     ClosedStaysOpen,
-    /// A depot that is closed still accepts magazines.
+    /// A closed depot still accepts magazines.
     ClosedDepotTakes,
-    /// The class's number is returned after a check of only one CPU.
+    /// The class's number is returned after only one CPU was checked.
     RetiresOneCpu,
-    /// The depot still counts a magazine that was taken out.
+    /// The depot still counts a magazine that it has handed out.
     DepotKeeps,
     /// A fork does not wait for the depot's lock.
     ForkSkipsDepot,
@@ -117,43 +117,43 @@ pub(crate) enum Bug {
     ClaimsOutlive,
     /// The child waits for drains of threads that do not exist in the child.
     DrainsOutlive,
-    /// The child loses the rounds that drains had taken.
+    /// The child loses the rounds that drains in the parent had taken.
     ChildLosesTaken,
-    /// An allocation that found no stack tries again and again.
+    /// An allocation that found no open stack tries again without end.
     TriesAgain,
-    /// A miss waits for the lock of drains while it holds the depot's lock.
+    /// A miss waits for the lock of drains while holding the depot's lock.
     LocksOutOfOrder,
 }
 
-/// A violation that the exploration found.
+/// A violation that the exploration can find.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Fault {
     /// A thread stored to a region while a drain owned the region.
     WrittenBehindFence,
     /// A thread stored to the empty region.
     EmptyWritten,
-    /// A thread stored to a region that the thread had not claimed.
+    /// A thread stored to a region without having claimed it.
     WrittenUnclaimed,
-    /// A stack got more places than its reach.
+    /// A stack got more places than its maximum.
     BeyondReach,
     /// A place below the stack's length contains no round.
     NoRound,
-    /// A drain found rounds that another drain had taken still on a stack.
+    /// A drain found rounds on a stack that another drain had already taken.
     TakenTwice,
     /// A round was returned to the supplier twice.
     BackTwice,
-    /// A round of the previous owner of the class's number appeared.
+    /// A round appeared that belongs to the previous owner of the class's number.
     OldRound,
-    /// A drain ended twice.
+    /// One drain ended twice.
     EndedTwice,
-    /// In the child, a CPU would be without its region.
+    /// In the child of a fork, a CPU lacks its region.
     AwayInChild,
-    /// A class that is closed and flushed still has rounds although no thread is at work.
+    /// A closed and flushed class still has rounds although no thread is active.
     ClosedKeeps,
 }
 
 impl Fault {
-    /// Returns the description that messages use.
+    /// Returns the description of the violation for messages.
     pub(crate) fn text(self) -> &'static str {
         match self {
             Self::WrittenBehindFence => "an operation wrote to a region that a drain owns",
@@ -171,21 +171,21 @@ impl Fault {
     }
 }
 
-/// A region, which contains one CPU's stack of the class.
+/// A region: one CPU's stack of the class.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct Region {
-    /// `true` if the region may be written to.
+    /// `true` if the region's memory is committed, so that it may be written to.
     pub(crate) committed: bool,
     pub(crate) len: u8,
     pub(crate) cap: u8,
-    /// The largest number of places that the stack may get; 0 if the stack is closed.
+    /// The largest number of places for the stack; 0 if the stack is closed.
     pub(crate) limit: u8,
     usage: Usage,
-    /// The number of rounds that a drain has taken and has not begun to flush.
+    /// The number of rounds that a drain has taken but not begun to flush.
     pub(crate) taken_count: u8,
-    /// The drain that has taken the rounds.
+    /// The drain that has taken these rounds.
     taking_drain: u8,
-    /// The thread that has claimed the region, counted from 1; 0 if no thread has.
+    /// The thread that has claimed the region, counted from 1; 0 if the region is unclaimed.
     claim: u8,
     pub(crate) places: [Round; PLACES],
 }
@@ -194,7 +194,7 @@ impl Region {
     pub(crate) fn is_idle(&self) -> bool {
         self.usage.is_idle(self.len.into())
     }
-    /// Returns the thread that has claimed the region, counted from 1; 0 if no thread has.
+    /// Returns the thread that has claimed the region, counted from 1; 0 if the region is unclaimed.
     pub(crate) fn claim_of(&self) -> u8 {
         self.claim
     }
@@ -203,57 +203,56 @@ impl Region {
     }
 }
 
-/// The table's data about the class, protected by the lock of drains.
+/// The class's data in the table, protected by the lock of drains.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Number {
-    /// The limit of stacks while no drain is active; 0 if the class is closed permanently.
+    /// The limit of stacks without an active drain; 0 if the class is closed permanently.
     pub(crate) open: u8,
     /// The current limit of stacks.
     pub(crate) limit: u8,
-    /// The number of active drains.
     pub(crate) drains: u8,
-    /// The drain that has rounds to flush; 0 if no drain has.
+    /// The drain whose rounds are still to be flushed; 0 if there is no such drain.
     pub(crate) waiting: u8,
 }
 
 /// The depot, which all CPUs share.
 pub(crate) type Depot = spec::Depot<Few<[Round; BATCH], DEPOT>>;
 
-/// A section, named for its role in an operation.
+/// A section, named after its role in an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum Stage {
     /// The fast path of an allocation.
     Pop,
-    /// The thread pushes the other rounds of the magazine on the stack.
+    /// The thread pushes the remaining rounds of its magazine on the stack.
     Rest,
-    /// The thread has opened the stack, and pushes the other rounds of the magazine on it again.
+    /// After opening the stack, the thread pushes the remaining rounds of its magazine again.
     RestAgain,
     /// The fast path of a free.
     Push,
-    /// The stack gets more places.
+    /// The section adds places to the stack.
     Widen,
-    /// The stack gets more places, after the thread has opened the stack.
+    /// After opening the stack, the section adds places to it.
     WidenAgain,
-    /// A magazine of rounds is taken off the stack.
+    /// The section takes a magazine of rounds off the stack.
     Overflow,
-    /// The round is pushed again, now that `Overflow` has made room.
+    /// The section pushes the round again, after `Overflow` has made room.
     PushAgain,
 }
 
-/// A thread's next step.
+/// The next step of a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum Pc {
-    /// The thread is in no operation.
+    /// The thread is not in an operation.
     Idle,
-    /// The thread does not exist in the child of a fork.
+    /// The thread does not exist in the child of the fork.
     Gone,
-    /// The thread begins a section on a CPU.
+    /// The thread begins a section on some CPU.
     Enter(Stage),
     Read(Stage),
     Store(Stage),
     Write(Stage),
     Commit(Stage),
-    /// The thread releases its claim.
+    /// The thread ends a section and releases its claim.
     Leave(Stage, bool),
     // An allocation after its miss.
     Look,
@@ -316,40 +315,40 @@ pub(crate) enum Op {
 pub(crate) struct Thread {
     pub(crate) pc: Pc,
     pub(crate) op: Op,
-    /// `true` if the thread has done the operation that it does only once.
+    /// `true` if the thread has done the operation that its role does only once.
     pub(crate) done: bool,
-    /// The CPU of the thread's section, or the CPU on which its drain is working.
+    /// The CPU of the thread's section or of its drain's current step.
     at: u8,
-    /// The region that the section has found.
+    /// The region that the section has loaded.
     region: u8,
-    /// The length that the section has read, and the `cap` that the section stores.
+    /// The stack length that the section has read; the next field is the `cap` that it stores.
     len: u8,
     cap: u8,
-    /// The rounds that the section has read.
+    /// The rounds that the section has read from the stack.
     read_rounds: [Round; BATCH],
     remaining: u8,
     /// `true` if the thread has found the class open.
     open: bool,
     /// The round that the thread is allocating or freeing.
     pub(crate) own_round: Round,
-    /// The magazine that the thread is carrying.
+    /// The magazine that the thread carries between stack, depot and supplier.
     pub(crate) carried: [Round; BATCH],
     pub(crate) carried_count: u8,
-    /// The rounds that the thread holds as a user.
+    /// The rounds that the thread holds as a user of the class.
     pub(crate) held_rounds: [Round; MAX_HELD_ROUNDS],
     pub(crate) held_count: u8,
-    /// Two sets of CPUs: CPUs that the thread's drain must still visit, and CPUs whose regions the drain has taken
-    /// away.
+    /// The CPUs that the thread's drain must still visit; the next field has the CPUs whose regions it has
+    /// detached. Both are bit sets.
     todo: u8,
     detached: u8,
-    /// The drain whose rounds the thread is flushing.
+    /// The drain whose rounds the thread flushes.
     number: u8,
-    /// The number of magazines that the thread's reap must still take.
+    /// The number of magazines that the thread's reap must still take from the depot.
     surplus: u8,
 }
 
 impl Thread {
-    /// Returns how many rounds are left of the stack that the thread is flushing.
+    /// Returns how many rounds remain of the stack that the thread flushes.
     fn rounds_to_flush(&self) -> u8 {
         if self.pc == Pc::GiveRound { self.remaining } else { 0 }
     }
@@ -381,21 +380,22 @@ const IDLE_THREAD: Thread = Thread {
     surplus: 0,
 };
 
-/// The whole state of the model.
+/// The complete state of the model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct State {
     pub(crate) regions: [Region; CPUS],
-    /// Two sets of CPUs: CPUs without their region, and CPUs whose region a drain owns.
+    /// The CPUs without their region; the next field has the CPUs whose region a drain owns. Both are bit
+    /// sets.
     pub(crate) detached: u8,
     owned: u8,
     pub(crate) number: Number,
     pub(crate) depot: Depot,
-    /// The thread that holds the lock of drains, and the thread that holds the depot's lock, counted from 1; 0 if a
-    /// lock is free.
+    /// The thread that holds the lock of drains, counted from 1, or 0; the next field is the same for the
+    /// depot's lock.
     pub(crate) drains: u8,
     pub(crate) depot_lock: u8,
-    /// Three sets of rounds as bits: rounds that the supplier holds, rounds lost with threads that a child does not
-    /// have, and rounds of the number's previous owner.
+    /// The rounds that the supplier holds. The next two fields are the rounds lost with the parent's other
+    /// threads, and the rounds of the number's previous owner. All are bit sets.
     pub(crate) supplier: u16,
     pub(crate) lost_rounds: u16,
     pub(crate) dead_rounds: u16,
@@ -405,23 +405,23 @@ pub(crate) struct State {
     pub(crate) fault: Option<Fault>,
 }
 
-/// The kind of an action.
+/// The kind of an action in the model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Act {
     /// The thread begins an operation.
     Begin(Op),
-    /// The thread takes the next step of its operation.
+    /// The thread does the next step of its operation.
     Step,
-    /// The thread takes the next step on this CPU: the step begins a section, reads the CPU's number, or belongs to a
+    /// The thread does the next step on this CPU: it begins a section, reads the CPU's number, or continues a
     /// drain of this CPU.
     On(u8),
-    /// The thread is interrupted inside its section, and the section will restart.
+    /// Another thread or a drain interrupts the thread's section, which will restart.
     Abort,
     /// The thread continues as the child of the fork that it made.
     Child,
 }
 
-/// An action of a thread.
+/// An action of one thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Action {
     pub(crate) thread: u8,
@@ -436,16 +436,16 @@ pub(crate) struct Protocol {
     pub(crate) cpus: u8,
     /// The number of rounds in a magazine.
     pub(crate) capacity: u8,
-    /// The number of places of a stack.
+    /// The number of places in a stack.
     pub(crate) reach: u8,
     pub(crate) depot_limit: u8,
-    /// The number of rounds that each owner of the class's number has.
+    /// The number of rounds of each owner of the class's number.
     pub(crate) rounds: u8,
     /// The largest number of rounds that a user holds.
     pub(crate) max_held: u8,
     pub(crate) roles: Vec<Role>,
     pub(crate) bug: Option<Bug>,
-    /// `true` if a section may be aborted.
+    /// `true` if sections may be aborted.
     pub(crate) aborts: bool,
 }
 
@@ -492,7 +492,7 @@ impl Protocol {
             fault: None,
         }
     }
-    /// Returns the rounds of the first owner of the class's number, or of the second owner.
+    /// Returns the rounds of the first or second owner of the class's number, as a bit set.
     fn fresh(&self, owner: u8) -> u16 {
         (1..=self.rounds).map(|round| bit(round + owner * self.rounds)).sum()
     }
@@ -500,7 +500,8 @@ impl Protocol {
         if s.child { Role::User } else { self.roles[thread] }
     }
 
-    /// Appends all actions that may happen next to the list `actions`. A step that must wait is not in the list.
+    /// Appends all actions that are possible in this state to `actions`. Steps that must wait are not in the
+    /// list.
     pub(crate) fn actions(&self, s: &State, actions: &mut Vec<Action>) {
         if s.fault.is_some() {
             return;
@@ -588,8 +589,8 @@ impl Protocol {
             _ => true,
         }
     }
-    /// Returns `true` if the thread is waiting for a lock or a claim. If a lock or claim is free again and again, a
-    /// thread that waits for it gets it at some time.
+    /// Returns `true` if the thread waits for a lock or a claim. A thread that waits for a lock or claim gets
+    /// it eventually if it is free again and again.
     pub(crate) fn waits(pc: Pc) -> bool {
         matches!(
             pc,
@@ -613,7 +614,6 @@ impl Protocol {
         (0..self.cpus).filter(is_taken).map(bit8).sum()
     }
 
-    /// Returns the state after an action.
     pub(crate) fn next(&self, before: &State, action: Action) -> State {
         let mut s = *before;
         let this_thread = usize::from(action.thread);
@@ -662,7 +662,6 @@ impl Protocol {
             Op::Close | Op::Retire | Op::Resize => Pc::LockToLimit,
         };
     }
-    /// Ends the thread's operation.
     fn end(s: &mut State, this_thread: usize) {
         let t = &mut s.threads[this_thread];
         let mut idle_thread =
@@ -682,7 +681,8 @@ impl Protocol {
 
     // ---- sections ----
 
-    /// The kernel runs another thread on the CPU, or a fence arrives: the section on this CPU restarts.
+    /// Interrupts the section on this CPU, because another thread runs there or a fence arrives: the section
+    /// restarts.
     fn interrupt(s: &mut State, cpu: u8, other_than: usize) {
         for (i, t) in s.threads.iter_mut().enumerate() {
             if i != other_than && inside(t.pc).is_some() && t.at == cpu {
@@ -690,7 +690,7 @@ impl Protocol {
             }
         }
     }
-    /// Returns `true` if the thread may write to the region now; otherwise records a fault.
+    /// Returns `true` if the thread may write to the region now, and records a fault if not.
     fn writes(&self, s: &mut State, this_thread: usize, region: u8) -> bool {
         let fault = if region == EMPTY {
             Some(Fault::EmptyWritten)
@@ -811,7 +811,7 @@ impl Protocol {
             _ => unreachable!("{:?} is not a step of a section", t.pc),
         }
     }
-    /// Does all reads that a section does before its first store.
+    /// Does all reads of a section that precede its first store.
     fn read(&self, s: &mut State, this_thread: usize, stage: Stage, region: &Region) {
         let (_, n) = Self::pushed(&s.threads[this_thread], stage);
         let t = &mut s.threads[this_thread];
@@ -851,7 +851,7 @@ impl Protocol {
             }
         }
     }
-    /// Chooses the step that follows a section.
+    /// Chooses the step that follows the end of a section.
     fn step_after(&self, s: &mut State, this_thread: usize, stage: Stage, done: bool) {
         let t = &mut s.threads[this_thread];
         (t.at, t.region, t.len, t.cap, t.read_rounds) = (0, 0, 0, 0, [0; BATCH]);
@@ -910,7 +910,7 @@ impl Protocol {
             }
         }
     }
-    /// Continues after a visit to the depot to take a magazine.
+    /// Continues after the thread tried to take a magazine from the depot.
     fn after_depot_take(&self, s: &mut State, this_thread: usize, has_magazine: bool) {
         let t = &mut s.threads[this_thread];
         match (t.op, has_magazine) {
@@ -921,7 +921,7 @@ impl Protocol {
             (_, false) => Self::end(s, this_thread),
         }
     }
-    /// Keeps one round of the magazine for the caller, and pushes the other rounds on the stack.
+    /// Keeps one round of the magazine for the caller, and pushes the others on the stack.
     fn keep_one(&self, s: &mut State, this_thread: usize) {
         let t = &mut s.threads[this_thread];
         t.open = false;
@@ -1322,7 +1322,7 @@ impl Protocol {
         }
         s.threads[this_thread].pc = next_pc;
     }
-    /// Continues a drain that has taken all rounds to be drained.
+    /// Continues a drain that owns all the regions that it drains.
     fn owned_all(&self, s: &mut State, this_thread: usize) -> Pc {
         (s.threads[this_thread].todo, s.threads[this_thread].detached) = (0, 0);
         if s.threads[this_thread].op == Op::Retire { Pc::Forget } else { Pc::Claim }
@@ -1345,7 +1345,7 @@ impl Protocol {
         region.update_usage();
     }
 
-    /// The process forks, and this thread continues as the child; rounds that other threads carried are lost.
+    /// Forks the process: this thread continues as the child, and rounds that other threads carried are lost.
     fn child(&self, s: &mut State, this_thread: usize) {
         if s.detached != 0 {
             s.fault = Some(Fault::AwayInChild);
@@ -1392,7 +1392,7 @@ impl Protocol {
 
     // ---- invariants ----
 
-    /// Returns, for each round, the number of places in which it is.
+    /// Returns, for each round, the number of places that contain it.
     fn places(&self, s: &State) -> [u8; 16] {
         let mut times = [0; 16];
         let mut count = |rounds: &[Round]| rounds.iter().for_each(|round| times[usize::from(*round)] += 1);
@@ -1421,7 +1421,7 @@ impl Protocol {
             (self.fresh(0) | self.fresh(1) & if s.dead_rounds == 0 { 0 } else { !0 }) & !s.dead_rounds;
         (1..16).all(|round: usize| living_rounds & bit(round) == 0 || times[round] == 1) && times[0] == 0
     }
-    /// Returns `true` if no stack has more rounds than places, or more places than its reach permits.
+    /// Returns `true` if no stack has more rounds than places, or more places than its maximum.
     pub(crate) fn within_reach(&self, s: &State) -> bool {
         // In a child, rounds that a drain had taken are on their stack again, which has no places until the next push.
         let max_places = |region: &Region| if s.child { self.reach } else { region.cap };
@@ -1429,8 +1429,8 @@ impl Protocol {
             |region: &Region| region.len <= max_places(region) && region.cap.max(region.limit) <= self.reach;
         s.regions.iter().all(is_valid)
     }
-    /// Returns `false` if all threads are idle, but a region is claimed, locked, away or taken, or the class is not
-    /// open although it should be.
+    /// Returns `false` if all threads are idle, but a region is claimed, locked, detached or taken, or the
+    /// class is wrongly closed.
     pub(crate) fn at_rest(&self, s: &State) -> bool {
         let is_working = s.threads.iter().any(|t| !matches!(t.pc, Pc::Idle | Pc::Gone));
         let number = &s.number;
@@ -1442,16 +1442,16 @@ impl Protocol {
 
     // ---- equivalent states ----
 
-    /// Returns the representative of all states that differ only in their names for CPUs and rounds. CPUs are sorted by
-    /// what distinguishes them; rounds are numbered in the order of the places where they are.
+    /// Returns the representative of all states that differ only in the names of CPUs and rounds. CPUs are
+    /// sorted by their contents, and rounds are numbered in the order in which they appear.
     pub(crate) fn canonical(&self, before: &State) -> State {
         let mut s = self.without_garbage(before);
         self.sort_cpus(&mut s);
         self.name_rounds(&mut s);
         s
     }
-    /// Returns `true` if a state equals a canonical state except for names. In a canonical state, CPUs that are
-    /// identical can be in any order.
+    /// Returns `true` if a state differs from a canonical state at most in names. Identical CPUs may have any
+    /// order in a canonical state.
     pub(crate) fn is_like(&self, state: &State, canonical: &State) -> bool {
         let state = self.without_garbage(state);
         let orders = [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]];
@@ -1462,7 +1462,7 @@ impl Protocol {
             renamed == *canonical
         })
     }
-    /// Returns the state without values that no step will read.
+    /// Returns the state without values that no later step reads.
     pub(crate) fn without_garbage(&self, state: &State) -> State {
         let mut s = *state;
         self.clear_unread(&mut s);
@@ -1563,7 +1563,7 @@ impl Protocol {
     }
 }
 
-/// Returns the stage of the section in which a thread is.
+/// Returns the section that a thread is in, if any.
 pub(crate) fn inside(pc: Pc) -> Option<Stage> {
     match pc {
         Pc::Read(stage) | Pc::Store(stage) | Pc::Write(stage) | Pc::Commit(stage) | Pc::Leave(stage, _) => {
@@ -1572,7 +1572,7 @@ pub(crate) fn inside(pc: Pc) -> Option<Stage> {
         _ => None,
     }
 }
-/// Returns `true` if a step uses the field `at`.
+/// Returns `true` if a step reads the field `at`.
 fn uses_at(pc: Pc) -> bool {
     matches!(pc, Pc::TryDrains(_) | Pc::Open(_) | Pc::Own | Pc::PutBack | Pc::ForgetTaken | Pc::GiveRound)
 }

@@ -1,41 +1,41 @@
-//! Models the reaper that a subsystem starts automatically: how the reaper sleeps, is woken, exits, and restarts in the
-//! child of a fork (`slab/src/reclaim/reaper/background.rs`). This file does not model the work of an interval: a reap
-//! is an operation of `model.rs`.
+//! Models the reaper that a subsystem starts automatically: how it sleeps, wakes up, exits, and restarts in
+//! the child of a fork (`slab/src/reclaim/reaper/background.rs`). This file does not model the work of a
+//! reap, which is an operation in `model.rs`.
 //!
-//! Pages are freed and counted under the lock of a zone. Of this count, the model keeps only what the reaper reads. The
-//! value is `true` if pages were freed since the reaper last read the count. In the model, a time-out may end each
-//! sleep at any moment, so an invariant of the model is valid for every interval.
+//! Pages are freed and counted under the lock of a zone. Of the count, the model keeps only what the reaper
+//! reads. The value is `true` if pages were freed since the reaper last read the count. In the model, a sleep
+//! may time out at any moment, so the invariants are valid for every reap interval.
 
 use crate::graph::{Fair, ThreadMove};
 
-/// The number of threads that free.
+/// The number of threads that free pages.
 const FREERS: usize = 2;
-/// The number of successive intervals without work after which the reaper sleeps.
+/// The number of successive reap intervals without work after which the reaper sleeps.
 const QUIET: u8 = 2;
 const REAPER: usize = 0;
-/// The thread that allocates, so that the subsystem grows, and that drops the subsystem.
+/// The thread that allocates, so that the subsystem grows, and finally drops the subsystem.
 const GROWER: usize = 1;
-/// A pseudo-thread, which represents the obligation that a reaper exits when its subsystem is dropped.
+/// A pseudo-thread for the obligation that the reaper exits when its subsystem is dropped.
 const END: usize = 2 + FREERS;
 
-/// A planted bug: one wrong line.
+/// A planted bug: one wrong line of the reaper.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Bug {
-    /// The reaper announces that it sleeps, and then does not check again.
+    /// The reaper announces that it will sleep, and does not check for work again.
     LooksOnce,
-    /// A free checks the state of the reaper before the free counts its pages.
+    /// A free checks the reaper's state before it counts the freed pages.
     WakesBeforeItCounts,
-    /// A free wakes the reaper but leaves the state `Asleep`.
+    /// A free wakes the reaper, but leaves its state `Asleep`.
     StaysAsleep,
-    /// The child of a fork assumes that the reaper's thread exists in the child.
+    /// The child of a fork assumes that it has the reaper's thread.
     ChildBelieves,
-    /// After the system has refused to start the thread, the start is never tried again.
+    /// Once the system has refused to start the thread, the start is never tried again.
     RefusedForGood,
     /// The reaper keeps a reference to the subsystem while it sleeps.
     KeepsSubsystem,
 }
 
-/// The state of the reaper, which all threads read.
+/// The reaper's state, which all threads read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Word {
     Wanted,
@@ -43,11 +43,11 @@ enum Word {
     Asleep,
 }
 
-/// Where the reaper's thread is in its code.
+/// The position of the reaper's thread in its code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum ReaperState {
     None,
-    /// The reaper requests the subsystem, and holds a reference to it during an interval.
+    /// The reaper requests the subsystem, and holds a reference to it during a reap.
     Ask,
     Interval,
     Count,
@@ -55,13 +55,13 @@ enum ReaperState {
     SayAsleep,
     LookAgain,
     SayRunning,
-    /// The reaper checks if it should still sleep.
+    /// The reaper checks if it should keep sleeping.
     Check,
     Sleep,
     Ended,
 }
 
-/// Where a free is in its code.
+/// The position of a free in its code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Free {
     Idle,
@@ -80,9 +80,9 @@ pub(crate) struct State {
     quiet_intervals: u8,
     /// `true` if pages were freed since the reaper last read the count.
     changed: bool,
-    /// `true` if pages were freed since the last interval that looked for free pages.
+    /// `true` if pages were freed since the last interval in which the reaper searched for free pages.
     has_unreaped_pages: bool,
-    /// `true` if the reaper's thread was unparked.
+    /// `true` if another thread has unparked the reaper's thread.
     token: bool,
     freers: [Free; FREERS],
     is_starting: bool,
@@ -92,7 +92,7 @@ pub(crate) struct State {
     child: bool,
 }
 
-/// The model; it may have a planted bug.
+/// The model of the reaper, with or without a planted bug.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Reaper(pub Option<Bug>);
 

@@ -1,4 +1,5 @@
-//! Converts a counterexample to the trace format of models under loom; `uslab story FILE --html` makes a page of it.
+//! Converts a counterexample to the trace format of models under loom, from which `uslab story FILE --html`
+//! makes a page.
 
 use crate::model::{Act, Action, Mechanism, Op, Pc, Protocol, Role, Stage, State, inside};
 use std::collections::BTreeMap;
@@ -13,7 +14,7 @@ fn set(rounds_in: u16) -> String {
     rounds(&(0..16).filter(|round| rounds_in >> round & 1 == 1).collect::<Vec<u8>>())
 }
 
-/// Returns the parts of a state that are worth showing.
+/// Returns the parts of a state that a reader should see.
 fn parts(protocol: &Protocol, s: &State) -> StateParts {
     let mut parts = StateParts::new();
     let mut insert = |name: String, value: String| _ = parts.insert(name, value);
@@ -65,7 +66,7 @@ fn section(stage: Stage) -> &'static str {
     }
 }
 
-/// Describes the action.
+/// Describes an action in a sentence.
 fn describe(protocol: &Protocol, before: &State, action: Action) -> String {
     let t = &before.threads[usize::from(action.thread)];
     let cpu = match action.act {
@@ -143,7 +144,7 @@ fn describe(protocol: &Protocol, before: &State, action: Action) -> String {
     }
 }
 
-/// Builds a trace from a path; the states of the path are canonical. CPUs and rounds change their names between
+/// Builds a trace from a path of canonical states. CPUs and rounds have different names in different
 /// canonical states; the trace keeps one name for each.
 pub(crate) fn trace_of(protocol: &Protocol, title: &str, path: &[State], end: &str) -> Story {
     let mut state = protocol.start();

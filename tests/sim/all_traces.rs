@@ -1,7 +1,8 @@
-//! Compares numbers of `uslab` with every number in every `facts.json`, in the folder that `USLAB_TRACES` names.
+//! Compares the facts that `uslab` computes with every number in every `facts.json` in the folder that
+//! `USLAB_TRACES` names.
 //!
-//! The facts are stored with the traces; another program computed them. Each subfolder that has a `facts.json` and a
-//! `trace.txt.zst` (or `trace.txt`) is one trace.
+//! Another program computed the facts in `facts.json`, which is stored with the trace. Each subfolder with a
+//! `facts.json` and a `trace.txt.zst` (or `trace.txt`) is a trace.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -25,7 +26,7 @@ fn facts_of_published_traces_match_the_published_facts() {
     assert!(failures.is_empty(), "{} differences:\n{}", failures.len(), failures.join("\n"));
 }
 
-/// Returns the folders of traces that have facts; there must be at least one folder.
+/// Returns the folders of traces that have a `facts.json`; there must be at least one.
 pub(crate) fn traces_in(folder: &Path) -> Vec<PathBuf> {
     let mut traces: Vec<PathBuf> = std::fs::read_dir(folder)
         .unwrap_or_else(|e| panic!("{}: {e}", folder.display()))
@@ -37,7 +38,7 @@ pub(crate) fn traces_in(folder: &Path) -> Vec<PathBuf> {
     traces
 }
 
-/// The number of values that were compared so far, for each name of a fact.
+/// The number of compared values for each name of a fact.
 #[derive(Default)]
 struct Comparison {
     values: BTreeMap<String, usize>,
@@ -45,7 +46,7 @@ struct Comparison {
 }
 
 impl Comparison {
-    /// Compares one value, or all values that it contains.
+    /// Compares one value, including all values that it contains.
     fn value(&mut self, fact: &str, ours: Value, theirs: &Value) {
         *self.values.entry(fact.to_owned()).or_default() += leaves(theirs).max(1);
         if !are_equal(&ours, theirs) {
@@ -61,7 +62,7 @@ impl Comparison {
     }
 }
 
-/// Returns `true` if the values are equal; fractions may differ by a nanosecond.
+/// Returns `true` if the values are equal; fractional times may differ by a nanosecond.
 fn are_equal(a: &Value, b: &Value) -> bool {
     match (a, b) {
         (Value::Array(a), Value::Array(b)) => {
@@ -107,7 +108,7 @@ fn compare(folder: &Path) -> Comparison {
     comparison
 }
 
-/// Returns the value of a fact that consists of one value, or of a list or map that is compared as a whole.
+/// Returns the value of a fact that is compared as a whole.
 fn simple(fact: &str, facts: &Facts) -> Value {
     let (objects, pages, sources) = (&facts.objects, &facts.pages, facts.name_sources);
     let map =
@@ -225,8 +226,8 @@ fn simple(fact: &str, facts: &Facts) -> Value {
     }
 }
 
-/// Returns two values of a fact, this project's and the script's. The script's value is the head of a list sorted by
-/// count, so the counts, and each name with its count, are compared.
+/// Returns two values of a fact: this project's value and the other program's value. The other program's list
+/// has only the largest counts, so the counts, and each name with its count, are compared.
 fn counted(fact: &str, facts: &Facts, theirs: &Value) -> (Value, Value) {
     let ours: Vec<(String, u64)> = match fact {
         "gfp" => facts.gfp.clone(),
@@ -312,7 +313,7 @@ fn slabinfo(comparison: &mut Comparison, ours: &[SlabinfoSpan], theirs: &Value) 
     }
 }
 
-/// The script's list contains only caches with at least four slabs.
+/// The other program's list contains only caches with at least four slabs.
 fn phases(comparison: &mut Comparison, facts: &Facts, theirs: &Value) {
     let ours = facts.phases.iter().map(|phase| {
         let caches = phase.caches.iter().filter(|(_, _, slabs)| *slabs >= 4);

@@ -1,4 +1,4 @@
-//! Tests that an error in a file is reported with the name of the file and the place of the error, and that nothing
+//! Tests that an error in a file is reported with the file's name and the error's position, and that nothing
 //! panics.
 
 use std::io::Cursor;
@@ -183,8 +183,9 @@ fn damaged_kernel_tables_are_refused() {
     assert_eq!(error, format!("{}:2: expected ` : tunables` after a name and five numbers", path.display()));
 }
 
-/// The test makes ten thousand damaged traces: with flipped bytes, cuts, shuffled, repeated or foreign lines, or
-/// changed digits, compressed or not. Each damaged trace must be read or refused; no trace may cause a panic or a hang.
+/// The test makes ten thousand damaged traces, compressed or not: with flipped bytes, cuts, changed digits,
+/// and shuffled, repeated or foreign lines. Each damaged trace must be read or refused; none may cause a
+/// panic or a hang.
 #[test]
 fn reading_mangled_traces_never_panics() {
     let samples: Vec<Vec<u8>> = sample_files().iter().map(|path| unpacked(path)).collect();
@@ -238,7 +239,7 @@ fn unpacked(path: &Path) -> Vec<u8> {
     zstd::decode_all(&std::fs::read(path).unwrap()[..]).unwrap()
 }
 
-/// Returns a piece of a sample, to which a few random changes were made.
+/// Returns a piece of a sample with a few random changes.
 fn mangled(samples: &[Vec<&[u8]>], rng: &mut SmallRng) -> Vec<u8> {
     let sample = samples.choose(rng).unwrap();
     let start = if rng.random_bool(0.3) { 0 } else { rng.random_range(0..sample.len()) };

@@ -1,11 +1,12 @@
-//! `uslab replay --callers`: who leaks, by call site, process and control group, and what keeps partial slabs.
+//! Tests `uslab replay --callers`: who leaks, by call site, process and control group, and which objects keep
+//! partial slabs.
 
 use crate::cli::{exit_and_output, replay_json, uslab};
 use serde_json::{Value, json};
 use std::fmt::Write;
 use std::path::Path;
 
-/// Address of an object of 64 bytes.
+/// Returns the address of the object number `object`; each object has 64 bytes.
 fn address(object: u64) -> u64 {
     0xffff_8880_0100_0000 + object * 64
 }
@@ -27,8 +28,9 @@ fn mark(us: u64, text: &str) -> String {
     format!("  sh-1 [000] ..... 1.{us:06}: tracing_mark_write: {text}\n")
 }
 
-/// A recording in which the caches `node` and `entry` allocate 400 objects each during the workload, and no event frees them. The kernel's tables
-/// count `in_use` objects of `node` more at the end, and all of `entry`.
+/// Makes a recording in which the caches `node` and `entry` allocate 400 objects each during the workload,
+/// and no event frees them. At the end, the kernel's tables count `in_use` more objects of `node`, and all
+/// 400 objects of `entry`.
 fn recording(folder: &Path, in_use: Option<u64>) -> String {
     let table = |node: u64, entry: u64| {
         let row = |name: &str, active: u64| {
@@ -62,9 +64,9 @@ fn looks(trace: &str) -> Vec<(String, String)> {
     sites
 }
 
-/// Regression test: `maple_node`, which `kfree_rcu` frees without an event, was called a leak.
+/// Regression test: `maple_node`, which `kfree_rcu` frees without an event, was reported as a leak.
 #[test]
-fn site_is_not_accused_if_the_kernels_tables_contradict() {
+fn kernel_tables_can_refute_a_suspected_leak() {
     let folder = tempfile::tempdir().unwrap();
     let expect =
         |node: &str| [("entry", "growing"), ("node", node)].map(|(a, b)| (a.to_owned(), b.to_owned()));
@@ -98,9 +100,9 @@ fn site_is_not_accused_if_the_kernels_tables_contradict() {
     assert_eq!(looks(&recording(folder.path(), None)), expect("growing"));
 }
 
-/// Regression test: of a leak that began after the first quarter, the report said that no site leaks.
+/// Regression test: if a leak began after the first quarter, the report said that no site leaks.
 #[test]
-fn leak_that_begins_late_is_named() {
+fn leak_beginning_after_the_first_quarter_is_reported() {
     let folder = tempfile::tempdir().unwrap();
     let trace = folder.path().join("trace.txt");
     let mut text = mark(20, "WORKLOAD begin");
@@ -132,9 +134,10 @@ fn leak_that_begins_late_is_named() {
     }
 }
 
-/// Without tables, what the trace shows of the other objects decides: their addresses were handed out again.
+/// Without the kernel's tables, the trace shows that other objects of the call site were freed, because their
+/// addresses were allocated again.
 #[test]
-fn site_whose_objects_are_freed_without_an_event_is_not_accused() {
+fn call_site_with_untraced_frees_is_not_a_leak() {
     let folder = tempfile::tempdir().unwrap();
     let trace = folder.path().join("trace.txt");
     let mut text = String::new();
@@ -151,7 +154,7 @@ fn site_whose_objects_are_freed_without_an_event_is_not_accused() {
     assert_eq!(looks(trace), expect);
 }
 
-/// `perf script -F +cgroup` prints the group behind the fields.
+/// `perf script -F +cgroup` prints the control group after the fields.
 #[test]
 fn live_bytes_are_shown_by_process_and_control_group() {
     let folder = tempfile::tempdir().unwrap();
@@ -213,9 +216,9 @@ fn live_bytes_are_shown_by_process_and_control_group() {
     assert!(!live["commands"].as_array().unwrap().is_empty());
 }
 
-/// Each slab of the bundled trace that has holes is listed, with the ages of the objects in it.
+/// The report lists each slab of the bundled trace that has holes, with the ages of its objects.
 #[test]
-fn each_partial_slab_has_the_ages_of_its_objects() {
+fn each_partial_slab_is_listed_with_object_ages() {
     let report = replay_json(&["--callers"]);
     let pinned = report["callers"]["live"]["pinned"].as_array().unwrap();
     let number = |value: &Value| value.as_f64().unwrap_or_else(|| panic!("{value} is not a number"));
@@ -239,9 +242,9 @@ fn each_partial_slab_has_the_ages_of_its_objects() {
     assert!(out.contains("What keeps each slab (3 of "), "{out}");
 }
 
-/// Frees on another CPU are shown as a number, too.
+/// The report also shows the number of frees on another CPU.
 #[test]
-fn remote_frees_are_counted() {
+fn report_counts_frees_on_another_cpu() {
     let (_, out, _) = exit_and_output(&uslab(&["replay", "--all"]));
     assert!(out.contains("6,592 freed on another CPU (2.58 %)"), "{out}");
     let dentry = out.lines().find(|line| line.starts_with("dentry ")).unwrap();

@@ -1,4 +1,4 @@
-//! Tests the command `uslab` from outside: its subcommands, JSON, errors and exit codes.
+//! Tests the command `uslab` as a separate process: its subcommands, JSON, errors and exit codes.
 
 use serde_json::Value;
 use std::io::Write;
@@ -32,8 +32,8 @@ pub(crate) fn exit_and_output(output: &Output) -> (Option<i32>, String, String) 
     (output.status.code(), text(&output.stdout), text(&output.stderr))
 }
 
-/// Checks that the command is refused: the exit code is 2, standard output is empty, and the message contains all of
-/// `parts`.
+/// Checks that the command is refused with exit code 2, no standard output, and a message that contains all
+/// of `parts`.
 #[track_caller]
 pub(crate) fn refused(args: &[&str], parts: &[&str]) {
     let (code, out, err) = exit_and_output(&uslab(args));
@@ -49,7 +49,7 @@ pub(crate) fn sample(name: &str) -> PathBuf {
     workspace().join("sim/data/samples").join(name)
 }
 
-/// A small trace: three pages, and an object that is allocated and freed.
+/// A small trace with three pages, and an object that is allocated and freed.
 const SMALL: &str = "\
 # tracer: nop
 #
@@ -195,7 +195,7 @@ fn repeated_replays_of_a_trace_differ_only_in_times() {
     assert_eq!(report(), report());
 }
 
-/// Regression test: a replay accepted a seed and printed it, although a replay is not random.
+/// Regression test: a replay accepted and printed a seed, although it is not random.
 #[test]
 fn replay_refuses_the_seed_option() {
     refused(&["replay", "--seed", "7"], &["--seed"]);
@@ -217,8 +217,8 @@ fn option_all_shows_every_cache_of_the_bundled_trace() {
     assert!(!out.contains("Where to go next"), "{out}");
 }
 
-/// Regression test: a simulated machine with 64 CPUs was reported as the real kernel's machine, and CPUs without events
-/// were omitted without a message. Frees that one CPU made were attributed to "another CPU".
+/// Regression test: a simulated machine with 64 CPUs was reported as the real kernel's machine, and CPUs
+/// without events were silently omitted. Frees on the allocating CPU were attributed to "another CPU".
 #[test]
 fn report_distinguishes_traced_simulated_and_used_cpus() {
     let introduction = |args: &[&str]| exit_and_output(&uslab(&[&["replay"][..], args].concat())).1;
@@ -262,8 +262,8 @@ fn report_distinguishes_traced_simulated_and_used_cpus() {
     assert_eq!((used, remote), ([4, 4], far), "each CPU is a node");
 }
 
-/// Regression test: the time was divided by the number of all events, including events that request nothing from the
-/// allocator.
+/// Regression test: the time was divided by the number of all events, even events that request nothing from
+/// the allocator.
 #[test]
 fn time_per_operation_counts_only_replayed_operations() {
     let ignored = "\
@@ -280,8 +280,8 @@ fn time_per_operation_counts_only_replayed_operations() {
     assert!(same(number("read_ns_per_event") * 5.0, number("read_seconds") * 1e9), "{report}");
 }
 
-/// Regression test: the watermarks of the simulated zones did not include the pages that a kernel with huge pages keeps
-/// free.
+/// Regression test: the watermarks of the simulated zones lacked the pages that a kernel with huge pages
+/// keeps free.
 #[test]
 fn min_watermark_includes_the_pages_for_huge_pages() {
     let trace = Folder::new();
@@ -291,15 +291,15 @@ fn min_watermark_includes_the_pages_for_huge_pages() {
     assert_eq!(report["buddy"]["zones"][0]["watermarks"]["min"], 11 * 512);
 }
 
-/// Returns the lines of a report that are before its first table.
+/// Returns the lines of a report before its first table.
 fn first_lines(args: &[&str], input: &str) -> Vec<String> {
     let (code, out, err) = exit_and_output(&uslab_with(&[&["replay"][..], args].concat(), input.as_bytes()));
     assert_eq!((code, err.as_str()), (Some(0), ""), "{args:?}");
     out.lines().take_while(|line| !line.is_empty()).map(str::to_owned).collect()
 }
 
-/// Regression test: faults of these traces were not reported, except the cut line, which caused the whole trace to be
-/// refused.
+/// Regression test: the defects of these traces were not reported, except the truncated line, for which the
+/// whole trace was refused.
 #[test]
 fn report_begins_with_warnings_about_trace_defects() {
     let of = |name: &str| first_lines(&[sample(name).to_str().unwrap()], "")[2..].join("\n");
@@ -385,7 +385,7 @@ fn replay_reports_events_lost_in_the_trace() {
 
 /// Regression test: the subcommand after `--json` was taken for a file name, so another subcommand ran.
 #[test]
-fn json_option_may_precede_the_verb() {
+fn json_option_may_precede_the_subcommand() {
     let is_a_verb = |arguments: &[&str], verb: &str| {
         refused(
             arguments,
@@ -401,7 +401,7 @@ fn json_option_may_precede_the_verb() {
 }
 
 #[test]
-fn verb_with_invalid_utf_8_is_refused() {
+fn subcommand_with_invalid_utf_8_is_refused() {
     use std::os::unix::ffi::OsStrExt;
     for arguments in [&[&b"trace-\xe9.txt"[..]][..], &[b"--json", b"\xff.json", b"nosuch"]] {
         let arguments = arguments.iter().map(|argument| std::ffi::OsStr::from_bytes(argument));
@@ -413,7 +413,7 @@ fn verb_with_invalid_utf_8_is_refused() {
 }
 
 #[test]
-fn error_names_the_file_that_is_no_trace() {
+fn error_names_the_file_that_is_not_a_trace() {
     let folder = Folder::new();
     let here = folder.0.path().to_str().unwrap();
     refused(&["replay", "/no/such/trace"], &["/no/such/trace"]);
@@ -622,7 +622,7 @@ fn trace_generated_from_a_size_distribution_is_reproducible() {
     refused(&["replay", &none], &[&none, "no event in 1 lines"]);
 }
 
-/// Regression test: The operations of CPUs beyond the maximum were moved to the last CPU without a message.
+/// Regression test: operations of CPUs beyond the maximum were silently moved to the last CPU.
 #[test]
 fn trace_with_too_many_cpus_is_refused() {
     let trace = SMALL.replace("[001]", "[1500]");
@@ -681,8 +681,8 @@ fn failed_report_write_leaves_no_partial_file() {
     assert_eq!(read["events_total"], 3);
 }
 
-/// Regression test: if the report's destination was a device, it was replaced by a file. For root, this replaced
-/// `/dev/null` of the whole machine.
+/// Regression test: if the report's destination was a device, it was replaced by a file. As root, this
+/// replaced the machine's `/dev/null`.
 #[test]
 fn writing_a_report_does_not_replace_a_device() {
     use std::os::unix::fs::FileTypeExt;
@@ -700,7 +700,8 @@ fn writing_a_report_does_not_replace_a_device() {
     assert_eq!(read["rows"][0]["size"], 192);
 }
 
-/// Regression test: a cache whose first event is a free had objects of 8 bytes during the whole replay.
+/// Regression test: if the first event of a cache was a free, its objects had 8 bytes during the whole
+/// replay.
 #[test]
 fn cache_seen_first_in_a_free_gets_its_size() {
     let folder = Folder::new();
@@ -755,7 +756,7 @@ fn geometry_command_compares_slab_layouts_with_kernels() {
     refused(&["geometry", "--against", &other], &[&other, "line 1"]);
 }
 
-/// Regression test: padding because of an alignment was not counted as waste.
+/// Regression test: padding for alignment was not counted as waste.
 #[test]
 fn reported_waste_includes_alignment_padding() {
     let rows = |args: &[&str]| -> Value {
@@ -830,7 +831,7 @@ fn error_for_an_unknown_profile_lists_accepted_formats() {
 }
 
 #[test]
-fn help_text_explains_each_verb() {
+fn help_text_explains_each_subcommand() {
     for args in [&["--help"][..], &["replay", "--help"], &["geometry", "--help"]] {
         let (code, out, _) = exit_and_output(&uslab(args));
         assert_eq!(code, Some(0));
@@ -839,7 +840,7 @@ fn help_text_explains_each_verb() {
 }
 
 #[test]
-fn uslab_binary_has_all_verbs() {
+fn uslab_binary_has_all_subcommands() {
     let (code, help, err) = exit_and_output(&uslab(&["help"]));
     assert_eq!(code, Some(0), "{err}");
     let verbs: Vec<&str> = help
@@ -863,7 +864,7 @@ fn uslab_binary_has_all_verbs() {
 }
 
 #[test]
-fn mistyped_verb_error_suggests_the_correct_verb() {
+fn mistyped_subcommand_error_suggests_the_correct_one() {
     for (wrong, right) in [("repaly", "replay"), ("slab", "slabs"), ("geomtry", "geometry"), ("labs", "lab")]
     {
         let (code, out, err) = exit_and_output(&uslab(&[wrong]));

@@ -8,7 +8,7 @@ use uslab_sim::trace::{
     CacheKind, Facts, FreeOrigin, OpKind, PageFreeOrigin, PageSize, PageUse, Recording, Tables,
 };
 
-/// How a trace is compressed.
+/// The compression of a test trace.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Packing {
     Gzip,
@@ -40,20 +40,19 @@ impl Packing {
         }
     }
 
-    /// Returns the name that error messages use.
+    /// Returns the name of the compression in error messages.
     pub(crate) fn name(self) -> String {
         format!("{self:?}").to_lowercase()
     }
 }
 
-/// The address at which the kernels of the samples map page frame 0; these kernels run on x86-64 without address
-/// randomisation.
+/// The address at which the samples' kernels map page frame 0: x86-64 without address randomisation.
 pub(crate) const X86_64_BASE: u64 = 0xffff_8880_0000_0000;
 
-/// The largest offset that an address in the direct map has.
+/// The largest offset of an address in the direct map.
 const MAPPED: u64 = 64 << 40;
 
-/// Returns the text, in which the function `address` has replaced each address in the direct map.
+/// Returns the text with each address in the direct map replaced by the function `address`.
 pub(crate) fn with_addresses(text: &[u8], address: impl Fn(u64) -> u64) -> Vec<u8> {
     let mut out = Vec::with_capacity(text.len());
     let mut rest = text;
@@ -72,8 +71,8 @@ pub(crate) fn with_addresses(text: &[u8], address: impl Fn(u64) -> u64) -> Vec<u
     out
 }
 
-/// Converts an address in a sample to an address of an arm64 machine that maps page frame 0 at `base`. The number of
-/// the page frame, and the offset of the object in its page, do not change.
+/// Converts a sample address to an address of an arm64 machine that maps page frame 0 at `base`. The page
+/// frame number and the offset in the page do not change.
 pub(crate) fn synthetic_arm64_address(real: u64, size: PageSize, base: u64) -> u64 {
     match real.checked_sub(X86_64_BASE).filter(|offset| *offset < MAPPED) {
         Some(offset) => base + (offset >> 12 << size.shift()) + offset % 4096,
@@ -81,7 +80,7 @@ pub(crate) fn synthetic_arm64_address(real: u64, size: PageSize, base: u64) -> u
     }
 }
 
-/// The inverse of [`synthetic_arm64_address`].
+/// Reverses [`synthetic_arm64_address`].
 pub(crate) fn sample_address(made: u64, size: PageSize, base: u64) -> u64 {
     match made.checked_sub(base).filter(|offset| *offset < MAPPED) {
         Some(offset) => X86_64_BASE + (offset >> size.shift() << 12) + offset % size.bytes(),
@@ -89,8 +88,8 @@ pub(crate) fn sample_address(made: u64, size: PageSize, base: u64) -> u64 {
     }
 }
 
-/// Converts a sample from x86-64 to a trace of an arm64 machine with large pages. Addresses are converted by
-/// [`synthetic_arm64_address`]; kmallocs that consist of whole pages, above 8 KiB, keep their number of pages.
+/// Converts an x86-64 sample to a trace of an arm64 machine with large pages. [`synthetic_arm64_address`]
+/// converts the addresses; a kmalloc of whole pages, above 8 KiB, keeps its number of pages.
 pub(crate) fn synthetic_arm64(text: &[u8], size: PageSize, base: u64) -> Vec<u8> {
     let text =
         String::from_utf8(with_addresses(text, |real| synthetic_arm64_address(real, size, base))).unwrap();
@@ -106,7 +105,7 @@ pub(crate) fn synthetic_arm64(text: &[u8], size: PageSize, base: u64) -> Vec<u8>
     text.split_inclusive('\n').map(line).collect::<String>().into_bytes()
 }
 
-/// Reads all operations of a trace, and checks that no operation contradicts another.
+/// Reads all operations of a trace, and checks that they are consistent.
 pub(crate) fn check_operations(path: &Path, tables: &Tables) -> Facts {
     let mut ops = Recording::open(path).unwrap().resolve(tables.latest_slabinfo()).unwrap();
     let mut live = HashMap::new();

@@ -22,7 +22,7 @@ fn data(output: &Output) -> Value {
 fn folder() -> tempfile::TempDir {
     tempfile::tempdir().unwrap()
 }
-/// Checks that the exit code is 2 and that standard output is empty. Returns standard error.
+/// Checks that the exit code is 2 and standard output is empty; returns standard error.
 fn refused(arguments: &[&str], folder: &Path) -> String {
     let output = course(arguments, folder);
     assert_eq!((output.status.code(), stdout(&output)), (Some(2), String::new()), "{arguments:?}");
@@ -153,14 +153,14 @@ fn course_refuses_files_without_answers() {
     assert!(!path.join("x.html").exists());
 }
 
-/// Returns a correct solution of an exercise, in the form in which a student would submit it.
+/// Returns a correct solution of an exercise, as a student would submit it.
 fn done(lab: &str) -> String {
     let file = workspace().join(format!("sim/engine/src/course/code/reference/{lab}.rs"));
     let text = fs::read_to_string(file).unwrap();
     text.replace("pub(in crate::course::code)", "pub").replace("use crate::", "use uslab_engine::")
 }
-/// Judges a solution. Returns the exit code, the checks that failed, and the page that shows the step at which the
-/// solution fails.
+/// Judges a student's solution. Returns the exit code, the failed checks, and the page with the step at which
+/// the solution fails.
 fn judged(lab: &str, code: &str) -> (Option<i32>, Vec<String>, Option<String>) {
     let folder = folder();
     let name = format!("ann-{lab}.rs");
@@ -192,8 +192,8 @@ fn fails(lab: &str, code: &str, expected: &str, page: Option<&str>) {
     }
 }
 
-/// Compiling takes half a minute for the first solution and a second for later solutions; a solution with a lock also
-/// runs under loom.
+/// Compiling takes half a minute for the first solution and a second for each later one; a solution with a
+/// lock also runs under loom.
 #[test]
 #[ignore = "minutes of compiling: `.ci/full course` does it"]
 fn course_grades_exercises_by_running_their_code() {

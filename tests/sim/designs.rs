@@ -1,5 +1,5 @@
-//! Tests `--design`: runs models of other allocators on the bundled trace and on samples, and compares the results with
-//! the kernels' tables.
+//! Tests `--design`: runs models of other allocators on the bundled trace and on samples, and compares them
+//! with the kernels' tables.
 
 use crate::cli::{exit_and_output, refused, replay_json, sample, uslab};
 use serde_json::Value;
@@ -56,7 +56,7 @@ fn replay_without_kernel_tables_compares_nothing() {
     refused(&["replay", "--design", "slub", "--nodes", "2"], &["--design", "--nodes"]);
 }
 
-/// Returns a folder with the bundled trace, the trace's tables, and the additional files `files`.
+/// Returns a folder with the bundled trace, its tables, and the additional files `files`.
 fn recording(files: &[(&str, &str)]) -> (tempfile::TempDir, String) {
     let (data, folder) = (workspace().join("sim/data"), tempfile::tempdir().expect("a folder"));
     for table in ["before.slabinfo", "before.buddyinfo", "before.zoneinfo", "end.slabinfo"] {
@@ -99,10 +99,10 @@ fn design_linux_selects_the_design_of_the_traced_kernel() {
     assert_eq!(slabs(&trace, "linux:slab_max_order=3"), slabs(&trace, "slub"));
 }
 
-/// Regression test: on a recording of a machine whose free memory was in small blocks, or nearly used up, `slab_max_order=0` was refused: "find
-/// no memory, or no block so large".
+/// Regression test: on a recording whose machine had little or only fragmented free memory,
+/// `slab_max_order=0` was refused: "find no memory, or no block so large".
 #[test]
-fn design_without_free_memory_gets_some_and_says_so() {
+fn design_without_free_memory_reports_its_added_memory() {
     let design = "linux:slab_max_order=0";
     let run = |free: bool| {
         let (folder, trace) = recording(&[("kernel.txt", "6.1.192\n")]);
@@ -140,11 +140,12 @@ fn design_linux_refuses_a_recording_of_an_unknown_kernel() {
     }
 }
 
-/// Returns the causes of a mismatch of the cache `node`, for Linux `release`; a slab of this cache is a page with 8
+/// Returns the causes of a mismatch of the cache `node` for a Linux `release`; its slabs are pages with 8
 /// objects of 512 bytes.
 ///
-/// `lines` are the events between the two tables. The events are `page N` (the N-th page is allocated), `alloc N.I`
-/// (object I on this page), and `free N.I`. The tables give the numbers of active objects, objects and slabs.
+/// The parameter `lines` has the events between the two tables. The events are `page N` (allocate the N-th
+/// page), `alloc N.I` (allocate object I on this page), and `free N.I`. The two tables are given as numbers
+/// of active objects, objects and slabs.
 fn causes(release: &str, design: &str, lines: &[&str], [before, after]: [(u64, u64); 2]) -> Vec<Value> {
     let folder = tempfile::tempdir().expect("a folder");
     let ptr = |object: &str| {
@@ -185,8 +186,8 @@ fn causes(release: &str, design: &str, lines: &[&str], [before, after]: [(u64, u
     cache["causes"].as_array().cloned().unwrap_or_default()
 }
 
-/// Regression test: for a counterfactual design, the report said that the design chose other slabs, although this is
-/// the purpose of the design.
+/// Regression test: for a counterfactual design, the report complained that the design chose other slabs,
+/// which is the design's purpose.
 #[test]
 fn mismatch_report_names_the_true_cause() {
     let named = |name: &str, n: u64| serde_json::json!({ name: n });
@@ -224,7 +225,8 @@ fn each_design_replays_the_trace_without_violation() {
     assert_equal_slabs_and_paths(&runs[0], &runs[1]);
 }
 
-/// Checks that the shipping allocator and its model have equal slabs, and equal counts for each path.
+/// Checks that the shipping allocator and its model have equal numbers of slabs, and equal counts for each
+/// path.
 fn assert_equal_slabs_and_paths(shipping: &Value, model: &Value) {
     let moments = |run: &Value| {
         let moments = run["moments"].as_array().expect("moments").clone();
@@ -369,8 +371,8 @@ fn prediction_shows_the_slabs_with_changed_options() {
     refused(&["replay", "--design", "slub", "--start", empty], &["--predict"]);
 }
 
-/// The kernel equals the bundled trace's kernel, but one of its caches is not merged, and another cache has larger
-/// objects.
+/// The given kernel equals the bundled trace's kernel, except that one of its caches is not merged, and
+/// another has larger objects.
 #[test]
 fn prediction_starts_from_tables_of_the_given_kernel() {
     let folder = tempfile::tempdir().expect("a folder");

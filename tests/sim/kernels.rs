@@ -1,8 +1,7 @@
-//! Compares replays of whole traces with the tables of their kernels, and compares slab geometry with every kernel
-//! table.
+//! Compares replays of whole traces with their kernels' tables, and slab geometry with every kernel table.
 //!
-//! `USLAB_TRACES` names a folder of traces (`NAME/trace.txt.zst`, with the kernel's tables, and a `facts.json` that an
-//! independent program computed). Without `USLAB_TRACES`, only the bundled trace is replayed.
+//! `USLAB_TRACES` names a folder of traces: `NAME/trace.txt.zst`, the kernel's tables, and a `facts.json`
+//! that an independent program computed. Without `USLAB_TRACES`, only the bundled trace is replayed.
 
 use serde_json::Value;
 use std::path::{Path, PathBuf};
@@ -106,8 +105,8 @@ fn slab_counts_of_replayed_traces_match_their_kernels() {
     }
 }
 
-/// Checks two caches whose mismatch has a known cause in every Linux kernel: some of their events are missing. The
-/// nodes of maple trees are allocated in bulk, and the objects of `kernfs_fop_open` are freed by `kfree_rcu`.
+/// Checks two caches that lack some events in every Linux kernel, so that the cause of their mismatch is
+/// known. Nodes of maple trees are allocated in bulk, and `kfree_rcu` frees the objects of `kernfs_fop_open`.
 #[track_caller]
 fn assert_known_cause(trace: &str, row: &KernelRow) {
     let difference = row.objects[1] - row.objects[0];
@@ -167,8 +166,8 @@ fn bundled_trace_replays_on_any_simulated_machine() {
     }
 }
 
-/// Compares the free blocks of each zone and order. If the trace lacks an event for some moves of pages, one page in a
-/// hundred may be in another place.
+/// The test compares the free blocks of each zone and order. If the trace lacks events for some moves of
+/// pages, one page in a hundred may differ.
 #[test]
 fn free_pages_rebuilt_from_events_match_kernel_buddyinfo() {
     let whole = traces().into_iter().filter(|folder| folder.join("before.buddyinfo").exists());
@@ -202,8 +201,8 @@ fn free_pages_rebuilt_from_events_match_kernel_buddyinfo() {
     }
 }
 
-/// For each kernel, the largest number of slabs, in ten thousand, that may be wrong in all of its recordings together:
-/// at `after` and at `end`. The comments at the values show the numbers that were measured.
+/// For each kernel, the largest accepted number of wrong slabs per ten thousand over all its recordings: at
+/// `after` and at `end`. The comments at the values have the measured numbers.
 const MAX_WRONG_SLABS: [(&str, [u64; 2]); 3] = [
     ("6.1", [43, 22]),  // 40 of 10,363, 19 of 10,033
     ("6.12", [27, 16]), // 22 of 9,125, 12 of 8,761
@@ -257,7 +256,7 @@ fn design_linux_matches_the_slabs_of_traced_kernels() {
     }
 }
 
-/// Returns the part of a folder's name that is before the dash. `files` of `files-7.2`.
+/// Returns the part of a folder's name before the dash: `files` for `files-7.2`.
 fn first(folder: &Path) -> String {
     let name = folder.file_name().unwrap_or_default().to_string_lossy();
     name.split('-').next().unwrap_or_default().to_owned()

@@ -1,5 +1,5 @@
-//! Tests the command `uslab lab` from outside: its list, its output (which must repeat to the byte), the worked
-//! examples, and refused input.
+//! Tests the command `uslab lab` as a separate process: its list, its output (which must repeat to the byte),
+//! the worked examples, and refused input.
 
 mod refused;
 
@@ -25,8 +25,8 @@ fn lab_output(args: &[&str]) -> String {
     out
 }
 
-/// Checks that the command is refused: the exit code is 2, standard output is empty, and the message contains all of
-/// `parts`.
+/// Checks that the command is refused with exit code 2, no standard output, and a message that contains all
+/// of `parts`.
 #[track_caller]
 fn refused(args: &[&str], parts: &[&str]) {
     let (code, out, err) = exit_and_output(&lab(args));
@@ -161,7 +161,7 @@ free: 1024 bytes in one piece
     assert!(lab_output(&["demo", "layout"]).starts_with("> walk "), "the page must contain its script");
 }
 
-/// Valgrind runs the program with these words as arguments, and counts its instructions (`experiments::instructions`).
+/// Valgrind runs the program with these arguments, and counts its instructions (`experiments::instructions`).
 #[test]
 fn instruction_counting_run_of_the_lab_prints_nothing() {
     assert_eq!(lab_output(&["instructions", "linear", "10"]), "");
@@ -209,7 +209,7 @@ fn exact_experiments_give_identical_output_in_every_format() {
     }
 }
 
-/// The experiment runs with times and pictures, even on a machine without valgrind.
+/// The experiments run with times and pictures, even without valgrind.
 #[test]
 fn every_quick_experiment_names_the_measured_machine() {
     for name in experiments() {
@@ -245,7 +245,7 @@ fn every_quick_experiment_names_the_measured_machine() {
     }
 }
 
-/// Checks that the part, the row and the column together identify each value.
+/// Checks that part, row and column together identify each value.
 #[track_caller]
 fn every_value_has_a_key_of_its_own(name: &str, text: &str) {
     let mut keys = BTreeSet::new();
@@ -355,7 +355,7 @@ fn each_cheat_sheet_entry_has_an_explanation_page() {
     assert!(of("buddy")[3].as_f64() > of("tlsf")[3].as_f64(), "{measured}");
 }
 
-/// An option prints its default in a form that the option also accepts.
+/// Each option prints its default in a form that it also accepts.
 #[test]
 fn printed_option_defaults_are_accepted_as_options() {
     for (name, option) in [
@@ -375,7 +375,7 @@ fn printed_option_defaults_are_accepted_as_options() {
     }
 }
 
-/// Returns the verdicts of an experiment on claims whose text contains `words`.
+/// Returns an experiment's verdicts on claims that contain `words`.
 fn verdicts(findings: &Value, words: &str) -> Vec<Value> {
     let claims = findings["parts"].as_array().unwrap().iter().map(|part| &part["claim"]);
     let said = |claim: &&Value| claim["says"].as_str().is_some_and(|says| says.contains(words));
@@ -390,7 +390,7 @@ fn book_contains_the_current_output_of_the_lab() {
     assert!(shown.any(|block| printed.contains(block)), "no block of the book is part of\n{printed}");
 }
 
-/// The verdicts in `sim/lab/TEXTS.md` must equal the verdicts of the experiments.
+/// The verdicts in `sim/lab/TEXTS.md` must be the experiments' verdicts.
 #[test]
 fn lab_verdicts_equal_the_published_study() {
     let of = |name: &str, words| verdicts(findings(name), words);
@@ -415,9 +415,9 @@ fn layout_experiment_text_reflects_its_options() {
     assert!(found(["--line", "8"]).contains("75.0 % of the loaded bytes"));
 }
 
-/// Regression test for the tutorial's claim that two kinds of lifetimes keep fragmentation low. The experiment tested
-/// the opposite of the claim, although its figures agreed with the tutorial. The experiment also compared the largest
-/// blocks of memories that were not equally full.
+/// Regression test for the tutorial's claim that two kinds of lifetimes keep fragmentation low. The
+/// experiment once tested the opposite of the tutorial's claim, although its figures agreed with the
+/// tutorial. The experiment also compared the largest free blocks of memories that were not equally full.
 #[test]
 fn fragmentation_experiment_compares_allocators_at_equal_use() {
     let findings = findings("fragmentation");
@@ -465,7 +465,8 @@ fn verdicts_of_quick_runs_are_marked() {
     assert_eq!(verdicts(&times, "saves the constructor"), ["undecided"]);
 }
 
-/// The first level is a power of two; the second level is the part of this power of two that contains the size.
+/// The first level of a TLSF list is a power of two; the second level is the part of this power of two that
+/// contains the size.
 #[test]
 fn tlsf_experiment_shows_the_lists_for_any_size() {
     let out = lab_output(&["tlsf", "--exact", "--sizes", "460,65"]);
@@ -487,8 +488,8 @@ fn pool_experiment_does_not_compare_different_workloads() {
     assert!(out.contains("shown next to ours if our run is equally long"), "{out}");
 }
 
-/// Regression test: if standard output was named by another path, the file behind it was replaced, and the output was
-/// lost.
+/// Regression test: if another path named standard output, the file behind it was replaced, and the output
+/// was lost.
 #[test]
 fn output_path_of_standard_output_is_not_replaced() {
     let folder = Folder::new();

@@ -1,4 +1,5 @@
-//! Compares the cache lines that the simulator's clock counts with a MESI protocol under the shipping code.
+//! Compares the cache line transfers that the simulator's clock counts with a MESI protocol under the
+//! shipping code.
 
 use serde::Deserialize;
 use std::cell::RefCell;
@@ -16,7 +17,7 @@ use uslab_engine::models::uslab::{Knobs, Uslab};
 use uslab_engine::policy::{CacheInfo, Cpus, Geometry, Held, Lines, NoMemory, Object, Op, Policy};
 use uslab_magazine::on_cpu;
 
-/// The workloads, each with its object size in bytes.
+/// The compared workloads, each with its object size in bytes.
 const WORKLOADS: [(&str, u32); 5] = [
     ("handoff=64", 4096),
     ("handoff=64", 64),
@@ -24,15 +25,15 @@ const WORKLOADS: [(&str, u32); 5] = [
     ("server=1000", 4096),
     ("fork-join=32", 4096),
 ];
-/// The largest difference of the clock that is accepted, in per cent. A debug build keeps its rank in each lock, so a
-/// depot's lock takes one more line.
+/// The largest accepted difference between clock and protocol in percent. A debug build stores a rank in each
+/// lock, so a depot's lock takes one more line.
 const MAX_CLOCK_DIFFERENCE: f64 = if cfg!(debug_assertions) { 20.0 } else { 10.0 };
-/// The environment variable with the tape's file, for the program that valgrind runs.
+/// The environment variable that names the tape's file, for the program under valgrind.
 const TAPE: &str = "USLAB_LINES_TAPE";
 const ALLOC: u8 = b'a';
 const FREE: u8 = b'f';
 
-/// The model, and a tape that records the operations requested from the model, in the clock's order.
+/// The model, and a tape that records the operations on it in the clock's order.
 #[derive(Debug)]
 struct TapedModel {
     model: Uslab,
@@ -82,7 +83,7 @@ impl Policy for TapedModel {
         let number = told.out.remove(&object).unwrap();
         told.tell(FREE, op.cpu, number);
     }
-    /// Does nothing, because a reap is not an operation of the tape.
+    /// Does nothing, because the tape does not contain reaps.
     fn tick(&mut self, _: &mut Op<'_>) {}
     fn shrink(&mut self, op: &mut Op<'_>) -> u64 {
         self.model.shrink(op)
@@ -98,7 +99,7 @@ impl Policy for TapedModel {
     }
 }
 
-/// Returns the clock's outcome, and the tape.
+/// Returns the outcome of the clock, and the tape.
 fn clock(case: &Case) -> (Outcome, Vec<u8>) {
     let (profile, pages, tape) =
         (Profile::built_in().next().unwrap(), Pages::new(case.cpus).unwrap(), Tape::default());
@@ -115,13 +116,13 @@ struct Case {
     cpus: u32,
     /// The number of operations of each CPU.
     operations: u64,
-    /// How often the allocator is created; each time it begins at another offset in a cache line.
+    /// How often the allocator is created; each time it has another offset in a cache line.
     places: u32,
 }
 
 impl Case {
-    /// Returns the cache lines moved per operation, as the clock counts and as a MESI protocol under the shipping code
-    /// counts.
+    /// Returns the cache lines moved per operation: by the clock, and by a MESI protocol under the shipping
+    /// code.
     fn lines(&self) -> [f64; 2] {
         let (outcome, tape) = clock(self);
         let file = tempfile::NamedTempFile::new().unwrap();
@@ -175,12 +176,13 @@ impl Case {
     }
 }
 
-/// A MESI protocol, which records the CPUs that have each line.
+/// A MESI protocol, which records which CPUs have each line.
 struct Mesi {
-    /// The addresses to which the program writes when a CPU's operation begins; the addresses after them mark its end.
+    /// The addresses to which the program writes when a CPU's operation begins; writes to the following
+    /// addresses mark its end.
     marks: Range<u64>,
-    /// The memory that belongs to the thread which plays all CPUs. If each CPU had its own thread, this memory would be
-    /// separate for each CPU, so it does not count.
+    /// The memory of the thread that plays all CPUs. This memory does not count, because with a thread for
+    /// each CPU it would be separate.
     own: Range<u64>,
     cpu: Option<u32>,
     lines: HashMap<u64, Line>,
@@ -191,7 +193,7 @@ struct Mesi {
 struct Line {
     written: bool,
     cpus: Vec<u32>,
-    /// The operation during which the line moved last.
+    /// The operation in which the line moved last.
     travelled: u64,
 }
 
@@ -207,7 +209,8 @@ impl Mesi {
             travelled: 0,
         }
     }
-    /// Processes one line of valgrind's trace. ` L address,bytes`, ` S` or ` M`; other lines are instructions.
+    /// Processes one line of valgrind's trace: ` L address,bytes`, ` S` or ` M`; other lines are
+    /// instructions.
     fn line(&mut self, line: &[u8]) {
         let [b' ', what @ (b'L' | b'S' | b'M'), b' ', access @ ..] = line else { return };
         let (at, bytes) = std::str::from_utf8(access).unwrap().trim_end().split_once(',').unwrap();
@@ -225,9 +228,9 @@ impl Mesi {
             self.access(cpu, at, *what != b'L');
         }
     }
-    /// A line moves if a CPU reads it without having it after another CPU has written it, or if a CPU writes it while
-    /// other CPUs have it. If an operation first reads and then writes a line, the line moves once, because the price
-    /// of a line is measured in the same way.
+    /// A line moves if a CPU reads it after another CPU has written it, or if a CPU writes it while other
+    /// CPUs have it. If one operation reads and then writes a line, the line moves once, because its price is
+    /// measured that way.
     fn access(&mut self, cpu: u32, at: u64, write: bool) {
         let line = self.lines.entry(at).or_default();
         let here = line.cpus.contains(&cpu);
@@ -249,7 +252,7 @@ impl Mesi {
     }
 }
 
-/// The program that valgrind runs, which is not a test.
+/// The body of the program under valgrind; this is not a separate test.
 #[test]
 fn child_replays_recorded_memory_accesses() {
     let Some(tape) = std::env::var_os(TAPE) else { return };
@@ -308,7 +311,7 @@ fn play(tape: &[u8]) {
     }
 }
 
-/// One part of `.ci/full` runs all workloads on up to 8 CPUs; otherwise, the test runs one workload on 2 CPUs.
+/// In one part of `.ci/full` the test runs all workloads on up to 8 CPUs; elsewhere, one workload on 2 CPUs.
 #[test]
 fn simulated_line_transfers_match_the_shipping_code() {
     if Command::new("valgrind").arg("--version").output().is_err() {

@@ -1,4 +1,4 @@
-//! Tests the command `uslab` from outside, and replays of traces.
+//! Tests the command `uslab` as a separate process, and replays of traces.
 #![cfg(not(any(loom, shuttle, uslab_heap, uslab_no_rseq)))]
 
 mod common;

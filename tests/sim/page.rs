@@ -1,5 +1,5 @@
-//! Tests `uslab replay --html`. The engine on addresses agrees with the replay on memory, in WebAssembly and natively;
-//! a seek to any operation shows the state that a run up to this operation shows.
+//! Tests `uslab replay --html`. The engine, which works on addresses, must agree with the replay on memory,
+//! both in WebAssembly and natively. A seek to any operation must show the state that a run up to it shows.
 
 use crate::all_traces::traces_in;
 use crate::cli::refused;
@@ -23,7 +23,7 @@ fn uslab(arguments: &[&str]) -> Output {
     Command::new(uslab_tests::uslab()).args(arguments).stdin(Stdio::null()).output().expect("uslab must run")
 }
 
-/// Returns the view as a page gets it.
+/// Returns the view in the form that a page receives.
 fn text(view: &View) -> String {
     serde_json::to_string(view).expect("the report must be serialisable")
 }
@@ -89,7 +89,7 @@ fn slab_view_shows_the_state_of_each_object() {
     assert_eq!(sum, pages.managed);
 }
 
-/// Runs the engine of `sim/web` in node, forwards and with random seeks.
+/// The test runs the engine of `sim/web` in node, forwards and with random seeks.
 #[test]
 fn webassembly_snapshots_equal_native_snapshots() {
     if !has_node() {
@@ -144,7 +144,7 @@ fn in_node(stream: &Path, wanted: &serde_json::Value) -> String {
     said
 }
 
-/// The hashes of a page's view, taken once in `every` operations.
+/// Hashes of a page's view, one after every `every` operations.
 struct Hashes<'s> {
     stream: &'s Stream,
     shown: &'s [u32],
@@ -170,8 +170,8 @@ impl Visitor for Hashes<'_> {
     }
 }
 
-/// Checks, for every design, that the levels count all held objects, and that the pictures of the slabs show an equal
-/// number. Regression test: for a slab that a CPU owns, the two numbers differed.
+/// Checks, for every design, that the levels count all held objects, and that the slab pictures show the same
+/// number. Regression test: for a slab that a CPU owns, these two numbers differed.
 fn what_is_held_is_counted_listed_and_drawn_alike(view: &View) {
     for shown in &view.shown {
         let SeenCache { name, counts, .. } = &view.caches[shown.cache as usize];
@@ -189,8 +189,8 @@ fn what_is_held_is_counted_listed_and_drawn_alike(view: &View) {
     }
 }
 
-/// With `USLAB_VIEWS=full`, the test also checks after every thousand operations of all traces that `USLAB_TRACES`
-/// names.
+/// With `USLAB_VIEWS=full`, the test also checks all traces in `USLAB_TRACES`, after every thousand
+/// operations.
 #[test]
 fn each_design_is_deterministic_natively_and_in_webassembly() {
     let full = std::env::var_os("USLAB_VIEWS").is_some_and(|views| views == "full");
@@ -242,7 +242,7 @@ fn has_node() -> bool {
     has
 }
 
-/// Returns the standard output of `uslab replay` with these arguments.
+/// Returns the JSON that `uslab replay` prints with these arguments.
 fn json(arguments: &[&str]) -> serde_json::Value {
     let output = uslab(&[&["replay"], arguments, &["--json"]].concat());
     assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));

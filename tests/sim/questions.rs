@@ -1,4 +1,4 @@
-//! Runs each command of the book's chapter "Questions"; the command must print what the chapter shows.
+//! Runs each command of the book's chapter "Questions", and compares its output with the chapter.
 
 use crate::cli::exit_and_output;
 use std::process::Command;
@@ -6,13 +6,13 @@ use uslab_tests::workspace;
 
 const PAGE: &str = include_str!("../../slab/book/src/questions.md");
 
-/// Returns the words of a command, which has no quotes.
+/// Splits a command without quotes into words.
 fn words(command: &str) -> Vec<&str> {
     let command = command.split("  #").next().unwrap_or_default();
     command.split_whitespace().collect()
 }
 
-/// Returns the commands, each with the output that the page shows.
+/// Returns the commands, each with the output that the chapter shows.
 fn blocks() -> Vec<(&'static str, &'static str)> {
     let mut fences = PAGE.split("```");
     fences.next();
@@ -49,7 +49,7 @@ fn questions_chapter_shows_the_output_of_each_command() {
     }
 }
 
-/// The chapter must be so short that a reader finds an answer in five minutes.
+/// The chapter must be short enough for a reader to find an answer in five minutes.
 #[test]
 fn questions_chapter_stays_below_its_length_limit() {
     let words = PAGE.split_whitespace().count();

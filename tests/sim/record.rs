@@ -1,11 +1,12 @@
-//! Tests `uslab record`, which records a trace and tables that `uslab replay` accepts.
+//! Tests that `uslab record` makes traces and tables that `uslab replay` accepts.
 
 use super::cli::{exit_and_output, refused, uslab};
 use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-/// A tracefs, mounted in a separate folder until the value is dropped. `None` if mounting is not permitted.
+/// A tracefs that is mounted in a separate folder until the value is dropped. Mounting returns `None` if it
+/// is not permitted.
 struct Tracefs(tempfile::TempDir);
 
 impl Tracefs {
@@ -28,8 +29,8 @@ fn text(path: &Path) -> &str {
     path.to_str().expect("UTF-8")
 }
 
-/// If root may trace, the test records the running kernel; otherwise, the test reports the reason. Neither a recording
-/// nor a refusal leaves files or tracing instances behind.
+/// With the right to trace, the test records the running kernel; without it, the test prints the reason.
+/// Neither a recording nor a refusal may leave files or tracing instances behind.
 #[test]
 fn failed_kernel_recording_reports_the_reason() {
     let place = tempfile::tempdir().expect("a folder");
@@ -98,7 +99,7 @@ fn refused_kernel_image_leaves_no_recording() {
     assert_eq!(fs::read_dir(place.path()).expect("a folder").count(), 0);
 }
 
-/// Boots the kernel that `USLAB_KERNEL` names, which needs qemu and a static busybox.
+/// The test boots the kernel that `USLAB_KERNEL` names, which needs qemu and a static busybox.
 #[test]
 #[ignore = "boots a kernel"]
 fn booted_kernel_records_a_trace() {

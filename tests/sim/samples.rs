@@ -1,4 +1,4 @@
-//! Tests the bundled samples: traces of every format and variant, with the numbers that a reader must find in them.
+//! Tests the bundled samples: traces of every format and variant, with the numbers that a reader must find.
 
 use std::path::PathBuf;
 
@@ -15,7 +15,7 @@ struct Sample {
     total: u64,
     allocs: u64,
     frees: u64,
-    /// The number of frees of objects whose allocation is not in the trace.
+    /// The number of frees whose allocation is not in the trace.
     unseen: u64,
     null: u64,
     lost: u64,
@@ -243,7 +243,7 @@ fn hashed_pointers_in_a_trace_are_counted() {
     }
 }
 
-/// Plain text, compressed text, and a run whose spool does not fit in memory give equal results.
+/// Plain text, compressed text, and a spool that does not fit in memory must give equal results.
 #[test]
 fn compressed_trace_gives_the_operations_of_plain_text() {
     let folder = tempfile::tempdir().unwrap();
@@ -269,7 +269,7 @@ fn operations_of_each_sample_trace_are_consistent() {
     }
 }
 
-/// Returns the facts, and all operations; the function `back` has converted their addresses.
+/// Returns the facts of a trace and all its operations, with addresses converted by `back`.
 fn read(text: Vec<u8>, back: impl Fn(u64) -> u64) -> (Vec<Op>, Facts) {
     let source = Source::from_reader("moved", Box::new(std::io::Cursor::new(text)), None).unwrap();
     let mut resolver = Recording::read(source, |_| {}).unwrap().resolve(None).unwrap();
@@ -288,8 +288,8 @@ fn read(text: Vec<u8>, back: impl Fn(u64) -> u64) -> (Vec<Op>, Facts) {
     (ops, resolver.facts(&Tables::default()))
 }
 
-/// Regression test: the direct map was assumed to begin at the address that it has without address randomisation. If it
-/// began elsewhere, no page was recognised as a slab, and no message said so.
+/// Regression test: the direct map was assumed to begin at its address without randomisation. With another
+/// start, no page was recognised as a slab, and no message appeared.
 #[test]
 fn randomised_direct_map_base_is_found_from_trace_addresses() {
     let bundled = workspace().join("sim/data/files-6.1.trace.zst");
@@ -325,8 +325,8 @@ fn randomised_direct_map_base_is_found_from_trace_addresses() {
     }
 }
 
-/// Regression test: every page was assumed to have 4 KiB. With larger pages, no object was on a known page, or the
-/// object was on a wrong page.
+/// Regression test: every page was assumed to have 4 KiB. With larger pages, objects were on no known page,
+/// or on a wrong page.
 #[test]
 fn synthetic_arm64_trace_gives_the_operations_of_x86_64() {
     let bundled = workspace().join("sim/data/files-6.1.trace.zst");

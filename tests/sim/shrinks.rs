@@ -1,7 +1,9 @@
-//! Booted kernels: real shrinks of single caches, compared with what `uslab slabs` said from the tables before, and a leak.
+//! Compares real shrinks of single caches in booted kernels with the predictions of `uslab slabs` from the
+//! tables before; also tests a leak.
 //!
-//! `holes.c` makes holes in several caches, and shrinks ten of them, each right after the kernel's tables were read. The folder
-//! `shrinks` has the tables of three kernels; [`booted_kernel_shrinks_within_bounds`] makes them anew.
+//! The program `holes.c` makes holes in several caches, and shrinks ten of them, each right after the
+//! kernel's tables were read. The folder `shrinks` has the tables of three kernels;
+//! [`booted_kernel_shrinks_within_bounds`] can record them again.
 
 use crate::cli::{exit_and_output, uslab};
 use serde_json::Value;
@@ -11,29 +13,28 @@ use std::path::Path;
 use std::process::Command;
 use uslab_tests::workspace;
 
-/// The number of shrinks of a recording.
 const SHRINKS: usize = 10;
 
 fn shown(path: &Path) -> &str {
     path.to_str().expect("the path must be UTF-8")
 }
 
-/// The slabs of a cache that a shrink returned, next to the predictions.
+/// The number of slabs that a shrink of a cache returned, and the predictions.
 #[derive(Debug)]
 struct Shrink {
     cache: String,
     slabs: u64,
     least: u64,
     most: u64,
-    /// By the model of the traced kernel, if there is a trace.
+    /// The prediction of the traced kernel's model, if there is a trace.
     by_trace: Option<u64>,
     returned: i64,
-    /// The bytes of a slab.
+    /// The size of a slab in bytes.
     bytes: u64,
 }
 
 impl Shrink {
-    /// Reads the tables around a shrink from the folder of a recording.
+    /// Reads the tables before and after a shrink from a recording's folder.
     fn read(folder: &Path, number: &str, cache: &str, trace: Option<&Path>) -> Self {
         let report = |moment: &str, trace: Option<&Path>| -> Value {
             let place = folder.join(format!("shrink-{number}-{moment}"));
@@ -96,7 +97,7 @@ fn check_bounds(title: &str, shrinks: &[Shrink]) {
     }
 }
 
-/// Writes the files of a packed text: each begins with a line `== NAME`.
+/// Unpacks a text into files; each file begins with a line `== NAME`.
 fn unpack(packed: &[u8], folder: &Path) {
     let text = zstd::decode_all(packed).expect("zstd");
     let text = String::from_utf8(text).expect("UTF-8");
@@ -106,7 +107,7 @@ fn unpack(packed: &[u8], folder: &Path) {
     }
 }
 
-/// Packs the tables of a recording's shrinks, as [`unpack`] reads them.
+/// Packs the tables of a recording's shrinks in the form that [`unpack`] reads.
 fn pack(folder: &Path) -> Vec<u8> {
     let entries = fs::read_dir(folder).expect("a folder");
     let mut names: Vec<_> =
@@ -121,7 +122,8 @@ fn pack(folder: &Path) -> Vec<u8> {
     zstd::encode_all(text.as_bytes(), 19).expect("zstd")
 }
 
-/// Ten shrinks of each of three kernels: each returned what the tables before it bound.
+/// Each of ten shrinks in three kernels must have returned a number of slabs within the bounds from the
+/// tables before it.
 #[test]
 fn slabs_returned_by_shrinks_of_booted_kernels_are_within_bounds() {
     let mut kernels = 0;
@@ -135,7 +137,7 @@ fn slabs_returned_by_shrinks_of_booted_kernels_are_within_bounds() {
     assert_eq!(kernels, 3);
 }
 
-/// Compiles the workload without libraries.
+/// Compiles the workload program without libraries.
 fn compile_workload(folder: &Path) -> std::path::PathBuf {
     let program = folder.join("holes");
     let mut cc = Command::new("cc");
@@ -156,8 +158,8 @@ fn record(folder: &Path, arguments: &[&str]) -> std::path::PathBuf {
     out
 }
 
-/// The trace shows each slab, so that the model's sum of ten shrinks is within 5 %. `USLAB_SHRINKS=FILE` writes the tables for the folder
-/// `shrinks`.
+/// The trace shows each slab, so the model's sum over ten shrinks must be within 5 %. `USLAB_SHRINKS=FILE`
+/// makes the test write the tables for the folder `shrinks`.
 #[test]
 #[ignore = "boots a kernel"]
 fn booted_kernel_shrinks_within_bounds() {
@@ -179,7 +181,8 @@ fn booted_kernel_shrinks_within_bounds() {
     );
 }
 
-/// Checks that the report of a trace begins with the queues that the workload left behind, and accuses no other site.
+/// Checks that a trace's report begins with the queues that the workload left behind, and accuses no other
+/// call site.
 fn check_leak(trace: &Path) {
     let (code, report, err) = exit_and_output(&uslab(&["replay", shown(trace), "--callers=5"]));
     assert_eq!(code, Some(0), "{err}");
@@ -190,7 +193,7 @@ fn check_leak(trace: &Path) {
     assert!(verdicts[1].starts_with("Objects that live longer than this workload"), "{report}");
 }
 
-/// The part of such a recording that shows the workload, without page events.
+/// The test uses the part of a recording that shows the workload, without page events.
 #[test]
 fn leaking_call_site_of_a_recorded_workload_is_named() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -198,7 +201,7 @@ fn leaking_call_site_of_a_recorded_workload_is_named() {
     check_leak(&folder.path().join("trace.txt"));
 }
 
-/// A workload that leaves message queues behind is named by the call site that made them.
+/// If a workload leaves message queues behind, the report names the call site that made them.
 #[test]
 #[ignore = "boots a kernel"]
 fn leak_of_a_booted_kernel_is_named_by_its_call_site() {

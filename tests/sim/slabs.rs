@@ -1,4 +1,4 @@
-//! Tests `uslab slabs` and `uslab geometry --against`: a kernel's tables, without a trace.
+//! Tests `uslab slabs` and `uslab geometry --against` on a kernel's tables, without a trace.
 
 use serde_json::Value;
 use std::fs;
@@ -81,7 +81,7 @@ fn slabs_command_bounds_the_slabs_that_shrink_frees() {
     assert!(text.contains("dentry holds ") && text.contains("slab_debug=FZPU"), "{text}");
 }
 
-/// Tests real shrinks: recordings that shrank all caches between their moments `after` and `end`.
+/// The test uses recordings that shrank all caches between their moments `after` and `end`.
 #[test]
 fn slabs_freed_by_real_shrinks_are_within_bounds() {
     let Some(folder) = std::env::var_os("USLAB_TRACES").filter(|folder| !folder.is_empty()) else {
@@ -122,10 +122,11 @@ fn slabs_freed_by_real_shrinks_are_within_bounds() {
     assert!(compared > 0 && grew * 50 < compared, "{grew} of {compared} caches grew");
 }
 
-/// Tests real shrinks of recordings whose traces begin at boot and show each slab: the slabs that the model of the traced kernel returns from
-/// `after` to `end` are those that the kernel returned, within a twentieth. Once, 8 of 9 were.
+/// The test uses recordings that begin at boot, so that their traces show each slab. The slabs that the model
+/// returns between `after` and `end` must be within a twentieth of the kernel's. In one recording, the model
+/// returned 8 of 9 slabs.
 #[test]
-fn memory_returned_by_real_shrinks_is_known_from_the_trace() {
+fn model_predicts_the_slabs_that_real_shrinks_return() {
     let Some(folder) = std::env::var_os("USLAB_TRACES").filter(|folder| !folder.is_empty()) else {
         println!("USLAB_TRACES is not set: no shrink is compared");
         return;
@@ -155,9 +156,9 @@ fn memory_returned_by_real_shrinks_is_known_from_the_trace() {
     assert!(compared > 0 && within + 1 >= compared, "{within} of {compared}");
 }
 
-/// A shrink right after a shrink returns next to nothing, which only the trace shows.
+/// A second shrink right after a shrink returns almost nothing; only the trace reveals this.
 #[test]
-fn trace_shows_what_a_shrink_returns() {
+fn trace_reveals_that_a_second_shrink_returns_little() {
     let (folder, data) = (tempfile::tempdir().unwrap(), workspace().join("sim/data"));
     for table in ["before.slabinfo", "before.buddyinfo", "before.zoneinfo", "end.slabinfo"] {
         fs::copy(data.join(format!("files-6.1.{table}")), folder.path().join(table)).unwrap();
@@ -194,7 +195,7 @@ fn trace_shows_what_a_shrink_returns() {
     refused(&["slabs", shown(&later), "--trace", shown(&trace)], &["later"]);
 }
 
-/// The bundled tables of a Linux 7.2.
+/// Returns the folder with the bundled tables of Linux 7.2.
 fn linux_7() -> std::path::PathBuf {
     workspace().join("tests/slab/data/linux-7.2-4cpu/after")
 }
@@ -207,9 +208,10 @@ fn setting<'r>(report: &'r Value, name: &str) -> &'r Value {
         .unwrap_or_else(|| panic!("expected {name} in {settings:?}"))
 }
 
-/// Regression test: of half the sheaf's capacity a reader got the sign wrong, and no other capacity could be asked for.
+/// Regression test: the report on half the sheaf capacity had the wrong sign, and no other capacity could be
+/// requested.
 #[test]
-fn each_setting_says_what_falls_and_what_grows() {
+fn each_option_estimate_lists_decreases_and_increases() {
     let place = linux_7();
     let report = json(&["slabs", shown(&place)]);
     for setting in report["settings"].as_array().unwrap() {
@@ -259,7 +261,7 @@ fn each_setting_says_what_falls_and_what_grows() {
 }
 
 #[test]
-fn any_setting_can_be_requested_and_its_cost_is_shown_by_cache() {
+fn requested_option_cost_is_shown_for_each_cache() {
     let place = linux_7();
     let of = |requests: &[&str]| {
         let options = requests.iter().flat_map(|request| ["--setting", *request]);
@@ -305,9 +307,10 @@ fn any_setting_can_be_requested_and_its_cost_is_shown_by_cache() {
     }
 }
 
-/// Regression test: without sysfs all objects were taken to be aligned to 8 bytes, so the cost of debugging was a third of what sysfs shows.
+/// Regression test: without sysfs all objects were assumed to be aligned to 8 bytes, so the estimated cost of
+/// debugging was a third of the cost with sysfs.
 #[test]
-fn cost_of_debugging_without_sysfs_has_bounds_that_hold() {
+fn debug_cost_bounds_without_sysfs_contain_the_real_cost() {
     let place = linux_7();
     let table = place.with_file_name("after.slabinfo");
     let (known, bounded) = (json(&["slabs", shown(&place)]), json(&["slabs", shown(&table), "--cpus", "4"]));
@@ -487,7 +490,7 @@ fn geometry_mismatch_report_names_the_cause() {
     assert_eq!(number(&cache(&report, "inode")["shrink_slabs"]["least"]), 4);
 }
 
-/// Regression test: sums of numbers that no machine can have overflowed.
+/// Regression test: with numbers that no machine has, sums overflowed.
 #[test]
 fn arbitrary_numbers_in_slabinfo_cause_no_panic() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,16 +1,16 @@
-//! Tests `uslab story`, and the pages of `uslab stress` and `uslab scale`, from outside.
+//! Tests `uslab story`, and the pages of `uslab stress` and `uslab scale`, in separate processes.
 
 use crate::cli::{exit_and_output, refused, uslab};
 use serde_json::Value;
 use uslab_tests::workspace;
 
-/// Returns the counterexample trace in the tutorial, as a run under loom wrote it; a test of the lab compares this
-/// trace with a new one.
+/// Returns the tutorial's counterexample trace, which a run under loom wrote; a test of the lab compares it
+/// with a new one.
 fn tutorial_trace() -> String {
     workspace().join("sim/data/story.json").to_str().expect("UTF-8").to_owned()
 }
 
-/// Returns the data in the page's element with this id.
+/// Returns the data in the page's element with the given id.
 fn carried(page: &str, id: &str) -> Value {
     assert!(page.starts_with("<!DOCTYPE html>") && page.trim_end().ends_with("</html>"));
     let (_, rest) =

@@ -1,5 +1,5 @@
-//! Tests `uslab stress`: quick runs under both mechanisms, with faults and without. The test also checks that planted
-//! errors are found.
+//! Tests `uslab stress`: quick runs with both mechanisms, with and without faults. The test also checks that
+//! planted errors are found.
 
 use serde_json::Value;
 use std::io::Write;
@@ -99,7 +99,7 @@ fn run_with_misuse(cache: &'static str, harm: fn(&uslab::KmemCache, std::ptr::No
     run(&options, &Progress::new()).expect("the program must run")
 }
 
-/// Checks that the report contains an expected violation, the history of the object, the last operations of a thread,
+/// Checks that the report has an expected violation, the object's history, the last operations of a thread,
 /// and the seed.
 #[track_caller]
 fn check_report(report: &Report, whats: &[&str]) {

@@ -1,8 +1,8 @@
-//! Checks the study of claims in texts: a page of findings, and a table with one row for each claim. Every claim must
-//! have an answer, the evidence that it names must exist, and exact figures must be the figures that the experiments
-//! find.
+//! Checks the study of claims from texts: a page of findings, and a table with a row for each claim. Every
+//! claim must have an answer, its evidence must exist, and exact figures must be the figures that the
+//! experiments find.
 //!
-//! Each figure that an experiment finds is followed by a key, which is in a comment that rendered pages do not show.
+//! Each figure from an experiment is followed by its key, in a comment that rendered pages do not show.
 //!
 //! ```text
 //! 89<!--race > 10000 operations > first-fit > holes-->      the experiment, how its table's title begins, row, column
@@ -10,24 +10,24 @@
 //! 37.5<!--layout --structs 64 > A walk > position; structs > lines-->   with options
 //! ```
 //!
-//! The key of a bound of an interval has one more word. `low` or `high`. Measured figures are preceded by `≈`;
-//! parameters are followed by `<!--given-->`.
+//! The key for a bound of an interval ends with the word `low` or `high`. The mark `≈` precedes measured
+//! figures, and the mark `<!--given-->` follows parameters.
 //!
-//! `WRITE=1 cargo test -p uslab-tests --test sim study` updates the figures of tables. Figures within claims are part
-//! of the experiment's words and are not updated.
+//! `WRITE=1 cargo test -p uslab-tests --test sim study` updates the figures in tables. Figures inside claims
+//! belong to an experiment's words, and are not updated.
 
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use uslab_tests::workspace;
 
-/// The page of findings, relative to the workspace.
+/// The page of findings; the path is relative to the workspace.
 const FINDINGS: &str = "STUDY.md";
-/// The table of claims, relative to the workspace.
+/// The table of claims; the path is relative to the workspace.
 const ROWS: &str = "sim/lab/TEXTS.md";
 
-/// Returns the numbers of all claims: a number has a letter for its text; in the tutorial, each chapter has a range of
-/// ten numbers.
+/// Returns the numbers of all claims. A number begins with a letter for the text; each chapter of the
+/// tutorial has a range of ten numbers.
 fn numbers() -> Vec<String> {
     let plain = [('A', 40), ('K', 26), ('P', 27), ('X', 14), ('M', 16)];
     let chapters: [(u32, u32); 13] = [
@@ -51,9 +51,9 @@ fn numbers() -> Vec<String> {
     plain.chain(chapters.map(|n| format!("E{n:03}"))).collect()
 }
 
-/// The answers that a row may have.
+/// The allowed answers to a claim.
 const ANSWERS: [&str; 5] = ["holds", "depends", "does not hold", "undecided", "out"];
-/// The largest number of answers that may be `out`.
+/// The largest number of claims with the answer `out`.
 const MAX_OUT_ANSWERS: usize = 15;
 
 struct Row {
@@ -98,7 +98,7 @@ fn sources(folder: &Path, out: &mut Vec<(PathBuf, String)>) {
     }
 }
 
-/// Returns `true` if a test or scenario of this name exists in the file or folder whose module `path` names.
+/// Returns `true` if a test or scenario with this name exists in the file or folder of the module `path`.
 fn is_test(path: &str, sources: &[(PathBuf, String)]) -> bool {
     let (module, name) = path.rsplit_once("::").unwrap_or(("", path));
     let function = format!("fn {name}(");
@@ -179,17 +179,16 @@ fn each_claim_of_the_study_has_evidence() {
     assert_eq!(rows.len(), 216);
 }
 
-/// A number in a text.
+/// A number in a text of the study.
 #[derive(Debug, PartialEq)]
 struct Figure<'t> {
     text: &'t str,
-    /// `true` if the number is marked as measured.
     measured: bool,
     /// The comment after the number.
     key: Option<&'t str>,
 }
 
-/// Returns the numbers in a text, but not numbers in code, in comments, or in names such as E092 or 32-bit.
+/// Returns the numbers in a text, except numbers in code, in comments, or in names such as E092 or 32-bit.
 fn figures(text: &str) -> Vec<Figure<'_>> {
     let (mut found, mut at, mut code) = (Vec::new(), 0, false);
     let bytes = text.as_bytes();
@@ -229,7 +228,8 @@ fn figures(text: &str) -> Vec<Figure<'_>> {
     found
 }
 
-/// Returns the findings of `uslab lab COMMAND --exact`. Each experiment runs once, and all tests share its findings.
+/// Returns the findings of `uslab lab COMMAND --exact`. Each experiment runs once; all tests share its
+/// findings.
 // The standard library's lock suffices, because no model checker runs these tests.
 #[allow(clippy::disallowed_types)]
 pub(crate) fn findings(command: &str) -> &'static Value {
@@ -252,13 +252,13 @@ pub(crate) fn findings(command: &str) -> &'static Value {
     })
 }
 
-/// Compares the figure with the figure that the key finds; the error names the figure that was found.
+/// Compares a figure with the figure that its key finds; the error names the found figure.
 fn check(key: &str, figure: &str) -> Result<(), String> {
     let found = find(key, figure)?;
     if found == figure { Ok(()) } else { Err(format!("the figure is {found}")) }
 }
-/// Returns the figure that the key finds, rounded to the decimals of `figure`. The error gives the reason why no figure
-/// was found.
+/// Returns the figure that a key finds, rounded to the decimals of `figure`. The error says why no figure was
+/// found.
 fn find(key: &str, figure: &str) -> Result<String, String> {
     let words: Vec<&str> = key.split(" > ").collect();
     let (command, path) = words.split_first().ok_or("an empty key")?;
@@ -315,8 +315,8 @@ fn grouped(plain: &str) -> String {
     shown + decimals
 }
 
-/// Returns the line, in which figures are replaced. `other` gets each key and its figure; it returns a new figure if
-/// the figure must change.
+/// Returns a line with its figures replaced. The callback `other` receives each key and its figure, and
+/// returns a new figure if it must change.
 fn rewritten(line: &str, mut other: impl FnMut(&str, &str) -> Option<String>) -> String {
     let (mut out, mut rest) = (String::new(), line);
     for Figure { text, key, .. } in figures(line) {
@@ -332,7 +332,7 @@ fn rewritten(line: &str, mut other: impl FnMut(&str, &str) -> Option<String>) ->
     out + rest
 }
 
-/// Returns the only value that matches; fails without a match, or with several matches.
+/// Returns the only matching value; fails without a match, or with several.
 fn one<'v>(
     all: impl Iterator<Item = &'v Value>,
     what: &str,
@@ -345,7 +345,8 @@ fn one<'v>(
     }
 }
 
-/// Regression test: some figures in the study came from an earlier state of the experiments, and no test noticed it.
+/// Regression test: some figures of the study were from an earlier state of the experiments, and no test
+/// noticed.
 #[test]
 fn each_exact_study_figure_equals_its_experiment() {
     let (mut wrong, mut checked) = (Vec::new(), 0);
@@ -386,7 +387,7 @@ fn each_exact_study_figure_equals_its_experiment() {
     assert!(checked > 50 || std::env::var_os("WRITE").is_some(), "{checked} figures");
 }
 
-/// The page of findings states the number of claims with each answer; it must be updated when a row changes.
+/// The page of findings states how many claims have each answer; it must be updated when a row changes.
 #[test]
 fn findings_page_states_the_count_of_each_answer() {
     let page = std::fs::read_to_string(workspace().join(FINDINGS)).unwrap();
@@ -436,7 +437,7 @@ fn rewritten_study_figure_keeps_its_format() {
     assert_eq!(rewritten(line, other), "≈2.5 of 7<!--a > b > c--> and 21,918<!--d > e--> in 5<!--given-->.");
 }
 
-/// Without this test, a check that never finds missing evidence would pass.
+/// Without this test, a check that never detects missing evidence would pass.
 #[test]
 fn study_check_detects_a_missing_evidence_test() {
     let here = vec![(PathBuf::from("tests/sim/study.rs"), include_str!("study.rs").to_owned())];

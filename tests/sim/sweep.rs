@@ -1,5 +1,5 @@
-//! Tests `uslab sweep` and `uslab tune`: the shards together equal the whole, byte for byte, even if shards are
-//! interrupted or run twice.
+//! Tests `uslab sweep` and `uslab tune`: the merged shards equal a whole run, byte for byte, even if shards
+//! are interrupted or run twice.
 
 use crate::cli::{exit_and_output, refused, sample};
 use serde_json::Value;
@@ -18,12 +18,12 @@ ops = 300
 capacity = [8, 64]
 ";
 
-/// Returns the name of the program in its messages.
+/// Returns the program's name as its messages show it.
 fn program() -> String {
     uslab_tests::uslab().to_str().expect("UTF-8").to_owned()
 }
 
-/// Returns the command, without the variables of any batch system.
+/// Returns the command, without the variables of batch systems.
 fn command(args: &[&str], variables: &[(&str, &str)]) -> Command {
     let mut command = Command::new(uslab_tests::uslab());
     let engines = ["TASK_ID", "TASK_COUNT", "TASK_MIN", "TASK_MAX", "TASK_STEP"];
@@ -37,7 +37,7 @@ fn run_with(args: &[&str], variables: &[(&str, &str)]) -> Output {
     command(args, variables).output().expect("the program must start")
 }
 
-/// Returns the output of a command that succeeds.
+/// Returns the output of a command, which must succeed.
 #[track_caller]
 fn output_of(args: &[&str], variables: &[(&str, &str)]) -> String {
     let (code, stdout, err) = exit_and_output(&run_with(args, variables));
@@ -52,7 +52,7 @@ fn json(args: &[&str]) -> Value {
     serde_json::from_str(&output_of(&[args, &["--json"]].concat(), &[])).expect("JSON")
 }
 
-/// A folder with a sweep file.
+/// A folder that contains a sweep's file.
 struct Sweep {
     folder: tempfile::TempDir,
     file: String,
@@ -68,15 +68,15 @@ impl Sweep {
     fn path(&self, name: &str) -> String {
         self.folder.path().join(name).to_str().expect("UTF-8").to_owned()
     }
-    /// Returns the path that the result of an item has in the folder `results`; to find it, the function runs this item
-    /// alone into another folder.
+    /// Returns the path of an item's result in the folder `results`; to find it, the function runs only this
+    /// item, into another folder.
     fn item(&self, results: &str, number: u64) -> PathBuf {
         let single_folder = format!("only-{number}");
         self.run(&single_folder, &["--item", &number.to_string()], &[]);
         let [(name, _)] = &self.files(&single_folder)[..] else { panic!("the sweep must have one result") };
         Path::new(&self.path(results)).join("items").join(name)
     }
-    /// Returns all files in a folder of results, by name, with their contents.
+    /// Returns the names and contents of all files in a folder of results.
     fn files(&self, results: &str) -> Vec<(PathBuf, Vec<u8>)> {
         let items = Path::new(&self.path(results)).join("items");
         let folders = std::fs::read_dir(&items).into_iter().flatten().map(|entry| entry.unwrap().path());
@@ -95,7 +95,7 @@ impl Sweep {
         let results = self.path(results);
         output_of(&[&["sweep", "run", &self.file, "--results", &results], options].concat(), variables)
     }
-    /// Returns the merged results: CSV and page.
+    /// Returns the merged results as CSV and as a page.
     fn merged(&self, results: &str) -> [Vec<u8>; 2] {
         let paths = ["csv", "html"].map(|end| self.path(&format!("{results}.{end}")));
         let [csv, html] = &paths;
@@ -128,7 +128,7 @@ fn example_sweep_reports_200_items() {
     assert!(text.contains(&format!("`{} sweep run ", program())), "{text}");
 }
 
-/// The book's page has this example, and the output of `merge`.
+/// The book has this example, with the output of `merge`.
 #[test]
 fn book_contains_the_current_output_of_sweep_merge() {
     let page = std::fs::read_to_string(workspace().join("slab/book/src/sweep.md")).unwrap();
@@ -535,7 +535,7 @@ fn sweep_refuses_a_result_of_another_item() {
     assert_eq!(std::fs::read(other_sweep.item("r", 5)).unwrap(), std::fs::read(file).unwrap());
 }
 
-/// Regression test: with more seeds, or another order of designs, all items were run again without a message about it.
+/// Regression test: with more seeds, or another order of designs, all items silently ran again.
 #[test]
 fn changed_sweep_keeps_the_results_of_unchanged_items() {
     let sweep = Sweep::new(SMALL);
@@ -616,7 +616,7 @@ fn failing_sweep_item_does_not_stop_the_sweep() {
     assert!(code == Some(1) && err.contains("item 1 failed: ") && err.lines().count() == 2, "{err}");
 }
 
-/// Regression test: one invalid trace ended the run of all items, as if all of the input were bad.
+/// Regression test: one invalid trace ended the run of all items, as if all input were invalid.
 #[test]
 fn unreadable_trace_fails_only_its_sweep_items() {
     let sweep = Sweep::new(
@@ -671,7 +671,7 @@ fn interrupted_sweep_reports_the_kept_results() {
     assert!(err.contains(" of 24 missing items have run; the same command continues\n"), "{err}");
 }
 
-/// The shell's limit on file size simulates a full disk: writing fails in the middle of a file.
+/// The shell's limit on file sizes simulates a full disk: writing fails in the middle of a file.
 #[test]
 fn full_disk_leaves_no_partial_sweep_result() {
     let sweep = Sweep::new(SMALL);
@@ -895,7 +895,7 @@ fn workspace_rust() -> String {
     value["workspace"]["package"]["rust-version"].as_str().unwrap().to_owned()
 }
 
-/// The sweep has nine settings, one of which is the best on all workloads.
+/// A sweep with nine settings, one of which is the best on all workloads.
 const TUNED: &str = "\
 workload = [\"bursts=2000\", \"bursts=3000\"]
 design = [\"uslab-model\"]
@@ -952,7 +952,7 @@ fn tuning_finds_the_best_setting_of_the_whole_sweep() {
     );
 }
 
-/// Regression test: although the folder contained results of the whole sweep, all rounds ran their items again.
+/// Regression test: although the folder had results of the whole sweep, all rounds ran their items again.
 #[test]
 fn tuning_reuses_existing_sweep_results() {
     let sweep = Sweep::new(TUNED);

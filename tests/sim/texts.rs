@@ -1,9 +1,9 @@
-//! Tests all forms in which ftrace, `perf script` and `trace-cmd report` print one and the same event. Each form is
-//! either read, or refused with a message that names the cause.
+//! Tests all forms in which ftrace, `perf script` and `trace-cmd report` print the same event. The reader
+//! must either read each form, or refuse it with a message that names the cause.
 //!
-//! The forms are generated from the print formats of kernels 6.1 to 7.2, and from what a 6.18 kernel and its `perf
-//! script` printed with each option. Forms whose output was not observed, but follows from the print formats, are
-//! marked "by rule" below.
+//! The forms follow from the print formats of kernels 6.1 to 7.2, and from the output of a 6.18 kernel and
+//! its `perf script` with each option. Below, "by rule" marks forms whose output was not observed, but
+//! follows from the print formats.
 
 use std::fmt::Write;
 use std::io::Cursor;
@@ -13,15 +13,15 @@ use uslab_sim::trace::{Facts, Recording, Source, Tables, TraceError};
 use crate::cli::{exit_and_output, refused, replay_json, uslab};
 use crate::common::Packing;
 
-/// The fields of a kernel's events.
+/// The fields that a kernel's events have.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum KernelFields {
-    /// The events have no `accounted` field, no cache name in `kmem_cache_free`, and decimal page frame numbers: by
-    /// rule.
+    /// Events have no `accounted` field, no cache name in `kmem_cache_free`, and decimal page frame numbers:
+    /// by rule.
     Old,
     /// The event `kmem_cache_free` has a cache name.
     Named,
-    /// The event `kmem_cache_alloc` also has a cache name.
+    /// The event `kmem_cache_alloc` has a cache name, too.
     Twice,
 }
 
@@ -29,12 +29,12 @@ impl KernelFields {
     const ALL: [Self; 3] = [Self::Old, Self::Named, Self::Twice];
 }
 
-/// The form of values.
+/// The form in which values are printed.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Values {
-    /// The values have the event's own format.
+    /// The values are printed in the event's own format.
     Format,
-    /// The option `fields` prints `key=0x40 (64)`, in the structure's order.
+    /// The option `fields` prints `key=0x40 (64)`, in the order of the event's structure.
     Fields,
     /// The first kernels with the option `fields` print the fields in reverse order: by rule.
     Backwards,
@@ -56,7 +56,7 @@ enum EventKind {
     Mark,
 }
 
-/// Returns the events of objects that one CPU allocates and another CPU frees, repeatedly, with marks.
+/// Returns marks, and events of objects that one CPU allocates and another CPU frees.
 fn events() -> Vec<(u32, u64, EventKind)> {
     let mut events = vec![];
     for round in 0..10 {
@@ -90,7 +90,7 @@ impl EventKind {
         }
     }
 
-    /// Returns the keys and values, in the structure's order.
+    /// Returns the keys and values, in the order of the event's structure.
     fn fields(self, era: KernelFields) -> Vec<(&'static str, Value)> {
         use Value::{Address, Flags, Number, Site, Text};
         let alloc = |ptr, bytes, name: Option<&'static str>| {
@@ -187,7 +187,7 @@ impl Value {
 #[derive(Clone, Copy, Debug)]
 enum Outcome {
     Read,
-    /// The message must contain this text.
+    /// The reader refuses the text, with a message that contains this text.
     Refused(&'static str),
 }
 
@@ -361,8 +361,9 @@ fn perf(forms: &mut Vec<Form>) {
     }
 }
 
-/// Adds the text that babeltrace prints for a trace by LTTng, with each of its clocks, and with and without contexts:
-/// by rule. Also adds a control group after the fields, as `perf script -F +cgroup` prints it: by rule.
+/// Adds the text that babeltrace prints for a trace by LTTng, with each of its clocks, and with and without
+/// contexts: by rule. Adds the same text with a control group after the fields, as `perf script -F +cgroup`
+/// prints it: by rule.
 fn add_babeltrace_forms(forms: &mut Vec<Form>) {
     for era in KernelFields::ALL {
         for bits in 0..4_u32 {
@@ -411,7 +412,7 @@ fn add_babeltrace_forms(forms: &mut Vec<Form>) {
     }
 }
 
-/// Adds the output of `trace-cmd report` with -R, -l and -t, with its header and without.
+/// Adds the output of `trace-cmd report` with -R, -l and -t, with and without its header.
 fn trace_cmd(forms: &mut Vec<Form>) {
     for era in KernelFields::ALL {
         for bits in 0..32_u32 {
@@ -542,7 +543,7 @@ fn error_for_unknown_trace_text_names_the_cause() {
     assert_eq!((forms.len(), read, refused), (2811, 789, 2022));
 }
 
-/// Returns the text of one CPU, as in `per_cpu/cpu0/trace`.
+/// Returns the text of one CPU, as in the file `per_cpu/cpu0/trace`.
 fn of_cpu(wanted: u32, shift: u64) -> String {
     let mine = events().into_iter().filter(|(cpu, ..)| *cpu == wanted);
     let lines = mine.map(|(cpu, us, what)| {
@@ -575,8 +576,8 @@ fn trace_parser_reads_cache_names_before_the_pointer() {
     assert_eq!((facts.objects.allocs, named), (1, true));
 }
 
-/// Regression test: half of the frees were reported as frees of objects "from before the trace", and no message said
-/// so.
+/// Regression test: half of the frees were reported as frees of objects "from before the trace", without any
+/// warning.
 #[test]
 fn concatenated_traces_of_several_cpus_are_sorted_by_time() {
     let folder = tempfile::tempdir().unwrap();

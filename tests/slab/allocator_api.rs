@@ -1,11 +1,11 @@
-//! Tests containers of other crates on caches, kmalloc, malloc and the process's malloc, with both versions of
+//! Tests other crates' containers on caches, kmalloc, malloc and the process's malloc, with both versions of
 //! `allocator-api2`.
 
 use crate::common::{assert_all_given_back, subsystem};
 use std::alloc::Layout;
 use uslab::{KmemCache, Malloc, Uslab};
 
-/// Tests a vector of one version that grows, shrinks and is freed.
+/// Tests that a vector of one `allocator-api2` version grows, shrinks and is freed.
 macro_rules! vectors {
     ($version:ident: $($source:expr),*) => { $({
         let mut vec = $version::vec::Vec::new_in($source);
@@ -32,8 +32,8 @@ fn vectors_allocate_with_both_allocator_api2_versions() {
     assert_all_given_back(&subsystem);
 }
 
-/// Pools serve the standard containers: small vectors get memory from the pool of their class, large ones from the
-/// heap.
+/// Pools serve the standard containers: small vectors get memory from the pool of their size class, large
+/// vectors from the heap.
 #[test]
 fn containers_too_large_for_size_classes_use_the_heap() {
     use uslab::pool::{ClassPools, Hybrid, SizeClasses};
@@ -53,7 +53,7 @@ fn containers_too_large_for_size_classes_use_the_heap() {
     assert_eq!((routes.pool, routes.unfit + routes.full), (routes.pool_frees, routes.heap_frees));
 }
 
-/// Tests vectors of both versions, and a map of boxes.
+/// Tests vectors of both `allocator-api2` versions, and a map of boxes.
 macro_rules! collections {
     ($source:expr) => {{
         vectors!(allocator_api2_02: $source);
@@ -67,7 +67,8 @@ macro_rules! collections {
     }};
 }
 
-/// The memory of each pool; it is larger than needed, for allocators that cannot reuse each freed byte immediately.
+/// The memory of each pool; it is larger than needed, because some allocators cannot reuse each freed byte
+/// immediately.
 const BYTES: usize = 4 << 20;
 
 #[test]
@@ -139,7 +140,8 @@ fn topmost_arena_container_grows_in_place() {
     assert_eq!(fixed.used(), 0, "the topmost block must be freed immediately");
 }
 
-/// Memory that was requested as zeroed is zero, even if a block grows in place over bytes that were written before.
+/// Memory requested as zeroed must be zero even if a block grows in place over bytes that were written
+/// before.
 #[test]
 fn zeroed_growth_in_place_zeroes_the_new_bytes() {
     use allocator_api2_04::alloc::Allocator;

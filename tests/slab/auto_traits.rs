@@ -1,8 +1,8 @@
-//! Lists, for all public types of the three crates, which types may be sent to other threads, which may be shared, and
-//! the reasons. A field that changes an auto trait, and an `unsafe impl` that grants too much, fail this test.
+//! Lists which public types of the three crates are `Send` and `Sync`, and why. If a field changes an auto
+//! trait, or an `unsafe impl` grants too much, this test fails.
 //!
-//! A generic type is tested with three parameters. The parameters are `u8`, `Cell<u8>` (may be sent, but not shared)
-//! and `Rc<u8>` (may be neither sent nor shared).
+//! A generic type is tested with the parameters `u8`, `Cell<u8>` (`Send`, but not `Sync`) and `Rc<u8>`
+//! (neither).
 
 use std::cell::Cell;
 use std::ptr::NonNull;
@@ -14,8 +14,8 @@ use uslab_buddy as buddy;
 use uslab_magazine as magazine;
 use uslab_magazine::sync;
 
-/// Evaluates to `true` if a type has an auto trait: if the bounds hold, the inherent constant hides the trait's
-/// constant.
+/// Evaluates to `true` if a type has an auto trait: if the bounds hold, the inherent constant shadows the
+/// trait's constant.
 macro_rules! is {
     ($type:ty: $auto:ident) => {{
         struct Probe<T: ?Sized>(std::marker::PhantomData<T>);
@@ -34,7 +34,7 @@ macro_rules! is {
 const YES: bool = true;
 const NO: bool = false;
 
-/// Expands rows of `why => Send, Sync: types`, and collects the types that differ from their row.
+/// Expands rows of `why => Send, Sync: types`, and collects the types that do not agree with their row.
 macro_rules! table {
     ($($why:literal => $send:ident $sync:ident: $($type:ty),+;)*) => {{
         let mut failures = vec![];
@@ -59,7 +59,7 @@ impl magazine::Round for TestRound {
         Self
     }
 }
-/// The memory of a pool, and a pool on it.
+/// The memory of a pool in static memory; the next type is a pool on it.
 type Stack = Borrowed<'static>;
 type PoolOnStack = FixedPool<Stack>;
 
@@ -164,7 +164,7 @@ fn public_types_have_exactly_the_documented_auto_traits() {
     assert!(failures.is_empty(), "{failures:#?}");
 }
 
-/// Every public type that the sources of the three crates declare is in the table.
+/// The table must list every public type that the sources of the three crates declare.
 #[test]
 fn auto_trait_table_lists_every_public_type() {
     let table: Vec<&str> =

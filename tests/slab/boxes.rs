@@ -1,4 +1,4 @@
-//! Tests boxes of one word, whose cache is found by their address, and caches that are freed after their last handle
+//! Tests one-word boxes, whose cache is found by their address, and caches that end after their last handle
 //! was dropped.
 
 use crate::common::{self, assert_all_given_back, subsystem, use_outlived_boxes};
@@ -10,7 +10,7 @@ use uslab_buddy::Backend;
 use uslab_magazine::on_cpu;
 use uslab_magazine::sync::{AtomicUsize, Counter, Ordering::Relaxed};
 
-/// A value that counts its live instances.
+/// A value that counts the live instances of its type.
 struct Tracked(Arc<AtomicUsize>);
 impl Tracked {
     fn new(live_count: &Arc<AtomicUsize>) -> Self {
@@ -57,7 +57,7 @@ fn frees_into_a_dropped_cache_bypass_magazines() {
     assert_all_given_back(&subsystem);
 }
 
-/// An object that outlives the handle of its cache is freed in the usual way: with checks, with a reset, without
+/// An object that outlives its cache's handle is freed as usual: with checks, with a reset, without
 /// magazines, on several nodes.
 #[test]
 fn dropped_caches_end_after_their_last_object_is_freed() {
@@ -160,8 +160,8 @@ fn dropped_caches_end_during_concurrent_reaps() {
     assert_all_given_back(&subsystem);
 }
 
-/// If a cache has objects in use when its handle is dropped, its class number is not reused, so a late free never
-/// reaches another cache.
+/// If a cache has objects in use when its handle is dropped, its class number is not reused. A late free
+/// therefore never reaches another cache.
 #[test]
 fn late_frees_into_dropped_caches_reach_no_new_cache() {
     let subsystem = subsystem(2);
@@ -194,8 +194,8 @@ fn boxed_cache_object_has_the_size_of_a_pointer() {
     assert_eq!(size_of::<uslab::StableBox<'_, u64>>(), word);
 }
 
-/// Subsystems are on mappings, on the heap, and on several nodes. The boxes of a dropped cache are freed on other
-/// threads, some of them after the handle, or even the subsystem, was dropped.
+/// The test uses subsystems on mappings, on the heap, and on several nodes. Other threads free the boxes of a
+/// dropped cache, some of them after the handle, or even the subsystem, was dropped.
 #[test]
 fn boxed_objects_find_their_caches_from_any_thread() {
     const SUBSYSTEMS: usize = 200;
@@ -268,7 +268,7 @@ fn boxed_objects_find_their_caches_from_any_thread() {
     subsystems.iter().for_each(assert_all_given_back);
 }
 
-/// One cache gets the last class number; the next cache gets no number.
+/// One cache gets the last class number, and the next cache gets none.
 #[test]
 fn cache_without_a_class_number_works_without_magazines() {
     on_cpu(0);

@@ -1,4 +1,4 @@
-//! Tests caches through their public interface.
+//! Tests object caches through their public interface.
 
 use crate::common::{self, READERS, assert_all_given_back, config, subsystem};
 use std::collections::HashSet;
@@ -49,8 +49,8 @@ fn cache_at_its_limit_drains_magazines_of_another_cpu() {
     }
 }
 
-/// Destructors free other objects of their cache, one for each slab, at three times: while stacks are drained, while
-/// depots are drained, and afterwards.
+/// Destructors free other objects of their cache, one for each slab, at three times: while stacks are
+/// drained, while depots are drained, and afterwards.
 #[test]
 fn objects_freed_during_cache_destruction_enter_no_magazine() {
     struct RemainingObjects(Vec<NonNull<u8>>, *const KmemCache);
@@ -87,7 +87,7 @@ fn objects_freed_during_cache_destruction_enter_no_magazine() {
     assert_eq!(cache.destroy(), Ok(()));
 }
 
-/// The count includes slabs beyond `min_partial` that are freed while the magazines are emptied.
+/// The count includes slabs beyond `min_partial` that are freed while magazines are emptied.
 #[test]
 fn shrink_returns_the_number_of_freed_slabs() {
     on_cpu(0);
@@ -121,7 +121,7 @@ fn allocation_without_memory_fails_without_a_leak() {
     assert_all_given_back(&subsystem);
 }
 
-/// The first attempt makes less effort only if the cache can fall back to a smaller order.
+/// The first attempt to allocate a slab makes less effort only if the cache can fall back to a smaller order.
 #[test]
 fn order_0_slab_does_not_count_as_order_fallback() {
     let subsystem = Subsystem::new(config(2, 1, 4 << 20)).unwrap();
@@ -343,7 +343,7 @@ fn alloc_node_for_the_local_node_uses_magazines() {
     unsafe { cache.free(object) };
 }
 
-/// The oldest caches are kmalloc's, so their objects are also tested.
+/// The oldest caches are kmalloc's caches, so the test covers their objects, too.
 #[test]
 fn drain_of_offline_cpus_empties_every_cache() {
     let subsystem = subsystem(2);
@@ -401,7 +401,7 @@ fn cache_info_distinguishes_used_from_cached_objects() {
     drop(blocks);
 }
 
-/// Returns a builder of caches whose objects are constructed a slab at a time, or one by one.
+/// Returns a builder of caches that construct objects either a slab at a time or one by one.
 fn constructing(name: &str, size: usize, whole_slabs: bool) -> KmemCacheBuilder {
     let builder = KmemCache::builder(name, size);
     if whole_slabs { builder.construct_slabs() } else { builder }
@@ -534,7 +534,7 @@ fn refused_destroy_reopens_the_magazines() {
     cache.destroy().unwrap();
 }
 
-/// The cache is dropped while one of its objects stays in use for long.
+/// The cache is dropped while one of its objects stays in use for a long time.
 #[test]
 fn dropped_cache_does_not_expedite_its_deferred_frees() {
     let _readers = READERS.lock();
@@ -659,8 +659,8 @@ fn concurrent_threads_on_real_cpus_lose_no_object() {
     assert_all_given_back(&subsystem);
 }
 
-/// Memory that the constructor allocated for an object is freed by the destructor, once for each object, on whatever
-/// path the slab is freed.
+/// The destructor must free the memory that the constructor allocated, once for each object, on every path on
+/// which slabs are freed.
 #[test]
 fn freeing_a_slab_destructs_each_object_once() {
     on_cpu(0);
@@ -939,8 +939,8 @@ fn concurrent_sharing_and_dropping_loses_no_cache() {
     assert_all_given_back(&subsystem);
 }
 
-/// Regression test: a cache that was dropped while another thread reaped it was taken for a cache with objects in use,
-/// and leaked.
+/// Regression test: if a cache was dropped while another thread reaped it, it was mistaken for a cache with
+/// objects in use, and leaked.
 #[test]
 fn cache_dropped_during_a_reap_is_freed() {
     let _readers = READERS.lock();
@@ -972,7 +972,8 @@ fn cache_dropped_during_a_reap_is_freed() {
     assert_all_given_back(&subsystem);
 }
 
-/// Regression test: a report, a reap or a drain skipped a cache because another cache was dropped at the same time.
+/// Regression test: a report, a reap or a drain skipped a live cache because another cache was dropped at the
+/// same time.
 #[test]
 fn reports_and_drains_never_skip_a_live_cache() {
     let subsystem = subsystem(2);
@@ -1003,7 +1004,8 @@ fn reports_and_drains_never_skip_a_live_cache() {
     }
 }
 
-/// Regression test: a builder with an equal description shared the destroyed cache, so it never got an object.
+/// Regression test: a builder with an equal description shared the destroyed cache, so its allocations never
+/// succeeded.
 #[test]
 fn builder_does_not_share_a_destroyed_cache() {
     let subsystem = subsystem(1);

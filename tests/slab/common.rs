@@ -7,12 +7,12 @@ use uslab_buddy::PageConfig;
 use uslab_magazine::sync::Mutex;
 use uslab_magazine::{Cpus, on_cpu};
 
-/// A lock for two kinds of tests: tests that keep a reader for long, and tests that need a process without readers. The
-/// lock is `std`'s; a lock of the backend would count as held in debug assertions.
+/// A lock for tests that keep an RCU reader for long, and for tests that need a process without readers. The
+/// lock is from `std`, because debug assertions would count a backend's lock as held.
 #[allow(clippy::disallowed_types)]
 pub(crate) static READERS: std::sync::Mutex<()> = std::sync::Mutex::new(());
 
-/// Returns the configuration of a subsystem of simulated CPUs with `bytes` of memory and no reserve.
+/// Returns the configuration of a subsystem with simulated CPUs, `bytes` of memory and no reserve.
 pub(crate) fn config(cpus: u32, nodes: u32, bytes: usize) -> Config {
     let cpus = Cpus::simulated(cpus, nodes).unwrap();
     // Mappings above the largest block do not count towards this limit.
@@ -25,7 +25,7 @@ pub(crate) fn subsystem(cpus: u32) -> Subsystem {
     Subsystem::new(config(cpus, 1, 64 << 20)).unwrap()
 }
 
-/// Creates a cache and drops it, `caches` times. One object of each cache is freed later, by another thread on CPU 1,
+/// Creates and drops a cache, `caches` times. Another thread, on CPU 1, frees one object of each cache later,
 /// after some more caches were created.
 pub(crate) fn use_outlived_boxes(subsystem: &Subsystem, caches: usize) {
     let (sender, receiver) = sync_channel::<OwnedBox<u64>>(64);
@@ -44,12 +44,12 @@ pub(crate) fn use_outlived_boxes(subsystem: &Subsystem, caches: usize) {
     });
 }
 
-/// The reports that a corruption handler received.
+/// The corruption reports that a handler has received.
 #[derive(Clone, Default)]
 pub(crate) struct RecordedReports(Arc<Mutex<Vec<(CorruptionKind, String)>>>);
 
 impl RecordedReports {
-    /// Sets this value as the handler of `config`.
+    /// Installs this value as the corruption handler in `config`.
     pub(crate) fn listen(&self, config: &mut Config) {
         let reports = self.clone();
         config.corruption = Arc::new(move |corruption: &Corruption<'_>| {
@@ -61,8 +61,8 @@ impl RecordedReports {
     }
 }
 
-/// Checks that nothing is in use: no objects and no slabs exist, and all pages are in the largest possible blocks and
-/// returned to the system.
+/// Checks that nothing is in use: there are no objects or slabs, and all pages are in the largest possible
+/// blocks and returned to the system.
 pub(crate) fn assert_all_given_back(subsystem: &Subsystem) {
     subsystem.shrink();
     subsystem.pages().decommit();

@@ -1,4 +1,4 @@
-//! Tests invalid frees: each is reported, refused, and changes nothing.
+//! Tests that each invalid free is reported and refused, and changes nothing.
 
 use crate::common::{RecordedReports, config};
 use core::alloc::Layout;
@@ -6,8 +6,8 @@ use core::ptr::NonNull;
 use std::collections::BTreeSet;
 use uslab::{AllocError, Config, CorruptionKind, Gfp, KmemCache, Limit, Magazines, Malloc, Subsystem};
 
-/// Returns a subsystem that reports to `RecordedReports`. The subsystem checks frees immediately, or when an object reaches its
-/// slab.
+/// Returns a subsystem that reports corruption to `RecordedReports`. The subsystem checks frees either
+/// immediately, or when an object reaches its slab.
 fn listening(check_frees: bool) -> (Subsystem, RecordedReports) {
     let (mut config, recorded) =
         (Config { check_frees, ..config(1, 1, 16 << 20) }, RecordedReports::default());
@@ -124,7 +124,7 @@ fn failed_bulk_allocation_leaves_no_object_in_use() {
 }
 
 #[test]
-fn checked_free_refuses_addresses_of_no_cache_object() {
+fn checked_free_refuses_addresses_outside_objects() {
     let (subsystem, recorded) = listening(true);
     let inode = KmemCache::builder("inode", 100).build_in(&subsystem).unwrap();
     let dentry = KmemCache::builder("dentry", 100).build_in(&subsystem).unwrap();
@@ -157,7 +157,8 @@ fn checked_free_refuses_addresses_of_no_cache_object() {
     assert!(recorded.take_reports().is_empty());
 }
 
-/// Regression test: in a slab with a limited number of objects, the space after the last object was taken for objects.
+/// Regression test: in a slab with a limited number of objects, the space after the last object was treated
+/// as objects.
 #[test]
 fn free_beyond_the_last_object_is_refused() {
     for check in [true, false] {
@@ -199,7 +200,8 @@ fn slab_refuses_foreign_objects_without_checked_frees() {
     unsafe { inode.free(object) };
 }
 
-/// Regression test: addresses inside objects were put in the magazine, so the next two allocations overlapped.
+/// Regression test: a free put addresses inside objects into the magazine, so the next two allocations
+/// overlapped.
 #[test]
 fn malloc_refuses_interior_frees_without_checks() {
     let (subsystem, recorded) = listening(false);
@@ -235,8 +237,8 @@ fn malloc_refuses_interior_frees_without_checks() {
     subsystem.check().unwrap();
 }
 
-/// Regression test: a `realloc` of an address inside an object returned this address, and its size was the size of the
-/// object.
+/// Regression test: `realloc` of an address inside an object returned this address, as if it had the object's
+/// size.
 #[test]
 fn interior_address_cannot_be_reallocated() {
     let (subsystem, recorded) = listening(false);
@@ -363,7 +365,7 @@ fn huge_memory_is_freed_only_by_its_start_address() {
     assert_eq!(subsystem.check().unwrap().huge_pages, 0);
 }
 
-/// Even if frees are not checked, a free compares the object with the object on top of the CPU's stack.
+/// Even without checked frees, a free compares the object with the top of the CPU's stack.
 #[test]
 fn immediate_double_free_is_detected_without_checks() {
     let (subsystem, recorded) = listening(false);

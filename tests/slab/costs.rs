@@ -1,7 +1,7 @@
-//! Tests the costs of caches: memory of stacks, addresses, mappings, and the creation of many caches.
+//! Tests the costs of caches: memory of stacks, addresses, mappings, and the time to create many caches.
 //!
-//! Costs of the whole process are measured in a separate process. Mappings of tables, and of the map from pages to
-//! classes, are identified by their `madvise` flags.
+//! Costs of a whole process are measured in a separate process. The tests identify mappings of tables, and of
+//! the map from pages to classes, by their `madvise` flags.
 #![cfg(all(target_os = "linux", not(uslab_heap)))]
 
 use crate::process::{resident, run_test_alone};
@@ -9,7 +9,7 @@ use uslab::{Config, Gfp, KmemCache, Subsystem};
 use uslab_buddy::{PageConfig, ZoneKind};
 use uslab_magazine::{Cpus, on_cpu};
 
-/// Totals of `/proc/self/smaps` over the mappings that never get huge pages.
+/// Totals of `/proc/self/smaps` over all mappings that never get huge pages.
 #[derive(Clone, Copy, Debug, Default)]
 struct Mappings {
     count: usize,
@@ -17,7 +17,8 @@ struct Mappings {
     /// The writable bytes of the mappings.
     writable: usize,
     resident: usize,
-    /// The number of readable mappings that are in core dumps but not writable, or writable but not in core dumps.
+    /// The number of readable mappings with wrong core dump flags: dumped but not writable, or writable but
+    /// not dumped.
     misdumped: usize,
 }
 
@@ -42,7 +43,6 @@ fn tables() -> Mappings {
     all_mappings
 }
 
-/// Returns a subsystem for simulated CPUs.
 fn subsystem(cpus: u32, nodes: u32) -> Subsystem {
     subsystem_of(cpus, nodes, 1 << 30)
 }
@@ -55,7 +55,7 @@ fn caches(subsystem: &Subsystem, count: usize) -> Vec<KmemCache> {
     let cache = |i| KmemCache::builder(format!("c{i}"), 64).build_in(subsystem).unwrap();
     (0..count).map(cache).collect()
 }
-/// Uses each cache once on each CPU.
+/// Allocates and frees one object of each cache on each CPU.
 fn use_once(subsystem: &Subsystem, caches: &[KmemCache]) {
     for cpu in 0..subsystem.cpus().count() {
         on_cpu(cpu);
@@ -70,7 +70,7 @@ fn use_once(subsystem: &Subsystem, caches: &[KmemCache]) {
 
 const MIB: usize = 1 << 20;
 
-/// A table that contains only zeros need not be written.
+/// A table of zeros need not be written.
 #[test]
 fn unused_pages_of_four_terabytes_use_little_memory() {
     run_test_alone("costs::child_starts_a_subsystem_of_four_terabytes", "");
@@ -147,8 +147,8 @@ fn child_uses_a_thousand_caches_once() {
     subsystem.check().unwrap();
 }
 
-/// Prints how long the passes of a drain take, and how long a CPU is without its region. One part of `.ci/full` runs
-/// this test in an optimised build.
+/// The test prints how long the passes of a drain take, and how long a CPU is without its region. In
+/// `.ci/full`, this test runs in an optimised build.
 #[test]
 #[ignore = "a minute, and 5 GiB of memory"]
 fn drain_takes_a_single_pass_per_table() {
@@ -176,8 +176,9 @@ fn drain_takes_a_single_pass_per_table() {
     }
 }
 
-/// Returns the bytes that strict accounting (`vm.overcommit_memory=2`) charges to this process: private mappings that
-/// are writable, or were writable when they were charged. Thread stacks are charged as they grow.
+/// Returns the bytes that strict accounting (`vm.overcommit_memory=2`) charges to this process: private
+/// mappings that are writable, or that were writable when they were charged. Thread stacks are charged as
+/// they grow.
 fn charged_bytes() -> usize {
     let smaps = std::fs::read_to_string("/proc/self/smaps").unwrap();
     let (mut all, mut size, mut stack) = (0, 0, false);
@@ -329,8 +330,8 @@ fn child_creates_more_caches_than_class_numbers() {
     subsystem.check().unwrap();
 }
 
-/// Regression test: the first sweep of a process had the number that means "no sweep", so its rounds were never
-/// flushed.
+/// Regression test: the first sweep of a process had the number that means "no sweep", so its rounds were
+/// never flushed.
 #[test]
 fn first_magazine_sweep_of_a_process_flushes_all_objects() {
     run_test_alone("costs::child_shrinks_in_its_first_sweep", "");
@@ -346,8 +347,9 @@ fn child_shrinks_in_its_first_sweep() {
     subsystem.check().unwrap();
 }
 
-/// One sweep covers all caches: without this, all caches after the panicking cache would stay closed until the next
-/// sweep. Regression test: the panic reached the caller of the shrink, and the other objects of the magazine were lost.
+/// One sweep covers all caches: if it ended at a panic, all later caches would stay closed until the next
+/// sweep. Regression test: the panic reached the caller of the shrink, and the magazine's other objects were
+/// lost.
 #[test]
 fn shrink_continues_after_the_corruption_handler_panics() {
     let pages = PageConfig::default_for(Cpus::simulated(1, 1).unwrap());

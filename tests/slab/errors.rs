@@ -1,4 +1,5 @@
-//! Tests failed requests and misuse: the exact messages; nothing is lost, and the subsystem works afterwards.
+//! Tests failed requests and misuse: the error messages are exact, nothing is lost, and the subsystem works
+//! afterwards.
 
 use crate::common::{RecordedReports, assert_all_given_back, config, subsystem};
 use std::alloc::Layout;
@@ -115,7 +116,7 @@ fn exhausted_page_range_is_an_error_until_a_free() {
     assert_all_given_back(&subsystem);
 }
 
-/// Returns a subsystem whose system calls may be refused.
+/// Returns a subsystem with fault injection for its system calls.
 fn faulty() -> (Subsystem, Faults) {
     let mut config = config(1, 1, 16 * MIB);
     let faults = Faults::new(1);
@@ -178,7 +179,7 @@ fn refused_mmap_error_names_its_purpose() {
     assert_all_given_back(&subsystem);
 }
 
-/// If caches did not share the bitmaps, each cache would take an eighth of the address range.
+/// If caches did not share one bitmap, each cache would reserve an eighth of the address range.
 #[test]
 fn checked_caches_share_a_single_bitmap_reservation() {
     let (subsystem, faults) = faulty();
@@ -207,8 +208,8 @@ fn failed_refill_keeps_only_the_previous_objects() {
     assert_all_given_back(&subsystem);
 }
 
-/// The CPU takes one object of a magazine of four objects; it has no space for the other three objects, and returns
-/// them to their slab.
+/// The CPU takes one object from a magazine of four; it has no space for the other three, and returns them to
+/// their slab.
 #[test]
 fn cpu_without_magazine_memory_allocates_from_the_depot() {
     let mut config = config(2, 1, 16 * MIB);
@@ -319,7 +320,7 @@ fn free_of_an_address_outside_the_range_is_counted() {
     assert_all_given_back(&subsystem);
 }
 
-/// Returns the tests named in the last column of the tables in the modules' documentation.
+/// Returns the tests that the last column of the tables in the modules' documentation names.
 fn named_tests(text: &str) -> Vec<&str> {
     let rows =
         text.lines().filter(|line| line.starts_with("//! | ")).filter_map(|line| line.rsplit('|').nth(1));

@@ -1,7 +1,8 @@
-//! Compares the geometry with real kernels: the rule must predict every row of every `/proc/slabinfo` snapshot.
+//! Compares slab geometry with real kernels: the rule must predict every row of every `/proc/slabinfo`
+//! snapshot.
 //!
-//! Two snapshots are in `tests/slab/data`; `USLAB_TRACES=DIR` adds every `*slabinfo` in the folders of `DIR` (`host-*` folders
-//! are from machines with 2 CPUs, all others from machines with 4).
+//! Two snapshots are in `tests/slab/data`. `USLAB_TRACES=DIR` adds every `*slabinfo` in the folders of `DIR`;
+//! machines of `host-*` folders have 2 CPUs, all others 4.
 
 use std::path::{Path, PathBuf};
 use uslab::geometry::{Geometry, OrderRule};
@@ -13,7 +14,7 @@ fn read_info(path: &Path) -> SlabInfo {
     text.parse().unwrap_or_else(|e| panic!("{}: {e}", path.display()))
 }
 
-/// Returns the number of rows, and the number that the rule predicts for a machine with `cpus` CPUs.
+/// Returns the number of rows, and the number of rows that the rule predicts for a machine with `cpus` CPUs.
 fn count_matches(info: &SlabInfo, cpus: u32) -> (usize, usize) {
     let rule = OrderRule::for_cpus(cpus);
     let matching_rows = info.rows.iter().filter(|row| {
@@ -44,7 +45,7 @@ fn geometry_equals_linux_6_18_on_2_cpus() {
     assert!(rows > 200, "{rows} rows");
 }
 
-/// The negative control: with another machine's number of CPUs, the rule must fail for many rows.
+/// This is a negative control: with another machine's number of CPUs, the rule must fail for many rows.
 #[test]
 fn wrong_cpu_count_changes_the_geometry() {
     for (name, cpus) in [("linux-6.12-4cpu.slabinfo", 4), ("linux-6.18-2cpu.slabinfo", 2)] {
@@ -79,8 +80,9 @@ fn geometry_matches_every_snapshot_of_the_trace_library() {
     assert!(files > 0, "found no snapshot in {}", Path::new(&traces).display());
 }
 
-/// Compares the stride from size and alignment, and `min_partial`, with sysfs. In the kernel, caches with a constructor
-/// and type-stable caches have a free-list pointer after each object; caches of this project have no such pointer.
+/// The test compares the stride, computed from size and alignment, and `min_partial` with sysfs. In the
+/// kernel, caches with a constructor and type-stable caches store a free-list pointer after each object; this
+/// project's caches do not.
 #[test]
 fn geometry_matches_every_attribute_table_of_the_trace_library() {
     let Some(traces) = std::env::var_os("USLAB_TRACES") else {

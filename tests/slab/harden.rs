@@ -1,5 +1,5 @@
-//! Tests hardened caches and mallocs: the effect of each option, that nothing is lost, and what sampled allocations
-//! report.
+//! Tests hardened caches and mallocs: the effect of each option, and the reports of sampled allocations;
+//! nothing may be lost.
 
 use crate::common::{RecordedReports, config};
 use core::alloc::Layout;
@@ -14,7 +14,7 @@ use uslab_magazine::on_cpu;
 fn hardened(harden: Harden) -> (Subsystem, RecordedReports) {
     debugged(harden, "-")
 }
-/// Returns a subsystem as `hardened` does, with these rules of `slab_debug`.
+/// Returns a hardened subsystem like `hardened`, with the given rules of `slab_debug`.
 fn debugged(harden: Harden, rules: &str) -> (Subsystem, RecordedReports) {
     let (mut config, recorded) = (Config { harden, ..config(2, 1, 64 << 20) }, RecordedReports::default());
     config.slab_debug = rules.parse().unwrap();
@@ -28,13 +28,13 @@ fn kinds(recorded: &RecordedReports) -> Vec<CorruptionKind> {
 fn layout(size: usize) -> Layout {
     Layout::from_size_align(size, 16).unwrap()
 }
-/// Returns the bytes of an object of this test.
+/// Returns the first `size` bytes of an object that this test owns.
 fn bytes(memory: NonNull<u8>, size: usize) -> &'static mut [u8] {
     // SAFETY: this test owns `size` bytes there.
     unsafe { core::slice::from_raw_parts_mut(memory.as_ptr(), size) }
 }
 
-/// Changes the byte at an address, whatever its value.
+/// Changes the byte at an address to another value.
 ///
 /// # Safety
 /// The byte must be readable and writable.
@@ -43,13 +43,13 @@ unsafe fn flip_byte(byte: NonNull<u8>) {
     unsafe { byte.write(!byte.read()) }
 }
 
-/// The address of a freed object, which may be sent to another thread.
+/// The address of a freed object, which tests may send to another thread.
 struct FreedAddress(NonNull<u8>);
 // SAFETY: no thread dereferences the address.
 unsafe impl Send for FreedAddress {}
 
-/// Canaries and `slab_debug` both use the bytes after an object. Regression test: if free objects were poisoned without
-/// red zones, the poison was taken for a write beyond the requested size.
+/// Canaries and `slab_debug` both need the bytes after an object. Regression test: if free objects were
+/// poisoned without red zones, the poison was reported as a write beyond the requested size.
 #[test]
 fn slab_debug_and_canaries_can_be_combined() {
     let canaries = Harden { canaries: true, ..Harden::OFF };
@@ -112,8 +112,7 @@ fn slab_debug_and_canaries_can_be_combined() {
     }
 }
 
-/// Regression test: with canaries and without guard pages, a free of a page block that named the block's size was
-/// always refused.
+/// Regression test: with canaries and without guard pages, a sized free of a page block was always refused.
 #[test]
 fn page_block_with_canaries_can_be_freed_by_size() {
     let (subsystem, recorded) = hardened(Harden { canaries: true, ..Harden::OFF });
@@ -131,7 +130,7 @@ fn page_block_with_canaries_can_be_freed_by_size() {
     assert_eq!(subsystem.check().unwrap().large_pages, 0);
 }
 
-/// Regression test: frees bypassed the quarantine and reached the magazines directly.
+/// Regression test: frees bypassed the quarantine and put objects into the magazines.
 #[test]
 fn frees_enter_the_quarantine_while_a_profile_runs() {
     let (subsystem, _) = hardened(Harden { quarantine: 64 << 10, ..Harden::OFF });
@@ -226,8 +225,8 @@ fn free_with_a_wrong_size_is_reported() {
     }
 }
 
-/// Regression test: if a large alignment was requested, the size was reported as wrong, because a reused mapping may be
-/// an eighth larger than requested.
+/// Regression test: after an allocation with a large alignment, a sized free was reported as wrong, because a
+/// reused mapping may be an eighth larger than requested.
 #[test]
 fn free_by_size_is_accepted_in_a_reused_mapping() {
     let (mut config, recorded) =
@@ -261,8 +260,8 @@ fn idle_mappings_are_unmapped_and_counted() {
     subsystem.check().unwrap();
 }
 
-/// Regression test: a write before an object was reported only if the object before it was in use, and only when that
-/// object was freed.
+/// Regression test: a write before an object was reported only if the previous object was in use, and only at
+/// its free.
 #[test]
 fn write_between_two_objects_is_reported_by_either_free() {
     let (subsystem, recorded) = hardened(Harden { canaries: true, ..Harden::OFF });
@@ -318,7 +317,8 @@ fn write_between_two_objects_is_reported_by_either_free() {
     assert_eq!(kinds(&recorded), [CorruptionKind::Overflow]);
 }
 
-/// Regression test: decommitting pages destroyed the canaries, so each free of a neighbour was reported as damage.
+/// Regression test: decommitting pages destroyed canaries, so each free of a neighbouring object reported
+/// damage.
 #[test]
 fn pages_of_free_objects_with_canaries_stay_committed() {
     let (subsystem, recorded) = hardened(Harden { canaries: true, ..Harden::OFF });
@@ -432,7 +432,7 @@ fn zero_on_alloc_zeroes_every_allocation() {
     assert_eq!(kinds(&recorded), []);
 }
 
-/// Returns the order in which objects of slabs are allocated.
+/// Returns the order in which the objects of slabs are allocated.
 fn order(harden: Harden) -> Vec<usize> {
     let (subsystem, _) = hardened(harden);
     let cache =
@@ -462,7 +462,7 @@ fn random_object_order_depends_on_the_seed() {
     assert_ne!(unknown(), unknown());
 }
 
-/// Regression test: the order of objects depended only on the page.
+/// Regression test: the order of a slab's objects depended only on its page.
 #[test]
 fn recreated_slab_uses_a_new_random_object_order() {
     let (subsystem, _) = hardened(Harden { random_order: true, seed: Some(7), ..Harden::OFF });
@@ -589,7 +589,7 @@ fn zero_size_allocations_have_distinct_inaccessible_addresses() {
     blocks.for_each(|memory| bytes(memory, 32 << 10).fill(1));
 }
 
-/// Regression test: memory that cannot be accessed was checked for unexpected writes.
+/// Regression test: inaccessible memory was checked for unexpected writes.
 #[test]
 #[cfg_attr(uslab_heap, ignore = "the heap protects nothing")]
 fn zero_size_memory_has_no_canary() {
@@ -606,7 +606,7 @@ fn zero_size_memory_has_no_canary() {
     }
 }
 
-/// Returns `true` if the kernel can read the byte there.
+/// Returns `true` if the kernel can read the byte at this address.
 #[cfg(target_os = "linux")]
 fn is_readable(memory: NonNull<u8>) -> bool {
     let (_read, mut write) = std::io::pipe().unwrap();
@@ -654,8 +654,8 @@ fn guard_page_after_a_slab_is_inaccessible() {
     blocks.iter_mut().for_each(|block| block.bytes_mut().fill(1));
 }
 
-/// Each guard adds two mappings to the process, and the number of a process's mappings is limited. Guards use at most a
-/// quarter of the allowed mappings, with slabs of four pages.
+/// Each guard page adds two mappings to the process, whose number of mappings is limited. Guard pages use at
+/// most a quarter of the allowed mappings, with slabs of four pages.
 #[cfg(all(target_os = "linux", not(uslab_heap)))]
 #[test]
 fn slabs_beyond_the_mapping_quota_have_no_guard_page() {
@@ -682,7 +682,7 @@ fn slabs_beyond_the_mapping_quota_have_no_guard_page() {
     assert!(is_readable(at(slab + bytes - 4096)));
 }
 
-/// Four threads work at random with all options: nothing is lost, shared or reported.
+/// Four threads make random calls with all options enabled; nothing may be lost, shared or reported.
 #[test]
 fn hardened_malloc_reports_nothing_under_random_operations() {
     for seed in 1..=3 {
@@ -756,7 +756,7 @@ fn hardened_malloc_reports_nothing_under_random_operations() {
     }
 }
 
-/// Returns a malloc that samples one allocation in `guard_every`.
+/// Returns a malloc whose guard samples one allocation in `guard_every`.
 fn guarded(guard_every: u32, check_frees: bool) -> (Subsystem, Malloc, RecordedReports) {
     let (mut config, recorded) =
         (Config { guard_every, check_frees, ..config(2, 1, 64 << 20) }, RecordedReports::default());
@@ -838,7 +838,7 @@ fn invalid_free_of_a_sample_is_reported() {
     assert_eq!(kinds(&recorded), [Overflow]);
 }
 
-/// Magazines could serve the program forever, so without a periodic miss, no allocation would be sampled.
+/// Magazines can serve a program forever, so without a periodic miss, no allocation would be sampled.
 #[cfg(all(target_os = "linux", not(uslab_heap)))]
 #[test]
 fn guard_samples_once_per_interval_without_magazine_misses() {
@@ -868,8 +868,8 @@ fn guard_samples_once_per_interval_without_magazine_misses() {
     assert_eq!(pairs(100), 0);
 }
 
-/// Regression test: without restartable sequences, as on simulated CPUs, each allocation from a cache counted as a
-/// miss, and one miss represents 64 allocations.
+/// Regression test: without restartable sequences, as on simulated CPUs, each allocation counted as a miss,
+/// although one miss represents 64 allocations.
 #[cfg(all(target_os = "linux", not(uslab_heap)))]
 #[test]
 fn guard_samples_caches_at_the_configured_rate() {
@@ -905,7 +905,7 @@ fn forked_child_inherits_guard_samples() {
     assert_eq!(recorded.take_reports(), []);
 }
 
-/// Returns a subsystem whose caches sample, one of its caches, and a cache that is not sampled.
+/// Returns a subsystem whose caches sample allocations, one of its caches, and a cache that is not sampled.
 #[cfg(all(target_os = "linux", not(uslab_heap)))]
 fn guarded_caches(guard_every: u32) -> (Subsystem, KmemCache, KmemCache, RecordedReports) {
     let (subsystem, _, recorded) = guarded(guard_every, true);
@@ -965,8 +965,8 @@ fn guard_samples_objects_on_every_allocation_path() {
     assert_eq!((cache.info().used, limited.info().used), (0, 0));
 }
 
-/// The guard does not sample three kinds of objects: objects that must stay constructed, that are readable when free,
-/// or that count towards a limit.
+/// The guard does not sample objects that must stay constructed, that are readable when free, or that count
+/// towards a limit.
 #[cfg(all(target_os = "linux", not(uslab_heap)))]
 #[test]
 fn guard_samples_only_small_objects_without_constructor() {
@@ -997,7 +997,7 @@ fn guard_samples_only_small_objects_without_constructor() {
     assert_eq!(recorded.take_reports(), []);
 }
 
-/// Makes a mistake that must end the process.
+/// Makes a memory mistake that must end the process.
 #[cfg(all(target_os = "linux", not(uslab_heap)))]
 #[inline(never)]
 fn make_a_mistake(mistake: &str, of_kmalloc: bool) {
@@ -1068,8 +1068,8 @@ fn sample_error_report_has_allocation_and_free_stacks() {
     }
 }
 
-/// Regression test: objects in a reserve were neither checked nor wiped, and a double free put an object into the
-/// reserve twice.
+/// Regression test: objects in a pool's reserve were neither checked nor wiped, and a double free put an
+/// object into the reserve twice.
 #[test]
 fn mempool_reserve_is_hardened_like_its_cache() {
     for harden in [
@@ -1099,8 +1099,8 @@ fn mempool_reserve_is_hardened_like_its_cache() {
     }
 }
 
-/// Regression test: when the size of an object changed, the mark of its new end overwrote the evidence of a write past
-/// the old end.
+/// Regression test: when an object was resized, marking its new end overwrote the evidence of a write past
+/// its old end.
 #[test]
 fn growth_in_place_reports_a_write_past_objects() {
     let (subsystem, recorded) = hardened(Harden { canaries: true, ..Harden::OFF });
@@ -1126,8 +1126,8 @@ fn growth_in_place_reports_a_write_past_objects() {
     }
 }
 
-/// Regression test: the bytes beyond the requested size contained data of a previous owner, and a `realloc` in place
-/// exposed these data.
+/// Regression test: the bytes beyond the requested size contained a previous owner's data, and a `realloc` in
+/// place exposed them.
 #[test]
 fn hardened_large_memory_is_zeroed_to_its_end() {
     for harden in

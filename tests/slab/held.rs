@@ -1,4 +1,5 @@
-//! Tests the memory that constructed objects hold: when it is counted, and how limits, accounts and reports use it.
+//! Tests the memory that constructed objects hold: when it is counted, and how limits, accounts and reports
+//! use it.
 
 use crate::common::{assert_all_given_back, config, subsystem};
 use std::sync::Arc;
@@ -10,7 +11,7 @@ use uslab_magazine::sync::{AtomicUsize, Ordering::Relaxed};
 
 const HELD_BYTES: usize = 256 << 10;
 
-/// An object that counts the bytes that it holds in `held_bytes`.
+/// An object that adds the bytes that it holds to the counter `held_bytes`.
 struct Deflate {
     held_bytes: Arc<AtomicUsize>,
     bytes: usize,
@@ -58,7 +59,7 @@ fn allocation_with_held_memory_constructs_a_single_object() {
     assert_all_given_back(&subsystem);
 }
 
-/// Regression test: 256 MiB were never freed, because the slabs, of 8 pages each, did not start the reaper thread.
+/// Regression test: 256 MiB were never freed, because slabs of 8 pages did not start the reaper thread.
 #[test]
 fn reaper_thread_destructs_unused_objects() {
     let reap_every = Some(Duration::from_millis(10));
@@ -167,7 +168,7 @@ fn waiter_for_memory_held_by_objects_is_served() {
     assert_eq!(cache.info().held_bytes, 0);
 }
 
-/// If a constructor fails or panics, its object holds no memory.
+/// After its constructor fails or panics, an object holds no memory.
 #[test]
 fn failed_construction_is_not_charged() {
     let subsystem = subsystem(1);
@@ -179,7 +180,7 @@ fn failed_construction_is_not_charged() {
     assert_all_given_back(&subsystem);
 }
 
-/// If the function that weighs an object panics, the panic and its payload are dropped.
+/// If the function that weighs an object panics, the allocator drops the panic and its payload.
 #[test]
 fn panic_in_the_weight_function_stops_no_operation() {
     let subsystem = subsystem(1);
@@ -192,8 +193,8 @@ fn panic_in_the_weight_function_stops_no_operation() {
     assert_all_given_back(&subsystem);
 }
 
-/// The caller of the allocation gets the error of a typed constructor once; the next allocation calls the constructor
-/// again.
+/// A typed constructor's error reaches the caller of the allocation once; the next allocation calls the
+/// constructor again.
 #[test]
 fn error_of_a_typed_constructor_reaches_the_caller() {
     let subsystem = subsystem(1);
@@ -224,8 +225,8 @@ fn error_of_a_typed_constructor_reaches_the_caller() {
     assert_all_given_back(&subsystem);
 }
 
-/// Three threads use a cache, and reap and shrink it. The number of constructions minus the number of destructions must
-/// equal the number of constructed objects.
+/// Three threads use, reap and shrink a cache. Constructions minus destructions must equal the number of
+/// constructed objects.
 #[test]
 fn constructions_minus_destructions_equal_the_existing_objects() {
     let subsystem = subsystem(4);
@@ -256,7 +257,7 @@ fn constructions_minus_destructions_equal_the_existing_objects() {
     assert_eq!(held_bytes.load(Relaxed), 0);
 }
 
-/// Regression test: the cache could not be destroyed, because the reaper was holding objects.
+/// Regression test: a cache could not be destroyed while the reaper was holding its objects.
 #[test]
 fn cache_can_be_destroyed_during_a_reap() {
     struct SlowObject(u64, u64);

@@ -1,4 +1,4 @@
-//! Tests the statistics: they add up, they count the operations, and all views show equal numbers.
+//! Tests that the statistics add up, that they count the operations, and that all views show equal numbers.
 
 use crate::common::{assert_all_given_back, config, subsystem};
 use std::sync::mpsc;
@@ -11,8 +11,8 @@ fn node_of(subsystem: &Subsystem, object: core::ptr::NonNull<u8>) -> u32 {
     pages.node_of(pages.pfn_of(object.as_ptr()).unwrap())
 }
 
-/// Four CPUs on two nodes allocate, free, and pass a third of their objects to the next CPU, while another thread reads the
-/// statistics.
+/// Four CPUs on two nodes allocate, free, and pass a third of their objects to the next CPU; another thread
+/// reads the statistics.
 #[test]
 fn object_counts_by_place_sum_to_all_objects() {
     for magazines in [Magazines::BySize, Magazines::Off] {
@@ -117,7 +117,7 @@ fn magazines_serve_alternating_allocations_and_frees() {
     assert_eq!(full_info.paths.operations(), full_info.allocs + full_info.frees);
 }
 
-/// A profile closes the inlined paths. The slower paths still use the stacks while a profile runs.
+/// A running profile closes the inlined paths, but the slower paths still use the stacks.
 #[test]
 fn magazines_serve_allocations_while_a_profile_runs() {
     let subsystem = subsystem(1);
@@ -151,7 +151,8 @@ fn reports_count_the_pages_of_each_slab_order() {
     assert_eq!(cache.info().pages, 0);
 }
 
-/// A snapshot and its views are compared: the kernel's table as text and as JSON, and all statistics as JSON.
+/// The test compares a snapshot with its views: the kernel's table as text and as JSON, and all statistics as
+/// JSON.
 #[test]
 fn all_report_formats_show_equal_numbers() {
     let subsystem = subsystem(2);
@@ -232,8 +233,8 @@ fn allocation_uses_the_requested_numa_node_unless_full() {
     assert_all_given_back(&subsystem);
 }
 
-/// Three slabs of eight objects become full, partial and empty, step by step, while the CPU's magazine holds some
-/// objects.
+/// Three slabs of eight objects become full, partial and empty, step by step, while the CPU's magazine holds
+/// some objects.
 #[test]
 fn slab_counts_follow_each_allocation_and_free() {
     let subsystem = subsystem(1);
@@ -261,7 +262,7 @@ fn slab_counts_follow_each_allocation_and_free() {
     assert_eq!(walk(two_rounds), [[3, 0, 0, 0], [3, 0, 0, 1], [3, 0, 0, 8], [3, 0, 0, 7]]);
 }
 
-/// Thirty enemies and then two hundred bullets are allocated in each wave; from the second wave on, no slab is
+/// Each wave allocates thirty enemies and then two hundred bullets; from the second wave on, no slab is
 /// accessed.
 #[test]
 fn magazines_serve_the_game_workload_without_slab_access() {
@@ -283,7 +284,7 @@ fn magazines_serve_the_game_workload_without_slab_access() {
     assert!(info.paths.share(Path::Cpu) > Some(0.95), "{info:?}");
 }
 
-/// Returns the path of each operation that changes `paths`, in order.
+/// Returns the level that served each operation, as `paths` counts it, in order.
 fn classes<T>(paths: impl Fn() -> Paths, operations: impl IntoIterator<Item = T>) -> Vec<Path> {
     let mut before = paths();
     let path_counts = operations.into_iter().map(|is_done| {
@@ -297,8 +298,8 @@ fn classes<T>(paths: impl Fn() -> Paths, operations: impl IntoIterator<Item = T>
     path_counts.collect()
 }
 
-/// The test has one CPU, magazines of four, and slabs of eight objects; the expected level of each operation is worked
-/// out by hand.
+/// The test has one CPU, magazines of four, and slabs of eight objects; each operation's expected level was
+/// worked out by hand.
 #[test]
 fn operations_are_counted_by_the_level_serving_them() {
     use Path::{Commit, Cpu, Pages, Slab};
@@ -348,9 +349,9 @@ fn operations_are_counted_by_the_level_serving_them() {
     assert_all_given_back(&subsystem);
 }
 
-/// Without magazines, no operation counts as served by a level above the slabs; if a free empties a slab that is not
-/// kept, the free also frees the slab's pages. The first freed pages are put on the CPU's stack of pages, and memory is
-/// committed for this stack.
+/// Without magazines, no operation counts as served above the slabs; a free that empties a surplus slab also
+/// frees the slab's pages. The first freed pages go to the CPU's stack of pages, for which memory is
+/// committed.
 #[test]
 fn operations_without_magazines_lock_the_numa_node() {
     use Path::{Commit, Pages, Slab};
@@ -373,8 +374,8 @@ fn operations_without_magazines_lock_the_numa_node() {
     }
 }
 
-/// Allocations of page blocks are operations on pages: the CPU's stack of blocks counts as `cpu`, larger blocks count
-/// as the zone's, and mappings count as the system's.
+/// Allocations of page blocks are operations on pages: blocks from the CPU's stack count as `cpu`, larger
+/// blocks as the zone's, and mappings as the system's.
 #[test]
 fn large_allocations_are_counted_by_the_serving_path() {
     use Path::{Commit, Cpu, Pages};
@@ -400,7 +401,7 @@ fn large_allocations_are_counted_by_the_serving_path() {
     assert_eq!(info.paths().operations(), info.caches.iter().map(|c| c.allocs + c.frees).sum::<u64>() + 6);
 }
 
-/// Regression test: the 52 caches of kmalloc filled tables and Prometheus with 1,234 series of zeros.
+/// Regression test: kmalloc's 52 caches filled tables and Prometheus with 1,234 series of zeros.
 #[test]
 fn caches_without_slabs_are_shown_only_on_request() {
     let subsystem = subsystem(2);
@@ -427,7 +428,7 @@ fn caches_without_slabs_are_shown_only_on_request() {
     assert!(text.ends_with(end), "{text}");
 }
 
-/// Regression test: the row of a cache whose name begins with `#` was taken for a comment.
+/// Regression test: the row of a cache whose name begins with `#` was treated as a comment.
 #[test]
 fn slabinfo_keeps_cache_names_with_a_leading_hash() {
     let subsystem = subsystem(1);
@@ -439,7 +440,7 @@ fn slabinfo_keeps_cache_names_with_a_leading_hash() {
     assert_eq!(table.to_string().parse::<SlabInfo>(), Ok(table));
 }
 
-/// Regression test: a slab that could not get memory was counted, too.
+/// Regression test: a slab for which no memory was available was counted.
 #[test]
 fn slab_peak_equals_the_maximum_number_of_slabs() {
     let subsystem = Subsystem::new(config(1, 1, 4 << 20)).unwrap();

@@ -8,7 +8,7 @@ use uslab::{AllocError, Block, Gfp, KmallocKind, KmemCache, Magazines, SizeClass
 use uslab_buddy::{Order, PageConfig, ZoneKind};
 use uslab_magazine::{Cpus, on_cpu};
 
-/// Regression test: a free of memory on a node without CPUs panicked.
+/// Regression test: freeing memory on a node without CPUs panicked.
 #[test]
 fn node_without_cpus_can_serve_allocations() {
     let mut config = config(2, 2, 0);
@@ -166,7 +166,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 1..40)
 }
 
-/// Checks that live blocks, sorted by their first addresses, do not overlap.
+/// Checks that live blocks, sorted by address, do not overlap.
 fn assert_apart(live: &[(Block<'_>, u8)]) {
     let ranges: BTreeMap<_, _> =
         live.iter().map(|(block, _)| (block.address().addr().get(), block.layout().size())).collect();
@@ -185,7 +185,8 @@ std::thread_local! {
 }
 
 proptest! {
-    /// Compares kmalloc with a shadow: contents are kept, nothing overlaps, and alignments are as requested.
+    /// Compares kmalloc with a shadow model: contents are kept, blocks do not overlap, and alignments are as
+    /// requested.
     #[test]
     fn kmalloc_agrees_with_its_shadow(steps in steps()) {
         let subsystem = SUBSYSTEM.with(|subsystem| *subsystem);

@@ -1,5 +1,5 @@
-//! Tests which memory can make an object reachable by a pointer: the program's memory, large blocks, pages, and objects
-//! of caches that are not checked.
+//! Tests which memory is searched for pointers that make an object reachable: the program's memory, large
+//! blocks, pages, and objects of unchecked caches.
 
 use crate::common::{config, subsystem};
 use crate::process::is_alone;
@@ -11,15 +11,15 @@ use uslab_magazine::sync::{AtomicUsize, Ordering::Relaxed};
 
 const OBJECTS: usize = 64;
 
-/// Static words, initialised to a value other than zero, so that they are in the program's writable data.
+/// Static words with a non-zero initial value, so that they are in the program's writable data.
 static WORDS: [AtomicUsize; OBJECTS] = [const { AtomicUsize::new(1) }; OBJECTS];
 
-/// Returns inverted addresses of objects, so that no pointer leads to the objects.
+/// Returns the bitwise inverted addresses of objects, so that no pointer leads to the objects.
 #[inline(never)]
 fn hidden_objects(cache: &KmemCache) -> Vec<usize> {
     (0..OBJECTS).map(|_| !cache.alloc(Gfp::KERNEL).unwrap().addr().get()).collect()
 }
-/// Overwrites the unused part of the stack, which may contain old addresses.
+/// Overwrites the unused part of this thread's stack, which may contain old addresses.
 #[inline(never)]
 fn clear_stack() {
     std::hint::black_box(&mut [0_u8; 1 << 16]).fill(0);
@@ -29,7 +29,7 @@ fn count_unreachable(subsystem: &Subsystem) -> u64 {
     subsystem.leaks().0.iter().map(|holder| holder.unreachable).sum()
 }
 
-/// Some objects stay reachable although no pointer to them is left, because unused words of magazines still contain
+/// Some objects stay reachable without any pointer to them, because unused words of magazines still contain
 /// their addresses.
 #[test]
 #[cfg_attr(uslab_heap, ignore = "the heap has no such words")]
@@ -187,7 +187,7 @@ fn leak_report_lists_unreachable_objects_first() {
     std::hint::black_box((used_blocks, objects));
 }
 
-/// Regression test: the search omitted the bytes after the requested size.
+/// Regression test: the leak search omitted bytes after the requested size.
 #[test]
 #[cfg_attr(uslab_heap, ignore = "the heap has no such words")]
 fn leak_search_includes_bytes_beyond_the_requested_size() {
@@ -215,7 +215,7 @@ fn leak_search_includes_bytes_beyond_the_requested_size() {
     WORDS.iter().for_each(|word| word.store(1, Relaxed));
 }
 
-/// Regression test: because the profile has a list of its samples, each sampled object was reachable.
+/// Regression test: the profile's list of samples made each sampled object reachable.
 #[test]
 #[cfg_attr(uslab_heap, ignore = "the heap has no such words")]
 fn leak_search_ignores_profile_records() {
@@ -232,8 +232,8 @@ fn leak_search_ignores_profile_records() {
     std::hint::black_box(objects);
 }
 
-/// Regression test: if a sandbox forbids the process to read its memory through the kernel, all objects were reported
-/// as leaks.
+/// Regression test: if a sandbox forbids the process to read its own memory through the kernel, all objects
+/// were reported as leaks.
 #[cfg(target_os = "linux")]
 #[test]
 fn leak_search_without_readable_memory_reports_no_leak() {

@@ -1,8 +1,8 @@
-//! Tests that the operations of threads on caches, pools with a reserve, handles and hives are linearizable.
+//! Tests that concurrent operations on caches, pools with a reserve, handles and hives are linearizable.
 //!
-//! Real threads run, each call is recorded with its result, and the history is checked. Each kind of object also has a
-//! wrapper with a deliberate error; its history must be rejected. Handle tables and hives have one owner, so this test
-//! puts them under a lock.
+//! Real threads run, their calls are recorded with the results, and the history is checked. For each kind of
+//! object, there is also a wrapper with a deliberate error, whose history must be rejected. Handle tables and
+//! hives have one owner, so these tests put them under a lock.
 
 use crate::linearizable::{Call, Object, OwnedOp, Recorder, Spec, check, check_each};
 use std::collections::BTreeSet;
@@ -13,14 +13,14 @@ use uslab::{Config, Gfp, Hive, KmemCache, Limit, Mempool, ObjectCache, Subsystem
 use uslab_magazine::sync::Mutex;
 
 const THREADS: u64 = 4;
-/// The number of rounds of a test; the number of each thread's operations in a round follows.
+/// The number of rounds of a test; the next constant is each thread's number of operations in a round.
 const ROUNDS: u64 = 20;
 const CALLS: u64 = 100;
-/// The largest number of rounds in which a wrapper with an error must be caught; in a single round, the error may
-/// remain hidden.
+/// The largest number of rounds in which a wrapper with an error must be caught; a single round may miss the
+/// error.
 const TRIES: u64 = 2000;
 
-/// Runs `body` on each thread, with a number that differs in every round, and returns the recorded calls.
+/// Runs `body` on each thread, with a different seed in every round, and returns the recorded calls.
 fn record<O: Send>(round: u64, body: impl Fn(&Recorder<O>, &mut XorShift) + Sync) -> Vec<Call<O>> {
     let recorder = Recorder::new();
     std::thread::scope(|scope| {
@@ -43,7 +43,7 @@ impl XorShift {
     }
 }
 
-/// Returns `true` if the history of some round is rejected.
+/// Returns `true` if the checker rejects the history of some round.
 fn is_caught(is_refused: impl FnMut(u64) -> bool) -> bool {
     (0..TRIES).any(is_refused)
 }
@@ -53,7 +53,7 @@ fn explained<K: Debug>(round: u64, outcome: Result<(), K>) {
 
 // ---- objects of a cache ----
 
-/// Allocates and frees objects, which are passed from thread to thread.
+/// Allocates and frees objects, which threads pass to each other.
 fn exchange(round: u64, alloc: impl Fn() -> usize + Sync, free: impl Fn(usize) + Sync) -> Vec<Call<OwnedOp>> {
     let shared = Mutex::new(vec![]);
     record(round, |recorder, dice| {
@@ -116,7 +116,7 @@ struct PoolSpec {
 }
 #[derive(Clone, Copy, Debug)]
 enum PoolOp {
-    /// The allocated object; `None` if the allocation was refused.
+    /// An allocation with its object; `None` if it was refused.
     Alloc(Option<usize>),
     Free(usize),
 }
@@ -204,7 +204,7 @@ enum HandleState {
 #[derive(Clone, Copy, Debug)]
 enum HandleOp {
     Insert(u64),
-    /// A lookup, and `true` if it found a value.
+    /// A lookup of a handle, and `true` if it found a value.
     Get(u64, bool),
     Remove(u64, bool),
 }
@@ -229,7 +229,7 @@ fn handle(op: &HandleOp) -> u64 {
         HandleOp::Insert(handle) | HandleOp::Get(handle, _) | HandleOp::Remove(handle, _) => *handle,
     }
 }
-/// Runs threads that look up handles which other threads inserted; some of the handles are stale.
+/// Runs threads that look up handles that other threads inserted; some handles are stale.
 fn name_each_other(
     round: u64,
     insert: impl Fn() -> Handle + Sync,
@@ -293,7 +293,7 @@ fn handle_table_behind_a_lock_is_linearizable() {
 
 // ---- a hive ----
 
-/// The specification of one place: the value that was last written there, if any.
+/// The specification of one address: the value that was last inserted there, if any.
 #[derive(Clone, PartialEq, Eq, Hash)]
 struct PlaceSpec(Option<u64>);
 #[derive(Clone, Copy, Debug)]
@@ -318,7 +318,7 @@ fn place(op: &HiveOp) -> usize {
     }
 }
 
-/// A place is an address: a value stays where it was inserted, and until it is removed, no other value is put there.
+/// A value stays at the address where it was inserted, and no other value is put there until it is removed.
 #[test]
 fn hive_value_keeps_its_address_until_removed() {
     let run = |round, refills_late: bool| {

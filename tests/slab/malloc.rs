@@ -1,4 +1,4 @@
-//! Tests malloc beyond its size classes: reallocation in place and by copying, and memory larger than the largest
+//! Tests malloc outside its size classes: reallocation in place and by copying, and memory above the largest
 //! block.
 
 use crate::common::{assert_all_given_back, config, subsystem};
@@ -17,13 +17,13 @@ fn layout(size: usize, align: usize) -> Layout {
     Layout::from_size_align(size, align).unwrap()
 }
 
-/// Returns the first bytes of memory that the caller owns.
+/// Returns the first `n` bytes of memory that the caller owns.
 fn bytes(memory: NonNull<u8>, n: usize) -> &'static mut [u8] {
     // SAFETY: each test passes memory that it has allocated and does not use in another way at the same time.
     unsafe { core::slice::from_raw_parts_mut(memory.as_ptr(), n) }
 }
 
-/// Reallocates through these sizes. Returns for each step `true` if the memory stayed in place.
+/// Reallocates a block through the given sizes. Returns, for each step, `true` if the memory stayed in place.
 fn walk(sizes: &[usize], sized: bool) -> Vec<bool> {
     let subsystem = subsystem(1);
     let malloc = Malloc::new(&subsystem).unwrap();
@@ -62,7 +62,7 @@ fn realloc_in_place_wastes_at_most_half_the_block() {
     assert_eq!(walk(&sizes, false)[..11], expected_in_place);
 }
 
-/// Regression test: memory that had shrunk in place was freed by its new layout, and therefore to the cache of a
+/// Regression test: memory that had shrunk in place was freed by its new layout, so it entered the cache of a
 /// smaller class.
 #[test]
 fn realloc_keeps_sized_allocations_in_their_class() {
@@ -143,13 +143,13 @@ fn huge_memory_keeps_its_alignment_when_grown() {
     assert_all_given_back(&subsystem);
 }
 
-/// Returns a subsystem with a limit of `mib` MiB, which includes mappings.
+/// Returns a subsystem with a memory limit of `mib` MiB, which includes mappings.
 fn limited(mib: usize) -> Subsystem {
     let mut config = config(4, 1, mib * MIB);
     config.pages.limited = true;
     Subsystem::new(config).unwrap()
 }
-/// Returns the MiB charged for mappings. Checks that all counts agree.
+/// Returns the MiB charged for mappings, after checking that all counts agree.
 fn charged_bytes(subsystem: &Subsystem) -> u64 {
     subsystem.check().unwrap();
     subsystem.info().pages.zones.iter().map(|zone| u64::from(zone.charged)).sum::<u64>() >> 8
@@ -221,7 +221,7 @@ fn mapping_resized_in_place_is_charged_the_difference() {
     assert_all_given_back(&subsystem);
 }
 
-/// Regression test: a mapping of size 0 was charged as no page, so one page too many was uncharged.
+/// Regression test: a mapping of size 0 was charged no page, so its free uncharged one page too many.
 #[test]
 fn mapping_resized_to_zero_is_charged_a_page() {
     let subsystem = limited(16);
@@ -237,7 +237,7 @@ fn mapping_resized_to_zero_is_charged_a_page() {
     assert_all_given_back(&subsystem);
 }
 
-/// Regression test: when a guarded mapping moved to grow, the charge of its growth in place remained.
+/// Regression test: when a guarded mapping moved in order to grow, the charge for growing in place remained.
 #[test]
 fn growing_a_guarded_mapping_is_charged_once() {
     let mut config = config(4, 1, 64 * MIB);
@@ -256,7 +256,7 @@ fn growing_a_guarded_mapping_is_charged_once() {
     assert_all_given_back(&subsystem);
 }
 
-/// Regression test: the check reported the callers' charges as a violation.
+/// Regression test: the check reported charges that callers had made as a violation.
 #[test]
 fn census_accepts_charges_made_by_callers() {
     let subsystem = limited(16);
@@ -269,7 +269,7 @@ fn census_accepts_charges_made_by_callers() {
     assert_all_given_back(&subsystem);
 }
 
-/// A shrinker that has nothing to drop, and records the flags of its calls.
+/// A shrinker that drops nothing, and records the flags of its calls.
 #[derive(Clone, Default)]
 struct FlagRecorder(Arc<Mutex<Vec<Gfp>>>);
 
@@ -283,7 +283,8 @@ impl Shrinker for FlagRecorder {
     }
 }
 
-/// Regression test: shrinkers always got the flags `KERNEL`, and were called even for callers that may not reclaim.
+/// Regression test: shrinkers always received the flags `KERNEL`, and were called even if the caller may not
+/// reclaim.
 #[test]
 fn shrinkers_receive_the_allocation_flags_of_the_caller() {
     let subsystem = limited(64);
@@ -308,7 +309,7 @@ fn shrinkers_receive_the_allocation_flags_of_the_caller() {
     assert_all_given_back(&subsystem);
 }
 
-/// Regression test: for any caller, pages were drained from all CPUs.
+/// Regression test: pages were drained from all CPUs even if the caller may not reclaim.
 #[test]
 fn huge_allocation_drains_cpus_only_if_reclaim_is_allowed() {
     let subsystem = limited(64);
@@ -333,7 +334,7 @@ fn huge_allocation_drains_cpus_only_if_reclaim_is_allowed() {
     assert_all_given_back(&subsystem);
 }
 
-/// Regression test: the malloc gave up addresses permanently, although the limit then refused the request.
+/// Regression test: the malloc gave up addresses permanently for a request that the limit then refused.
 #[test]
 #[cfg(all(target_os = "linux", not(uslab_heap)))]
 fn reserved_addresses_are_released_only_within_the_limit() {
@@ -359,7 +360,7 @@ fn reserved_addresses_are_released_only_within_the_limit() {
     assert_eq!(charged_bytes(&subsystem), 0);
 }
 
-/// Regression test: the memory of a block that could not be unmapped was kept without being counted.
+/// Regression test: a block that could not be unmapped kept its memory without being counted.
 #[test]
 #[cfg(all(target_os = "linux", not(uslab_heap)))]
 fn mapping_that_cannot_be_unmapped_is_decommitted() {
@@ -392,7 +393,7 @@ fn mapping_that_cannot_be_unmapped_is_decommitted() {
     assert!(freed_bytes > 7 * MIB, "{freed_bytes} bytes of 8 MiB were returned");
 }
 
-/// Regression test: if an unmap failed, the addresses of the block were lost.
+/// Regression test: if unmapping a block failed, its addresses were lost.
 #[test]
 #[cfg_attr(any(uslab_heap, not(target_os = "linux")), ignore = "the heap's memory is reserved as a whole")]
 fn failed_unmap_of_a_mapping_is_retried() {
@@ -480,14 +481,14 @@ fn concurrent_threads_never_exceed_the_limit() {
 fn keeping(bytes: usize) -> Subsystem {
     Subsystem::new(uslab::Config { huge_cache: bytes, ..config(1, 1, 16 * MIB) }).unwrap()
 }
-/// Returns the MiB of mappings above the largest block: in use, and kept.
+/// Returns the MiB of mappings above the largest block: mappings in use, and kept mappings.
 fn huge(subsystem: &Subsystem) -> (u64, u64) {
     subsystem.check().unwrap();
     let info = subsystem.info().huge;
     (info.pages >> 8, info.cached_pages >> 8)
 }
 
-/// Regression test: each block above 4 MiB was unmapped when it was freed, so the next block had a fault for each page.
+/// Regression test: each freed block above 4 MiB was unmapped, so the next block had a fault for each page.
 #[test]
 #[cfg_attr(any(uslab_heap, not(target_os = "linux")), ignore = "the heap's memory is reserved as a whole")]
 fn freed_mapping_serves_the_next_fitting_request() {

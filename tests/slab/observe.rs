@@ -1,4 +1,4 @@
-//! Tests observers of a whole subsystem.
+//! Tests observers, which are notified of a subsystem's operations.
 
 use crate::common::subsystem;
 use std::collections::BTreeMap;
@@ -10,7 +10,7 @@ use uslab::observe::{Counts, OperationKind, Step};
 use uslab::{Config, Gfp, KmemCache, Subsystem};
 use uslab_magazine::sync::{Counter, Mutex};
 
-/// Allocates all objects of `slabs` slabs of a cache, and frees them.
+/// Allocates all objects of `slabs` slabs of a cache, and frees them again.
 fn churn(subsystem: &Subsystem, name: &str, slabs: u64) -> KmemCache {
     let cache = KmemCache::builder(name, 512).build_in(subsystem).unwrap();
     let per_slab = cache.info().objs_per_slab;
@@ -19,7 +19,7 @@ fn churn(subsystem: &Subsystem, name: &str, slabs: u64) -> KmemCache {
     cache
 }
 
-/// The test compares the counters with counts of the observed operations: by path, and of slabs created and freed.
+/// The test compares the counters with the observed operations: by path, and by slabs created and freed.
 #[test]
 fn observed_operations_sum_to_the_counters() {
     let s = subsystem(1);
@@ -57,7 +57,7 @@ fn observed_operations_sum_to_the_counters() {
     assert_eq!(slabs as u64, info.full + info.partial + info.empty);
 }
 
-/// On each CPU, the thread's first operations take slow paths, and these operations are observed.
+/// A thread's first operations on each CPU take slow paths, and are observed.
 #[test]
 fn fast_path_operations_are_not_observed() {
     let s = Subsystem::new(Config { check_frees: false, ..Config::default() }).unwrap();
@@ -80,7 +80,8 @@ fn fast_path_operations_are_not_observed() {
     assert!(event_counts.iter().all(|event_counts| (1..500).contains(event_counts)), "{event_counts:?}");
 }
 
-/// While the observer runs, no lock is held, so it can allocate from the observed cache, and create and drop caches.
+/// No lock is held while the observer runs, so it can allocate from the observed cache, and create and drop
+/// caches.
 #[test]
 fn observer_can_use_caches_of_its_subsystem() {
     let s = Arc::new(subsystem(1));
@@ -120,7 +121,7 @@ fn observers_receive_only_events_of_their_subsystem() {
     assert_eq!(observers[0].counts(), Counts::default());
 }
 
-/// The events that a subscriber received.
+/// The events that a `tracing` subscriber has received.
 #[derive(Clone, Default)]
 struct Events(Arc<Mutex<Vec<(tracing::Level, String)>>>);
 

@@ -1,5 +1,5 @@
-//! Creates caches without end; each cache is dropped before one of its objects is freed. The test runs alone in a
-//! process, whose memory is measured.
+//! Creates one cache after another; each cache is dropped before one of its objects is freed. The test runs
+//! alone in a process, and measures the memory of the process.
 
 use crate::common::{assert_all_given_back, subsystem, use_outlived_boxes};
 use crate::process::{is_alone, resident};

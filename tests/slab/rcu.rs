@@ -4,8 +4,8 @@ use crate::common::{READERS, assert_all_given_back, subsystem};
 use uslab::{Gfp, KmemCache, ObjectCache, rcu};
 use uslab_magazine::sync::{AtomicBool, AtomicU64, Ordering::*};
 
-/// Advances the collector until `is_done` returns `true`. Readers of all tests share one collector, so a pinned reader
-/// that loses its CPU delays all other readers.
+/// Advances the RCU collector until `is_done` returns `true`. Readers of all tests share one collector, so a
+/// pinned reader that loses its CPU delays all others.
 fn wait(is_done: impl Fn() -> bool) {
     for turn in 0..60_000 {
         if is_done() {
@@ -221,8 +221,8 @@ fn dropped_cache_ends_after_its_deferred_frees() {
     assert_all_given_back(&subsystem);
 }
 
-/// Regression test: when a reset panicked, the other objects of its batch were lost, and their caches counted as in use
-/// for ever.
+/// Regression test: when a reset panicked, the batch's other objects were lost, and counted as in use for
+/// ever.
 #[test]
 fn panic_in_deferred_reset_frees_the_remaining_batch() {
     let _readers = READERS.lock();

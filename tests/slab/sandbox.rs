@@ -1,4 +1,5 @@
-//! Tests a system that later refuses operations that it allowed at the start. Each test enters a sandbox in a separate process.
+//! Tests a system that starts to refuse operations while the process runs. Each test enters a sandbox in a
+//! separate process.
 #![cfg(all(target_os = "linux", not(uslab_heap)))]
 
 #[path = "../kit/sandbox.rs"]
@@ -11,7 +12,8 @@ use nix::unistd::Pid;
 use uslab::{Config, Gfp, KmemCache, ObjectCache, Subsystem};
 use uslab_magazine::Mechanism;
 
-/// If the barrier of a drain is refused, the drain takes nothing: objects stay in their places, and remain usable.
+/// If the system refuses the membarrier of a drain, the drain takes nothing: objects stay where they are, and
+/// remain usable.
 #[test]
 fn sandbox_without_membarrier_loses_no_object() {
     run_test_alone("sandbox::child_drains_caches_without_membarrier", "");
@@ -93,9 +95,9 @@ fn child_drains_caches_without_membarrier() {
     }
 }
 
-/// If the C library does not register threads for restartable sequences, each thread registers itself at its first
-/// miss; then it uses the rounds on the stack of its CPU. Regression test: the registration of a thread added another
-/// magazine.
+/// If the C library does not register threads for restartable sequences, each thread registers itself at its
+/// first miss. The thread then uses the rounds on its CPU's stack. Regression test: registering a thread
+/// added another magazine.
 #[test]
 fn thread_registering_itself_for_rseq_adds_no_magazine() {
     run_test_alone(

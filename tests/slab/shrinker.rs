@@ -1,11 +1,11 @@
-//! Tests shrinkers: memory that users can drop is dropped before an allocation fails.
+//! Tests shrinkers, which drop users' memory before an allocation fails.
 
 use crate::common::{assert_all_given_back, config, subsystem};
 use std::sync::Arc;
 use uslab::{AllocError, Block, Gfp, KmemCache, Limit, Shrinker, Subsystem};
 use uslab_magazine::sync::{Counter, Mutex};
 
-/// A cache of blocks that may be dropped, oldest block first, and the requests that its shrinker has received.
+/// A cache of droppable blocks, oldest first, and the requests that its shrinker has received.
 #[derive(Clone, Default)]
 struct Lru {
     blocks: Arc<Mutex<Vec<Block<'static>>>>,
@@ -104,7 +104,7 @@ fn exhausted_memory_is_reclaimed_from_idle_caches() {
     assert_all_given_back(&subsystem);
 }
 
-/// A shrinker for a limit also helps if memory is exhausted.
+/// A shrinker for a limit must also help if memory is exhausted.
 #[test]
 fn exhausted_memory_is_reclaimed_from_a_cache_shrinker() {
     let subsystem = Arc::new(Subsystem::new(config(2, 1, 16 << 20)).unwrap());
@@ -145,7 +145,7 @@ fn shrinker_that_allocates_is_not_called_recursively() {
     drop(blocks);
 }
 
-/// Regression test: a cache was identified by its address, and the next cache got this address.
+/// Regression test: a cache was identified by its address, which the next cache reused.
 #[test]
 fn new_cache_does_not_call_shrinkers_of_ended_caches() {
     let subsystem = Arc::new(subsystem(1));

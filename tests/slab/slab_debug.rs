@@ -1,4 +1,5 @@
-//! Tests `slab_debug`: red zones, poison, user tracking, faults by cache, and the situations of SLUB's own tests.
+//! Tests `slab_debug`: red zones, poison, user tracking, faults by cache, and the situations of SLUB's own
+//! tests.
 
 use crate::common::{RecordedReports, config};
 use std::alloc::Layout;
@@ -17,7 +18,7 @@ use uslab_magazine::sync::Mutex;
 #[cfg(target_os = "linux")]
 use uslab_magazine::sync::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 
-/// The reports that a corruption handler received: kind, line, and full text.
+/// The reports that a corruption handler has received: kind, line, and full text.
 #[derive(Clone, Default)]
 struct Reports(Arc<Mutex<Vec<(CorruptionKind, String, String)>>>);
 
@@ -30,7 +31,7 @@ impl Reports {
     }
 }
 
-/// Returns a subsystem with the given rules, whose errors are reported to `Reports`.
+/// Returns a subsystem with the given rules, which reports corruption to `Reports`.
 fn listening(rules: &str) -> (Subsystem, Reports) {
     let (mut config, reports) = (config(2, 1, 64 << 20), Reports::default());
     config.slab_debug = rules.parse().unwrap();
@@ -55,16 +56,17 @@ unsafe fn clobber(object: NonNull<u8>, offset: isize, byte: u8) {
     unsafe { object.offset(offset).write(byte) };
 }
 
-/// The situations in SLUB's KUnit tests, under their names, with the numbers of errors that SLUB's tests expect: a
-/// damage is one error, and a repair is another. Linux 7.1 has eleven of these situations, and this module has all of
-/// them. This project adds a twelfth situation, the zone on the left, because SLUB's tests write only after objects.
+/// The situations of SLUB's KUnit tests, with their names and expected numbers of errors: a damage is one
+/// error, its repair another. Linux 7.1 has eleven KUnit situations; this module covers all of them. A
+/// twelfth situation, the red zone on the left, is new, because SLUB's tests write only after objects.
 ///
-/// Two of SLUB's situations have no exact counterpart here. The test `next_pointer` breaks and repairs the free-list
-/// pointer in a free object: 3, 2 and 0 errors. In this allocator no object contains a pointer; the same word is
-/// poison, which gives 2 errors, with the repair, and then 0. In SLUB's test `kmalloc_kfree_nolock`, an interrupt
-/// arrives during an allocation, and itself allocates and frees. Here, a signal handler corresponds to an interrupt,
-/// but a handler must not allocate, because its thread may hold a lock of the allocator. The nearest case is a handler
-/// that makes another thread allocate immediately.
+/// Two of SLUB's situations have no exact counterpart in this allocator. SLUB's test `next_pointer` breaks
+/// and repairs the free-list pointer in a free object: 3, 2 and 0 errors. In this allocator, objects contain
+/// no pointers, and the same word is poison: 2 errors, including the repair, and then 0. In SLUB's test
+/// `kmalloc_kfree_nolock`, an interrupt arrives during an allocation, and itself allocates and frees. In
+/// userspace, a signal handler corresponds to an interrupt, but it must not allocate, because its thread may
+/// hold a lock of the allocator. The nearest case to this interrupt is a signal handler that makes another
+/// thread allocate immediately.
 mod slub_kunit {
     use super::*;
 
@@ -173,7 +175,7 @@ mod slub_kunit {
         assert!(reports.take_reports().is_empty());
     }
 
-    /// The cache reports two errors: that objects are in use, and which objects.
+    /// The cache reports two errors: objects are in use, and a list of these objects.
     #[test]
     fn leak_destroy() {
         let (subsystem, reports) = listening("-");
@@ -222,7 +224,7 @@ mod slub_kunit {
         assert!(reports.take_reports().is_empty());
     }
 
-    /// The number of allocations that the handler has requested.
+    /// The number of allocations that the signal handler has requested.
     #[cfg(target_os = "linux")]
     static REQUESTED: AtomicUsize = AtomicUsize::new(0);
 
@@ -421,7 +423,8 @@ fn write_after_the_last_slab_object_is_reported() {
     assert_eq!(subsystem.check().unwrap().slabs, 0, "the padding must be checked when the slab is freed");
 }
 
-/// The test writes to all bytes that belong to no object, before and after the objects, up to the end of their zones.
+/// The test writes to all bytes of a slab that belong to no object, before and after the objects, up to the
+/// end of their red zones.
 #[test]
 fn write_to_unused_slab_bytes_is_reported() {
     let (subsystem, reports) = listening("-");
@@ -453,7 +456,7 @@ fn write_to_unused_slab_bytes_is_reported() {
     unsafe { cache.free(object) };
 }
 
-/// If a constructor fails, its slab is also checked before its pages are freed.
+/// If a constructor fails, its slab is checked before its pages are freed.
 #[test]
 fn write_past_an_object_by_its_constructor_is_reported() {
     let (subsystem, reports) = listening("-");
@@ -472,7 +475,7 @@ fn write_past_an_object_by_its_constructor_is_reported() {
     assert!(!kinds.is_empty() && kinds.iter().all(|kind| *kind == CorruptionKind::Padding), "{kinds:?}");
 }
 
-/// For these caches, only users are tracked.
+/// For the caches in this test, `slab_debug` only tracks users.
 #[test]
 fn tracked_objects_keep_their_requested_size() {
     let (subsystem, reports) = listening("ZU,kmalloc-32;U");
@@ -516,7 +519,7 @@ fn resize_of_a_freed_object_is_refused() {
     assert_eq!(reports.kinds(), []);
 }
 
-/// Each allocation and each free is printed.
+/// The cache prints each allocation and each free.
 #[cfg(target_os = "linux")]
 #[test]
 fn traced_cache_prints_each_operation_to_standard_error() {
@@ -610,7 +613,7 @@ fn objects_in_use_are_listed_by_call_stack() {
     freeing_function(&cache, reused);
 }
 
-/// Regression test: two threads could both acquire the tag of an object. A reaper also freed slabs while they were
+/// Regression test: two threads could both acquire an object's tag, and a reaper freed slabs while they were
 /// being checked.
 #[test]
 fn slab_validation_prevents_freeing_of_slabs() {
@@ -637,7 +640,7 @@ fn slab_validation_prevents_freeing_of_slabs() {
     *validated.lock() = None;
 }
 
-/// Regression test: records were read from slabs that the reaper had already freed.
+/// Regression test: the list read records in slabs that the reaper had already freed.
 #[test]
 fn object_traces_can_be_listed_during_a_reap() {
     let (subsystem, reports) = listening("FU");
@@ -783,7 +786,8 @@ fn slab_debug_does_not_poison_constructed_objects() {
     subsystem.check().unwrap();
 }
 
-/// If the red zone of a smaller size would overwrite an invalid write, the write is detected before the size changes.
+/// If a smaller size's red zone would overwrite an invalid write, the write is detected before the size
+/// changes.
 #[test]
 fn resize_reports_a_write_past_the_object() {
     let (subsystem, reports) = listening("Z");
@@ -800,7 +804,7 @@ fn resize_reports_a_write_past_the_object() {
     assert_eq!(reports.kinds(), []);
 }
 
-/// An invalid free is reported with the object that contains the address.
+/// An invalid free is reported with the object that contains its address.
 #[test]
 fn report_of_an_interior_free_shows_the_object() {
     let (subsystem, reports) = listening("-");
@@ -817,7 +821,7 @@ fn report_of_an_interior_free_shows_the_object() {
     unsafe { cache.free_bulk(objects) };
 }
 
-/// The test covers all kinds of sizes, alignments and frees: the red zones begin where the requested bytes end.
+/// The test covers all kinds of sizes, alignments and frees; a red zone begins where the requested bytes end.
 #[test]
 fn debugged_malloc_serves_all_sizes() {
     for rules in ["FZPU", "Z", "P", "-;FZ,malloc-64,malloc-4096"] {

@@ -1,11 +1,11 @@
-//! Tests typed caches: constructed once, used many times, destructed with their slab.
+//! Tests typed caches, whose objects are constructed once, used many times, and destructed with their slab.
 
 use crate::common::{assert_all_given_back, subsystem};
 use std::sync::Arc;
 use uslab::{AllocError, CacheBox, Limit, Magazines, ObjectCache, OwnedBox};
 use uslab_magazine::sync::{AtomicU32, AtomicUsize, Ordering::Relaxed};
 
-/// A value that counts its live instances, and notices use after drop.
+/// A value that counts the live instances of its type, and detects use after drop.
 struct Tracked {
     live_count: Arc<AtomicUsize>,
     name: String,

@@ -1,4 +1,4 @@
-//! Tests waiting at a limit, with threads and with futures.
+//! Tests that threads and futures wait at a cache's limit.
 
 use crate::common::{READERS, assert_all_given_back, config, subsystem};
 use proptest::prelude::*;
@@ -36,7 +36,7 @@ fn poll<F: Future + Unpin>(future: &mut F) -> Option<F::Output> {
     }
 }
 
-/// Returns a cache of one slab with all objects in use.
+/// Returns a cache of one slab, and all its objects.
 fn fill_to_limit(subsystem: &Subsystem) -> (KmemCache, Vec<std::ptr::NonNull<u8>>) {
     let cache = KmemCache::builder("full", 1000).limit(Limit::Slabs(1)).build_in(subsystem).unwrap();
     let objects = (0..cache.geometry().objects()).map(|_| cache.alloc(Gfp::KERNEL).unwrap()).collect();
@@ -132,7 +132,7 @@ fn object_freed_for_a_waiter_is_reserved() {
     objects.into_iter().for_each(|object| unsafe { cache.free(object) });
 }
 
-/// Forgetting a future has the effect of forgetting a box.
+/// Forgetting a future has the same effect as forgetting a box.
 #[test]
 fn forgotten_acquire_future_blocks_no_waiter() {
     let subsystem = subsystem(1);
@@ -148,8 +148,8 @@ fn forgotten_acquire_future_blocks_no_waiter() {
     assert_eq!(cache.info().used, 1);
 }
 
-/// If a constructor panics, the panic reaches the caller that created the slab; the next caller calls the constructor
-/// again.
+/// If a constructor panics, the panic reaches the caller that creates the slab, and the next caller calls the
+/// constructor again.
 #[test]
 fn constructor_panic_does_not_block_the_next_waiter() {
     let subsystem = subsystem(1);
@@ -253,7 +253,7 @@ fn threads_and_tasks_share_a_wait_queue() {
     });
 }
 
-/// The cache is used like a pool of connections: clients are more numerous than objects, and some clients time out.
+/// The cache is used like a connection pool: there are more clients than objects, and some clients time out.
 #[test]
 fn every_contending_waiter_is_eventually_served() {
     for magazines in [Magazines::BySize, Magazines::Off, SMALL] {
@@ -298,7 +298,7 @@ fn every_contending_waiter_is_eventually_served() {
     }
 }
 
-/// The operations of one thread on a cache of a few objects.
+/// The operations of one thread on a cache with a few objects.
 #[derive(Clone, Copy, Debug)]
 enum Op {
     Begin,
@@ -323,7 +323,8 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
 }
 
 proptest! {
-    /// Compares the futures with a queue of numbers: a polled future has an object if and only if its turn has come.
+    /// Compares the futures with a queue of numbers: a polled future has an object if and only if its turn
+    /// has come.
     #[test]
     fn waiters_are_served_in_order_of_arrival(ops in ops(), slabs in 1..3_u32) {
         on_cpu(0);
@@ -392,7 +393,7 @@ proptest! {
     }
 }
 
-/// The future of `acquire` is `Send` if a box of the object is.
+/// The future of `acquire` is `Send` if a box of the object is `Send`.
 #[test]
 fn acquire_futures_are_send() {
     fn assert_send<T: Send>(_: &T) {}
@@ -452,7 +453,7 @@ fn acquire_waits_for_a_pinned_object() {
     assert!(poll(&mut waiting).unwrap().is_ok());
 }
 
-/// Returns the size of four slabs, which is the limit of an account, and the size of one slab.
+/// Returns an account's limit, which is the size of four slabs, and the size of one slab.
 fn four_slabs(subsystem: &Subsystem) -> (usize, usize) {
     let cache = KmemCache::builder("ask", 1000).build_in(subsystem).unwrap();
     (4 * cache.geometry().order().bytes(), cache.geometry().objects())
@@ -522,7 +523,7 @@ fn request_above_the_account_limit_is_refused() {
     assert_eq!(account.charged(), 0, "no reclaim may be tried for the request");
 }
 
-/// Regression test: when the account had room again, empty slabs of other caches were not reclaimed.
+/// Regression test: when an account had room again, empty slabs of other caches were not reclaimed.
 #[test]
 fn charged_waiter_without_memory_reclaims_idle_cache_memory() {
     let mut config = config(1, 1, 4 << 20);
@@ -595,7 +596,7 @@ fn account_limit_above_the_charge_reclaims_no_memory() {
     assert_eq!(idle(), (0, 0));
 }
 
-/// Only an object of the waiter's own cache can end the wait.
+/// At a cache's own limit, only an object of this cache can end the wait.
 #[test]
 fn returned_account_charge_wakes_no_cache_limit_waiter() {
     let subsystem = subsystem(1);
@@ -615,7 +616,7 @@ fn returned_account_charge_wakes_no_cache_limit_waiter() {
     assert_eq!(counting_waker.0.get(), 1);
 }
 
-/// A shrinker of objects that can be dropped.
+/// A shrinker that frees droppable objects.
 struct Idle(Arc<Mutex<Vec<OwnedBox<[u8; 1000]>>>>);
 impl uslab::Shrinker for Idle {
     fn count(&self) -> usize {
@@ -630,7 +631,7 @@ impl uslab::Shrinker for Idle {
     }
 }
 
-/// At the limit of an account, shrinkers of all its caches are called.
+/// At an account's limit, the shrinkers of all its caches are called.
 #[test]
 fn account_at_its_limit_calls_shrinkers_of_every_cache() {
     let subsystem = subsystem(1);
@@ -647,7 +648,7 @@ fn account_at_its_limit_calls_shrinkers_of_every_cache() {
     assert!(account.charged() <= bytes);
 }
 
-/// A shrinker that drops everything, and reports that it dropped nothing.
+/// A shrinker that drops all its objects, but reports that it dropped none.
 struct Silent(Mutex<Vec<OwnedBox<[u8; 1000]>>>);
 impl uslab::Shrinker for Silent {
     fn count(&self) -> usize {
@@ -660,8 +661,8 @@ impl uslab::Shrinker for Silent {
     }
 }
 
-/// Regression test: the waiter's allocation was refused, because a thread that had freed before the wait began did not
-/// know of the waiter.
+/// Regression test: the waiter's allocation was refused, because a thread that had freed before the wait
+/// began did not know about the waiter.
 #[test]
 fn new_account_waiter_gets_previously_freed_objects() {
     let subsystem = subsystem(1);
@@ -756,7 +757,7 @@ fn cache_of_an_account_with_waiters_keeps_no_objects() {
     assert!(late_cache.info().in_magazines > 0);
 }
 
-/// Of two waiters, the first gets a returned charge, even if the second is polled first.
+/// If two waiters wait for an account, the first gets a returned charge, even if the second is polled first.
 #[test]
 fn returned_account_charge_goes_to_the_first_waiter() {
     let subsystem = subsystem(1);
@@ -807,7 +808,7 @@ fn report_lists_an_account_with_a_single_cache() {
     assert_eq!(subsystem.info().accounts.len(), 1);
 }
 
-/// A shrinker like [`Idle`] that frees nothing while another thread has the lock.
+/// A shrinker like [`Idle`] that frees nothing while another thread holds its lock.
 struct Busy(Idle);
 impl uslab::Shrinker for Busy {
     fn count(&self) -> usize {
@@ -818,7 +819,7 @@ impl uslab::Shrinker for Busy {
     }
 }
 
-/// Regression test: a waiter whose shrinker gave up slept until its timeout.
+/// Regression test: a waiter slept until its timeout after its shrinker had given up.
 #[test]
 fn waiters_retry_a_shrinker_that_gave_up() {
     let subsystem = subsystem(1);
@@ -912,7 +913,7 @@ fn freed_pages_wake_the_sleeping_reaper() {
     }
 }
 
-/// Regression test: the reaper slept while futures waited, and was not started until 8 MiB were in use.
+/// Regression test: the reaper slept although futures waited, and did not start until 8 MiB were in use.
 #[test]
 fn new_waiter_wakes_the_sleeping_reaper() {
     let reap_every = Some(Duration::from_millis(1));
@@ -947,7 +948,7 @@ fn new_waiter_wakes_the_sleeping_reaper() {
     }
 }
 
-/// Regression test: the error said that the cache was destroyed, and no shrinker was called.
+/// Regression test: the error claimed that the cache was destroyed, and no shrinker was called.
 #[test]
 fn waiter_gets_a_memory_error_if_memory_is_exhausted() {
     let subsystem = Subsystem::new(config(1, 1, 1 << 20)).unwrap();
@@ -971,8 +972,8 @@ fn waiter_gets_a_memory_error_if_memory_is_exhausted() {
     assert_eq!(second.info().failures, 1);
 }
 
-/// The waiter first gets objects of slabs on the other node, and then pages of this node. If the other node has no free
-/// pages, memory that another cache keeps is reclaimed.
+/// The waiter first gets objects from the other node's slabs, and then pages of its own node. If the other
+/// node has no free pages, memory that another cache keeps is reclaimed.
 #[test]
 fn waiter_gets_objects_of_another_numa_node() {
     let subsystem = Subsystem::new(config(2, 2, 16 << 20)).unwrap();
@@ -1048,7 +1049,7 @@ fn each_wait_is_counted_when_the_wait_ends() {
     objects.into_iter().for_each(|object| unsafe { cache.free(object) });
 }
 
-/// A shrinker that has nothing to drop; it counts its calls, and panics if the count is too large.
+/// A shrinker that drops nothing; it counts its calls, and panics above a given count.
 struct CountingShrinker(Arc<Counter>, u64);
 impl uslab::Shrinker for CountingShrinker {
     fn count(&self) -> usize {
@@ -1110,7 +1111,7 @@ fn waiter_without_shrinkers_sleeps_until_its_timeout() {
     objects.into_iter().for_each(|object| unsafe { cache.free(object) });
 }
 
-/// No other thread advances the collector.
+/// In this test, no other thread advances the RCU collector.
 #[test]
 fn waiter_gets_a_type_stable_slab_after_readers_unpin() {
     let _readers = READERS.lock();
@@ -1206,7 +1207,7 @@ fn zero_on_free_cache_erases_all_user_data() {
     }
 }
 
-/// A limit of 0 can never be met.
+/// A wait at limit 0 would never end.
 #[test]
 fn acquire_does_not_wait_at_limit_zero() {
     let subsystem = subsystem(1);
@@ -1229,8 +1230,8 @@ fn acquire_does_not_wait_at_limit_zero() {
     );
 }
 
-/// Regression test: when a wait ended, the magazines of a cache without an owner were opened again, so the free of its
-/// last object did not free the cache.
+/// Regression test: when a wait ended, the magazines of a dropped cache were reopened, so freeing the last
+/// object did not free the cache.
 #[test]
 fn dropped_cache_with_account_waiters_is_freed() {
     let subsystem = Subsystem::new(Config { check_frees: false, ..config(1, 1, 64 << 20) }).unwrap();
@@ -1251,7 +1252,7 @@ fn dropped_cache_with_account_waiters_is_freed() {
     drop(objects_held);
 }
 
-/// Regression test: all caches of the account kept their magazines closed in the child.
+/// Regression test: in the child, all caches of the account kept their magazines closed.
 #[test]
 fn forked_child_has_no_waiter_for_an_account() {
     use uslab::Fork;
@@ -1282,8 +1283,8 @@ fn forked_child_has_no_waiter_for_an_account() {
     assert_all_given_back(&subsystem);
 }
 
-/// Regression test: a waiter for an account continued to wait after its cache was destroyed, and an allocation failed
-/// with the account's error.
+/// Regression test: a waiter for an account continued to wait after its cache was destroyed, and an
+/// allocation failed with the account's error.
 #[test]
 fn acquire_from_a_destroyed_cache_does_not_wait() {
     let subsystem = subsystem(1);
@@ -1305,7 +1306,8 @@ fn acquire_from_a_destroyed_cache_does_not_wait() {
     assert!(full_cache.info().in_magazines > 0, "no caller may wait for the account");
 }
 
-/// The shrinker drops enough objects before it panics. Regression test: the panic ended the allocation.
+/// In this test, the shrinker drops enough objects before it panics. Regression test: the shrinker's panic
+/// ended the allocation.
 #[test]
 fn allocation_uses_objects_freed_by_a_panicking_shrinker() {
     struct Drops(Mutex<Vec<uslab::OwnedBox<u64>>>);
@@ -1327,7 +1329,7 @@ fn allocation_uses_objects_freed_by_a_panicking_shrinker() {
     assert_eq!(*cache.alloc().unwrap(), 7);
 }
 
-/// Regression test: the panic ended the allocation, and afterwards the reaper called no shrinker.
+/// Regression test: the shrinker's panic ended the allocation, and afterwards the reaper called no shrinker.
 #[test]
 fn panicking_shrinker_does_not_stop_later_shrinkers() {
     struct Panics;
@@ -1399,7 +1401,7 @@ fn panicking_shrinker_does_not_end_the_reaper() {
     objects.into_iter().for_each(|object| unsafe { cache.free(object) });
 }
 
-/// Regression test: the start of the reaper thread was tried again only when the subsystem had grown to 16 MiB.
+/// Regression test: the reaper thread's start was tried again only when the subsystem had grown to 16 MiB.
 #[test]
 #[cfg(all(target_os = "linux", not(uslab_heap)))]
 fn waiter_retries_to_start_the_reaper_thread() {
@@ -1426,8 +1428,8 @@ fn waiter_retries_to_start_the_reaper_thread() {
     objects.into_iter().for_each(|object| unsafe { cache.free(object) });
 }
 
-/// Regression test: the second waiter retried forever. At each attempt, the account granted the charge,
-/// the limit of the cache made the waiter return the charge, and the returned charge woke the waiter.
+/// Regression test: the second waiter retried forever. The account granted the waiter's charge, the cache's
+/// limit made the waiter return it, and the returned charge woke the waiter again.
 #[test]
 fn cache_limit_waiter_sleeps_despite_an_account_waiter() {
     let subsystem = subsystem(1);
@@ -1447,7 +1449,7 @@ fn cache_limit_waiter_sleeps_despite_an_account_waiter() {
     drop((own_objects, objects_held));
 }
 
-/// Regression test: the objects stayed in the list of the thread that had freed them, while this thread slept.
+/// Regression test: the objects stayed in the list of the sleeping thread that had freed them.
 #[test]
 fn waiter_gets_deferred_objects_after_readers_unpin() {
     let _readers = crate::common::READERS.lock();
@@ -1466,8 +1468,8 @@ fn wait_until_asleep(cache: &KmemCache) {
     std::thread::sleep(Duration::from_millis(20));
 }
 
-/// Regression test: a waiting thread slept until its timeout, because it had looked for deferred objects only once,
-/// before any object was deferred.
+/// Regression test: a waiting thread slept until its timeout, because it had looked for deferred objects only
+/// once, before any object was deferred.
 #[test]
 fn sleeping_waiter_gets_objects_deferred_during_its_sleep() {
     let _readers = READERS.lock();
@@ -1524,7 +1526,7 @@ fn account_waiter_gets_deferred_memory_of_another_cache() {
     }
 }
 
-/// Regression test: only allocations called the new shrinker.
+/// Regression test: only allocations, and not waiters, called the new shrinker.
 #[test]
 fn shrinker_registered_during_a_wait_is_called() {
     let subsystem = subsystem(1);
@@ -1556,7 +1558,7 @@ fn poll_with<F: Future + Unpin>(future: &mut F, waker: &Waker) -> Option<F::Outp
     }
 }
 
-/// Regression test: the object that the waiter had been given was lost.
+/// Regression test: the object that a waiter had already received was lost.
 #[test]
 fn served_waiter_keeps_its_object_after_a_waker_panics() {
     let subsystem = subsystem(1);
@@ -1577,7 +1579,7 @@ fn served_waiter_keeps_its_object_after_a_waker_panics() {
     assert_eq!((cache.info().used, cache.destroy()), (0, Ok(())));
 }
 
-/// Regression test: when a waker panicked, the waiters after it were not woken.
+/// Regression test: when a waker panicked, later waiters were not woken.
 #[test]
 fn panicking_waker_does_not_stop_later_wake_ups() {
     let subsystem = subsystem(1);
@@ -1607,7 +1609,7 @@ fn panicking_waker_does_not_stop_later_wake_ups() {
     drop(objects_held);
 }
 
-/// Regression test: the place of the waker stayed in the queue.
+/// Regression test: the waker's place stayed in the queue.
 #[test]
 fn waker_panicking_in_drop_loses_no_object() {
     use std::task::{RawWaker, RawWakerVTable};

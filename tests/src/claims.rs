@@ -1,9 +1,10 @@
-//! The table of claims: the claims (`tests/claims.toml`) joined with the tests that ran for them.
+//! The table of claims joins the claims in `tests/claims.toml` with the tests that ran for them.
 //!
 //! The runners write rows to files in `target/loom`: `check-all` for models, planted bugs and schedules,
-//! `check-orderings` for mutants of orderings. `check-mutants` takes hours, so its results are kept in the repository
-//! (`tests/mutants_ran.json`). Only the words of the claims are written by hand, and they must match the rows. A claim
-//! needs a model, and something that can make this model fail; every model needs a claim.
+//! `check-orderings` for mutants of orderings. `check-mutants` takes hours, so its results are kept in the
+//! repository (`tests/mutants_ran.json`). Only the words of the claims are written by hand; they must match
+//! the rows. Every claim needs a model, and a mutant or planted bug that makes this model fail; every model
+//! needs a claim.
 
 use crate::workspace;
 use anyhow::{Context, anyhow, bail, ensure};
@@ -16,11 +17,11 @@ use std::path::{Path, PathBuf};
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Claim {
-    /// The crate's directory.
+    /// The directory of the crate.
     pub floor: String,
     /// A short name of the claim; the names of the claim's models begin with this name.
     pub property: String,
-    /// The property that holds.
+    /// The property that the claim states.
     pub holds: String,
     /// The part of the property that the models do not show.
     pub beyond: String,
@@ -32,7 +33,7 @@ pub struct Claim {
 pub struct Unreached {
     /// The paths of the files, relative to the workspace.
     pub files: Vec<String>,
-    /// Why no checker needs to reach the files, or what tests them instead.
+    /// The reason why no checker needs to reach the files, or the tests that cover them instead.
     pub reason: String,
 }
 
@@ -51,7 +52,7 @@ fn words() -> anyhow::Result<String> {
 
 /// Reads the entries of `tests/claims.toml` about files that no concurrent checker reaches.
 ///
-/// # Errors
+/// Fails if `tests/claims.toml` cannot be read.
 /// Fails if the file cannot be read.
 pub fn unreached() -> anyhow::Result<Vec<Unreached>> {
     Ok(toml::from_str::<File>(&words()?).context("tests/claims.toml")?.unreached)
@@ -76,25 +77,25 @@ impl Runner {
     }
 }
 
-/// The recorded result of `cargo check-mutants --record`.
+/// The recorded result of one run of `cargo check-mutants --record`.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct MutantRun {
-    /// The tests that judged: `tests and models`, for example.
+    /// The kind of tests that judged, for example `tests and models`.
     pub by: String,
     /// The commit that was mutated, with its date.
     pub commit: String,
     /// The number of selected mutants.
     pub mutants: usize,
-    /// The number of judged mutants, drawn at random.
+    /// The number of judged mutants, which were drawn at random.
     pub judged: usize,
-    /// The counts of verdicts, and of mutants that did not compile.
+    /// The number of mutants with each verdict, and of mutants that did not compile.
     pub verdicts: String,
-    /// The number of live mutants that are argued to change nothing.
+    /// The number of live mutants for which a reason says that they change nothing.
     pub equivalent: usize,
-    /// The rate of live mutants that have no such argument.
+    /// The rate of live mutants without such a reason.
     pub live: String,
-    /// The rate of mutants that only a model's floor noticed.
+    /// The rate of mutants that only a model's floor detected.
     pub by_floors: String,
 }
 
@@ -109,7 +110,7 @@ impl MutantRuns {
     fn path() -> PathBuf {
         workspace().join("tests/mutants_ran.json")
     }
-    /// Reads all records.
+    /// Reads all records of mutant runs.
     ///
     /// # Errors
     /// Fails if the file cannot be read or parsed.
@@ -118,7 +119,7 @@ impl MutantRuns {
         let text = std::fs::read_to_string(&path).with_context(|| path.display().to_string())?;
         serde_json::from_str(&text).with_context(|| path.display().to_string())
     }
-    /// Replaces the record of the same tests, or adds one.
+    /// Replaces the record of the same kind of tests, or adds a record.
     ///
     /// # Errors
     /// Fails if the file cannot be read or written.
@@ -131,7 +132,7 @@ impl MutantRuns {
         let path = Self::path();
         std::fs::write(&path, text).with_context(|| path.display().to_string())
     }
-    /// Returns the table's section about mutants.
+    /// Returns the section about mutants for the table of claims.
     fn table(&self) -> String {
         let mut out = String::from(MUTANTS);
         for run in &self.run {
@@ -157,7 +158,8 @@ would have noticed it; a run of the models alone does, and what they leave is fo
 out. *Live* and *unreached* count those, too, that are argued to change nothing. What recorded runs came to:
 ";
 
-/// Returns the directory of a package's crate. The package `litmus`, the shapes, belongs to `uslab-sync`.
+/// Returns the directory of a package's crate. The package `litmus`, which contains the litmus tests, belongs
+/// to `uslab-sync`.
 pub fn floor(package: &str) -> Option<&'static str> {
     match package {
         "litmus" => Some("magazine/sync"),
@@ -182,11 +184,11 @@ struct PropertyTests {
     models: Vec<Model>,
     planted: BTreeSet<String>,
     orderings: BTreeSet<String>,
-    /// The threads and the schedules of each scenario.
+    /// The numbers of threads and schedules of each scenario.
     schedules: Vec<(u32, u64)>,
 }
 
-/// Returns the properties with which the name of a model begins. For example, `M1 M2: rounds travel` has two
+/// Returns the properties at the start of a model's name. For example, `M1 M2: rounds travel` has two
 /// properties.
 pub fn properties(name: &str) -> impl Iterator<Item = &str> {
     let property = |word: &&str| {
@@ -207,10 +209,10 @@ pub struct Claims {
 }
 
 impl Claims {
-    /// Reads the claims and all rows; if `orderings` is false, rows about weaker orderings are omitted.
+    /// Reads the claims and all rows; without `orderings`, rows about weaker orderings are omitted.
     ///
     /// # Errors
-    /// Fails if a file cannot be read, or rows and claims do not fit each other.
+    /// Fails if a file cannot be read, or if rows and claims do not match.
     pub fn read(orderings: bool) -> anyhow::Result<Self> {
         let rows = |runner: Runner, command: &str| {
             let path = runner.file();
@@ -256,7 +258,7 @@ impl Claims {
         Ok(claims)
     }
 
-    /// Adds a row like `package | MODEL name | ...`.
+    /// Adds a row such as `package | MODEL name | ...`.
     fn take(&mut self, row: &str) -> anyhow::Result<()> {
         let mut parts = row.split(" | ");
         let (Some(package), Some(head)) = (parts.next(), parts.next()) else { bail!("expected a package") };
@@ -304,7 +306,7 @@ impl Claims {
         self.list.is_empty()
     }
 
-    /// Returns the table as Markdown.
+    /// Returns the table of claims as Markdown.
     pub fn table(&self) -> String {
         let mut out = String::from(HEAD);
         let mut floor = "";
@@ -358,7 +360,7 @@ impl Claims {
     }
 }
 
-/// The beginning of a table line with a claim's weaker orderings.
+/// The start of a table line with a claim's weaker orderings.
 pub const WEAKER_PREFIX: &str = "- killed by the weaker orderings: ";
 
 const HEAD: &str = "\
@@ -385,7 +387,7 @@ Neither the models, nor schedules, nor the simulation, nor the stepper, nor the 
 `cargo check-reach` prints what else does.
 ";
 
-/// Formats a range as `2`, or as `2 to 3`.
+/// Formats a range of numbers as `2` or as `2 to 3`.
 fn range(numbers: impl Iterator<Item = u32> + Clone) -> String {
     let (least, most) = (numbers.clone().min().unwrap_or(0), numbers.max().unwrap_or(0));
     if least == most { least.to_string() } else { format!("{least} to {most}") }

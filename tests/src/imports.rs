@@ -1,13 +1,14 @@
-//! Draws the imports between the files of a crate as arrows; only shipping sources count.
+//! Makes a graph of the imports between the files of a crate; only shipping sources count.
 //!
-//! The drawing follows `mod` items from the crate's root, as the compiler does. The drawing omits code that a shipping
-//! build does not compile: tests, models, schedules, and code for checkers only. An arrow is a `use`, or a path in an
-//! expression, a type or a macro's arguments. An arrow leads to the file that *defines* the named item: re-exports are
-//! followed to their end. A module that re-exports items of its children, but does not use them, is a facade, and draws
-//! no arrow. Inline modules belong to their file.
+//! The graph follows `mod` items from the crate's root, as the compiler does. The graph omits code that a
+//! shipping build does not compile: tests, models, schedules, and code for checkers only. An arrow of the
+//! graph is a `use`, or a path in an expression, a type or a macro's arguments. An arrow leads to the file
+//! that *defines* the named item, so re-exports are followed to their end. A facade is a module that
+//! re-exports items of its children without using them; it has no arrows to them. Inline modules belong to
+//! the file that contains them.
 //!
-//! Methods draw no arrow: a call of `core.free()` names no module. If the methods of a type are in another file than
-//! the type, they are found by their `impl`, which draws an arrow.
+//! A method call makes no arrow, because `core.free()` names no module. If a type's methods are in another
+//! file than the type, their `impl` makes an arrow.
 
 use crate::source;
 use anyhow::{Context, anyhow, ensure};
@@ -19,7 +20,7 @@ use std::path::{Path, PathBuf};
 use syn::visit::{self, Visit};
 use syn::{Attribute, Item, UseTree, Visibility};
 
-/// The segments of a path as it is written.
+/// The segments of a path as written in the source.
 type Path_ = Vec<String>;
 
 #[derive(Debug, Default)]
@@ -28,22 +29,21 @@ struct Module {
     path: Path_,
     parent: usize,
     file: usize,
-    /// Child modules by name; several of one name if a `cfg` decides.
+    /// Child modules by name; several modules have one name if a `cfg` decides.
     children: BTreeMap<String, Vec<usize>>,
     /// The names of items defined here.
     items: BTreeSet<String>,
-    /// Imports, by the name that they have here.
+    /// The imports, indexed by the names that they have in this module.
     names: BTreeMap<String, Path_>,
     globs: Vec<Path_>,
-    /// The imports, with the name of the re-export if the import is one.
+    /// The imports; a re-export also has its name.
     uses: Vec<(Path_, Option<String>)>,
-    /// The paths of more than one segment, other than imports.
+    /// The paths with more than one segment, except imports.
     paths: BTreeSet<Path_>,
-    /// The first segments of all paths other than imports.
+    /// The first segments of all paths, except imports.
     mentioned: BTreeSet<String>,
 }
 
-/// The target of a path.
 #[derive(Clone, Copy, Debug)]
 enum Target {
     Module(usize),
@@ -57,11 +57,11 @@ pub struct Imports {
     modules: Vec<Module>,
     /// Each file, with the path of its module.
     files: Vec<(PathBuf, Path_)>,
-    /// For each pair of importing and imported file, the names behind the arrow.
+    /// For each pair of importing and imported file, the imported names.
     arrows: BTreeMap<(usize, usize), BTreeSet<String>>,
 }
 
-/// An arrow, with the names that it represents.
+/// An arrow of the graph, with the imported names.
 #[derive(Clone, Debug)]
 pub struct Arrow<'i> {
     /// The importing file.
@@ -70,7 +70,7 @@ pub struct Arrow<'i> {
     pub to: &'i Path,
     /// The imported names.
     pub names: Vec<&'i str>,
-    /// The first segment of each module's path; the segment of the crate's root is empty.
+    /// The first path segment of the two files' modules; empty for the crate's root.
     pub rooms: [&'i str; 2],
 }
 
@@ -81,7 +81,7 @@ impl fmt::Display for Arrow<'_> {
 }
 
 impl Imports {
-    /// Draws the crate whose root module is the file `root`.
+    /// Makes the graph of the crate with the root module `root`.
     ///
     /// # Errors
     /// Fails if a file cannot be read or parsed, or a module has no file.
@@ -98,7 +98,7 @@ impl Imports {
         self.modules.len() - 1
     }
 
-    /// Reads the file of `module`; the files of its children are in `below`.
+    /// Reads the file of `module`; its children's files are in `below`.
     fn file(&mut self, file: &Path, module: usize, below: PathBuf) -> anyhow::Result<()> {
         let text = std::fs::read_to_string(file).with_context(|| file.display().to_string())?;
         let parsed = syn::parse_file(&text).map_err(|error| anyhow!("{}: {error}", file.display()))?;
@@ -158,7 +158,7 @@ impl Imports {
         found.collect()
     }
 
-    /// Returns the targets of a path that is written in `module`; an empty list outside the crate.
+    /// Returns the targets of a path in `module`, or an empty list if it leads out of the crate.
     fn resolve(&self, module: usize, path: &[String], steps: usize) -> Vec<Target> {
         let mut base = module;
         let mut rest = path;
@@ -235,7 +235,8 @@ impl Imports {
         self.arrows.keys().map(|ends| self.arrow(*ends))
     }
 
-    /// Returns the circles, largest first: groups of files that all import from each other, directly or indirectly.
+    /// Returns the import cycles, largest first: groups of files that all import from each other, directly or
+    /// indirectly.
     pub fn circles(&self) -> Vec<ImportCycle<'_>> {
         // The crate has few files, so the transitive closure is computed by squaring.
         let mut reach: Vec<BTreeSet<usize>> = vec![BTreeSet::new(); self.files.len()];
@@ -268,7 +269,7 @@ impl Imports {
     }
 }
 
-/// A circle: files that import from each other.
+/// An import cycle: files that import from each other.
 #[derive(Clone, Debug)]
 pub struct ImportCycle<'i> {
     /// The number of files.
@@ -365,7 +366,7 @@ impl Reader<'_> {
     }
 }
 
-/// Skips nodes whose attributes keep them out of a shipping build.
+/// Skips syntax nodes whose attributes keep them out of a shipping build.
 macro_rules! where_it_ships {
     ($($visit:ident: $node:ident),* $(,)?) => {
         $(fn $visit(&mut self, node: &'ast syn::$node) {
@@ -430,7 +431,7 @@ impl<'ast> Visit<'ast> for Reader<'_> {
     }
 }
 
-/// The parts of a manifest that concern dependencies.
+/// The dependency sections of a manifest.
 #[derive(Deserialize)]
 struct Manifest {
     workspace: Option<Workspace>,

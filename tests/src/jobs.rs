@@ -11,10 +11,11 @@ use std::thread::ScopedJoinHandle;
 use std::time::{Duration, Instant};
 use uslab_sync::{AtomicUsize, Ordering::Relaxed};
 
-/// Runs all of `jobs`; at any time, at most one job per CPU is running. Returns the results in the order of the jobs.
+/// Runs all `jobs`, but at most one job per CPU at a time. Returns the jobs' results in the order of the
+/// jobs.
 ///
 /// # Errors
-/// Fails with the first failure of a job. No job begins after a failure.
+/// Fails with the first failure of a job; no job begins after it.
 pub fn side_by_side<J: Sync, R: Send>(
     what: &'static str,
     jobs: &[J],
@@ -50,7 +51,7 @@ pub fn side_by_side<J: Sync, R: Send>(
     done.into_iter().map(|(_, result)| result).collect()
 }
 
-/// Returns a progress bar on standard error; hidden if that is not a terminal.
+/// Returns a progress bar on standard error, which is hidden unless that is a terminal.
 fn progress(steps: usize, what: &'static str) -> ProgressBar {
     let bar = ProgressBar::new(steps as u64);
     if let Ok(style) = ProgressStyle::with_template("{prefix} {pos}/{len} {elapsed} {wide_msg}") {
@@ -71,8 +72,8 @@ pub fn errors(said: &str) -> impl Iterator<Item = Value> {
 /// The result of a command.
 #[derive(Debug)]
 pub struct CommandResult {
-    /// The exit status; `None` if the command took too long and was killed, by this program or by its own limit of CPU
-    /// time.
+    /// The exit status; `None` if the command took too long and was killed by this program, or by its own CPU
+    /// time limit.
     pub status: Option<ExitStatus>,
     /// The command's whole output.
     pub said: String,
@@ -80,13 +81,14 @@ pub struct CommandResult {
     pub used: Duration,
 }
 
-/// Runs a command. A command is killed when it has used `limit` of CPU time, or when it has, for a time of this length,
-/// used almost no CPU time although it did not have to wait for a CPU. On a busy machine the elapsed time alone shows
-/// little.
+/// Runs a command. The command is killed when it has used `limit` of CPU time. The command is also killed
+/// when, for a time of this length, it has used almost no CPU time without having to wait for a CPU. Elapsed
+/// time alone is not used, because it means little on a busy machine.
 ///
 /// # Errors
-/// Fails if the command cannot be started, its output cannot be read, or another process killed it, such as a system
-/// that is out of memory: its result would mean nothing.
+/// Fails if the command cannot be started, its output cannot be read, or another process killed it. The
+/// system, for example, kills processes when it is out of memory, and the command's result would mean
+/// nothing.
 pub fn run_within(command: &mut Command, limit: Duration) -> anyhow::Result<CommandResult> {
     let mut said = tempfile::tempfile().context("cannot create a temporary file for a program's output")?;
     command.stdin(Stdio::null()).stdout(said.try_clone()?).stderr(said.try_clone()?);
@@ -122,13 +124,13 @@ pub fn run_within(command: &mut Command, limit: Duration) -> anyhow::Result<Comm
     Ok(CommandResult { status, said: String::from_utf8_lossy(&bytes).into_owned(), used })
 }
 
-/// The signal number, on Linux and other systems.
+/// The number of the signal that kills a process, on Linux and other systems.
 const SIGKILL: i32 = 9;
 const SIGTERM: i32 = 15;
-/// The signal at the limit of CPU time.
+/// The number of the signal at the CPU time limit.
 const SIGXCPU: i32 = 24;
 
-/// Returns the CPU time of a process and of the children for which it waited, if `/proc` exists (proc(5)).
+/// Returns the CPU time of a process and of the children that it waited for, if `/proc` exists (proc(5)).
 fn cpu_time(process: u32) -> Option<Duration> {
     let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
     // The fields are the twelfth to fifteenth after the name, which may contain anything; in ticks of 10 ms.
@@ -137,8 +139,8 @@ fn cpu_time(process: u32) -> Option<Duration> {
     Some(Duration::from_millis(10 * ticks))
 }
 
-/// Returns `true` if a thread of the process is ready to run, if `/proc` exists (proc(5)): then the thread has no CPU
-/// only because other threads use all CPUs.
+/// Returns `true` if a thread of the process is ready to run but has no CPU, because other threads use them
+/// all; needs `/proc` (proc(5)).
 fn asks_for_cpu(process: u32) -> bool {
     let threads = std::fs::read_dir(format!("/proc/{process}/task")).into_iter().flatten().flatten();
     threads.filter_map(|thread| std::fs::read_to_string(thread.path().join("stat")).ok()).any(|stat| {
@@ -163,8 +165,8 @@ mod tests {
         assert!(ended.status.is_none() && ended.said.trim() == "here", "{ended:?}");
     }
 
-    /// Regression test: if the system killed a process for lack of memory, the process counted as failed, and its
-    /// mutant as noticed.
+    /// Regression test: if the system killed a process for lack of memory, the process counted as failed, and
+    /// its mutant as detected.
     #[test]
     fn run_ends_if_the_system_kills_a_job() {
         for signal in ["KILL", "TERM"] {
@@ -186,16 +188,17 @@ mod tests {
         assert!(begun.try_iter().count() < 500);
     }
 
-    /// Regression test: each wake-up counted as work, so a mutant that made a test wait for ever was not killed.
+    /// Regression test: each wake-up counted as work, so a mutant that made a test wait for ever was not
+    /// killed.
     #[test]
     fn job_that_only_polls_is_killed() {
         let ended = shell("while sleep 0.2; do :; done", 1.0);
         assert!(ended.status.is_none() && ended.used < Duration::from_secs(1), "{ended:?}");
     }
 
-    /// Regression test: on a busy machine a process got no CPU for seconds, and counted as out of time.
+    /// Regression test: on a busy machine, a process that got no CPU for seconds counted as out of time.
     #[test]
-    fn job_monitor_distinguishes_runnable_from_waiting_jobs() {
+    fn runnable_job_without_a_cpu_is_not_counted_as_waiting() {
         for (script, asks) in [("while :; do :; done", true), ("exec sleep 1000", false)] {
             let mut child = Command::new("sh").args(["-c", script]).spawn().unwrap();
             // The loop waits until the shell has become that program.

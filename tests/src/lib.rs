@@ -1,6 +1,7 @@
-//! End-to-end tests, stress and real programs for uslab. The runners: `cargo check-all` runs all quick tests, `cargo
-//! check-orderings` weakens memory orderings, `cargo check-claims` writes the table of claims. `cargo planted` runs one
-//! command in a copy with wrong code.
+//! End-to-end tests, stress tests and tests with real programs for uslab. This crate also has the runners:
+//! `cargo check-all` runs all quick tests, `cargo check-orderings` weakens memory orderings, `cargo
+//! check-claims` writes the table of claims. The runner `cargo planted` runs one command in a copy of the
+//! workspace with wrong code.
 
 pub mod claims;
 pub mod imports;
@@ -37,8 +38,8 @@ pub fn cargo_in(root: &Path) -> Command {
     cargo
 }
 
-/// Returns the path of the command `uslab`, built with the profile of this program and in its directory. The function
-/// is for programs that cargo runs from `deps`.
+/// Returns the path of the command `uslab`, built with this program's profile and in its directory. The
+/// caller must be a program that cargo runs from `deps`.
 ///
 /// # Panics
 /// Panics if the build fails.
@@ -50,54 +51,54 @@ pub fn uslab() -> PathBuf {
 /// Returns the command `uslab lab`.
 ///
 /// # Panics
-/// Panics as [`uslab`] does.
+/// Panics under the conditions of [`uslab`].
 pub fn lab() -> std::process::Command {
     let mut lab = std::process::Command::new(uslab());
     lab.arg("lab");
     lab
 }
 
-/// Returns the path of `libuslab.so`, built as [`uslab`] builds.
+/// Returns the path of `libuslab.so`, built like [`uslab`].
 ///
 /// # Panics
-/// Panics as [`uslab`] does.
+/// Panics under the conditions of [`uslab`].
 pub fn libuslab() -> PathBuf {
     static BUILD_ONCE: Once = Once::new();
     // Cargo cannot build this library alone by name.
     built(&BUILD_ONCE, &["--lib"], "libuslab.so")
 }
 
-/// Returns the path of `libuslab-cache.so`, which cargo calls `libuslab_cache.so`, built as [`uslab`] builds.
+/// Returns the path of `libuslab-cache.so`, which cargo names `libuslab_cache.so`, built like [`uslab`].
 ///
 /// # Panics
-/// Panics as [`uslab`] does.
+/// Panics under the conditions of [`uslab`].
 pub fn libuslab_cache() -> PathBuf {
     // One build makes all libraries.
     libuslab().with_file_name("libuslab_cache.so")
 }
 
-/// Returns the path of the example server, built as [`uslab`] builds.
+/// Returns the path of the example server, built like [`uslab`].
 ///
 /// # Panics
-/// Panics as [`uslab`] does.
+/// Panics under the conditions of [`uslab`].
 pub fn server() -> PathBuf {
     static BUILD_ONCE: Once = Once::new();
     built(&BUILD_ONCE, &["--example", "server"], "examples/server")
 }
 
-/// Returns the path of the example server that makes mistakes, built as [`uslab`] builds.
+/// Returns the path of the example server with memory mistakes, built like [`uslab`].
 ///
 /// # Panics
-/// Panics as [`uslab`] does.
+/// Panics under the conditions of [`uslab`].
 pub fn faulty_server() -> PathBuf {
     static BUILD_ONCE: Once = Once::new();
     built(&BUILD_ONCE, &["--example", "faulty_server"], "examples/faulty_server")
 }
 
-/// Returns the path of the example called `name`, built as [`uslab`] builds.
+/// Returns the path of the example with this name, built like [`uslab`].
 ///
 /// # Panics
-/// Panics as [`uslab`] does.
+/// Panics under the conditions of [`uslab`].
 pub fn example(name: &str) -> PathBuf {
     built(&Once::new(), &["--example", name], &format!("examples/{name}"))
 }
@@ -105,7 +106,7 @@ pub fn example(name: &str) -> PathBuf {
 /// Compiles a C file of the workspace into a program in `dir`.
 ///
 /// # Panics
-/// Panics without a C compiler, or if the compiler reports an error.
+/// Panics if there is no C compiler, or if it reports an error.
 pub fn compiled_from(source: &str, flags: &[&str], dir: &Path) -> PathBuf {
     let (source, out) = (workspace().join(source), dir.join("program"));
     let mut cc = Command::new("cc");
@@ -114,12 +115,12 @@ pub fn compiled_from(source: &str, flags: &[&str], dir: &Path) -> PathBuf {
     out
 }
 
-/// A control group with a memory limit, of cgroup version 1 or 2. The group is removed on drop.
+/// A control group with a memory limit, of cgroup version 1 or 2, which is removed on drop.
 #[derive(Debug)]
 pub struct ControlGroup(PathBuf);
 
 impl ControlGroup {
-    /// Creates a group with a limit of `bytes`; `None` if this process may not create a control group.
+    /// Creates a control group with a limit of `bytes`, or returns `None` if this process may not create one.
     pub fn new(bytes: u64) -> Option<Self> {
         let name = format!("uslab-test-{}", std::process::id());
         let kinds = [("/sys/fs/cgroup/memory", "memory.limit_in_bytes"), ("/sys/fs/cgroup", "memory.max")];
@@ -132,7 +133,8 @@ impl ControlGroup {
             (file.is_file() && std::fs::write(file, bytes.to_string()).is_ok()).then_some(group)
         })
     }
-    /// Returns a command that runs `program` in the group, with `library` preloaded; arguments may be added.
+    /// Returns a command that runs `program` in the group, with `library` preloaded; callers may add
+    /// arguments.
     pub fn command(&self, program: &Path, library: Option<&Path>) -> Command {
         const SCRIPT: &str =
             "echo $$ >\"$1\"/cgroup.procs && export LD_PRELOAD=\"$2\" && shift 2 && exec \"$0\" \"$@\"";
@@ -148,11 +150,11 @@ impl Drop for ControlGroup {
     }
 }
 
-/// Cargo's arguments for programs that tests start. The arguments name the whole workspace and an example. The build
-/// has the features of `cargo test --workspace`, so it does not compile anything again.
+/// Cargo's arguments for building programs that tests start: the whole workspace and an example. The build
+/// has the same features as `cargo test --workspace`, so it does not recompile anything.
 pub const PROGRAMS: [&str; 5] = ["build", "--quiet", "--workspace", "--example", "pair"];
 
-/// Builds `target`. Returns the path: `file` in the profile's directory.
+/// Builds `target`, and returns the path of `file` in the profile's directory.
 fn built(once: &Once, target: &[&str], file: &str) -> PathBuf {
     // This is `target/debug/deps/programs-...`.
     let own = std::env::current_exe().expect("cannot find this program's path");

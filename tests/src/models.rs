@@ -1,5 +1,5 @@
-//! The loom models as programs: built once, then run one at a time, each in a separate process. A model can run with a
-//! weaker ordering, and can be killed if it never ends.
+//! Builds the loom models as programs, and runs them one at a time, each in a separate process. A model in a
+//! separate process can run with a weaker ordering, and can be killed if it never ends.
 
 use crate::jobs::{CommandResult, run_within};
 use crate::mutate::ABSENT;
@@ -19,13 +19,13 @@ pub struct Modelled {
     pub package: &'static str,
     /// The package's root module, relative to the workspace's root.
     pub lib: &'static str,
-    /// The file of the package's planted bugs.
+    /// The file with the package's planted bugs.
     pub planted: &'static str,
-    /// The path of `uslab-sync` in the package's code.
+    /// The path by which the package's code names `uslab-sync`.
     pub facade: &'static str,
-    /// The fewest models that the crate must have.
+    /// The smallest number of models that the crate must have.
     pub least: usize,
-    /// The fewest scenarios that the crate must have under random and PCT schedules.
+    /// The smallest number of scenarios under random and PCT schedules that the crate must have.
     pub least_schedules: usize,
 }
 
@@ -93,13 +93,13 @@ pub struct Example {
     pub package: &'static str,
     /// The example's name.
     pub name: &'static str,
-    /// The fewest models that the example must have.
+    /// The smallest number of models that the example must have.
     pub least: usize,
     /// The bugs planted in the example.
     pub planted: &'static [&'static str],
 }
 
-/// The examples that show how to check a program.
+/// The examples of how to check a program.
 pub const EXAMPLES: [Example; 2] = [
     Example {
         package: "uslab",
@@ -110,22 +110,22 @@ pub const EXAMPLES: [Example; 2] = [
     Example { package: "uslab", name: "sessions", least: 1, planted: &["a session is looked up twice"] },
 ];
 
-/// A crate of another workspace that uses `uslab-sync` to check itself, as any crate of a user can.
+/// A crate of another workspace that checks itself with `uslab-sync`, as any user's crate can.
 #[derive(Clone, Copy, Debug)]
 pub struct ForeignWorkspace {
     /// The crate's workspace, relative to this workspace's root.
     pub root: &'static str,
     /// The crate's package.
     pub package: &'static str,
-    /// The fewest models that the crate must have.
+    /// The smallest number of models that the crate must have.
     pub least: usize,
-    /// The fewest scenarios that the crate must have under random and PCT schedules.
+    /// The smallest number of scenarios under random and PCT schedules that the crate must have.
     pub least_schedules: usize,
     /// The bug planted in the crate.
     pub planted: &'static str,
 }
 
-/// The example of `uslab-sync`.
+/// The example crate of `uslab-sync`.
 pub const OUTSIDE: ForeignWorkspace = ForeignWorkspace {
     root: "tests/sync_example",
     package: "slots",
@@ -141,8 +141,8 @@ impl ForeignWorkspace {
         command.arg("test");
         command
     }
-    /// Returns a command like [`test`](Self::test) that runs under a checker, with the profile and the target directory that
-    /// this workspace uses. The caller adds the test's arguments.
+    /// Returns a command like [`test`](Self::test), but under a checker, with this workspace's profile and
+    /// target directory. The caller adds the test's arguments.
     pub fn checked_test(&self, checker: &str) -> Command {
         let mut command = self.test();
         command
@@ -165,8 +165,8 @@ pub fn loom_flags() -> String {
     flags("loom")
 }
 
-/// Returns a command that builds the library of a package for a checker and runs its tests, in a copy of the workspace
-/// or in the workspace. The caller adds the test's arguments.
+/// Returns a command that builds a package's library for a checker and runs its tests, in a copy of the
+/// workspace or in the workspace itself. The caller adds the test's arguments.
 pub fn checked_test(copy: Option<&Copy>, checker: &str, package: &str) -> Command {
     let mut command = copy.map_or_else(cargo, Copy::cargo);
     let target = Path::new("target").join(checker);
@@ -183,14 +183,15 @@ pub fn checked_test(copy: Option<&Copy>, checker: &str, package: &str) -> Comman
 /// The test of `uslab-sync` that compares loom with RC11.
 pub const LITMUS: &str = "litmus";
 
-/// The test programs of all [`MODELLED`] crates for one checker; for loom also [`LITMUS`] and the [`EXAMPLES`]. They are
-/// built from the copy that contains the planted bugs.
+/// The test programs of all [`MODELLED`] crates for one checker; for loom, also [`LITMUS`] and the
+/// [`EXAMPLES`]. All these programs are built from the copy with the planted bugs.
 ///
-/// All programs are made in one build, because a build of one package alone would compile the checker and the shared
+/// One build makes all programs, because a build of a single package would compile the checker and shared
 /// dependencies with other features.
 #[derive(Debug)]
 pub struct Programs {
-    /// The path of each program and the folder of its package, by the name of the package, test or example.
+    /// The path of each program, and the folder of its package, indexed by the name of the package, test or
+    /// example.
     found: BTreeMap<String, (PathBuf, PathBuf)>,
 }
 
@@ -213,7 +214,7 @@ impl Programs {
     /// Builds all programs for a checker.
     ///
     /// # Errors
-    /// Fails if the build fails, or a program is missing in cargo's messages.
+    /// Fails if the build fails, or cargo's messages lack a program.
     pub fn build(copy: &Copy, checker: &str) -> anyhow::Result<Self> {
         let mut command = Self::build_command(copy, checker);
         let output = command.stderr(Stdio::inherit()).output().context("cannot run cargo test")?;
@@ -246,11 +247,11 @@ impl Programs {
         Ok(Self { found })
     }
 
-    /// Returns a command that runs one program as cargo would, in its package's folder. The caller adds the test's
-    /// arguments.
+    /// Returns a command that runs one program in its package's folder, as cargo would. The caller adds the
+    /// test's arguments.
     ///
     /// # Panics
-    /// Panics if no program is called `name`.
+    /// Panics if there is no program `name`.
     pub fn run(&self, name: &str) -> Command {
         let (program, folder) = &self.found[name];
         let mut command = Command::new(program);
@@ -259,7 +260,7 @@ impl Programs {
     }
 }
 
-/// A package whose models are run, of this workspace or another one.
+/// A package with models to run, in this workspace or another one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Subject {
     /// The root of the package's workspace.
@@ -287,11 +288,11 @@ impl Subject {
         MODELLED.map(subject).into()
     }
 
-    /// Finds the packages called `packages` in the workspace of `manifest` (by default, this one). If no names are
-    /// given, finds all packages that the workspace builds by default.
+    /// Finds the packages with the names `packages` in the workspace of `manifest` (by default, this
+    /// workspace). Without names, finds all packages that the workspace builds by default.
     ///
     /// # Errors
-    /// Fails if cargo cannot read the workspace, no package has this name, or the package has no library.
+    /// Fails if cargo cannot read the workspace, or a package does not exist or has no library.
     pub fn find(manifest: Option<&Path>, packages: &[String], profile: &str) -> anyhow::Result<Vec<Self>> {
         let own = workspace().join("Cargo.toml");
         let manifest = manifest.unwrap_or(&own);
@@ -354,7 +355,7 @@ impl Subject {
     }
 }
 
-/// One test function of a modelled crate.
+/// One test function of a crate with models.
 #[derive(Clone, Debug)]
 pub struct Test {
     /// The test's package.
@@ -370,11 +371,11 @@ pub struct Test {
 pub struct Run {
     /// The test's outcome.
     pub outcome: Outcome,
-    /// The names of the models that the test completed.
+    /// The names of the models that completed in the test.
     pub models: Vec<String>,
-    /// The ordering sites that the test reached, if requested.
+    /// The ordering sites that the test reached, if the caller requested them.
     pub sites: BTreeSet<String>,
-    /// The executions of the test's models: the amount of work, equal in each run.
+    /// The number of executions of the test's models: a measure of work that is equal in each run.
     pub executions: u64,
 }
 
@@ -383,9 +384,9 @@ pub struct Run {
 pub enum Outcome {
     /// Every execution passed.
     Passed,
-    /// An execution failed, with this message.
+    /// An execution failed with this message.
     Failed(String),
-    /// The test was killed at the limit.
+    /// The test was killed at its time limit.
     TimedOut,
 }
 
@@ -395,8 +396,8 @@ impl Outcome {
     }
 }
 
-/// Returns `true` if a model that failed with `message` only took too long: `uslab-sync` ends its exploration after ten
-/// minutes.
+/// Returns `true` if a model failed with `message` only because it took too long: `uslab-sync` ends an
+/// exploration after ten minutes.
 pub fn was_cut(message: &str) -> bool {
     message.contains("before all executions were explored")
 }
@@ -470,8 +471,8 @@ impl Test {
     }
 }
 
-/// Returns, for each line that begins with `word`, the text after `word`. libtest prints "test name ... " before the
-/// first line that a test prints.
+/// Returns the text after `word` for each line that begins with `word`. libtest prints "test name ... "
+/// before the first line of a test's output.
 pub fn rows<'t>(said: &'t str, word: &'t str) -> impl Iterator<Item = &'t str> {
     said.lines().filter_map(move |line| {
         let (before, row) = line.split_once(word)?;
@@ -481,13 +482,13 @@ pub fn rows<'t>(said: &'t str, word: &'t str) -> impl Iterator<Item = &'t str> {
     })
 }
 
-/// Returns the number after `name` in a row of fields; 0 if it is missing.
+/// Returns the number after `name` in a row of fields, or 0 if `name` is missing.
 pub fn field(row: &str, name: &str) -> u64 {
     let mut fields = row.split(" | ").filter_map(|part| part.strip_prefix(name)?.trim().parse().ok());
     fields.next().unwrap_or(0)
 }
 
-/// Returns the message of the first panic.
+/// Returns the message of the first panic in some output.
 fn panic_message(said: &str) -> Option<String> {
     let mut lines = said.lines().skip_while(|line| !(line.contains("panicked at ") && line.ends_with(':')));
     lines.next()?;
@@ -506,7 +507,8 @@ mod tests {
         format!("RUSTFLAGS=\"--cfg {build}\" cargo {}", arguments.join(" "))
     }
 
-    /// The test compares the command lines; the program of the models compares the output of the commands under loom.
+    /// This test compares the command lines; the models' program compares the output of the commands under
+    /// loom.
     #[test]
     fn tutorial_commands_equal_the_model_commands() {
         let page = std::fs::read_to_string(workspace().join("sim/lab/README.md")).unwrap();
@@ -548,7 +550,7 @@ mod tests {
         assert_eq!(sites, ["a:1:2:0 load Acquire", "b:1:2:0 load Relaxed"]);
     }
 
-    /// Regression test: if a model ran out of time, it counted as having noticed the mutant.
+    /// Regression test: a model that ran out of time counted as having detected the mutant.
     #[test]
     fn model_run_truncated_by_time_is_not_failed() {
         for file in ["replay", "split"] {

@@ -1,9 +1,10 @@
 //! Makes mutants by rule: a mutant is a small change of a program's meaning. One text contains all mutants, and a
 //! number enables one of them.
 //!
-//! Each rule walks over the syntax tree of a file, and puts its mutants next to the original code. `a < b` becomes `(if
-//! on(7) { a <= b } else { a < b })`. Text is only inserted within lines, so line numbers and messages remain the
-//! file's own. [`SWITCH`] is the module that knows which mutant is enabled.
+//! Each rule walks over the syntax tree of a file, and puts its mutants next to the original code. For
+//! example, `a < b` becomes `(if on(7) { a <= b } else { a < b })`. Text is only inserted within lines, so
+//! the file's line numbers and messages stay the same. [`SWITCH`] is the module that knows which mutant is
+//! enabled.
 //!
 //! | rule | its mutants |
 //! |---|---|
@@ -18,8 +19,8 @@
 //! | `value` | a function returns a simple value immediately |
 //! | `return` | a function returns before a statement |
 //!
-//! Only shipping code is mutated: no tests, no constants, no arguments of macros. Some mutants do not compile; the
-//! caller finds these mutants by building, and omits them.
+//! Only shipping code is mutated, but no tests, constants or arguments of macros. Some mutants do not
+//! compile; the caller finds them by building, and omits them.
 
 use crate::source::{has_code, ships};
 use anyhow::anyhow;
@@ -30,10 +31,10 @@ use syn::spanned::Spanned;
 use syn::visit::{self, Visit};
 use syn::{BinOp, Block, Expr, Pat, ReturnType, Stmt, Type, UnOp};
 
-/// The text that a crate's root module gets. `on` returns `true` for one mutant: the mutant that the variable `MUTANT`
-/// names. With `MUTANT_REACHED`, the switch writes each mutant for which it is called, once, to the file that this
-/// variable names. If `MUTANT` is [`ABSENT`], the process aborts immediately, because the program should have no
-/// switch.
+/// The text that is added to a crate's root module. The function `on` returns `true` for one mutant: the
+/// mutant in the variable `MUTANT`. The variable `MUTANT_REACHED` names a file; if it is set, `on` writes
+/// each mutant for which it is called once to this file. If `MUTANT` is [`ABSENT`], the process aborts
+/// immediately, because the program should not contain the switch.
 pub const SWITCH: &str = r#"
 #[doc(hidden)]
 #[allow(warnings, clippy::all)]
@@ -97,11 +98,11 @@ pub mod mutant_switch {
 }
 "#;
 
-/// The value of `MUTANT` for programs that must be built from the original sources; with this value, a program that was
-/// built from a mutated copy aborts.
+/// The value of `MUTANT` for programs that must be built from the original sources: a program that was built
+/// from a mutated copy aborts.
 pub const ABSENT: &str = "absent";
 
-/// The names of all rules, described in the module.
+/// The names of all rules; the module's documentation describes them.
 pub const RULES: [&str; 13] = [
     "compare",
     "arithmetic",
@@ -148,7 +149,7 @@ impl fmt::Display for Mutant {
 #[derive(Debug)]
 struct Insert {
     at: usize,
-    /// `true` if the text closes what an earlier insertion opened.
+    /// `true` if the text closes an earlier insertion.
     closes: bool,
     text: String,
     mutant: u32,
@@ -163,29 +164,28 @@ pub struct Mutated {
     inserts: Vec<Insert>,
     /// The byte range of each function.
     functions: Vec<Range<usize>>,
-    /// Insertions that are made whatever mutants are selected. An example is `mut` for guards that are assigned.
+    /// Insertions that are made for any selection of mutants, such as `mut` for guards that are assigned.
     always: Vec<usize>,
 }
 
-/// A text with mutants inserted.
+/// A source text with mutants inserted.
 #[derive(Debug)]
 pub struct Switched {
     /// The text.
     pub text: String,
-    /// The ranges of inserted text, with their mutants.
+    /// The ranges of inserted text, each with its mutant.
     inserted: Vec<(Range<usize>, u32)>,
     /// The range of each mutant, from its first insertion to its last.
     whole: Vec<(Range<usize>, u32)>,
-    /// The ranges of functions.
     functions: Vec<Range<usize>>,
 }
 
 impl Mutated {
-    /// Makes all mutants of `text`, the contents of `file`, numbered from `first`. `switch` is the path of [`SWITCH`]'s
-    /// `on`.
+    /// Makes all mutants of `text`, the contents of `file`, numbered from `first`. The parameter `switch` is
+    /// the path of the function `on` of [`SWITCH`].
     ///
     /// # Errors
-    /// Fails if the text is not Rust.
+    /// Fails if the text is not valid Rust.
     pub fn new(file: &str, text: &str, first: u32, switch: &str) -> anyhow::Result<Self> {
         let tree = syn::parse_file(text).map_err(|error| anyhow!("{file}: not Rust: {error}"))?;
         let mut walk =
@@ -198,7 +198,7 @@ impl Mutated {
         Self { text: text.to_owned(), mutants: vec![], inserts: vec![], functions: vec![], always: vec![] }
     }
 
-    /// Returns the text with those mutants for which `chosen` returns `true`.
+    /// Returns the text with only the mutants for which `chosen` returns `true`.
     pub fn switched(&self, chosen: impl Fn(u32) -> bool) -> Switched {
         // At one offset, closing insertions come before opening ones; inner ones close first, outer ones open first.
         let mut order: Vec<(usize, i64, usize)> = vec![];
@@ -242,8 +242,8 @@ impl Mutated {
 }
 
 impl Switched {
-    /// Returns the mutants that cause an error at the given places; the first place is the main place of the error.
-    /// Returns an empty list if no mutant does.
+    /// Returns the mutants that cause a compiler error at the given places; the first place is the error's
+    /// main place. The list is empty if no mutant causes the error.
     pub fn blamed(&self, places: &[Range<usize>]) -> Vec<u32> {
         let inside = |place: &Range<usize>| {
             let of = self
@@ -299,8 +299,8 @@ fn leaves(expr: &Expr) -> bool {
     matches!(expr, Expr::Return(_) | Expr::Break(_) | Expr::Continue(_))
 }
 
-/// Returns `true` if the expression does nothing, and reads nothing that a lock may guard: it consists of literals and
-/// of names other than `guard`.
+/// Returns `true` if the expression does nothing and reads nothing that a lock may guard: it consists of
+/// literals and of names other than `guard`.
 fn is_inert(expr: &Expr, guard: &str) -> bool {
     let all = |mut of: syn::punctuated::Iter<'_, Expr>| of.all(|expr| is_inert(expr, guard));
     match expr {
@@ -349,7 +349,7 @@ fn binds(expr: &Expr) -> bool {
     }
 }
 
-/// Returns `true` if other CPUs may notice when the statement happens; swapping statements that are not noticed usually
+/// Returns `true` if other CPUs may observe when the statement happens; swapping other statements usually
 /// changes nothing.
 fn is_ordered(text: &str) -> bool {
     ["Relaxed)", "Acquire)", "Release)", "AcqRel)", "SeqCst)"].iter().any(|ordering| text.contains(ordering))
@@ -360,7 +360,7 @@ impl Walk<'_> {
         &self.text[of.clone()]
     }
 
-    /// Adds a mutant. Returns the number that enables the mutant.
+    /// Adds a mutant, and returns the number that enables it.
     fn mutant(&mut self, at: usize, rule: &'static str, change: String) -> u32 {
         let number = self.first + u32::try_from(self.made.mutants.len()).unwrap_or(u32::MAX);
         let line = self.text[..at].matches('\n').count() + 1;
@@ -409,8 +409,8 @@ impl Walk<'_> {
         let mutant = self.mutant(of.start, rule, change);
         self.wrap_in_switch(of, mutant, format!("if !{}({mutant}) {{ ", self.switch), " }");
     }
-    /// Adds a mutant whose condition is always true (only if `holds` is set), and a mutant whose condition is always
-    /// false.
+    /// Adds a mutant whose condition is always false and, if `holds` is set, a mutant whose condition is
+    /// always true.
     fn condition(&mut self, condition: &Expr, holds: bool) {
         let of = range(condition);
         let on = self.switch;
@@ -457,7 +457,7 @@ impl Walk<'_> {
         self.unit = outer;
     }
 
-    /// Adds mutants that release a lock and take it again, before each later statement.
+    /// Adds mutants that release a lock and take it again, one before each later statement.
     fn unlock(&mut self, stmts: &[Stmt]) {
         for (i, stmt) in stmts.iter().enumerate() {
             let Stmt::Local(local) = stmt else { continue };
@@ -680,7 +680,7 @@ mod tests {
     use super::*;
     use std::process::Command;
 
-    /// Returns the text of each mutant alone, by rule and change; the test itself evaluates the switch.
+    /// Returns the text of each single mutant, by rule and change; the test itself evaluates the switch.
     fn mutants(text: &str) -> Vec<String> {
         let made = Mutated::new("a.rs", text, 5, "on").unwrap();
         assert_eq!(made.switched(|_| false).text.replace("mut ", ""), text.replace("mut ", ""));
@@ -752,7 +752,7 @@ mod tests {
         );
     }
 
-    /// Nothing would remain to be done under the lock, so this mutant would change nothing.
+    /// With no work left under the lock, this mutant would change nothing.
     #[test]
     fn unlock_mutation_skips_tail_expressions_without_guarded_data() {
         let unlocked = |last: &str| {
@@ -781,8 +781,8 @@ mod tests {
         assert_eq!(mutants(text), [""; 0]);
     }
 
-    /// Regression test: the switch read the variable with a call that allocates, so a test that watches the heap
-    /// failed.
+    /// Regression test: the switch read its variable with a call that allocates, so a test that observes the
+    /// heap failed.
     #[test]
     fn mutation_switch_does_not_call_the_heap() {
         const PROGRAM: &str = r#"

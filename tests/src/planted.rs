@@ -1,15 +1,18 @@
-//! Wrong code that tests must notice, as changes of the sources' text, and the copies of the workspace that contain it.
+//! Wrong code that tests must detect, as changes of the sources' text, and copies of the workspace that
+//! contain it.
 //!
-//! A *planted bug* is a wrong statement that a model must catch. The file `planted.toml` next to a crate's models has
-//! the bugs by file and function. A copy of the workspace contains all of them as `planted!` statements, so one build
-//! has them all, and a test chooses one at run time. A *control* is a broken build of the restartable sequences, or of
-//! the table that they use. `tests/controls.toml` has the controls by name, file and function.
+//! A *planted bug* is a wrong statement that a model must catch. The file `planted.toml` next to a crate's
+//! models lists its planted bugs by file and function. A copy of the workspace contains all planted bugs as
+//! `planted!` statements. One build therefore has them all, and a test chooses one at run time. A *control*
+//! is a deliberately broken build of the restartable sequences, or of the table that they use. The file
+//! `tests/controls.toml` lists the controls by name, file and function.
 //!
-//! A change is next to an *anchor*, a text that its function must contain exactly once; white space may differ. Lines
-//! keep their numbers. The sources contain neither planted bugs nor controls.
+//! A change is made next to an *anchor*, a text that must occur exactly once in its function; white space may
+//! differ. The changed file keeps its line numbers. The workspace's own sources contain neither planted bugs
+//! nor controls.
 //!
-//! A copy has its own compiler wrapper, so cargo keeps its crates and the workspace's crates apart. The dependencies are
-//! the same, so they are built once.
+//! A copy has its own compiler wrapper, so cargo keeps the copy's crates and the workspace's crates apart.
+//! The copy's dependencies are the workspace's, so they are built once.
 
 use crate::models::MODELLED;
 use crate::source::Sources;
@@ -26,7 +29,7 @@ use std::process::Command;
 use syn::spanned::Spanned;
 use syn::visit::{self, Visit};
 
-/// A change, as the files have it.
+/// A change in the format of the TOML files.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Entry {
@@ -79,7 +82,7 @@ pub fn bugs() -> anyhow::Result<Vec<Change>> {
 /// Reads the named controls; names are joined with `+`.
 ///
 /// # Errors
-/// Fails if the file cannot be read, or has no control of a name.
+/// Fails if the file cannot be read, or does not contain a named control.
 pub fn controls(names: &str) -> anyhow::Result<Vec<Change>> {
     type Functions = BTreeMap<String, Vec<Entry>>;
     let mut all: BTreeMap<String, BTreeMap<String, Functions>> = read(CONTROLS)?;
@@ -122,7 +125,7 @@ fn one_line(text: &str) -> String {
 }
 
 impl Change {
-    /// Returns the range of the text that the change replaces, and the text that replaces it.
+    /// Returns the range of text that a change replaces, and the replacement.
     fn edit(
         &self,
         text: &str,
@@ -154,7 +157,7 @@ impl Change {
     }
 }
 
-/// Returns the places of `anchor` within a range of `text`; white space may differ.
+/// Returns the occurrences of `anchor` in a range of `text`; white space may differ.
 fn occurrences(text: &str, within: Range<usize>, anchor: &str) -> Vec<Range<usize>> {
     let (text, words) = (&text[..within.end], anchor.split_whitespace().collect::<Vec<_>>());
     let [first, others @ ..] = &words[..] else { return vec![] };
@@ -169,7 +172,8 @@ fn occurrences(text: &str, within: Range<usize>, anchor: &str) -> Vec<Range<usiz
     text[within.start..].match_indices(first).filter_map(whole).collect()
 }
 
-/// Returns the name and the body of each function, and of each macro as `name!`. A method's name is `Type::method`.
+/// Returns the name and the body of each function and of each macro, which is named `name!`. A method's name
+/// is `Type::method`.
 fn functions(text: &str) -> syn::Result<Vec<(String, Range<usize>)>> {
     #[derive(Default)]
     struct Functions {
@@ -222,7 +226,7 @@ fn functions(text: &str) -> syn::Result<Vec<(String, Range<usize>)>> {
 
 /// Returns the changed files of the workspace in `root` with their texts.
 ///
-/// # Errors
+/// Fails if a file cannot be read, or if a change does not match exactly one place.
 /// Fails if a file cannot be read, or a change does not fit exactly one place.
 pub fn apply(root: &Path, changes: &[Change]) -> anyhow::Result<BTreeMap<PathBuf, String>> {
     let mut by_file: BTreeMap<&str, Vec<&Change>> = BTreeMap::new();
@@ -252,7 +256,7 @@ pub fn apply(root: &Path, changes: &[Change]) -> anyhow::Result<BTreeMap<PathBuf
     Ok(changed)
 }
 
-/// Returns the names of all planted bugs: those that [`bugs`] reads, and the statements in models.
+/// Returns the names of all planted bugs: the bugs that [`bugs`] reads, and the statements in models.
 ///
 /// # Errors
 /// Fails if files cannot be read.
@@ -269,10 +273,10 @@ pub struct Copy {
 }
 
 impl Copy {
-    /// Writes the copy that contains all planted bugs. Its crates have `cfg(uslab_planted)`.
+    /// Writes the copy with all planted bugs; its crates have `cfg(uslab_planted)`.
     ///
     /// # Errors
-    /// Fails if a bug has no place, or a file cannot be read or written.
+    /// Fails if a bug's place is not found, or if a file cannot be read or written.
     pub fn planted() -> anyhow::Result<Self> {
         Self::write("bugs", " --cfg uslab_planted", &bugs()?)
     }
@@ -280,7 +284,7 @@ impl Copy {
     /// Writes the copy that contains the named [`controls`].
     ///
     /// # Errors
-    /// Fails as [`planted`](Self::planted) does.
+    /// Fails for the same reasons as [`planted`](Self::planted).
     pub fn broken(names: &str) -> anyhow::Result<Self> {
         Self::write("controls", "", &controls(names)?)
     }
@@ -309,7 +313,8 @@ impl Copy {
         Ok(Self { folder, wrapper })
     }
 
-    /// Returns a command in the copy's root. Its cargo uses the workspace's target directory.
+    /// Returns a command that runs in the copy's root. The cargo of the copy uses the workspace's target
+    /// directory.
     pub fn command(&self, mut command: Command) -> Command {
         command.current_dir(&self.folder).env("RUSTC_WORKSPACE_WRAPPER", &self.wrapper);
         if std::env::var_os("CARGO_TARGET_DIR").is_none() {
@@ -396,7 +401,7 @@ mod tests {
     }
 
     #[test]
-    fn single_let_shadows_a_variable() {
+    fn planted_let_statement_is_not_wrapped_in_a_block() {
         let of = |wrong| statement("sync", "it forgets", wrong);
         assert_eq!(of("let n = 0").unwrap(), "sync::planted!(\"it forgets\" => let n = 0);");
         let block = of("let n = 0;\n    return n").unwrap();

@@ -1,12 +1,12 @@
-//! Finds the lines of the allocator that run: inserts a probe before each statement of a copy of the sources, and makes
-//! a table of the reached lines.
+//! Finds the lines of the allocator that run. Probes before each statement, in a copy of the sources, record
+//! the lines that run, and a table shows them.
 //!
-//! The probes are not a compiler's coverage tool: a probe is a store to a mapped file. A probe therefore works alike
-//! under loom, under shuttle, in a signal handler, in a process that forks or is killed, and inside a malloc. A probe
-//! does not depend on a compiler's version.
+//! The probes do not use the compiler's coverage tool: a probe is a store to a mapped file. A probe therefore
+//! works the same under loom, under shuttle, in a signal handler, in a process that forks or is killed, and
+//! inside a malloc. Probes do not depend on the compiler's version.
 //!
-//! A *line* is a line of shipping code on which a statement or the body of a match arm begins; tests, constants and
-//! code for checkers do not count.
+//! A *line* is a line of shipping code at which a statement or the body of a match arm begins; tests,
+//! constants and code for checkers do not count.
 
 use crate::claims::Unreached;
 use crate::imports::{Imports, crates};
@@ -25,10 +25,11 @@ use syn::{Expr, Stmt};
 pub const CRATES: [&str; 7] =
     ["magazine", "buddy", "slab", "slab/pool", "slab/handle", "slab/libuslab", "slab/libuslab/cache"];
 
-/// The size in bytes of a file of reached lines: one byte for each line.
+/// The size of a file of reached lines in bytes: one byte for each line.
 pub const MAX_FILE_LINES: usize = 1 << 16;
 
-/// The text that a crate's root module gets: `on` records a line in the file that the variable `USLAB_REACHED` names.
+/// The text that is added to a crate's root module; its function `on` records a line in the file that the
+/// variable `USLAB_REACHED` names.
 pub const SWITCH: &str = r#"
 #[doc(hidden)]
 #[allow(warnings, clippy::all)]
@@ -80,18 +81,18 @@ pub mod reach_switch {
 }
 "#;
 
-/// A tool that runs code.
+/// A tool whose reached lines are recorded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tool {
     /// The title of the tool's column.
     pub name: &'static str,
-    /// A description of the tool.
+    /// A description of what the tool does.
     pub what: &'static str,
     /// `true` if the tool controls the interleaving of threads.
     pub concurrent: bool,
 }
 
-/// The columns of the table.
+/// The tools, which are the columns of the table.
 pub const TOOLS: [Tool; 10] = [
     Tool { name: "models", what: "loom, every interleaving up to a bound", concurrent: true },
     Tool { name: "schedules", what: "shuttle, random and PCT schedules", concurrent: true },
@@ -156,14 +157,14 @@ fn files() -> anyhow::Result<BTreeSet<String>> {
 #[derive(Clone, Debug)]
 pub struct Probed {
     text: String,
-    /// The number and the insertions with their offsets, by line, from 1.
+    /// The probes by line (from 1): each has a number, and the texts to insert with their offsets.
     probes: BTreeMap<usize, (u32, Vec<(usize, String)>)>,
 }
 
 impl Probed {
     /// Inserts a probe at each line of `text`, the contents of `file`, numbered from `first`.
     ///
-    /// # Errors
+    /// Fails if the text is not valid Rust.
     /// Fails if the text is not Rust.
     pub fn new(file: &str, text: &str, first: u32) -> anyhow::Result<Self> {
         let tree = syn::parse_file(text).map_err(|error| anyhow!("{file}: not Rust: {error}"))?;
@@ -181,7 +182,7 @@ impl Probed {
     pub fn is_empty(&self) -> bool {
         self.probes.is_empty()
     }
-    /// Removes the probes of these lines. Returns the lines that had a probe.
+    /// Removes the probes of the given lines, and returns the lines that had a probe.
     pub fn remove_probes(&mut self, lines: &Range<usize>) -> Vec<usize> {
         let (gone, kept) =
             std::mem::take(&mut self.probes).into_iter().partition(|(line, _)| lines.contains(line));
@@ -189,7 +190,7 @@ impl Probed {
         let gone: BTreeMap<usize, _> = gone;
         gone.into_keys().collect()
     }
-    /// Returns the lines' numbers.
+    /// Returns the numbers of the lines with probes.
     pub fn numbers(&self) -> impl Iterator<Item = u32> {
         self.probes.values().map(|(number, _)| *number)
     }
@@ -231,7 +232,7 @@ impl Walk<'_> {
     }
 }
 
-/// Macros whose arguments do not ship.
+/// Macros whose arguments are not part of a shipping build.
 const CHECKERS: [&str; 3] = ["planted", "tell", "debug_assert"];
 
 impl<'ast> Visit<'ast> for Walk<'_> {
@@ -311,13 +312,13 @@ impl<'ast> Visit<'ast> for Walk<'_> {
 /// The number of lines that each tool reached; `None` if the tool did not run.
 type Reached = [Option<usize>; TOOLS.len()];
 
-/// The table: for each file the number of its lines, and how many of them each tool reached. In a table parsed from
-/// text, the numbers of reached lines are percentages.
+/// The table: for each file, its number of lines, and how many of them each tool reached. In a table parsed
+/// from text, the numbers of reached lines are percentages.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Table(pub BTreeMap<String, (usize, Reached)>);
 
 impl Table {
-    /// Builds the table from the numbers of the lines that each tool reached.
+    /// Builds the table from the line numbers that each tool reached.
     pub fn new(files: &BTreeMap<String, Probed>, reached: &[Option<HashSet<u32>>; TOOLS.len()]) -> Self {
         let row = |file: &Probed| {
             let of =
@@ -361,8 +362,8 @@ impl Table {
         out
     }
 
-    /// Returns two lists: files that no concurrent checker reaches and that have no reason, and reasons for files that
-    /// a checker does reach.
+    /// Returns files that no concurrent checker reaches and that have no reason, and reasons for files that a
+    /// checker does reach.
     pub fn misfits(&self, reasons: &[Unreached]) -> Vec<String> {
         let reasoned: BTreeSet<&str> = reasons.iter().flat_map(|of| &of.files).map(|name| &**name).collect();
         let unreached = self.unreached();
@@ -374,7 +375,7 @@ impl Table {
         [told(&unreached, &reasoned, without), told(&reasoned, &unreached, needless)].concat()
     }
 
-    /// Returns files of which no concurrent checker reaches any line.
+    /// Returns the files of which no concurrent checker reaches any line.
     pub fn unreached(&self) -> BTreeSet<&str> {
         let reached = |reached: &Reached| {
             TOOLS.iter().zip(reached).any(|(tool, lines)| tool.concurrent && *lines > Some(0))

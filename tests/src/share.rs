@@ -1,4 +1,4 @@
-//! Runs shards of a runner's work, for many machines.
+//! Divides a runner's work into shards, which can run on several machines.
 
 use crate::workspace;
 use anyhow::{Context, ensure};
@@ -9,24 +9,25 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use uslab_sync::shard::{Shard, Share};
 
-/// The shard to run, or the files of all shards.
+/// The options for running one shard, or for merging the files of all shards.
 #[derive(Clone, Debug, Default, Args)]
 pub struct ShareArgs {
-    /// Run only shard I of N, with I from 0. Default: the shard of the batch system that runs this, by
-    /// SLURM_ARRAY_TASK_ID with _COUNT, _MIN and _STEP, or by JOB_COMPLETION_INDEX with JOB_COMPLETIONS; otherwise
-    /// everything.
+    /// Run only shard I of N; I counts from 0. Default: the shard that a batch system assigns by
+    /// SLURM_ARRAY_TASK_ID with _COUNT, _MIN and _STEP, or by JOB_COMPLETION_INDEX with JOB_COMPLETIONS;
+    /// without these variables, everything.
     #[arg(long, value_name = "I/N", conflicts_with = "merge")]
     pub shard: Option<Shard>,
-    /// The file for the shard's rows, written completely or not at all. Default: target/shares/NAME.I-of-N.rows.
+    /// The file for the shard's rows; it is either complete or does not exist. Default:
+    /// target/shares/NAME.I-of-N.rows.
     #[arg(long, value_name = "FILE", conflicts_with = "merge")]
     rows: Option<PathBuf>,
-    /// Run nothing, and join the shards in these files.
+    /// Merge the shards in these files, without running anything.
     #[arg(long, value_name = "FILE", num_args = 1..)]
     pub merge: Vec<PathBuf>,
 }
 
 impl ShareArgs {
-    /// Returns the requested shard; `None` means everything.
+    /// Returns the requested shard; `None` requests everything.
     ///
     /// # Errors
     /// Fails if the batch system's variables are inconsistent.
@@ -34,8 +35,8 @@ impl ShareArgs {
         Shard::requested(self.shard).map_err(anyhow::Error::msg)
     }
 
-    /// Writes the rows of a shard of `what`, and returns the file. `of` describes the arguments, which must be equal
-    /// for all shards.
+    /// Writes the rows of a shard of the runner `what`, and returns the file. The parameter `of` describes
+    /// the arguments, which must be equal for all shards.
     ///
     /// # Errors
     /// Fails if the file cannot be written, or the build cannot be identified.
@@ -48,16 +49,16 @@ impl ShareArgs {
         Ok(path)
     }
 
-    /// Reads the rows of all shards of `what`.
+    /// Reads the rows of all shards of the runner `what`.
     ///
     /// # Errors
-    /// Fails if a shard is missing, or the shards are not from one run.
+    /// Fails if a shard is missing, or if the shards are from different runs.
     pub fn joined(&self, what: &str) -> anyhow::Result<Vec<Share>> {
         Share::join(what, &self.merge).map_err(anyhow::Error::msg)
     }
 }
 
-/// Returns all files in a folder that git tracks, or would track if they were added, relative to the folder.
+/// Returns all files in a folder, relative to it, that git tracks or would track if they were added.
 ///
 /// # Errors
 /// Fails if git cannot be run.
@@ -72,8 +73,8 @@ pub fn tracked(folder: &Path) -> anyhow::Result<Vec<String>> {
     Ok(names.split('\0').filter(|name| !name.is_empty()).map(str::to_owned).collect())
 }
 
-/// Returns `true` if a tracked file can affect the results of tests; most prose, pages, scripts and records of earlier
-/// runs cannot.
+/// Returns `true` if a tracked file can affect test results; most prose, pages, scripts and records of
+/// earlier runs cannot.
 pub fn counts(name: &str) -> bool {
     let words = name.ends_with(".md") && name != "ARCHITECTURE.md" && !name.starts_with("slab/book/");
     let others =

@@ -1,16 +1,17 @@
-//! Finds the memory orderings and planted bugs in the sources, no matter which of them models reach.
+//! Finds the memory orderings and planted bugs in the sources, whether or not models reach them.
 //!
-//! The scan follows the modules of a crate from its `lib.rs` and reads *tokens*, not a syntax tree. An ordering inside
-//! a macro's arguments (`debug_assert!(x.load(Relaxed) == 0)`) is therefore a site like any other, and comments and
-//! strings contain no sites. A site has the position of `Location::caller` (the operation's name), so it can be
-//! compared with the position that the hook of `uslab-sync` reports.
+//! The scan follows a crate's modules from `lib.rs`, and reads *tokens*, not a syntax tree. An ordering
+//! inside a macro's arguments (`debug_assert!(x.load(Relaxed) == 0)`) is therefore a site like any other;
+//! comments and strings contain no sites. A site's position is the position of the operation's name, like
+//! `Location::caller`, so it can be compared with positions that the hook of `uslab-sync` reports.
 //!
-//! Invariant: the scan misses no site. An ordering that is neither in a `use` nor an argument of an atomic operation
-//! (but a constant or a variable) is an error, because its use could not be determined. A planted bug whose name is not
-//! a literal, or that is not in a `planted!`, is also an error.
+//! The invariant of the scan is that it misses no site. An ordering (a constant, for example) that is neither
+//! in a `use` nor an argument of an atomic operation is an error, because its use cannot be determined. A
+//! planted bug is also an error if its name is not a literal, or if it is not in a `planted!`.
 //!
-//! A `cfg` decides by [`Build`] which sites loom compiles. Only the names in `cfg_value` are evaluated. All other names
-//! (such as the target's) count as true, so that a model must reach the site in case of doubt.
+//! For each site, [`Build`] says which builds compile it, according to its `cfg`. Only the names in
+//! `cfg_value` are evaluated in a `cfg`. All other names (such as the target's) count as true, so that in
+//! case of doubt a model must reach the site.
 
 use anyhow::{Context, anyhow, ensure};
 use proc_macro2::{Delimiter, Group, Ident, Span, TokenStream, TokenTree};
@@ -19,36 +20,36 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-/// The directory of the facade, which is between all other files and the checker. The facade's orderings are for
-/// statistics, which use `std`'s atomics in every build, and must be `Relaxed`.
+/// The directory of the facade `uslab-sync`, which is between all other files and the checker. The orderings
+/// in the facade are for statistics, which use `std`'s atomics in every build, and must be `Relaxed`.
 const FACADE: &str = "magazine/sync/src/";
 /// The directory of files that use the facade like any other code.
 const FACADE_USERS_FOLDER: &str = "magazine/sync/src/observers";
 /// The facade's backend for loom, which handles orderings as values.
 const HOOK: &str = "magazine/sync/src/loom.rs";
-/// Files that loom compiles although no model runs a line of them; other code that it runs names these files. `cargo
-/// check-reach` shows the lines that other tools reach.
+/// Files that loom compiles because other code names them, although no model runs their lines. `cargo
+/// check-reach` shows which lines other tools reach.
 const FILES_NO_MODEL_RUNS: [&str; 3] =
     ["slab/src/debug/stacks.rs", "slab/src/debug/tracks.rs", "slab/src/reclaim/reaper/background.rs"];
 
 /// A memory ordering.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize, Serialize)]
 pub enum Ordering {
-    /// The weakest ordering; a `Relaxed` fence is no fence.
+    /// The weakest ordering; a `Relaxed` fence has no effect.
     Relaxed,
     /// The ordering of loads.
     Acquire,
     /// The ordering of stores.
     Release,
-    /// The ordering of operations that load and store.
+    /// The ordering of read-modify-write operations, which both load and store.
     AcqRel,
-    /// The ordering `AcqRel`, with one total order of all `SeqCst` operations.
+    /// Like `AcqRel`, with one total order of all `SeqCst` operations.
     SeqCst,
 }
 use Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 
 impl Ordering {
-    /// Returns the ordering called `name`.
+    /// Returns the ordering with this name.
     pub fn from_name(name: &str) -> Option<Self> {
         [Relaxed, Acquire, Release, AcqRel, SeqCst]
             .into_iter()
@@ -62,7 +63,7 @@ impl fmt::Display for Ordering {
     }
 }
 
-/// The operation to which an ordering is passed.
+/// The atomic operation that takes an ordering.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Operation {
@@ -70,17 +71,17 @@ pub enum Operation {
     Load,
     /// A store.
     Store,
-    /// A swap, an addition, or the success of a compare-and-exchange.
+    /// A swap, an addition, or a successful compare-and-exchange.
     ReadModifyWrite,
-    /// The failure of a compare-and-exchange.
+    /// A failed compare-and-exchange.
     Failure,
     /// A fence.
     Fence,
 }
 
 impl Operation {
-    /// Returns the operation to which an argument of a call of `name` belongs, by its index; `None` if the argument is
-    /// not an ordering of an atomic operation.
+    /// Returns the operation that takes the given argument of a call of `name`, or `None` if the argument is
+    /// not an ordering.
     fn of(name: &str, argument: u32) -> Option<Self> {
         Some(match name {
             "load" => Self::Load,
@@ -105,26 +106,26 @@ impl Operation {
     }
 }
 
-/// The build that compiles a site.
+/// The build that compiles an ordering site.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Build {
-    /// The build for loom: models must reach the site.
+    /// The build for loom; models must reach the site.
     Loom,
-    /// The shipping build, but not the build for loom.
+    /// The shipping build, if the build for loom does not compile the site.
     Shipping,
-    /// Neither the shipping build nor loom's: tests, and code for shuttle.
+    /// Neither the shipping build nor the build for loom: tests, and code for shuttle.
     Tests,
 }
 
-/// An ordering argument of an atomic operation.
+/// An ordering site: an ordering argument of an atomic operation.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct Site {
     /// The site's file, relative to the workspace's root.
     pub file: String,
     /// The site's line, from 1.
     pub line: usize,
-    /// The column, from 1, in characters, at which the operation's name begins.
+    /// The column, from 1 in characters, at which the operation's name begins.
     pub column: usize,
     /// The argument's index in the call, from 0.
     pub argument: u32,
@@ -141,7 +142,7 @@ pub struct Site {
 }
 
 impl Site {
-    /// Returns the name that the hook uses: `file:line:column:argument`.
+    /// Returns the name that the hook uses for the site: `file:line:column:argument`.
     pub fn id(&self) -> String {
         format!("{}:{}:{}:{}", self.file, self.line, self.column, self.argument)
     }
@@ -155,13 +156,13 @@ impl fmt::Display for Site {
     }
 }
 
-/// The result of a scan.
+/// The result of scanning the sources.
 #[derive(Debug, Default)]
 pub struct Sources {
     /// All sites, in the order of the files' modules.
     pub sites: Vec<Site>,
-    /// The names of all statements that plant bugs, including those in models, and `true` for each that a shipping
-    /// build may compile.
+    /// The names of all statements that plant bugs, including bugs in models; `true` if a shipping build may
+    /// compile the statement.
     pub planted: BTreeMap<String, bool>,
     /// The names of all planted bugs that tables of scenarios name.
     pub named: BTreeSet<String>,
@@ -171,7 +172,8 @@ impl Sources {
     /// Scans crates, each given by the path of its `lib.rs` relative to `root`.
     ///
     /// # Errors
-    /// Fails if a file cannot be read or parsed, or an ordering or a planted bug breaks the invariant (see the module).
+    /// Fails if a file cannot be read or parsed, or if an ordering or a planted bug breaks the
+    /// [module's](self) invariant.
     pub fn scan<P: AsRef<Path>>(root: &Path, crates: &[P]) -> anyhow::Result<Self> {
         let mut sources = Self::default();
         for lib in crates {
@@ -180,7 +182,7 @@ impl Sources {
         Ok(sources)
     }
 
-    /// Scans a file. The file's child modules are in its own directory, or next to it.
+    /// Scans a file, whose child modules are in its own directory or next to it.
     fn file(&mut self, root: &Path, path: &Path, guard: Guard, beside: bool) -> anyhow::Result<()> {
         let text = std::fs::read_to_string(root.join(path)).with_context(|| path.display().to_string())?;
         let tokens: TokenStream =
@@ -193,11 +195,11 @@ impl Sources {
     }
 }
 
-/// Returns the number of lines that a shipping build may compile: lines that have a token outside of comments and
-/// outside of code for tests or checkers.
+/// Returns the number of lines that a shipping build may compile: lines with a token outside comments and
+/// outside code for tests or checkers.
 ///
 /// # Errors
-/// Fails if the text is not Rust.
+/// Fails if the text is not valid Rust.
 pub fn shipping_lines(text: &str) -> anyhow::Result<usize> {
     let tokens: TokenStream = text.parse().map_err(|error| anyhow!("not Rust: {error}"))?;
     let mut lines = BTreeSet::new();
@@ -231,11 +233,11 @@ fn mark_shipping(tokens: &[TokenTree], lines: &mut BTreeSet<usize>) {
     }
 }
 
-/// Returns the lines of the longest function that a shipping build may compile, counted as [`shipping_lines`], and its
-/// name; `None` without functions.
+/// Returns the number of lines (see [`shipping_lines`]) and the name of the longest function that a shipping
+/// build may compile; `None` without functions.
 ///
 /// # Errors
-/// Fails if the text is not Rust.
+/// Fails if the text is not valid Rust.
 pub fn longest_function(text: &str) -> anyhow::Result<Option<(usize, String)>> {
     let tokens: TokenStream = text.parse().map_err(|error| anyhow!("not Rust: {error}"))?;
     let mut longest = None;
@@ -274,7 +276,7 @@ fn measure_functions(tokens: &[TokenTree], longest: &mut Option<(usize, String)>
     }
 }
 
-/// Returns the number of lines with a `cfg` of a checker.
+/// Returns the number of lines with a checker's `cfg`.
 pub fn checker_cfgs(text: &str) -> usize {
     let names_checker = |line: &&str| {
         let cfg = line.find("cfg(").or_else(|| line.find("cfg_attr(")).or_else(|| line.find("cfg!("));
@@ -335,20 +337,20 @@ pub fn has_code(item: &syn::Item) -> bool {
     attributes.iter().all(ships)
 }
 
-/// An attribute among tokens.
+/// An attribute among a file's tokens.
 struct Attribute {
     /// The number of the attribute's tokens.
     length: usize,
     /// `true` if the attribute applies to the enclosing item: `#![...]`.
     inner: bool,
-    /// The tokens in its brackets.
+    /// The tokens inside the attribute's brackets.
     parts: Vec<TokenTree>,
-    /// The position of these tokens.
+    /// The position of the tokens inside the brackets.
     span: Span,
 }
 
 impl Attribute {
-    /// Returns the attribute that begins at `at`.
+    /// Returns the attribute that begins at the token `at`.
     fn at(tokens: &[TokenTree], at: usize) -> Option<Self> {
         let inner = is_punct(tokens.get(at + 1), '!');
         let before = 1 + usize::from(inner);
@@ -369,8 +371,8 @@ impl Attribute {
             _ => None,
         }
     }
-    /// Returns the file that a module has in some builds because of `cfg_attr(PREDICATE, path = "...")`, with these
-    /// builds and all other builds.
+    /// Returns the file that `cfg_attr(PREDICATE, path = "...")` gives a module, with the builds that use it,
+    /// and the other builds.
     fn file_by_build(&self) -> Option<(String, [Guard; 2])> {
         let [TokenTree::Ident(name), TokenTree::Group(content)] = &self.parts[..] else { return None };
         let content: Vec<TokenTree> = content.stream().into_iter().collect();
@@ -384,7 +386,7 @@ impl Attribute {
     }
 }
 
-/// Returns the value of a name in a `cfg`, if it depends on the build alone.
+/// Returns the value of a name in a `cfg`, if it depends only on the build.
 fn cfg_value(name: &str, loom: bool) -> Option<bool> {
     match name {
         "loom" => Some(loom),
@@ -415,7 +417,7 @@ fn value(predicate: &[TokenTree], loom: bool) -> Option<bool> {
     }
 }
 
-/// Returns the parts between commas; an empty last part is omitted.
+/// Returns the parts between commas, without an empty last part.
 fn arguments(tokens: &[TokenTree]) -> impl Iterator<Item = &[TokenTree]> {
     tokens.split(|token| is_punct(Some(token), ',')).filter(|argument| !argument.is_empty())
 }
@@ -435,7 +437,7 @@ fn string(token: &TokenTree) -> Option<String> {
     (!content.contains('\\')).then(|| content.to_owned())
 }
 
-/// Returns the number of tokens of the item, statement, field or arm that begins here.
+/// Returns the number of tokens of the item, statement, field or arm at the start of `tokens`.
 fn extent(tokens: &[TokenTree]) -> usize {
     // After these keywords a block is part of the element and does not end it.
     let goes_on = ["let", "return", "use", "static", "type", "break"];
@@ -470,12 +472,12 @@ fn extent(tokens: &[TokenTree]) -> usize {
     tokens.len()
 }
 
-/// The position of a run of tokens in the crate.
+/// The position of a sequence of tokens in the crate.
 #[derive(Clone, Debug)]
 struct SourcePosition {
     guard: Guard,
     function: String,
-    /// The directory of modules declared here.
+    /// The directory for modules that are declared at this position.
     modules: PathBuf,
 }
 
@@ -496,7 +498,8 @@ impl Scan<'_> {
         self.run(&tokens.into_iter().collect::<Vec<_>>(), place, None)
     }
 
-    /// Scans a run of tokens on one level. `file` is a `path` attribute for the first module declared in it.
+    /// Scans a sequence of tokens on one level. The parameter `file` is a `path` attribute for the first
+    /// module declared in the sequence.
     fn run(
         &mut self,
         tokens: &[TokenTree],
@@ -550,7 +553,7 @@ impl Scan<'_> {
         Ok(())
     }
 
-    /// Scans the element at `at`. Returns the number of its tokens.
+    /// Scans the element at `at`, and returns its number of tokens.
     fn element(
         &mut self,
         tokens: &[TokenTree],
@@ -623,7 +626,8 @@ impl Scan<'_> {
         Ok(1)
     }
 
-    /// Finds the planted bugs in a table of scenarios: the first arguments of the lines after a scenario's runs.
+    /// Finds the planted bugs in a table of scenarios: the first arguments in the lines after each scenario's
+    /// runs.
     fn scenarios(&mut self, table: TokenStream) {
         let groups = |tokens: TokenStream, wanted| {
             let tokens: Vec<TokenTree> = tokens.into_iter().collect();
@@ -672,7 +676,7 @@ impl Scan<'_> {
         }
     }
 
-    /// Scans a call that may be an atomic operation: each of its arguments that is an ordering is a site.
+    /// Scans a call that may be an atomic operation; each ordering argument is a site.
     fn call(&mut self, name: &str, begin: Span, group: &Group, place: &SourcePosition) -> anyhow::Result<()> {
         let tokens: Vec<TokenTree> = group.stream().into_iter().collect();
         for (argument, value) in (0..).zip(arguments(&tokens)) {
@@ -841,7 +845,7 @@ mod tests {
         assert_eq!(found, [("cells.rs", Build::Loom), ("layout.rs", Build::Shipping)]);
     }
 
-    /// `check-all` fails for each planted bug that no model catches.
+    /// `check-all` fails if the scan finds a planted bug that no model catches.
     #[test]
     fn source_scan_finds_each_planted_bug() {
         let text = r#"

@@ -1,7 +1,7 @@
-//! Lists the public surface of a crate: the public items in its documentation that are not hidden.
+//! Lists a crate's public surface: the documented public items that are not hidden.
 //!
-//! The list has modules, types, traits, functions, methods, constants, statics, macros and aliases; a re-exported item
-//! is counted once. Fields, variants and trait implementations belong to their type.
+//! The list has modules, types, traits, functions, methods, constants, statics, macros and aliases; a
+//! re-exported item counts once. Fields, variants and trait implementations count as parts of their type.
 
 use crate::{cargo, workspace};
 use anyhow::{Context, Result, ensure};
@@ -12,18 +12,18 @@ use std::os::unix::fs::PermissionsExt;
 /// An item that a crate's users can name.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Item {
-    /// The item's path: `uslab::error::Busy`.
+    /// The item's path, such as `uslab::error::Busy`.
     pub path: String,
     /// `true` if the item is a struct, an enum, a union or a trait that this crate defines.
     pub is_type: bool,
-    /// `true` if the item's own documentation has an example that runs.
+    /// `true` if the item's own documentation has a runnable example.
     pub has_example: bool,
 }
 
 /// Attributes of code blocks that a documentation test compiles and runs.
 const RUNS: [&str; 3] = ["", "rust", "should_panic"];
 
-/// Returns `true` if the docs contain a code block that runs.
+/// Returns `true` if the docs contain a code block that runs as a test.
 fn has_example(docs: &str) -> bool {
     let fences = docs.lines().filter_map(|line| line.trim_start().strip_prefix("```"));
     // Every second fence ends a block.
@@ -32,10 +32,10 @@ fn has_example(docs: &str) -> bool {
 
 /// Returns the public items of a crate of this workspace, sorted by path.
 ///
-/// The function builds the crate's documentation, which takes some seconds.
+/// This function builds the crate's documentation, which takes some seconds.
 ///
 /// # Errors
-/// Fails if the build fails, or its JSON is not in the supported format of `rustdoc`.
+/// Fails if the build fails, or if its JSON has an unsupported `rustdoc` format.
 pub fn items(package: &str) -> Result<Vec<Item>> {
     // The format of rustdoc's JSON is unstable. Only rustdoc is allowed to use the unstable format; otherwise cargo
     // would rebuild all dependencies.
@@ -66,13 +66,13 @@ pub fn items(package: &str) -> Result<Vec<Item>> {
 
 struct SurfaceReader<'a> {
     index: &'a Value,
-    /// The paths that were already added.
+    /// The paths that were already added to the list.
     known: HashSet<String>,
     items: Vec<Item>,
 }
 
 impl SurfaceReader<'_> {
-    /// Adds an item and its children, as `parent::name`.
+    /// Adds an item as `parent::name`, and its children.
     fn add(&mut self, id: &Value, parent: &str) {
         let id = id.to_string();
         let item = &self.index[&id];

@@ -1,4 +1,4 @@
-//! Copies of a workspace's files.
+//! Makes copies of a workspace's files.
 
 use anyhow::Context;
 use std::collections::BTreeMap;
@@ -28,8 +28,8 @@ pub fn files(root: &Path) -> anyhow::Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-/// Makes `folder` contain exactly these files with these texts. Unchanged files are not written, so they are not built
-/// again.
+/// Makes `folder` contain exactly the given files. Files that are already equal are not written, so cargo
+/// does not rebuild them.
 ///
 /// # Errors
 /// Fails if a file cannot be read, written or removed.

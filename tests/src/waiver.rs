@@ -1,15 +1,15 @@
-//! Waivers: orderings that are kept, each for a stated reason, although no model fails without them.
+//! Waivers: orderings that are kept for a stated reason, although no model fails without them.
 //!
-//! `tests/orderings.toml` lists them. A site is identified by its file, its function and a piece of its line, so that a
-//! waiver survives edits elsewhere in the file. The run fails if a waiver matches no site or several sites, or if all
-//! of its mutants are caught.
+//! The file `tests/orderings.toml` lists the waivers. A waiver identifies a site by its file, its function
+//! and a piece of its line, so it survives edits elsewhere in the file. The run fails if a waiver matches no
+//! site or several sites, or if models catch all its mutants.
 
 use crate::source::{Ordering, Site};
 use anyhow::{Context, ensure};
 use serde::Deserialize;
 use std::path::Path;
 
-/// One waiver.
+/// One entry of a waiver file.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Waiver {
@@ -33,7 +33,7 @@ struct File {
 }
 
 impl Waiver {
-    /// Reads the file at `path`.
+    /// Reads the waivers in the file at `path`.
     ///
     /// # Errors
     /// Fails if the file cannot be read, is not a list of waivers, or a reason is missing.

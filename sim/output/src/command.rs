@@ -1,7 +1,8 @@
 //! The end of a command: its exit code, and its messages on standard error.
 //!
-//! The exit code is 0 for success, 1 for a failed check (a conservation invariant, or a requested comparison), 2 for
-//! wrong usage or input. Data is written to standard output; progress and messages are written to standard error.
+//! The exit code is 0 for success, 1 if a check failed (a conservation invariant, or a requested comparison),
+//! and 2 for wrong usage or input. Data is written to standard output; progress and messages are written to
+//! standard error.
 
 use clap::Parser;
 use clap::error::{ContextKind, ErrorKind};
@@ -34,8 +35,8 @@ pub fn run<C: Parser>(run: impl FnOnce(&C) -> anyhow::Result<Outcome>) -> ExitCo
     }
 }
 
-/// Prints the message of clap, which is help or an error. For an unknown subcommand, the known subcommands are also
-/// printed.
+/// Prints help or an error message from clap. If a subcommand is unknown, the function also prints the known
+/// subcommands.
 fn print_clap_error<C: Parser>(error: &clap::Error) -> ExitCode {
     let _ = error.print();
     if error.kind() == ErrorKind::InvalidSubcommand {

@@ -1,4 +1,4 @@
-//! Writes results: files that are written completely or not at all, tables, a progress bar on a terminal, and exit
+//! Writes results: files that are complete or do not exist, tables, a progress bar on a terminal, and exit
 //! codes.
 
 #![forbid(unsafe_code)]
@@ -49,7 +49,7 @@ pub fn size(bytes: u64) -> String {
     }
 }
 
-/// Parses a number of bytes in an option: a number, which K, M or G may follow.
+/// Parses a number of bytes in an option: a number that may end with K, M or G.
 ///
 /// # Errors
 /// Fails if the text is not a number, is 0, or is too large.
@@ -70,7 +70,7 @@ pub fn bytes(text: &str) -> Result<u64, String> {
     }
 }
 
-/// Returns the word, in quotes if a shell requires quotes.
+/// Returns a word, in quotes if a shell requires them.
 pub fn quoted(word: &str) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "/._-=:,%+@".contains(c);
     if !word.is_empty() && word.chars().all(is_plain) {
@@ -131,7 +131,7 @@ impl Drop for Progress {
     }
 }
 
-/// A stage of a [`Progress`]; when this value is dropped, the stage's bar is removed.
+/// A stage of a [`Progress`]; dropping it removes the stage's bar.
 #[derive(Debug)]
 pub struct Stage(ProgressBar);
 

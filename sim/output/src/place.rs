@@ -1,4 +1,4 @@
-//! The destination of a report: a file that is written completely or not at all, a stream, or standard output.
+//! The destination of a report: a file that is complete or does not exist, a stream, or standard output.
 
 use anyhow::{Context, bail};
 use serde::Serialize;
@@ -12,7 +12,7 @@ use tempfile::NamedTempFile;
 /// The format of a report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
-    /// JSON: an object, or a list.
+    /// JSON with an object or a list.
     Json,
     /// CSV: one line of column names, then one line for each value.
     Csv,
@@ -22,11 +22,11 @@ pub enum Form {
     Series,
     /// CSV with a line for each run of a sweep.
     Rows,
-    /// A self-contained page.
+    /// A self-contained web page.
     Html,
     /// A picture (SVG).
     Svg,
-    /// The operations of a trace, in columns.
+    /// The operations of a trace in columns.
     Operations,
 }
 
@@ -43,7 +43,7 @@ impl Form {
         }
     }
     /// Returns the texts with which a report of this format can begin, and a description of files that begin
-    /// differently.
+    /// with another text.
     fn marks(self) -> (&'static [&'static str], &'static str) {
         match self {
             // A bracket alone does not identify JSON, because option files and logs may begin with a bracket.
@@ -71,18 +71,18 @@ pub struct Place {
 #[derive(Debug)]
 enum Target {
     Stdout,
-    /// A device or a pipe, which is written directly.
+    /// A device or a pipe; the report is written to it directly.
     Stream(PathBuf),
     /// A file, with its permissions if the file exists.
     File(PathBuf, Option<Permissions>),
 }
 
 impl Place {
-    /// Checks the destination of a report before any work is done.
+    /// Checks the destination of a report before the command starts its work.
     ///
     /// # Errors
-    /// Fails if the folder does not exist, or the path is a folder. Also fails if an existing file is not a report in
-    /// this format, because overwriting it (a trace, for example) would be a mistake.
+    /// Fails if the folder does not exist, or the path is a folder. Also fails if an existing file is not a
+    /// report in this format, because overwriting another file (a trace, for example) would be a mistake.
     pub fn open(form: Form, path: &Path) -> anyhow::Result<Self> {
         if path == Path::new("-") {
             return Ok(Self { form, target: Target::Stdout, id: None });
@@ -163,7 +163,7 @@ impl Place {
     /// Writes the report as JSON.
     ///
     /// # Errors
-    /// Fails for the reasons of [`write_all`].
+    /// Fails for the same reasons as [`write_all`].
     pub fn json(self, report: &impl Serialize) -> anyhow::Result<()> {
         write_all([(self, json_text(report)?)])
     }
@@ -197,21 +197,21 @@ pub fn say(text: &str) -> anyhow::Result<()> {
     std::io::stdout().lock().write_all(text.as_bytes()).context("standard output")
 }
 
-/// Writes a report as JSON to the destination `json`, if it is set. Prints the report's text, unless the JSON was
+/// Writes a report as JSON to the destination `json`, if it is set. Prints the report's text, unless JSON is
 /// written to standard output.
 ///
 /// # Errors
-/// Fails as [`write_all`] and [`say`] do.
+/// Fails for the same reasons as [`write_all`] and [`say`].
 pub fn tell(report: &impl Serialize, text: &str, json: Option<Place>) -> anyhow::Result<()> {
     let to_stdout = json.as_ref().is_some_and(Place::is_stdout);
     json.map(|json| json.json(report)).transpose()?;
     if to_stdout { Ok(()) } else { say(text) }
 }
 
-/// Writes either all reports or no report. Files are first written under temporary names in the folders of their
-/// destinations; they are renamed when everything that can fail has succeeded. Devices and pipes are written before
-/// files are renamed, because their output cannot be undone. A closed pipe is reported only at the end: its reader has
-/// read enough, but the files are still needed.
+/// Writes either all reports or no report. Files are first written under temporary names in the folders of
+/// their destinations. Files are renamed after everything that can fail has succeeded. Devices and pipes are
+/// written before files are renamed, because output to them cannot be undone. A closed pipe is reported only
+/// at the end: its reader has read enough, but the files are still needed.
 ///
 /// # Errors
 /// Fails if a destination cannot be written.
@@ -250,7 +250,7 @@ fn id_of(meta: &Metadata) -> (u64, u64) {
     (meta.dev(), meta.ino())
 }
 
-/// Returns the device and inode number of standard output; `None` if it is closed.
+/// Returns the device and inode number of standard output, or `None` if standard output is closed.
 fn stdout_id() -> Option<(u64, u64)> {
     let stdout = std::io::stdout().as_fd().try_clone_to_owned().ok()?;
     File::from(stdout).metadata().ok().as_ref().map(id_of)

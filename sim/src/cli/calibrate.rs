@@ -10,7 +10,7 @@ pub(super) struct Args {
     /// Name of the profile.
     #[arg(long, value_name = "NAME", default_value = "here")]
     name: String,
-    /// Number of rounds; everything is measured once in each.
+    /// Number of rounds; each round measures every price once.
     #[arg(long, value_name = "N", default_value_t = 31, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     rounds: u32,
 }

@@ -6,12 +6,12 @@ use crate::replay;
 use serde::Serialize;
 use std::path::PathBuf;
 
-/// Convert a trace to columns of operations, some three bytes each, which `replay --design` and `scale --trace` read
-/// without parsing.
+/// Convert a trace to columns of operations, about three bytes each. `replay --design` and `scale --trace`
+/// read the columns without parsing.
 ///
-/// The columns keep cache names, sizes, CPUs, times and marks, and inferred facts: the cache of each event, and the
-/// place of hidden allocations. The columns do not keep addresses, call sites and the kernel's page moves. The trace's
-/// tables are expected in the folder of OUT.
+/// The columns keep cache names, sizes, CPUs, times and marks. The columns also keep inferred facts: the
+/// cache of each event, and the place of each hidden allocation. The columns do not keep addresses, call
+/// sites and the kernel's page moves. The converter expects the trace's tables in the folder of OUT.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -25,10 +25,10 @@ pub(super) struct Args {
     /// File for the operations. An existing file with other contents is not overwritten.
     #[arg(value_name = "OUT")]
     out: PathBuf,
-    /// Simulated CPUs. Default: as many as the trace names.
+    /// Simulated CPUs. Default: the number of CPUs in the trace.
     #[arg(long, value_name = "N")]
     cpus: Option<u32>,
-    /// Continue although more than 5 of 100 lines of kmem events are not understood; such lines are skipped.
+    /// Continue even if more than 5 % of the kmem event lines cannot be parsed; such lines are skipped.
     #[arg(long)]
     partial: bool,
 }

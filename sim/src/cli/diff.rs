@@ -6,9 +6,10 @@ use crate::output::{Place, tell};
 use anyhow::Context;
 use std::path::{Path, PathBuf};
 
-/// Compare two reports that `--json` wrote: list the numbers that differ, largest relative change first.
+/// Compare two reports that `--json` wrote, and list the numbers that differ, largest relative change first.
 ///
-/// Rows of lists are matched by name (of a cache, a design, a moment, a number of CPUs), not by position.
+/// The rows of a list are matched by name (of a cache, a design, a moment, a number of CPUs), not by
+/// position.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -22,7 +23,7 @@ pub(super) struct Args {
     /// The second report.
     #[arg(value_name = "B")]
     b: PathBuf,
-    /// Omit numbers that differ by at most this many per cent.
+    /// Omit numbers that differ by at most this percentage.
     #[arg(long, value_name = "PERCENT", default_value_t = 0.0, value_parser = percent)]
     above: f64,
     /// Show every number that differs, not only the first forty.

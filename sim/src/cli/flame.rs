@@ -8,9 +8,10 @@ use std::path::PathBuf;
 
 /// Show which code holds how much memory: a heap profile as a flame graph.
 ///
-/// A program under the preload library writes a profile on a signal; a program that links the library can write one at
-/// any time. The names of functions come from the files that the profile names; these files must still be at the same
-/// paths. Without an option, the stacks that hold the most memory are printed.
+/// A program under the preload library writes a heap profile on a signal; a program that links the library
+/// can write a profile at any time. Function names come from the executables and libraries that the profile
+/// names; these files must still be at the recorded paths. Without an option, the command prints the stacks
+/// that hold the most memory.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -19,7 +20,8 @@ Examples:
   uslab flame /tmp/heap.pb.gz
   uslab flame /tmp/heap.pb.gz --html heap.html")]
 pub(super) struct Args {
-    /// A profile of pprof (`.pb.gz`), or folded stacks: a line for each stack, `cache;outermost;...;innermost bytes`.
+    /// A heap profile in pprof's format (`.pb.gz`), or folded stacks with one line for each stack:
+    /// `cache;outermost;...;innermost bytes`.
     #[arg(value_name = "FILE")]
     profile: PathBuf,
     /// Write a page with the flame graph: FILE, or `-` for standard output. The page is one file for any browser and needs no

@@ -8,9 +8,10 @@ use anyhow::{Context, bail};
 use std::path::{Path, PathBuf};
 use uslab::OrderRule;
 
-/// Show how objects are placed in slabs: order, objects per slab, waste, computed by Linux's rule.
+/// Show how Linux's rule places objects in slabs: order, objects per slab, waste.
 ///
-/// The rule depends on the number of CPUs: on a machine with more CPUs the same object size gets larger slabs.
+/// The rule depends on the number of CPUs: a machine with more CPUs uses larger slabs for the same object
+/// size.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -26,8 +27,8 @@ pub(super) struct Args {
     /// Alignment of the objects in bytes, a power of two.
     #[arg(long, value_name = "BYTES", default_value_t = 8)]
     align: usize,
-    /// Number of present CPUs. Default: this machine's; with --against the number in the kernel's tables, or the
-    /// largest number that agrees with their orders.
+    /// Number of present CPUs. Default: the number of this machine's CPUs; with --against the number in the
+    /// kernel's tables, or the largest number that agrees with the orders in the tables.
     #[arg(long, value_name = "N")]
     cpus: Option<u32>,
     /// The kernel's option slab_max_order, from 0 to 10.
@@ -40,10 +41,10 @@ pub(super) struct Args {
     /// number of CPUs.
     #[arg(long, value_name = "N", default_value_t = 0)]
     min_objects: u32,
-    /// Compare row by row with a kernel. PLACE is a /proc/slabinfo, a copy of /sys/kernel/slab, a table of its
-    /// attributes (tab-separated, with columns slab_size, objs_per_slab and order), a folder that has these (a
-    /// sosreport, a recording), or `live` for this machine. If some rows differ, the kernel options that explain them
-    /// are named.
+    /// Compare the rule with a kernel, one row for each cache. PLACE is a /proc/slabinfo, a copy of
+    /// /sys/kernel/slab, a table of its attributes (tab-separated, with columns slab_size, objs_per_slab and
+    /// order), a folder that has these (a sosreport, a recording), or `live` for this machine. If some rows
+    /// differ, the report names the kernel options that explain the differences.
     #[arg(long, value_name = "PLACE")]
     against: Option<PathBuf>,
 }

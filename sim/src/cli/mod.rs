@@ -1,5 +1,5 @@
-//! The command line: each command has its options in its own module here, or in the module that it runs.
-//! [`output::command`](crate::output::command) converts a command's result to an exit code.
+//! The command line; the options of each command are in a module of this folder, or in the module that the
+//! command runs. [`output::command`](crate::output::command) converts a command's result to an exit code.
 
 mod calibrate;
 mod convert;
@@ -31,7 +31,8 @@ use uslab_lab::cli as lab;
 
 /// Replay kernel memory traces through a Linux-style slab allocator, and study the allocator.
 ///
-/// Without a command, the bundled trace (a real kernel under a file workload) is replayed and explained.
+/// Without a command, the program replays and explains the bundled trace, which a real kernel recorded under
+/// a file workload.
 #[derive(Debug, Parser)]
 #[command(name = "uslab", version, max_term_width = 100)]
 struct Cli {
@@ -71,10 +72,10 @@ pub fn main() -> ExitCode {
     main_with::<NoPolicy>()
 }
 
-/// Runs the command line, with a policy that the calling program defines. `--design` then also accepts the name of the
-/// calling program's policy.
+/// Runs the command line, with a policy that the calling program defines. The option `--design` also accepts
+/// the name of that policy.
 ///
-/// `examples/uma/main.rs` in this crate is an example of such a calling program.
+/// `examples/uma/main.rs` in this crate is an example of a program that calls this function.
 pub fn main_with<P: Policy>() -> ExitCode {
     command::run(run::<P>)
 }

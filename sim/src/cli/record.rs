@@ -7,24 +7,27 @@ use anyhow::bail;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Record what `uslab replay` needs: a trace of the kernel's memory events, and the kernel's own tables before and
-/// after.
+/// Record the files that `uslab replay` needs: a trace of the kernel's memory events, and the kernel's tables
+/// before and after the trace.
 ///
-/// The new folder holds the trace (trace.txt.zst), with marks at the moments of the tables; slabinfo, buddyinfo,
-/// zoneinfo, pagetypeinfo, vmstat and meminfo of each moment; the counters and attributes of all caches in
-/// /sys/kernel/slab; the losses of each CPU's buffer; the formats of the events; the kernel's release and command line.
+/// The new folder holds the trace (trace.txt.zst), with a mark at each moment of the tables. For each moment
+/// the folder holds slabinfo, buddyinfo, zoneinfo, pagetypeinfo, vmstat and meminfo. The folder also holds
+/// the counters and attributes of all caches in /sys/kernel/slab, the number of events that each CPU's buffer
+/// lost, the formats of the events, and the kernel's release and command line.
 ///
-/// Recording the running kernel needs root and a mounted tracefs. `uslab record` uses a separate tracing instance,
-/// which is removed afterwards; other tracing is not disturbed. Events are written to the folder as they happen, so the
-/// disk limits the length; events that the kernel lost are counted. The moments are `before` and `after`, and with
-/// --shrink `end`. Ctrl-C ends the recording and discards it.
+/// Recording the running kernel needs root and a mounted tracefs. `uslab record` uses a separate tracing
+/// instance, removes the instance afterwards, and does not disturb other tracing. Events are written to the
+/// folder as they happen, so only disk space limits the length of a recording; events that the kernel lost
+/// are counted. The tables are copied at the moments `before` and `after`, and with --shrink also at `end`.
+/// Ctrl-C ends the recording and discards it.
 ///
-/// With --qemu, a distribution's kernel is booted for the recording, which does not need root but qemu-system-x86_64
-/// and a static busybox (Debian: qemu-system-x86, busybox-static). A booted kernel's events are enabled from early
-/// boot. Caches are shrunk before `before` and before `end`, so that these two tables are exact. KVM is used if it
-/// works. Without KVM the CPUs are emulated: times then mean little, but everything else is as on a real CPU. The
-/// workload may add moments: it writes the mark `SNAP NAME begin` to /sys/kernel/tracing/trace_marker and a table to
-/// /out/NAME.slabinfo, and before a shrink of one cache the mark `SHRINK cache NAME`.
+/// With --qemu, a distribution's kernel is booted for the recording. Booting needs qemu-system-x86_64 and a
+/// static busybox (Debian: qemu-system-x86, busybox-static), but no root rights. A booted kernel's events are
+/// enabled from early boot. The recorder shrinks all caches before the moments `before` and `end`, so that
+/// the tables of these two moments are exact. KVM is used if it works. Without KVM, qemu emulates the CPUs,
+/// so times mean little, but everything else is as on a real CPU. The workload may add moments: it writes the
+/// mark `SNAP NAME begin` to /sys/kernel/tracing/trace_marker and a table to /out/NAME.slabinfo. Before it
+/// shrinks one cache, it writes the mark `SHRINK cache NAME`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -39,29 +42,32 @@ pub(super) struct Args {
     /// The new folder.
     #[arg(long, value_name = "FOLDER", default_value = "recording")]
     out: PathBuf,
-    /// Seconds to record without a COMMAND. Default: 10.
+    /// Number of seconds to record if no COMMAND is given. Default: 10.
     #[arg(long, value_name = "N", conflicts_with_all = ["command", "qemu"], value_parser = clap::value_parser!(u64).range(1..))]
     seconds: Option<u64>,
-    /// Memory of each CPU's trace buffer: bytes, or with K, M, G. An event takes about 50 bytes. The running kernel's
-    /// buffers are drained continuously; a booted kernel's buffers hold the whole trace.
+    /// Size of each CPU's trace buffer: bytes, or with K, M, G. A traced event takes about 50 bytes. The
+    /// running kernel's buffers are drained continuously; a booted kernel's buffers hold the whole trace.
     #[arg(long, value_name = "BYTES", default_value = "64M", value_parser = bytes)]
     buffer: u64,
-    /// Shrink all caches before the table `before`, and again after `after`, before a last table `end`. A shrink
-    /// briefly slows the running kernel, and makes the numbers exact: without it, objects that CPUs hold back count as
-    /// in use.
+    /// Shrink all caches before the table `before`, and again between the tables `after` and `end`. A shrink
+    /// briefly slows the running kernel and makes the numbers exact: without a shrink, free objects that CPUs
+    /// hold count as in use.
     #[arg(long, conflicts_with = "qemu")]
     shrink: bool,
     /// The mount point of tracefs. Default: /sys/kernel/tracing or /sys/kernel/debug/tracing.
     #[arg(long, value_name = "DIR", conflicts_with = "qemu")]
     tracefs: Option<PathBuf>,
-    /// Boot this kernel: the folder of unpacked packages (linux-image of Debian, linux-binary and linux-modules from 7.x on, kernel-core
-    /// of Fedora), or a file: vmlinuz-RELEASE with lib/modules/RELEASE next to its folder, or a bzImage.
+    /// Boot this kernel. The argument is a folder of unpacked packages (linux-image of Debian, linux-binary
+    /// and linux-modules from 7.x on, kernel-core of Fedora), or a kernel file: a bzImage, or a
+    /// vmlinuz-RELEASE with lib/modules/RELEASE next to its folder.
     #[arg(long, value_name = "KERNEL")]
     qemu: Option<PathBuf>,
-    /// With --qemu, more of the kernel's command line, e.g. `slab_max_order=0 slab_nomerge` (before 6.6 `slub_max_order=0`).
+    /// With --qemu, additional text for the kernel's command line, e.g. `slab_max_order=0 slab_nomerge`
+    /// (before 6.6 `slub_max_order=0`).
     #[arg(long, value_name = "TEXT", requires = "qemu", default_value = "", allow_hyphen_values = true)]
     append: String,
-    /// With --qemu, set /sys/kernel/slab/*/KEY before the workload: cpu_partial and min_partial, for example.
+    /// With --qemu, set the attribute /sys/kernel/slab/*/KEY of every cache before the workload, for example
+    /// cpu_partial or min_partial.
     #[arg(long, value_name = "KEY=NUMBER", requires = "qemu", value_parser = setting)]
     set: Vec<String>,
     /// With --qemu, the number of CPUs of the booted machine.
@@ -70,8 +76,8 @@ pub(super) struct Args {
     /// With --qemu, the memory of the booted machine: bytes, or with K, M, G.
     #[arg(long, value_name = "BYTES", requires = "qemu", default_value = "1G", value_parser = bytes)]
     memory: u64,
-    /// With --qemu, a static program or a shell script to put into the guest's /bin. The first one runs, unless COMMAND
-    /// is given.
+    /// With --qemu, a static program or a shell script to put into the guest's /bin. The guest runs the first
+    /// program or script, unless COMMAND is given.
     #[arg(long, value_name = "FILE", requires = "qemu")]
     workload: Vec<PathBuf>,
     /// With --qemu, the time limit of the whole recording, in seconds.
@@ -80,7 +86,8 @@ pub(super) struct Args {
     /// With --qemu, emulate the CPUs even if KVM is available.
     #[arg(long, requires = "qemu")]
     emulate: bool,
-    /// The workload: a program and its arguments. The workload's standard output is redirected to standard error.
+    /// The workload of the recording: a program and its arguments. The workload's standard output is
+    /// redirected to standard error.
     #[arg(value_name = "COMMAND", last = true)]
     command: Vec<String>,
 }

@@ -11,30 +11,33 @@ use uslab::Magazines;
 use uslab_engine::Policy;
 use uslab_engine::designs::{self, NoPolicy, Spec};
 
-/// Replay a kernel memory trace: every traced allocation and free, on the CPU that the trace names.
+/// Replay a kernel memory trace: every traced allocation and free runs on the CPU that the trace names.
 ///
-/// The shipping allocator serves the trace on simulated CPUs: object events use caches of the traced names and sizes,
-/// page events use the buddy allocator. The report at the end has the kernel's columns, and numbers that slabinfo does
-/// not have (used, in magazines, in the depot, free in slabs). If the trace's folder has the kernel's tables, the
-/// report compares with them.
+/// The shipping allocator serves the trace on simulated CPUs: object events use caches with the traced names
+/// and sizes, page events use the buddy allocator. The final report has the kernel's columns, and numbers
+/// that slabinfo lacks (objects used, in magazines, in the depot, free in slabs). If the trace's folder has
+/// the kernel's tables, the report compares its numbers with these tables.
 ///
-/// Record a trace with ftrace (`trace-cmd record -e kmem`, or /sys/kernel/tracing with events kmem:*) or with perf
-/// (`perf record -a -e 'kmem:*'`). `uslab replay` reads the texts of trace, trace_pipe, `perf script` and `trace-cmd
-/// report`, with ftrace's options record-tgid, irq-info, latency-format, verbose and fields, with `perf script -F`, and
-/// with `trace-cmd report -R -l -t`. Concatenated texts of several CPUs are sorted by time. Other inputs are
-/// wee_alloc's traces of a program's malloc (`Alloc(552),` and `Free(0),`), which kmalloc replays on one CPU, and
-/// Fleetbench's distributions (lines of `SIZE, RATE, LIVE`), from which a trace is generated. A recording of a program
-/// by libuslab.so (`LD_PRELOAD=libuslab.so USLAB_OPTIONS=record=FILE program`) is replayed call by call, on the CPUs on
-/// which the program ran. All inputs may be plain or compressed with gzip, xz or zstd. The first lines of the report
-/// name the defects of a trace: missing events, a last line that is cut off, addresses that do not show their pages.
-/// (Kernels print hashed addresses unless they are booted with no_hash_pointers; randomised addresses can be read.)
+/// Record a trace with ftrace (`trace-cmd record -e kmem`, or /sys/kernel/tracing with events kmem:*) or with
+/// perf (`perf record -a -e 'kmem:*'`). `uslab replay` reads the text output of trace, trace_pipe, `perf
+/// script` and `trace-cmd report`. The command accepts ftrace's options record-tgid, irq-info,
+/// latency-format, verbose and fields, the output of `perf script -F`, and the output of `trace-cmd report
+/// -R -l -t`. If the input concatenates the texts of several CPUs, the events are sorted by time. The command
+/// also replays wee_alloc's traces of a program's malloc (`Alloc(552),` and `Free(0),`): kmalloc serves these
+/// on one CPU. From Fleetbench's distributions (lines of `SIZE, RATE, LIVE`) the command generates a trace. A
+/// recording that libuslab.so made of a program (`LD_PRELOAD=libuslab.so USLAB_OPTIONS=record=FILE program`)
+/// is replayed call by call, on the CPUs on which the program ran. All inputs may be plain or compressed with
+/// gzip, xz or zstd. The first lines of the report name the defects of a trace: missing events, a truncated
+/// last line, addresses that do not show their pages. (Kernels print hashed addresses unless they are booted
+/// with no_hash_pointers; randomised addresses can be read.)
 #[derive(Debug, clap::Args)]
 #[command(after_help = help())]
 pub(super) struct Args {
     /// The trace: a file, or `-` for standard input. Default: the bundled trace.
     trace: Option<PathBuf>,
-    /// Simulated CPUs, 1 to 1024. Default: as many as the traced machine had. Events of the trace's CPU n are replayed
-    /// on CPU n modulo N. CPUs beyond those of the trace stay idle, but make slabs larger.
+    /// Simulated CPUs, 1 to 1024. Default: the number of CPUs of the traced machine. Events of the trace's
+    /// CPU n are replayed on CPU n modulo N. CPUs beyond the traced machine's CPUs stay idle, but a larger
+    /// number of CPUs makes slabs larger.
     #[arg(long, value_name = "N")]
     cpus: Option<u32>,
     /// Memory nodes, 1 to 16; CPUs are spread over them in contiguous ranges.
@@ -43,56 +46,58 @@ pub(super) struct Args {
     /// Objects in a magazine: `auto` (by object size), `off`, or a number from 1 to 64.
     #[arg(long, value_name = "SIZE", default_value = "auto")]
     magazine: Magazines,
-    /// Memory of the simulated machine: bytes, or with K, M, G. Only used memory is committed.
+    /// Memory of the simulated machine: bytes, or with K, M, G. The simulator commits only the memory that is
+    /// used.
     #[arg(long, value_name = "BYTES", default_value = "16G", value_parser = bytes)]
     limit_memory: u64,
-    /// Page size of the traced machine: 4k, 16k or 64k. Default: inferred from the slabinfo in the trace's folder, or
-    /// from the trace's addresses; otherwise 4k. The simulated machine has pages of 4 KiB: a larger page is a block of
-    /// such pages.
+    /// Page size of the traced machine: 4k, 16k or 64k. Default: inferred from the slabinfo in the trace's
+    /// folder or from the trace's addresses, or else 4k. The simulated machine has pages of 4 KiB: a larger
+    /// traced page is represented by a block of 4 KiB pages.
     #[arg(long, value_name = "SIZE")]
     page_size: Option<PageSize>,
     /// Check the conservation invariants after every N operations, at each mark and at the end.
     #[arg(long, value_name = "N")]
     snapshot_every: Option<u64>,
-    /// Stop at the first free of an object whose allocation is not in the trace, with an error that names its line.
+    /// Stop at the first free of an object whose allocation is not in the trace; the error names the line.
     #[arg(long)]
     strict: bool,
-    /// Continue although more than 5 of 100 lines of kmem events are not understood; such lines are skipped.
+    /// Continue even if more than 5 % of the kmem event lines cannot be parsed; such lines are skipped.
     #[arg(long)]
     partial: bool,
     /// Show all caches, not only the busiest.
     #[arg(long)]
     all: bool,
-    /// Show which code allocates, how long objects live, and what leaks: N call sites with the numbers of `perf kmem
-    /// stat --caller`, lifetimes in N caches, N call sites with the most bytes still live at the end, and the objects
-    /// that keep partial slabs of N caches. The JSON report has all rows. Default: 20.
+    /// Show which code allocates, how long objects live, and what leaks. Four tables are printed: N call
+    /// sites with the numbers of `perf kmem stat --caller`, object lifetimes in N caches, N call sites with
+    /// the most bytes still live at the end, and the objects that keep partial slabs of N caches. The JSON
+    /// report has all rows. Default: 20.
     #[arg(long, value_name = "N", num_args = 0..=1, require_equals = true, default_missing_value = "20", value_parser = rows)]
     callers: Option<usize>,
-    /// Designs that replay the trace, e.g. `linux,linux:slab_max_order=0,uslab`. `linux` is the policy of the traced
-    /// kernel. Its release is read from kernel.txt in the trace's folder (without that file slab-attributes.tsv
-    /// decides), its boot parameters from cmdline.txt, its sheaf sizes from slab-attributes.tsv. The report compares
-    /// the slabs of each design with the kernel's tables in the trace's folder. The report also compares the kernel's
-    /// free pages, rebuilt from the trace's events, with its buddyinfo. Designs and their options are listed at the
-    /// end.
+    /// Designs that replay the trace, e.g. `linux,linux:slab_max_order=0,uslab`. The design `linux` is the
+    /// policy of the traced kernel. The kernel's release is read from kernel.txt in the trace's folder
+    /// (without that file slab-attributes.tsv decides), its boot parameters from cmdline.txt, its sheaf sizes
+    /// from slab-attributes.tsv. The report compares the slabs of each design with the kernel's tables in the
+    /// trace's folder. The report also compares the kernel's free pages, rebuilt from the trace's events,
+    /// with its buddyinfo. All designs and their options are listed at the end of this help.
     #[arg(long, value_name = "NAME", value_delimiter = ',', conflicts_with_all = ["nodes", "magazine", "limit_memory", "snapshot_every", "strict", "all", "callers", "html"])]
     design: Vec<String>,
-    /// With two designs: predict how the kernel's slabs would have changed with the second design's options instead of
-    /// the first design's.
+    /// With two designs: predict how the kernel's slabs would have changed with the options of the second
+    /// design instead of the options of the first design.
     #[arg(long, requires = "design")]
     predict: bool,
-    /// With designs: write the course of the run as CSV, with every cache, CPU and order of free blocks at a hundred
-    /// points. FILE, or `-` for standard output.
+    /// With designs: write a time series of the run as CSV, with every cache, every CPU and the free blocks
+    /// of every order at a hundred points. FILE, or `-` for standard output.
     #[arg(long, value_name = "FILE", requires = "design")]
     series: Option<PathBuf>,
-    /// With `--predict`: FOLDER is a recording of a boot with the second design's options (another number of CPUs,
-    /// another kernel, `slab_nomerge`), without the workload. The prediction uses before.slabinfo (the caches, their
-    /// object sizes, and their slabs before the workload), the aliases in slab-attributes.tsv, and, if the recording
-    /// has a trace, the cache of each call site. The prediction uses no count of a later moment than `before`. Without
-    /// this option the prediction knows only the traced kernel.
+    /// With `--predict`: FOLDER is a recording of a boot with the second design's options (another number of
+    /// CPUs, another kernel, `slab_nomerge`) that did not run the workload. The prediction uses
+    /// before.slabinfo (the caches, their object sizes, and their slabs before the workload), the aliases in
+    /// slab-attributes.tsv, and the cache of each call site if the recording has a trace. The prediction uses
+    /// only counts from the moment `before`. Without `--start` the prediction knows only the traced kernel.
     #[arg(long, value_name = "FOLDER", requires = "predict")]
     start: Option<PathBuf>,
-    /// With `--predict`: FOLDER has the tables of a boot that really had the second design's options, for comparison.
-    /// The prediction does not use these tables.
+    /// With `--predict`: FOLDER has the tables of a boot that really had the second design's options; the
+    /// report compares the prediction with these tables. The prediction does not use the tables in FOLDER.
     #[arg(long, value_name = "FOLDER", requires = "predict")]
     beside: Option<PathBuf>,
     /// With `--beside`: FOLDER has the tables of another boot with the first design's options and the same workload. A
@@ -100,9 +105,9 @@ pub(super) struct Args {
     /// several times.
     #[arg(long, value_name = "FOLDER", requires = "beside")]
     again: Vec<PathBuf>,
-    /// With --json: write, instead of the report, the state after N operations (or several such states) as the page of
-    /// --html shows it: the last operation's effect, and the place of every object and page. With --design NAME, the
-    /// states are that design's.
+    /// With --json: write the state after N operations (or several such states) instead of the report. A
+    /// state is shown as on the page of --html: the last operation's effect, and the place of every object
+    /// and page. With --design NAME, the states show a machine of that design.
     #[arg(long, value_name = "N", value_delimiter = ',', conflicts_with_all = ["nodes", "magazine", "limit_memory", "snapshot_every", "strict", "all", "callers", "predict", "series", "html"])]
     at: Vec<u64>,
     /// Write a page that animates the replay: FILE, or `-` for standard output. The page is one file for any browser
@@ -169,7 +174,7 @@ impl Args {
         }
     }
 
-    /// Returns the command line that replays the same operations.
+    /// Returns the `uslab replay` command line that replays the same operations.
     fn command(&self) -> String {
         let mut command = "uslab replay".to_owned();
         if let Some(path) = &self.trace {

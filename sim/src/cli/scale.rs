@@ -10,22 +10,25 @@ use uslab_engine::clock::{self, Profile};
 
 /// Simulate a design on 1 to 1,024 CPUs, in virtual time: throughput, waits for locks, transfers of cache lines.
 ///
-/// Every CPU has a clock. The CPU whose clock is furthest behind does the next operation. The CPU's clock then advances
-/// by the operation's price on the profile's machine. The same seed gives the same numbers.
+/// Every CPU has a clock. The simulation always runs the next operation on the CPU whose clock is furthest
+/// behind. This CPU's clock advances by the operation's price on the profile's machine. The same seed gives
+/// the same numbers.
 ///
-/// For design `uslab-model`, on 2, 4 and 8 CPUs, the transfers of cache lines agree within 10 % with a MESI protocol
-/// that counted the loads and stores of the shipping code. For other designs and more CPUs, the transfers are simulated
-/// only.
+/// For design `uslab-model`, on 2, 4 and 8 CPUs, the number of cache line transfers agrees within 10 % with a
+/// MESI protocol that counted the loads and stores of the shipping code. For other designs and more CPUs, the
+/// number of transfers is only simulated and was not checked.
 #[derive(Debug, clap::Args)]
 #[command(after_help = scale_help())]
 pub(super) struct Args {
-    /// Use a recorded trace instead of generated workloads, as `uslab replay` reads it; `-` is standard input, and
-    /// without FILE it is the bundled trace. Each CPU runs the trace's object operations of that CPU as fast as it can.
-    /// A free on another CPU waits for the allocation.
+    /// Use a recorded trace instead of generated workloads; `-` is standard input. The accepted formats are
+    /// the formats of `uslab replay`. Without FILE, the bundled trace is used. Each CPU runs its object
+    /// operations of the trace as fast as it can. A CPU that frees an object of another CPU waits until the
+    /// other CPU has allocated the object.
     #[arg(long, value_name = "FILE", num_args = 0..=1, conflicts_with_all = ["workload", "size", "ops", "think", "seed", "svg", "html"])]
     trace: Option<Option<PathBuf>>,
-    /// CPU counts: numbers and ranges FIRST..LAST by doublings, separated by commas. Default: 1..64; for a trace, as many as it
-    /// names. Events of the trace's CPU n are run on CPU n modulo the count.
+    /// CPU counts: numbers, or ranges FIRST..LAST in which each count is twice the previous one, separated by
+    /// commas. Default: 1..64; for a trace, the number of CPUs in the trace. Events of the trace's CPU n are
+    /// run on CPU n modulo the count.
     #[arg(long, value_name = "COUNTS", value_parser = Counts::parse)]
     cpus: Option<Counts>,
     /// Workload of each CPU.
@@ -43,7 +46,7 @@ pub(super) struct Args {
     /// Operations of each CPU.
     #[arg(long, value_name = "N", default_value_t = 20_000, value_parser = clap::value_parser!(u64).range(1..))]
     ops: u64,
-    /// Nanoseconds of other work that a CPU does after each operation.
+    /// Nanoseconds of work outside the allocator that a CPU does after each operation.
     #[arg(long, value_name = "NS", default_value_t = 0)]
     think: u32,
     /// Seed of the random decisions.
@@ -61,7 +64,7 @@ pub(super) struct Args {
     html: Option<PathBuf>,
 }
 
-/// CPU counts, as the option lists them.
+/// The CPU counts of the option `--cpus`.
 #[derive(Clone, Debug)]
 struct Counts(Vec<u32>);
 

@@ -10,18 +10,19 @@ use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// Show what a kernel's caches hold, how much of it is holes, and what would return the memory. The command needs no
-/// trace.
+/// Show what a kernel's caches hold, how much of that memory is holes, and which action would return the
+/// memory. The command `uslab slabs` needs no trace.
 ///
-/// Without PLACE, it reads this machine's tables: /proc/slabinfo, /sys/kernel/slab, meminfo and buddyinfo (as root).
-/// PLACE is a folder of copies (an unpacked sosreport; `slabinfo` next to `slab` or `sys/kernel/slab`; a recording of
-/// `uslab record`), a moment of a recording (FOLDER/before), or a single slabinfo. For a vmcore, use the output of
-/// `kmem -s` in crash or of `corelens -M slabinfo` in drgn-tools.
+/// Without PLACE, `uslab slabs` reads this machine's tables as root: /proc/slabinfo, /sys/kernel/slab,
+/// meminfo and buddyinfo. PLACE is a folder of copies (an unpacked sosreport; `slabinfo` next to `slab` or
+/// `sys/kernel/slab`; a recording of `uslab record`), a moment of a recording (FOLDER/before), or a single
+/// slabinfo. For a vmcore, use the output of `kmem -s` in crash or of `corelens -M slabinfo` in drgn-tools.
 ///
-/// Holes are free objects in slabs that have other objects in use. A shrink frees only completely empty slabs, which
-/// the tables do not count. The bounds follow from the kernel's rules (a node keeps at most `min_partial` empty slabs;
-/// CPUs hold a few more; free objects in sheaves count as in use). Without sysfs the bounds are wider. Writing
-/// drop_caches does something else: it frees unused objects of reclaimable caches.
+/// Holes are free objects in slabs that have other objects in use. A shrink of a kernel's cache frees only
+/// completely empty slabs, which the kernel's tables do not count. The report gives bounds for these slabs,
+/// which follow from the kernel's rules (a node keeps at most `min_partial` empty slabs; CPUs hold a few
+/// more; free objects in sheaves count as in use). Without the counters in sysfs the bounds are wider.
+/// Writing to drop_caches frees unused objects of reclaimable caches; it does not shrink slab caches.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -41,11 +42,12 @@ Copies to look at elsewhere:
   sudo cat /proc/slabinfo > slabinfo; cat /proc/meminfo > meminfo; cat /proc/buddyinfo > buddyinfo
   sudo cp -r --no-dereference /sys/kernel/slab slab 2>/dev/null")]
 pub(super) struct Args {
-    /// A folder of tables, a moment of a recording, or a slabinfo (`-` is one on standard input). Default: this
-    /// machine's.
+    /// A folder of tables, a moment of a recording, or a slabinfo file (`-` reads a slabinfo from standard
+    /// input). Default: the tables of this machine.
     #[arg(value_name = "PLACE")]
     place: Option<PathBuf>,
-    /// Show the differences from PLACE to this later place, or to `live`, the current state of this machine.
+    /// Show the differences between PLACE and this later place; `live` is the current state of this
+    /// machine.
     #[arg(long, value_name = "PLACE", conflicts_with = "watch")]
     against: Option<PathBuf>,
     /// The column by which rows are sorted.
@@ -60,23 +62,28 @@ pub(super) struct Args {
     /// Present CPUs of the machine. Default: the number in the tables.
     #[arg(long, value_name = "N")]
     cpus: Option<u32>,
-    /// Release of the kernel, as `uname -r` prints it. Default: the release in the tables. Kernels differ in the objects and slabs that CPUs
-    /// hold.
+    /// Release of the kernel, as `uname -r` prints it. Default: the release in the tables. Kernels differ in
+    /// the number of objects and slabs that a CPU holds.
     #[arg(long, value_name = "RELEASE", value_parser = kernel)]
     kernel: Option<String>,
-    /// The trace of the recording whose moment PLACE is. The model of the traced kernel replays it up to this moment; then it knows
-    /// which slabs are empty, so the report says what a shrink returns instead of bounds.
+    /// The trace of the recording that contains the moment PLACE. The model of the traced kernel replays the
+    /// trace up to this moment. From the replay, the model knows which slabs are empty, so the report gives
+    /// the exact result of a shrink instead of bounds.
     #[arg(long, value_name = "FILE", requires = "place", conflicts_with_all = ["watch", "against"])]
     trace: Option<PathBuf>,
-    /// Estimate a setting: slab_min_order=N, slab_max_order=N, slab_min_objects=N, cpu_partial=N, sheaf_capacity=N (or P%, a part of
-    /// what each cache has), slab_nomerge, slab_debug=LETTERS,CACHE,... (of F, Z, P and U; without names, all caches). May be given
-    /// several times. The report says what falls and what grows, and by how much for each cache. Default: a selection.
+    /// Estimate a change of a kernel option: slab_min_order=N, slab_max_order=N, slab_min_objects=N,
+    /// cpu_partial=N, sheaf_capacity=N (or P%, a percentage of each cache's capacity), slab_nomerge,
+    /// slab_debug=LETTERS,CACHE,... (of F, Z, P and U; without names, all caches). The option may be given
+    /// several times. The report names the values that fall and the values that grow, with the change for
+    /// each cache. Default: a selection of options.
     #[arg(long, value_name = "SETTING", conflicts_with = "watch", value_parser = request)]
     setting: Vec<Request>,
-    /// Write the report as a page: FILE, or `-` for standard output. One file for any browser, without a network.
+    /// Write the report as a page: FILE, or `-` for standard output. The page is one file for any browser and
+    /// needs no network.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["watch", "against"])]
     html: Option<PathBuf>,
-    /// Read the tables again every SECONDS (0.1 to 3600; default 2) and show what changed, until interrupted.
+    /// Read the tables again every SECONDS (0.1 to 3600; default 2), and show the changes until the user
+    /// interrupts the command.
     #[arg(long, value_name = "SECONDS", num_args = 0..=1, require_equals = true, default_missing_value = "2", value_parser = seconds)]
     watch: Option<Duration>,
     /// With --watch: end after N readings.
@@ -106,7 +113,7 @@ fn seconds(text: &str) -> Result<Duration, String> {
 struct SlabsJson {
     #[serde(flatten)]
     report: Report,
-    /// The differences that `--against` requests.
+    /// The differences between two places, if `--against` is given.
     change: Option<Change>,
 }
 
@@ -178,8 +185,8 @@ pub(super) fn run(args: &Args, json: Option<Place>) -> anyhow::Result<Outcome> {
     Ok(Outcome::Done)
 }
 
-/// Prints the tables of `uslab slabs` repeatedly, one after another. On a terminal each table replaces the previous
-/// one.
+/// Prints the tables of `uslab slabs` again after each interval. On a terminal each table replaces the
+/// previous one.
 fn watch(args: &Args, interval: Duration) -> anyhow::Result<Outcome> {
     let terminal = std::io::stdout().is_terminal();
     // The number of rows fits on most terminals.

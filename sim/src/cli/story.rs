@@ -5,12 +5,13 @@ use crate::output::{Form, Place, json_text, quoted, say, write_all};
 use crate::story::Story;
 use std::path::PathBuf;
 
-/// Step through a failed execution: a counter-example that loom found in a model.
+/// Step through a failed execution: a counter-example that the model checker loom found.
 ///
-/// A failed model writes its counter-example if STORY_JSON=FILE is in the environment; a model with a planted bug
-/// writes it if STORY=1 is set, too. Without an option the counter-example is printed as the model printed it. The page
-/// that --html writes steps through the execution forward and back, and shows what each thread did and what changed.
-/// `uslab stress --html` writes such a page, too.
+/// A failed model writes its counter-example if STORY_JSON=FILE is in the environment; a model with a planted
+/// bug writes its counter-example if STORY=1 is set, too. Without an option, the command prints the
+/// counter-example as the model printed it. The page that --html writes steps through the execution forward
+/// and back. Each step shows what each thread did and what changed. `uslab stress --html` writes a page of
+/// this kind, too.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -19,14 +20,14 @@ Examples:
   uslab story story.json --html story.html
   uslab story story.json --step 7")]
 pub(super) struct Args {
-    /// The counter-example as JSON.
+    /// The counter-example as a JSON file.
     #[arg(value_name = "FILE")]
     story: PathBuf,
-    /// Show one step, and the state after the step. Steps count from 1.
+    /// Show one step of the execution, and the state after the step. Steps count from 1.
     #[arg(long, value_name = "N", conflicts_with = "html")]
     step: Option<usize>,
-    /// Write a page that steps through the execution: FILE, or `-` for standard output. The page is one file for any
-    /// browser and needs no network.
+    /// Write a page that steps through the failed execution: FILE, or `-` for standard output. The page is
+    /// one file for any browser and needs no network.
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
 }
@@ -34,7 +35,8 @@ pub(super) struct Args {
 /// Runs the command.
 ///
 /// # Errors
-/// Fails if the file is not a counterexample, has no such step, or an output cannot be written.
+/// Fails if the file is not a counterexample, the counterexample has no such step, or an output cannot be
+/// written.
 pub(super) fn run(args: &Args, json: Option<Place>) -> anyhow::Result<Outcome> {
     let html = args.html.as_deref().map(|path| Place::open(Form::Html, path)).transpose()?;
     Place::check_distinct([&json, &html])?;

@@ -11,13 +11,15 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use uslab_magazine::sync::{AtomicBool, Ordering::Relaxed};
 use uslab_sync::shard::Shard;
 
-/// Load the allocator with threads on this machine's CPUs and verify every object.
+/// Load the allocator from threads on this machine's CPUs, and verify every object.
 ///
-/// Each object has a stamp of its owner, checked when it is allocated, held and freed. Eight times, the objects that
-/// the threads hold are compared with the counts of the caches and with a walk of all slabs and pages. At the end
-/// everything is freed, and nothing may remain. A violation is reported with the cache, the object, its history as far
-/// as the threads recorded it, and the last operations of the threads involved; the exit code is then 1. Ctrl-C ends
-/// the run early, with a census. USLAB_RSEQ=off in the environment tests claimed slots instead of restartable
+/// Each object carries a stamp of the thread that owns it. The stamp is checked when the object is allocated,
+/// while it is held, and when it is freed. A census runs eight times: it compares the objects that the
+/// threads hold with the counts of the caches, and with a walk of all slabs and pages. At the end the command
+/// frees everything; any memory that remains in use is a violation. The report of a violation has the cache,
+/// the object, the history that the threads recorded for the object, and the last operations of the threads
+/// involved; the exit code is then 1. Ctrl-C ends the run early; a final census still runs. USLAB_RSEQ=off in
+/// the environment tests the slower path, in which a thread claims a CPU's slot, instead of restartable
 /// sequences.
 #[derive(Debug, clap::Args)]
 #[command(after_help = stress_help())]
@@ -25,43 +27,43 @@ pub(super) struct Args {
     /// Duration in seconds. Default: 10, unless --ops is given; with both, the run ends at the first limit.
     #[arg(long, value_name = "N")]
     seconds: Option<f64>,
-    /// Number of operations of all threads: allocations, frees, refusals, other calls.
+    /// Number of operations of all threads together: allocations, frees, refused calls, other calls.
     #[arg(long, value_name = "N")]
     ops: Option<u64>,
-    /// Number of threads at a time. Default: four for each CPU.
+    /// Number of threads that run at the same time. Default: four for each CPU.
     #[arg(long, value_name = "N")]
     threads: Option<u32>,
     /// Seed of the threads' decisions; printed in the report. Default: a different seed each time.
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
-    /// Faults: rules for refused calls, described below.
+    /// Faults to inject: rules for refused calls, described below.
     #[arg(long, value_name = "RULES")]
     faults: Option<FaultSpec>,
     /// Workloads of the threads, separated by commas. Default: all.
     #[arg(long, value_name = "NAME", value_enum, value_delimiter = ',')]
     workload: Vec<Workload>,
-    /// Leak an object on purpose, to see that the checks find it: the first object that is freed to this cache (raw-64,
-    /// for example) is allocated again and kept, and a census follows immediately.
+    /// Leak an object on purpose, to test that the checks find the leak. The first object freed to this cache
+    /// (raw-64, for example) is allocated again and kept; a census follows immediately.
     #[arg(long, value_name = "CACHE")]
     leak: Option<String>,
-    /// After a violation, write a page that steps through the last operations of all threads, with operations on the
-    /// object highlighted: FILE, or `-` for standard output. The page is one file for any browser and needs no network.
-    /// Without a violation no page is written.
+    /// After a violation, write a page that steps through the last operations of all threads and highlights
+    /// operations on the object: FILE, or `-` for standard output. The page is one file for any browser and
+    /// needs no network. Without a violation no page is written.
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
-    /// Number of runs, one after the other, with consecutive seeds from --seed; --seconds and --ops apply to each run.
-    /// The output has one line for each run.
+    /// Number of runs, one after the other, with consecutive seeds starting at --seed; --seconds and --ops
+    /// apply to each run. The output has one line for each run.
     #[arg(long, value_name = "N", requires = "seed", conflicts_with_all = ["html", "leak"])]
     runs: Option<NonZeroU64>,
-    /// Do only shard I of N of the runs, I from 0, whose rows are written to a file. Default: the shard that a batch
-    /// system has set, by SLURM_ARRAY_TASK_ID with _COUNT, _MIN and _STEP, or by JOB_COMPLETION_INDEX with
-    /// JOB_COMPLETIONS; otherwise all runs.
+    /// Run only shard I of N of the runs (I counts from 0), and write the rows of the shard to a file.
+    /// Default: the shard that a batch system assigns by SLURM_ARRAY_TASK_ID with _COUNT, _MIN and _STEP, or
+    /// by JOB_COMPLETION_INDEX with JOB_COMPLETIONS; without these variables, all runs.
     #[arg(long, value_name = "I/N", requires = "runs")]
     shard: Option<Shard>,
-    /// File for the shard's rows, written completely or not at all. Default: stress.I-of-N.rows.
+    /// File for the shard's rows; the command writes all rows or no file. Default: stress.I-of-N.rows.
     #[arg(long, value_name = "FILE", requires = "runs")]
     rows: Option<PathBuf>,
-    /// Run nothing; merge the rows of all shards from these files.
+    /// Merge the rows of all shards from these files, without running any stress run.
     #[arg(long, value_name = "FILE", num_args = 1.., conflicts_with_all = ["runs", "shard", "rows", "seed", "ops", "seconds", "workload", "html"])]
     merge: Vec<PathBuf>,
 }
@@ -158,7 +160,7 @@ pub(super) fn run(args: &Args, json: Option<Place>) -> anyhow::Result<Outcome> {
     Ok(if report.violated() { Outcome::Violated } else { Outcome::Done })
 }
 
-/// Runs many stress runs, or one shard of them.
+/// Runs a series of stress runs, or one shard of the series.
 fn run_stresses(
     args: &Args,
     of: NonZeroU64,
@@ -181,7 +183,7 @@ fn report_runs(runs: &stress::Runs, json: Option<Place>) -> anyhow::Result<Outco
     Ok(if runs.violated() { Outcome::Violated } else { Outcome::Done })
 }
 
-/// Returns a saboteur that leaks one object of the named cache, and records the leak in `leaked`.
+/// Returns a callback that leaks one object of the named cache, and records the leak in `leaked`.
 fn leaker(name: String, leaked: Arc<AtomicBool>) -> stress::Saboteur {
     Arc::new(move |cache, freed| {
         if cache.name() != name || leaked.swap(true, Relaxed) {

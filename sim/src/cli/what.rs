@@ -5,11 +5,12 @@ use crate::output::{Place, tell};
 use crate::what::FileDescription;
 use std::path::PathBuf;
 
-/// Name the format of a file, how such files are made, and which command reads it.
+/// Name the format of a file, the way such files are made, and the command that reads it.
 ///
-/// The command knows every format that another command reads, compressed or not: traces of kernels and of programs,
-/// recordings, tables of a kernel, heap profiles, results of commands. For other known files, it says what to do
-/// instead (perf.data, trace.dat, bpftrace's output, kernel dumps, archives).
+/// The command `uslab what` knows every format that another command reads, compressed or not: traces of
+/// kernels and of programs, recordings, tables of a kernel, heap profiles, results of commands. For other
+/// known files (perf.data, trace.dat, bpftrace's output, kernel dumps, archives), the command says what to do
+/// instead.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:

@@ -14,11 +14,11 @@ use std::time::{Duration, Instant};
 use tempfile::TempDir;
 use uslab_engine::course::{Check, Verdict};
 
-/// The page template, built from `sim/web` by `.ci/web --write`.
+/// The template of the failure page, built from `sim/web` by `.ci/web --write`.
 const TEMPLATE: &str = include_str!("../../web/built/failure.html");
 
-/// The program that runs an exercise and reports the marks. The exercise runs in the same process as the program that
-/// reports the marks. A report of marks therefore counts only if it contains a secret word, which the exercise cannot
+/// The program that runs an exercise and reports the marks. The exercise runs in the same process as this
+/// program. A report of marks therefore counts only if it contains a secret word, which the exercise cannot
 /// read.
 const MAIN: &str = r#"
 #![allow(dead_code)]
@@ -73,7 +73,7 @@ impl ExerciseVerdict {
 pub(super) struct JudgeOptions {
     /// The folder of uslab's sources.
     pub(super) source: PathBuf,
-    /// Seed of the operation streams.
+    /// Seed of the operation streams on which the exercise is judged.
     pub(super) seed: u32,
     /// The time limit of the exercise.
     pub(super) limit: Duration,
@@ -256,7 +256,7 @@ debug-assertions = true
         Ok(())
     }
 
-    /// Judges the exercise's locks in all possible orders of their steps; returns the counterexample trace if a model
+    /// Judges the exercise's locks in all possible interleavings; returns the counterexample trace if a model
     /// fails.
     fn models(&self, verdict: &mut Verdict) -> anyhow::Result<Option<Story>> {
         const EXPECTED_CONDITION: &str = "each round has one owner in every order of the threads' steps";
@@ -298,7 +298,8 @@ debug-assertions = true
     }
 }
 
-/// Returns the number of executions in a model's row, such as `MODEL name | ... | executions 17 | ...`.
+/// Returns the number of executions from a model's row of output, such as `MODEL name | ... | executions 17 |
+/// ...`.
 fn executions(row: &str) -> Option<u64> {
     row.split(" | ").find_map(|part| part.strip_prefix("executions "))?.parse().ok()
 }

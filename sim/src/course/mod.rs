@@ -14,11 +14,12 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use uslab_engine::course::{Code, Lab, Work, labs};
 
-/// Labs about this allocator: questions whose answers the engine computes, and exercises that it judges.
+/// Labs about this allocator. The engine computes the answers to the questions, and judges the exercises.
 ///
-/// The page (`uslab page`, then Course in index.html) asks the questions and writes an answer sheet. An exercise begins
-/// with a file that `start` writes. `grade` judges it by its behaviour on unseen operation streams, by its cost, and
-/// under loom if it has a lock. Without a command, the labs are listed.
+/// The web page (written by `uslab page`; open Course in index.html) asks the questions and writes an answer
+/// sheet. An exercise begins with a file that `start` writes. `uslab course grade` judges an exercise by its
+/// behaviour on unseen operation streams, by its cost, and under loom if it has a lock. Without a subcommand,
+/// `uslab course` lists the labs.
 #[derive(Debug, ClapArgs)]
 #[command(after_help = "\
 Examples:
@@ -46,7 +47,8 @@ struct Start {
     /// Name of the lab.
     #[arg(value_name = "LAB")]
     lab: String,
-    /// Path of the new file. Default: LAB.rs in this folder. An existing file is not overwritten.
+    /// Path of the new file. Default: LAB.rs in the current folder. The command does not overwrite an
+    /// existing file.
     #[arg(value_name = "FILE")]
     file: Option<PathBuf>,
 }
@@ -55,8 +57,8 @@ struct Start {
 ///
 /// Exit code 0: all answers are right. Exit code 1: an answer is wrong. Exit code 2: the file has nothing to mark.
 ///
-/// An exercise is compiled (cargo and uslab's sources are needed) and runs with your rights: judge files of strangers
-/// in a container or on a disposable machine.
+/// An exercise is compiled (cargo and uslab's sources are needed) and runs with your rights: judge files of
+/// strangers only in a container or on a disposable machine.
 #[derive(Debug, ClapArgs)]
 struct Grade {
     /// An answer sheet (FILE.json), or an exercise (LAB.rs, or ANYTHING-LAB.rs).
@@ -65,14 +67,14 @@ struct Grade {
     /// Name of the lab, if the file's name does not contain it.
     #[arg(long, value_name = "LAB")]
     lab: Option<String>,
-    /// Seed of the operation streams of an exercise: choose one that the students do not know.
+    /// Seed of the operation streams for an exercise: choose a seed that the students do not know.
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u32,
-    /// If an exercise fails at a step: write a page that shows the step and the preceding steps. FILE, or `-` for
+    /// Write a page that shows the step at which an exercise fails, and the preceding steps. FILE, or `-` for
     /// standard output.
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
-    /// Seconds that an exercise may run, and may run again under loom.
+    /// Time limit of an exercise in seconds; the models under loom have the same limit again.
     #[arg(long, value_name = "N", default_value_t = 120, value_parser = clap::value_parser!(u64).range(1..))]
     limit: u64,
     /// The sources of uslab. Default: the sources from which this program was built.
@@ -80,7 +82,7 @@ struct Grade {
     source: Option<PathBuf>,
 }
 
-/// Print the answers to all questions, with the numbers that a seed gives: for teachers.
+/// Print the answers to all questions, with the numbers that a seed gives; this command is for teachers.
 #[derive(Debug, ClapArgs)]
 struct Answers {
     /// Seed of the numbers in the questions.

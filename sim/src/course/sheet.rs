@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 use std::path::Path;
 use uslab_engine::course::{Expects, MarkedSheet, Sheet, Work, answer, labs};
 
-/// Marks an answer sheet; returns the marks twice: as data and as text.
+/// Marks an answer sheet; returns the marks as data and as text.
 pub(super) fn grade(file: &Path, sheet: &str) -> anyhow::Result<(MarkedSheet, String)> {
     let sheet = Sheet::read(sheet).with_context(|| file.display().to_string())?;
     let graded = sheet.grade();
@@ -36,7 +36,7 @@ pub(super) struct AnsweredQuestion {
     why: String,
 }
 
-/// Returns the questions for a seed with the right answers, twice: as data and as text.
+/// Returns the questions for a seed with the right answers, as data and as text.
 pub(super) fn answers(seed: u32) -> (Vec<AnsweredQuestion>, String) {
     let (mut all, mut words) = (Vec::new(), format!("answers for seed {seed}\n"));
     for lab in labs(seed) {

@@ -11,12 +11,12 @@ use std::fs::File;
 /// A file with machine code.
 pub(super) struct Code {
     loader: Loader,
-    /// The segments: address, offset in the file, and number of bytes.
+    /// The file's segments: address, offset in the file, and number of bytes.
     segments: Vec<(u64, u64, u64)>,
 }
 
 impl Code {
-    /// Opens the file if its build id matches, or if no build id is known.
+    /// Opens the file if its build id matches `build_id`, or if `build_id` is empty.
     pub(super) fn open(file: &str, build_id: &str) -> anyhow::Result<Self> {
         // A pipe might block for ever.
         ensure!(std::fs::metadata(file)?.is_file(), "not a file");
@@ -35,7 +35,7 @@ impl Code {
         let loader = Loader::new(file).map_err(|error| anyhow::anyhow!("{error}"))?;
         Ok(Self { loader, segments })
     }
-    /// Returns the address of a place in the numbering of the file's symbols.
+    /// Converts a code position to an address as used by the file's symbols.
     fn address(&self, place: CodePosition) -> Option<u64> {
         match place {
             CodePosition::InFile(at) => self.segments.iter().find_map(|(address, offset, size)| {
@@ -49,7 +49,7 @@ impl Code {
             }
         }
     }
-    /// Returns the functions at a place, innermost first; inlined calls give several functions.
+    /// Returns the functions at a code position, innermost first; inlined calls give several functions.
     pub(super) fn functions(&self, place: CodePosition) -> Vec<String> {
         let Some(address) = self.address(place) else { return vec![] };
         let mut names = vec![];

@@ -6,9 +6,9 @@ use std::collections::BTreeMap;
 /// The position of an instruction in a file.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum CodePosition {
-    /// Offset in the file, in bytes.
+    /// Offset of the instruction in the file, in bytes.
     InFile(u64),
-    /// Offset in bytes from the start of the first segment, as the segment is mapped.
+    /// Offset of the instruction, in bytes, from the start of the mapped first segment.
     Mapped(u64),
 }
 
@@ -19,8 +19,8 @@ pub(super) struct Names {
 }
 
 impl Names {
-    /// Returns the functions at a place, innermost first; if the file has no function names, returns a text that names
-    /// the place.
+    /// Returns the functions at a code position, innermost first; if the file has no function names, returns
+    /// a text that names the position.
     pub(super) fn look_up(&mut self, file: &str, build_id: &str, place: CodePosition) -> Vec<String> {
         let key = (file.to_owned(), build_id.to_owned());
         let code = self.files.entry(key).or_insert_with(|| Code::open(file, build_id));
@@ -47,12 +47,12 @@ impl Names {
     }
 }
 
-/// The largest number of frames that are kept of a stack. Frames further out are omitted, so that the same code at
+/// The largest number of frames kept for one stack. Further frames are omitted, so that the same code at
 /// different call depths gives one stack.
 const OUTER: usize = 24;
 
-/// Returns the part of a stack outside the allocator, innermost function first. Functions of the Rust and C libraries
-/// that call the allocator are omitted.
+/// Returns the frames of a stack outside the allocator, innermost function first. Functions of the Rust and C
+/// libraries are omitted if they call the allocator.
 pub(super) fn outside(stack: &[String]) -> &[String] {
     let inner = stack.iter().take_while(|name| FunctionOwner::owner_of(name) != FunctionOwner::Others);
     let own = inner
@@ -70,8 +70,8 @@ pub(super) fn outside(stack: &[String]) -> &[String] {
 enum FunctionOwner {
     /// The function belongs to the allocator, or to a part of Rust's library that only allocates.
     Allocator,
-    /// The function belongs to Rust's library; in builds without inlining, its frames can be between the allocator's
-    /// frames.
+    /// The function belongs to Rust's library; in builds without inlining, a library frame can be between two
+    /// frames of the allocator.
     Library,
     Others,
 }

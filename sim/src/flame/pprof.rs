@@ -1,4 +1,4 @@
-//! Reads profiles in pprof's format, as `uslab` and other programs write them.
+//! Reads heap profiles in pprof's format, as `uslab` and other programs write them.
 
 use super::names::{CodePosition, Names};
 use super::{Flame, Stack};
@@ -8,7 +8,7 @@ use prost::Message;
 use std::collections::HashMap;
 use std::io::Read;
 
-/// The largest size of an unpacked profile in bytes.
+/// The largest accepted size of an unpacked profile in bytes.
 const MAX_UNPACKED_BYTES: u64 = 1 << 30;
 
 // The struct has only the fields that are read.
@@ -93,7 +93,7 @@ impl Profile {
         text.map(String::as_str).with_context(|| format!("the profile has no string {at}"))
     }
 
-    /// Returns the index of the sample value to show: the default one, or the last.
+    /// Returns the index of the sample value to show: the profile's default value, or the last value.
     fn shown(&self) -> anyhow::Result<usize> {
         let default = self.sample_type.iter().position(|of| of.r#type == self.default_sample_type);
         default.or(self.sample_type.len().checked_sub(1)).context("the profile's samples have no values")
@@ -120,7 +120,7 @@ impl Profile {
     }
 }
 
-/// Returns the profile in a compressed file.
+/// Parses a compressed profile.
 pub(super) fn read(title: &str, packed: &[u8], names: &mut Names) -> anyhow::Result<Flame> {
     let mut message = vec![];
     MultiGzDecoder::new(packed)

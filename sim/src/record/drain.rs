@@ -4,8 +4,9 @@
 //! trace_pipe_raw of a CPU ──> a thread ──> zstd ──> cpuN.raw.zst ──(afterwards, by time)──> trace.txt.zst
 //! ```
 //!
-//! Pages are copied with `read`, because the kernel allocates nothing for a `read`. `splice` would avoid the copy, but
-//! it allocates for each page, and each of these allocations would be an event of the trace.
+//! Pages are copied with `read`, because the kernel allocates nothing for a `read`. The system call `splice`
+//! would avoid the copy, but the kernel allocates for each spliced page, and each of these allocations would
+//! be an event of the trace.
 
 use super::format::{Format, Printer};
 use super::ring::{Cursor, Layout};
@@ -27,22 +28,23 @@ use uslab_magazine::sync::{
     Ordering::{Acquire, Relaxed, Release},
 };
 
-/// The number of CPUs that a thread drains.
+/// The number of CPUs that one thread drains.
 const CPUS: usize = 8;
 /// The number of pages that a thread takes from one CPU before it continues with the next CPU.
 const PAGES_PER_CPU: usize = 256;
-/// The pause of a thread after its CPUs had few pages; at 10 million events a second, a CPU fills 10 MB in this time.
+/// The pause of a drain thread if its CPUs had few pages; at 10 million events a second, a CPU fills 10 MB in
+/// this time.
 const PAUSE: Duration = Duration::from_millis(20);
 /// The compression level of the temporary page files, and the level of the final text.
 const PAGES_LEVEL: i32 = 1;
 const TEXT_LEVEL: i32 = 3;
 
-/// The state that the drain threads and the progress line share.
+/// The state that the drain threads share with the progress line.
 #[derive(Debug, Default)]
 struct DrainState {
     /// `true` once the kernel writes no more events.
     stopped: AtomicBool,
-    /// `true` if the recording is discarded.
+    /// `true` if the recorder discards the recording.
     abandoned: AtomicBool,
     events: AtomicU64,
     bytes: AtomicU64,
@@ -65,7 +67,7 @@ pub(super) struct DrainProgress {
 }
 
 impl Drain {
-    /// Starts to take the pages that the CPUs of a tracing instance write, and stores them in files in `folder`.
+    /// Starts threads that copy the pages of a tracing instance's CPUs to files in `folder`.
     pub(super) fn start(tracefs: &Path, instance: &Path, folder: &Path) -> anyhow::Result<Self> {
         let header = tracefs.join("events/header_page");
         // The kernel returns the text only to the first read.
@@ -106,12 +108,12 @@ impl Drain {
         DrainProgress { events: self.shared.events.load(Relaxed), bytes: self.shared.bytes.load(Relaxed) }
     }
 
-    /// Returns `true` if a thread has failed.
+    /// Returns `true` if a drain thread has failed.
     pub(super) fn has_failed(&self) -> bool {
         self.threads.iter().any(JoinHandle::is_finished)
     }
 
-    /// Takes the remaining pages. The kernel must already have stopped writing events.
+    /// Takes the pages that remain in the ring buffers. The kernel must already have stopped writing events.
     pub(super) fn stop(&mut self) -> anyhow::Result<DrainProgress> {
         // Release: pairs with the Acquire in `take`.
         self.shared.stopped.store(true, Release);
@@ -121,7 +123,7 @@ impl Drain {
         Ok(self.progress())
     }
 
-    /// Writes the text of all taken events, sorted by time, and removes the files of the CPUs.
+    /// Writes the text of all taken events, sorted by time, and removes the files of the individual CPUs.
     pub(super) fn print(
         &self,
         folder: &Path,
@@ -196,8 +198,8 @@ struct Cpu {
 }
 
 impl Cpu {
-    /// Takes the available pages in groups, and returns the number of pages taken. `all` includes the page that the CPU
-    /// is still writing.
+    /// Copies the available pages in groups, and returns the number of copied pages. If `all` is `true`, the
+    /// page that the CPU is still writing is copied, too.
     fn take(&mut self, layout: Layout, all: bool, shared: &DrainState) -> anyhow::Result<usize> {
         for pages in 0..PAGES_PER_CPU {
             let read = match self.pipe.read(&mut self.page) {
@@ -261,7 +263,7 @@ struct Stream {
     file: zstd::Decoder<'static, BufReader<File>>,
     page: Vec<u8>,
     cursor: Cursor,
-    /// The range of the last record.
+    /// The byte range of the current record.
     record: Range<usize>,
 }
 
@@ -275,7 +277,7 @@ impl Stream {
         &self.page[self.record.clone()]
     }
 
-    /// Advances to the next record. Returns `false` at the end.
+    /// Advances to the next record. Returns `false` at the end of the pages.
     fn advance(&mut self) -> io::Result<bool> {
         loop {
             if let Some(record) = self.cursor.next(&self.page) {

@@ -1,4 +1,5 @@
-//! Prints a record as text, following the `format` file of its event: the values that ftrace prints, in the same order.
+//! Prints a trace record as text, following the `format` file of its event: the values that ftrace prints, in
+//! ftrace's order.
 
 use rustc_hash::FxHashMap;
 use std::io::Write;
@@ -30,16 +31,15 @@ struct Field {
 /// The name of the event for marks.
 const MARK: &str = "print";
 
-/// The format of an event.
 #[derive(Clone, Debug)]
 pub(super) struct Format {
     id: u16,
     name: String,
     fields: Vec<Field>,
-    /// `true` if the print format has a value that is computed and not a field. Before 5.19, this value said if pages
-    /// of order 0 are for a CPU's list.
+    /// `true` if the event's print format has a computed value that is not a field. Before 5.19, the computed
+    /// value said if pages of order 0 were for a CPU's list.
     refill_by_order: bool,
-    /// The names of the allocation flags, in the order in which they are tried.
+    /// The names of the allocation flags, in the order in which the printer tries them.
     flags: Vec<(u64, String)>,
 }
 
@@ -162,7 +162,7 @@ fn flags(print: &str) -> Vec<(u64, String)> {
     flags
 }
 
-/// A C expression with numbers, `|`, `&`, `~`, `<<`, parentheses and casts.
+/// Evaluates a C expression of numbers, `|`, `&`, `~`, `<<`, parentheses and casts.
 struct Expression<'t> {
     rest: &'t str,
 }
@@ -235,10 +235,10 @@ impl<'t> Expression<'t> {
     }
 }
 
-/// The texts for addresses and for flags, each looked up only once.
+/// A cache of the texts for addresses and for flags.
 #[derive(Debug, Default)]
 struct Strings {
-    /// The kernel's symbols by address; of several symbols at one address, the last name counts.
+    /// The kernel's symbols by address; of several symbols at one address, the last one is printed.
     symbols: Vec<(u64, String)>,
     sites: FxHashMap<u64, String>,
     flags: FxHashMap<u64, String>,
@@ -310,7 +310,8 @@ impl Printer {
         Self { formats, strings: Strings::new(kallsyms), commands }
     }
 
-    /// Appends the line of a record. Returns `false` if the record's event is unknown, or the record is cut.
+    /// Appends the line of a record. Returns `false` if the record's event is unknown, or the record is
+    /// truncated.
     pub(super) fn line(&mut self, cpu: usize, time: u64, record: &[u8], out: &mut Vec<u8>) -> bool {
         let known = number(record, 0, 2).and_then(|id| self.formats.get(&(id as u16)));
         let (Some(format), Some(pid)) =

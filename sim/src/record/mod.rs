@@ -1,8 +1,8 @@
 //! The command `uslab record`: records a trace of a running kernel, with its tables, for `uslab replay`.
 //!
-//! The running kernel, and a kernel that is [booted](qemu) for the recording, take the same steps (`steps.sh`). The
-//! steps are a shell script, because a guest has no other interpreter. The running kernel's events are drained during
-//! the recording (`drain`); a guest keeps its events in its buffers.
+//! The same steps (`steps.sh`) record the running kernel, and a kernel that is [booted](qemu) for the
+//! recording. The steps are a shell script, because a guest has no other interpreter. The recorder drains the
+//! running kernel's events during the recording (`drain`); a guest keeps its events in its trace buffers.
 
 mod drain;
 mod format;
@@ -25,10 +25,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use uslab_magazine::sync::{AtomicBool, Ordering::Relaxed};
 
-/// The script that writes marks and copies tables.
+/// The shell script that writes marks and copies tables.
 const STEPS: &str = include_str!("steps.sh");
 
-/// The events of the group `kmem` that a replay reads. Kernels before 6.1 have separate `_node` events.
+/// The events of the group `kmem` that a replay reads. Kernels before 6.1 have separate events for
+/// allocations on a node, with the suffix `_node`.
 const EVENTS: [&str; 11] = [
     "kmalloc",
     "kmem_cache_alloc",
@@ -55,7 +56,7 @@ pub struct Options {
     pub buffer: u64,
     /// `true` to shrink all caches before and after the recording.
     pub shrink: bool,
-    /// The length of the recording in seconds; a command replaces the time limit.
+    /// The length of the recording in seconds; with a command, the command's end is the limit.
     pub seconds: u64,
     /// The workload: a program and its arguments.
     pub command: Vec<String>,
@@ -74,7 +75,7 @@ pub struct Recorded {
     pub lost: u64,
     /// The CPUs that lost events.
     pub losers: Vec<String>,
-    /// The exit status of the command.
+    /// The exit status of the workload's command.
     pub status: u32,
 }
 
@@ -101,8 +102,8 @@ impl fmt::Display for Recorded {
 /// The file name of the trace in a recording's folder.
 const TRACE: &str = "trace.txt.zst";
 
-/// A folder that receives its final name when the recording in it is complete. If the value is dropped before that, the
-/// folder is removed.
+/// A new folder, which receives its final name when the recording in it is complete. If the value is dropped
+/// earlier, the folder is removed.
 #[derive(Debug)]
 struct Folder {
     to: PathBuf,
@@ -133,7 +134,7 @@ impl Folder {
         fs::read_to_string(&path).with_context(|| path.display().to_string())
     }
 
-    /// Writes the trace from its text.
+    /// Compresses the text of the trace into the folder.
     fn pack(&self, text: impl Read) -> anyhow::Result<()> {
         let path = self.file(TRACE);
         let packed = File::create(&path).and_then(|to| zstd::stream::copy_encode(text, to, 3));
@@ -164,23 +165,22 @@ impl Drop for Folder {
     }
 }
 
-/// Sums the named counts in the statistics of ftrace's buffers.
+/// Returns the sum of the named counts in the statistics of ftrace's buffers.
 fn sum(stats: &str, names: &[&str]) -> u64 {
     let counts = stats.lines().filter_map(|line| line.split_once(": "));
     counts.filter(|(name, _)| names.contains(name)).filter_map(|(_, n)| n.trim().parse::<u64>().ok()).sum()
 }
 
-/// The names of lost events in the statistics.
+/// The names under which ftrace's statistics count lost events.
 const LOSSES: [&str; 3] = ["overrun", "commit overrun", "dropped events"];
 
-/// Returns the CPUs that lost events, and the number of lost events.
 fn lost_events(stats: &str) -> Vec<(String, u64)> {
     let cpus = stats.split("== ").filter_map(|cpu| cpu.split_once('\n'));
     let lost = cpus.map(|(cpu, stats)| (cpu.to_owned(), sum(stats, &LOSSES)));
     lost.filter(|(_, lost)| *lost > 0).collect()
 }
 
-/// Returns a flag that is set when the user presses Ctrl-C.
+/// Returns a flag that becomes `true` when the user presses Ctrl-C.
 fn interrupts() -> anyhow::Result<Arc<AtomicBool>> {
     let interrupted = Arc::new(AtomicBool::new(false));
     let flag = interrupted.clone();
@@ -188,7 +188,7 @@ fn interrupts() -> anyhow::Result<Arc<AtomicBool>> {
     Ok(interrupted)
 }
 
-/// Waits for a child process while `go_on` returns `Ok`; kills the child on the first error.
+/// Waits for a child process while `go_on` returns `Ok`, and kills the child on the first error.
 fn wait(child: &mut Child, mut go_on: impl FnMut() -> anyhow::Result<()>) -> anyhow::Result<ExitStatus> {
     loop {
         if let Some(status) = child.try_wait()? {
@@ -206,7 +206,7 @@ fn wait(child: &mut Child, mut go_on: impl FnMut() -> anyhow::Result<()>) -> any
 
 /// The signal that Ctrl-C sends.
 const SIGINT: i32 = 2;
-/// The error of a recording that Ctrl-C interrupts.
+/// The error message if Ctrl-C interrupts a recording.
 const INTERRUPTED: &str = "interrupted; no file was written";
 
 /// A separate tracing instance, which does not disturb other tracing. Dropping the value removes the instance from the
@@ -243,8 +243,8 @@ impl Drop for Instance {
     }
 }
 
-/// Returns the error for a kernel file that cannot be used; its text names the missing right or mount, and the command
-/// that provides it.
+/// Returns the error for a kernel file that cannot be used. The message names the missing right or mount, and
+/// the command that provides it.
 fn refused(path: &Path, error: &io::Error) -> anyhow::Error {
     let what = match error.kind() {
         ErrorKind::PermissionDenied => {
@@ -281,7 +281,8 @@ fn tracefs(given: Option<&Path>) -> anyhow::Result<PathBuf> {
 /// Records the running kernel into the new folder `out`.
 ///
 /// # Errors
-/// Fails, leaving nothing, if the folder exists, the kernel cannot be traced, or the recording is interrupted.
+/// Fails if the folder exists, the kernel cannot be traced, or the user interrupts the recording; no files
+/// remain.
 pub fn record(out: &Path, options: &Options) -> anyhow::Result<Recorded> {
     let folder = Folder::new(out)?;
     let tracefs = tracefs(options.tracefs.as_deref())?;
@@ -343,17 +344,17 @@ pub fn record(out: &Path, options: &Options) -> anyhow::Result<Recorded> {
     folder.finish(&status)
 }
 
-/// Returns the number of online CPUs.
 fn online() -> usize {
     let cpus = fs::read_to_string("/sys/devices/system/cpu/online").ok();
     let count = cpus.and_then(|cpus| crate::slabs::cpus_of_ranges(&cpus));
     count.unwrap_or_else(|| uslab_magazine::Cpus::os().count()) as usize
 }
 
-/// The interval between two readings of the commands' names; the kernel remembers only the last few hundred processes.
+/// The interval between two readings of the command names; the kernel remembers only the last few hundred
+/// processes.
 const NAMES_INTERVAL: Duration = Duration::from_secs(1);
 
-/// The names of commands, which are read during a recording, and the progress that a terminal shows.
+/// Collects the names of commands during a recording, and shows the progress on a terminal.
 struct RecordingProgress {
     tracefs: PathBuf,
     instance: PathBuf,
@@ -405,7 +406,7 @@ impl RecordingProgress {
         stats.map(|stats| sum(&stats, &LOSSES)).sum()
     }
 
-    /// If a process has exited, its name is known from an earlier reading.
+    /// Reads the names of commands; the names of exited processes are kept from earlier readings.
     fn read_commands(&mut self) {
         let text = fs::read(self.tracefs.join("saved_cmdlines")).unwrap_or_default();
         let text = String::from_utf8_lossy(&text);

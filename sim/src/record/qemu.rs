@@ -1,8 +1,8 @@
 //! Boots a kernel of a distribution's package in qemu, to record it.
 //!
-//! The guest contains only a static busybox, the workload, and the kernel modules that transfer the trace over 9p or,
-//! without 9p, over a serial port. Events are enabled from early boot, so that the trace shows the allocation of nearly
-//! every object.
+//! The guest contains only a static busybox, the workload, and the kernel modules that transfer the trace
+//! over 9p or, without 9p, over a serial port. Events are enabled from early boot, so that the trace shows
+//! the allocation of nearly every object.
 
 use super::{EVENTS, Folder, INTERRUPTED, Recorded, STEPS, interrupts, wait};
 use anyhow::{Context, bail};
@@ -18,28 +18,28 @@ use std::time::{Duration, Instant};
 /// The script that runs as process 1 of the guest.
 const GUEST: &str = include_str!("guest.sh");
 
-/// The modules that transfer the trace; a kernel that lacks these files has the modules built in.
+/// The kernel modules that transfer the trace; a kernel without these module files has the code built in.
 const TRANSFER_MODULES: [&str; 3] = ["virtio_pci", "9pnet_virtio", "9p"];
 
-/// The time within which a guest under KVM must report that it is up.
+/// The time limit for a guest under KVM to print its first line.
 const UP_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// The kernel to boot, and the guest machine.
+/// The kernel to boot, and the options of the guest machine.
 #[derive(Clone, Debug)]
 pub struct Guest {
     /// The kernel's file, or a folder with unpacked packages.
     pub kernel: PathBuf,
     /// Additional text for the kernel's command line.
     pub append: String,
-    /// Attributes to set for all caches before the recording: `cpu_partial=0`.
+    /// Attributes, such as `cpu_partial=0`, that the guest sets for all caches before the recording.
     pub set: Vec<String>,
-    /// The number of the guest's CPUs.
+    /// The number of CPUs of the guest.
     pub cpus: u32,
     /// The memory of the guest in bytes.
     pub memory: u64,
     /// The size of each CPU's trace buffer in bytes.
     pub buffer: u64,
-    /// Programs and scripts; the guest runs the first one if no command is given.
+    /// Programs and scripts for the guest; it runs the first one if no command is given.
     pub workload: Vec<PathBuf>,
     /// The workload: a program and its arguments.
     pub command: Vec<String>,
@@ -52,8 +52,8 @@ pub struct Guest {
 /// Boots a kernel that records itself into the new folder `out`, and then shuts the guest down.
 ///
 /// # Errors
-/// Fails if the folder exists, a program or file is missing, or the guest did not finish in time. A failed recording
-/// leaves nothing.
+/// Fails if the folder exists, a program or file is missing, or the guest does not finish in time. A failed
+/// recording leaves no files.
 pub fn record(out: &Path, guest: &Guest) -> anyhow::Result<Recorded> {
     let folder = Folder::new(out)?;
     let (kernel, modules) = kernel(&guest.kernel)?;
@@ -122,10 +122,12 @@ pub fn record(out: &Path, guest: &Guest) -> anyhow::Result<Recorded> {
     folder.finish(&status)
 }
 
-/// The file behind the guest's second serial port: an archive if the guest's kernel has no 9p.
+/// The file that receives the output of the guest's second serial port: an archive if the guest's kernel has
+/// no 9p.
 const PORT: &str = "port.tar";
 
-/// Unpacks the archive from the serial port, if it exists. Returns `true` if the recording is complete.
+/// Unpacks the archive that the guest sent over the serial port, if the archive exists. Returns `true` if the
+/// recording is complete.
 fn from_port(folder: &Folder) -> anyhow::Result<bool> {
     let port = folder.file(PORT);
     if fs::metadata(&port).is_ok_and(|port| port.len() > 0) {
@@ -196,9 +198,9 @@ fn qemu(guest: &Guest, accelerator: &str, kernel: &Path, initramfs: &Path, out: 
 
 /// Finds the kernel, and the folder of its modules if it has one.
 ///
-/// Distributions have the kernel as `boot/vmlinuz-RELEASE` (Debian until 6.x), or as `vmlinuz` in the folder of its
-/// modules (Debian from 7.x on, Fedora, Arch). Any other file is assumed to be a kernel that the user built without
-/// modules.
+/// Distributions store the kernel as `boot/vmlinuz-RELEASE` (Debian until 6.x), or as `vmlinuz` in the folder
+/// of its modules (Debian from 7.x on, Fedora, Arch). Any other file is assumed to be a kernel that the user
+/// built without modules.
 fn kernel(given: &Path) -> anyhow::Result<(PathBuf, Option<PathBuf>)> {
     let shown = given.display();
     let kernel = if given.is_dir() {
@@ -235,7 +237,7 @@ fn kernel(given: &Path) -> anyhow::Result<(PathBuf, Option<PathBuf>)> {
     Ok((kernel.clone(), modules))
 }
 
-/// The folders of modules, with a subfolder for each release.
+/// The folders of kernel modules, with a subfolder for each release.
 const MODULES: [&str; 2] = ["lib/modules", "usr/lib/modules"];
 
 /// Returns the files in a folder; an empty list if the folder does not exist.
@@ -251,7 +253,7 @@ fn release(kernel: &Path) -> Option<&str> {
     kernel.file_name().and_then(OsStr::to_str)?.strip_prefix("vmlinuz-")
 }
 
-/// Returns all files of the guest.
+/// Returns the contents of the guest's root file system.
 fn root(guest: &Guest, modules: Option<&Path>) -> anyhow::Result<Archive> {
     let mut root = Archive::default();
     for folder in ["bin", "dev", "host", "modules", "out", "proc", "sys", "tmp"] {
@@ -287,7 +289,7 @@ fn root(guest: &Guest, modules: Option<&Path>) -> anyhow::Result<Archive> {
     Ok(root)
 }
 
-/// Reads a program that needs no libraries, or a script.
+/// Reads a script, or a statically linked program.
 fn program(path: &Path) -> anyhow::Result<Vec<u8>> {
     let bytes = fs::read(path).with_context(|| path.display().to_string())?;
     if bytes.starts_with(b"\x7fELF") && bytes.windows(8).any(|part| part == b"/ld-linu") {
@@ -299,7 +301,7 @@ fn program(path: &Path) -> anyhow::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Returns the modules that transfer the trace; a module comes after its dependencies.
+/// Returns the modules that transfer the trace; each module comes after its dependencies.
 fn tracing_modules(folder: Option<&Path>) -> anyhow::Result<Vec<(String, Vec<u8>)>> {
     let mut files = BTreeMap::new();
     let mut folders: Vec<_> = folder.map(Path::to_owned).into_iter().collect();

@@ -1,5 +1,5 @@
-//! Parses pages of the kernel's ring buffer, in the format of `trace_pipe_raw`: events, each with the time since the
-//! previous event.
+//! Parses pages of the kernel's ring buffer, in the format of `trace_pipe_raw`. Each event stores the time
+//! since the previous event.
 //!
 //! ```text
 //! time of the page (8 bytes)  length and flags (8, or 4)  event event event ... [number of lost events]
@@ -8,9 +8,9 @@
 
 use std::ops::Range;
 
-/// The page flag that means: events were lost before this page.
+/// The page flag for events that the kernel lost before this page.
 const MISSED: u64 = 1 << 31;
-/// The page flag that means: the number of lost events is stored after the last event.
+/// The page flag for a count of lost events, which is stored after the last event of the page.
 const LOST_COUNT_STORED: u64 = 1 << 30;
 /// The mask of the bits that hold a page's length.
 const LENGTH: u64 = (1 << 27) - 1;
@@ -20,17 +20,17 @@ const TIME_EXTEND: u32 = 30;
 const TIME_STAMP: u32 = 31;
 /// The number of bits for the time in an event's header.
 const TIME_BITS: u32 = 27;
-/// The number of bits that an absolute time has.
+/// The number of bits of an absolute time.
 const STAMP_BITS: u32 = 59;
 
-/// The layout of a page, as `events/header_page` describes it.
+/// The layout of a ring buffer page, as `events/header_page` describes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Layout {
     /// The size of a page in bytes.
     pub(super) page: usize,
-    /// The size of the length field in bytes.
+    /// The size of the page's length field in bytes.
     commit: usize,
-    /// The offset at which events begin.
+    /// The offset in the page at which events begin.
     data: usize,
 }
 
@@ -50,7 +50,7 @@ impl Layout {
             .then_some(layout)
     }
 
-    /// Returns the bytes of a page that contain data.
+    /// Returns the bytes of a page that the kernel has filled.
     pub(super) fn used<'p>(&self, page: &'p [u8]) -> Option<&'p [u8]> {
         let head = page.get(..self.data)?;
         page.get(..self.data + self.used_bytes(head))
@@ -61,14 +61,13 @@ impl Layout {
         self.data
     }
 
-    /// Returns the number of used bytes that follow the head.
     pub(super) fn used_bytes(&self, head: &[u8]) -> usize {
         let flags = self.flags(head);
         let stored = flags & (MISSED | LOST_COUNT_STORED) == MISSED | LOST_COUNT_STORED;
         (flags & LENGTH) as usize + if stored { 8 } else { 0 }
     }
 
-    /// Begins to read the used part of a page.
+    /// Returns a cursor at the start of the used part of a page.
     pub(super) fn begin(&self, used: &[u8]) -> Cursor {
         let flags = self.flags(used);
         let end = self.data + (flags & LENGTH) as usize;
@@ -86,19 +85,19 @@ fn word(bytes: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_ne_bytes(*bytes.get(at..)?.first_chunk()?))
 }
 
-/// Reads a word; returns 0 if the bytes end before it.
+/// Reads an integer at offset `at`; returns 0 if the bytes end before it.
 fn long(bytes: &[u8], at: usize) -> u64 {
     bytes.get(at..).and_then(|bytes| bytes.first_chunk()).map_or(0, |bytes| u64::from_ne_bytes(*bytes))
 }
 
-/// The position in a page while it is read.
+/// The reader's position in a page of the ring buffer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Cursor {
     at: usize,
     end: usize,
     /// The time of the last event, in nanoseconds.
     pub(super) time: u64,
-    /// The number of events lost before this page; 0 if events were lost but the kernel does not report how many.
+    /// The number of events lost before this page; 0 if events were lost but the kernel reports no number.
     pub(super) lost: Option<u64>,
 }
 
@@ -157,7 +156,7 @@ pub(super) mod tests {
 \tfield: char data;\toffset:16;\tsize:4080;\tsigned:0;
 ";
 
-    /// Builds a page from records, each given as nanoseconds since the previous record, and bytes.
+    /// Builds a page from records. Each record is a pair: nanoseconds since the previous record, and bytes.
     pub(in super::super) fn page(time: u64, lost: Option<u64>, records: &[(u32, Vec<u8>)]) -> Vec<u8> {
         let mut data = vec![];
         for (delta, record) in records {

@@ -7,7 +7,7 @@ use std::path::Path;
 use uslab_engine::designs::{Spec, Visitor};
 use uslab_engine::{Design, Engine, EngineError, Policy, Stream, View};
 
-/// Snapshots of a design's machine, each after a given number of operations.
+/// Snapshots of a simulated machine, each after a given number of operations.
 #[derive(Debug, Serialize)]
 pub struct Moments {
     /// The name of the trace.
@@ -16,12 +16,13 @@ pub struct Moments {
     pub design: String,
     /// The number of operations of the whole stream.
     pub operations: u64,
-    /// The snapshots in the requested order; each shows the caches slab by slab.
+    /// The snapshots in the requested order; each snapshot shows the caches slab by slab.
     pub moments: Vec<View>,
 }
 
 impl Moments {
-    /// Returns a snapshot for each of the given numbers of operations, in the stream that this trace's page runs.
+    /// Returns snapshots of the stream that this trace's web page runs, one after each of the given numbers
+    /// of operations.
     ///
     /// # Errors
     /// Returns a [`ReplayError`]; also fails if a number exceeds the number of operations.
@@ -46,7 +47,7 @@ impl Moments {
     }
 }
 
-/// Returns the stream that this trace's page runs.
+/// Returns the stream of operations that this trace's web page runs.
 ///
 /// # Errors
 /// Returns a [`ReplayError`].

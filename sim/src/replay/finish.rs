@@ -13,18 +13,17 @@ use std::time::Duration;
 use uslab::{CacheInfo, Info, Paths};
 use uslab_buddy::{BuddyInfo, Order};
 
-/// The facts that the report needs and the replay's state lacks.
+/// Facts for the report that the replay's state lacks.
 pub(super) struct ReportFacts<'t> {
     pub(super) build: Build,
     pub(super) tables: &'t Tables,
-    /// The number of CPUs of the traced machine.
     pub(super) traced_cpus: u64,
     pub(super) read: Duration,
     pub(super) replayed: Duration,
     pub(super) rss: [u64; 2],
 }
 
-/// The largest number of violations whose text is kept.
+/// The largest number of violation messages in a report.
 const MAX_VIOLATIONS: usize = 20;
 
 impl Run<'_, '_> {
@@ -205,8 +204,8 @@ impl Run<'_, '_> {
     }
 }
 
-/// Compares the changes between the moments at which the kernel's tables are exact, which are right after all caches
-/// were shrunk.
+/// Compares the changes between the moments at which the kernel's tables are exact. The kernel's tables are
+/// exact right after the kernel shrank all caches.
 fn against_kernel(
     facts: &Facts,
     snapshots: &[Snapshot],

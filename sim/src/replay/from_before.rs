@@ -1,5 +1,4 @@
-//! Infers the slabs that existed before a trace, from the objects that the trace allocates from or frees to these
-//! slabs.
+//! Infers the slabs that existed before a trace, from the objects in the trace that belong to these slabs.
 
 use super::linux;
 use super::steps::{readings, shrunk_cache};
@@ -7,14 +6,14 @@ use super::traced::Traced;
 use crate::trace::{CacheId, CacheKind, OpKind};
 use rustc_hash::{FxHashMap, FxHashSet};
 
-/// A slab that existed before the trace, as far as the trace shows the slab.
+/// A slab that existed before the trace, described as far as the trace shows it.
 pub(super) struct InitialSlab {
     pub(super) cache: CacheId,
-    /// The number of objects of the slab.
     pub(super) objects: u32,
     /// The addresses of the slab's objects that the trace frees.
     pub(super) used: Vec<u64>,
-    /// The number of free objects: objects whose first event is an allocation, and objects assumed to be free.
+    /// The number of free objects in the slab: objects whose first event is an allocation, and objects
+    /// assumed to be free.
     pub(super) free: u32,
     /// The number of free objects that are only assumed to be free.
     pub(super) guessed: u32,
@@ -22,9 +21,9 @@ pub(super) struct InitialSlab {
     pub(super) owner: Option<u16>,
     /// The first CPU that allocated a free object of the slab.
     first: Option<u16>,
-    /// The number of free objects that the slab gained before the moment `before`.
+    /// The number of free objects that the slab gained before the kernel wrote the table `before`.
     gained: i64,
-    /// `true` if the slab's page was freed before the moment `before`.
+    /// `true` if the kernel freed the slab's page before it wrote the table `before`.
     is_gone: bool,
 }
 
@@ -48,14 +47,14 @@ impl InitialSlab {
     }
 }
 
-/// Infers the slabs that existed before the trace, in the order in which the kernel allocates from them. Consider an
-/// address on a page whose allocation is not in the trace. If the first event of the address is an allocation, the
-/// object was free when the trace began; if the first event is a free, the object was in use.
+/// Infers the slabs that existed before the trace, in the order in which the kernel allocates from them.
+/// Consider an address on a page whose allocation is not in the trace. If the first event of an address is an
+/// allocation, the object was free when the trace began; if the first event is a free, the object was in use.
 ///
-/// The trace shows nothing about objects without an event. The number of free objects comes from the kernel's table at
-/// the moment `before`. The free objects without an event are placed where an allocation could find them, in slabs from
-/// which the kernel did not allocate. Free objects are spread over as many slabs as sysfs counts on the partial list.
-/// Without the table, objects without an event count as in use until their page is freed.
+/// The trace shows nothing about objects without an event. The number of free objects comes from the kernel's
+/// table `before`. Free objects without an event are assigned to slabs from which the kernel did not
+/// allocate. The free objects are spread over as many slabs as sysfs counts on the partial list. Without the
+/// kernel's table, objects without an event count as in use until the kernel frees their page.
 pub(super) fn slabs_from_before(traced: Traced<'_>) -> Vec<InitialSlab> {
     let Traced { resolver, ops, tables } = traced;
     let Some(slabinfo) = tables.latest_slabinfo() else { return vec![] };
@@ -128,7 +127,8 @@ pub(super) fn slabs_from_before(traced: Traced<'_>) -> Vec<InitialSlab> {
     slabs
 }
 
-/// Returns the operation at which the kernel read its table `before`, and `true` if caches had been shrunk by then.
+/// Returns the operation at which the kernel wrote its table `before`, and `true` if caches had been shrunk
+/// by then.
 fn moment_before(traced: Traced<'_>) -> (usize, bool) {
     let Traced { resolver, ops, .. } = traced;
     let mut is_shrunk = false;
@@ -144,8 +144,9 @@ fn moment_before(traced: Traced<'_>) -> (usize, bool) {
     (0, is_shrunk)
 }
 
-/// Finds the slabs that CPUs own: a CPU's current slab is the one from which it allocates first. The slabs that the CPU
-/// uses next are assumed to be on its partial list, up to the number that sysfs counts there.
+/// Finds the slabs that CPUs own: a CPU's current slab is the slab from which it allocates first. The slabs
+/// that a CPU uses next are assumed to be on its partial list, up to the number that sysfs counts on that
+/// list.
 fn find_owners(Traced { resolver, tables, .. }: Traced<'_>, slabs: &mut [InitialSlab]) {
     let attributes = &tables.kernel.attributes;
     let counters = tables.at("before").map(|before| &before.counters);
@@ -167,8 +168,8 @@ fn find_owners(Traced { resolver, tables, .. }: Traced<'_>, slabs: &mut [Initial
     }
 }
 
-/// Adds the free objects that have no event, as the table of the moment `before` counts them. A trace that begins at
-/// boot shows the creation of most slabs and therefore also their free objects.
+/// Adds the free objects that the kernel's table `before` counts but that have no event. A trace that begins
+/// at boot contains the creation of most slabs, so their free objects are already known.
 fn add_unseen(
     Traced { resolver, tables, .. }: Traced<'_>,
     slabs: &mut Vec<InitialSlab>,

@@ -1,4 +1,4 @@
-//! Finds the likely times of allocations and frees that have no event, or an event in the wrong place.
+//! Infers when allocations and frees happened that have no event, or whose event is in the wrong place.
 
 use super::linux;
 use super::steps::shrunk_cache;
@@ -6,22 +6,23 @@ use super::traced::{Traced, function};
 use crate::trace::{CacheId, FreeOrigin, HiddenFreeSign, Op, OpKind, Ptr, SiteId};
 use rustc_hash::{FxHashMap, FxHashSet};
 
-/// Sorts the events of each object into the order in which they must have happened. In a trace, some events of
-/// different CPUs are in the wrong order. A wrong order looks like a hidden free followed by a hidden allocation.
+/// Sorts the events of each object into the order in which they must have happened. In a trace, some events
+/// of different CPUs are in the wrong order, which looks like a hidden free followed by a hidden allocation.
 ///
-/// - `alloc, alloc, free, free`: the first free preceded the second allocation.
-/// - `free, alloc, alloc`, if the free has no allocation: the free followed the first allocation.
+/// - In `alloc, alloc, free, free`, the first free really preceded the second allocation.
+/// - In `free, alloc, alloc`, the free really followed the first allocation, if no earlier allocation is
+///   known.
 pub(super) fn put_in_order(ops: &mut Vec<Op>) {
-    /// The last event of an object, as the number of its operation.
+    /// The state of an object after its last event; the numbers are operations.
     enum LastEvent {
         /// The trace shows a free without an allocation.
         Early(usize),
         /// The trace shows a free without an allocation, and later an allocation.
         EarlyThenAlloc(usize, usize),
-        /// The object was freed without an event; the number is the allocation that follows.
+        /// The object was freed without an event; the number is the next allocation at its address.
         Reused(usize),
-        /// The object was freed without an event; the numbers are the allocation that follows, and the free of that
-        /// allocation.
+        /// The object was freed without an event; the numbers are the next allocation at its address, and the
+        /// free of that allocation.
         ReusedThenFree(usize, usize),
     }
     let mut seen: FxHashMap<u64, LastEvent> = FxHashMap::default();
@@ -85,12 +86,14 @@ pub(super) fn put_in_order(ops: &mut Vec<Op>) {
     }
 }
 
-/// Finds when objects were passed to `kfree_rcu`, which has no event: returns the operation and the objects' addresses.
+/// Finds when objects were passed to `kfree_rcu`, which writes no event: returns the operation and the
+/// objects' addresses.
 ///
-/// Some functions allocate two objects, one right after the other. If the call site of one object has no traced free,
-/// the object is assumed to die together with its companion. For example, `kernfs_fop_open` allocates an open file, and
-/// a structure that the inode has for all open files. Before 7.0, `kfree_rcu` collects objects for five seconds. An
-/// object without a companion is assumed to die when its address is allocated again.
+/// Some functions allocate two objects, one right after the other. If the call site of one object has no
+/// traced free, the free of its companion is used for both objects. For example, `kernfs_fop_open` allocates
+/// a structure for the open file, and a structure that an inode has for all open files. Before 7.0,
+/// `kfree_rcu` collects objects for five seconds. An object without a companion is assumed to live until its
+/// address is allocated again.
 pub(super) fn deaths(Traced { resolver, ops, tables }: Traced<'_>) -> FxHashMap<usize, Vec<u64>> {
     const COLLECTED_NS: u64 = 5_000_000_000;
     /// The largest number of operations between the allocations of an object and its companion.
@@ -157,7 +160,7 @@ pub(super) fn deaths(Traced { resolver, ops, tables }: Traced<'_>) -> FxHashMap<
     found
 }
 
-/// An operation that has no event.
+/// An allocation or free that has no event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct HiddenOperation {
     /// The operation after which the hidden operation happened.
@@ -172,16 +175,17 @@ pub(super) enum HiddenKind {
     Free(Ptr),
 }
 
-/// Finds allocations and frees without an event, in the order of their operations.
+/// Finds allocations and frees without an event, in the order of the operations that precede them.
 ///
-/// The kernel emits no event for bulk allocations. Two rules find bulk allocations in caches that freed an object whose
-/// allocation is not in the trace.
+/// The kernel writes no event for bulk allocations. Two rules find bulk allocations in caches that freed an
+/// object whose allocation is not in the trace.
 ///
-/// - *A CPU leaves its current slab only when no object of the slab is free.* Objects of the slab that no event has
-///   allocated by then were allocated in bulk. The rule holds without sheaves, and for slabs whose page the trace
-///   allocated.
-/// - In other caches, an object that is freed before any other event on its new page was allocated with the page: bulk
-///   allocation takes whole slabs as they are created.
+/// - *A CPU leaves its current slab only when no object of the slab is free.* Objects of the slab that no
+///   event has allocated at this time were allocated in bulk. This rule is used in caches without sheaves,
+///   for slabs whose page the trace allocated.
+/// - For other caches, the second rule looks at new pages. If an object's free is its first event on a new
+///   page, the object was allocated with the page, because bulk allocation takes whole slabs when they are
+///   created.
 pub(super) fn hidden_operations(traced: Traced<'_>) -> Vec<HiddenOperation> {
     let Traced { resolver, ops, tables } = traced;
     let (shapes, attributes) = (bulk_caches(traced), &tables.kernel.attributes);
@@ -261,9 +265,9 @@ pub(super) fn hidden_operations(traced: Traced<'_>) -> Vec<HiddenOperation> {
     found
 }
 
-/// Finds the frees of vectors; in a vector, a slab of accounted objects records which control group pays for each
-/// object. These frees have no event. `alloc_slab_obj_exts` allocates a vector before the object that first needs it.
-/// The kernel frees the vector together with that object's slab.
+/// Finds the frees of vectors (`slabobj_ext`), which have no event. A vector records, for a slab of accounted
+/// objects, which control group pays for each object. `alloc_slab_obj_exts` allocates a vector just before
+/// the first object that needs the vector. The kernel frees the vector together with that object's slab.
 fn vectors(Traced { resolver, ops, .. }: Traced<'_>) -> Vec<HiddenOperation> {
     let (mut names, mut latest) = (FxHashMap::default(), FxHashMap::default());
     // The vectors by the page of the object, and the pages by vector.
@@ -310,7 +314,7 @@ fn vectors(Traced { resolver, ops, .. }: Traced<'_>) -> Vec<HiddenOperation> {
     found
 }
 
-/// The geometry of a cache's slabs.
+/// The sizes of a cache's slabs and objects.
 struct Shape {
     /// The size of a slab in bytes, a power of two.
     bytes: u64,
@@ -319,8 +323,9 @@ struct Shape {
     objects: u64,
 }
 
-/// Returns caches without sheaves in which at least one in fifty freed objects has no traced allocation before its
-/// free. In a cache with fewer frees of this kind, the cause is the wrong order of two CPUs' events.
+/// Returns caches without sheaves in which at least one in fifty freed objects has no traced allocation
+/// before its free. In a cache with fewer untraced allocations, the cause is the wrong order of events from
+/// two CPUs.
 fn bulk_caches(Traced { resolver, ops, tables }: Traced<'_>) -> FxHashMap<CacheId, Shape> {
     let Some(slabinfo) = tables.latest_slabinfo() else { return FxHashMap::default() };
     let mut frees: FxHashMap<CacheId, [u64; 2]> = FxHashMap::default();
@@ -346,7 +351,8 @@ mod tests {
     use super::*;
     use crate::replay::testing::{SLABINFO, Trace};
 
-    /// Sorts the events of one address, and formats them as text; each event begins with the number of its CPU.
+    /// Sorts the events of one address and formats them as text; the text of each event begins with its CPU
+    /// number.
     fn in_order(events: &str) -> String {
         let lines = events.split(' ').map(|event| match event.split_at(1) {
             (cpu, "+") => format!("{cpu} alloc f+0x1 node ffff888001000000"),
@@ -406,8 +412,8 @@ mod tests {
         assert_eq!(of("6.12.1"), [(7, node(0))]);
     }
 
-    /// Returns the hidden operations of a small trace, each as the preceding operation and the object's number; page
-    /// 4096 belongs to a cache of eight objects.
+    /// Returns the hidden operations of a small trace, each as the preceding operation and the object's
+    /// number. Page 4096 belongs to a cache of eight objects.
     fn hidden(lines: &[&str], release: &str) -> Vec<(usize, char, u64)> {
         let trace = Trace::new(lines, &[("before.slabinfo", SLABINFO), ("kernel.txt", release)]);
         let shown = |hidden: HiddenOperation| {
@@ -421,7 +427,7 @@ mod tests {
     }
 
     #[test]
-    fn unseen_object_was_allocated_with_its_page() {
+    fn object_without_allocation_event_was_allocated_with_its_page() {
         let found = hidden(
             &[
                 "0 page 4096",
@@ -436,7 +442,7 @@ mod tests {
     }
 
     #[test]
-    fn slab_left_by_its_cpu_was_fully_allocated() {
+    fn cpu_leaves_a_slab_only_when_all_objects_are_allocated() {
         let lines = [
             "0 page 4096",
             "0 alloc f+0x1 node ffff888001000000",

@@ -1,9 +1,9 @@
-//! Rebuilds the kernel's lists of free pages from the events of a trace, and compares the lists with the kernel's
-//! buddyinfo.
+//! Rebuilds the kernel's free lists of pages from the events of a trace, and compares these lists with the
+//! kernel's buddyinfo.
 //!
-//! Linux merges a free block with its buddy whenever both blocks are free and of equal order. Linux splits a block only
-//! to take a part of it. The set of free pages in each zone therefore determines the blocks on the kernel's lists, and
-//! only this set is kept.
+//! Linux merges a free block with its buddy whenever both blocks are free and of equal order. Linux splits a
+//! block only to take a part of it. The set of free pages in each zone therefore determines the blocks on the
+//! kernel's lists, and the module keeps only this set.
 //!
 //! | event | its pages |
 //! |---|---|
@@ -12,27 +12,31 @@
 //! | `mm_page_free` | enter the lists, unless they go to a per-CPU list |
 //! | `mm_page_alloc_extfrag` | leave the lists, on kernels that write it after the pages have left |
 //!
-//! A trace lacks some facts about pages. The next event of the same page then decides which fact is assumed.
+//! A trace lacks some facts about pages. For such a fact, the next event of the same page decides.
 //!
-//! - *Which pages were free when the trace began.* Pages whose first event takes them from a list were free.
-//! - *Whether freed pages moved to a per-CPU list or to the free lists.* Blocks of an order that per-CPU lists do not
-//!   hold move to the free lists. Other blocks moved to the free lists if their next event takes them from a free list.
-//!   Memory that is handed over during boot appears as a run of frees, each the first event of its page. If the next
-//!   event of one such page decides, it decides for the whole run.
-//! - *Whether `mm_page_alloc_extfrag` takes pages.* Linux 6.1 writes the event before it takes some pages, by
-//!   `mm_page_alloc_zone_locked`. Linux 6.12 writes the event afterwards, and most of its pages leave without another
-//!   event.
-//! - *Which of two events came first.* Events of two CPUs with the same time stamp may be in any order in the trace. A
-//!   page that one CPU frees and another takes from a list was taken first. A page that is taken from a list and
-//!   drained from a per-CPU list was drained first.
+//! - *Which pages were free when the trace began.* A page was free if its first event takes it from a list.
+//! - *If freed pages moved to a per-CPU list or to the free lists.* Blocks of an order that per-CPU lists do
+//!   not hold move to the free lists. Freed blocks of other orders moved to the free lists if their next
+//!   event takes them from a free list. Memory that is handed over to the allocator during boot appears as a
+//!   run of frees, each the first event of its page. If the next event of one page in the run shows its list,
+//!   all pages of the run moved to that kind of list.
+//! - *If `mm_page_alloc_extfrag` takes pages.* Linux 6.1 writes this event before `mm_page_alloc_zone_locked`
+//!   takes some of the pages. Linux 6.12 writes `mm_page_alloc_extfrag` after the pages have left, and most
+//!   of the pages have no other event.
+//! - *Which of two events came first.* In the trace, events of two CPUs with the same time stamp may be in
+//!   any order. If one CPU frees a page and another CPU takes it from a list at the same time, the page was
+//!   taken first. If a page is taken from a list and drained from a per-CPU list at the same time, the page
+//!   was drained first.
 //!
-//! A page without an event was free, or in use, during the whole trace. The kernel's table at the moment `before` gives
-//! the number of free pages, and the sizes of their blocks. The table does not give addresses: the address of a block
-//! matters only if a part of the block has events. [`FreePages::place`] finds the address. The remaining difference
-//! between the table and the set is a constant, which is added to the rebuilt counts of each later moment.
+//! A page without an event was free during the whole trace, or in use during the whole trace. The kernel's
+//! table `before` gives the number of free pages, and the sizes of their blocks. The kernel's table gives no
+//! addresses of blocks. The address of a block matters only if pages of the block have events.
+//! [`FreePages::place`] finds the address of a block. The remaining difference between the table and the
+//! rebuilt set is a constant, which is added to the rebuilt counts of each later moment.
 //!
-//! No event shows the blocks of a reserve (`HighAtomic`, `CMA`, `Isolate`); above the order of a pageblock, these
-//! blocks do not merge with other blocks. The rebuilt lists therefore have errors at the blocks of a reserve.
+//! No event shows the blocks of a reserve (`HighAtomic`, `CMA`, `Isolate`); above the order of a pageblock,
+//! reserve blocks do not merge with other blocks. The rebuilt lists are therefore inexact around the blocks
+//! of a reserve.
 
 mod free_pages;
 mod steps;
@@ -48,20 +52,20 @@ use std::ops::Range;
 use steps::{Answers, FreeDestination, Step, StepKind};
 use uslab_buddy::{MAX_ORDER, ZoneKind};
 
-/// The kernel's free pages at a moment, twice: as its table counts them, and as rebuilt from events.
+/// The kernel's free pages at a moment: as its table counts them, and as rebuilt from events.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct PagesAt {
     /// The kernel's free blocks by order.
     pub kernel: Vec<u64>,
     /// The free blocks by order, rebuilt from events.
     pub rebuilt: Vec<i64>,
-    /// The design's free blocks by order, if its zones have the sizes of the kernel's zones. `None` if zoneinfo has no
-    /// sizes.
+    /// The design's free blocks by order, if its zones are as large as the kernel's zones. `None` if zoneinfo
+    /// has no sizes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub design: Option<Vec<u64>>,
     /// The free blocks of each zone.
     pub zones: Vec<ZonePages>,
-    /// The difference between the kernel's and the rebuilt blocks.
+    /// The difference between the kernel's free blocks and the rebuilt blocks.
     pub error: PageError,
 }
 
@@ -84,18 +88,19 @@ pub struct ZonePages {
 pub struct PageError {
     /// The number of pages in blocks that only the kernel's lists or only the rebuilt lists contain.
     pub pages: u64,
-    /// `pages` in percent of the kernel's free pages.
+    /// The value of `pages` as a percentage of the kernel's free pages.
     pub percent: f64,
-    /// The causes, since the moment `before`, that the trace does not show; empty if the lists do not differ.
+    /// The causes of the difference since the moment `before`; empty if the lists do not differ.
     pub causes: Vec<PageCause>,
 }
 
-/// A cause of a difference.
+/// A cause of a difference between rebuilt lists and the kernel's lists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct PageCause {
     /// The kind of the cause.
     pub cause: PageCauseKind,
-    /// The number of pages concerned; for [lost events](PageCauseKind::LostEvents), the number of events.
+    /// The number of pages with this cause; for [lost events](PageCauseKind::LostEvents), the number of
+    /// events.
     pub count: u64,
 }
 
@@ -105,17 +110,18 @@ pub struct PageCause {
 pub enum PageCauseKind {
     /// The trace lost events.
     LostEvents,
-    /// Pages on a list were freed or allocated; they had left the list without an event, for example because compaction
-    /// took them.
+    /// Pages that the rebuilt lists contained were freed or allocated. The pages had left the kernel's list
+    /// without an event, for example because compaction took them.
     LeftWithoutEvent,
-    /// Pages left a list on which they were not; they had entered the list without an event.
+    /// Pages left a list that, by the trace, did not contain them; the pages had entered this list without an
+    /// event.
     CameWithoutEvent,
-    /// Pages moved while the kernel's table was read, which is between two marks.
+    /// Pages moved while the recorder read the kernel's table, between two marks of the trace.
     MovedWhileRead,
-    /// Pages of memory were handed over to the allocator at boot, and no later event shows if they moved to the free
+    /// Pages were handed over to the allocator at boot, and no later event shows if they moved to the free
     /// lists or to per-CPU lists.
     HandedOver,
-    /// Pages were free at the moment `before`, in blocks whose address no event shows.
+    /// Pages were free in the kernel's table `before`, in blocks whose address no event shows.
     PlaceUnknown,
     /// The cause is not known.
     Unknown,
@@ -181,7 +187,7 @@ pub(super) fn show<'a>(
     Ok(())
 }
 
-/// Writes the free blocks by order at each moment: in the kernel, as rebuilt, and in each design.
+/// Writes the free blocks by order at each moment: in the kernel, rebuilt from events, and in each design.
 pub(super) fn show_designs(f: &mut fmt::Formatter<'_>, all: &[(&str, &str, &PagesAt)]) -> fmt::Result {
     if all.iter().all(|(.., pages)| pages.design.is_none()) {
         return Ok(());
@@ -223,8 +229,8 @@ fn percent(part: u64, all: u64) -> f64 {
     if all == 0 { 0.0 } else { 100.0 * part as f64 / all as f64 }
 }
 
-/// Rebuilds the kernel's free lists at each moment after `before` that has a table. Returns an empty result if the
-/// trace has no `mm_page_alloc_zone_locked`, or `before` has no table.
+/// Rebuilds the kernel's free lists at each moment after `before` for which the kernel has a table. Returns
+/// an empty result if the trace has no `mm_page_alloc_zone_locked`, or there is no table `before`.
 pub(super) fn rebuild(
     ops: &[Op],
     moves: &[PageMove],
@@ -277,21 +283,21 @@ pub(super) fn rebuild(
     moments
 }
 
-/// Returns the number of events that happened but are missing in the trace, as far as the trace shows.
+/// Returns the number of events that are known to be missing in the trace.
 fn lost_events(counts: &Counts) -> u64 {
     let written = counts.header.map_or(0, |(_, written, _)| written);
     written.saturating_sub(counts.events + counts.not_understood).max(counts.lost)
 }
 
-/// The state while the events are read in order.
+/// The state of the rebuilding while it reads the events in order.
 struct Rebuilding {
     free: FreePages,
     zones: Vec<Zone>,
-    /// The causes since the moment `before` that the trace does not show, in pages. Earlier causes are part of the
-    /// zones' constants.
+    /// The number of pages that moved without an event since the moment `before`, by cause. Causes earlier
+    /// than `before` are already part of the zones' constants.
     untold: BTreeMap<PageCauseKind, u64>,
-    /// Pages that were taken from a list on which they were not, each with the event that took the page. The event that
-    /// puts the pages on the list may follow in the trace with an equal time.
+    /// Pages that an event took from a list that did not contain them, each with this event. The event that
+    /// puts the pages on the list may come later in the trace with an equal time.
     early_takes: FxHashMap<u64, Step>,
     /// The number of pages that have entered or left the lists so far.
     moved: u64,
@@ -333,7 +339,7 @@ impl Rebuilding {
         *count = count.saturating_add_signed(pages);
     }
 
-    /// Reads the kernel's table of the moment `before`.
+    /// Reads the kernel's table `before`.
     fn learn(&mut self) {
         self.untold.clear();
         for zone in &mut self.zones {
@@ -344,7 +350,8 @@ impl Rebuilding {
         }
     }
 
-    /// Returns the rebuilt lists, compared with a table of the kernel. `None` earlier than `before`.
+    /// Returns the rebuilt lists, compared with a table of the kernel. Returns `None` for moments earlier
+    /// than `before`.
     fn at_moment(&self, rows: &[FreeBlocks]) -> Option<PagesAt> {
         let zone = |zone: &Zone| {
             let told = self.free.blocks(&zone.pages, zone.max_order());
@@ -419,9 +426,10 @@ fn sums<'a, T: Copy + Default + std::ops::AddAssign + 'a>(lists: impl Iterator<I
 struct Zone {
     name: String,
     pages: Range<u64>,
-    /// The blocks by order, from the kernel's table of the moment `before`.
+    /// The blocks by order, from the kernel's table `before`.
     before: Vec<u64>,
-    /// The number of the kernel's blocks minus the number of rebuilt blocks, by order. `None` earlier than `before`.
+    /// The number of blocks in the kernel's table minus the number of rebuilt blocks, by order. `None` until
+    /// the moment `before`.
     constant: Option<Vec<i64>>,
 }
 
@@ -433,9 +441,10 @@ fn kind_of(zone: &str) -> Option<ZoneKind> {
     ZoneKind::ALL.into_iter().find(|kind| kind.name() == name)
 }
 
-/// Returns the zones of the traced machine, from zoneinfo of the moment `before`: the pages that the page allocator
-/// manages. Pages that were allocated before the moment `before` and have no event are subtracted from the largest
-/// zone. Returns an empty result if the tables lack the numbers, or describe several nodes.
+/// Returns the zones of the traced machine with the pages that the page allocator manages, from zoneinfo of
+/// the moment `before`. Pages that were allocated before the moment `before` and have no event are subtracted
+/// from the size of the largest zone. Returns an empty result if the tables lack the zones' sizes, or
+/// describe several nodes.
 pub(super) fn machine_zones(
     ops: &[Op],
     mark: impl Fn(MarkId) -> String,
@@ -481,7 +490,7 @@ fn zones(rows: &[FreeBlocks], spans: &[ZoneSpan]) -> Vec<Zone> {
 }
 
 impl Zone {
-    /// Returns this zone's blocks, by order, in a table of all zones.
+    /// Returns the blocks of this zone, by order, from a table of all zones.
     fn of(&self, rows: &[FreeBlocks]) -> Vec<u64> {
         sums(
             rows.iter()
@@ -490,12 +499,12 @@ impl Zone {
         )
     }
 
-    /// Returns the largest order, above which blocks do not merge.
+    /// Returns the largest order of a block in this zone.
     fn max_order(&self) -> u8 {
         self.before.len().saturating_sub(1).min(MAX_ORDER.into()) as u8
     }
 
-    /// Returns the number of pages in blocks that only the table or only the events contain.
+    /// Returns the number of pages in blocks that only the kernel's table or only the rebuilt set contains.
     fn without_place(&self) -> u64 {
         (0..).zip(self.constant.iter().flatten()).map(|(order, count)| count.unsigned_abs() << order).sum()
     }

@@ -1,14 +1,14 @@
-//! The design of a traced kernel, which [`LINUX`](uslab_engine::designs::LINUX) selects.
+//! Chooses the design of the traced kernel for the name [`LINUX`](uslab_engine::designs::LINUX).
 
 use super::traced::Traced;
 use crate::trace::{Kernel, Op, OpKind};
 use uslab::{Geometry, OrderRule, SlabInfo};
 
-/// Returns the kernel's design, with the kernel's boot parameters, as a value of `--design`; empty if the kernel is
-/// unknown.
+/// Returns the design of the traced kernel with its boot parameters, as a value of `--design`; empty if the
+/// kernel is unknown.
 ///
-/// The release determines the design. Without a release, the attributes of the caches decide: The attribute
-/// `sheaf_capacity` exists since 6.18, and since 7.0 nearly every cache has sheaves.
+/// The kernel's release determines the design. Without a release, the attributes of the caches decide. The
+/// attribute `sheaf_capacity` exists since 6.18, and since 7.0 nearly every cache has sheaves.
 pub(super) fn design(kernel: &Kernel) -> String {
     let attributes = &kernel.attributes;
     let sheaves = || attributes.numbers("sheaf_capacity").filter(|capacity| *capacity > 0).count();
@@ -39,8 +39,9 @@ pub(super) fn design(kernel: &Kernel) -> String {
     format!("{design}{}", options.concat())
 }
 
-/// Returns an option that gives slabs the size in the kernel's table, if `cpus` CPUs would give another size. Slab
-/// sizes depend on the number of present CPUs, but a trace names only the online CPUs.
+/// Returns an option that gives slabs the size in the kernel's table, if the rule for `cpus` CPUs gives
+/// another size. The size of a slab depends on the number of present CPUs, but a trace names only the online
+/// CPUs.
 pub(super) fn present(design: &str, slabinfo: Option<&SlabInfo>, cpus: u32) -> String {
     let option = |name| design.split(':').find_map(|option| option.strip_prefix(name)?.parse().ok());
     let Some(rows) = slabinfo.map(|slabinfo| &slabinfo.rows).filter(|_| !design.contains("slab_min_objects"))
@@ -66,7 +67,7 @@ pub(super) fn present(design: &str, slabinfo: Option<&SlabInfo>, cpus: u32) -> S
     better.map_or_else(String::new, |objects| format!(":slab_min_objects={objects}"))
 }
 
-/// Returns `true` if the kernel has the rules of 7.x.
+/// Returns `true` if the kernel has the slab rules of Linux 7.x.
 pub(super) fn is_of_7(kernel: &Kernel) -> bool {
     design(kernel).starts_with("sheaves:") || design(kernel) == "sheaves"
 }

@@ -1,21 +1,21 @@
 //! The command `uslab replay`: runs a kernel's memory trace through the shipping allocator.
 //!
-//! Facts that a trace lacks are inferred, counted separately and reported.
+//! If a trace lacks a fact, the replay infers it, counts it separately and reports it.
 //!
 //! | the trace shows | the replay does |
 //! |---|---|
-//! | a free of an object whose allocation had no event (*hidden allocation*) | allocates and frees one |
+//! | a free of an object whose allocation had no event (*hidden allocation*) | allocates and frees an object |
 //! | a pointer handed out again, or a page freed, under a live object (*hidden free*) | frees the object |
 //! | a free of an object from before the trace (*pre-trace*) | nothing; it is counted |
-//! | pages of slabs and of large objects | nothing: our own caches take their own pages |
-//! | other pages | allocates and frees them, splitting blocks that are freed in parts; larger pages than 4 KiB as blocks of these |
+//! | pages of slabs and of large objects | nothing: the simulated caches allocate their own pages |
+//! | other pages | allocates and frees them, splitting blocks that are freed in parts; a page larger than 4 KiB becomes a block of 4 KiB pages |
 //! | a mark `SHRINK end`: the traced system had shrunk its caches | shrinks all caches; it is counted |
-//! | a mark `SHRINK cache NAME`: the traced system shrinks one cache | shrinks the model of the kernel's cache; our own caches stay |
+//! | a mark `SHRINK cache NAME`: the traced system shrinks one cache | shrinks the model of the kernel's cache, but not the shipping allocator's caches |
 //!
-//! A CPU of the trace is the simulated CPU of the same number, modulo the number of simulated CPUs.
+//! A traced CPU is replayed on the simulated CPU with its number, modulo the number of simulated CPUs.
 //!
-//! The conservation invariants are checked at every snapshot mark, after every `snapshot_every` operations, at the end,
-//! and once more after everything was freed, reaped and shrunk.
+//! The replay checks the conservation invariants at every snapshot mark, after every `snapshot_every`
+//! operations, at the end, and once more after everything was freed, reaped and shrunk.
 
 mod at;
 mod finish;
@@ -62,7 +62,7 @@ use uslab_magazine::{MAX_CPUS, MAX_NODES};
 /// The options of a replay.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
-    /// The number of simulated CPUs. `None` takes the number from the trace.
+    /// The number of simulated CPUs. `None` uses the number of CPUs in the trace.
     pub cpus: Option<u32>,
     /// The number of memory nodes.
     pub nodes: u32,
@@ -70,16 +70,16 @@ pub struct Options {
     pub magazines: Magazines,
     /// The memory of the simulated machine in bytes.
     pub memory: u64,
-    /// The number of operations between two checks of the conservation invariants; With `None`, the invariants are
-    /// checked only at marks and at the end.
+    /// The number of operations between two checks of the conservation invariants. With `None`, the
+    /// invariants are checked only at marks and at the end.
     pub snapshot_every: Option<u64>,
     /// `true` if a free without a traced allocation is an error.
     pub strict: bool,
-    /// The page size of the traced machine; `None` infers the page size from the trace's tables or addresses.
+    /// The page size of the traced machine; `None` infers it from the trace's tables or addresses.
     pub page_size: Option<PageSize>,
-    /// `true` if the report has call sites and lifetimes.
+    /// `true` if the report includes call sites and lifetimes.
     pub callers: bool,
-    /// `true` to continue even if the parser does not understand many lines of kmem events.
+    /// `true` to continue even if the parser cannot read many lines of kmem events.
     pub partial: bool,
 }
 
@@ -119,7 +119,7 @@ pub enum ReplayError {
     Memory {
         /// The path of the trace.
         path: PathBuf,
-        /// The line of the allocation.
+        /// The line in the trace of the failed allocation.
         line: u64,
         /// The allocation that failed.
         failed: FailedAllocation,
@@ -131,9 +131,9 @@ pub enum ReplayError {
     Cache {
         /// The path of the trace.
         path: PathBuf,
-        /// The line of the cache's first event.
+        /// The line in the trace of the cache's first event.
         line: u64,
-        /// The creation that failed.
+        /// The creation of the cache that failed.
         failed: FailedAllocation,
     },
     /// A free without a traced allocation, which `--strict` treats as an error.
@@ -141,11 +141,11 @@ pub enum ReplayError {
     Strict {
         /// The path of the trace.
         path: PathBuf,
-        /// The line of the free.
+        /// The line in the trace of the free.
         line: u64,
         /// The name of the cache.
         cache: String,
-        /// The traced pointer.
+        /// The address of the freed object in the trace.
         ptr: u64,
         /// The explanation why the free is an error.
         why: &'static str,
@@ -153,10 +153,10 @@ pub enum ReplayError {
 }
 
 impl Options {
-    /// Checks the options before any work is done.
+    /// Checks the options before the replay begins.
     ///
     /// # Errors
-    /// Fails if an option is outside its range; the error names the option and the range.
+    /// Fails if an option is outside its range; the error names the option and its range.
     pub fn check(&self) -> Result<(), ReplayError> {
         let wrong = |text: String| Err(ReplayError::Option(text));
         if let Some(cpus) = self.cpus.filter(|n| !(1..=MAX_CPUS).contains(n)) {
@@ -180,19 +180,19 @@ static BUNDLED: &[u8] = include_bytes!("../../data/files-6.1.trace.zst");
 /// The name of the bundled trace in errors and reports.
 pub(crate) const BUNDLED_NAME: &str = "the bundled trace";
 
-/// Replays the trace at `path` (`-`: standard input; `None`: the bundled trace).
+/// Replays the trace at `path`; `-` is standard input, and `None` the bundled trace.
 ///
 /// # Errors
-/// Returns a [`ReplayError`]. A violated conservation invariant is not an error but part of the report.
+/// Returns a [`ReplayError`]. A violated conservation invariant is not an error; the report shows it.
 pub fn run(path: Option<&Path>, options: &Options, progress: &Progress) -> Result<Report, ReplayError> {
     let (source, tables) = open(path, options)?;
     replay(source, &tables, options, progress)
 }
 
-/// Replays a trace as [`run`] does; also returns the operations as a stream, for a [`page`].
+/// Replays a trace like [`run`]; also returns its operations as a stream, for a [`page`].
 ///
 /// # Errors
-/// Fails as [`run`] does.
+/// Fails for the same reasons as [`run`].
 pub fn run_to_stream(
     path: Option<&Path>,
     options: &Options,
@@ -221,7 +221,7 @@ fn open(path: Option<&Path>, options: &Options) -> Result<(Source, Tables), Repl
     })
 }
 
-/// Reads a trace; the trace's tables may reveal the page size.
+/// Reads a trace, whose tables may reveal the page size.
 fn read(
     source: Source,
     tables: &Tables,
@@ -248,10 +248,10 @@ fn bundled_tables() -> Result<Tables, TraceError> {
     Tables::of(Path::new(BUNDLED_NAME), |path| Ok(text(path)))
 }
 
-/// Replays a trace that is already open, with the kernel's tables.
+/// Replays a trace from an open file, with the kernel's tables.
 ///
 /// # Errors
-/// Fails as [`run`] does.
+/// Fails for the same reasons as [`run`].
 pub fn replay(
     source: Source,
     tables: &Tables,
@@ -335,7 +335,6 @@ fn replay_to(
     Ok(run.finish(taken))
 }
 
-/// Returns the number of CPUs for the replay.
 fn cpus(recording: &Recording, options: &Options) -> Result<u32, ReplayError> {
     let traced = stream::traced_cpus(recording.counts());
     if options.cpus.is_none() && traced > u64::from(MAX_CPUS) {
@@ -367,7 +366,7 @@ struct Run<'r, 'm> {
     resolver: Resolver,
     /// The node of each simulated CPU.
     nodes: Vec<u32>,
-    /// The remote frees of each cache, by its number in the trace.
+    /// The remote frees of each cache, indexed by the cache's number in the trace.
     remote: Vec<RemoteFrees>,
     watch: Option<CallerStatistics>,
     operations: u64,
@@ -375,11 +374,11 @@ struct Run<'r, 'm> {
     served: u64,
     /// The number of marks at which all caches were shrunk.
     shrinks: u64,
-    /// The number of times that conservation was checked.
+    /// The number of checks of the conservation invariants so far.
     checked: u64,
     violations: Vec<String>,
     snapshots: Vec<Snapshot>,
-    /// The time that the checks took, which does not count as time of the replay.
+    /// The total time of the checks, which does not count as time of the replay.
     checking: Duration,
 }
 
@@ -395,7 +394,8 @@ struct RemoteFrees {
 struct Snapshot {
     moment: String,
     operations: u64,
-    /// The counts of each cache, indexed by the cache's number in the trace; empty for moments without a kernel table.
+    /// The counts of each cache, indexed by the cache's number in the trace; empty for moments without a
+    /// kernel table.
     caches: Vec<ReplayedCache>,
     census: Option<uslab::Census>,
 }
@@ -508,8 +508,8 @@ impl Run<'_, '_> {
         }
     }
 
-    /// Checks the conservation invariants and keeps the numbers of the moment. Numbers of each cache are kept only if
-    /// `compared` is true.
+    /// Checks the conservation invariants, and keeps the counts of the moment. The counts of each cache are
+    /// kept only if `compared` is true.
     fn snapshot(&mut self, moment: &str, compared: bool) {
         let begun = Instant::now();
         let census = self.check(moment);
@@ -547,8 +547,8 @@ impl Run<'_, '_> {
         self.checking += begun.elapsed();
     }
 
-    /// Checks two sums: for every cache, objects = used + magazines + depot + free in slabs; for pages, pages = slabs +
-    /// kmalloc-large + traced pages + per-CPU + free.
+    /// Checks that, for every cache, objects = used + magazines + depot + free in slabs, and that pages =
+    /// slabs + kmalloc-large + traced pages + per-CPU + free.
     fn check(&mut self, moment: &str) -> Option<uslab::Census> {
         self.checked += 1;
         self.violations.extend(self.held.violations.drain(..).map(|v| format!("{moment}: {v}")));

@@ -1,7 +1,8 @@
-//! Replays a trace on designs other than the shipping allocator's, and compares them with the traced kernel's tables.
+//! Replays a trace on other designs than the shipping allocator, and compares them with the traced kernel's
+//! tables.
 //!
-//! A trace does not show what a cache held before the trace began. Each number is therefore the kernel's number at the
-//! moment `before`, plus the design's change after this moment.
+//! A trace does not show what a cache held before the trace began. Each reported count is therefore the
+//! kernel's count in the table `before`, plus the design's change after this moment.
 
 use super::from_before::slabs_from_before;
 use super::kernel_pages::{self, PagesAt};
@@ -33,7 +34,7 @@ pub struct DesignReport {
     pub cpus: u32,
     /// The number of operations of the trace.
     pub operations: u64,
-    /// The design of the traced kernel, called `linux`. `None` if the kernel is unknown.
+    /// The design of the traced kernel, which `--design linux` selects. `None` if the kernel is unknown.
     pub linux: Option<String>,
     /// The data that the recording lacks, each with its effect on the result.
     pub missing: Vec<&'static str>,
@@ -48,87 +49,87 @@ pub struct DesignReport {
 pub struct DesignRun {
     /// The design, with its options.
     pub design: String,
-    /// The first conservation invariant that did not hold, with the operation at which the run ended.
+    /// The first violated conservation invariant, with the operation at which the run ended.
     pub violated: Option<String>,
-    /// Bytes that its machine has in addition to the memory that the traced kernel had free, because the design found none there.
-    /// The kernel reclaims and compacts memory, and designs do not.
+    /// The bytes of memory that the design's machine needed in addition to the memory that the traced kernel
+    /// had free. The kernel reclaims and compacts memory, and designs do not.
     pub added_memory: u64,
-    /// The operations on slab objects by where they were served.
+    /// The number of operations on slab objects, by where they were served.
     pub paths: Paths,
-    /// The shared locks that the design would have taken; 0 if it does not count locks.
+    /// The number of shared locks that the design would have taken; 0 if it does not count locks.
     pub locks: Locks,
     /// The moments for which the kernel has tables.
     pub moments: Vec<Moment>,
-    /// The design's counts at the moment `before`, by cache number.
+    /// The design's counts at the moment `before`, indexed by cache number.
     #[serde(skip)]
     pub before: Vec<CacheCounts>,
 }
 
-/// A design and the kernel at a moment.
+/// The counts of a design and of the kernel at a moment.
 #[derive(Debug, Serialize)]
 pub struct Moment {
     /// The moment's name in the trace.
     pub name: String,
-    /// The caches that the trace uses and the kernel's table contains.
+    /// The caches that are both in the trace and in the kernel's table.
     pub caches: Vec<CacheAtMoment>,
-    /// The slabs of all compared caches.
+    /// The number of slabs in all compared caches.
     pub slabs: SlabSums,
-    /// The active objects of all compared caches.
+    /// The number of active objects in all compared caches.
     pub active_objs: ActiveSums,
-    /// The kernel's free pages; `None` if neither the trace nor the tables have free blocks.
+    /// The kernel's free pages; `None` if the trace or the tables have no free blocks.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pages: Option<PagesAt>,
-    /// The design's free blocks by order, zone by zone.
+    /// The design's free blocks by order, for each zone.
     #[serde(skip)]
     free: Vec<(ZoneKind, Vec<u64>)>,
 }
 
-/// The slabs of a cache at a moment: those that the kernel had, and those that a design predicts.
+/// The slabs of a cache at a moment: the kernel's slabs, and the slabs that a design predicts.
 #[derive(Debug, Serialize)]
 pub struct CacheAtMoment {
     /// The cache's name.
     pub name: String,
-    /// The number of objects in a slab, in the kernel.
+    /// The number of objects in a slab of the kernel.
     pub objects_per_slab: u64,
-    /// The kernel's numbers.
+    /// The kernel's counts for the cache.
     pub kernel: KernelCacheAtMoment,
-    /// The design's numbers.
+    /// The design's counts for the cache.
     pub design: DesignCacheAtMoment,
-    /// The causes of differences, as far as the trace shows them; empty if nothing differs.
+    /// The known causes of the difference; empty if nothing differs.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub causes: Vec<SlabCause>,
 }
 
-/// A cause for which a cache has more or fewer slabs in a design than in the kernel, with its count since the moment
-/// `before`.
+/// The reason why a cache has more or fewer slabs in a design than in the kernel, with its count since the
+/// moment `before`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum SlabCause {
     /// Objects were freed without an event. In the design, an object that was freed without an event stays in use until
     /// its address is allocated again.
     FreedWithoutEvent(u64),
-    /// Objects were allocated without an event. If the trace shows the allocation of an object's page, the object's
-    /// allocation gets a likely time; otherwise no time.
+    /// Objects were allocated without an event. The replay infers a likely time for the object's allocation
+    /// if the trace shows the allocation of its page.
     AllocatedWithoutEvent(u64),
     /// Objects from before the trace were freed, and the trace does not show to which slabs they belonged.
     FreedFromBefore(u64),
-    /// The kernel's table and its page events differ by this number of slabs: pages are freed a grace period after the
-    /// slabs leave the table.
+    /// The kernel's table and its page events differ by this number of slabs: the kernel frees pages a grace
+    /// period after the slabs leave the table.
     PagesDiffer(u64),
     /// The design puts this number of objects into a slab; the kernel uses another number.
     OtherSize(u64),
-    /// The design is not the traced kernel's, or has other options.
+    /// The design differs from the traced kernel's design, or has other options.
     OtherDesign,
-    /// Objects were free at the moment `before` in slabs that the trace does not show, so their distribution over the
-    /// slabs is a guess.
+    /// At the moment `before`, objects were free in slabs that the trace does not show, so their distribution
+    /// over the slabs is a guess.
     FreeBefore(u64),
-    /// No other cause applies: the model of the policy chose other slabs than the kernel did.
+    /// The model of the kernel's policy chose other slabs than the kernel did, and no other cause applies.
     Model,
 }
 
 impl SlabCause {
-    /// Derives the cause from the counters at `before` and at this moment, the kernel's slabs at both times, and the
-    /// intended differences.
+    /// Derives the cause from the counters at `before` and at this moment, the kernel's number of slabs at
+    /// both times, and the intended differences.
     fn of(
         before: CacheTally,
         now: CacheTally,
@@ -172,85 +173,85 @@ impl fmt::Display for SlabCause {
     }
 }
 
-/// A kernel's numbers of a cache.
+/// The kernel's counts for a cache.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct KernelCacheAtMoment {
     /// The number of slabs.
     pub slabs: u64,
-    /// The number of objects that are not free on a node's list.
+    /// The number of objects that are not free on the partial list of a node.
     pub active_objs: u64,
     /// The number of pages in a slab.
     pub pages_per_slab: u64,
 }
 
-/// A design's numbers of a cache.
+/// A design's counts for a cache.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct DesignCacheAtMoment {
     /// The number of slabs: the kernel's number at `before` plus the design's change.
     pub slabs: i64,
-    /// The range that contains the kernel's number of slabs in at least nine of ten caches, if the design is the
-    /// kernel's.
+    /// The band around the predicted number of slabs; if the design is the kernel's, at least nine of ten
+    /// caches are inside.
     pub band: [i64; 2],
     /// The number of active objects: the kernel's number at `before` plus the design's change.
     pub active_objs: i64,
-    /// The number of the trace's objects in use.
+    /// The number of traced objects in use.
     pub used: u64,
-    /// The change of `used` since `before`.
+    /// The change of `used` since the moment `before`.
     pub used_change: i64,
     /// The number of objects in a slab.
     pub objects_per_slab: u64,
     /// The order of a slab.
     pub order: u8,
-    /// The number of the trace's free objects that CPUs hold.
+    /// The number of free traced objects that CPUs hold.
     pub in_magazines: u64,
-    /// The number of free objects in a depot or barn, which all CPUs share.
+    /// The number of free objects in the depot or barn that all CPUs share.
     pub in_depot: u64,
 }
 
-/// The slabs of many caches, summed.
+/// Sums of the slabs of many caches.
 #[derive(Debug, Default, Serialize)]
 pub struct SlabSums {
     /// The number of slabs in the kernel.
     pub kernel: u64,
     /// The number of slabs in the design.
     pub design: i64,
-    /// The sum of absolute differences for a prediction that nothing changes after `before`.
+    /// The sum of absolute differences between the design and the kernel.
     pub absolute_error: u64,
-    /// The sum of absolute differences for a prediction that nothing changes after `before`.
+    /// The error of predicting no change after the moment `before`: the sum of absolute differences.
     pub unchanged_error: u64,
     /// The design's error divided by the error of predicting no change; a value below 1 is better than no model. `None`
     /// if nothing changed.
     pub skill: Option<f64>,
-    /// The accuracy in caches with more than 100 objects.
+    /// The accuracy of the prediction for caches with more than 100 objects.
     pub caches_over_100: NearCount,
     /// The number of caches whose number of slabs is inside the band.
     pub in_band: u64,
 }
 
-/// How many caches are predicted accurately.
+/// The number of caches that are predicted accurately.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct NearCount {
     /// The number of caches.
     pub n: u64,
-    /// The number of caches that are predicted within two per cent.
+    /// The number of caches that are predicted within 2 %.
     pub within_2_percent: u64,
-    /// The number of caches that are predicted within two per cent or one slab.
+    /// The number of caches that are predicted within 2 % or one slab.
     pub within_2_percent_or_a_slab: u64,
 }
 
-/// The active objects of many caches, summed.
+/// Sums of the active objects of many caches.
 #[derive(Debug, Default, Serialize)]
 pub struct ActiveSums {
     /// The sum of the kernel's absolute changes since `before`.
     pub absolute_change: u64,
-    /// The sum of the design's absolute differences.
+    /// The sum of absolute differences between the design and the kernel.
     pub absolute_error: u64,
 }
 
 /// Replays a trace through designs.
 ///
 /// # Errors
-/// Fails as [`run`](super::run) does.
+/// Fails for the same reasons as [`run`](super::run).
 pub fn designs<P: Policy>(
     path: Option<&Path>,
     options: &Options,
@@ -335,11 +336,11 @@ pub fn designs<P: Policy>(
     Ok(DesignReport { trace, cpus, operations, linux, missing, designs, prediction })
 }
 
-/// Parts of the largest zone that a machine gets in addition, one after the other, in eighths.
+/// The amounts of memory with which a failed run is repeated, in eighths of the largest zone.
 const ADDED: [u64; 3] = [1, 4, 8];
 
-/// The zones of a machine with more memory than the one with `added` bytes in addition, and what it has in addition. `None` if
-/// there are no tables of the zones, or the machine was the largest.
+/// Enlarges the zones to the next amount above `added` bytes; returns the zones and the new amount. Returns
+/// `None` if there are no tables of the zones, or if the machine already had the largest size.
 fn with_more_memory(zones: &[(ZoneKind, u32)], added: u64) -> Option<(Vec<(ZoneKind, u32)>, u64)> {
     let mut zones = zones.to_vec();
     let (_, pages) = zones.iter_mut().max_by_key(|(_, pages)| *pages)?;
@@ -349,18 +350,19 @@ fn with_more_memory(zones: &[(ZoneKind, u32)], added: u64) -> Option<(Vec<(ZoneK
     Some((zones, more * PAGE_SIZE as u64))
 }
 
-/// A trace that designs replay, and the facts about the traced kernel.
+/// The trace that designs replay, and facts about the traced kernel.
 struct Input {
     trace: String,
     stream: Stream,
     tables: Tables,
-    /// The kernel's free pages, by moment.
+    /// The kernel's free pages, indexed by moment.
     pages: FxHashMap<String, PagesAt>,
     tallies: FxHashMap<&'static str, Vec<CacheTally>>,
-    /// The number of objects assumed to be free before the trace, by cache.
+    /// The number of objects assumed to be free before the trace, indexed by cache.
     guessed: Vec<u64>,
     missing: Vec<&'static str>,
-    /// The same operations for the other kernel, with the tables with which the other kernel begins, if given.
+    /// The same operations for the other kernel of a prediction, with the other kernel's tables at the start,
+    /// if given.
     other: Option<(Stream, Tables)>,
 }
 
@@ -443,7 +445,7 @@ pub(super) fn converted(path: &Path) -> Result<Option<Stream>, ReplayError> {
     Stream::read(&bytes).map(Some).map_err(|error| wrong(path, &error))
 }
 
-/// Distributes the stream over the number of CPUs in the options.
+/// Distributes the operations of a stream over the number of CPUs in the options.
 pub(super) fn on_cpus(stream: Stream, options: &Options) -> Result<Stream, ReplayError> {
     options.check()?;
     match options.cpus {
@@ -458,10 +460,10 @@ fn wrong(path: &Path, error: &dyn fmt::Display) -> ReplayError {
     ReplayError::Option(format!("{}: {error}", path.display()))
 }
 
-/// Reads a trace, which may be converted, as a stream for designs.
+/// Reads a trace, possibly a converted one, as a stream for designs.
 ///
 /// # Errors
-/// Fails as [`run`](super::run) does.
+/// Fails for the same reasons as [`run`](super::run).
 pub fn read_stream(
     path: Option<&Path>,
     options: &Options,
@@ -470,7 +472,7 @@ pub fn read_stream(
     Input::open(path, options, None, progress).map(|input| input.stream)
 }
 
-/// The reason why a run stopped.
+/// The reason why a design's run stopped.
 #[derive(Debug, thiserror::Error)]
 enum StopReason {
     /// Allocations failed.
@@ -483,10 +485,10 @@ enum StopReason {
         failed: u64,
         /// Number of operations.
         operation: u64,
-        /// Memory of the machine.
+        /// Memory of the machine in bytes.
         bytes: u64,
     },
-    /// The engine cannot continue.
+    /// The simulation engine cannot continue.
     #[error(transparent)]
     Engine(#[from] EngineError),
 }
@@ -496,7 +498,7 @@ struct Run<'s, F> {
     design: String,
     stream: &'s Stream,
     tables: &'s Tables,
-    /// The kernel's slabs at the moment `before`, as another design had them.
+    /// The cache counts that another design had at the moment `before`.
     seen: Option<&'s [CacheCounts]>,
     series: Option<&'s RefCell<Series>>,
     at: F,
@@ -545,7 +547,7 @@ impl<F: Fn(u64)> Visitor for Run<'_, F> {
     }
 }
 
-/// Returns the free blocks by order, zone by zone.
+/// Returns the free blocks by order, for each zone.
 fn free_blocks(pages: &PageAllocator) -> Vec<(ZoneKind, Vec<u64>)> {
     let blocks = |zone: &ZoneInfo| (0..).map_while(Order::new).map(|order| zone.free_blocks(order)).collect();
     pages.info().zones.iter().map(|zone| (zone.zone, blocks(zone))).collect()
@@ -558,18 +560,19 @@ impl DesignReport {
     }
 }
 
-/// Returns the band around a predicted number of slabs: one slab, plus 2 %, plus `hidden`, the number of slabs whose
-/// objects are not in the trace, up to 3 %.
+/// Returns the band around a predicted number of slabs: one slab, plus 2 %, plus up to 3 % for slabs whose
+/// objects are not in the trace. The parameter `hidden` is the number of slabs whose objects are not in the
+/// trace.
 fn band(slabs: i64, hidden: u64) -> [i64; 2] {
     let most = slabs * 3 / 100;
     let width = 1 + slabs * 2 / 100 + most.min(i64::try_from(hidden).unwrap_or(most));
     [(slabs - width).max(0), slabs + width]
 }
 
-/// Returns the number of slabs with `per` objects each that replace `slabs` slabs with `objects_per_slab` objects each,
-/// given the objects in use.
+/// Returns the number of slabs with `per` objects each that would replace `slabs` slabs with
+/// `objects_per_slab` objects each, given the number of objects in use.
 ///
-/// If the new slabs are smaller, some parts of an old slab become empty slabs, because objects in use are assumed to be
+/// If the new slabs are smaller, splitting an old slab can give empty slabs; objects in use are assumed to be
 /// at random places.
 fn with_slabs_of(per: u64, slabs: u64, objects_per_slab: u64, in_use: u64) -> u64 {
     let objects = slabs * objects_per_slab;
@@ -582,7 +585,7 @@ fn with_slabs_of(per: u64, slabs: u64, objects_per_slab: u64, in_use: u64) -> u6
 }
 
 impl Moment {
-    /// Returns `None` if the kernel has no table of this moment, or no table of the moment `before`.
+    /// Returns `None` if the kernel has no table for this moment or for the moment `before`.
     fn new(
         name: &str,
         stream: &Stream,
@@ -693,7 +696,7 @@ impl Moment {
     }
 }
 
-/// The number of caches that are shown, beginning with the cache in which a design differs most.
+/// The number of caches to show; the cache in which a design differs most comes first.
 const WORST: usize = 10;
 
 impl fmt::Display for DesignReport {

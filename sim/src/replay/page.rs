@@ -1,5 +1,5 @@
-//! The web page of a replay: one file that contains the engine as WebAssembly and the replay's stream, and loads
-//! nothing else.
+//! The web page of a replay: one file, which contains the engine as WebAssembly and the replay's stream, and
+//! loads nothing else.
 
 use crate::web;
 use anyhow::{Context, bail, ensure};
@@ -9,18 +9,19 @@ use serde::Serialize;
 use std::io::Write;
 use uslab_engine::{Engine, MAX_MACHINE_MEMORY, Machine, Shipping, Stream};
 
-/// The page template, built from `sim/web` by `.ci/web --write`.
+/// The template of the replay page, built from `sim/web` by `.ci/web --write`.
 const TEMPLATE: &str = include_str!("../../web/built/replay.html");
 /// The template of the page that shows demos.
 const FRONT: &str = include_str!("../../web/built/index.html");
-/// The engine, built by `.ci/page --write`.
+/// The simulation engine, compiled to WebAssembly by `.ci/page --write`.
 static ENGINE: &[u8] = include_bytes!("../../web/engine.wasm");
 
-/// Runs the stream on the engine in this process, and then makes the page. `command` is the command line that produces
-/// this stream.
+/// Runs the stream on the engine in this process, and then returns the page as HTML. `command` is the command
+/// line that produces this stream.
 ///
 /// # Errors
-/// Fails if the stream needs more memory than a page's machine has, or breaks a conservation invariant.
+/// Fails if the stream needs more memory than the page's simulated machine has, or breaks a conservation
+/// invariant.
 pub fn page(stream: &Stream, command: &str) -> anyhow::Result<String> {
     let most = MAX_MACHINE_MEMORY >> 20;
     let machine = Machine::new(stream).context("--html: the page's machine cannot start")?;
@@ -39,15 +40,15 @@ pub fn page(stream: &Stream, command: &str) -> anyhow::Result<String> {
     Ok(web::page(TEMPLATE, &[("{engine}", &engine), ("{stream}", &stream), ("{command}", &command)]))
 }
 
-/// Makes the page of demos, which needs no stream. `latency` is the output of `uslab lab latency`.
+/// Returns the page of demos, which needs no stream. `latency` is the output of `uslab lab latency`.
 ///
 /// # Errors
-/// Fails if the engine cannot be packed in memory, which does not happen in practice.
+/// Fails if the engine's WebAssembly cannot be compressed, which is not expected to happen.
 pub fn front(latency: &impl Serialize) -> anyhow::Result<String> {
     Ok(web::page(FRONT, &[("{engine}", &packed(ENGINE)?), ("{latency}", &web::json(latency)?)]))
 }
 
-/// Compresses bytes with gzip, which browsers can unpack, and returns them as base64.
+/// Compresses bytes with gzip, which browsers can unpack, and encodes the result as base64.
 fn packed(bytes: &[u8]) -> anyhow::Result<String> {
     let mut to = GzEncoder::new(Vec::new(), Compression::best());
     to.write_all(bytes)?;

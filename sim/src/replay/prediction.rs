@@ -1,13 +1,14 @@
 //! Predicts how other options would have changed the traced kernel.
 //!
-//! Two designs run the same trace: one with the kernel's options, one with other options. The kernel's numbers are
-//! known, and the two designs differ by the effect of the other options. The errors of the first design against the
-//! kernel, such as hidden allocations, are assumed to be equal in the second design. If the two designs have different
-//! slab sizes, slabs whose creation is not in the trace are counted by their objects.
+//! Two designs run the same trace: one with the kernel's options, one with other options. The kernel's counts
+//! with its own options are known, and the difference between the two designs is the effect of the other
+//! options. The errors of the first design, for example from hidden allocations, are assumed to be the same
+//! in the second design. If the two designs have slabs of different sizes, slabs whose creation is not in the
+//! trace are counted by their objects.
 //!
-//! Another kernel also starts differently: with other CPUs or another version, its tables differ before anything
-//! happens. If a boot of the other kernel without the workload is given, the prediction begins with that boot's table
-//! ([`start`](super::start)).
+//! Another kernel also starts differently: with another version or number of CPUs, its tables differ even
+//! before the workload. If the user gives a boot of the other kernel without the workload, the prediction
+//! begins with the table of that boot ([`start`](super::start)).
 
 use super::ReplayError;
 use super::moments::{CacheAtMoment, DesignRun};
@@ -19,14 +20,14 @@ use std::path::PathBuf;
 use uslab_buddy::PAGE_SIZE;
 use uslab_engine::design::Locks;
 
-/// A change of options, and its effect on slabs.
+/// A change of options, and its predicted effect on slabs.
 #[derive(Debug, Serialize)]
 pub struct Prediction {
     /// The design with the traced kernel's options.
     pub from: String,
     /// The design with the other options.
     pub to: String,
-    /// The shared locks of the first design, and of the second.
+    /// The number of shared locks in the first and in the second design.
     pub locks: (Locks, Locks),
     /// The prediction for each moment.
     pub moments: Vec<PredictedMoment>,
@@ -37,9 +38,9 @@ pub struct Prediction {
 pub struct PredictedMoment {
     /// The moment's name.
     pub name: String,
-    /// The caches that the trace uses and the kernel's table contains.
+    /// The caches that are both in the trace and in the kernel's table.
     pub caches: Vec<Predicted>,
-    /// The comparison with another boot that was really made. `None` without its tables.
+    /// The comparison with a boot that really had the other options; `None` without the tables of that boot.
     pub real: Option<Compared>,
 }
 
@@ -52,27 +53,29 @@ pub struct Predicted {
     pub traced: u64,
     /// The predicted number of slabs with the other options.
     pub predicted: u64,
-    /// The range that contains the real number of slabs in about nine of ten caches.
+    /// The band around the predicted number of slabs; for about nine of ten caches, the real number is
+    /// inside.
     pub band: [u64; 2],
     /// The number of slabs in a boot that really had the other options.
     pub real: Option<u64>,
-    /// The difference between several boots with the first options.
+    /// The difference in slabs between several boots with the first options.
     pub noise: u64,
     /// The number of objects in a slab: in the traced kernel, with the other options, and in the real boot.
     pub objects_per_slab: (u64, u64, Option<u64>),
     /// The pages of all slabs: in the traced kernel, with the other options, and in the real boot.
     pub pages: (u64, u64, Option<u64>),
-    /// The objects outside of slabs, on CPUs and in shared levels, in the first design and in the second design.
+    /// The number of objects outside slabs, on CPUs and in shared levels, in the first and in the second
+    /// design.
     pub held: (u64, u64),
 }
 
-/// A prediction, compared with the change that a real boot shows. The comparison covers caches of more than ten slabs
-/// that changed by more than 5 %, and by more than two boots with equal options differ.
+/// A comparison of a prediction with the change that a real boot shows. The comparison covers caches of more
+/// than ten slabs whose change exceeds 5 %, and exceeds the difference between two boots with equal options.
 #[derive(Debug, Serialize)]
 pub struct Compared {
-    /// The slabs of all caches that are in both tables: traced, predicted, real.
+    /// The number of slabs in the caches that both tables contain: traced, predicted, real.
     pub slabs: (u64, u64, u64),
-    /// The number of caches that are in both tables.
+    /// The number of caches that both tables contain.
     pub caches: u64,
     /// The number of these caches whose real number of slabs is inside the band.
     pub in_band: u64,
@@ -80,9 +83,9 @@ pub struct Compared {
     pub changed: u64,
     /// The number of changed caches whose change was predicted with the right sign.
     pub right_sign: u64,
-    /// The median error in per cent of the real slabs.
+    /// The median error as a percentage of the real number of slabs.
     pub median_error_percent: f64,
-    /// The median error in per cent of the real change.
+    /// The median error as a percentage of the real change.
     pub median_error_of_change_percent: f64,
 }
 
@@ -122,11 +125,11 @@ pub(super) struct Boots {
     again: Vec<Tables>,
 }
 
-/// The smallest number of slabs with which a cache's change counts.
+/// The smallest number of slabs for which a cache's change counts.
 const MIN_SLABS: u64 = 10;
 
 impl Prediction {
-    /// Makes a prediction from two runs of one trace, and the tables of other boots.
+    /// Makes a prediction from two runs of one trace and the tables of other boots.
     pub(super) fn new(from: &DesignRun, to: &DesignRun, boots: &Boots) -> Self {
         let moments = from.moments.iter().filter_map(|moment| {
             let other = to.moments.iter().find(|other| other.name == moment.name)?;
@@ -170,7 +173,8 @@ impl Prediction {
         Self { from: from.design.clone(), to: to.design.clone(), locks, moments: moments.collect() }
     }
 
-    /// Describes the effect of the change: a sentence for each recorded table, and one about locks.
+    /// Describes the effect of the changed options: a sentence for each recorded table, and a sentence about
+    /// locks.
     pub(super) fn answer(&self) -> String {
         let mut said: Vec<_> =
             self.moments.iter().map(|moment| moment.answer(&self.from, &self.to)).collect();
@@ -188,7 +192,8 @@ impl Prediction {
     }
 }
 
-/// If the traced kernel does not have the cache, the result is the design's number.
+/// Returns the predicted number of slabs; if the traced kernel does not have the cache, returns the design's
+/// number.
 fn slabs(from: Option<&CacheAtMoment>, to: &CacheAtMoment) -> u64 {
     let hidden = from.map_or(0.0, |from| {
         let error = from.kernel.slabs as i64 - from.design.slabs;
@@ -229,21 +234,22 @@ impl PredictedMoment {
     }
 }
 
-/// Formats pages in MiB.
 fn mib(pages: u64) -> String {
     format!("{:.2} MiB", (pages * PAGE_SIZE as u64) as f64 / f64::from(1 << 20))
 }
 
-/// The band is a tenth of the slabs, plus the difference between boots with equal options, plus two slabs below or one
-/// slab above: predictions for small caches are too large more often than too small. From 6.12 to 7.2, 92 of 100 caches
-/// are in the band (`files`, `tcp`, `msg`).
+/// Returns the band around a prediction: a tenth of the slabs, plus the difference between boots with equal
+/// options, plus two slabs below or one slab above. Predictions for small caches are too large more often
+/// than too small. For kernels from 6.12 to 7.2, 92 of 100 caches are inside the band (`files`, `tcp`,
+/// `msg`).
 fn band(predicted: u64, noise: u64) -> [u64; 2] {
     let width = predicted / 10 + noise;
     [predicted.saturating_sub(width + 2), predicted + width + 1]
 }
 
 impl Predicted {
-    /// Returns `true` if the cache really changed by more than 5 %, and by at least a slab more than by chance.
+    /// Returns `true` if the real change of the cache exceeds 5 %, and is at least one slab larger than the
+    /// difference between equal boots.
     fn changed(&self, real: u64) -> bool {
         let change = self.traced.abs_diff(real);
         self.traced.max(real) > MIN_SLABS && change * 20 > self.traced && change > self.noise.max(1)
@@ -363,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn first_design_error_corrects_the_prediction() {
+    fn error_of_the_first_design_corrects_the_prediction() {
         // The kernel had 100 slabs, the design 96. The four slabs that the design misses are eight slabs of half the
         // size.
         assert_eq!(slabs(Some(&at(100, 96, 16)), &at(100, 90, 16)), 94);

@@ -1,10 +1,10 @@
-//! Infers when objects were freed without an event, in caches with sheaves. `kfree_rcu` puts objects into a sheaf, and
-//! no event shows when.
+//! Infers when objects were freed without an event, in caches with sheaves. `kfree_rcu` puts objects into a
+//! sheaf, and no event shows the time.
 //!
-//! If an address is allocated again, the object was freed much earlier, because CPUs and the barn first allocate other
-//! free objects. The free is therefore assumed to have happened earlier, by as many allocations as all sheaves hold
-//! objects. At the end of a trace, the same number of objects is free without being allocated again; these are assumed
-//! to be the oldest objects.
+//! If an address is allocated again, the object at this address was freed much earlier, because CPUs and the
+//! barn first hand out other free objects. The free is therefore placed earlier by `n` allocations, where `n`
+//! is the number of objects that all sheaves hold. At the end of a trace, `n` objects are free without being
+//! allocated again; the oldest objects are assumed to be free.
 
 use super::linux;
 use super::traced::Traced;
@@ -17,15 +17,15 @@ const BARN: usize = 10;
 /// The state of a cache during the trace.
 #[derive(Default)]
 struct Cache {
-    /// The number of objects that the cache's sheaves hold.
+    /// The total number of objects in the cache's sheaves.
     pool: usize,
-    /// The operations that allocate.
+    /// The allocations from the cache, as operation numbers.
     allocs: Vec<usize>,
-    /// The objects in use, each with the number of its allocation.
+    /// The objects in use, each with the index of its allocation.
     live: FxHashMap<u64, usize>,
 }
 
-/// Returns the objects that are freed without an event, as the preceding operation and the objects' addresses.
+/// Returns the objects that were freed without an event: for a preceding operation, the objects' addresses.
 pub(super) fn recycled(traced: Traced<'_>, cpus: u32) -> FxHashMap<usize, Vec<u64>> {
     let mut found: FxHashMap<usize, Vec<u64>> = FxHashMap::default();
     let mut caches = caches(traced, cpus);
@@ -93,7 +93,7 @@ mod tests {
     use crate::replay::testing::{SLABINFO, Trace};
 
     #[test]
-    fn unseen_free_precedes_reuse_by_the_sheaf_contents() {
+    fn untraced_free_is_placed_before_reuse_by_all_sheaf_objects() {
         // A sheaf holds one object, so one CPU and the barn hold 12.
         let attributes = "name\tsheaf_capacity\nnode\t1\n";
         let objects = |from: u64, n: u64| {

@@ -7,7 +7,7 @@ use uslab_engine::{Design, Engine, EngineError};
 /// The number of points of a run, not counting its end.
 const POINTS: u64 = 100;
 
-/// Rows of `operation,time_ns,design,kind,name,metric,value`.
+/// Rows of CSV: `operation,time_ns,design,kind,name,metric,value`.
 #[derive(Debug)]
 pub struct Series {
     csv: String,
@@ -25,17 +25,17 @@ impl Series {
         self.csv
     }
 
-    /// Number of bytes.
+    /// Returns the length of the CSV text in bytes.
     pub(super) fn len(&self) -> usize {
         self.csv.len()
     }
 
-    /// Removes the rows behind the first `len` bytes, which a repeated run writes again.
+    /// Truncates the CSV text to `len` bytes, because a repeated run writes the later rows again.
     pub(super) fn truncate(&mut self, len: usize) {
         self.csv.truncate(len);
     }
 
-    /// Runs an engine until a given operation, and records points before it.
+    /// Runs an engine until a given operation, and records the points up to it.
     pub(super) fn follow<D: Design>(
         &mut self,
         design: &str,

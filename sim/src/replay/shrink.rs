@@ -1,5 +1,6 @@
-//! The slabs that a shrink of all caches would return at a moment of a recording, by the model of the traced kernel. The model has
-//! each slab that the trace shows, with its objects; the kernel's tables do not count empty slabs.
+//! Computes, with the model of the traced kernel, which slabs a shrink of all caches would return at a moment
+//! of a recording. The model contains each slab that the trace shows, with its objects; the kernel's tables
+//! do not count empty slabs.
 
 use super::{Options, ReplayError, read_stream};
 use crate::output::Progress;
@@ -8,30 +9,30 @@ use std::path::Path;
 use uslab_engine::designs::{LINUX, NoPolicy, Spec, Visitor};
 use uslab_engine::{Design, Engine, Stream};
 
-/// The slabs that a shrink would return.
+/// The slabs that a shrink of all caches would return.
 #[derive(Debug)]
 pub struct Returned {
     /// The design of the traced kernel.
     pub design: String,
-    /// Slabs by cache. Caches without an event are left out.
+    /// The number of returned slabs by cache, without caches that have no event.
     pub slabs: BTreeMap<String, u64>,
-    /// The recording's own shrink, if one follows.
+    /// The shrink that the traced system made after this moment, if any.
     pub recorded: Option<Recorded>,
 }
 
-/// A shrink that the traced system made after the moment, by the model.
+/// A shrink that the traced system made after the moment, as the model computes it.
 #[derive(Debug)]
 pub struct Recorded {
-    /// The next moment that has tables.
+    /// The name of the next moment that has tables.
     pub until: String,
-    /// Slabs that each cache has less then. It is negative for caches that grew.
+    /// By how many slabs each cache is smaller at the moment `until`; negative for caches that grew.
     pub slabs: BTreeMap<String, i64>,
 }
 
-/// The slabs that a shrink would return when the tables of `moment` were read.
+/// Returns the slabs that a shrink would have freed when the recorder read the tables of `moment`.
 ///
 /// # Errors
-/// The trace cannot be read, has no mark of the moment, or nothing shows which kernel it is of.
+/// Fails if the trace cannot be read, has no mark of the moment, or does not show the kernel's release.
 pub fn returned_by_shrink(trace: &Path, moment: &str, progress: &Progress) -> Result<Returned, ReplayError> {
     let stream = read_stream(Some(trace), &Options::default(), progress)?;
     let shown = trace.display();
@@ -63,12 +64,12 @@ pub fn returned_by_shrink(trace: &Path, moment: &str, progress: &Progress) -> Re
     Ok(Returned { design: stream.linux.clone(), slabs, recorded })
 }
 
-/// Slabs by cache that are fewer after a shrink.
+/// Counts the slabs that a shrink frees in each cache.
 struct Shrink<'s> {
     stream: &'s Stream,
     /// The operation at which the caches are shrunk.
     operation: u64,
-    /// The operation at which the slabs are counted again, if the stream's shrink is meant.
+    /// The operation at which the slabs are counted again, for the shrink that the stream itself contains.
     until: Option<u64>,
 }
 

@@ -1,8 +1,8 @@
 //! The other kernel of a prediction: facts from a boot of the other kernel without the workload.
 //!
-//! Three sources of that boot are used: the table `before.slabinfo` (caches, object sizes and slabs before the
-//! workload), the links in `slab-attributes.tsv` (caches that share slabs), and its trace (the cache of each call
-//! site). Counts of moments after `before` are not used.
+//! Three sources of that boot are used: the table `before.slabinfo` (caches, object sizes, and slabs before
+//! the workload), the links in `slab-attributes.tsv` (caches that share slabs), and the trace (the cache of
+//! each call site). Counts from moments after `before` are not used.
 
 use super::ReplayError;
 use super::stream::kind;
@@ -19,18 +19,18 @@ use uslab_engine::stream::Kind;
 pub(super) struct Start {
     before: SlabInfo,
     kernel: Kernel,
-    /// The cache for each alias.
+    /// The cache name for each alias.
     aliases: FxHashMap<String, String>,
-    /// The cache from which a call site allocates, by the site's whole text. `None` if the site allocates from several
-    /// caches.
+    /// The cache from which a call site allocates, indexed by the site's full text. `None` if the site
+    /// allocates from several caches.
     sites: Sites,
-    /// The cache from which a function allocates; used if the kernel is a different build.
+    /// The cache from which a function allocates; this map is used if the kernels are different builds.
     functions: Sites,
 }
 
 type Sites = FxHashMap<String, Option<String>>;
 
-/// A cache of the trace, with the name and size that the other kernel has for it.
+/// A cache of the trace, with the name and object size that the other kernel uses.
 #[derive(Debug)]
 pub(super) struct Renamed {
     pub(super) name: String,
@@ -38,7 +38,7 @@ pub(super) struct Renamed {
     pub(super) size: u32,
 }
 
-/// The names that the trace in a folder may have.
+/// The file names that a trace in a folder may have.
 const TRACES: [&str; 4] = ["trace.txt.zst", "trace.txt.xz", "trace.txt.gz", "trace.txt"];
 
 impl Start {
@@ -95,7 +95,7 @@ impl Start {
         known?.as_deref()
     }
 
-    /// Moves each operation to the cache that the other kernel uses for it. Returns the renamed caches.
+    /// Moves each operation to the cache that the other kernel would use.
     pub(super) fn rename(&self, ops: &mut [Op], resolver: &Resolver) -> Vec<Renamed> {
         let mut caches = Vec::new();
         let (mut numbers, mut defaults) = (FxHashMap::default(), Vec::new());
@@ -133,18 +133,18 @@ impl Start {
         caches
     }
 
-    /// Returns the other kernel.
+    /// Returns the facts about the other kernel.
     pub(super) fn kernel(&self) -> &Kernel {
         &self.kernel
     }
 
-    /// Returns the other kernel's table at `before`.
+    /// Returns the other kernel's slabinfo of the moment `before`.
     pub(super) fn other_kernel_before(&self) -> &SlabInfo {
         &self.before
     }
 
-    /// Returns the traced kernel's tables, each replaced by the other kernel's table, as if the other kernel's caches
-    /// never changed.
+    /// Returns the other kernel's table for each moment of the traced kernel's tables, as if the other
+    /// kernel's caches never changed.
     pub(super) fn tables(&self, traced: &Tables) -> Tables {
         let mut tables = traced.clone();
         for snapshot in &mut tables.snapshots {
@@ -154,8 +154,8 @@ impl Start {
     }
 }
 
-/// Returns the cache for each alias. A link leads to an identifier (`:A-0000128`). In slabinfo, a merged cache has the
-/// name of its first user.
+/// Returns the cache name for each alias. A link of an alias leads to an identifier (`:A-0000128`). In
+/// slabinfo, a merged cache has the name of its first user.
 fn aliases(attributes: &Attributes, before: &SlabInfo) -> FxHashMap<String, String> {
     let links: Vec<_> = attributes.links().collect();
     let shown = links.iter().filter(|(name, _)| before.get(name).is_some());

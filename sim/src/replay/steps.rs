@@ -1,17 +1,19 @@
-//! Finds the steps of a recording's script, and their times; the script's marks enclose steps of many operations.
+//! Finds the steps of a recording's script and their times, because one step takes many operations between
+//! two marks.
 
 use super::traced::Traced;
 use crate::trace::{Op, OpKind, SiteId};
 use rustc_hash::FxHashMap;
 use std::collections::BTreeMap;
 
-/// Finds when caches were shrunk: the operation before it, and the cache's folder in `/sys/kernel/slab`, or `None` for
-/// all caches.
+/// Finds when caches were shrunk. Returns the operation before each shrink, and the cache's folder in
+/// `/sys/kernel/slab`, or `None` for all caches.
 ///
-/// Between two marks, a recording's script writes to the file `shrink` of each folder, twice per folder. Opening the
-/// file `shrink` allocates in `kernfs_fop_open`, and ends with a free of the path. If these allocations are as many as
-/// the files that the script opens, the n-th allocation belongs to the n-th folder. Otherwise all caches are assumed to
-/// be shrunk by the second mark.
+/// Between two marks, a recording's script writes to the file `shrink` in each cache's folder, twice per
+/// folder. Opening a file `shrink` allocates in `kernfs_fop_open`, and ends with a free of the path. If
+/// `kernfs_fop_open` allocates as often as the script opens files, the n-th allocation belongs to the n-th
+/// folder. If the script's files and the trace's allocations differ in number, all caches are assumed to be
+/// shrunk at the second mark.
 ///
 /// The mark `SHRINK cache NAME` precedes a write to the file `shrink` of one cache.
 pub(super) fn shrinks(Traced { resolver, ops, tables }: Traced<'_>) -> FxHashMap<usize, Option<String>> {
@@ -57,21 +59,22 @@ pub(super) fn shrinks(Traced { resolver, ops, tables }: Traced<'_>) -> FxHashMap
     found
 }
 
-/// Returns the cache that a mark says is shrunk next: `dentry` for `SHRINK cache dentry`.
+/// Returns the cache that a mark names for the next shrink: `dentry` for `SHRINK cache dentry`.
 pub(super) fn shrunk_cache(mark: &str) -> Option<&str> {
     mark.strip_prefix("SHRINK cache ").map(str::trim)
 }
 
-/// Returns the next free on the operation's CPU, or the operation itself if none follows.
+/// Returns the next free on the operation's CPU, or the operation itself if no free follows.
 fn next_free(ops: &[Op], from: usize) -> usize {
     let mut after = ops[from..].iter().zip(from..);
     let found = after.find(|(op, _)| op.cpu == ops[from].cpu && matches!(op.kind, OpKind::Free { .. }));
     found.map_or(from, |(_, at)| at)
 }
 
-/// Finds when the kernel read its slabinfo: for each mark `SNAP MOMENT begin`, returns the operation before the
-/// reading. Between the mark and the reading, the script opens files. The reading begins when `seq_read_iter` allocates
-/// a buffer. If no allocation of a `seq_read_iter` buffer precedes the next mark, the mark itself is used.
+/// Finds when the recorder read slabinfo: for each mark `SNAP MOMENT begin`, returns the operation before the
+/// reading. Between the mark and the reading, the script opens files. The reading of slabinfo begins when
+/// `seq_read_iter` allocates a buffer. If no allocation of a `seq_read_iter` buffer precedes the next mark,
+/// the mark itself is used.
 pub(super) fn readings(Traced { resolver, ops, .. }: Traced<'_>) -> FxHashMap<usize, usize> {
     let mut found = FxHashMap::default();
     let (mut begun, mut names) = (None, FxHashMap::default());

@@ -1,5 +1,5 @@
-//! Converts a replay to a stream of operations, which the engine of web pages runs: the stream has the actions of the
-//! simulated machine.
+//! Converts a replay to a stream of operations, which the engine of web pages runs. The stream contains the
+//! actions of the simulated machine.
 
 use super::from_before::InitialSlab;
 use super::hidden::{HiddenKind, deaths, hidden_operations};
@@ -18,8 +18,8 @@ use uslab_engine::design::CallMode;
 use uslab_engine::stream::{Kind, MAGIC};
 use uslab_engine::{Stream, Writer};
 
-/// Returns `true` if a file is a converted trace. Returns `false` for a file that cannot be opened or is too short (the
-/// caller reports its error), and for a pipe, which is not read.
+/// Returns `true` if a file is a converted trace. Returns `false` for a file that cannot be opened or is too
+/// short (the caller reports the error), and for a pipe, which is not read.
 pub fn is_converted(path: &Path) -> bool {
     let mut first = [0; MAGIC.len()];
     path.is_file()
@@ -27,21 +27,22 @@ pub fn is_converted(path: &Path) -> bool {
         && first == *MAGIC
 }
 
-/// Returns the number of CPUs of the traced machine, from the trace's header or its events.
+/// Returns the number of CPUs of the traced machine, from the header or the events of the trace.
 pub(super) fn traced_cpus(counts: &Counts) -> u64 {
     let header = counts.header.map(|(_, _, cpus)| cpus).or(counts.machine_cpus);
     (counts.by_cpu.len() as u64).max(header.unwrap_or(0)).max(1)
 }
 
-/// The slabs before the first operation of a stream.
+/// The slabs that exist before the first operation of a stream.
 pub(super) enum InitialSlabs<'k> {
     /// Slabs inferred from the trace.
     Slabs(Vec<InitialSlab>),
-    /// No slabs, because another kernel runs the trace; the names, kinds and sizes of its caches follow.
+    /// No initial slabs, because the design models another kernel; the fields are the names, kinds and sizes
+    /// of its caches, that kernel, and its slabinfo.
     Other(Vec<(String, Kind, u32)>, &'k Kernel, &'k SlabInfo),
 }
 
-/// Returns the operations as a stream, in which each hidden event has its likely time.
+/// Returns the operations as a stream, in which each hidden operation has its likely time.
 pub(super) fn of(
     title: String,
     cpus: u32,
@@ -139,7 +140,7 @@ fn learn(to: &mut Writer, resolver: &Resolver, n: usize) {
     }
 }
 
-/// Writes an operation to the stream; the machine's CPU `cpu` runs it.
+/// Writes an operation, which CPU `cpu` of the machine runs, to the stream.
 fn write(to: &mut Writer, resolver: &Resolver, op: &Op, cpu: u32) {
     if let OpKind::Alloc { cache, .. } | OpKind::Free { cache, .. } = op.kind {
         learn(to, resolver, cache.0 as usize + 1);
@@ -174,7 +175,7 @@ fn write(to: &mut Writer, resolver: &Resolver, op: &Op, cpu: u32) {
     }
 }
 
-/// Returns the stream's kind for a trace's cache.
+/// Returns the stream's kind for a cache of the trace.
 pub(super) fn kind(kind: CacheKind) -> Kind {
     match kind {
         CacheKind::Kmalloc => Kind::Kmalloc,
@@ -183,8 +184,8 @@ pub(super) fn kind(kind: CacheKind) -> Kind {
     }
 }
 
-/// Splits `2^order` pages of the traced machine into blocks of 4 KiB pages, and returns each block's first page and
-/// order.
+/// Splits `2^order` pages of the traced machine into blocks of 4 KiB pages, and returns the first page and
+/// order of each block.
 pub(super) fn our_blocks(size: PageSize, pfn: Pfn, order: u8) -> impl Iterator<Item = (u64, u8)> {
     let finer = (size.shift() - PageSize::Kib4.shift()) as u8;
     let all = order + finer;

@@ -4,7 +4,7 @@ use super::traced::Traced;
 use crate::trace::{Op, Recording, Resolver, Source, Tables};
 use std::path::Path;
 
-/// A trace of a few lines, with the text files of its folder.
+/// A trace of a few lines, with the text files of a recording's folder.
 pub(super) struct Trace {
     resolver: Resolver,
     pub(super) ops: Vec<Op>,
@@ -13,8 +13,8 @@ pub(super) struct Trace {
 
 impl Trace {
     /// Creates a trace from lines; each line has a CPU and an event. The events are `0 mark TEXT`, `0 alloc
-    /// FUNCTION+OFFSET CACHE PTR`, `0 free CACHE PTR`, `0 page PFN` and `0 unpage PFN`. Each event is a second after
-    /// the previous one. Objects have 512 bytes.
+    /// FUNCTION+OFFSET CACHE PTR`, `0 free CACHE PTR`, `0 page PFN` and `0 unpage PFN`. Each event is one
+    /// second after the previous event, and objects have 512 bytes.
     pub(super) fn new(lines: &[&str], texts: &[(&str, &str)]) -> Self {
         let line = |(second, line): (usize, &&str)| {
             let words: Vec<_> = line.split_whitespace().collect();

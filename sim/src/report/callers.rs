@@ -1,12 +1,13 @@
-//! Reports call sites, and lifetimes of objects.
+//! Reports the call sites of allocations, and the lifetimes of objects.
 //!
-//! The table of call sites shows the numbers of `perf kmem stat --caller`. A call site's hits are its successful
-//! allocations. The *ping-pong* of a call site counts the traced frees of its objects that happened on another CPU than
-//! the allocation. Fragmentation is the part of the allocated bytes that callers did not request.
+//! The table of call sites shows the numbers of `perf kmem stat --caller`. The column *hits* counts the
+//! successful allocations of a call site. The column *ping-pong* counts the objects of a call site that were
+//! freed on another CPU than the allocating CPU. Fragmentation is the part of the allocated bytes that the
+//! callers did not request.
 //!
-//! A lifetime is the time between an object's allocation and its free, if the trace shows both. A lifetime is measured
-//! in time on the trace's clock, and in operations: allocations and frees of objects, on all CPUs, after the object's
-//! allocation and up to its free.
+//! A lifetime is the time between an object's allocation and its free, if the trace contains both events. A
+//! lifetime is measured in two ways: in time on the trace's clock, and in operations. The operations are all
+//! allocations and frees on all CPUs, from after the object's allocation up to its free.
 
 use super::live::{Live, Names, Object, Slabs};
 use crate::output::{grouped, table, text};
@@ -18,18 +19,18 @@ use serde::Serialize;
 use std::cmp::Reverse;
 use std::fmt::{self, Write};
 
-/// Collects the numbers while a trace's operations pass.
+/// Collects the statistics of call sites while the trace's operations pass.
 #[derive(Debug, Default)]
 pub(crate) struct CallerStatistics {
     sites: FxHashMap<SiteId, Tally>,
-    /// The live objects by address.
+    /// The live objects, indexed by address.
     live: FxHashMap<u64, Birth>,
-    /// The lifetimes by the cache's number in the trace.
+    /// The lifetimes, indexed by the cache's number in the trace.
     caches: Vec<CacheLifetimes>,
     /// The number of allocations and frees so far.
     operations: u64,
     slabs: Slabs,
-    /// The earliest and the latest time of an operation with a time.
+    /// The earliest and the latest time of all operations that have a time.
     times: Option<(u64, u64)>,
     /// The first time of each mark.
     marks: FxHashMap<MarkId, u64>,
@@ -71,7 +72,7 @@ struct CacheLifetimes {
     operations: QuantileSamples,
 }
 
-/// Numbers whose quantiles are needed. All numbers are kept, in 8 bytes each.
+/// A set of numbers for computing quantiles; each number is kept in 8 bytes.
 #[derive(Debug, Default)]
 struct QuantileSamples(Vec<u64>);
 
@@ -80,7 +81,7 @@ impl QuantileSamples {
         self.0.push(number);
     }
 
-    /// Returns the quantiles in units of `unit`; `None` without numbers.
+    /// Returns the quantiles in multiples of `unit`, or `None` if there are no numbers.
     fn quantiles(&self, unit: f64) -> Option<Quantiles> {
         let mut sorted = self.0.clone();
         sorted.sort_unstable();
@@ -93,7 +94,7 @@ impl QuantileSamples {
 }
 
 impl CallerStatistics {
-    /// Adds an operation of the trace.
+    /// Adds an operation of the trace to the statistics.
     pub(crate) fn see(&mut self, op: &Op) {
         if op.time_ns > 0 {
             let (first, last) = self.times.unwrap_or((op.time_ns, op.time_ns));
@@ -151,7 +152,8 @@ impl CallerStatistics {
         }
     }
 
-    /// Returns the objects that are still live. `tables` are the kernel's tables, by the span of time.
+    /// Returns the objects that are live at the end of the trace so far. The parameter `tables` has the
+    /// kernel's slabinfo changes, by time span.
     fn still_live(&self, resolver: &Resolver, tables: &[SlabinfoSpan]) -> Live {
         let mut objects: Vec<_> = self
             .live
@@ -182,7 +184,7 @@ impl CallerStatistics {
         Live::new(&objects, &self.slabs, &names)
     }
 
-    /// Returns when the workload of a recording began and ended.
+    /// Returns the times at which the workload of a recording began and ended.
     fn workload(&self, resolver: &Resolver) -> Option<(u64, u64)> {
         let (_, last) = self.times?;
         let time = |begins: &str| {
@@ -201,7 +203,8 @@ impl CallerStatistics {
         &mut self.caches[at]
     }
 
-    /// Returns the report of all operations so far, with names from `resolver`. `tables` are the kernel's tables, by the span of time.
+    /// Returns the report of all operations so far; `resolver` provides the names. The parameter `tables` has
+    /// the kernel's slabinfo changes, by time span.
     pub(crate) fn report(&self, resolver: &Resolver, tables: &[SlabinfoSpan]) -> Callers {
         let mut sites: Vec<_> = self
             .sites
@@ -237,9 +240,9 @@ impl CallerStatistics {
 /// The report of call sites and lifetimes.
 #[derive(Debug, Serialize)]
 pub struct Callers {
-    /// The call sites, most allocated bytes first.
+    /// The call sites; the site with the most allocated bytes comes first.
     pub sites: Vec<CallSite>,
-    /// The lifetimes by cache, most frees first.
+    /// The lifetimes by cache; the cache with the most frees comes first.
     pub lifetimes: Vec<Lifetimes>,
     /// The objects that are live at the end.
     pub live: Live,
@@ -248,7 +251,7 @@ pub struct Callers {
 /// The allocations of a call site, with the columns of `perf kmem stat --caller`.
 #[derive(Debug, Serialize)]
 pub struct CallSite {
-    /// The call site as `function+offset`, as it is in the trace.
+    /// The call site as `function+offset`, copied from the trace.
     pub call_site: String,
     /// The allocated bytes of the site's objects.
     pub bytes_alloc: u64,
@@ -260,9 +263,10 @@ pub struct CallSite {
     pub bytes_req_per_hit: u64,
     /// The number of allocations.
     pub hits: u64,
-    /// The number of the site's objects that were freed on another CPU of the traced machine than the allocating one.
+    /// The number of the site's objects that another CPU than the allocating CPU freed, on the traced
+    /// machine.
     pub ping_pong: u64,
-    /// The bytes that were not requested, in percent of the allocated bytes.
+    /// The allocated bytes that callers did not request, as a percentage of the allocated bytes.
     pub fragmentation_percent: f64,
 }
 
@@ -271,15 +275,16 @@ pub struct CallSite {
 pub struct Lifetimes {
     /// The name of the cache.
     pub cache: String,
-    /// The number of objects allocated and freed in the trace, whose lifetimes are known.
+    /// The number of objects that were allocated and freed in the trace, so that their lifetimes are known.
     pub freed: u64,
-    /// The number of objects allocated in the trace and not freed, whose lifetimes are longer than the trace shows.
+    /// The number of objects that were allocated but not freed in the trace, so that only a lower limit of
+    /// their lifetimes is known.
     pub live: u64,
     /// The number of objects freed without an event, at an unknown time.
     pub hidden_frees: u64,
-    /// The lifetimes on the trace's clock. `None` if no object was freed, or only while the clock did not run.
+    /// The lifetimes on the trace's clock; `None` if no object was freed while this clock was running.
     pub microseconds: Option<Quantiles>,
-    /// The lifetimes in allocations and frees of objects of all caches.
+    /// The lifetimes, measured as a number of allocations and frees in all caches.
     pub operations: Option<Quantiles>,
 }
 
@@ -297,7 +302,7 @@ pub struct Quantiles {
 }
 
 impl Callers {
-    /// Formats the report as text, with `rows` call sites and as many caches.
+    /// Formats the report as text, with at most `rows` call sites and `rows` caches.
     pub fn page(&self, rows: usize) -> String {
         let mut out = String::new();
         // Writing to a string cannot fail.
@@ -394,7 +399,8 @@ mod tests {
         format!("  sh-1 [{cpu:03}] ..... 1.{microseconds:06}: kfree: call_site=f+0x1/0x2 ptr={ptr:016x}\n")
     }
 
-    /// Regression test: quarters covered the whole trace, including the boot, so no site of a workload grew.
+    /// Regression test: the quarters once divided the whole trace, including the boot, so that no call site
+    /// of a workload seemed to grow.
     #[test]
     fn leaking_site_grows_in_each_workload_quarter() {
         let mark = |microseconds: u64, text: &str| {
@@ -469,8 +475,8 @@ mod tests {
         assert_eq!(live, [("a+0x2/0x9", 1, 128), ("a+0x1/0x9", 1, 64)]);
     }
 
-    /// The test uses slabs of 4 KiB. One site frees nothing, one frees everything, one works only at the end, and one
-    /// allocated everything at the beginning.
+    /// The test uses slabs of 4 KiB. The first site frees nothing, the second frees everything, the third
+    /// works only at the end, and the fourth allocates everything at the beginning.
     #[test]
     fn leak_is_reported_by_its_call_site() {
         let page = |n: u64| 0xffff_8880_0100_0000 + (n << 12);

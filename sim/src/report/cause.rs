@@ -1,30 +1,33 @@
-//! The causes, found from the trace, for which a cache's objects changed differently in the replay than in the kernel.
+//! Finds, from the trace, why the number of a cache's objects changed differently in the replay than in the
+//! kernel.
 
 use super::KernelRow;
 use crate::output::{grouped, signed};
 use serde::Serialize;
 
-/// A cause for which the kernel's change of a cache's active objects differs from the replay's.
+/// The reason why the kernel's change of a cache's active objects differs from the change in the replay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Cause {
-    /// The kernel freed objects without an event (`kfree_rcu`, bulk frees). The trace shows a free without an event
-    /// only when the address is allocated again or its page is freed. Until then the object counts as in use in the
-    /// replay.
+    /// The kernel freed objects without an event (`kfree_rcu`, bulk frees). The trace shows a free without an
+    /// event only when the address is allocated again or its page is freed. Before that, the object counts as
+    /// in use in the replay.
     FreedWithoutEvent,
-    /// The kernel allocated objects without an event (`kmem_cache_alloc_bulk`). The trace shows an allocation without
-    /// an event only by its free; objects that are still in use are unknown to the replay.
+    /// The kernel allocated objects without an event (`kmem_cache_alloc_bulk`). The trace shows an allocation
+    /// without an event only when the object is freed; objects that are still in use are unknown to the
+    /// replay.
     AllocatedWithoutEvent,
-    /// The kernel counts every object of a slab that a CPU holds as active, free or not: at most the objects of one
-    /// slab for each CPU.
+    /// The kernel counts every object of a slab that a CPU holds as active, even free objects. The difference
+    /// is at most the objects of one slab for each CPU.
     CpuSlabs,
-    /// The cause is not known.
+    /// The cause of the difference is not known.
     Unknown,
 }
 
 impl Cause {
-    /// Returns the cause for which `row` differs; `None` if it does not differ. `per_slab` is the number of objects in
-    /// a slab of the cache, `cpus` the number of the traced machine's CPUs.
+    /// Returns the reason why the two changes in `row` differ, or `None` if they are equal. The parameter
+    /// `per_slab` is the number of objects in a slab of the cache, and `cpus` is the number of CPUs of the
+    /// traced machine.
     pub(crate) fn of(row: &KernelRow, per_slab: u64, cpus: u64) -> Option<Self> {
         let difference = row.objects[1] - row.objects[0];
         match difference {
@@ -37,7 +40,7 @@ impl Cause {
     }
 }
 
-/// Returns the sentence for a row that differs.
+/// Returns a sentence that explains a row in which the kernel and the replay differ.
 pub(super) fn explained(row: &KernelRow, cause: Cause) -> String {
     let name = format!("{} {}", row.cache, signed(row.objects[1] - row.objects[0]));
     match cause {

@@ -1,40 +1,42 @@
-//! The faults of a trace, which are reported first, because they limit the value of all other numbers.
+//! The faults of a trace. The report shows them first, because they limit the value of all other numbers.
 
 use crate::output::grouped;
 use crate::trace::{DirectMap, Facts, Format, PageSize, PageSizeSource, Recorded};
 use serde::Serialize;
 use std::fmt;
 
-/// Data that a trace lacks or that cannot be derived from it.
+/// Data that a trace lacks, or that cannot be derived from the trace.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct TraceHealth {
-    /// The number of events that the kernel's ring buffer overwrote before they were read: the oldest ones. The number
-    /// is from ftrace's header.
+    /// The number of the oldest events, which the kernel's ring buffer overwrote before they were read. The
+    /// number of overwritten events is from ftrace's header.
     pub overwritten: u64,
-    /// The number of events that the header announces and the text does not have, because it was cut or filtered.
+    /// The number of events that the header counts but the text does not contain, because the text was
+    /// truncated or filtered.
     pub missing: u64,
-    /// The number of events that notices in the text report as lost, or of calls after the end of a program's
-    /// recording.
+    /// The number of events that notices in the text report as lost, or of a program's calls after the end of
+    /// its recording.
     pub lost: u64,
-    /// The number of a program's calls in progress when its recording ended.
+    /// The number of calls that were in progress when a program's recording ended.
     pub unwritten: u64,
     /// The number of lines that are neither events nor headers.
     pub not_understood: u64,
-    /// The number of the last line, if it is cut and therefore omitted.
+    /// The number of the last line, if it is truncated and therefore omitted.
     pub cut_last_line: Option<u64>,
-    /// The address at which the traced kernel maps its memory. Without this address, no page event can be attributed to
-    /// a slab.
+    /// The address at which the traced kernel maps its memory. Without the address of the direct map, no page
+    /// event can be attributed to a slab.
     pub direct_map: DirectMap,
     /// The page size of the traced machine in bytes.
     pub page_size: PageSize,
-    /// The source of the page size. If the page size is assumed, so is the size from which kmalloc takes pages.
+    /// The source of the page size. If the page size is assumed, the size from which kmalloc takes pages is
+    /// assumed, too.
     pub page_size_source: PageSizeSource,
-    /// The faults in sentences, in the order of the fields.
+    /// The faults of the trace as sentences, in the order of the fields.
     pub warnings: Vec<String>,
 }
 
 impl TraceHealth {
-    /// Derives the health of a trace from its facts.
+    /// Derives the health report of a trace from its facts.
     pub fn of(facts: &Facts) -> Self {
         let (in_buffer, written) = facts.header.map_or((0, 0), |h| (h.in_buffer, h.written));
         let mut health = Self {

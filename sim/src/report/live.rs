@@ -1,12 +1,13 @@
-//! The objects that are live when a trace ends: by call site, to find leaks, and by slab, to find the objects that keep
-//! partial slabs.
+//! The objects that are live when a trace ends: by call site, to find leaks, and by slab, to find the objects
+//! that keep partial slabs from being freed.
 //!
-//! An object counts if its allocation is in the trace and its free is not. A leaking site has live objects from all
-//! parts of the trace. A site that fills a cache has live objects from the beginning, and a busy site has some from the
-//! end. A slab is known if its pages were allocated in the trace, and if the addresses of objects show their pages.
+//! An object counts as live if its allocation is in the trace and its free is not. A leaking call site has
+//! live objects from all parts of the trace. A call site that fills a cache has live objects from the
+//! beginning of the trace, and a busy call site has some from the end. A slab is known if its pages were
+//! allocated in the trace, and the addresses of objects reveal their pages.
 //!
-//! If the trace marks a workload, as recordings do, objects from before the workload are omitted, and the workload's
-//! time is divided.
+//! If the trace marks a workload, as recordings do, objects from before the workload are omitted, and only
+//! the time of the workload is divided into quarters.
 
 use crate::output::{grouped, size, table, text};
 use crate::trace::{Pfn, Ptr, SlabinfoChange};
@@ -16,10 +17,10 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::fmt::{self, Write};
 
-/// The number of equal parts of the time.
+/// The number of equal parts into which the time is divided.
 const PARTS: usize = 4;
 
-/// An object that is live at the end.
+/// An object that is live at the end of the trace.
 #[derive(Clone, Debug)]
 pub(crate) struct Object {
     pub(crate) ptr: Ptr,
@@ -30,10 +31,10 @@ pub(crate) struct Object {
     pub(crate) time_ns: u64,
 }
 
-/// The pages that belong to slabs at the end.
+/// The pages that belong to slabs at the end of the trace.
 #[derive(Debug, Default)]
 pub(crate) struct Slabs {
-    /// For each page of a slab: the slab's first page, and its order.
+    /// For each page of a slab, the slab's first page and the slab's order.
     pages: FxHashMap<u64, (u64, u8)>,
 }
 
@@ -54,31 +55,32 @@ impl Slabs {
 /// The objects that are live at the end of a trace.
 #[derive(Debug, Serialize)]
 pub struct Live {
-    /// `true` if objects from before the workload are omitted from all fields but [`pinned`](Self::pinned).
+    /// `true` if all fields except [`pinned`](Self::pinned) omit objects from before the workload.
     pub of_workload: bool,
     /// The number of live objects.
     pub objects: u64,
     /// The bytes of the live objects.
     pub bytes: u64,
-    /// The sites that look like leaks, and those that only seem to, each in a sentence.
+    /// Sentences about call sites that look like leaks, and about sites that only seem to leak.
     pub verdicts: Vec<String>,
-    /// Call sites, the one with the most bytes first.
+    /// Call sites; the site with the most live bytes comes first.
     pub sites: Vec<LiveSite>,
-    /// Commands, the one with the most bytes first. Objects allocated in an interrupt belong to the command that it interrupted.
-    /// Objects without a command in the trace are left out.
+    /// Commands; the command with the most live bytes comes first. An object allocated in an interrupt
+    /// belongs to the interrupted command. Objects for which the trace has no command are omitted.
     pub commands: Vec<LiveCommand>,
-    /// Control groups of the allocating tasks, the one with the most bytes first. Empty if the trace has no groups.
+    /// Control groups of the allocating tasks; the group with the most live bytes comes first. The list is
+    /// empty if the trace has no control groups.
     pub groups: Vec<LiveGroup>,
-    /// Caches with slabs that are not full, the one with the most bytes of holes first.
+    /// Caches with slabs that are not full; the cache with the most bytes in holes comes first.
     pub pinned: Vec<Pinned>,
 }
 
 /// The live objects of a call site.
 #[derive(Debug, Serialize)]
 pub struct LiveSite {
-    /// The call site as `function+offset`, as it is in the trace.
+    /// The call site as `function+offset`, copied from the trace.
     pub call_site: String,
-    /// The cache that has most of the site's live objects.
+    /// The cache to which most of the site's live objects belong.
     pub cache: String,
     /// The number of live objects.
     pub objects: u64,
@@ -86,18 +88,21 @@ pub struct LiveSite {
     pub bytes: u64,
     /// The number of all allocations of the site in the trace.
     pub allocations: u64,
-    /// The live objects by the quarter of the workload, or of the trace, in which they were allocated.
+    /// The live objects by the quarter in which they were allocated; the quarters divide the workload, or the
+    /// whole trace.
     pub by_quarter: [u64; PARTS],
-    /// The age of the site's oldest live object, in seconds of the trace's clock.
+    /// The age of the site's oldest live object in seconds, on the trace's clock.
     pub oldest_seconds: f64,
-    /// Number of its objects that were freed without an event.
+    /// Number of the site's objects that were freed without an event.
     pub hidden_frees: u64,
-    /// Number of its live objects that were freed without an event by the kernel's tables, which show fewer objects in use. `None`
-    /// if no table has the cache.
+    /// Number of seemingly live objects of the site that the kernel freed without an event. The number
+    /// follows from the kernel's tables, which show fewer objects in use. `None` if no table contains the
+    /// cache.
     pub unseen_frees: Option<u64>,
-    /// Change of the number of objects in use of its cache during the workload, by the kernel's tables.
+    /// Change of the number of objects in use in the site's cache during the workload, from the kernel's
+    /// tables.
     pub kernel_change: Option<i64>,
-    /// A guess at the reason for the site's live objects.
+    /// A guess why the call site has live objects.
     pub looks_like: LeakGuess,
 }
 
@@ -110,38 +115,39 @@ pub struct LiveCommand {
     pub objects: u64,
     /// The bytes of the live objects.
     pub bytes: u64,
-    /// The call site with the most bytes.
+    /// The call site with the most bytes of the command.
     pub call_site: String,
 }
 
 /// The live objects of a control group.
 #[derive(Debug, Serialize)]
 pub struct LiveGroup {
-    /// Path of the group.
+    /// Path of the control group.
     pub group: String,
-    /// Number of live objects.
+    /// Number of live objects of the group.
     pub objects: u64,
-    /// Their bytes.
+    /// Number of bytes of the group's live objects.
     pub bytes: u64,
-    /// The command with the most bytes.
+    /// The command with the most live bytes in the group.
     pub command: String,
-    /// The call site with the most bytes.
+    /// The call site with the most live bytes in the group.
     pub call_site: String,
 }
 
-/// A guess at the reason for a site's live objects, from their ages and from the kernel's tables.
+/// A guess why a call site has live objects, from the objects' ages and the kernel's tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum LeakGuess {
-    /// Each quarter adds objects, perhaps without the first one, and they are not freed: a leak, or a growing cache.
+    /// Each quarter, except perhaps the first, adds objects that are not freed: a leak, or a growing cache.
     Growing,
-    /// As many in each quarter, but they are freed without an event: by `kfree_rcu` or in bulk.
+    /// Each quarter adds the same number of objects, but the objects are freed without an event: by
+    /// `kfree_rcu` or in bulk.
     FreedUnseen,
-    /// Nearly all objects are from the first quarter: allocated once.
+    /// Nearly all objects are from the first quarter, so the site allocated them once.
     Settled,
     /// Nearly all objects are from the last quarter, and may be freed soon.
     Recent,
-    /// The ages show no other pattern.
+    /// The ages of the objects show no other pattern.
     Mixed,
 }
 
@@ -177,51 +183,52 @@ impl LeakGuess {
     }
 }
 
-/// The slabs of a cache that have free objects.
+/// The slabs of a cache that are only partly in use.
 #[derive(Debug, Serialize)]
 pub struct Pinned {
     /// The name of the cache.
     pub cache: String,
-    /// The number of slabs that were allocated in the trace, have holes, and have live objects of the trace.
+    /// The number of slabs that were allocated in the trace, and have both free objects and live objects of
+    /// the trace.
     pub slabs: u64,
-    /// The bytes of the slabs' holes.
+    /// The number of bytes in the free objects of these slabs.
     pub holes: u64,
-    /// The number of slabs that a single object keeps.
+    /// The number of slabs that only one live object keeps from being freed.
     pub by_one: u64,
-    /// The median over these slabs of the age of the youngest live object, in seconds.
+    /// The age in seconds of a slab's youngest live object; median over these slabs.
     pub youngest_seconds: f64,
-    /// The median over these slabs of the age of the oldest live object, in seconds.
+    /// The age in seconds of a slab's oldest live object; median over these slabs.
     pub oldest_seconds: f64,
-    /// The call site with the most objects in slabs of which at most a quarter is in use.
+    /// The call site with the most objects in slabs that are at most a quarter in use.
     pub site: Option<String>,
-    /// Each of these slabs, the one with the most bytes of holes first.
+    /// Each partial slab; the slab with the most bytes in holes comes first.
     pub partial: Vec<PartialSlab>,
 }
 
-/// A slab that live objects keep.
+/// A slab that live objects keep from being freed.
 #[derive(Debug, Serialize)]
 pub struct PartialSlab {
-    /// Number of its first page frame.
+    /// Number of the slab's first page frame.
     pub pfn: u64,
-    /// Number of its live objects.
+    /// Number of the slab's live objects.
     pub objects: u64,
-    /// Number of objects that it has room for.
+    /// Number of objects that the slab has room for.
     pub room: u64,
-    /// Age of its youngest live object, in seconds.
+    /// Age of the slab's youngest live object, in seconds.
     pub youngest_seconds: f64,
-    /// Age of its oldest live object, in seconds.
+    /// Age of the slab's oldest live object, in seconds.
     pub oldest_seconds: f64,
-    /// The call site of the oldest one.
+    /// The call site of the slab's oldest object.
     pub call_site: String,
 }
 
-/// Functions for the names and counts of a [`Live`].
+/// Functions that look up the names and counts for a [`Live`].
 pub(crate) struct Names<'n> {
     pub(crate) site: &'n dyn Fn(u32) -> String,
     pub(crate) allocations: &'n dyn Fn(u32) -> u64,
     /// The number of a site's objects that were freed without an event.
     pub(crate) hidden_frees: &'n dyn Fn(u32) -> u64,
-    /// A cache between the tables before and after the workload.
+    /// Returns the change of a cache between the kernel's tables before and after the workload.
     pub(crate) tables: &'n dyn Fn(&str) -> Option<&'n SlabinfoChange>,
     pub(crate) cache: &'n dyn Fn(u32) -> String,
     pub(crate) task: &'n dyn Fn(u32) -> String,
@@ -303,8 +310,10 @@ fn sites(objects: &[&Object], names: &Names<'_>) -> Vec<LiveSite> {
     sites
 }
 
-/// Compares the sites that seem to grow with the kernel's tables. If the tables show fewer new objects in use than the trace, the
-/// rest was freed without an event. Sites whose other objects were freed so come first. Without a table, these decide.
+/// Compares the call sites that seem to grow with the kernel's tables. If the kernel's tables show fewer new
+/// objects in use than the trace, the difference was freed without an event. The difference is first
+/// attributed to call sites whose other objects were freed without an event. If no table has the cache, the
+/// number of the site's frees without an event decides.
 fn acquit(sites: &mut [LiveSite], names: &Names<'_>) {
     let mut by_cache = BTreeMap::<String, Vec<&mut LiveSite>>::new();
     for site in sites {
@@ -335,7 +344,7 @@ fn acquit(sites: &mut [LiveSite], names: &Names<'_>) {
     }
 }
 
-/// Number of verdicts of each kind.
+/// The number of verdicts of each kind to show.
 const VERDICTS: usize = 5;
 
 fn verdicts(sites: &[LiveSite], names: &Names<'_>) -> Vec<String> {
@@ -397,7 +406,7 @@ fn verdicts(sites: &[LiveSite], names: &Names<'_>) -> Vec<String> {
     verdicts
 }
 
-/// The command of a task, and its control group: `sh in /user.slice`.
+/// Splits the text of a task into its command and its control group: `sh in /user.slice`.
 fn task_parts(task: &str) -> (&str, Option<&str>) {
     match task.rsplit_once(" in /") {
         Some((command, group)) => (command, task.get(task.len() - group.len() - 1..)),
@@ -405,7 +414,7 @@ fn task_parts(task: &str) -> (&str, Option<&str>) {
     }
 }
 
-/// Live objects of a command or a group.
+/// Live objects of a command or a control group.
 #[derive(Default)]
 struct Share {
     objects: u64,
@@ -414,7 +423,7 @@ struct Share {
     commands: BTreeMap<String, u64>,
 }
 
-/// Sums by `key` of an object's task.
+/// Sums the live objects by a `key` of their tasks.
 fn shares(
     objects: &[&Object],
     names: &Names<'_>,
@@ -478,7 +487,7 @@ fn pinned(objects: &[Object], slabs: &Slabs, names: &Names<'_>) -> Vec<Pinned> {
         bytes: u64,
         room: u64,
         youngest: u64,
-        /// Time and call site of the oldest object.
+        /// The time and the call site of the oldest object.
         oldest: Option<(u64, u32)>,
         sites: Vec<u32>,
     }
@@ -640,7 +649,7 @@ impl Live {
         Ok(())
     }
 
-    /// Writes what keeps partial slabs: by cache, and slab by slab.
+    /// Writes which objects keep partial slabs: by cache, and slab by slab.
     fn write_pinned(&self, out: &mut String, rows: usize) -> fmt::Result {
         if self.pinned.is_empty() {
             return Ok(());

@@ -1,4 +1,4 @@
-//! The result of a replay: as data ([`Report`], the interface of `--json`) and as text for a reader.
+//! The result of a replay: as data ([`Report`], the interface of `--json`) and as text.
 
 mod callers;
 mod cause;
@@ -18,7 +18,7 @@ pub use cause::Cause;
 pub use health::TraceHealth;
 pub use live::{LeakGuess, Live, LiveCommand, LiveSite, Pinned};
 
-/// A replay in numbers. The serialised form is the interface of `uslab replay --json`.
+/// The counts and times of a replay. The serialised form is the interface of `uslab replay --json`.
 #[derive(Debug, Serialize)]
 pub struct Report {
     /// The version of the program.
@@ -35,22 +35,23 @@ pub struct Report {
     pub events: BTreeMap<String, u64>,
     /// The number of all events.
     pub events_total: u64,
-    /// The number of lines that were neither events nor headers; the first ones are in `facts`.
+    /// The number of lines that were neither events nor headers; `facts` has the first of these lines.
     pub not_understood: u64,
-    /// The number of events that the kernel reports as lost, or of calls after the end of a program's recording. If the
-    /// number is not 0, numbers after the loss are unreliable.
+    /// The number of events that the kernel reports as lost, or of a program's calls after the end of its
+    /// recording. If events were lost, all counts after the loss are unreliable.
     pub lost: u64,
-    /// The number of the trace's marks at which all caches were shrunk, as the traced system had shrunk its own.
+    /// The number of marks in the trace at which the replay shrank all caches, because the traced system had
+    /// shrunk its caches.
     pub shrinks: u64,
-    /// The caches, busiest first.
+    /// The caches; the busiest cache comes first.
     pub caches: Vec<CacheReport>,
     /// The totals of all caches.
     pub objects: ObjectTotals,
     /// The page events by order.
     pub pages: BTreeMap<u8, PageCounts>,
-    /// The checks of the conservation invariants.
+    /// The results of the conservation checks.
     pub conservation: Conservation,
-    /// The remainder after everything was freed, reaped, shrunk and returned.
+    /// The memory that remained after everything was freed, reaped, shrunk and returned.
     pub teardown: Teardown,
     /// The comparison with the kernel's tables, if the trace's folder has them.
     pub against_kernel: Option<AgainstKernel>,
@@ -58,33 +59,33 @@ pub struct Report {
     pub buddy: BuddyInfo,
     /// The fragmentation at the end of the trace, by zone and order.
     pub fragmentation: Vec<Fragmentation>,
-    /// The numbers of the conservation invariants at each snapshot.
+    /// The counts of the conservation invariants at each snapshot.
     pub snapshots: Vec<SnapshotReport>,
-    /// The number of allocations and frees of objects and pages that the replay requested. Events that request nothing
-    /// (slabs' own pages, `kfree(NULL)`, events of the kernel's page lists) do not count.
+    /// The number of allocations and frees of objects and pages that the replay requested. Events that
+    /// request nothing (pages of slabs, `kfree(NULL)`, events of the kernel's page lists) do not count.
     pub operations: u64,
-    /// The number of events processed per second: reading and replaying together, on one thread.
+    /// The number of events per second, for reading and replaying together on one thread.
     pub events_per_second: f64,
-    /// The seconds for reading the text.
+    /// The seconds that reading the text took.
     pub read_seconds: f64,
     /// The nanoseconds for reading an event, averaged over all events.
     pub read_ns_per_event: f64,
-    /// The seconds for replaying, without the checks.
+    /// The seconds that replaying took, without the checks.
     pub replay_seconds: f64,
-    /// The nanoseconds for replaying an operation.
+    /// The nanoseconds for replaying one operation, averaged over all operations.
     pub replay_ns_per_operation: f64,
     /// The call sites and lifetimes, if requested.
     pub callers: Option<Callers>,
-    /// All facts of the trace that need no replay.
+    /// All facts about the trace that need no replay.
     pub facts: Facts,
 }
 
 /// The traced machine.
 #[derive(Debug, Serialize)]
 pub struct TracedMachine {
-    /// The number of CPUs: by the header or by the events, whichever is larger.
+    /// The number of CPUs in the header or in the events, whichever is larger.
     pub cpus: u64,
-    /// The number of CPUs that have an event.
+    /// The number of traced CPUs that have an event.
     pub cpus_used: u64,
 }
 
@@ -93,14 +94,14 @@ pub struct TracedMachine {
 pub struct MachineReport {
     /// The number of CPUs.
     pub cpus: u32,
-    /// The number of CPUs that have an event. A CPU of the trace is the simulated CPU of the same number, modulo the
-    /// number of simulated CPUs.
+    /// The number of simulated CPUs that replay an event. A traced CPU is replayed on the simulated CPU with
+    /// its number, modulo the number of simulated CPUs.
     pub cpus_used: u32,
     /// The number of memory nodes; CPUs are spread over them in contiguous ranges.
     pub nodes: u32,
-    /// The number of nodes of the used CPUs.
+    /// The number of memory nodes to which the used CPUs belong.
     pub nodes_used: u32,
-    /// The memory in bytes.
+    /// The memory of the simulated machine in bytes.
     pub memory_bytes: u64,
     /// The requested magazine size.
     pub magazine: String,
@@ -117,7 +118,7 @@ pub struct CacheReport {
     pub slab_size: u64,
     /// The number of objects in a slab.
     pub objs_per_slab: u64,
-    /// The order of a slab, which has `2^order` pages.
+    /// The order of a slab of `2^order` pages.
     pub order: u8,
     /// The number of allocations in the trace.
     pub allocs: u64,
@@ -127,11 +128,13 @@ pub struct CacheReport {
     pub live: u64,
     /// The largest number of live objects at a time.
     pub peak_live: u64,
-    /// The number of frees on another simulated CPU than the allocation. The traced machine's number is in `facts`.
+    /// The number of frees on another simulated CPU than the allocating CPU. The number of remote frees on
+    /// the traced machine is in `facts`.
     pub remote_frees: u64,
-    /// The number of frees on another node than the allocation: directly to the object's slab, past the magazines.
+    /// The number of frees on another node than the allocating node; these frees bypass the magazines and
+    /// return the object to its slab.
     pub remote_node_frees: u64,
-    /// The remote frees in percent of the frees whose allocation is in the trace.
+    /// The remote frees as a percentage of the frees whose allocation is in the trace.
     pub remote_percent: f64,
     /// The number of allocations that the kernel did not trace.
     pub hidden_allocs: u64,
@@ -145,7 +148,7 @@ pub struct CacheReport {
     pub slabs_peak: u64,
     /// The number of objects in use.
     pub used: u64,
-    /// The number of free objects on CPUs' stacks.
+    /// The number of free objects on the stacks of CPUs.
     pub in_magazines: u64,
     /// The number of free objects in depots.
     pub in_depot: u64,
@@ -153,20 +156,20 @@ pub struct CacheReport {
     pub free_in_slabs: u64,
     /// The number of all operations, including hidden ones, by where they were served.
     pub paths: Paths,
-    /// The number of visits to a depot that moved magazines.
+    /// The number of depot exchanges that moved magazines.
     pub depot_exchanges: u64,
-    /// The kernel's numbers.
+    /// The kernel's counts for the cache.
     pub kernel: Option<KernelCache>,
 }
 
-/// The kernel's last numbers of a cache, and their change.
+/// The kernel's last counts for a cache, and their change.
 #[derive(Debug, Serialize)]
 pub struct KernelCache {
-    /// The number of active objects at the last snapshot.
+    /// The number of active objects in the kernel's last slabinfo.
     pub active_objs: u64,
-    /// The number of objects at the last snapshot.
+    /// The number of objects in the kernel's last slabinfo.
     pub num_objs: u64,
-    /// The number of slabs at the last snapshot.
+    /// The number of slabs in the kernel's last slabinfo.
     pub num_slabs: u64,
     /// The kernel's change of objects between the two exact snapshots.
     pub objects_change: i64,
@@ -178,7 +181,7 @@ pub struct KernelCache {
     pub our_slabs_change: i64,
 }
 
-/// Sums over all caches.
+/// Sums of the object counts over all caches.
 #[derive(Debug, Default, Serialize)]
 pub struct ObjectTotals {
     /// The sum of [`CacheReport::allocs`].
@@ -207,7 +210,7 @@ pub struct ObjectTotals {
     pub depot_exchanges: u64,
 }
 
-/// Page events of one order.
+/// The number of page events of one order.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct PageCounts {
     /// The number of page allocations.
@@ -216,38 +219,38 @@ pub struct PageCounts {
     pub frees: u64,
 }
 
-/// The checks of the conservation invariants.
+/// The results of the conservation checks.
 #[derive(Debug, Serialize)]
 pub struct Conservation {
     /// The number of checks.
     pub checked: u64,
-    /// The number of violations found.
+    /// The number of violated conservation checks.
     pub violated: u64,
-    /// The first violations.
+    /// The messages of the first violations.
     pub violations: Vec<String>,
 }
 
-/// The remainder after everything was freed.
+/// The memory that remains after everything was freed.
 #[derive(Debug, Serialize)]
 pub struct Teardown {
-    /// The number of objects left in slabs, expected 0.
+    /// The number of objects that remain in slabs, expected to be 0.
     pub objects: u64,
-    /// The number of slabs left, expected 0.
+    /// The number of slabs that remain, expected to be 0.
     pub slabs: u64,
-    /// The number of free pages outside the largest possible blocks, expected 0.
+    /// The number of free pages outside blocks of the largest possible order, expected to be 0.
     pub pages_not_in_maximal_blocks: u64,
-    /// The committed bytes before and after.
+    /// The committed bytes before the replay and after everything was freed.
     pub committed_bytes: [u64; 2],
     /// The resident bytes of the process: before the replay, at its end, and after everything was freed.
     pub resident_bytes: [u64; 3],
 }
 
-/// The kernel's own change between two snapshots, and the replay's for the same events.
+/// The kernel's change between two snapshots, and the replay's change for the same events.
 #[derive(Debug, Serialize)]
 pub struct AgainstKernel {
-    /// The earlier snapshot.
+    /// The name of the earlier snapshot.
     pub from: &'static str,
-    /// The later snapshot.
+    /// The name of the later snapshot.
     pub to: &'static str,
     /// The number of caches that changed.
     pub caches: u64,
@@ -255,19 +258,19 @@ pub struct AgainstKernel {
     pub objects_kernel: i64,
     /// The sum of the replay's changes of active objects.
     pub objects_ours: i64,
-    /// The number of caches whose change of objects is exactly the kernel's.
+    /// The number of caches in which the objects changed by the same number in the replay as in the kernel.
     pub objects_exact: u64,
-    /// The sum of the absolute differences in objects.
+    /// The sum of the absolute differences in objects between replay and kernel.
     pub objects_abs_error: u64,
-    /// The sum of the absolute differences in objects if the replay's had not changed.
+    /// The sum of the absolute changes of the kernel's objects, which is the error of predicting no change.
     pub objects_abs_change: u64,
     /// The sum of the kernel's changes of slabs.
     pub slabs_kernel: i64,
     /// The sum of the replay's changes of slabs.
     pub slabs_ours: i64,
-    /// The sum of the absolute differences in slabs.
+    /// The sum of the absolute differences in slabs between replay and kernel.
     pub slabs_abs_error: u64,
-    /// The sum of the absolute differences in slabs if the replay's had not changed.
+    /// The sum of the absolute changes of the kernel's slabs, which is the error of predicting no change.
     pub slabs_abs_change: u64,
     /// The changes by cache.
     pub rows: Vec<KernelRow>,
@@ -278,41 +281,41 @@ pub struct AgainstKernel {
 pub struct KernelRow {
     /// The name of the cache.
     pub cache: String,
-    /// The kernel's change of active objects, and the replay's.
+    /// The change of active objects in the kernel, and in the replay.
     pub objects: [i64; 2],
-    /// The kernel's change of slabs, and the replay's.
+    /// The change of slabs in the kernel, and in the replay.
     pub slabs: [i64; 2],
-    /// The number of allocations without an event up to the later snapshot, as far as the trace shows them.
+    /// The number of known allocations without an event, up to the later snapshot.
     pub hidden_allocs: u64,
-    /// The number of frees without an event up to the later snapshot, as far as the trace shows them.
+    /// The number of known frees without an event, up to the later snapshot.
     pub hidden_frees: u64,
     /// The function that allocated most of the objects whose frees have no event.
     pub hidden_free_site: Option<String>,
-    /// The cause for which the changes of objects differ, if they do.
+    /// The reason why the changes of objects differ, if they do.
     pub cause: Option<Cause>,
 }
 
-/// The fragmentation of one zone for one order, in thousandths.
+/// The fragmentation of one zone for one order.
 #[derive(Debug, Serialize)]
 pub struct Fragmentation {
     /// The name of the zone.
     pub zone: String,
     /// The order of the block.
     pub order: u8,
-    /// The kernel's `extfrag_index`; -1000 if an allocation would succeed.
+    /// The kernel's `extfrag_index` in thousandths; -1000 if an allocation would succeed.
     pub extfrag_index: i64,
-    /// The part of free memory that cannot serve the order.
+    /// The thousandths of the free memory that cannot serve this order.
     pub unusable_free_index: u64,
 }
 
-/// The simulated machine at a snapshot.
+/// The state of the simulated machine at a snapshot.
 #[derive(Debug, Serialize)]
 pub struct SnapshotReport {
-    /// The name of the moment.
+    /// The name of the moment at which the snapshot was made.
     pub moment: String,
-    /// The number of preceding operations.
+    /// The number of operations before the snapshot.
     pub operations: u64,
-    /// The counts; `None` if an invariant was violated.
+    /// The counts of the snapshot; `None` if an invariant was violated.
     pub census: Option<uslab::Census>,
 }
 

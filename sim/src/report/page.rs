@@ -7,14 +7,14 @@ use crate::trace::PageSize;
 use std::fmt::Write;
 use uslab::Path;
 
-/// Returns the percentage of a cache's operations that its CPUs' own magazines served.
+/// Returns the percentage of a cache's operations that were served by the magazines of the CPU itself.
 fn cpu_percent(cache: &CacheReport) -> String {
     format!("{:.1}", 100.0 * cache.paths.share(Path::Cpu).unwrap_or(0.0))
 }
 
-/// The number of caches shown by default.
+/// The number of caches that the report shows by default.
 const SHOWN_CACHES: usize = 25;
-/// The number of differences from the kernel explained by default.
+/// The number of differences from the kernel that the report explains by default.
 const EXPLAINED: usize = 8;
 
 /// Formats a number with its noun: `1 CPU`, `4 CPUs`.
@@ -111,7 +111,7 @@ impl Report {
         self.write_end(out)
     }
 
-    /// Describes the simulated machine, and how much of it the trace uses.
+    /// Describes the simulated machine, and which part of it the trace uses.
     fn simulated(&self) -> String {
         let (traced, m) = (&self.traced, &self.machine);
         let mut what = format!(
@@ -314,7 +314,7 @@ impl Report {
         )
     }
 
-    /// Returns the text for a newcomer, who started the program without arguments.
+    /// Returns the introduction for a user who started the program without arguments.
     pub fn introduction(&self) -> String {
         let mut out = String::new();
         // Writing to a string cannot fail.
@@ -322,7 +322,7 @@ impl Report {
         out
     }
 
-    /// Describes how frees from other CPUs were served.
+    /// Describes how frees on another CPU than the allocating CPU were served.
     fn remote_frees_did(&self) -> String {
         let (o, traced) = (&self.objects, self.facts.objects.remote);
         let here = match (o.remote_frees, o.remote_node_frees) {

@@ -6,14 +6,14 @@ use std::fmt::Write as _;
 /// Colours that can be distinguished with any colour vision, on light and dark backgrounds (Okabe and Ito, "Color
 /// Universal Design", 2008).
 const COLOURS: [&str; 6] = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9"];
-/// The edges of the curves and the height of a line of text, in pixels.
+/// The margins around the curves, and the height of a line of text, in pixels.
 const LEFT: f64 = 70.0;
 const RIGHT: f64 = 640.0;
 const TOP: f64 = 50.0;
 const BOTTOM: f64 = 390.0;
 const LINE: f64 = 20.0;
 
-/// The legend of the dotted line: a claim about the magazine layer.
+/// The legend of the dotted line for throughput that grows linearly with the number of CPUs.
 const LINEAR: [&str; 2] = [
     "Dotted: “linear scaling to any number of CPUs”, which the abstract of Bonwick and Adams, “Magazines and Vmem”",
     "(USENIX, 2001), says of the magazine layer; drawn from the first point of magazines01.",
@@ -28,7 +28,7 @@ struct Axis {
 }
 
 impl Axis {
-    /// Creates the axis for these values, drawn from one pixel to another.
+    /// Creates a logarithmic axis for these values, drawn from one pixel to another.
     fn of(values: impl Iterator<Item = f64> + Clone, from: f64, to: f64) -> Self {
         let (low, high) = (values.clone().fold(f64::MAX, f64::min), values.fold(0.0, f64::max));
         Self { low, high: if high > low { high } else { low * 2.0 }, from, to }
@@ -36,7 +36,7 @@ impl Axis {
     fn at(&self, value: f64) -> f64 {
         self.from + (self.to - self.from) * (value / self.low).ln() / (self.high / self.low).ln()
     }
-    /// Returns the values to mark on the axis: all of them, or every second, third and so on, so that at most eleven
+    /// Returns the values to mark on the axis: all of them, or every n-th value, so that at most eleven
     /// remain.
     fn marks(&self, values: &[f64]) -> Vec<f64> {
         let on = |value: &&f64| (self.low * 0.999..=self.high * 1.001).contains(*value);

@@ -1,11 +1,12 @@
-//! Reads the files of `/sys/kernel/slab` for each cache: the folder itself, a copy, or a table of its files.
+//! Reads the attributes of caches in `/sys/kernel/slab`: from the folder itself, from a copy, or from a table
+//! of its files.
 
 use anyhow::{Context, bail};
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
-/// The attributes of a cache. Each kernel has only some of the attributes.
+/// The attributes of a cache; a kernel has only some of them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Attributes {
     /// The size of an object in bytes.
@@ -18,26 +19,26 @@ pub struct Attributes {
     pub order: Option<u64>,
     /// The alignment of an object in bytes.
     pub align: Option<u64>,
-    /// The number of partial slabs below which a node keeps an empty slab.
+    /// The number of partial slabs on a node below which the node keeps an empty slab.
     pub min_partial: Option<u64>,
-    /// The most free objects in the partial slabs of a CPU; 0 since 7.0.
+    /// The largest number of free objects in the partial slabs of a CPU; 0 since 7.0.
     pub cpu_partial: Option<u64>,
-    /// The number of objects in a full sheaf; 0 without sheaves.
+    /// The number of objects in a full sheaf; 0 if the cache has no sheaves.
     pub sheaf_capacity: Option<u64>,
     /// The number of slabs.
     pub slabs: Option<u64>,
-    /// The number of objects in all slabs.
+    /// The number of objects, in use or free, in all slabs.
     pub total_objects: Option<u64>,
-    /// The number of objects except free objects of a node's partial slabs: free objects in slabs of CPUs count as
-    /// used.
+    /// The number of objects, without the free objects in partial slabs of nodes; free objects in slabs of
+    /// CPUs are included.
     pub objects: Option<u64>,
     /// The number of slabs on the partial lists of nodes.
     pub partial: Option<u64>,
-    /// The number of objects in use in the slabs of `partial`.
+    /// The number of objects in use in the slabs on the partial lists of nodes.
     pub objects_partial: Option<u64>,
-    /// The number of current and partial slabs of the CPUs that have a current slab.
+    /// The number of current and partial slabs of CPUs, for the CPUs that have a current slab.
     pub cpu_slabs: Option<u64>,
-    /// The number of partial slabs of all CPUs.
+    /// The number of partial slabs that all CPUs hold.
     pub slabs_cpu_partial: Option<u64>,
     /// The number of nodes that have slabs of the cache.
     pub nodes: u64,
@@ -49,7 +50,7 @@ pub struct Attributes {
     pub ctor: bool,
 }
 
-/// The names of the files that are read, in the order of [`Attributes::set`].
+/// The names of the attribute files, in the order of [`Attributes::set`].
 const NAMES: [&str; 18] = [
     "object_size",
     "slab_size",
@@ -71,9 +72,9 @@ const NAMES: [&str; 18] = [
     "ctor",
 ];
 
-/// An upper limit for counts.
+/// An upper limit for plausible counts.
 const MAX_COUNT: u64 = 1 << 40;
-/// An upper limit for sizes and capacities of a cache.
+/// An upper limit for plausible sizes and capacities of a cache.
 const MAX_CACHE_ATTRIBUTE: u64 = 1 << 26;
 
 impl Attributes {
@@ -136,7 +137,7 @@ impl Attributes {
         Ok(())
     }
 
-    /// Copies the counts of another table.
+    /// Replaces the counts by the counts of `other`.
     fn count_as(&mut self, other: Self) {
         let Self {
             slabs,
@@ -167,32 +168,32 @@ fn is_absent(text: &str) -> bool {
     matches!(text, "" | "-" | "NA")
 }
 
-/// The attributes of all caches by name, and the names that share a cache.
+/// The attributes of all caches by name, and the alias names of shared caches.
 #[derive(Clone, Debug, Default)]
 pub struct Catalog {
-    /// The attributes, by the name of the cache's folder.
+    /// The attributes, indexed by the name of the cache's folder.
     pub caches: BTreeMap<String, Attributes>,
-    /// The links: for each name, the folder to which it leads.
+    /// The symbolic links: for each alias, the folder to which it leads.
     pub links: BTreeMap<String, String>,
 }
 
 impl Catalog {
-    /// Returns the folder to which a name leads, and its attributes.
+    /// Returns the folder to which a cache name leads, and the attributes in that folder.
     pub fn get(&self, name: &str) -> Option<(&str, &Attributes)> {
         let folder = self.links.get(name).map_or(name, |folder| folder);
         self.caches.get_key_value(folder).map(|(folder, attributes)| (&**folder, attributes))
     }
 
-    /// Returns the other names of a cache, given its folder.
+    /// Returns the aliases of a cache, given the cache's folder.
     pub fn names_of(&self, folder: &str) -> impl Iterator<Item = &str> {
         self.links.iter().filter(move |(_, to)| *to == folder).map(|(name, _)| &**name)
     }
 
-    /// Reads `/sys/kernel/slab` or a copy.
+    /// Reads the attributes from `/sys/kernel/slab` or a copy.
     ///
     /// # Errors
     ///
-    /// Fails if the folder, or an existing file in it, cannot be read.
+    /// Fails if the folder cannot be read, or one of its existing files cannot be read.
     pub fn of_folder(folder: &Path) -> anyhow::Result<Self> {
         let mut catalog = Self::default();
         let entries = fs::read_dir(folder).with_context(|| folder.display().to_string())?;
@@ -225,8 +226,8 @@ impl Catalog {
         Ok(catalog)
     }
 
-    /// Parses a table of the files: one line for each cache, columns separated by tabs, with their names in the first
-    /// line.
+    /// Parses a table of attributes: one line for each cache, columns separated by tabs, and the names of the
+    /// columns in the first line.
     ///
     /// # Errors
     ///
@@ -267,7 +268,8 @@ impl Catalog {
         Ok(catalog)
     }
 
-    /// Removes the counts, which are of another moment than the table that needs the other attributes.
+    /// Removes the counts, because they belong to another moment than the table that needs the other
+    /// attributes.
     pub fn without_counts(mut self) -> Self {
         for attributes in self.caches.values_mut() {
             attributes.count_as(Attributes::default());
@@ -275,7 +277,7 @@ impl Catalog {
         self
     }
 
-    /// Copies the counts of another table.
+    /// Returns the attributes with the counts of another table.
     pub fn counted_by(mut self, other: Self) -> Self {
         for (name, counts) in other.caches {
             self.caches.entry(name).or_default().count_as(counts);

@@ -1,4 +1,4 @@
-//! Compares two moments: which caches grew, by objects in use or by holes.
+//! Compares two moments of a kernel, and shows which caches grew, by objects in use or by holes.
 
 use super::{Report, merged, percent};
 use crate::output::{self, grouped, signed, size};
@@ -7,39 +7,39 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-/// The difference between a moment and an earlier one.
+/// The difference between two moments of a kernel.
 #[derive(Clone, Debug, Serialize)]
 pub struct Change {
     /// The name of the earlier moment.
     pub from: String,
     /// The name of the later moment.
     pub to: String,
-    /// The change of the bytes of all slabs.
+    /// The change of the total size of all slabs, in bytes.
     pub bytes: i64,
-    /// The change of the bytes of objects in use.
+    /// The change of the memory of objects in use, in bytes.
     pub in_use: i64,
-    /// The change of the bytes of holes.
+    /// The change of the memory in holes, in bytes.
     pub holes: i64,
-    /// The caches that differ, largest difference first.
+    /// The caches that differ; the cache with the largest difference comes first.
     pub caches: Vec<CacheChange>,
 }
 
-/// The change of a cache.
+/// The change of one cache between two moments.
 #[derive(Clone, Debug, Serialize)]
 pub struct CacheChange {
     /// The name of the cache.
     pub name: String,
-    /// The names of caches that were merged with this one, whose objects are among these.
+    /// The names of caches that the kernel merged with this cache; their objects are included.
     pub aliases: Vec<String>,
     /// The change of the number of slabs.
     pub slabs: i64,
-    /// The change of the slabs' bytes.
+    /// The change of the total size of the slabs, in bytes.
     pub bytes: i64,
     /// The change of the number of objects in use.
     pub objects: i64,
-    /// The change of the bytes of holes.
+    /// The change of the memory in holes, in bytes.
     pub holes: i64,
-    /// The name of the moment, if only one of the two moments has the cache.
+    /// The name of the moment that has the cache, if the other moment does not have it.
     pub only: Option<&'static str>,
 }
 
@@ -48,7 +48,7 @@ fn minus(later: u64, earlier: u64) -> i64 {
 }
 
 impl Change {
-    /// Computes the change from `earlier` to `later`.
+    /// Computes the change from the report `earlier` to the report `later`.
     pub fn new(earlier: &Report, later: &Report) -> Self {
         let before: BTreeMap<_, _> = earlier.caches.iter().map(|row| (&row.name, row)).collect();
         let after: BTreeMap<_, _> = later.caches.iter().map(|row| (&row.name, row)).collect();

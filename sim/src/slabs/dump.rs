@@ -1,12 +1,13 @@
-//! Parses the caches of a kernel's dump (a vmcore), as `kmem -s` of crash and `slabinfo` of drgn-tools print them:
+//! Parses the tables of caches from a kernel's dump (a vmcore), as `kmem -s` of crash and `slabinfo` of
+//! drgn-tools print them:
 //!
 //! ```text
 //! CACHE             OBJSIZE  ALLOCATED     TOTAL  SLABS  SSIZE  NAME
 //! ffff93fb40042500       64      13992     14848    232     4k  kmalloc-64
 //! ```
 //!
-//! Older versions of crash have the name in the second column. Free objects in a CPU's slab do not count as allocated,
-//! unlike in slabinfo.
+//! Older versions of crash print the name in the second column. Unlike slabinfo, these tables do not count
+//! free objects in a CPU's slab as allocated.
 
 use anyhow::{Context, bail};
 use uslab::info::Row;
@@ -20,7 +21,7 @@ pub(super) fn is_head(line: &str) -> bool {
 /// Parses the rows of the table. Returns the rows, and a message for each row that cannot be parsed.
 ///
 /// # Errors
-/// Fails without a header, or without rows.
+/// Fails if the text has no header or no rows.
 pub(super) fn rows(text: &str, page_size: u64) -> anyhow::Result<(Vec<Row>, Vec<String>)> {
     let mut lines = (1_u64..).zip(text.lines()).skip_while(|(_, line)| !is_head(line));
     let head =

@@ -1,28 +1,31 @@
-//! Estimates from the kernel's tables: how many slabs are empty, and how many objects CPUs hold.
+//! Estimates, from the kernel's tables, how many slabs are empty and how many free objects CPUs hold.
 //!
-//! A shrink moves the objects that CPUs hold back to the slabs, and frees slabs that are then empty. No table counts
-//! empty slabs or held objects. The estimate has these bounds:
+//! A shrink moves the free objects that CPUs hold back to the slabs, and frees slabs that are then empty. The
+//! kernel's tables count neither empty slabs nor free objects that CPUs hold, so the estimate consists of
+//! bounds:
 //!
-//! - *Empty slabs of a node*: a node keeps an empty slab only while it has fewer than `min_partial` slabs with free
-//!   objects. The limit of partial slabs bounds the number of empty slabs, and so do the free objects and the partial
-//!   slabs. If a node has more partial slabs than objects in use in them, at least the difference is empty.
+//! - *Empty slabs of a node*: a node keeps an empty slab only while it has fewer than `min_partial` slabs
+//!   with free objects. Upper bounds for the number of empty slabs are `min_partial`, the number of partial
+//!   slabs, and the free objects divided by the objects per slab. If a node has more partial slabs than
+//!   objects in use in these slabs, at least the difference is empty.
 //! - *Slabs of CPUs* (up to 6.19): each slab of a CPU may be empty.
-//! - *Sheaves* (since 6.18 for two caches, since 7.0 for all): objects in sheaves count as in use. For each slab that a
-//!   shrink empties, at least one of its objects must be in a sheaf, and all its objects must be free or in sheaves.
+//! - *Sheaves* (since 6.18 for two caches, since 7.0 for all): the tables count objects in sheaves as in use.
+//!   A shrink empties a slab only if all its objects are free or in sheaves, and at least one object is in a
+//!   sheaf.
 
 use super::source::{Cache, Snapshot};
 use serde::Serialize;
 use uslab::{Geometry, OrderRule};
 
-/// The most full sheaves that a node keeps.
+/// The largest number of full sheaves that a node keeps.
 const BARN: u64 = 10;
 
 /// The bounds of a number that is not known exactly.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Bounds {
-    /// The lower bound.
+    /// The lower bound of the number.
     pub least: u64,
-    /// The upper bound.
+    /// The upper bound of the number.
     pub most: u64,
 }
 
@@ -33,25 +36,26 @@ impl std::ops::AddAssign for Bounds {
     }
 }
 
-/// The facts about the machine on which estimates depend.
+/// The facts about the kernel's machine on which estimates depend.
 #[derive(Clone, Debug)]
 pub struct Machine {
-    /// The most CPUs that the machine can have.
+    /// The largest number of CPUs that the machine can have.
     pub cpus: u64,
-    /// `true` if the number of CPUs was not in the tables.
+    /// `true` if no table has the number of CPUs, so that it is a guess.
     pub cpus_guessed: bool,
     /// The number of nodes.
     pub nodes: u64,
     /// The page size in bytes.
     pub page_size: u64,
-    /// The version of the kernel.
+    /// The version of the kernel, as major and minor number.
     pub version: Option<(u32, u32)>,
-    /// `true` for the old allocator SLAB.
+    /// `true` if the kernel uses the old allocator SLAB.
     pub is_slab: bool,
 }
 
 impl Machine {
-    /// Returns the machine of a snapshot; `cpus` is the user's number of CPUs, if given.
+    /// Returns the facts about the machine from a snapshot; `cpus` is the number of CPUs that the user gave,
+    /// if any.
     pub fn of(snapshot: &Snapshot, cpus: Option<u32>) -> Self {
         let known = cpus.or(snapshot.cpus);
         let version = snapshot.kernel.as_deref().and_then(|release| {
@@ -68,21 +72,21 @@ impl Machine {
         }
     }
 
-    /// Returns the most sheaves with objects that a cache has. Each CPU has three: main, spare, and one for objects that wait for a grace
-    /// period. Each node has its full sheaves.
+    /// Returns the largest number of sheaves with objects that a cache can have. Each CPU has three sheaves:
+    /// main, spare, and one for objects that wait for a grace period. Each node has full sheaves in its barn.
     pub(super) fn sheaves(&self) -> u64 {
         3 * self.cpus + BARN * self.nodes
     }
 
-    /// Returns Linux's rule for orders, if the machine uses it.
+    /// Returns Linux's rule for the order of slabs, if the kernel uses this rule.
     pub fn rule(&self) -> Option<OrderRule> {
         let known = !self.is_slab && self.page_size == uslab_buddy::PAGE_SIZE as u64;
         known.then(|| OrderRule::for_cpus(self.cpus as u32))
     }
 }
 
-/// Returns the most CPUs with which the rule gives the orders of the table. The rule uses only the bit length of the
-/// number of CPUs.
+/// Returns the largest number of CPUs with which the rule gives the orders in the table. The rule uses only
+/// the bit length of the number of CPUs.
 fn cpus_by_orders(snapshot: &Snapshot) -> u32 {
     let matched = |cpus: u32| {
         let rule = OrderRule::for_cpus(cpus);
@@ -97,21 +101,21 @@ fn cpus_by_orders(snapshot: &Snapshot) -> u32 {
     most.unwrap_or(1)
 }
 
-/// The slabs and objects of a cache that CPUs and nodes hold, outside the lists of slabs.
+/// The slabs and objects of a cache that CPUs and nodes hold, outside the partial lists.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Layers {
-    /// The most slabs that CPUs allocate from or keep as partial slabs.
+    /// The largest number of slabs that CPUs allocate from or keep as partial slabs.
     pub cpu_slabs: u64,
     /// `true` if the kernel counted the CPUs' slabs.
     pub cpu_slabs_counted: bool,
-    /// The number of objects in a full sheaf; 0 without sheaves.
+    /// The number of objects in a full sheaf; 0 if the cache has no sheaves.
     pub sheaf_capacity: u64,
-    /// The most objects in the sheaves of CPUs and nodes (or in SLAB's arrays).
+    /// The largest number of objects in the sheaves of CPUs and nodes, or in the arrays of SLAB.
     pub parked: u64,
 }
 
 impl Cache {
-    /// Returns the bytes of a slab of the usual order.
+    /// Returns the size of a slab of the usual order in bytes.
     pub fn slab_bytes(&self, page_size: u64) -> u64 {
         self.row.pages_per_slab * page_size
     }
@@ -127,7 +131,8 @@ impl Cache {
         size.filter(|size| *size > 0).unwrap_or(self.row.object_size)
     }
 
-    /// Returns the capacity of a sheaf by the rule of 7.0, which depends on the distance between objects.
+    /// Returns the capacity of a sheaf by the rule of Linux 7.0, which depends on the distance between
+    /// objects.
     fn usual_sheaf(&self) -> u64 {
         match self.row.object_size {
             4096.. => 4,
@@ -137,7 +142,8 @@ impl Cache {
         }
     }
 
-    /// Returns the most partial slabs of one CPU, by the rules of 5.16 to 6.17 or the earlier ones.
+    /// Returns the largest number of partial slabs of one CPU, by the rules of Linux 5.16 to 6.17 or by the
+    /// earlier rules.
     pub(super) fn usual_cpu_partial(&self, version: Option<(u32, u32)>) -> u64 {
         let size = self.row.object_size;
         let by_size = |classes: [u64; 4]| match size {
@@ -153,7 +159,7 @@ impl Cache {
         }
     }
 
-    /// Returns the most slabs and objects of this cache that CPUs and nodes can hold.
+    /// Returns the largest numbers of slabs and objects of this cache that CPUs and nodes can hold.
     pub fn layers(&self, machine: &Machine) -> Layers {
         let attributes = self.attributes.clone().unwrap_or_default();
         let Machine { cpus, nodes, version, .. } = *machine;
@@ -182,7 +188,8 @@ impl Cache {
         layers
     }
 
-    /// Returns the number of slabs that a shrink frees, if nothing else happens at the same time.
+    /// Returns the number of slabs that a shrink frees, assuming that no other thread uses the cache during
+    /// the shrink.
     pub fn shrink(&self, machine: &Machine) -> Bounds {
         let row = &self.row;
         let layers = self.layers(machine);
@@ -207,7 +214,7 @@ impl Cache {
         Bounds { least, most }
     }
 
-    /// Returns `true` if some slabs have a lower order than usual, because memory was fragmented.
+    /// Returns `true` if some slabs have a lower order than usual, which happens when memory is fragmented.
     pub fn has_small_slabs(&self) -> bool {
         self.row.objects < self.row.slabs * self.row.objects_per_slab
     }
@@ -222,7 +229,7 @@ impl Cache {
         (least / size).max(1)
     }
 
-    /// Returns the bytes that a shrink frees.
+    /// Returns the number of bytes that a shrink frees.
     pub fn shrink_bytes(&self, machine: &Machine) -> Bounds {
         let Bounds { least, most } = self.shrink(machine);
         let usual = self.slab_bytes(machine.page_size);

@@ -1,5 +1,5 @@
-//! The command `uslab slabs`: what a kernel's caches hold, how much of it is holes, and what would return the memory.
-//! The numbers are from the kernel's tables, without a trace.
+//! The command `uslab slabs`: shows what a kernel's caches hold, how much of that memory is holes, and which
+//! action would return the memory. The command reads only the kernel's tables and needs no trace.
 
 pub mod attributes;
 mod change;
@@ -23,115 +23,118 @@ use std::cmp::Reverse;
 use std::fmt::Write;
 use std::path::Path;
 
-/// The setting that a report shows by cache if no other is requested.
+/// The option whose effect a report shows for each cache, if the user requests no other option.
 const ALL_DEBUG: &str = "slab_debug=FZPU";
 
-/// The order of the rows.
+/// The order in which the report sorts the caches.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum Sort {
-    /// By the bytes of all slabs.
+    /// Sorted by the total size of all slabs.
     #[default]
     Bytes,
-    /// By the bytes of holes.
+    /// Sorted by the bytes in holes.
     Holes,
-    /// By the most that a shrink frees.
+    /// Sorted by the largest number of bytes that a shrink may free.
     Shrink,
-    /// By the number of objects in use.
+    /// Sorted by the number of objects in use.
     Objects,
-    /// By the number of slabs.
+    /// Sorted by the number of slabs.
     Slabs,
-    /// By name.
+    /// Sorted by name.
     Name,
 }
 
 /// A kernel's caches at one moment.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
-    /// The place that was read.
+    /// The folder or file that the command read.
     pub place: String,
-    /// The files that were read.
+    /// The paths of the tables that the command read.
     pub read: Vec<String>,
     /// The kernel's release.
     pub kernel: Option<String>,
     /// The number of CPUs.
     pub cpus: u64,
-    /// `true` if no table has the number of CPUs: it is the largest that the slabs' orders allow.
+    /// `true` if no table has the number of CPUs, so that `cpus` is the largest number that the slabs' orders
+    /// allow.
     pub cpus_guessed: bool,
-    /// `true` if no table shows whether the kernel has sheaves: the bounds are over all releases.
+    /// `true` if no table shows whether the kernel has sheaves, so that the bounds cover all releases.
     pub kernel_guessed: bool,
     /// The number of memory nodes.
     pub nodes: u64,
     /// The page size in bytes.
     pub page_size: u64,
-    /// The bytes of memory, by meminfo.
+    /// The amount of memory in bytes, from meminfo.
     pub memory: Option<Memory>,
-    /// The number of pages in the buddy allocator's lists.
+    /// The number of pages on the free lists of the buddy allocator.
     pub free_pages: Option<u64>,
-    /// The number of free pages in blocks that can hold the largest slab.
+    /// The number of free pages in blocks that are large enough for the largest slab.
     pub free_pages_for_slabs: Option<u64>,
     /// The bytes of all slabs.
     pub bytes: u64,
-    /// The bytes of objects in use. Objects that CPUs hold count as in use.
+    /// The bytes of objects in use, including free objects that CPUs hold.
     pub in_use: u64,
-    /// The bytes of free objects in partial slabs.
+    /// The bytes in holes: free objects in partial slabs.
     pub holes: u64,
-    /// The bytes of slabs that are too small for an object.
+    /// The bytes at the ends of slabs that are too small for an object.
     pub waste: u64,
-    /// The bytes of slabs that a shrink of all caches frees.
+    /// The number of bytes that a shrink of all caches frees.
     pub shrink: Bounds,
-    /// The result of a shrink by a recording's trace, if one was given.
+    /// The result of a shrink, computed from a recording's trace, if the user gave a trace.
     pub shrink_by_trace: Option<TraceShrink>,
     /// The bytes of reclaimable caches, of which `drop_caches` frees a part. `None` if no table shows which caches are
     /// reclaimable.
     pub reclaimable: Option<u64>,
-    /// The most bytes of slabs that CPUs hold.
+    /// The largest number of bytes in slabs that CPUs hold.
     pub cpu_slabs: u64,
-    /// The most bytes of objects in sheaves.
+    /// The largest number of bytes in objects that sheaves hold.
     pub parked: u64,
-    /// The caches, in the requested order.
+    /// The caches, in the order that the user requested.
     pub caches: Vec<Row>,
-    /// The cost of other settings: the requested ones, or a selection.
+    /// The effects of other kernel options: the requested options, or a selection.
     pub settings: Vec<Setting>,
-    /// `true` if the settings were requested.
+    /// `true` if the user requested these options.
     pub settings_requested: bool,
-    /// The files that could not be read.
+    /// Messages about files that could not be read.
     pub faults: Vec<String>,
-    /// The moment of a recording that is shown.
+    /// The moment of a recording that the report shows.
     pub moment: Option<String>,
-    /// The moments of the recording that are not shown.
+    /// The moments of the recording that the report does not show.
     pub other_moments: Vec<String>,
 }
 
-/// What a shrink returns by a trace, whose events show each slab.
+/// What a shrink returns, computed from a trace, whose events show each slab.
 #[derive(Clone, Debug, Serialize)]
 pub struct TraceShrink {
-    /// The trace.
+    /// The file name of the trace.
     pub trace: String,
     /// The design of the traced kernel.
     pub design: String,
-    /// Bytes that a shrink of all caches returns. Caches without an event return the least that the tables allow.
+    /// Bytes that a shrink of all caches returns. For caches without an event, the lower bound from the
+    /// kernel's tables is used.
     pub bytes: u64,
-    /// The shrink that the recording itself has, if one follows the moment.
+    /// The real shrink after this moment, if the recording contains one.
     pub recorded: Option<RecordedShrink>,
 }
 
-/// A real shrink, with what the kernel allocated and freed around it.
+/// A real shrink in a recording, including the allocations and frees that happened around it.
 #[derive(Clone, Debug, Serialize)]
 pub struct RecordedShrink {
-    /// The next moment that has tables.
+    /// The name of the next moment that has tables.
     pub until: String,
-    /// Bytes of slabs that are fewer then, by the model.
+    /// The decrease of slab memory until the moment `until`, in bytes, from the model.
     pub by_trace: i64,
-    /// Bytes of slabs that are fewer then, by the kernel's tables, in the caches of the trace.
+    /// The decrease of slab memory until the moment `until`, in bytes, from the kernel's tables, for the
+    /// caches of the trace.
     pub by_tables: i64,
 }
 
-/// The row of one cache.
+/// The row of one cache in the report.
 #[derive(Clone, Debug, Serialize)]
 pub struct Row {
     /// The cache's name.
     pub name: String,
-    /// The names of caches that were merged with this one.
+    /// The names of caches that the kernel merged with this cache.
     pub aliases: Vec<String>,
     /// The distance from one object to the next, in bytes.
     pub object_size: u64,
@@ -145,13 +148,13 @@ pub struct Row {
     pub bytes: u64,
     /// The number of objects in all slabs.
     pub objects: u64,
-    /// The number of objects that are not free in a node's partial slabs.
+    /// The number of objects, without the free objects in partial slabs of nodes.
     pub in_use: u64,
     /// The number of free objects in partial slabs.
     pub holes: u64,
     /// The bytes of free objects in partial slabs.
     pub hole_bytes: u64,
-    /// The number of partial slabs of nodes, if sysfs was read.
+    /// The number of partial slabs of nodes, if the tables include sysfs.
     pub partial: Option<u64>,
     /// The number of objects in use in partial slabs.
     pub in_partial: Option<u64>,
@@ -159,24 +162,26 @@ pub struct Row {
     pub shrink_slabs: Bounds,
     /// The bytes that a shrink frees.
     pub shrink: Bounds,
-    /// Slabs that a shrink returns by a recording's trace. `None` if the trace has no event of the cache.
+    /// The number of slabs that a shrink returns, computed from a recording's trace; `None` if the trace has
+    /// no event of the cache.
     pub shrink_slabs_by_trace: Option<u64>,
     /// The objects and slabs that CPUs and nodes hold.
     pub layers: Layers,
-    /// `true` if `drop_caches` may free the cache's objects; `None` if no table shows it.
+    /// `true` if writing to `drop_caches` may free the cache's objects; `None` if no table shows it.
     pub reclaimable: Option<bool>,
     /// `true` if some slabs have a lower order than usual.
     pub has_small_slabs: bool,
-    /// The numbers in a sentence.
+    /// A sentence that describes the numbers of this row.
     pub sentence: String,
 }
 
 impl Report {
-    /// Makes a report of a snapshot. `cpus` is the user's number of CPUs; `requests` are the settings to estimate, or empty for a
-    /// selection.
+    /// Makes a report of a snapshot. `cpus` is the number of CPUs that the user gave; `requests` are the
+    /// kernel options to estimate, or empty for a selection.
     ///
     /// # Errors
-    /// No table of the snapshot counts slabs, or the tables do not show what a requested setting changes.
+    /// Fails if no table of the snapshot counts slabs, or the tables do not show the effect of a requested
+    /// option.
     pub fn new(
         snapshot: &Snapshot,
         cpus: Option<u32>,
@@ -253,8 +258,9 @@ impl Report {
         })
     }
 
-    /// Adds what a shrink returns by the trace of the recording: the slabs of each cache. The bounds by the tables hold nevertheless.
-    /// `later` is the report of the moment after the recording's own shrink.
+    /// Adds the slabs of each cache that a shrink returns, computed from the recording's trace. The bounds
+    /// from the kernel's tables stay in the report. The parameter `later` is the report of the moment after
+    /// the recording's real shrink.
     pub fn add_trace(&mut self, trace: &Path, returned: &Returned, later: Option<&Self>) {
         let recorded = returned.recorded.as_ref().zip(later).map(|(recorded, later)| {
             let of = |row: &Row| (row.pages_per_slab * self.page_size) as i64;
@@ -285,7 +291,7 @@ impl Report {
         });
     }
 
-    /// Formats the report as text, with `rows` caches.
+    /// Formats the report as text, with at most `rows` caches.
     pub fn text(&self, rows: usize) -> String {
         let mut text = String::new();
         self.write(&mut text, rows).map_or_else(|_| String::new(), |()| text)
@@ -341,7 +347,7 @@ impl Report {
         self.settings.iter().filter(is_shown).try_for_each(|setting| write_by_cache(f, setting, rows))
     }
 
-    /// Writes the place that was read, and the files that could not be read.
+    /// Writes the place that the command read, and the files that could not be read.
     fn head(&self, f: &mut String) -> std::fmt::Result {
         let linux = self.kernel.as_ref().map_or(String::new(), |kernel| format!("Linux {kernel}, "));
         let nodes = if self.nodes == 1 { "1 node".to_owned() } else { format!("{} nodes", self.nodes) };
@@ -463,7 +469,7 @@ impl Report {
         Ok(())
     }
 
-    /// Formats the sums in one line.
+    /// Formats the sums over all caches in one line.
     pub fn summary(&self) -> String {
         format!(
             "{}: {} in slabs, {} holes, a shrink returns {}\n",
@@ -474,7 +480,7 @@ impl Report {
         )
     }
 
-    /// Formats the changes during `time`, per second.
+    /// Formats the changes since the report `before`, divided by `time`, per second.
     pub fn rates(&self, before: &Self, time: std::time::Duration, rows: usize) -> String {
         let change = Change::new(before, self);
         let mut changed = change.caches;
@@ -489,7 +495,7 @@ impl Report {
         format!("a second: {}\n", rates.collect::<Vec<_>>().join("; "))
     }
 
-    /// Formats the table of the first `rows` caches.
+    /// Formats a table of the first `rows` caches.
     pub fn table(&self, rows: usize) -> String {
         let mut header = vec![
             "cache",
@@ -601,7 +607,7 @@ impl Row {
     }
 }
 
-/// Writes what a setting costs for the caches that it changes most.
+/// Writes the effect of a kernel option on the caches that it changes most.
 fn write_by_cache(f: &mut String, setting: &Setting, rows: usize) -> std::fmt::Result {
     let shown = rows.min(setting.caches.len());
     if shown == 0 {
@@ -631,7 +637,7 @@ fn write_by_cache(f: &mut String, setting: &Setting, rows: usize) -> std::fmt::R
     Ok(())
 }
 
-/// Names the caches that were merged with another cache, as the end of a sentence about that cache.
+/// Returns the end of a sentence about a cache: the names of the caches that were merged with it.
 fn merged(aliases: &[String]) -> String {
     match aliases {
         [] => String::new(),
@@ -640,7 +646,7 @@ fn merged(aliases: &[String]) -> String {
     }
 }
 
-/// Returns the first of some names.
+/// Returns the first few names of a list.
 fn few(names: &[String]) -> String {
     let shown = names.iter().take(4).map(String::as_str).collect::<Vec<_>>().join(", ");
     if names.len() > 4 { shown + ", ..." } else { shown }

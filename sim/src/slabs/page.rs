@@ -1,4 +1,4 @@
-//! Writes the report as a page: one file, without scripts and without requests.
+//! Writes the report as an HTML page: one file without scripts, which loads nothing.
 
 use super::{Report, Row, Setting, bounds_text, percent};
 use crate::output::{grouped, size};
@@ -12,11 +12,11 @@ th:first-child, td:first-child, td.text { text-align: left } .bar { width: 16em;
 .bar i { display: inline-block; height: .9em; vertical-align: middle } .used { background: #0072b2 } .holes { background: #e69f00 }
 .waste { background: #999 } .scroll { overflow-x: auto }";
 
-/// The width in em of the largest cache's bar.
+/// The width of the largest cache's bar, in em.
 const WIDTH: f64 = 16.0;
 
 impl Report {
-    /// Returns the page, with `rows` caches.
+    /// Returns the report as an HTML page, with at most `rows` caches.
     pub fn page(&self, rows: usize) -> String {
         let mut page = String::new();
         self.write_page(&mut page, rows).map_or_else(|_| String::new(), |()| page)

@@ -1,7 +1,7 @@
-//! What other settings of a kernel would cost: which bytes fall or grow, in all and for each cache.
+//! Estimates the effect of other kernel options: which memory falls or grows, in total and for each cache.
 //!
-//! Bytes are computed from the layout of slabs and the limits of CPUs' layers, so they do not show the cost in time. What else
-//! falls or grows is named in words.
+//! Memory is computed from the layout of slabs and the limits of CPUs and nodes, so the estimate does not
+//! include the cost in time. Other effects of an option are described in words.
 
 use super::estimate::{Bounds, Layers, Machine};
 use super::source::{Cache, Snapshot};
@@ -13,62 +13,62 @@ use std::fmt::{self, Display};
 use std::str::FromStr;
 use uslab::{Geometry, OrderRule};
 
-/// Bytes of a sheaf without its pointers to objects.
+/// Size of an empty sheaf in bytes, without its pointers to objects.
 const SHEAF: u64 = 32;
 const WORD: u64 = 8;
-/// The letters of `slab_debug=` that change the layout or the paths of a cache.
+/// The letters of the kernel option `slab_debug=` that change the layout of a cache or its code paths.
 const LETTERS: &str = "FZPU";
-/// The largest sheaf capacity that a setting may name, in objects.
+/// The largest sheaf capacity that a user may request, in objects.
 const MAX_SHEAF_CAPACITY: u64 = 1 << 16;
 
-/// The estimated effect of a change of the kernel's settings.
+/// The estimated effect of another kernel option.
 #[derive(Clone, Debug, Serialize)]
 pub struct Setting {
-    /// The setting as it is on the kernel's command line, or the attribute of a cache.
+    /// The option as on the kernel's command line, or the attribute of a cache.
     pub setting: String,
-    /// Bytes now; an upper bound if the tables do not count the objects that CPUs hold.
+    /// The bytes now; an upper bound if the tables do not count the objects that CPUs hold.
     pub now: u64,
-    /// Bytes with the setting.
+    /// The bytes with the option.
     pub then: Bounds,
     /// The change of the bytes.
     pub change: Difference,
-    /// The direction of the change in words.
+    /// The direction of the change (falls or grows) in words.
     pub direction: String,
-    /// The bytes that are counted.
+    /// A description of the memory that is counted.
     pub about: String,
-    /// What else gets smaller or less frequent.
+    /// Other effects that get smaller or less frequent.
     pub decreases: Vec<String>,
-    /// What else gets larger or more frequent.
+    /// Other effects that get larger or more frequent.
     pub increases: Vec<String>,
-    /// The input that the tables lack, and its effect on the bounds.
+    /// The facts that the tables lack, and how they widen the bounds.
     pub missing: Option<String>,
-    /// The caches whose bytes change, the largest change first.
+    /// The caches whose memory changes; the largest change comes first.
     pub caches: Vec<CacheSetting>,
 }
 
-/// The effect of a setting on a cache.
+/// The effect of a kernel option on one cache.
 #[derive(Clone, Debug, Serialize)]
 pub struct CacheSetting {
     /// Name of the cache.
     pub name: String,
-    /// Bytes from one object to the next now.
+    /// The distance from one object to the next now, in bytes.
     pub object_size: u64,
-    /// Bytes from one object to the next with the setting.
+    /// The distance from one object to the next with the option, in bytes.
     pub object_size_then: Bounds,
-    /// Bytes now.
+    /// The memory of the cache now, in bytes.
     pub now: u64,
-    /// Bytes with the setting.
+    /// The memory of the cache with the option, in bytes.
     pub then: Bounds,
-    /// The change of the bytes.
+    /// The change of the cache's memory in bytes.
     pub change: Difference,
 }
 
-/// Bounds of a change.
+/// The bounds of a change in bytes; negative values are a decrease.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Difference {
-    /// The change is not smaller.
+    /// The lower bound of the change.
     pub least: i64,
-    /// The change is not larger.
+    /// The upper bound of the change.
     pub most: i64,
 }
 
@@ -84,13 +84,13 @@ impl Difference {
         Self { least: then.least as i64 - now as i64, most: then.most as i64 - now as i64 }
     }
 
-    /// The larger of the two changes, without its sign.
+    /// Returns the larger absolute value of the two bounds.
     fn size(self) -> u64 {
         self.least.unsigned_abs().max(self.most.unsigned_abs())
     }
 }
 
-/// The direction in words: `falls by 12 KiB`, `grows by 1 KiB to 3 KiB`.
+/// Formats the change in words: `falls by 12 KiB`, `grows by 1 KiB to 3 KiB`.
 impl Display for Difference {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let bytes = |bytes: i64| size(bytes.unsigned_abs());
@@ -108,7 +108,7 @@ impl Display for Difference {
     }
 }
 
-/// A setting of the kernel whose effect is to be estimated.
+/// A kernel option whose effect the report estimates.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Request {
     /// The smallest order of slabs.
@@ -119,11 +119,11 @@ pub enum Request {
     MinObjects(u32),
     /// The number of free objects that a CPU keeps in partial slabs.
     CpuPartial(u64),
-    /// The number of objects of a sheaf.
+    /// The number of objects in a full sheaf.
     SheafCapacity(Capacity),
-    /// Caches are not merged.
+    /// The kernel does not merge caches.
     NoMerge,
-    /// Debugging.
+    /// Debugging of caches.
     Debug(Debug),
 }
 
@@ -132,7 +132,7 @@ pub enum Request {
 pub enum Capacity {
     /// A number of objects, for all caches.
     Objects(u64),
-    /// A percentage of each cache's capacity.
+    /// A percentage of each cache's present capacity.
     Percent(u64),
 }
 
@@ -145,11 +145,11 @@ impl Capacity {
     }
 }
 
-/// Debugging, by the letters of the option `slab_debug=`, of all caches or of some.
+/// Debugging of all caches or of some caches, by the letters of the kernel option `slab_debug=`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Debug {
     letters: String,
-    /// Names, each with a `*` at its end if it is a beginning of names. Empty for all caches.
+    /// Names of caches; a `*` at the end of a name matches any suffix. The list is empty for all caches.
     caches: Vec<String>,
 }
 
@@ -217,7 +217,7 @@ impl Display for Request {
 }
 
 impl Debug {
-    /// Debugging of all caches.
+    /// Returns the option that debugs all caches.
     fn of_all(letters: &str) -> Self {
         Self { letters: letters.to_owned(), caches: vec![] }
     }
@@ -226,7 +226,7 @@ impl Debug {
         self.letters.contains(letter)
     }
 
-    /// Returns `true` if the cache, or one that was merged with it, is debugged.
+    /// Returns `true` if the option debugs the cache, or a cache that was merged with it.
     fn concerns(&self, cache: &Cache) -> bool {
         let matches = |name: &String| {
             self.caches.iter().any(|pattern| match pattern.strip_suffix('*') {
@@ -237,8 +237,9 @@ impl Debug {
         self.caches.is_empty() || matches(&cache.row.name) || cache.aliases.iter().any(matches)
     }
 
-    /// The distance between objects, in bytes. It has bounds if no table shows the cache's alignment and constructor. Parts of the
-    /// layout that the tables do not show are assumed to be the same with and without debugging.
+    /// Returns the distance between objects with debugging, in bytes. The distance has bounds if no table
+    /// shows the cache's alignment and constructor. Parts of the layout that the tables do not show are
+    /// assumed to be the same with and without debugging.
     fn stride(&self, cache: &Cache, version: Option<(u32, u32)>) -> Bounds {
         let now = cache.row.object_size;
         let plain = Self::of_all("");
@@ -257,7 +258,7 @@ impl Debug {
         }
     }
 
-    /// The distance by the steps of the kernel's `calculate_sizes`.
+    /// Returns the distance between objects, computed like the kernel's `calculate_sizes`.
     fn by_steps(&self, shape: ObjectShape) -> u64 {
         let ObjectShape { object, align, outside, is_kmalloc } = shape;
         let mut size = object.next_multiple_of(WORD);
@@ -278,19 +279,21 @@ impl Debug {
     }
 }
 
-/// What the layout of an object depends on.
+/// The properties of a cache that determine the layout of its objects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct ObjectShape {
-    /// Bytes of the object.
+    /// The size of the object in bytes.
     object: u64,
     align: u64,
-    /// `true` if the free pointer is behind the object: it has a constructor, or stays readable for a grace period.
+    /// `true` if the free pointer is stored behind the object, because the cache has a constructor, or its
+    /// objects stay readable for a grace period.
     outside: bool,
     is_kmalloc: bool,
 }
 
 impl ObjectShape {
-    /// The shape if the tables have all of it. The names of kmalloc's caches are enough.
+    /// Returns the shape of the cache's objects, or `None` if the tables lack a property. For a kmalloc
+    /// cache, the name alone is sufficient.
     fn of(cache: &Cache, version: Option<(u32, u32)>) -> Option<Self> {
         let size = cache.row.object_size;
         let is_kmalloc = cache.row.name.contains("kmalloc-");
@@ -314,7 +317,7 @@ impl ObjectShape {
         is_kmalloc.then(|| Self { object: size, align: align.max(WORD), outside: false, is_kmalloc })
     }
 
-    /// Shapes that an object of a cache may have, of which only the distance is known.
+    /// Returns the possible shapes of a cache's objects, if only the distance between objects is known.
     fn possible(stride: u64) -> impl Iterator<Item = Self> {
         let aligns =
             [8, 16, 32, 64, 128, 256, 512].into_iter().filter(move |align| stride.is_multiple_of(*align));
@@ -328,14 +331,14 @@ impl ObjectShape {
     }
 }
 
-/// Bytes of the fewest slabs that can hold the objects in use, and how many slabs these are.
+/// Returns the fewest slabs that can hold the objects in use: their bytes and their number.
 fn packed(cache: &Cache, stride: u64, rule: &OrderRule) -> Option<(u64, u64)> {
     let geometry = Geometry::new(stride as usize, 0, rule).ok()?;
     let slabs = cache.row.active_objects.div_ceil(geometry.objects() as u64);
     Some((slabs * geometry.order().bytes() as u64, slabs))
 }
 
-/// The smallest block of kmalloc that holds as many bytes.
+/// Returns the size of the smallest kmalloc object that holds `bytes` bytes.
 fn bucket(bytes: u64) -> u64 {
     match bytes {
         65..=96 => 96,
@@ -348,7 +351,7 @@ fn exactly(bytes: u64) -> Bounds {
     Bounds { least: bytes, most: bytes }
 }
 
-/// The requests of a report that the user made none for.
+/// Returns the options that a report estimates if the user requested none.
 fn usual(machine: &Machine, has_sheaves: bool) -> Vec<Request> {
     let mut requests = vec![];
     if machine.rule().is_some() {
@@ -363,16 +366,16 @@ fn usual(machine: &Machine, has_sheaves: bool) -> Vec<Request> {
     requests
 }
 
-/// The caches of a machine, with what a setting needs.
+/// The caches of a machine, and the facts that estimating an option needs.
 struct SettingContext<'s> {
     machine: &'s Machine,
     caches: Vec<(&'s Cache, Layers)>,
 }
 
-/// The estimates for other settings: the usual ones, or those that are requested.
+/// Estimates the effects of the requested options, or of a usual selection.
 ///
 /// # Errors
-/// A requested setting has no effect that the tables show.
+/// Fails if the tables show no effect of a requested option.
 pub(super) fn settings(
     snapshot: &Snapshot,
     machine: &Machine,
@@ -425,7 +428,7 @@ impl SettingContext<'_> {
         cache.slab_bytes(self.machine.page_size)
     }
 
-    /// A setting of these caches: sums, and the direction in words.
+    /// Makes the estimate of an option from its effects on caches: the sums, and the direction in words.
     fn setting(&self, about: String, mut caches: Vec<CacheSetting>) -> Setting {
         let (mut now, mut then, mut change) = (0, Bounds::default(), Difference::default());
         for cache in &caches {
@@ -673,7 +676,7 @@ fn cache_setting(cache: &Cache, stride: Bounds, now: u64, then: Bounds) -> Cache
 }
 
 impl Setting {
-    /// Adds a number that falls or grows.
+    /// Adds a sentence about a number that falls or grows.
     fn changes(&mut self, what: &str, [now, then]: [u64; 2], shown: impl Fn(u64) -> String) {
         let to = match now.cmp(&then) {
             std::cmp::Ordering::Equal => return,
@@ -683,7 +686,7 @@ impl Setting {
         to.push(format!("{what}: {} instead of {}", shown(then), shown(now)));
     }
 
-    /// What else changes, in words.
+    /// Describes, in words, which other numbers change.
     pub(super) fn other_changes(&self) -> String {
         let list = |verb: &str, things: &[String]| match things {
             [] => None,
@@ -721,7 +724,7 @@ mod tests {
     }
 
     #[test]
-    fn debug_layout_of_objects_equals_the_kernels() {
+    fn debug_layout_of_objects_equals_the_kernel_layout() {
         let of = |name: &str, size: u64, letters: &str| {
             let align = if name.starts_with("kmalloc") { size } else { 8 };
             Debug::of_all(letters).stride(&cache(name, size, shaped(size, align)), None)
@@ -731,9 +734,10 @@ mod tests {
         assert_eq!(["F", "U", "P"].map(|letters| of("plain", 64, letters).most), [64, 128, 72]);
     }
 
-    /// Regression test: without sysfs all alignments were taken as 8, and the cost was a third.
+    /// Regression test: without sysfs, all alignments were assumed to be 8, and the estimated cost was a
+    /// third of the real cost.
     #[test]
-    fn debug_layout_without_sysfs_has_bounds_and_kmalloc_is_known_by_name() {
+    fn debug_layout_without_sysfs_is_exact_only_for_kmalloc() {
         let debug = Debug::of_all("FZPU");
         for size in [8, 64, 4096] {
             let name = format!("kmalloc-cg-{size}");
@@ -749,7 +753,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_are_parsed_and_refused_with_what_is_expected() {
+    fn invalid_option_request_error_lists_the_accepted_values() {
         for text in [
             "slab_min_order=1",
             "slab_max_order=0",
@@ -784,7 +788,7 @@ mod tests {
     }
 
     #[test]
-    fn direction_of_a_change_is_in_words() {
+    fn change_is_described_as_a_fall_or_growth() {
         let words = |least, most| Difference { least, most }.to_string();
         assert_eq!(words(0, 0), "does not change");
         assert_eq!(words(-2048, -2048), "falls by 2048 B");
@@ -793,9 +797,9 @@ mod tests {
         assert_eq!(words(-1, 2), "falls by up to 1 B or grows by up to 2 B");
     }
 
-    /// Regression test: the answer for half the capacity had the wrong sign.
+    /// Regression test: the estimate for half the sheaf capacity had the wrong sign.
     #[test]
-    fn smaller_sheaves_hold_less_and_need_more_trips() {
+    fn smaller_sheaves_hold_fewer_objects_and_refill_more_often() {
         let attributes = Attributes { sheaf_capacity: Some(60), ..Attributes::default() };
         let mut cache = cache("inode", 256, Some(attributes));
         cache.row.active_objects = 100_000;

@@ -1,4 +1,4 @@
-//! Finds the tables of a kernel's caches: this machine's, a folder of copies, or one file.
+//! Finds the tables of a kernel's caches: the tables of this machine, a folder of copies, or one file.
 
 use super::attributes::{Attributes, Catalog};
 use super::dump;
@@ -10,19 +10,20 @@ use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use uslab::info::Row;
 
-/// The most bytes of a table: no real table is nearly as long, but a device may never end.
+/// The limit for the length of a table in bytes. Real tables are far shorter, but a device file may never
+/// end.
 const MAX_TABLE_BYTES: u64 = 16 << 20;
 
 /// A kernel's tables at one moment.
 #[derive(Clone, Debug)]
 pub struct Snapshot {
-    /// The place as the user named it, which is its name in reports.
+    /// The folder or file as the user named it; reports show this name.
     pub place: String,
-    /// The files that were read.
+    /// The paths of the tables that were read.
     pub read: Vec<String>,
     /// The kernel's release.
     pub kernel: Option<String>,
-    /// The number of CPUs, if a table has it.
+    /// The number of CPUs, if a table contains it.
     pub cpus: Option<u32>,
     /// The number of memory nodes.
     pub nodes: u64,
@@ -30,50 +31,50 @@ pub struct Snapshot {
     pub page_size: u64,
     /// The caches of the snapshot.
     pub caches: Vec<Cache>,
-    /// The rows that could not be parsed.
+    /// Messages about rows that could not be parsed.
     pub faults: Vec<String>,
     /// `true` if a table counts slabs and objects. A table of attributes may have only the geometry.
     pub is_counted: bool,
-    /// The moment of a recording.
+    /// The name of the recording's moment, if the tables belong to a recording.
     pub moment: Option<String>,
     /// `true` if the table is from the old allocator SLAB.
     pub is_slab: bool,
-    /// The amount of memory.
+    /// The amount of memory of the machine.
     pub memory: Option<Memory>,
     /// The free blocks by zone.
     pub free_blocks: Option<Vec<FreeBlocks>>,
-    /// The moments of the recording that were not requested.
+    /// The moments of the recording that the user did not request.
     pub other_moments: Vec<String>,
 }
 
-/// A cache, as far as the tables describe it.
+/// A cache, described as far as the tables contain it.
 #[derive(Clone, Debug)]
 pub struct Cache {
-    /// The cache's row of slabinfo, or a row built from its attributes.
+    /// The cache's row of slabinfo, or a row computed from its attributes.
     pub row: Row,
-    /// The number of objects in SLAB's arrays.
+    /// The tunables of the allocator SLAB: the number of objects in its arrays.
     pub tunables: Tunables,
     /// The cache's attributes in sysfs.
     pub attributes: Option<Attributes>,
-    /// The other names of the cache, from caches that were merged.
+    /// The other names of the cache: the names of caches that the kernel merged with it.
     pub aliases: Vec<String>,
 }
 
-/// Numbers of bytes, by meminfo.
+/// Amounts of memory, from meminfo, in bytes.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct Memory {
-    /// The bytes of all memory.
+    /// The size of all memory in bytes.
     pub total: u64,
-    /// The bytes of free memory.
+    /// The size of free memory in bytes.
     pub free: u64,
-    /// The bytes of slabs of reclaimable caches.
+    /// The size of the slabs of reclaimable caches in bytes.
     pub reclaimable: u64,
-    /// The bytes of slabs of other caches.
+    /// The size of the slabs of all other caches in bytes.
     pub unreclaimable: u64,
 }
 
 impl Snapshot {
-    /// Reads this machine's tables.
+    /// Reads the tables of this machine.
     ///
     /// # Errors
     /// Fails if neither slabinfo nor sysfs can be read.
@@ -87,10 +88,11 @@ impl Snapshot {
         Ok(snapshot)
     }
 
-    /// Reads a folder, a moment of a recording (`FOLDER/before`), or a file.
+    /// Reads tables from a folder, a moment of a recording (`FOLDER/before`), or a file.
     ///
     /// # Errors
-    /// Fails if `path` has no table of caches, or a damaged one; the error names the tables that were searched for.
+    /// Fails if `path` has no table of caches, or has a damaged table; the error names the tables that were
+    /// searched for.
     pub fn open(path: &Path) -> anyhow::Result<Self> {
         let shown = path.display().to_string();
         if path.is_dir() {
@@ -169,7 +171,8 @@ impl Snapshot {
         Ok(())
     }
 
-    /// Joins the attributes from sysfs to the rows; without slabinfo the rows are built from the attributes.
+    /// Adds the attributes from sysfs to the rows; without slabinfo, the rows are computed from the
+    /// attributes.
     fn add_catalog(&mut self, catalog: &Catalog) {
         if self.caches.is_empty() {
             let rows = catalog.caches.iter().filter_map(|(name, a)| {
@@ -224,8 +227,9 @@ impl Snapshot {
     }
 }
 
-/// Returns the moments of a recording's folder, in the order of time: the names of its files `NAME.slabinfo`. Moments that a workload
-/// added are between `before` and `after`, in the order of their names.
+/// Returns the moments of a recording's folder in the order of time; each file `NAME.slabinfo` gives the
+/// moment `NAME`. Moments that a workload added are between `before` and `after`, in the order of their
+/// names.
 fn moments(folder: &Path) -> Vec<String> {
     let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
@@ -243,14 +247,14 @@ fn moments(folder: &Path) -> Vec<String> {
     moments
 }
 
-/// A folder of tables: the tables of a moment, or tables without a moment.
+/// A folder that contains the tables of a moment, or tables without a moment.
 struct Tables<'p> {
     folder: &'p Path,
     moment: Option<String>,
 }
 
 impl Tables<'_> {
-    /// Returns the paths at which a table of `/proc` may be.
+    /// Returns the paths in the folder at which a table of `/proc` may be.
     fn places(&self, name: &str) -> Vec<PathBuf> {
         match &self.moment {
             Some(moment) => vec![self.folder.join(format!("{moment}.{name}"))],
@@ -258,7 +262,7 @@ impl Tables<'_> {
         }
     }
 
-    /// Reads the first existing file of these.
+    /// Reads the first of these files that exists.
     fn first(&self, places: &[PathBuf], read: &mut Vec<String>) -> anyhow::Result<Option<(PathBuf, String)>> {
         let Some(path) = places.iter().find(|path| path.is_file()) else { return Ok(None) };
         let text = read_table(path).with_context(|| path.display().to_string())?;
@@ -346,7 +350,7 @@ impl Tables<'_> {
         snapshot.checked(&looked_for)
     }
 
-    /// Returns the attributes from sysfs: a copy of its folder, or the tables of a recording.
+    /// Returns the attributes from sysfs, read from a copy of its folder or from the tables of a recording.
     fn catalog(&self, read: &mut Vec<String>) -> anyhow::Result<Option<Catalog>> {
         let table = |path: &Path, read: &mut Vec<String>| -> anyhow::Result<Option<Catalog>> {
             let found = self.first(&[path.to_owned()], read)?;
@@ -377,13 +381,13 @@ impl Tables<'_> {
     }
 }
 
-/// The paths at which a copy of `/sys/kernel/slab` may be.
+/// The paths in a folder at which a copy of `/sys/kernel/slab` may be.
 const SYSFS: [&str; 2] = ["sys/kernel/slab", "slab"];
 
-/// Reads a table, refusing endless devices; `-` is standard input.
+/// Reads a table, and refuses files that never end; `-` is standard input.
 ///
 /// # Errors
-/// Fails if the file cannot be read, or is too long.
+/// Fails if the table cannot be read, or is too long.
 pub fn read_table(path: &Path) -> anyhow::Result<String> {
     let mut text = String::new();
     let from: Box<dyn Read> =
@@ -430,7 +434,7 @@ fn nodes(blocks: &[FreeBlocks]) -> u64 {
     nodes.len() as u64
 }
 
-/// Returns the first word of a text that begins as releases do: `6.12.0-1-amd64`.
+/// Returns the first word of a text if it looks like a kernel release: `6.12.0-1-amd64`.
 fn release(text: &str) -> Option<String> {
     let is_release = |word: &&str| {
         let mut parts = word.split('.');
@@ -440,7 +444,7 @@ fn release(text: &str) -> Option<String> {
     text.split_whitespace().find(is_release).map(str::to_owned)
 }
 
-/// Returns the number of CPUs in a text such as `0-3` or `0,2-3`.
+/// Returns the number of CPUs in a list such as `0-3` or `0,2-3`.
 pub(crate) fn cpus_of_ranges(text: &str) -> Option<u32> {
     let cpus = text.trim().split(',').map(|range| {
         let (first, last) = range.split_once('-').unwrap_or((range, range));
@@ -452,7 +456,7 @@ pub(crate) fn cpus_of_ranges(text: &str) -> Option<u32> {
         .filter(|cpus| (1..=8192).contains(cpus))
 }
 
-/// Returns the number of CPUs that lines `KEY: NUMBER` name, in zoneinfo (repeatedly) or cpuinfo.
+/// Returns the number of CPUs in the lines `KEY: NUMBER` of zoneinfo (which repeats them) or cpuinfo.
 fn listed_cpus(text: &str, key: &str) -> Option<u32> {
     let numbers = text.lines().filter_map(|line| {
         let rest = line.trim().strip_prefix(key)?;

@@ -1,7 +1,8 @@
-//! The command `uslab story`: an execution of several threads, step by step until an error, as text and as a page.
+//! The command `uslab story`: shows an execution of several threads, step by step until an error, as text and
+//! as a page.
 //!
-//! A model that fails under loom writes its execution in this format (`STORY_JSON=FILE`, see `uslab-sync`). `uslab
-//! stress --html` writes the last operations before a violation.
+//! A model that fails under loom writes its execution in this format (`STORY_JSON=FILE`, see `uslab-sync`).
+//! `uslab stress --html` writes the last operations before a violation as a counterexample, too.
 
 use crate::web;
 use anyhow::{Context, ensure};
@@ -10,7 +11,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::path::Path;
 
-/// The page template, built from `sim/web` by `.ci/web --write`.
+/// The template of the story page, built from `sim/web` by `.ci/web --write`.
 const TEMPLATE: &str = include_str!("../../web/built/story.html");
 /// The version of the format that this program reads and writes.
 pub const VERSION: u32 = 1;
@@ -24,13 +25,13 @@ pub struct Story {
     pub version: u32,
     /// The name of the model or command.
     pub title: String,
-    /// The steps in order of time.
+    /// The steps of all threads, in order of time.
     pub steps: Vec<Step>,
     /// The threads that wait for a lock at the end.
     pub waiting: Vec<Waiting>,
     /// The error that ended the execution.
     pub end: String,
-    /// The number of the thing that the error concerns, if known.
+    /// The number of the object or other thing that the error concerns, if known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(test, ts(optional))]
     pub about: Option<usize>,
@@ -45,9 +46,9 @@ pub struct Step {
     pub thread: String,
     /// The thread's role, for example a CPU.
     pub role: Option<String>,
-    /// A sentence about the step.
+    /// A sentence that describes the thread's action in this step.
     pub did: String,
-    /// The parts that the step changed.
+    /// The parts of things that the step changed.
     pub changes: Vec<Change>,
     /// The seconds since the start, if the execution has times.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -55,18 +56,19 @@ pub struct Step {
     pub at: Option<f64>,
 }
 
-/// A part of a thing that a step changed, or that the execution mentions for the first time.
+/// A part of a thing, such as an object or a lock, that a step changed or that the execution mentions for the
+/// first time.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[cfg_attr(test, derive(ts_rs::TS))]
 #[serde(deny_unknown_fields)]
 pub struct Change {
-    /// The number of the thing; 0 for an atomic, which is a thing of one part.
+    /// The number of the thing to which the part belongs; 0 for an atomic variable, which has only one part.
     pub thing: usize,
-    /// The name of the part.
+    /// The name of the changed part.
     pub part: String,
-    /// The value before the step, if it was known.
+    /// The value of the part before the step, if it was known.
     pub before: Option<String>,
-    /// The value after the step.
+    /// The value of the part after the step.
     pub after: String,
 }
 
@@ -75,15 +77,15 @@ pub struct Change {
 #[cfg_attr(test, derive(ts_rs::TS))]
 #[serde(deny_unknown_fields)]
 pub struct Waiting {
-    /// The thread's number.
+    /// The number of the waiting thread.
     pub thread: String,
     /// The name of the lock.
     pub lock: String,
-    /// The position in the source.
+    /// The position in the source at which the thread waits.
     pub at: String,
 }
 
-/// A step of an execution, with the state after the step.
+/// A step of an execution, together with the state after the step.
 #[derive(Debug, Serialize)]
 pub struct Moment<'s> {
     /// The number of the step, from 1.
@@ -92,8 +94,8 @@ pub struct Moment<'s> {
     pub of: usize,
     /// The step.
     pub step: &'s Step,
-    /// The state after the step, in order of things and parts; `before` is `None` for parts that this step did not
-    /// change.
+    /// The state after the step, sorted by thing and part; `before` is `None` for parts that this step did
+    /// not change.
     pub state: Vec<Change>,
 }
 
@@ -101,13 +103,13 @@ impl Story {
     /// Reads a counterexample from a file.
     ///
     /// # Errors
-    /// Fails if the file does not exist, or is not a counterexample.
+    /// Fails if the file cannot be read, or is not a counterexample.
     pub fn read(path: &Path) -> anyhow::Result<Self> {
         let text = std::fs::read_to_string(path).with_context(|| path.display().to_string())?;
         Self::parse(&text).with_context(|| path.display().to_string())
     }
 
-    /// Parses the text of a file.
+    /// Parses the text of a counterexample file.
     fn parse(text: &str) -> anyhow::Result<Self> {
         const EXPECTED: &str = "expected a story that a failing model wrote with STORY_JSON=FILE";
         ensure!(!text.trim().is_empty(), "the file is empty; {EXPECTED}");
@@ -127,16 +129,16 @@ impl Story {
     /// Returns a page with the counterexample.
     ///
     /// # Errors
-    /// Fails if the data cannot be converted to JSON, which does not happen.
+    /// Does not fail in practice.
     pub fn page(&self, command: Option<&str>) -> anyhow::Result<String> {
         let command = web::attribute(command.unwrap_or_default());
         Ok(web::page(TEMPLATE, &[("{story}", &web::json(self)?), ("{command}", &command)]))
     }
 
-    /// Returns the state after a step, counted from 1.
+    /// Returns the state after a given step; steps count from 1.
     ///
     /// # Errors
-    /// Fails if the execution does not have the step.
+    /// Fails if the execution has no step with this number.
     pub fn moment(&self, number: usize) -> anyhow::Result<Moment<'_>> {
         let of = self.steps.len();
         let step = number.checked_sub(1).and_then(|at| self.steps.get(at));
@@ -151,7 +153,8 @@ impl Story {
         Ok(Moment { number, of, step, state: state.into_values().collect() })
     }
 
-    /// Returns the name of a part, with the name of its thing if several things have such parts.
+    /// Returns the name of a part; the name of the thing is included if several things have parts of this
+    /// name.
     fn name(&self, change: &Change) -> String {
         let changes = self.steps.iter().flat_map(|step| &step.changes);
         let several = changes.into_iter().any(|c| c.part == change.part && c.thing != change.thing);
@@ -191,7 +194,7 @@ impl fmt::Display for Step {
     }
 }
 
-/// Formats the text that loom's run prints.
+/// Formats the execution as the text that a run under loom prints.
 impl fmt::Display for Story {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "STORY {}", self.title)?;

@@ -3,7 +3,7 @@
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::unistd::Pid;
 
-/// Returns the CPUs on which the process was started, by number; CPU 0 if the system does not report them.
+/// Returns the numbers of the CPUs on which the process may run; CPU 0 if the system does not report them.
 pub(crate) fn usable() -> Vec<usize> {
     // The main thread's affinity is read, because it never changes.
     let set = sched_getaffinity(Pid::this()).unwrap_or_default();
@@ -11,7 +11,8 @@ pub(crate) fn usable() -> Vec<usize> {
     if cpus.is_empty() { vec![0] } else { cpus }
 }
 
-/// Keeps the calling thread on `cpus`. If the system refuses, the thread is not pinned; no test depends on pinning.
+/// Keeps the calling thread on `cpus`. If the system refuses, the thread stays unpinned; no test depends on
+/// pinning.
 pub(crate) fn pin(cpus: &[usize]) {
     let mut set = CpuSet::new();
     for cpu in cpus {

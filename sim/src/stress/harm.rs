@@ -1,4 +1,5 @@
-//! Faults that a run provokes on purpose: refused allocations, and forbidden actions that the checks must find.
+//! Faults that a stress run provokes on purpose: refused allocations, and forbidden actions that the checks
+//! must find.
 
 use std::fmt;
 use std::ptr::NonNull;
@@ -7,12 +8,12 @@ use std::sync::Arc;
 use uslab::KmemCache;
 use uslab::faults::{self, BadRule, Rule};
 
-/// A function that is called for every object freed to a cache, and may corrupt the object, to test the checks of this
-/// module. If it returns `true`, the round ends, so that the census follows while the threads' logs still have their
-/// last operations.
+/// A function that may corrupt an object, to test the checks of this module. The stress test calls this
+/// function for every object freed to a cache. If the function returns `true`, the round ends, so that the
+/// census follows while the threads' logs still have their last operations.
 pub type Saboteur = Arc<dyn Fn(&KmemCache, NonNull<u8>) -> bool + Send + Sync>;
 
-/// Fault rules, with the text from which they were parsed.
+/// Fault rules, and the text from which they were parsed.
 #[derive(Clone, Debug)]
 pub struct FaultSpec {
     text: String,

@@ -6,11 +6,11 @@ use super::world::Violation;
 use crate::story::{Change, Step, Story, VERSION};
 use std::collections::BTreeMap;
 
-/// The most steps of a counterexample, and the fewest steps of each thread. All logged steps of the violation's object
-/// are included.
+/// The largest number of steps in a counterexample, and the smallest number of steps of each thread. All
+/// logged steps on the object of the violation are included.
 const MAX_TRACE_STEPS: usize = 400;
 const EACH: usize = 8;
-/// The number of the first thing: the object of the violation, if it has one.
+/// The number of the first thing in a counterexample: the object of the violation, if the violation has one.
 const OBJECT: usize = 1;
 
 pub(super) fn story(violation: &Violation, seats: &[ThreadSeat<'_>], seed: u64) -> Story {

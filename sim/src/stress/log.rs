@@ -1,4 +1,4 @@
-//! The last operations of a seat, kept in a ring, to explain a violation.
+//! The last operations of a seat, kept in a ring buffer to explain a violation.
 
 use super::stamp::Token;
 use super::world::Source;
@@ -10,9 +10,10 @@ use std::time::Duration;
 pub(super) enum StressOperation {
     /// The thread allocated the object.
     Alloc,
-    /// The thread frees the object; logged before the free.
+    /// The thread frees the object; the thread logs this before the free.
     Free,
-    /// The thread leaves the object for others; logged before.
+    /// The thread leaves the object for other threads; the thread logs this before the object is visible to
+    /// them.
     Leave,
     /// The thread took an object that another thread left.
     Take,
@@ -22,18 +23,15 @@ pub(super) enum StressOperation {
     Other(&'static str),
 }
 
-/// A logged operation.
+/// A logged operation of a stress thread.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Entry {
     /// The time since the start of the run.
     pub(super) at: Duration,
-    /// The kind of the operation.
     pub(super) operation_kind: StressOperation,
-    /// The source of the object.
     pub(super) source: Option<Source>,
-    /// The address of the object.
     pub(super) address: usize,
-    /// The object's owner at the operation's time.
+    /// The owner of the object at the time of the operation.
     pub(super) token: Token,
 }
 
@@ -53,11 +51,11 @@ impl fmt::Display for Entry {
     }
 }
 
-/// A ring of the last entries.
+/// A ring buffer of the last operations.
 #[derive(Debug)]
 pub(super) struct Log {
     entries: Vec<Entry>,
-    /// The index of the oldest entry, which is overwritten next once the ring is full.
+    /// The index of the oldest entry; once the ring is full, the next push overwrites this entry.
     next: usize,
     most: usize,
 }
@@ -67,7 +65,7 @@ impl Log {
     pub(super) fn new(most: usize) -> Self {
         Self { entries: Vec::new(), next: 0, most }
     }
-    /// Returns the most entries that the log keeps.
+    /// Returns the largest number of entries that the log keeps.
     pub(super) fn max_entries(&self) -> usize {
         self.most
     }

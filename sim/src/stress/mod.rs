@@ -1,15 +1,16 @@
-//! Puts the allocator under load: more threads than CPUs, many kinds of use at the same time, and every object
-//! verified.
+//! Loads the allocator with more threads than CPUs and many workloads at the same time, and verifies every
+//! object.
 //!
 //! ```text
 //! round ─ seats ─ threads, one after the other on each seat ─ turns ─ operations
 //!   └ census: what the threads hold = what the caches say = what a walk of all slabs and pages finds
 //! ```
 //!
-//! The shipping crates run on the machine's CPUs, with the mechanism that the system supports. Every object has a stamp
-//! of its owner (`stamp`), which is verified at its allocation, while it is held, and at its free. An object may be
-//! held across turns, threads and rounds. At the end everything is freed, and nothing may remain. The seed determines
-//! each thread's actions, but not their times. A violation is therefore reported with the last operations of the
+//! The stress test runs the shipping crates on the machine's real CPUs, with the magazine mechanism that the
+//! system supports. Every object carries a stamp of its owner (`stamp`), which is verified when the object is
+//! allocated, while it is held, and when it is freed. An object may be held across turns, threads and rounds.
+//! At the end the run frees everything, and checks that nothing remains. The seed determines the actions of
+//! each thread, but not their timing. A violation is therefore reported with the last operations of the
 //! threads concerned, and with all logged operations on the object (`log`).
 
 pub(crate) mod affinity;
@@ -43,19 +44,21 @@ use worker::{Bin, ThreadSeat, Worker};
 pub use workload::Workload;
 use world::{CensusError, World};
 
-/// Returns the names of the caches that the workloads share, from each of which an object can be leaked.
+/// Returns the names of the caches that the workloads share. An object can be leaked from each of these
+/// caches.
 pub fn caches() -> impl Iterator<Item = &'static str> {
     world::names()
 }
 
-/// After a turn, a thread ends with a probability of 1 in this number.
+/// After a turn, a thread ends with a probability of 1 in `ENDS`.
 const ENDS: u32 = 8;
-/// The number of entries in all logs together; the smallest and largest number in one log follow.
+/// The number of entries in all logs together; the next two constants are the smallest and the largest number
+/// in one log.
 const LOGGED: usize = 1 << 16;
 const MIN_LOGGED: usize = 256;
 const MAX_LOGGED: usize = 1 << 12;
 
-/// The limit at which a run, or a round, ends.
+/// The limit at which a stress run, or a round of it, ends.
 #[derive(Clone, Copy, Debug)]
 struct RunEnd {
     time: Option<Duration>,
@@ -63,13 +66,13 @@ struct RunEnd {
 }
 
 impl RunEnd {
-    /// Returns the part of the goal that is reached, in thousandths.
+    /// Returns the part of the limit that is reached, in thousandths.
     fn done(&self, time: Duration, operations: u64) -> u64 {
         let time = self.time.map_or(0.0, |goal| time.as_secs_f64() / goal.as_secs_f64());
         let operations = self.operations.map_or(0.0, |goal| operations as f64 / goal.max(1) as f64);
         (time.max(operations) * 1000.0) as u64
     }
-    /// Returns the goal for the end of round `part` of `parts`.
+    /// Returns the limit for round `part` of `parts` rounds.
     fn part(&self, part: u32, parts: u32) -> Self {
         Self {
             time: self.time.map(|time| time * part / parts),
@@ -83,8 +86,8 @@ impl RunEnd {
 /// Runs the stress test.
 ///
 /// # Errors
-/// Fails if the options contradict each other or the machine, the subsystem does not start, or the system refuses
-/// threads. A violation is not an error, but part of the report.
+/// Fails if the options contradict each other or do not fit the machine, if the subsystem does not start, or
+/// if the system refuses threads. A violation is part of the report, and not an error.
 pub fn run(options: &Options, progress: &Progress) -> anyhow::Result<Report> {
     let threads = options.threads()?;
     let goal = RunEnd { time: options.duration()?, operations: options.operations };
@@ -181,7 +184,7 @@ fn census(world: &World, seats: &[ThreadSeat<'_>], bins: &[Bin<'_>]) -> Result<C
     world.census(&kept.chain(left).collect::<Vec<_>>())
 }
 
-/// Verifies and frees everything, returns all memory, and checks that nothing remains.
+/// Verifies and frees all objects, returns all memory, and checks that nothing remains.
 fn tear_down<'w>(world: &'w World, bins: &[Bin<'w>], seats: &mut Vec<ThreadSeat<'w>>) -> Option<End> {
     let before = world.subsystem.info().pages.committed_bytes();
     for seat in std::mem::take(seats) {
@@ -225,12 +228,12 @@ fn tear_down<'w>(world: &'w World, bins: &[Bin<'w>], seats: &mut Vec<ThreadSeat<
     Some(end)
 }
 
-/// Starts the threads of a round, and waits for their ends.
+/// Starts the threads of a round, and waits until they end.
 struct Supervisor<'w, 'e> {
     world: &'w World,
     bins: &'e [Bin<'w>],
     workloads: &'e [Workload],
-    /// The goal of this round, counted from the beginning of the run.
+    /// The limit of this round, counted from the beginning of the run.
     goal: RunEnd,
     whole: RunEnd,
     begun: Instant,
@@ -238,7 +241,7 @@ struct Supervisor<'w, 'e> {
     interrupted: &'e AtomicBool,
 }
 
-/// The time between two checks of the goal.
+/// The time between two checks of the round's limit.
 const CHECK_INTERVAL: Duration = Duration::from_millis(10);
 
 impl<'w, 'e> Supervisor<'w, 'e> {
@@ -270,7 +273,7 @@ impl<'w, 'e> Supervisor<'w, 'e> {
         done.map(|()| home)
     }
 
-    /// Reports the progress, and ends the round when its goal is reached.
+    /// Reports the progress, and ends the round when its limit is reached.
     fn look(&self) {
         let (elapsed, operations) = (self.begun.elapsed(), self.world.operations.get());
         if self.goal.done(elapsed, operations) >= 1000 || self.interrupted.load(Relaxed) {
@@ -303,7 +306,7 @@ impl<'w, 'e> Supervisor<'w, 'e> {
     }
 }
 
-/// Joins the threads that are `over`, and returns the running ones.
+/// Joins the threads for which `over` is true, and returns the other threads.
 fn join<'s>(
     threads: Vec<ScopedJoinHandle<'s, ()>>,
     over: impl Fn(&ScopedJoinHandle<'s, ()>) -> bool,
@@ -314,7 +317,8 @@ fn join<'s>(
     others
 }
 
-/// The body of a thread, which takes turns until the thread or the round ends. Returns the thread's seat.
+/// The body of a stress thread: takes turns until the thread or the round ends, and returns the thread's
+/// seat.
 fn sit<'w>(mut worker: Worker<'w, '_>, workloads: &[Workload]) -> ThreadSeat<'w> {
     let mut counted = total(&worker.seat);
     while !worker.paused() {

@@ -13,18 +13,18 @@ use uslab_magazine::sync::AtomicBool;
 pub struct Options {
     /// The duration, if the run is limited by time.
     pub seconds: Option<f64>,
-    /// The number of operations, if the run is limited by it. Without both limits a run takes [`SECONDS`]; with both,
-    /// it ends at the first limit.
+    /// The number of operations, if the run is limited by operations. Without both limits a run takes
+    /// [`SECONDS`]; with both, it ends at the first limit.
     pub operations: Option<u64>,
-    /// The number of threads at a time; by default four for each CPU.
+    /// The number of threads that run at the same time; by default four for each CPU.
     pub threads: Option<u32>,
     /// The seed of the threads' decisions.
     pub seed: u64,
-    /// The rules of allocations to refuse.
+    /// The rules for refusing allocations.
     pub faults: Option<FaultSpec>,
-    /// The workloads of the threads; empty for all.
+    /// The workloads of the threads; an empty list means all workloads.
     pub workloads: Vec<Workload>,
-    /// A flag that ends the run early.
+    /// A flag with which another thread ends the run early.
     pub interrupted: Arc<AtomicBool>,
     /// A function that corrupts objects, for tests of the checks.
     #[doc(hidden)]
@@ -47,7 +47,7 @@ impl fmt::Debug for Options {
 /// The seconds of a run without a limit.
 pub const SECONDS: f64 = 10.0;
 const MAX_THREADS: u32 = 4096;
-/// The most seconds of a run: 30 days.
+/// The longest duration of a run in seconds: 30 days.
 const MAX_SECONDS: f64 = 30.0 * 86_400.0;
 /// The number of rounds in a run, each with a census at its end.
 pub(super) const ROUNDS: u32 = 8;
@@ -67,7 +67,7 @@ impl Default for Options {
 }
 
 impl Options {
-    /// Returns the number of threads at a time.
+    /// Returns the number of threads that run at the same time.
     pub(super) fn threads(&self) -> anyhow::Result<u16> {
         let threads = match self.threads {
             Some(threads) => threads,

@@ -1,4 +1,4 @@
-//! The result of a stress run: a page, JSON, and the last operations before each violation.
+//! The result of a stress run as text and JSON, with the last operations before each violation.
 
 use super::last_deeds;
 use super::log::Entry;
@@ -13,14 +13,14 @@ use std::fmt::{self, Write};
 use std::time::Duration;
 use uslab::{Census, Info, Paths, faults};
 
-/// The numbers known at the end of a run.
+/// The counts that are known at the end of a run.
 pub(super) struct RunNumbers<'a, 'w> {
     pub(super) options: &'a Options,
     pub(super) world: &'a World,
     pub(super) seats: &'a [ThreadSeat<'w>],
     pub(super) threads_started: u64,
     pub(super) tallies: &'a [(Workload, Tally)],
-    /// The counts before everything was freed.
+    /// The cache statistics before everything was freed.
     pub(super) infos: &'a Info,
     pub(super) elapsed: Duration,
     pub(super) rounds: Vec<RoundReport>,
@@ -34,34 +34,34 @@ pub struct Report {
     pub version: &'static str,
     /// The seed of the threads' decisions.
     pub seed: u64,
-    /// The number of the machine's CPUs.
+    /// The number of CPUs of the machine.
     pub cpus: u32,
-    /// The mechanism of the magazines.
+    /// The mechanism of the magazines, for example restartable sequences.
     pub mechanism: String,
-    /// The number of threads at a time.
+    /// The number of threads that ran at the same time.
     pub threads: u64,
     /// The number of threads started during the whole run.
     pub threads_started: u64,
-    /// `true` if the run was ended early.
+    /// `true` if the user ended the run early.
     pub interrupted: bool,
-    /// The seconds of all rounds.
+    /// The total duration of all rounds in seconds.
     pub seconds: f64,
-    /// The number of allocations, frees, refusals and other calls.
+    /// The number of allocations, frees, refused allocations and other calls.
     pub operations: u64,
     /// The number of operations per second.
     pub operations_per_second: f64,
-    /// The numbers of each workload.
+    /// The counts of each workload.
     pub workloads: Vec<WorkloadReport>,
-    /// The fault rules.
+    /// The fault rules as text.
     pub faults: Option<String>,
-    /// For each fault point, the number of calls that were checked and refused.
+    /// For each fault point, the number of calls that were checked, and the number that were refused.
     pub fault_points: Vec<faults::Tally>,
-    /// The number of allocations and frees by where they were served, of all caches that exist at the end, and of
-    /// memory outside caches.
+    /// The number of allocations and frees, by where they were served, for all caches that exist at the end
+    /// and for memory outside caches.
     pub paths: Paths,
-    /// The number of operations that each thread's log keeps, from which histories are made.
+    /// The number of operations that the log of each thread keeps; histories are made from these operations.
     pub remembered: u64,
-    /// The number of restartable sequences that were aborted and ran again.
+    /// The number of restartable sequences that were aborted and restarted.
     pub aborts: u64,
     /// The state at the end of each round.
     pub rounds: Vec<RoundReport>,
@@ -69,12 +69,12 @@ pub struct Report {
     pub end: Option<End>,
     /// The violations; an error-free run has none.
     pub violations: Vec<ViolationReport>,
-    /// The last operations of all threads before the first violation, for a page.
+    /// The last operations of all threads before the first violation, for a story page.
     #[serde(skip)]
     pub story: Option<Story>,
 }
 
-/// The numbers of one workload.
+/// The counts of one workload.
 #[derive(Debug, Serialize)]
 pub struct WorkloadReport {
     /// The name of the workload.
@@ -87,59 +87,60 @@ pub struct WorkloadReport {
     pub allocs: u64,
     /// The number of objects freed.
     pub frees: u64,
-    /// The number of allocations refused, if a refusal is allowed.
+    /// The number of refused allocations, where a refusal is allowed.
     pub refused: u64,
 }
 
-/// The state at the end of a round, when no thread runs.
+/// The state at the end of a round, while no thread runs.
 #[derive(Debug, Serialize)]
 pub struct RoundReport {
     /// The number of operations so far.
     pub operations: u64,
     /// The number of objects and blocks that the threads hold.
     pub held: u64,
-    /// The bytes of committed pages.
+    /// The number of bytes of committed pages.
     pub committed_bytes: u64,
     /// The resident bytes of the process.
     pub resident_bytes: u64,
-    /// The counts of the census, in which three independent counts agreed.
+    /// The counts of the census, which three independent methods agreed on.
     pub census: Census,
 }
 
 /// The state after all memory was freed and returned.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct End {
-    /// The number of objects left in slabs, expected 0.
+    /// The number of objects that remain in slabs, expected to be 0.
     pub objects: u64,
-    /// The number of slabs left, expected 0.
+    /// The number of slabs that remain, expected to be 0.
     pub slabs: u64,
-    /// The number of free pages outside the largest possible blocks, expected 0.
+    /// The number of free pages outside blocks of the largest possible order, expected to be 0.
     pub pages_not_in_maximal_blocks: u64,
     /// The committed bytes before and after everything was freed.
     pub committed_bytes: [u64; 2],
-    /// The resident bytes of the process.
+    /// The resident bytes of the process after everything was freed.
     pub resident_bytes: u64,
 }
 
-/// A violation, with the operations that led to it.
+/// A violation, with the operations that preceded it.
 #[derive(Debug, Serialize)]
 pub struct ViolationReport {
     /// A description of the violation.
     pub what: String,
     /// The seconds since the start.
     pub at: f64,
-    /// `true` if the violation concerns one object.
+    /// `true` if the violation concerns a particular object.
     pub object: bool,
-    /// The logged operations of all threads at the object's address.
+    /// All logged operations at the object's address, of all threads.
     pub history: Vec<String>,
     /// The last operations of each thread involved.
     pub last: Vec<(u16, Vec<String>)>,
 }
 
-/// The most lines of an object's history, and of each thread's last operations.
+/// The largest number of lines in the history of an object, and in the last operations of each thread.
 const HISTORY: usize = 32;
 const LAST: usize = 24;
-/// The most violations that are reported with their history, because one bug causes many.
+/// The largest number of violations that are reported with their history; one bug often causes many
+/// violations.
 const MAX_TRACED_VIOLATIONS: usize = 4;
 
 impl ViolationReport {
@@ -222,7 +223,7 @@ impl Report {
         !self.violations.is_empty()
     }
 
-    /// Formats the whole report as text.
+    /// Formats the whole report of the stress run as text.
     pub fn page(&self) -> String {
         let mut out = String::new();
         // Writing to a string cannot fail.

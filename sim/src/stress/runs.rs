@@ -1,4 +1,5 @@
-//! Many runs with consecutive seeds, or a shard of such runs, for many machines.
+//! Runs many stress runs with consecutive seeds, or one shard of these runs, so that several machines can
+//! share the work.
 
 use super::{Options, run};
 use crate::output::{Progress, grouped};
@@ -9,35 +10,36 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::Relaxed;
 use uslab_sync::shard::{Shard, Share};
 
-/// The kind of work that shards' files name.
+/// The kind of work that is stored in the files of shards.
 const WORK_KIND: &str = "stress";
 
-/// The result of one run.
+/// The result of one stress run.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]
 pub struct RunResult {
     /// The seed of the run.
     pub seed: u64,
-    /// The number of allocations, frees, refusals and other calls.
+    /// The number of allocations, frees, refused allocations and other calls.
     pub operations: u64,
     /// Descriptions of the violations.
     pub violations: Vec<String>,
 }
 
-/// The results of all runs, or of a shard.
+/// The results of all stress runs, or of one shard.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Runs {
-    /// The number of all runs.
+    /// The total number of runs, in all shards.
     pub of: u64,
     /// The results in the order of their seeds.
     pub runs: Vec<RunResult>,
 }
 
 impl Runs {
-    /// Runs shard `shard` of the `of` runs. The first run has the seed of `options`, later runs the following seeds.
+    /// Runs the shard `shard` of `of` stress runs. The first run has the seed of `options`, and later runs
+    /// have the following seeds.
     ///
     /// # Errors
-    /// Returns an error of a run, see [`run`]. Also fails if a run was ended early, because its result would not cover
-    /// all operations.
+    /// Fails if one of the runs fails; see [`run`]. Also fails if the user ended a run early, because the
+    /// result would not cover all operations.
     pub fn run(options: &Options, of: u64, shard: Shard, progress: &Progress) -> anyhow::Result<Self> {
         let mut runs = vec![];
         for number in shard.items(of) {
@@ -52,7 +54,7 @@ impl Runs {
         Ok(Self { of, runs })
     }
 
-    /// Writes the rows of a shard to a file, completely or not at all.
+    /// Writes the rows of a shard to a file; the file is either complete or does not exist.
     ///
     /// # Errors
     /// Fails if the file cannot be written.
@@ -71,7 +73,7 @@ impl Runs {
     /// Merges the rows of all shards.
     ///
     /// # Errors
-    /// Fails if a shard is missing, cut off, or of another program or other runs.
+    /// Fails if the file of a shard is missing, truncated, or from another program or other runs.
     pub fn merge(files: &[PathBuf]) -> anyhow::Result<Self> {
         let shares = Share::join(WORK_KIND, files).map_err(anyhow::Error::msg)?;
         let of = shares[0].of.split(", ").find_map(|part| part.strip_suffix(" runs")?.parse().ok());
@@ -94,7 +96,7 @@ impl Runs {
         self.runs.iter().any(|ran| !ran.violations.is_empty())
     }
 
-    /// Formats a line for each run, and their sum.
+    /// Formats a line for each stress run, and a line with the sums.
     pub fn page(&self) -> String {
         let line = |ran: &RunResult| {
             let violations: Vec<String> =

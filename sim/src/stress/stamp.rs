@@ -1,27 +1,28 @@
-//! The stamps in objects, which reveal two owners of one object.
+//! The stamps in objects, which reveal when one object has two owners.
 //!
-//! An allocated object begins with the token of its owner; the rest is a pattern that follows from seed and token. A
-//! free object of a cache with a constructor has the free pattern, written by the constructor or the last owner. A
-//! write by another thread changes the token or the pattern.
+//! An allocated object begins with the token of its owner; the other bytes are a pattern that follows from
+//! the seed and the token. A free object of a cache with a constructor contains the free pattern, which the
+//! constructor or the last owner has written. A write by another thread changes the token or the pattern.
 
 use std::fmt;
 
-/// The owner of an object: a thread's seat, and the number of the seat's allocation.
+/// The owner of an object: a thread's seat, and the serial number of the allocation at this seat.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Token(u64);
 
-/// The number of bits for the allocation's number.
+/// The number of bits for the serial number of an allocation.
 const SERIAL: u32 = 48;
 
 impl Token {
-    /// Returns the token of a seat's `serial`-th allocation; seats count from 1.
+    /// Returns the token for the `serial`-th allocation of a seat; seats count from 1.
     pub(super) fn new(seat: u16, serial: u64) -> Self {
         Self(u64::from(seat) << SERIAL | serial & ((1 << SERIAL) - 1))
     }
     pub(super) fn seat(self) -> u16 {
         (self.0 >> SERIAL) as u16
     }
-    /// Returns the token at the start of an object's bytes, if its seat is between 1 and `seats`.
+    /// Returns the token at the start of an object's bytes, if the seat in the token is between 1 and
+    /// `seats`.
     pub(super) fn in_object(bytes: &[u8], seats: u16) -> Option<Self> {
         let token = Self(u64::from_le_bytes(*bytes.first_chunk()?));
         (1..=seats).contains(&token.seat()).then_some(token)
@@ -34,7 +35,7 @@ impl fmt::Display for Token {
     }
 }
 
-/// The size of a pattern's word in bytes.
+/// The size of a word of the pattern in bytes.
 const WORD: usize = size_of::<u64>();
 
 /// The expected contents of an object.

@@ -1,7 +1,8 @@
-//! A thread at its seat: it allocates, stamps, verifies and frees objects, and logs each operation in the seat's log.
+//! A stress thread at its seat: it allocates, stamps, verifies and frees objects, and logs each operation in
+//! the seat's log.
 //!
-//! A *seat* exists during the whole run. A seat has a number, the objects it holds, and a log. Threads use a seat one
-//! after another.
+//! A *seat* exists during the whole run; it has a number, the objects it holds, and a log. Threads use a seat
+//! one after another.
 
 use super::log::{Entry, Log, StressOperation};
 use super::stamp::{Pattern, Token};
@@ -22,11 +23,11 @@ pub(super) struct HeldObject<'w> {
     pub(super) memory: Memory<'w>,
     pub(super) source: Source,
     token: Token,
-    /// The number of stamped bytes, from the start.
+    /// The number of stamped bytes, counted from the start of the object.
     stamped: usize,
 }
 
-/// Objects that a seat left for others.
+/// A bin: objects that one thread left for other threads.
 pub(super) type Bin<'w> = Mutex<Vec<HeldObject<'w>>>;
 
 /// The counts of one workload.
@@ -34,11 +35,10 @@ pub(super) type Bin<'w> = Mutex<Vec<HeldObject<'w>>>;
 pub(super) struct Tally {
     /// The number of objects allocated.
     pub(super) allocs: u64,
-    /// The number of objects freed.
     pub(super) frees: u64,
     /// The number of allocations that were refused.
     pub(super) refused: u64,
-    /// The number of other calls.
+    /// The number of calls that are neither allocations nor frees.
     pub(super) other_calls: u64,
 }
 
@@ -47,7 +47,7 @@ impl Tally {
     pub(super) fn operations(self) -> u64 {
         self.allocs + self.frees + self.refused + self.other_calls
     }
-    /// Returns the sums of two tallies.
+    /// Returns the sum of two tallies, count by count.
     #[must_use]
     pub(super) fn plus(self, other: Self) -> Self {
         Self {
@@ -59,18 +59,18 @@ impl Tally {
     }
 }
 
-/// The place of a thread, which outlives the thread. See the [module](self).
+/// The seat of a stress thread, which outlives the thread; see the [module](self).
 #[derive(Debug)]
 pub(super) struct ThreadSeat<'w> {
     /// The number of the seat, from 1.
     pub(super) number: u16,
-    /// The number of allocations so far.
+    /// The number of allocations at this seat so far.
     serial: u64,
     pub(super) held: Vec<HeldObject<'w>>,
     bytes: usize,
     pub(super) log: Log,
     pub(super) tallies: [Tally; Workload::ALL.len()],
-    /// The number of threads that used the seat.
+    /// The number of threads that have used the seat so far.
     pub(super) threads: u64,
 }
 
@@ -89,15 +89,16 @@ impl ThreadSeat<'_> {
     }
 }
 
-/// The most objects, and the most bytes, that a seat holds from one turn to the next.
+/// The largest number of objects that a seat holds from one turn to the next; the next constant limits the
+/// bytes.
 const MAX_HELD_OBJECTS: usize = 1024;
 const MAX_HELD_BYTES: usize = 2 << 20;
-/// The number of bytes up to which objects are always stamped as a whole; larger ones only on one occasion in
-/// [`FULL_CHECK_INTERVAL`].
+/// The object size in bytes up to which objects are always stamped completely. Larger objects are stamped
+/// completely only once in [`FULL_CHECK_INTERVAL`] times.
 const STAMPED: usize = 8192;
 const FULL_CHECK_INTERVAL: u32 = 16;
 
-/// A thread at its seat.
+/// A stress thread at its seat.
 #[derive(Debug)]
 pub(super) struct Worker<'w, 'e> {
     pub(super) world: &'w World,
@@ -108,8 +109,8 @@ pub(super) struct Worker<'w, 'e> {
 }
 
 impl<'w, 'e> Worker<'w, 'e> {
-    /// Creates the next thread at `seat`: its decisions follow from the world's seed, the seat, and the seat's number
-    /// of threads.
+    /// Creates the next thread at `seat`. A thread's decisions follow from the world's seed, the seat's
+    /// number, and the number of threads that have used the seat.
     pub(super) fn new(world: &'w World, bins: &'e [Bin<'w>], mut seat: ThreadSeat<'w>) -> Self {
         seat.threads += 1;
         let own = u64::from(seat.number) << 40 | seat.threads;
@@ -125,11 +126,11 @@ impl<'w, 'e> Worker<'w, 'e> {
     pub(super) fn once_in(&mut self, n: u32) -> bool {
         self.rng.random_range(0..n) == 0
     }
-    /// Returns a random one of `options`, which must not be empty.
+    /// Returns a random element of `options`, which must not be empty.
     pub(super) fn pick<T: Copy>(&mut self, options: &[T]) -> T {
         options[self.below(options.len())]
     }
-    /// Returns `true` if the turn should end.
+    /// Returns `true` if the thread should end its turn.
     pub(super) fn paused(&self) -> bool {
         self.world.paused()
     }
@@ -139,15 +140,16 @@ impl<'w, 'e> Worker<'w, 'e> {
 
     // ---- objects ----
 
-    /// Allocates an object of `source` and stamps it; returns `None` if the allocation was refused, and a refusal is
-    /// allowed.
+    /// Allocates an object from `source` and stamps it; returns `None` if the allocator refused, where a
+    /// refusal is allowed.
     pub(super) fn alloc(&mut self, source: Source) -> Option<HeldObject<'w>> {
         let world = self.world;
         let memory = self.granted(source, || world.alloc(source))?;
         self.adopt(memory, source)
     }
 
-    /// Returns the result of an allocation. A refusal is counted; a refusal that is not allowed is a violation.
+    /// Unwraps the result of an allocation. A refusal is counted; a refusal that is not allowed is a
+    /// violation.
     pub(super) fn granted<R>(
         &mut self,
         source: Source,
@@ -171,7 +173,8 @@ impl<'w, 'e> Worker<'w, 'e> {
         None
     }
 
-    /// Makes new memory this seat's object. If the cache has a constructor, the free pattern must be unchanged.
+    /// Makes newly allocated memory an object of this seat. If the cache has a constructor, the memory must
+    /// still contain the free pattern.
     pub(super) fn adopt<'m>(&mut self, mut memory: Memory<'m>, source: Source) -> Option<HeldObject<'m>> {
         self.tally().allocs += 1;
         self.seat.serial += 1;
@@ -191,7 +194,7 @@ impl<'w, 'e> Worker<'w, 'e> {
         Some(HeldObject { memory, source, token, stamped })
     }
 
-    /// Returns `true` if the object still has its stamp; otherwise reports a violation.
+    /// Returns `true` if the object still has its stamp, and reports a violation if not.
     pub(super) fn verify(&mut self, held: &HeldObject<'_>) -> bool {
         let pattern = Pattern::held(self.world.seed, held.token);
         let Some(at) = pattern.differs(held.memory.front(held.stamped)) else { return true };
@@ -200,7 +203,8 @@ impl<'w, 'e> Worker<'w, 'e> {
         false
     }
 
-    /// Verifies an object and prepares it for its free; returns `None` without freeing if its stamp was overwritten.
+    /// Verifies an object and prepares it for its free; returns `None`, without freeing the object, if the
+    /// stamp was overwritten.
     pub(super) fn part<'m>(&mut self, mut held: HeldObject<'m>) -> Option<Memory<'m>> {
         if !self.verify(&held) {
             std::mem::forget(held);
@@ -227,9 +231,9 @@ impl<'w, 'e> Worker<'w, 'e> {
         self.world.freed(source, address);
     }
 
-    // ---- what the seat keeps ----
+    // ---- objects that the seat keeps ----
 
-    /// Keeps an object, or frees it if the seat is full.
+    /// Keeps an object at the seat, or frees it if the seat is full.
     pub(super) fn keep(&mut self, held: HeldObject<'w>) {
         if self.seat.held.len() >= MAX_HELD_OBJECTS || self.seat.bytes + held.memory.size() > MAX_HELD_BYTES {
             return self.free(held);
@@ -237,7 +241,7 @@ impl<'w, 'e> Worker<'w, 'e> {
         self.seat.bytes += held.memory.size();
         self.seat.held.push(held);
     }
-    /// Takes a random kept object.
+    /// Removes a random object from the seat, and returns it.
     pub(super) fn any_kept(&mut self) -> Option<HeldObject<'w>> {
         if self.seat.held.is_empty() {
             return None;
@@ -247,7 +251,7 @@ impl<'w, 'e> Worker<'w, 'e> {
         self.seat.bytes -= held.memory.size();
         Some(held)
     }
-    /// Verifies `some` random kept objects.
+    /// Verifies `some` randomly chosen objects of the seat.
     pub(super) fn look(&mut self, some: usize) {
         for _ in 0..some {
             if let Some(held) = self.any_kept() {
@@ -273,7 +277,7 @@ impl<'w, 'e> Worker<'w, 'e> {
         }
         self.bins[bin].lock().extend(objects);
     }
-    /// Takes up to `most` objects out of a bin.
+    /// Takes up to `most` objects from a bin.
     pub(super) fn take(&mut self, bin: usize, most: usize) -> Vec<HeldObject<'w>> {
         let objects = {
             let mut bin = self.bins[bin].lock();
@@ -314,7 +318,8 @@ impl<'w, 'e> Worker<'w, 'e> {
         act(self.world)
     }
 
-    /// Reports an object with wrong contents. If the contents have another owner's stamp, that owner is involved, too.
+    /// Reports an object whose contents are wrong. If the contents have the stamp of another owner, the
+    /// report names that owner, too.
     fn torn(&mut self, memory: &Memory<'_>, what: String, token: Token) {
         let found = Token::in_object(memory.front(8), self.bins.len() as u16).filter(|found| *found != token);
         let what = match found {
@@ -324,7 +329,7 @@ impl<'w, 'e> Worker<'w, 'e> {
         let seats = [Some(token.seat()), found.map(Token::seat)];
         self.violated(what, Some(memory.address()), &seats.into_iter().flatten().collect::<Vec<_>>());
     }
-    /// Reports a violation that involves this seat and `other_calls`.
+    /// Reports a violation that involves this seat and the given other seats.
     pub(super) fn violated(&mut self, what: String, address: Option<usize>, other_calls: &[u16]) {
         let mut seats = vec![self.seat.number];
         for seat in other_calls {

@@ -1,4 +1,4 @@
-//! The workloads that threads run in turns.
+//! The workloads that stress threads run in turns.
 
 use super::affinity;
 use super::log::StressOperation;
@@ -10,28 +10,28 @@ use std::time::Duration;
 use uslab::{Gfp, KmemCache};
 use uslab_buddy::Order;
 
-/// A workload: a way to use the allocator.
+/// A workload of the stress test: one way to use the allocator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Workload {
-    /// Objects of a few caches, allocated and freed at random.
+    /// Objects of a few caches are allocated and freed at random.
     Churn,
-    /// Objects that one thread allocates and another frees.
+    /// One thread allocates objects, and another thread frees them.
     Exchange,
-    /// Thousands of objects allocated in a row, a pause, and frees of all of them.
+    /// A thread allocates thousands of objects in a row, pauses, and frees all of them.
     Burst,
-    /// The objects of a process, allocated together and freed together.
+    /// The objects of a process are allocated together and freed together.
     Fork,
-    /// Random allocations and frees on a thread that moves from CPU to CPU.
+    /// A thread that moves from CPU to CPU allocates and frees at random.
     Migrate,
-    /// Caches that are created, shrunk and destroyed while other threads use them.
+    /// Caches are created, shrunk and destroyed while other threads use them.
     Lifecycle,
-    /// Reaping, shrinking, draining and releasing while other threads allocate.
+    /// A thread reaps, shrinks, drains and releases memory while other threads allocate.
     Reap,
-    /// Prefilled objects and bulk allocations.
+    /// Objects are prefilled, and allocated in bulk.
     Private,
-    /// Kmalloc and malloc, of every size class.
+    /// Kmalloc and malloc allocate objects of every size class.
     Sizes,
-    /// Blocks of pages, and sizes above the largest class.
+    /// Blocks of pages are allocated, and sizes above the largest class.
     Large,
 }
 
@@ -55,7 +55,7 @@ impl Workload {
         self.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
     }
 
-    /// Runs one turn: some hundreds or thousands of operations, fewer if the world pauses.
+    /// Runs one turn of the workload: hundreds or thousands of operations, or fewer if the world pauses.
     pub(super) fn turn(self, worker: &mut Worker<'_, '_>) {
         worker.workload = self;
         worker.look(4);
@@ -97,7 +97,7 @@ fn churn(worker: &mut Worker<'_, '_>, steps: usize) {
     }
 }
 
-/// The most objects in a bin.
+/// The largest number of objects in a bin.
 const BIN: usize = 512;
 
 fn exchange(worker: &mut Worker<'_, '_>) {
@@ -119,7 +119,7 @@ fn exchange(worker: &mut Worker<'_, '_>) {
     }
 }
 
-/// Frees objects in one of several orders, chosen at random.
+/// Frees objects in a randomly chosen order.
 fn free_in_some_order<'w>(worker: &mut Worker<'w, '_>, mut objects: Vec<HeldObject<'w>>) {
     match worker.below(3) {
         0 => {}
@@ -176,7 +176,7 @@ fn migrate(worker: &mut Worker<'_, '_>) {
     worker.other("moves to any CPU", |_| affinity::pin(&cpus));
 }
 
-/// The most objects of a temporary cache at a time.
+/// The largest number of objects that a temporary cache has at a time.
 const TEMPORARY: usize = 100;
 
 fn lifecycle(worker: &mut Worker<'_, '_>) {
@@ -282,7 +282,7 @@ fn private(worker: &mut Worker<'_, '_>) {
     }
 }
 
-/// Returns random bytes of a request: every power of two below `2^bits` is equally likely.
+/// Returns a random size in bytes below `2^bits`; every power of two is equally likely.
 fn some_size(worker: &mut Worker<'_, '_>, bits: usize) -> u32 {
     let power = 1_usize << worker.below(bits);
     (power + worker.below(power)) as u32

@@ -1,5 +1,5 @@
-//! The shared data of a stress run's threads: a subsystem with caches of many kinds, and functions to allocate from the
-//! caches.
+//! The data that all threads of a stress run share: a subsystem with caches of many kinds, and functions to
+//! allocate from the caches.
 
 use super::stamp::Pattern;
 use super::{FaultSpec, Saboteur};
@@ -20,23 +20,23 @@ use uslab_magazine::sync::{AtomicBool, Counter, Ordering::Relaxed};
 /// The kind of a cache in the world.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
-    /// The cache has no constructor, and the contents of a free object are arbitrary.
+    /// The cache has no constructor, so the contents of a free object are arbitrary.
     Raw,
-    /// Free objects have the free pattern, from their constructor on.
+    /// The cache has a constructor, and free objects always contain the free pattern.
     Constructed,
-    /// The cache has a constructor, and its freed pages wait for a grace period.
+    /// The cache has a constructor, and its freed pages are reused only after a grace period.
     TypeStable,
-    /// The cache has a constructor, and a limit low enough to be reached.
+    /// The cache has a constructor, and a memory limit that the workloads reach.
     Limited,
     /// The cache has a constructor, and magazines of this capacity and stock; 0 disables magazines.
     Sized(u16, u16),
 }
 
-/// The limit of the limited cache, in slabs.
+/// The limit of the cache with a limit, in slabs.
 const LIMIT: u32 = 8;
 
-/// The caches: name, bytes, kind. The first caches are for every workload. Caches from [`FAMILY`] on are for the
-/// objects of a process (sizes of a 6.1 kernel), with the number of each.
+/// The caches: name, bytes, kind. The first caches are used by every workload. The caches from [`FAMILY`] on
+/// are for the objects of a process, with the number of each; their sizes are from a 6.1 kernel.
 const CACHES: [(&str, usize, Kind, usize); 20] = [
     ("word", 8, Kind::Raw, 0),
     ("raw-64", 64, Kind::Raw, 0),
@@ -59,7 +59,6 @@ const CACHES: [(&str, usize, Kind, usize); 20] = [
     ("vm_area_struct", 200, Kind::Raw, 24),
     ("anon_vma", 104, Kind::Constructed, 12),
 ];
-/// Returns the names of the caches.
 pub(super) fn names() -> impl Iterator<Item = &'static str> {
     CACHES.iter().map(|cache| cache.0)
 }
@@ -67,10 +66,10 @@ pub(super) fn names() -> impl Iterator<Item = &'static str> {
 /// The index of the first cache for the objects of a process.
 const FAMILY: usize = 11;
 
-/// The source of an object.
+/// The source from which an object is allocated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Source {
-    /// One of the world's caches, by number.
+    /// One of the world's caches, by its number.
     Cache(u8),
     /// Kmalloc, with this number of bytes.
     Kmalloc(u32),
@@ -82,7 +81,7 @@ pub(super) enum Source {
 }
 
 impl Source {
-    /// Returns the caches that any workload may use.
+    /// Returns the sources that any workload may use.
     pub(super) fn common() -> impl Iterator<Item = Self> {
         (0..FAMILY as u8).map(Self::Cache)
     }
@@ -93,18 +92,18 @@ impl Source {
         // The last two are the page table's root and the stack of the process.
         objects.chain([0, 2].into_iter().filter_map(Order::new).map(Self::Pages))
     }
-    /// Returns `true` if pages serve this size, `false` if a cache does.
+    /// Returns `true` if pages serve an object of this source, and `false` if a cache serves it.
     fn is_large(self) -> bool {
         match self {
             Self::Kmalloc(size) | Self::Malloc(size, _) => size as usize > uslab::malloc::MAX_CLASS,
             _ => false,
         }
     }
-    /// Returns `true` if the free objects of this source hold the free pattern.
+    /// Returns `true` if the free objects of this source contain the free pattern.
     pub(super) fn is_constructed(self) -> bool {
         matches!(self, Self::Cache(at) if CACHES[usize::from(at)].2 != Kind::Raw)
     }
-    /// Returns `true` if an allocation may be refused without a fault.
+    /// Returns `true` if an allocation from this source may be refused even without a fault.
     pub(super) fn is_limited(self) -> bool {
         matches!(self, Self::Cache(at) if CACHES[usize::from(at)].2 == Kind::Limited)
     }
@@ -122,10 +121,10 @@ impl fmt::Display for Source {
     }
 }
 
-/// Memory that a thread owns.
+/// Memory that a stress thread owns.
 #[derive(Debug)]
 pub(super) enum Memory<'w> {
-    /// An object or a large block.
+    /// An object, or a large block from the page allocator.
     Block(Block<'w>),
     Pages(PageBlock<'w>),
 }
@@ -137,14 +136,14 @@ impl Memory<'_> {
             Self::Pages(block) => block.bytes().as_ptr().addr(),
         }
     }
-    /// Returns the size in bytes.
+    /// Returns the size of the memory in bytes.
     pub(super) fn size(&self) -> usize {
         match self {
             Self::Block(block) => block.layout().size(),
             Self::Pages(block) => block.order().bytes(),
         }
     }
-    /// Returns the first `n` bytes, or all if the memory is smaller.
+    /// Returns the first `n` bytes of the memory, or all bytes if the memory is smaller.
     pub(super) fn front(&self, n: usize) -> &[u8] {
         match self {
             Self::Block(block) => block.front(n),
@@ -166,25 +165,24 @@ impl Memory<'_> {
 /// A violation of the allocator's guarantees.
 #[derive(Clone, Debug)]
 pub(super) struct Violation {
-    /// The time since the start of the run.
+    /// The time of the violation since the start of the run.
     pub(super) at: Duration,
     /// A description of the violation.
     pub(super) what: String,
-    /// The address of the object, if the violation concerns one.
+    /// The address of the object, if the violation concerns an object.
     pub(super) address: Option<usize>,
-    /// The seats involved.
+    /// The numbers of the seats involved.
     pub(super) seats: Vec<u16>,
 }
 
-/// The number of temporary caches.
 const TEMPORARY: usize = 4;
 
-/// The data that all threads share.
+/// The data that all stress threads share.
 pub(super) struct World {
     pub(super) subsystem: Subsystem,
     pub(super) malloc: Malloc,
     caches: Vec<KmemCache>,
-    /// The temporary caches, which threads replace.
+    /// The temporary caches, which the threads replace.
     pub(super) temporary: [Mutex<Arc<KmemCache>>; TEMPORARY],
     pub(super) faults: Faults,
     /// `true` if the run has faults, so that any allocation may be refused.
@@ -206,7 +204,7 @@ impl fmt::Debug for World {
 }
 
 impl World {
-    /// Creates the world with empty caches, and with faults that are not armed yet.
+    /// Creates the world with empty caches; its faults are not armed yet.
     pub(super) fn new(
         seed: u64,
         faults: Option<&FaultSpec>,
@@ -264,7 +262,7 @@ impl World {
         })
     }
 
-    /// Returns the time since the start.
+    /// Returns the time since the start of the run.
     pub(super) fn now(&self) -> Duration {
         self.start.elapsed()
     }
@@ -276,7 +274,6 @@ impl World {
         }
     }
 
-    /// Allocates memory from a source.
     pub(super) fn alloc(&self, source: Source) -> Result<Memory<'_>, uslab::AllocError> {
         let gfp = Gfp::KERNEL;
         match source {
@@ -297,7 +294,7 @@ impl World {
         }
     }
 
-    /// Calls the saboteur for a free.
+    /// Calls the saboteur for an object that was freed.
     pub(super) fn freed(&self, source: Source, address: NonNull<u8>) {
         if let (Some(saboteur), Some(cache)) = (&self.saboteur, self.cache(source))
             && saboteur(cache, address)
@@ -311,7 +308,7 @@ impl World {
         self.violations.lock().push(violation);
         self.pause.store(true, Relaxed);
     }
-    /// Returns the violations so far, in order of time.
+    /// Returns the violations found so far, in order of time.
     pub(super) fn violations(&self) -> Vec<Violation> {
         let mut all = self.violations.lock().clone();
         all.sort_by_key(|violation| violation.at);
@@ -322,7 +319,8 @@ impl World {
         self.pause.load(Relaxed)
     }
 
-    /// Waits until no page waits for a grace period. No thread may be pinned.
+    /// Waits until all deferred pages have passed their grace period. The caller must ensure that no thread
+    /// holds a guard of `uslab::rcu::pin`.
     pub(super) fn grace(&self) {
         for _ in 0..1000 {
             if self.subsystem.info().caches.iter().all(|cache| cache.grace == 0) {
@@ -332,8 +330,9 @@ impl World {
         }
     }
 
-    /// Checks that the threads' objects, the caches' counts of objects in use, and a walk of all slabs and pages agree.
-    /// `held` has each object's source and address. No other thread may run.
+    /// Compares the objects that threads hold with the caches' counts of objects in use, and with a walk of
+    /// all slabs and pages. The parameter `held` has the source and address of each object. The caller must
+    /// ensure that no other thread runs.
     pub(super) fn census(&self, held: &[(Source, usize)]) -> Result<Census, CensusError> {
         self.grace();
         let census = self
@@ -391,8 +390,8 @@ impl World {
     }
 }
 
-/// Returns the objects of a cache that are in use, but that no thread holds. The search empties the cache's magazines,
-/// so it runs only after an error.
+/// Returns the objects of a cache that are in use although no thread holds them. The search for unowned
+/// objects empties the cache's magazines, so it runs only after an error.
 fn unowned_objects(cache: &KmemCache, held: &BTreeSet<usize>) -> BTreeSet<usize> {
     let used = cache.live();
     used.iter().map(|object| object.addr().get()).filter(|address| !held.contains(address)).collect()
@@ -405,10 +404,10 @@ pub(super) struct CensusError {
     pub(super) address: Option<usize>,
 }
 
-/// The most addresses in a message.
+/// The largest number of addresses in an error message.
 const NAMED: usize = 8;
 
-/// Returns the error for a cache whose objects in use differ from the objects that threads hold.
+/// Returns the error for a cache whose objects in use differ from the objects that the threads hold.
 fn missing(cache: &KmemCache, held: &BTreeSet<usize>) -> CensusError {
     let counted = cache.info().used;
     let mut what =
@@ -426,7 +425,7 @@ fn missing(cache: &KmemCache, held: &BTreeSet<usize>) -> CensusError {
 mod tests {
     use super::*;
 
-    /// Regression test: a census that missed an object named neither the cache nor the object.
+    /// Regression test: a census that found a missing object named neither the cache nor the object.
     #[test]
     fn leaked_object_is_reported_with_its_cache() {
         let world = World::new(7, None, None).unwrap();

@@ -1,29 +1,30 @@
-//! Analyses the results of a sweep: which settings are best, and which of them differ no more than by chance.
+//! Analyses the results of a sweep: which settings are best, and which settings differ no more than by
+//! chance.
 
 use super::record::{Metric, Row};
 use rustc_hash::FxHashMap;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
-/// The parameters of a run without the setting; runs with equal parameters are compared.
+/// All parameters of a run except the setting; only runs with equal parameters are compared.
 type Cell<'a> = (&'a str, u32, Option<u32>, Option<u64>, Option<u32>, Option<u64>);
-/// A workload on a number of CPUs.
 pub(super) type WorkloadOnCpus<'a> = (&'a str, u32);
 
-/// The score of a setting, over all its runs.
+/// The score of a setting over all its runs.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(super) struct Score {
     pub(super) setting: String,
-    /// The geometric mean of the ratio to the best setting's value, over all workloads, CPUs and seeds; 1 is best
-    /// everywhere.
+    /// The geometric mean of the ratio to the best setting's value, over all workloads, CPUs and seeds; 1
+    /// means that the setting is best everywhere.
     pub(super) of_best: f64,
-    /// The smallest ratio to the best setting's value; its place follows.
+    /// The smallest ratio to the best setting's value; the next fields name the workload and CPUs.
     pub(super) worst: f64,
     pub(super) worst_at: String,
     pub(super) runs: u64,
-    /// `true` if the difference from the best setting may be chance. The rule is [`Lead::is_tie`].
+    /// `true` if the difference from the best setting may be due to chance. The rule for chance is
+    /// [`Lead::is_tie`].
     pub(super) ties: bool,
-    /// `true` if the setting is the default of the design's options, under all workloads.
+    /// `true` if the setting consists of the default options of the design, under all workloads.
     pub(super) is_default: bool,
 }
 
@@ -39,32 +40,33 @@ impl Score {
 pub(super) struct Best {
     pub(super) work: String,
     pub(super) cpus: u32,
-    /// `true` if the profile is validated for this number of CPUs.
+    /// `true` if the profile of prices is validated for this number of CPUs.
     pub(super) validated: bool,
     pub(super) setting: String,
-    /// The mean over seeds, sizes, numbers of operations and think times.
+    /// The mean of the metric over seeds, sizes, numbers of operations and think times.
     pub(super) mean: f64,
-    /// The smallest and the largest value.
+    /// The smallest and the largest value of the metric.
     pub(super) spread: [f64; 2],
-    /// The second best setting, and its ratio to the best.
+    /// The second best setting, and the ratio of its value to the best value.
     pub(super) second: Option<(String, f64)>,
 }
 
-/// The lead of one setting over another, on their common runs.
+/// The lead of one setting over another setting, on the runs that both have.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(super) struct Lead {
     pub(super) setting: String,
     /// The number of workloads, CPUs and seeds on which both settings have run.
     pub(super) runs: u64,
-    /// The geometric mean of the ratio of the other setting's value to this one's.
+    /// The geometric mean of the ratio of the other setting's value to this setting's value.
     pub(super) reaches: f64,
-    /// The standard error of `reaches` over seeds, as a fraction: 0.01 is one per cent. `None` for a trace, or for one
-    /// seed.
+    /// The standard error of `reaches` over seeds, as a fraction: 0.01 is one percent. `None` for a trace, or
+    /// if there is only one seed.
     pub(super) chance: Option<f64>,
 }
 
 impl Lead {
-    /// Returns `true` if the difference is at most twice its standard error, or is 0 without a standard error.
+    /// Returns `true` if the difference is at most twice its standard error, or if it is 0 and has no
+    /// standard error.
     pub(super) fn is_tie(&self) -> bool {
         self.reaches.ln().abs() <= (2.0 * self.chance.unwrap_or(0.0)).max(1e-9)
     }
@@ -78,7 +80,8 @@ pub(super) fn place(row: &Row) -> WorkloadOnCpus<'_> {
     (&row.work, row.cpus)
 }
 
-/// Returns each row with the ratio of its value to the best setting's, for the same workload, CPUs, seed and so on.
+/// Returns each row with the ratio of its value to the best setting's value, among rows with equal workload,
+/// CPUs, seed and so on.
 pub(super) fn of_best(rows: &[Row], metric: Metric) -> impl Iterator<Item = (&Row, f64)> + Clone {
     let mut best: FxHashMap<Cell<'_>, f64> = FxHashMap::default();
     for row in rows {
@@ -124,7 +127,7 @@ pub(super) fn scores(rows: &[Row], metric: Metric) -> Vec<Score> {
     scores
 }
 
-/// Returns the leads of a setting over all others, smallest first.
+/// Returns the leads of a setting over all other settings, smallest first.
 pub(super) fn leads(rows: &[Row], metric: Metric, setting: &str) -> Vec<Lead> {
     let own_values: FxHashMap<_, _> = rows
         .iter()
@@ -163,7 +166,7 @@ pub(super) fn leads(rows: &[Row], metric: Metric, setting: &str) -> Vec<Lead> {
     leads
 }
 
-/// Returns the mean, and the variance of the mean, which needs more than one value.
+/// Returns the mean of the values, and the variance of the mean if there is more than one value.
 pub(super) fn mean(values: &[f64]) -> (f64, Option<f64>) {
     let n = values.len() as f64;
     let mean = values.iter().sum::<f64>() / n;
@@ -171,7 +174,7 @@ pub(super) fn mean(values: &[f64]) -> (f64, Option<f64>) {
     (mean, (values.len() > 1).then_some(of_mean))
 }
 
-/// Returns the best setting of each workload on each number of CPUs.
+/// Returns the best setting for each workload on each number of CPUs.
 pub(super) fn best(rows: &[Row], metric: Metric) -> Vec<Best> {
     let mut places: BTreeMap<WorkloadOnCpus<'_>, (bool, BTreeMap<&str, Vec<f64>>)> = BTreeMap::new();
     for row in rows {
@@ -208,7 +211,7 @@ pub(super) fn best(rows: &[Row], metric: Metric) -> Vec<Best> {
 pub(super) mod tests {
     use super::*;
 
-    /// Returns a row of one workload, with `value` operations per microsecond.
+    /// Returns a row with `value` operations per microsecond.
     pub(in super::super) fn row(work: &str, cpus: u32, seed: u64, setting: &str, value: f64) -> Row {
         let numbers = serde_json::json!({
             "cpus": cpus, "operations": 1, "ns": 1.0, "operations_per_us": value, "waiting": 0.0, "lines_per_operation": 0.0,
@@ -262,7 +265,7 @@ pub(super) mod tests {
         assert_eq!((&*scores[0].setting, ties), ("a", vec!["same", "by-chance"]));
     }
 
-    /// A setting that was dropped early has only some seeds, so the comparison uses only these.
+    /// If a setting was dropped early and has only some seeds, the comparison uses only these seeds.
     #[test]
     fn settings_are_compared_on_their_common_runs() {
         let mut rows: Vec<_> = (0..4).map(|seed| row("w", 1, seed, "a", 10.0)).collect();

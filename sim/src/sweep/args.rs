@@ -13,12 +13,14 @@ use std::time::Duration;
 use uslab_engine::Policy;
 use uslab_sync::shard::Shard;
 
-/// Run many points of `uslab scale`: traces or workloads, designs, options, CPUs and seeds, on one machine or on many.
+/// Run many points of `uslab scale`: traces or workloads, with designs, options, CPU counts and seeds, on one
+/// machine or on many.
 ///
-/// FILE describes the sweep. Without a command, the number of its items is shown. An item's result depends only on its
-/// parameters, on the prices and on the simulator's version. The hash of these names its file. Shards can therefore run
-/// anywhere, at any time and repeatedly, and a sweep finds the results of items that another sweep has run. The hash of
-/// the sweep shows whether two machines run the same sweep.
+/// FILE describes the sweep. Without a subcommand, the command shows the number of items in the sweep. An
+/// item's result depends only on its parameters, on the prices and on the simulator's version. The file of a
+/// result is named by the hash of these inputs. Shards can therefore run anywhere, at any time and
+/// repeatedly, and a sweep reuses results that another sweep has computed. The hash of the whole sweep shows
+/// whether two machines run the same sweep.
 #[derive(Debug, Args)]
 #[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true, arg_required_else_help = true, after_help = FILE_HELP)]
 pub(crate) struct SweepArgs {
@@ -73,20 +75,20 @@ pub(super) enum Verb {
     Merge(MergeArgs),
     Slurm(SlurmArgs),
     K8s(KubernetesArgs),
-    /// Write a container's file, which builds the command as one static program, in the repository's root.
+    /// Write a container file, which builds the command as one static program, to the repository's root.
     Container,
 }
 
-/// The sweep, and the folders of its files.
+/// The file of a sweep, and the folders of its traces and results.
 #[derive(Debug, Args)]
 pub(super) struct SweepFiles {
-    /// The sweep's file: see `uslab sweep --help`.
+    /// The file that describes the sweep: see `uslab sweep --help`.
     #[arg(value_name = "FILE")]
     pub(super) file: PathBuf,
-    /// Folder of the traces. Default: the folder in FILE, or FILE's folder
+    /// Folder of the traces. Default: the folder that FILE names, or FILE's folder
     #[arg(long, value_name = "FOLDER")]
     pub(super) inputs: Option<PathBuf>,
-    /// Folder of the results. Default: the folder in FILE, or FILE with the suffix `.results`
+    /// Folder of the results. Default: the folder that FILE names, or FILE with the suffix `.results`
     #[arg(long, value_name = "FOLDER")]
     pub(super) results: Option<PathBuf>,
 }
@@ -97,7 +99,7 @@ impl SweepFiles {
         let store = Store::new(&plan, self.results.as_deref());
         Ok((plan, store))
     }
-    /// Returns the command line of a command on the same files.
+    /// Returns the command line of another subcommand with the same files.
     pub(super) fn command(&self, verb: &str) -> String {
         let mut command = format!("{} sweep {verb} {}", program(), quoted(&self.file.to_string_lossy()));
         for (option, path) in [("--inputs", &self.inputs), ("--results", &self.results)] {
@@ -109,7 +111,7 @@ impl SweepFiles {
     }
 }
 
-/// Returns the name of this program, as its user called it.
+/// Returns the name of this program, as the user called it.
 pub(super) fn program() -> String {
     // `cargo run` sets the package's name for a program. The workspace's alias is shorter than the full command.
     if std::env::var("CARGO_PKG_NAME").is_ok_and(|name| name == env!("CARGO_PKG_NAME")) {
@@ -132,37 +134,37 @@ impl ProgressArgs {
     }
 }
 
-/// Run the items that have no result: all, a shard, or one.
+/// Run the items that have no result: all items, a shard, or one item.
 ///
-/// The shard is given by --shard, or by the batch system that starts the command: SLURM_ARRAY_TASK_ID with _COUNT, _MIN
-/// and _STEP, or JOB_COMPLETION_INDEX with JOB_COMPLETIONS or --shards. Otherwise all items are run. A result file gets
-/// its name only when it is complete. After an interruption, run the command again: items with a result are not run
-/// again.
+/// The shard is given by --shard, or by the batch system that starts the command: SLURM_ARRAY_TASK_ID with
+/// _COUNT, _MIN and _STEP, or JOB_COMPLETION_INDEX with JOB_COMPLETIONS or --shards. Without --shard and
+/// these variables, all items are run. A result file receives its name only when it is complete. After an
+/// interruption, run the command again: it skips items that already have a result.
 #[derive(Debug, Args)]
 pub(super) struct RunArgs {
     #[command(flatten)]
     pub(super) of: SweepFiles,
-    /// Shard I of N, counted from 0.
+    /// Shard I of N; I counts from 0.
     #[arg(long, value_name = "I/N", conflicts_with_all = ["item", "shards"])]
     pub(super) shard: Option<Shard>,
-    /// Number of shards, if the batch system sets only the number of this shard.
+    /// Number of shards, if the batch system sets only the index of this shard.
     #[arg(long, value_name = "N", conflicts_with = "item")]
     pub(super) shards: Option<NonZeroU64>,
-    /// Run this item, even if it has a result.
+    /// Run this item, even if it already has a result.
     #[arg(long, value_name = "N")]
     pub(super) item: Option<u64>,
-    /// The sweep's hash, or its first 16 digits. If the hash differs, nothing runs, because a file or a trace has been
-    /// changed.
+    /// The sweep's hash, or its first 16 digits. If the sweep's hash differs, nothing runs, because FILE or a
+    /// trace has been changed.
     #[arg(long, value_name = "HEX")]
     pub(super) hash: Option<String>,
-    /// Number of threads. Default: one for each CPU.
+    /// Number of threads. Default: one thread for each CPU.
     #[arg(long, value_name = "N")]
     pub(super) threads: Option<NonZeroUsize>,
     #[command(flatten)]
     pub(super) progress: ProgressArgs,
 }
 
-/// Show which items are done, missing, failed or damaged, and how long items took.
+/// Show which items are done, missing, failed or damaged, and how long the items took.
 ///
 /// The exit code is 1 unless every item has a result.
 #[derive(Debug, Args)]
@@ -171,10 +173,11 @@ pub(super) struct StatusArgs {
     pub(super) of: SweepFiles,
 }
 
-/// Merge all results: the best settings, how much each option matters, CSV, a page.
+/// Merge all results into a report with the best settings and the effect of each option, a CSV file, and a
+/// page.
 ///
-/// If items have no result, the command shows which failed, and the command that runs the rest. In that case nothing is
-/// written, and the exit code is 1.
+/// If items have no result, the command shows the failed items, and the command line that runs the rest. If
+/// items have no result, nothing is written, and the exit code is 1.
 #[derive(Debug, Args)]
 pub(super) struct MergeArgs {
     #[command(flatten)]
@@ -182,11 +185,11 @@ pub(super) struct MergeArgs {
     /// Metric by which settings are judged: operations_per_us, ns, waiting, lines_per_operation or slabs.
     #[arg(long, value_name = "METRIC", default_value = "operations_per_us")]
     pub(super) by: Metric,
-    /// Merge the existing results although some are missing: exit code 0, unless no result exists.
+    /// Merge the existing results even if some are missing; the exit code is 0 if at least one result exists.
     #[arg(long)]
     pub(super) partial: bool,
-    /// Write one row for each item as CSV: FILE, or `-` for standard output. Units of the columns are in the book, "A sweep in
-    /// ten minutes".
+    /// Write one row for each item as CSV: FILE, or `-` for standard output. The units of the CSV columns are
+    /// in the book, "A sweep in ten minutes".
     #[arg(long, value_name = "FILE")]
     pub(super) csv: Option<PathBuf>,
     /// Write a page with tables and pictures: one file, which needs no network.
@@ -194,10 +197,10 @@ pub(super) struct MergeArgs {
     pub(super) html: Option<PathBuf>,
 }
 
-/// Write a script for `sbatch`: an array of shards, each of which can be requeued.
+/// Write a script for `sbatch`: an array of shards, each of which Slurm can requeue.
 ///
-/// The program, FILE, its traces and the results must be in folders that all nodes share. The folder of the results is
-/// created here. On a node that lacks one of the folders, a task ends with exit code 2.
+/// The program, FILE, its traces and the results must be in folders that all nodes share. The command creates
+/// the folder of the results. If a node lacks one of the folders, its task ends with exit code 2.
 #[derive(Debug, Args)]
 pub(super) struct SlurmArgs {
     #[command(flatten)]
@@ -205,7 +208,7 @@ pub(super) struct SlurmArgs {
     /// Number of the array's tasks; at most the number of items.
     #[arg(long, value_name = "N", default_value = "100")]
     pub(super) shards: NonZeroU64,
-    /// CPUs of each task.
+    /// Number of CPUs of each task.
     #[arg(long, value_name = "N", default_value = "1")]
     pub(super) cpus: NonZeroU32,
     /// Time limit of a task: seconds, or [DAYS-]HOURS:MINUTES:SECONDS.
@@ -217,66 +220,69 @@ pub(super) struct SlurmArgs {
     /// Partition of the cluster.
     #[arg(long, value_name = "NAME", value_parser = word)]
     pub(super) partition: Option<String>,
-    /// Path of the command on the nodes: a file in a shared folder. Default: this program.
+    /// Path of the program on the nodes: a file in a shared folder. Default: the path of this program.
     #[arg(long, value_name = "FILE")]
     pub(super) program: Option<PathBuf>,
 }
 
 /// Write an Indexed Job for `kubectl apply --filename`, as JSON.
 ///
-/// The claim's volume is mounted at /sweep. FILE must be in the volume's top folder; results are written to its folder
-/// `results`. Traces have the same paths relative to FILE as here, or are on a second volume, such as a folder of an
-/// object store, which is mounted read-only. Results need a volume that can rename files, which most mounts of object
-/// stores cannot, and that several nodes may write to (ReadWriteMany). Pods run as user and group 65534, and the volume
-/// is made writable for that group, if its driver supports it.
+/// The volume of the PersistentVolumeClaim is mounted at /sweep. FILE must be in the top folder of this
+/// volume; results are written to the folder `results` next to FILE. The traces must have the same paths
+/// relative to FILE as on this machine, or be on a second volume, such as a folder of an object store, which
+/// is mounted read-only. The volume for the results must be able to rename files, which most mounts of object
+/// stores cannot, and several nodes must be able to write to it (ReadWriteMany). Pods run as user and group
+/// 65534. If the volume's driver supports it, the volume is made writable for that group.
 #[derive(Debug, Args)]
 pub(super) struct KubernetesArgs {
     #[command(flatten)]
     pub(super) of: SweepFiles,
-    /// Completions of the Job; at most the number of items.
+    /// Number of completions of the Job; at most the number of items.
     #[arg(long, value_name = "N", default_value = "100", value_parser = clap::value_parser!(u64).range(1..=100_000))]
     pub(super) shards: u64,
-    /// Number of pods at a time.
+    /// Number of pods that run at the same time.
     #[arg(long, value_name = "N", default_value = "10", value_parser = clap::value_parser!(u64).range(1..=100_000))]
     pub(super) parallelism: u64,
     /// Container image, built from the file that `uslab sweep container` writes.
     #[arg(long, value_name = "IMAGE")]
     pub(super) image: String,
-    /// PersistentVolumeClaim of the volume with FILE, to which results are written.
+    /// PersistentVolumeClaim of the volume that has FILE and receives the results.
     #[arg(long, value_name = "NAME")]
     pub(super) claim: String,
     /// PersistentVolumeClaim of the volume with the traces.
     #[arg(long, value_name = "NAME")]
     pub(super) inputs_claim: Option<String>,
-    /// CPUs of each pod.
+    /// Number of CPUs of each pod.
     #[arg(long, value_name = "N", default_value = "1")]
     pub(super) cpus: NonZeroU32,
     /// Memory of each pod.
     #[arg(long, value_name = "SIZE", default_value = "1Gi")]
     pub(super) memory: String,
-    /// Time limit of a pod: seconds, or [DAYS-]HOURS:MINUTES:SECONDS. A pod that exceeds it is ended, and its shard
-    /// continues in another pod, at most three times.
+    /// Time limit of a pod: seconds, or [DAYS-]HOURS:MINUTES:SECONDS. A pod that exceeds the limit is ended,
+    /// and its shard continues in another pod, at most three times.
     #[arg(long, value_name = "TIME")]
     pub(super) time: Option<TimeLimit>,
     /// Time limit of the whole Job.
     #[arg(long, value_name = "TIME")]
     pub(super) deadline: Option<TimeLimit>,
-    /// Write the Job that merges the results: one pod, to be applied after the other Job is done. CSV and page are
-    /// written to /sweep, the report to the pod's log.
+    /// Write the Job that merges the results: one pod, which you apply after the Job of the shards is done.
+    /// The CSV file and the page are written to /sweep, the report to the pod's log.
     #[arg(long, conflicts_with_all = ["shards", "parallelism"])]
     pub(super) merge: bool,
 }
 
-/// Find the best setting of a sweep's file with fewer runs: in rounds, each of which drops settings and adds seeds and
-/// traces.
+/// Find the best setting of a sweep with fewer runs: in rounds, each of which drops settings and adds seeds
+/// and traces.
 ///
-/// The method is successive halving. The last round has all traces and seeds. Each earlier round has a third of the
-/// next round's, rounded up (--factor). The first round has all settings, and each later round the best third. The
-/// rounds continue until three settings are left, but each round must have more traces or seeds than the previous one.
-/// A setting is therefore only dropped because of new runs. Each round is a sweep's file in the folder FILE with the
-/// suffix `.tune`, so that a batch system can run it as an array. Results of all rounds are stored with FILE's, and
-/// existing results of any sweep are not run again. At the end the best setting is compared with all others on their
-/// common runs, and settings whose difference may be chance are marked.
+/// The method of `uslab tune` is successive halving. The last round has all traces and seeds. Each earlier
+/// round has a third of the next round's traces and seeds, rounded up (--factor). The first round has all
+/// settings, and each later round has the best third of the previous round. The rounds continue until three
+/// settings are left, but each round must have more traces or seeds than the previous one. A setting is
+/// therefore dropped only on the evidence of new runs. Each round is written as a sweep file to the folder
+/// FILE with the suffix `.tune`, so that a batch system can run the round as an array. Results of all rounds
+/// are stored with FILE's results, and items that already have a result are not run again. At the end the
+/// best setting is compared with all other settings on their common runs, and settings whose difference may
+/// be due to chance are marked.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -291,23 +297,23 @@ pub(crate) struct TuneArgs {
     /// Metric by which settings are judged: operations_per_us, ns, waiting, lines_per_operation or slabs.
     #[arg(long, value_name = "METRIC", default_value = "operations_per_us")]
     pub(super) by: Metric,
-    /// One in N settings stays for the next round.
+    /// Keep one in N settings for the next round.
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u64).range(2..=100))]
     pub(super) factor: u64,
-    /// Run one round, write the next round's file, and stop.
+    /// Run one round, write the file of the next round, and stop.
     #[arg(long)]
     pub(super) step: bool,
-    /// Run nothing: judge the existing results, write the next round's file, and stop.
+    /// Judge the existing results without running anything, write the file of the next round, and stop.
     #[arg(long, conflicts_with = "step")]
     pub(super) no_run: bool,
-    /// Number of threads. Default: one for each CPU.
+    /// Number of threads. Default: one thread for each CPU.
     #[arg(long, value_name = "N")]
     pub(super) threads: Option<NonZeroUsize>,
     #[command(flatten)]
     pub(super) progress: ProgressArgs,
 }
 
-/// Checks that a text can be written into a line of a script without quotes.
+/// Returns the text if it can be written into a line of a script without quotes.
 fn word(text: &str) -> Result<String, String> {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "._-:,".contains(c);
     match !text.is_empty() && text.chars().all(is_plain) {

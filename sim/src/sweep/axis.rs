@@ -2,10 +2,10 @@
 
 use serde::Deserialize;
 
-/// The most values of an axis.
+/// The largest number of values on an axis.
 const MAX_VALUES: usize = 100_000;
 
-/// The values of an axis, all listed.
+/// The values of an axis, all of them listed.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(try_from = "toml::Value")]
 pub(super) struct Axis(Vec<u64>);
@@ -25,15 +25,16 @@ impl Axis {
     pub(super) fn single_value(value: u64) -> Self {
         Self(vec![value])
     }
-    /// Returns all values once, in the order of the list or range.
+    /// Returns each value once, in the order of the list or range.
     pub(super) fn values(&self) -> &[u64] {
         &self.0
     }
 }
 
 impl Range {
-    /// Returns the values up to `to`, which is included only if a step or factor leads to it. With a factor, values are
-    /// rounded products, computed without library functions, so that every machine gets the same values.
+    /// Returns the values up to `to`; `to` itself is included only if a step or factor reaches it. With a
+    /// factor, values are rounded products, computed without library functions, so that every machine gets
+    /// the same values.
     fn values(&self) -> Result<Vec<u64>, String> {
         let &Self { from, to, step, factor } = self;
         if from > to {

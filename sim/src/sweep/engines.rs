@@ -8,10 +8,10 @@ use std::fmt::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-/// The most tasks of an array with Slurm's default (`MaxArraySize` of slurm.conf is one more).
+/// The largest number of tasks of an array with Slurm's default (`MaxArraySize` of slurm.conf is one more).
 pub(super) const SLURM_TASKS: u64 = 1000;
 
-/// Returns a message for arrays with more tasks.
+/// Returns a warning for an array that has more tasks than Slurm's default allows.
 pub(super) fn many_tasks(shards: u64) -> String {
     format!("more than {SLURM_TASKS} tasks need a cluster whose MaxArraySize is above {shards}")
 }
@@ -47,14 +47,14 @@ impl FromStr for TimeLimit {
 }
 
 impl fmt::Display for TimeLimit {
-    /// Formats the limit for `sbatch`, which would read a number without colons as minutes.
+    /// Formats the time limit for `sbatch`, which would read a number without colons as minutes.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self(seconds) = self;
         write!(f, "{:02}:{:02}:{:02}", seconds / 3600, seconds / 60 % 60, seconds % 60)
     }
 }
 
-/// A script for `sbatch`.
+/// The options of a script for `sbatch`.
 #[derive(Debug)]
 pub(super) struct Slurm<'a> {
     pub(super) shards: u64,
@@ -72,13 +72,13 @@ fn path(path: &Path) -> String {
     quoted(&path.to_string_lossy())
 }
 
-/// Returns an absolute path, because a job begins in another folder.
+/// Returns the absolute form of a path, because a job begins in another folder.
 fn from_root(path: &Path) -> PathBuf {
     std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
 }
 
-/// Returns a name for a job: small letters, digits and hyphens, as Kubernetes requires, at most 63. The name ends with
-/// the sweep's hash, so that a changed sweep is another job.
+/// Returns a name for a job that Kubernetes accepts: at most 63 small letters, digits and hyphens. The job's
+/// name ends with the sweep's hash, so that a changed sweep is another job.
 fn job_name(plan: &Plan) -> String {
     let stem = plan.path.file_stem().unwrap_or_default().to_string_lossy().to_lowercase();
     let label_char = |c: char| if c.is_ascii_alphanumeric() { c } else { '-' };
@@ -86,7 +86,7 @@ fn job_name(plan: &Plan) -> String {
     format!("{}-{}", name.trim_matches('-'), &plan.hash[..10])
 }
 
-/// Returns the script for a sweep's array of shards.
+/// Returns the `sbatch` script for an array of the sweep's shards.
 pub(super) fn slurm(plan: &Plan, options: &Slurm<'_>) -> String {
     let Slurm { shards, cpus, time, memory, partition, inputs, results, program } = options;
     let name = job_name(plan);
@@ -136,27 +136,27 @@ exec "$program" sweep run "$sweep"{inputs} --results "$results" \
     script
 }
 
-/// A Job for Kubernetes.
+/// The options of a Job for Kubernetes.
 #[derive(Debug)]
 pub(super) struct Kubernetes<'a> {
     pub(super) shards: u64,
     pub(super) parallelism: u64,
     pub(super) image: &'a str,
-    /// The claim of the volume with the sweep's file and results.
+    /// The PersistentVolumeClaim of the volume that has the sweep's file and results.
     pub(super) claim: &'a str,
-    /// The claim of the volume with the traces, if it is another volume.
+    /// The PersistentVolumeClaim of the volume with the traces, if it is another volume.
     pub(super) inputs_claim: Option<&'a str>,
     pub(super) cpus: u32,
     pub(super) memory: &'a str,
-    /// The time limits of a pod, and of the whole Job.
+    /// The time limit of a pod; the next field limits the whole Job.
     pub(super) time: Option<TimeLimit>,
     pub(super) deadline: Option<TimeLimit>,
     /// `true` for the Job of one pod that merges the results.
     pub(super) merge: bool,
 }
 
-/// Returns the Indexed Job of a sweep. A shard that ends with exit code 2 (bad input) ends the Job. After any other
-/// failure the shard runs again, at most three times.
+/// Returns the Indexed Job that runs a sweep. A shard that ends with exit code 2 (invalid input) ends the
+/// whole Job. After any other failure the shard runs again, at most three times.
 pub(super) fn kubernetes(plan: &Plan, options: &Kubernetes<'_>) -> Value {
     let Kubernetes { parallelism, image, claim, inputs_claim, cpus, memory, time, deadline, merge, .. } =
         options;
@@ -228,10 +228,10 @@ pub(super) fn kubernetes(plan: &Plan, options: &Kubernetes<'_>) -> Value {
     job
 }
 
-/// The container's user id: that of the user `nobody`.
+/// The user id in the container: the user `nobody`.
 const USER: u32 = 65534;
 
-/// A file that builds the command as one static program, in an otherwise empty image.
+/// A container file that builds the command as one static program, in an otherwise empty image.
 pub(super) const CONTAINER: &str = concat!(
     "\
 # Written by `uslab sweep container`. In the repository's root:

@@ -1,11 +1,14 @@
-//! Successive halving: all settings run on few traces or seeds, the best of them on more, until few are left.
+//! Successive halving: all settings run on few traces or seeds, and the best settings on more, until few
+//! settings are left.
 //!
-//! Source: Jamieson and Talwalkar, "Non-stochastic Best Arm Identification and Hyperparameter Optimization" (AISTATS
-//! 2016). The number of traces and of seeds grows from round to round: each run of a round is a run of the whole sweep.
+//! Source: Jamieson and Talwalkar, "Non-stochastic Best Arm Identification and Hyperparameter Optimization"
+//! (AISTATS 2016). The number of traces and of seeds grows from round to round; each run of a round is also a
+//! run of the whole sweep.
 
-/// Returns the number of settings in each round, from all of them to at most `factor`. `lists` are the numbers of
-/// traces and of seeds. The number of rounds is limited, because each round must have more traces or more seeds than
-/// the previous one. A setting is therefore never dropped because of runs that were already known.
+/// Returns the number of settings in each round, from all settings down to at most `factor`. The parameter
+/// `lists` has the number of traces and the number of seeds. The number of rounds is limited, because each
+/// round must have more traces or more seeds than the previous one. A setting is therefore never dropped on
+/// the evidence of runs that were already known.
 pub(super) fn rounds(settings: u64, factor: u64, lists: [usize; 2]) -> Vec<u64> {
     let reduced = |n: u64, min: u64| (n > min).then(|| n.div_ceil(factor));
     let last_rounds = |all: usize| std::iter::successors(Some(all as u64), |n| reduced(*n, 1)).count();
@@ -13,8 +16,8 @@ pub(super) fn rounds(settings: u64, factor: u64, lists: [usize; 2]) -> Vec<u64> 
     rounds.take(lists.map(last_rounds).into_iter().max().unwrap_or(1)).collect()
 }
 
-/// Returns the number of traces (or seeds) in a round, of `all`: all in the last round, a part in each earlier one, at
-/// least one.
+/// Returns how many of `all` traces (or seeds) a round has: all in the last round, a part in each earlier
+/// round, and at least one.
 pub(super) fn part(all: usize, round: usize, rounds: usize, factor: u64) -> usize {
     let rounds_left = rounds.saturating_sub(round + 1) as u32;
     let divisor =
@@ -48,7 +51,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn rounds_end_and_grow_as_settings_fall(
+        fn rounds_shrink_the_settings_and_add_traces_or_seeds(
             settings in 1..1_000_000_u64,
             factor in 2..10_u64,
             traces in 0..100_usize,

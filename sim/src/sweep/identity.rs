@@ -1,13 +1,15 @@
-//! The parameters that determine an item's result, and their hash, which names the result's file.
+//! The parameters that determine an item's result, and their hash, which is the name of the result's file.
 //!
-//! A result does not depend on its sweep. A sweep with more seeds, other designs or another order of designs finds the
-//! results of all shared items of another sweep. The rounds of `uslab tune` rely on it.
+//! An item's result does not depend on the sweep that contains the item. A sweep with more seeds, other
+//! designs or another order of designs reuses the results of all items that it shares with another sweep. The
+//! rounds of `uslab tune` rely on this reuse of results.
 
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use std::fmt;
 
-/// All parameters that determine a result. Two items with the same identity have the same result.
+/// All parameters that determine the result of an item. Two items with the same identity have the same
+/// result.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Identity {
@@ -16,17 +18,16 @@ pub(super) struct Identity {
     /// The SHA-256 of the prices.
     pub(super) profile: String,
     pub(super) of: WorkloadIdentity,
-    /// The design with its options.
+    /// The design with its options, as one text.
     pub(super) setting: String,
-    /// The number of CPUs; `None` is the trace's number.
+    /// The number of simulated CPUs; `None` is the number of CPUs in the trace.
     pub(super) cpus: Option<u32>,
 }
 
-/// The workload of the CPUs.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub(super) enum WorkloadIdentity {
-    /// A trace, by a hash of its bytes and of the tables that are read with it.
+    /// A trace, identified by a hash of its bytes and of the tables that are read with it.
     Trace {
         sha256: String,
     },

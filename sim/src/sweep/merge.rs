@@ -1,4 +1,4 @@
-//! Merges all results of a sweep: missing items, tables and CSV.
+//! Merges all results of a sweep into messages about missing items, tables and CSV.
 
 use super::analysis::{self, Best, Score};
 use super::plan::{Plan, Work};
@@ -10,25 +10,25 @@ use serde::Serialize;
 use std::collections::BTreeSet;
 use std::fmt;
 
-/// The most settings in the text.
+/// The largest number of settings in the text report.
 const MAX_SHOWN_SETTINGS: usize = 10;
-/// The most distinct reasons of failures in the text.
+/// The largest number of distinct reasons for failures in the text report.
 const MAX_REASONS: usize = 20;
 
 /// The existing results of a sweep.
 #[derive(Debug, Default)]
 pub(super) struct CollectedResults {
-    /// The rows in the order of their items' numbers.
+    /// The rows of the report, in the order of their items' numbers.
     pub(super) rows: Vec<Row>,
     pub(super) missing: Vec<u64>,
     pub(super) failed: Vec<(u64, String)>,
     pub(super) damaged: Vec<(u64, String)>,
 }
 
-/// Reads all results.
+/// Reads all existing results of a sweep.
 ///
 /// # Errors
-/// Fails if a result is of another item, or cannot be read.
+/// Fails if a result file is of another item, or cannot be read.
 pub(super) fn collect(plan: &Plan, store: &Store, progress: &Progress) -> anyhow::Result<CollectedResults> {
     let stage = progress.stage("reading", plan.len());
     let mut results = CollectedResults::default();
@@ -52,8 +52,8 @@ impl CollectedResults {
     pub(super) fn is_whole(&self) -> bool {
         self.missing.is_empty() && self.failed.is_empty() && self.damaged.is_empty()
     }
-    /// Returns messages about items without a result: a line for each failure and each damaged file, and the command
-    /// that runs all of them.
+    /// Returns messages about items without a result: a line for each failure and each damaged file, and the
+    /// command line that runs all these items.
     pub(super) fn result_warnings(&self, plan: &Plan, command: &str) -> Vec<String> {
         let Self { missing, failed, damaged, .. } = self;
         let mut lines = failures(plan, "failed", failed);
@@ -70,7 +70,8 @@ impl CollectedResults {
     }
 }
 
-/// Returns a line for each reason, with its items, and for a trace with its line in the sweep's file.
+/// Returns a line for each reason of failure, with its items; for a trace, also with the trace's line in the
+/// sweep's file.
 pub(super) fn failures(plan: &Plan, outcome: &str, items: &[(u64, String)]) -> Vec<String> {
     let mut reasons: Vec<(&str, Vec<u64>)> = vec![];
     for (item, reason) in items {
@@ -102,7 +103,7 @@ pub(super) fn failures(plan: &Plan, outcome: &str, items: &[(u64, String)]) -> V
     lines
 }
 
-/// Formats a number of items.
+/// Formats a number of items with its noun.
 pub(super) fn items_text(items: u64) -> String {
     format!("{} item{}", grouped(items), if items == 1 { "" } else { "s" })
 }
@@ -117,7 +118,7 @@ pub(super) struct Report {
     pub(super) failed: u64,
     pub(super) damaged: u64,
     pub(super) metric: &'static str,
-    /// The name of the profile, and the number of CPUs up to which it is validated.
+    /// The name of the profile of prices, and the number of CPUs up to which the profile is validated.
     pub(super) profile: String,
     pub(super) validated_cpus: u32,
     pub(super) settings: Vec<Score>,
@@ -142,7 +143,7 @@ impl Report {
             sensitivity: sensitivity::sensitivity(&all.rows, metric),
         }
     }
-    /// Returns a sentence about the numbers that are simulated only.
+    /// Returns a sentence about the CPU counts for which results are only simulated.
     pub(super) fn validated(&self) -> String {
         let profile = &self.profile;
         match self.validated_cpus {
@@ -156,7 +157,7 @@ impl Report {
     }
 }
 
-/// Returns a sentence about the accuracy of a design's indices.
+/// Returns a sentence about the accuracy of a design's sensitivity indices.
 pub(super) fn accuracy_text(sensitivity: &Sensitivity) -> String {
     let Sensitivity { settings, left_out, method, chance, .. } = sensitivity;
     let mut summary = match method {
@@ -178,7 +179,8 @@ pub(super) fn accuracy_text(sensitivity: &Sensitivity) -> String {
     summary
 }
 
-/// Formats an index in per cent. An index below the part that the fit does not predict is shown as an upper bound.
+/// Formats a sensitivity index as a percentage. An index is shown as an upper bound if it is smaller than the
+/// part that the fit does not predict.
 pub(super) fn index(part: f64, method: Method) -> String {
     match method {
         Method::Fit { predicts } if part < 1.0 - predicts => {
@@ -188,7 +190,7 @@ pub(super) fn index(part: f64, method: Method) -> String {
     }
 }
 
-/// Formats a fraction in per cent.
+/// Formats a fraction as a percentage.
 pub(super) fn percent(part: f64) -> String {
     // Adding 0 turns -0 into 0: an empty sum is -0.
     format!("{:.1} %", 100.0 * part + 0.0)
@@ -288,8 +290,8 @@ impl fmt::Display for Report {
     }
 }
 
-/// Returns the range of an option's means over all workloads, in % of the best; the workload and CPUs with the largest
-/// range, with that range; and the option's values.
+/// Returns four texts: the range of an option's means over all workloads in % of the best, the workload and
+/// CPUs with the largest range, that largest range, and the option's values.
 pub(super) fn ranges(effect: &Effect) -> [String; 4] {
     let range = |means: &mut dyn Iterator<Item = f64>| {
         let (min, max) = means.fold((f64::MAX, f64::MIN), |(min, max), mean| (min.min(mean), max.max(mean)));
@@ -305,17 +307,17 @@ pub(super) fn ranges(effect: &Effect) -> [String; 4] {
     ]
 }
 
-/// The meaning of the indices.
+/// The explanation of the sensitivity indices in the report.
 pub(super) const SENSITIVITY: &str = "\
 Sensitivity: the fraction of the differences between a design's settings (in % of the best, for each workload and number of CPUs) that a knob explains
 alone (its first-order index) and alone or with other knobs (its total index).";
 
-/// Returns the mark of a tie.
+/// Returns the mark for a setting that ties with the best.
 pub(super) fn tie(ties: bool) -> &'static str {
     if ties { "=" } else { "" }
 }
 
-/// Returns the unit of a metric, with the better direction.
+/// Returns the unit of a metric, and if larger or smaller values are better.
 pub(super) fn unit(metric: &str) -> &'static str {
     match metric {
         "operations_per_us" => "allocations and frees a microsecond, of all CPUs; more is better",
@@ -326,7 +328,7 @@ pub(super) fn unit(metric: &str) -> &'static str {
     }
 }
 
-/// The names of the columns before the numbers and the options.
+/// The names of the CSV columns before the numbers and the options.
 const AXES: [&str; 10] =
     ["item", "work", "design", "setting", "cpus", "validated", "size", "ops", "think", "seed"];
 
@@ -340,10 +342,10 @@ fn knob(row: &Row, name: &str) -> Option<u64> {
     row.knobs().find(|(key, _)| *key == name).map(|(_, value)| value)
 }
 
-/// Formats all runs as CSV: a row for each item, in the order of their numbers.
+/// Formats all runs as CSV: one row for each item, in the order of the items' numbers.
 ///
 /// # Errors
-/// Fails if writing to memory fails, which does not happen.
+/// Fails if writing to memory fails, which does not happen in practice.
 pub(super) fn csv(rows: &[Row]) -> anyhow::Result<Vec<u8>> {
     let names = knob_names(rows);
     let mut csv_writer = csv::Writer::from_writer(vec![]);

@@ -1,14 +1,15 @@
-//! The commands `uslab sweep` and `uslab tune`: many runs of `uslab scale`, numbered, on one machine or on many.
+//! The commands `uslab sweep` and `uslab tune`: many numbered runs of `uslab scale`, on one machine or on
+//! many.
 //!
 //! ```text
 //! file ──> plan: number <-> item ──> run: trace or workload, setting, CPUs, seed ──> a file an item ──> merge: tables, CSV, page
 //!          hash                       a share of the numbers                            named by the hash of all that it depends on
 //! ```
 //!
-//! The program has no scheduler. An item's result is a function of its parameters, so a shard that runs again, or twice
-//! at the same time, gives the same bytes. Existing batch systems start the shards (Slurm's arrays, Kubernetes' Indexed
-//! Jobs). The hash of a sweep covers its file and everything that the file names. On two machines with the same hash,
-//! items have the same numbers.
+//! The result of an item is a function of the item's parameters. A shard that runs again, or twice at the
+//! same time, therefore gives the same bytes. The program has no scheduler: batch systems such as Slurm's
+//! arrays or Kubernetes' Indexed Jobs start the shards. The hash of a sweep covers its file and every file
+//! that it names. Two machines with equal hashes give the same number to the same item.
 
 mod analysis;
 mod args;

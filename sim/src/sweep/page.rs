@@ -1,4 +1,5 @@
-//! Writes a sweep as a static page: tables, and a picture for each option. The page loads nothing.
+//! Writes the report of a sweep as a static page with tables and a picture for each option; the page loads
+//! nothing.
 
 use super::merge::{Report, SENSITIVITY, accuracy_text, index, percent, ranges, short_number, tie, unit};
 use super::sensitivity::{Effect, Sensitivity};
@@ -12,9 +13,10 @@ use std::io::Error;
 const WIDTH: u32 = 420;
 const HEIGHT: u32 = 240;
 const COLOUR: RGBColor = RGBColor(0, 114, 178);
-/// The most lines (workloads on numbers of CPUs) in a picture: the ones on which the option matters most.
+/// The largest number of lines in a picture. Each line is a workload on a number of CPUs; the lines on which
+/// the option matters most are drawn.
 const LINES: usize = 24;
-/// The most settings in the table.
+/// The largest number of settings in the table.
 const MAX_SHOWN_SETTINGS: usize = 50;
 
 const STYLE: &str = "\
@@ -24,7 +26,7 @@ th:first-child, td:first-child { text-align: left } figure { display: inline-blo
 figure svg { background: #fff; max-width: 100% } .share { background: #0072b2; display: inline-block; height: .8em }
 .scroll { overflow-x: auto } code { overflow-wrap: anywhere }";
 
-/// Returns the page.
+/// Returns the report as an HTML page.
 ///
 /// # Errors
 /// Fails if a picture cannot be drawn.
@@ -79,7 +81,7 @@ pub(super) fn page(report: &Report, title: &str) -> anyhow::Result<String> {
     Ok(page.into_string() + "\n")
 }
 
-/// Formats a setting so that a narrow column may break the line before each option.
+/// Formats a setting so that a browser may break the line before each option.
 fn cuttable(setting: &str) -> Markup {
     let parts = setting.split_inclusive(':');
     html! { @for part in parts { (part) wbr; } }
@@ -112,7 +114,7 @@ fn of_design(design: &Sensitivity, metric: &str) -> anyhow::Result<Markup> {
     })
 }
 
-/// Draws the means over an option: its values, or groups of values, from left to right.
+/// Draws the mean results over the values of an option, or over groups of values, from left to right.
 fn picture(effect: &Effect) -> Result<String, DrawingAreaErrorKind<Error>> {
     let last = effect.means.len() as f64;
     let mut svg = String::new();

@@ -1,14 +1,15 @@
-//! All items of a sweep by number, without a list of items.
+//! All items of a sweep, computed from their numbers instead of stored in a list.
 //!
-//! An item's number is written in mixed radix. The digits, from the slowest to the fastest:
+//! An item's number is written in mixed radix. The digits of an item's number are, from the slowest to the
+//! fastest:
 //!
 //! ```text
 //! traces:     trace, setting, CPUs
 //! workloads:  workload, seed, bytes of an object, operations, think time, setting, CPUs
 //! ```
 //!
-//! Items of traces come first. A shard is a range of neighbours. A shard therefore needs few traces, and has small and
-//! large (expensive) numbers of CPUs alike.
+//! Items of traces come before items of workloads. A shard is a range of consecutive items. A shard therefore
+//! reads few traces, and contains both small and large (expensive) numbers of CPUs.
 
 use super::identity::{Identity, WorkloadIdentity};
 use super::sample;
@@ -17,10 +18,11 @@ use sha2::{Digest, Sha256};
 use std::path::PathBuf;
 use uslab_engine::clock::Profile;
 
-/// The version of the simulator, on which results depend.
+/// The version of the simulator, which is a part of each result's identity.
 pub(super) const SIMULATOR: &str = env!("CARGO_PKG_VERSION");
 
-/// A sample of a design's settings: points of a Latin hypercube instead of all combinations of its options.
+/// A sample of a design's settings: the points of a Latin hypercube, instead of all combinations of the
+/// options' values.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Sample {
@@ -33,23 +35,23 @@ pub(super) struct Sample {
 pub(super) struct Trace {
     /// The trace's name in the sweep's file.
     pub(super) name: String,
-    /// The hash of the trace's bytes and of the kernel's tables in its folder.
+    /// The SHA-256 of the trace's bytes and of the kernel's tables in the trace's folder.
     pub(super) sha256: String,
     #[serde(skip)]
     pub(super) path: PathBuf,
-    /// The line in the sweep's file.
+    /// The line of the sweep's file that names the trace.
     #[serde(skip)]
     pub(super) line: usize,
 }
 
-/// An option with its values.
+/// An option of a design with its values.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Knob {
     pub(super) key: String,
     pub(super) values: Vec<u64>,
 }
 
-/// The settings of all designs, numbered.
+/// The numbered settings of all designs.
 #[derive(Debug, Default, Serialize)]
 pub(super) struct Settings {
     designs: Vec<Knobs>,
@@ -61,18 +63,18 @@ struct Knobs {
     design: String,
     knobs: Vec<Knob>,
     sample: Option<Sample>,
-    /// The number of the design's first setting.
+    /// The number of the first setting of the design.
     #[serde(skip)]
     first: u64,
     #[serde(skip)]
     count: u64,
-    /// For a sample: for each option, the part of its axis for each point.
+    /// For a sample, the part of each option's axis in which each point is.
     #[serde(skip)]
     strata: Vec<Vec<u32>>,
 }
 
 impl Settings {
-    /// Adds a design with its options. The number of settings saturates on overflow.
+    /// Adds the settings of a design, given its options. If the number of settings overflows, it saturates.
     pub(super) fn add(&mut self, design: String, knobs: Vec<Knob>, sample: Option<&Sample>) {
         let all = knobs.iter().fold(1_u64, |all, knob| all.saturating_mul(knob.values.len() as u64));
         // A sample with at least as many points as combinations is replaced by all combinations.
@@ -88,11 +90,10 @@ impl Settings {
         let first = self.count();
         self.designs.push(Knobs { design, knobs, sample, first, count, strata });
     }
-    /// Returns the number of settings.
     pub(super) fn count(&self) -> u64 {
         self.designs.last().map_or(0, |last| last.first.saturating_add(last.count))
     }
-    /// Returns a setting in the form that `--design` takes.
+    /// Returns a setting as text, in the form that `--design` accepts.
     pub(super) fn text(&self, number: u64) -> String {
         let at = self.designs.partition_point(|knobs| knobs.first <= number) - 1;
         let Knobs { design, knobs, sample, first, strata, .. } = &self.designs[at];
@@ -126,25 +127,26 @@ impl Settings {
     }
 }
 
-/// A sweep, read and checked.
+/// A sweep that was read from its file and checked.
 #[derive(Debug, Serialize)]
 pub(super) struct Plan {
     pub(super) traces: Vec<Trace>,
     pub(super) workloads: Vec<String>,
     pub(super) settings: Settings,
-    /// The sample that the file requests. A design with few combinations gets all of them instead.
+    /// The sample of settings that the sweep's file requests. A design with few combinations of option values
+    /// gets all of them instead of a sample.
     #[serde(skip)]
     pub(super) sample: Option<Sample>,
     /// A function that returns the options of a design.
     #[serde(skip)]
     pub(super) knobs: fn(&str) -> &'static [uslab_engine::model::Knob],
-    /// The numbers of CPUs; if empty, each trace has its own number.
+    /// The numbers of CPUs; if the list is empty, each trace runs with its own number of CPUs.
     pub(super) cpus: Vec<u64>,
     pub(super) seeds: Vec<u64>,
     pub(super) sizes: Vec<u64>,
     pub(super) operations: Vec<u64>,
     pub(super) thinks: Vec<u64>,
-    /// The name or path in the form that `uslab scale --profile` takes.
+    /// The profile's name or path, in the form that `uslab scale --profile` accepts.
     #[serde(skip)]
     pub(super) profile_name: String,
     pub(super) profile: Profile,
@@ -156,7 +158,7 @@ pub(super) struct Plan {
     /// The folder of the traces.
     #[serde(skip)]
     pub(super) inputs: PathBuf,
-    /// The folder of the results, if the file names one.
+    /// The folder of the results, if the sweep's file names one.
     #[serde(skip)]
     pub(super) results: Option<PathBuf>,
     /// The path of the sweep's file.
@@ -167,23 +169,23 @@ pub(super) struct Plan {
 /// The workload of an item.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Work {
-    /// A trace, by its index in the list.
+    /// A trace, given by its index in the list of traces.
     Trace { trace: usize },
-    /// A workload, by its index in the list, with its parameters.
+    /// A generated workload, given by its index in the list of workloads, with its parameters.
     Made { workload: usize, seed: u64, size: u32, operations: u64, think: u32 },
 }
 
-/// An item of a sweep: one run.
+/// An item of a sweep, which is one run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Item {
     pub(super) number: u64,
     pub(super) work: Work,
     pub(super) setting: u64,
-    /// The number of CPUs; `None` is the trace's number.
+    /// The number of simulated CPUs; `None` is the number of CPUs in the trace.
     pub(super) cpus: Option<u32>,
 }
 
-/// Returns the digits of a number in mixed radix; the last digit changes fastest.
+/// Splits a number into digits in mixed radix; the last digit changes fastest.
 fn digits<const N: usize>(mut number: u64, radices: [u64; N]) -> [usize; N] {
     let mut digits = [0; N];
     for (digit, radix) in digits.iter_mut().zip(radices).rev() {
@@ -203,13 +205,13 @@ impl Plan {
             [workloads.len(), seeds.len(), sizes.len(), operations.len(), thinks.len()].map(|n| n as u64);
         [workloads, seeds, sizes, operations, thinks, self.settings.count(), self.cpus.len() as u64]
     }
-    /// Returns the number of items; `None` if it does not fit into a `u64`.
+    /// Returns the number of items, or `None` if the number does not fit into a `u64`.
     pub(super) fn count(&self) -> Option<u64> {
         let product =
             |radices: &[u64]| radices.iter().try_fold(1_u64, |product, radix| product.checked_mul(*radix));
         product(&self.of_traces())?.checked_add(product(&self.of_workloads())?)
     }
-    /// Returns the number of items.
+    /// Returns the number of items in the sweep.
     pub(super) fn len(&self) -> u64 {
         self.count().unwrap_or(u64::MAX)
     }
@@ -232,7 +234,7 @@ impl Plan {
         };
         Item { number, work, setting: setting as u64, cpus: Some(self.cpus[cpus] as u32) }
     }
-    /// Returns the identity of an item's result.
+    /// Returns the identity under which the item's result is stored.
     pub(super) fn identity(&self, item: Item) -> Identity {
         let of = match item.work {
             Work::Trace { trace } => WorkloadIdentity::Trace { sha256: self.traces[trace].sha256.clone() },
@@ -254,7 +256,7 @@ impl Plan {
             Work::Made { workload, .. } => &self.workloads[workload],
         }
     }
-    /// Returns the first part of the hash, short enough for a name.
+    /// Returns the first digits of the sweep's hash, short enough for a name.
     pub(super) fn short_hash(&self) -> &str {
         &self.hash[..16]
     }
@@ -296,7 +298,7 @@ pub(super) mod tests {
         }
     }
 
-    /// Returns a text with everything that distinguishes an item from others.
+    /// Returns a text that distinguishes an item from all other items.
     fn identity_text(plan: &Plan, item: Item) -> String {
         format!(
             "{} {:?} {} {:?}",

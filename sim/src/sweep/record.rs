@@ -6,7 +6,8 @@ use serde::{Deserialize, Serialize};
 use uslab_engine::clock::{LockCounts, Outcome};
 use uslab_engine::model::Knob;
 
-/// The content of a result file. The content depends only on the identity: it has no time and no name of a machine.
+/// The content of a result's file. The content depends only on the item's identity: it contains neither times
+/// nor the name of a machine.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Record {
@@ -14,12 +15,12 @@ pub(super) struct Record {
     pub(super) result: Outcomes,
 }
 
-/// The result of a run.
+/// The outcome of an item.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Outcomes {
     Done(Numbers),
-    /// The item could not be run.
+    /// The item could not be run; the text is the reason.
     Failed(String),
 }
 
@@ -45,7 +46,8 @@ pub(super) struct Row {
     pub(super) cpus: u32,
     /// `true` if the profile is validated for this number of CPUs.
     pub(super) validated: bool,
-    /// The size, operations, think time and seed are set for workloads only.
+    /// The object size; this field and the next three (operations, think time, seed) are set for workloads
+    /// only.
     pub(super) size: Option<u32>,
     pub(super) ops: Option<u64>,
     pub(super) think: Option<u32>,
@@ -53,7 +55,7 @@ pub(super) struct Row {
     pub(super) numbers: Numbers,
 }
 
-/// The numbers of an [`Outcome`].
+/// The numbers of an [`Outcome`] for one item.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Numbers {
@@ -83,7 +85,7 @@ struct Lock {
     waited_ns: f64,
 }
 
-/// A number in a table.
+/// A number in a table of results.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Number {
     Count(u64),
@@ -138,7 +140,8 @@ impl From<Outcome> for Numbers {
 }
 
 impl Numbers {
-    /// The names of the columns. The book's page about sweeps has their units.
+    /// The names of the columns in a table of results. The book's page about sweeps has the units of the
+    /// columns.
     pub(super) const NAMES: [&'static str; 21] = [
         "operations",
         "ns",
@@ -190,7 +193,7 @@ impl Numbers {
             Count(self.container.into()),
         ]
     }
-    /// Returns the value of a metric's column.
+    /// Returns the value of the metric in this row.
     pub(super) fn get(&self, metric: Metric) -> f64 {
         self.columns()[metric.column].real()
     }
@@ -205,7 +208,7 @@ pub(crate) struct Metric {
 }
 
 impl Metric {
-    /// The names of the metrics, with `true` if larger values are better.
+    /// The names of the metrics; the `bool` is `true` if larger values are better.
     const ALL: [(&'static str, bool); 5] = [
         ("operations_per_us", true),
         ("ns", false),
@@ -216,7 +219,7 @@ impl Metric {
     pub(super) fn name(self) -> &'static str {
         Numbers::NAMES[self.column]
     }
-    /// Returns the ratio of a value to the best or to another value: 1 is as good, 0 infinitely worse.
+    /// Returns the ratio of `value` to `best`: 1 is equally good, 0 is infinitely worse.
     pub(super) fn ratio(self, value: f64, best: f64) -> f64 {
         let (smaller_value, larger_value) = if self.more { (value, best) } else { (best, value) };
         match (smaller_value > 0.0, larger_value > 0.0) {
@@ -226,7 +229,7 @@ impl Metric {
             (_, true) => smaller_value / larger_value,
         }
     }
-    /// Returns the better of two values.
+    /// Returns the better of two values by this metric.
     pub(super) fn better(self, a: f64, b: f64) -> f64 {
         if self.more { a.max(b) } else { a.min(b) }
     }
@@ -246,7 +249,7 @@ impl std::str::FromStr for Metric {
 }
 
 impl Row {
-    /// Creates the row of an item with its numbers.
+    /// Creates the row of an item from its numbers.
     pub(super) fn new(plan: &Plan, item: Item, numbers: Numbers) -> Self {
         let (size, ops, think, seed) = match item.work {
             Work::Trace { .. } => (None, None, None, None),
@@ -278,9 +281,9 @@ impl Row {
     }
 }
 
-/// Returns `true` if a setting is its design's default. Default options depend on the object size, and a trace has
-/// objects of many sizes. For a trace, therefore, only a setting without options is known to be the default. A design
-/// without options has no default.
+/// Returns `true` if a setting consists of its design's default options. Default options depend on the object
+/// size, and a trace has objects of many sizes. For a trace, therefore, only a setting without options counts
+/// as the default. A design without options has no default setting.
 fn is_default(plan: &Plan, setting: &str, size: Option<u32>, cpus: u32) -> bool {
     let design_knobs = (plan.knobs)(setting.split(':').next().unwrap_or_default());
     let mut set =

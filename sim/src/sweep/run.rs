@@ -1,4 +1,4 @@
-//! Runs items on all CPUs, and stores their results.
+//! Runs items on all CPUs of this machine, and stores their results.
 
 use super::plan::{Item, Plan, Trace, Work};
 use super::record::{Outcomes, Record};
@@ -23,26 +23,25 @@ use uslab_magazine::sync::{AtomicU64, Ordering::Relaxed};
 /// The result of running a shard.
 #[derive(Debug, Default, Serialize)]
 pub(super) struct ShardResult {
-    /// The number of items in the shard.
     pub(super) items: u64,
     /// The number of items that already had a result.
     pub(super) there: u64,
-    /// The number of items that got a result now.
+    /// The number of items that this run gave a result.
     pub(super) done: u64,
-    /// Items that could not be run, with the reason.
+    /// The items that could not be run, each with the reason.
     pub(super) failed: Vec<(u64, String)>,
-    /// The items whose file was damaged, which were run again.
+    /// The items whose result file was damaged; these items were run again.
     pub(super) damaged: Vec<String>,
-    /// The seconds of all threads together.
+    /// The run time of all threads together in seconds.
     pub(super) seconds: f64,
-    /// The seconds from the beginning to the end.
+    /// The time from the beginning to the end of the shard in seconds.
     pub(super) took: f64,
 }
 
 /// Options for running items.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct RunOptions {
-    /// `true` to run items that already have a result.
+    /// `true` to run even items that already have a result.
     pub(super) rerun: bool,
     /// The number of threads; by default one for each CPU.
     pub(super) threads: Option<usize>,
@@ -50,7 +49,7 @@ pub(super) struct RunOptions {
     pub(super) interval: Option<Duration>,
 }
 
-/// The progress lines on standard error.
+/// The progress lines that the run prints to standard error.
 struct Lines {
     interval: Option<Duration>,
     start: Instant,
@@ -94,7 +93,7 @@ pub(super) fn time(seconds: f64) -> String {
     }
 }
 
-/// The progress of a run, for the message when a user interrupts it.
+/// The progress of a run, which is printed when the user interrupts the run.
 #[derive(Debug, Default)]
 pub(super) struct RunProgress {
     finished: AtomicU64,
@@ -102,8 +101,8 @@ pub(super) struct RunProgress {
 }
 
 impl RunProgress {
-    /// Makes Ctrl-C print how many results are stored, and end the process. A result that is being written when Ctrl-C
-    /// is pressed is lost.
+    /// Makes Ctrl-C print how many results are stored, and end the process. If a result is being written when
+    /// the user presses Ctrl-C, this result is lost.
     ///
     /// # Errors
     /// Fails if the handler cannot be set.
@@ -125,20 +124,20 @@ impl RunProgress {
     }
 }
 
-/// The reason why the run of a shard ended early.
+/// The reason why a shard's run ended early.
 #[derive(Debug)]
 pub(super) enum EarlyEnd {
-    /// The input is invalid.
     Input(anyhow::Error),
     /// A result could not be written.
     Write(anyhow::Error),
 }
 
-/// Runs the items of a range: all, or those without a result.
+/// Runs the items of a range: either all items, or the items without a result.
 ///
 /// # Errors
-/// Fails if an existing result is of another sweep, or a result cannot be written. Results that are already stored
-/// stay. If a trace cannot be read, its items fail, and the failure is their result.
+/// Fails if an existing result file is of another sweep, or if a result cannot be written. Results that are
+/// already stored are kept. If a trace cannot be read, its items fail, and their stored result is this
+/// failure.
 pub(super) fn run<P: Policy>(
     plan: &Plan,
     store: &Store,
@@ -206,7 +205,7 @@ pub(super) fn run<P: Policy>(
     Ok(ran)
 }
 
-/// Returns the index of an item's trace; `None` if it has a workload.
+/// Returns the index of an item's trace, or `None` if the item has a generated workload.
 fn trace_of(plan: &Plan, number: u64) -> Option<usize> {
     match plan.item(number).work {
         Work::Trace { trace } => Some(trace),
@@ -214,10 +213,10 @@ fn trace_of(plan: &Plan, number: u64) -> Option<usize> {
     }
 }
 
-/// A trace's stream for each number of CPUs, or the reason why the stream is missing.
+/// The stream of a trace for each number of CPUs, or the reason why there is no stream.
 type Streams = FxHashMap<Option<u32>, Result<Stream, String>>;
 
-/// Reads the trace of some items once, and makes the streams that they need.
+/// Reads the trace of some items once, and makes the streams for their numbers of CPUs.
 fn streams(plan: &Plan, items: &[u64]) -> Streams {
     let mut streams = Streams::default();
     for item in items.iter().map(|number| plan.item(*number)) {
@@ -236,7 +235,7 @@ fn streams(plan: &Plan, items: &[u64]) -> Streams {
     streams
 }
 
-/// Returns the stream of a trace.
+/// Reads a trace as a stream of operations.
 ///
 /// # Errors
 /// Fails if the file is not a trace, or cannot be read.
@@ -245,7 +244,7 @@ pub(super) fn read(trace: &Trace) -> Result<Stream, String> {
         .map_err(|error| format!("{error:#}"))
 }
 
-/// Runs one item. Failures and panics are results, too.
+/// Runs one item. If the run fails or panics, this failure is the result.
 fn execute<P: Policy>(
     plan: &Plan,
     item: Item,

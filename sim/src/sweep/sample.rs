@@ -1,25 +1,27 @@
-//! A Latin hypercube of `points` points: each axis is cut into `points` parts, and has exactly one point in each part.
+//! A Latin hypercube of `points` points: each axis is divided into `points` parts, and each part of an axis
+//! contains exactly one point.
 //!
 //! Source: McKay, Beckman and Conover, "A Comparison of Three Methods for Selecting Values of Input Variables in the
 //! Analysis of Output from a Computer Code" (Technometrics 21, 1979).
 //!
-//! If an axis has fewer values than points, several parts have the same value, and points could be equal in all axes.
-//! Such points exchange their parts of one axis with other points, until no points are equal. Each axis still has one
-//! point in each part.
+//! If an axis has fewer values than points, several parts have the same value. In that case, two points could
+//! be equal on all axes. Equal points exchange their parts of one axis with other points, until no two points
+//! are equal. After each exchange, each part of an axis still contains exactly one point.
 
 use rand::rngs::Xoshiro256PlusPlus;
 use rand::{RngExt, SeedableRng};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::hash_map::Entry;
 
-/// The number of exchanges to try, for each point.
+/// The number of exchanges to try for each point.
 const TRIES: usize = 300;
 
-/// Returns, for each axis, the part in which each point is. `values` has the number of values of each axis.
+/// Returns, for each axis, the part of the axis in which each point is. The parameter `values` has the number
+/// of values of each axis.
 ///
-/// No two points have equal values if the number of combinations is at least twice the number of points. With fewer
-/// combinations, points that still equal other points after many tries are omitted. The same seed gives the same parts.
-/// The result takes four bytes for each point and axis.
+/// No two points have equal values if the number of combinations is at least twice the number of points. With
+/// fewer combinations, a point is omitted if it still equals another point after many exchanges. The same
+/// seed gives the same parts. The result takes four bytes for each point and axis.
 pub(super) fn strata(points: u32, values: &[usize], seed: u64) -> Vec<Vec<u32>> {
     let mut parts = hypercube(points, values.len(), seed);
     let mut rng = Xoshiro256PlusPlus::seed_from_u64(!seed);
@@ -93,7 +95,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn each_part_of_each_axis_has_one_point_and_no_two_are_equal(
+        fn each_axis_part_has_one_point_and_no_points_are_equal(
             points in 1..200_u32,
             values in proptest::collection::vec(2..300_usize, 1..5),
             seed in any::<u64>(),
@@ -129,7 +131,7 @@ mod tests {
         assert_eq!(two_strata, strata(100, &[1000, 1000], 1));
     }
 
-    /// Regression test: some points of a hypercube of listed values had equal values, so one setting was run twice.
+    /// Regression test: some points of a hypercube of listed values were equal, so one setting was run twice.
     #[test]
     fn sample_repeats_no_setting() {
         for seed in 0..50 {

@@ -1,59 +1,67 @@
-//! Computes how much each option of a design matters, both alone and together with other options.
+//! Computes how much each option of a design matters, alone and together with other options.
 //!
-//! The explained quantity is a ratio: the value of a setting divided by the value of the best setting, for equal
-//! workload, CPUs and seed. A fast workload therefore counts as much as a slow one. The variance of this ratio over a
-//! design's settings, for one workload and number of CPUs, is divided among the options.
+//! The quantity to explain is a ratio: the value of a setting divided by the value of the best setting, for
+//! equal workload, CPUs and seed. Because of the ratio, a fast workload counts as much as a slow workload.
+//! For each workload and number of CPUs, the variance of this ratio over a design's settings is divided among
+//! the options.
 //!
-//! - the *first-order index* of an option is the part that the option explains alone, V(E(y | option)) / V(y);
-//! - the *total index* of an option is the part that it explains alone or together with others, E(V(y | all other
-//!   options)) / V(y). An option with a small first-order index and a large total index matters only together with
-//!   others. An option with a small total index need not be set.
+//! - the *first-order index* of an option is the part of the variance that the option explains alone, V(E(y |
+//!   option)) / V(y);
+//! - the *total index* of an option is the part that the option explains alone or together with other
+//!   options, E(V(y | all other options)) / V(y). An option with a small first-order index and a large total
+//!   index matters only together with other options. If an option has a small total index, its value hardly
+//!   matters.
 //!
-//! (Sobol', "Sensitivity Estimates for Nonlinear Mathematical Models", 1993; Homma and Saltelli, "Importance Measures
-//! in Global Sensitivity Analysis of Nonlinear Models", 1996.) Variances are added up over workloads and CPUs before
-//! they are divided.
+//! (Sobol', "Sensitivity Estimates for Nonlinear Mathematical Models", 1993; Homma and Saltelli, "Importance
+//! Measures in Global Sensitivity Analysis of Nonlinear Models", 1996.) Variances are first added up over
+//! workloads and CPUs, and then divided.
 //!
-//! All values of an option have the same weight. Two estimators are available:
+//! All values of an option have the same weight. Two methods estimate the indices:
 //!
-//! - [`Method::Grid`], if the settings are all combinations: both expectations are sums over all of them, and exact.
-//! - [`Method::Fit`], if the settings are a sample. A polynomial in the ranks of the values is fitted, whose terms are
-//!   orthonormal over all combinations. The squares of its coefficients are the variances (Sudret, "Global Sensitivity
-//!   Analysis Using Polynomial Chaos Expansions", 2008). Terms are added one after another, always the term that
-//!   explains most. The number of terms is the one that best predicts settings outside the fit (ten parts, each left
-//!   out once). The report has the part of the variance that the fit predicts, and the indices add up to that part.
+//! - [`Method::Grid`], if the settings are all combinations of option values: both expectations are sums over
+//!   all settings, and exact.
+//! - [`Method::Fit`], if the settings are a sample of the combinations. A polynomial in the ranks of the
+//!   option values is fitted; its terms are orthonormal over all combinations. The squares of the
+//!   polynomial's coefficients are the variances (Sudret, "Global Sensitivity Analysis Using Polynomial Chaos
+//!   Expansions", 2008). Terms are added one after another; the next term is always the term that explains
+//!   most. The number of terms is the number that best predicts settings outside the fit, measured with ten
+//!   parts of the settings, each left out once. The report shows which part of the variance the fit predicts;
+//!   the indices add up to that part.
 
 use super::analysis::{WorkloadOnCpus, mean, of_best, place};
 use super::record::{Metric, Row};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The largest number of values in a picture; more values are merged into this number of groups of neighbours.
+/// The largest number of values in a picture. If an option has more values, neighbouring values are merged
+/// into `MAX_GROUPS` groups.
 const MAX_GROUPS: usize = 8;
-/// The highest degree of a fit, the largest number of candidate terms, and the largest number of chosen terms.
+/// The highest degree of a fit; the next constants limit the candidate terms and the chosen terms.
 const MAX_DEGREE: u32 = 10;
 const MAX_TERMS: usize = 500;
 const MAX_CHOSEN_TERMS: usize = 60;
-/// The number of parts into which the settings are divided. Each fit leaves out one part, to find how well the fit
-/// predicts this part.
+/// The number of parts into which the settings are divided for cross-validation. Each fit leaves out one
+/// part, to measure how well the fit predicts this part.
 const CROSS_VALIDATION_PARTS: usize = 10;
 
-/// The method by which the indices are computed.
+/// The method by which the sensitivity indices are computed.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Method {
     /// An exact computation from all combinations of the options' values.
     Grid,
-    /// A fitted polynomial. `predicts` is the part of the variance that the polynomial predicts for settings that the
-    /// fit left out.
+    /// A fitted polynomial. The field `predicts` is the part of the variance that the polynomial predicts for
+    /// settings that the fit left out.
     Fit { predicts: f64 },
 }
 
-/// The part of the variance that an option explains.
+/// The parts of the variance that an option explains.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub(super) struct Index {
-    /// The part of the variance that the option explains without other options.
+    /// The first-order index: the part of the variance that the option explains alone.
     pub(super) first: f64,
-    /// The part of the variance that the option explains without or with other options.
+    /// The total index: the part of the variance that the option explains alone or together with other
+    /// options.
     pub(super) total: f64,
 }
 
@@ -63,19 +71,19 @@ pub(super) struct EffectAt {
     pub(super) work: String,
     pub(super) cpus: u32,
     pub(super) index: Index,
-    /// The mean ratio to the best setting, one for each value of the option or group of values.
+    /// The mean ratio to the best setting, for each value of the option or group of values.
     pub(super) means: Vec<f64>,
 }
 
-/// The effect of an option.
+/// The effect of one option on the results.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(super) struct Effect {
     pub(super) knob: String,
-    /// The index over all workloads and CPUs.
+    /// The index of the option over all workloads and CPUs.
     pub(super) index: Index,
     /// The option's values, or groups of neighbouring values, each with the mean over all workloads and CPUs.
     pub(super) means: Vec<(String, f64)>,
-    /// The effect for each workload and number of CPUs, beginning with the largest difference of means.
+    /// The effect for each workload and number of CPUs; the largest difference of means comes first.
     pub(super) places: Vec<EffectAt>,
 }
 
@@ -87,17 +95,18 @@ pub(super) struct Sensitivity {
     /// The number of settings that are omitted because they have no result for some workload.
     pub(super) left_out: usize,
     pub(super) method: Method,
-    /// The part of the variance that different seeds alone would cause. `None` with only one seed or none.
+    /// The part of the variance that differences between seeds alone would cause. `None` if there are fewer
+    /// than two seeds.
     pub(super) chance: Option<f64>,
-    /// The options, beginning with the largest total index.
+    /// The options; the option with the largest total index comes first.
     pub(super) knobs: Vec<Effect>,
 }
 
-/// The mean ratios, one for each seed, by size, operations and think time.
+/// The mean ratios, one for each seed, indexed by size, operations and think time.
 type RatiosByRun = BTreeMap<(Option<u32>, Option<u64>, Option<u32>), Vec<f64>>;
 
-/// Returns the sensitivity of each design that has options. Settings of one design that set different options are
-/// treated as settings of different designs.
+/// Returns the sensitivity of each design that has options. Settings of one design that set different options
+/// are treated like settings of different designs.
 pub(super) fn sensitivity(rows: &[Row], metric: Metric) -> Vec<Sensitivity> {
     type Group<'a> = (&'a str, Vec<&'a str>);
     let mut groups: BTreeMap<Group<'_>, BTreeMap<Vec<u64>, BTreeMap<WorkloadOnCpus<'_>, RatiosByRun>>> =
@@ -232,13 +241,13 @@ fn is_grid(points: &[Vec<usize>], levels: &[usize]) -> bool {
     combinations == Some(points.len())
 }
 
-/// The variance of some values, and the part of the variance that each axis explains.
+/// The variance of some values, and the parts of the variance that each axis explains.
 #[derive(Debug)]
 struct Variances {
     whole: f64,
     first: Vec<f64>,
     total: Vec<f64>,
-    /// The variance that a fit does not predict; 0 on a grid.
+    /// The variance that a fit does not predict; 0 for a grid.
     missed: f64,
 }
 
@@ -261,8 +270,8 @@ impl Variances {
         }
     }
 
-    /// Returns the mean of the variance within groups of points; the points of a group are equal in some axes. E(V(y |
-    /// these axes)).
+    /// Returns the mean of the variances within groups of points, E(V(y | these axes)). The points of a group
+    /// are equal on some axes.
     fn variance_within_groups(points: &[Vec<usize>], y: &[f64], is_given: impl Fn(usize) -> bool) -> f64 {
         let mut groups: BTreeMap<Vec<usize>, Vec<f64>> = BTreeMap::new();
         for (point, y) in points.iter().zip(y) {
@@ -311,18 +320,19 @@ impl Variances {
 /// A polynomial without its constant term: each term has a coefficient, and a degree for each axis.
 struct Fit {
     terms: Vec<(Vec<u32>, f64)>,
-    /// The mean squared error at points that the fit left out.
+    /// The mean squared error of the fit at points that it left out.
     missed: f64,
 }
 
-/// A fit: its constant, and its terms, each as a column number and a coefficient.
+/// A fitted polynomial: its constant, and its terms, each as a column number and a coefficient.
 struct FittedModel {
     constant: f64,
     terms: Vec<(usize, f64)>,
 }
 
-/// Makes fits with zero, one, two and more terms, and returns the one that predicts best. To measure a fit's
-/// prediction, each tenth of the points is left out once, and the terms are chosen again without it.
+/// Makes fits with zero, one, two and more terms, and returns the fit that predicts best. To measure how well
+/// a fit predicts, each tenth of the points is left out once, and the terms are chosen again without these
+/// points.
 fn fit(points: &[Vec<usize>], levels: &[usize], y: &[f64]) -> Fit {
     let bases: Vec<_> = levels.iter().map(|levels| polynomials(*levels)).collect();
     let value = |term: &[u32], point: &[usize]| -> f64 {
@@ -361,21 +371,21 @@ fn fit(points: &[Vec<usize>], levels: &[usize], y: &[f64]) -> Fit {
     Fit { terms, missed: error / points.len() as f64 }
 }
 
-/// A term that was chosen.
+/// A term that was chosen for the fit.
 struct Step {
-    /// The number of the term's column.
+    /// The column number of the term.
     term: usize,
     /// The part of the term's column that is orthogonal to all earlier terms, scaled to length 1.
     direction: Vec<f64>,
-    /// The components of the term's column along the direction of each earlier term and along `direction`.
+    /// The components of the term's column along the directions of the earlier terms and along `direction`.
     parts: Vec<f64>,
-    /// The component of the values along `direction`.
+    /// The component of the fitted values along `direction`.
     component: f64,
 }
 
-/// Chooses terms by orthogonal matching: the next term is always the one that explains most of the values' unexplained
-/// part. The components along earlier terms are first subtracted from each term (Gram and Schmidt). Returns the fits to
-/// `points`: the fit with zero terms, the fit with one term, and so on.
+/// Chooses terms by orthogonal matching pursuit: the next term is always the term that explains most of the
+/// values' unexplained part. From each term, the components along earlier terms are first subtracted (Gram
+/// and Schmidt). Returns the fits to `points` with zero terms, with one term, and so on.
 fn matching(columns: &[Vec<f64>], y: &[f64], points: &[usize]) -> Vec<FittedModel> {
     let n = points.len();
     let dot = |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(a, b)| a * b).sum::<f64>();
@@ -446,7 +456,8 @@ fn matching(columns: &[Vec<f64>], y: &[f64], points: &[usize]) -> Vec<FittedMode
     }
 }
 
-/// Returns polynomials in the rank, indexed by degree and rank; they are orthonormal if all ranks have equal weight.
+/// Returns polynomials in the rank, indexed by degree and rank; they are orthonormal if all ranks have equal
+/// weight.
 fn polynomials(levels: usize) -> Vec<Vec<f64>> {
     let n = levels as f64;
     let rank_positions: Vec<f64> = (0..levels).map(|rank| (2.0 * rank as f64 + 1.0) / n - 1.0).collect();
@@ -469,7 +480,8 @@ fn polynomials(levels: usize) -> Vec<Vec<f64>> {
     basis
 }
 
-/// Returns all terms except the constant, in order of total degree, up to a limit; a term has a degree for each axis.
+/// Returns all terms except the constant, sorted by total degree, up to a limit; a term has one degree for
+/// each axis.
 fn terms(max_degrees: &[u32]) -> Vec<Vec<u32>> {
     let mut exponents: Vec<Vec<u32>> = vec![];
     let mut last = vec![vec![0; max_degrees.len()]];
@@ -500,16 +512,17 @@ mod tests {
     use super::*;
     use std::f64::consts::PI;
 
-    /// A function whose exact indices follow from its formula; its axes go from 0 to 1.
+    /// A test function whose exact indices follow from its formula; its axes go from 0 to 1.
     struct ExactFunction {
         of: fn(&[f64]) -> f64,
         indices: &'static [(f64, f64)],
     }
 
-    /// The function 3a + b: the variances are in the ratio 9 to 1, and no part of the variance is shared.
+    /// The function 3a + b: the two options have variances in the ratio 9 to 1, and share no part of the
+    /// variance.
     const SUM: ExactFunction =
         ExactFunction { of: |x| 3.0 * x[0] + x[1], indices: &[(0.9, 0.9), (0.1, 0.1)] };
-    /// The function (a - ½)(b - ½): all of the variance is shared by the two options.
+    /// The function (a - ½)(b - ½): the two options share the whole variance.
     const PRODUCT: ExactFunction =
         ExactFunction { of: |x| (x[0] - 0.5) * (x[1] - 0.5), indices: &[(0.0, 1.0), (0.0, 1.0)] };
     /// The function of Ishigami and Homma (1990), with a = 7 and b = 0.1.
@@ -520,7 +533,7 @@ mod tests {
         },
         indices: &[(0.3139, 0.5576), (0.4424, 0.4424), (0.0, 0.2437)],
     };
-    /// Sobol's g function with a = 0, 1, 4.5 and 9: the variance of a factor is 1 / 3(1 + a)².
+    /// Sobol's g function with a = 0, 1, 4.5 and 9: each factor has the variance 1 / 3(1 + a)².
     const G: ExactFunction = ExactFunction {
         of: |x| {
             [0.0, 1.0, 4.5, 9.0].iter().zip(x).map(|(a, x)| ((4.0 * x - 2.0).abs() + a) / (1.0 + a)).product()
@@ -616,8 +629,8 @@ mod tests {
         }
     }
 
-    /// Regression test: when raw values of all workloads were mixed, a fast workload hid an option that quadruples the
-    /// speed of a slow workload; the option seemed to explain only 0.2 %.
+    /// Regression test: when the raw values of all workloads were mixed, a fast workload hid an option that
+    /// quadruples the speed of a slow workload. Without the fix, the option seemed to explain only 0.2 %.
     #[test]
     fn knob_affecting_only_a_slow_workload_is_found() {
         let mut rows = vec![];

@@ -18,11 +18,12 @@ use uslab_engine::Policy;
 use uslab_engine::clock::Workload;
 use uslab_engine::designs::{self, PolicyVisitor, Spec as Design};
 
-/// The largest number of settings of all designs; it is limited because each setting is checked before anything runs.
+/// The largest number of settings of all designs; the limit exists because each setting is checked before
+/// anything runs.
 const MAX_SETTINGS: u64 = 1_000_000;
 const MAX_ITEMS: u64 = 1_000_000_000;
 
-/// The content of a sweep's file. The keys are the options of `uslab scale`.
+/// The content of the file that describes a sweep. The keys of the file are the options of `uslab scale`.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct File {
@@ -44,7 +45,7 @@ struct File {
     results: Option<String>,
 }
 
-/// A name, or a list of names.
+/// A single name, or a list of names.
 #[derive(Debug, Default, Deserialize)]
 #[serde(try_from = "toml::Value")]
 struct Names(Vec<String>);
@@ -62,7 +63,7 @@ impl TryFrom<toml::Value> for Names {
     }
 }
 
-/// An error about a value, with the value's key and its index in a list.
+/// An error about a value in the sweep's file, with the value's key and its index in a list.
 #[derive(Debug)]
 struct ValueError {
     keys: Vec<String>,
@@ -83,7 +84,7 @@ impl ValueError {
         let keys = key.split('.').map(str::to_owned).collect();
         anyhow::Error::new(Self { keys, place: place.into(), why: format!("{reason:#}") })
     }
-    /// Returns the line of the wrong value in the file.
+    /// Returns the line of the invalid value in the sweep's file.
     fn line(&self, text: &str) -> Option<usize> {
         let file = DeTable::parse(text).ok()?;
         let (mut table, mut position) = (file.get_ref(), None);
@@ -114,12 +115,11 @@ fn key_at(table: &DeTable<'_>, position: usize) -> Option<String> {
     })
 }
 
-/// Returns the line number of a text position, counted from 1.
 fn line_of(text: &str, position: usize) -> usize {
     text[..position.min(text.len())].matches('\n').count() + 1
 }
 
-/// The file of one round of `uslab tune`; it has the format of any sweep's file.
+/// The file of one round of `uslab tune`, in the format of a sweep's file.
 #[derive(Debug, Serialize)]
 pub(super) struct SweepFile<'a> {
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
@@ -142,7 +142,7 @@ pub(super) struct SweepFile<'a> {
     pub(super) results: &'a str,
 }
 
-/// The content that the hash covers. No field depends on the paths of files.
+/// The content of a sweep that its hash covers. No field of this content depends on the paths of files.
 #[derive(Serialize)]
 struct Normal<'a> {
     version: &'static str,
@@ -157,13 +157,14 @@ impl PolicyVisitor for ClockSupport {
     fn visit<P: Policy>(self, _: P::Knobs) {}
 }
 
-/// Reads a sweep's file and checks it; hashes the file together with the traces that it names.
+/// Reads and checks a sweep's file, and hashes the file together with the traces that it names.
 ///
-/// `inputs` is the folder of traces; if it is not given, the folder is named in the file, or is the file's folder.
+/// The parameter `inputs` is the folder of the traces. If `inputs` is `None`, the sweep's file names the
+/// folder, or the traces are in the folder of the sweep's file.
 ///
 /// # Errors
-/// Fails if a value is invalid; the error names the file, the key and the accepted values. No item has run when a value
-/// is rejected.
+/// Fails if a value is invalid; the error names the sweep's file, the key and the accepted values. A value is
+/// rejected before any item runs.
 pub(super) fn read<P: Policy>(path: &Path, inputs: Option<&Path>) -> anyhow::Result<Plan> {
     let path_text = path.display();
     let text = std::fs::read_to_string(path).with_context(|| path_text.to_string())?;
@@ -274,7 +275,7 @@ fn plan<P: Policy>(file: File, path: &Path, folder: Option<&Path>) -> anyhow::Re
     Ok(plan)
 }
 
-/// Returns the settings of all designs, after a check of each setting.
+/// Returns the settings of all designs, and checks each setting.
 fn settings<P: Policy>(
     designs: &[String],
     knobs: BTreeMap<String, BTreeMap<String, Axis>>,
@@ -346,7 +347,7 @@ fn settings<P: Policy>(
     Ok(settings)
 }
 
-/// Reads a trace, and hashes its file and the kernel's tables in its folder that a replay reads.
+/// Reads a trace, and hashes its file together with the kernel's tables in its folder that a replay reads.
 fn read_trace(name: String, inputs: &Path) -> anyhow::Result<Trace> {
     let path = inputs.join(&name);
     if !path.is_file() {
@@ -376,7 +377,7 @@ fn read_trace(name: String, inputs: &Path) -> anyhow::Result<Trace> {
     Ok(Trace { name, sha256: hex(&hash.into_inner().finalize()), path, line: 0 })
 }
 
-/// Returns a path in which each `..` has removed the part before it.
+/// Returns the path with each `..` resolved by removing the component before it.
 fn without_parents(path: &Path) -> PathBuf {
     path.components().fold(PathBuf::new(), |mut path, part| {
         match (part, path.components().next_back()) {
@@ -387,7 +388,7 @@ fn without_parents(path: &Path) -> PathBuf {
     })
 }
 
-/// Adds a file to the hash: the number of its bytes, and the bytes.
+/// Adds a file to the hash: the length of the file, and its bytes.
 fn add(hash: &mut Sha256, path: &Path) -> std::io::Result<()> {
     let mut file = std::fs::File::open(path)?;
     let (mut buffer, mut bytes) = (vec![0; 1 << 16], 0_u64);

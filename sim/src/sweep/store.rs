@@ -1,5 +1,5 @@
-//! Stores results in one file for each item. The file is written completely or not at all; its name is the hash of the
-//! item's identity.
+//! Stores each result in a separate file, which is either complete or does not exist. The file's name is the
+//! hash of the item's identity.
 //!
 //! ```text
 //! RESULTS/
@@ -18,25 +18,25 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// The folder of results.
+/// The folder in which results are stored.
 #[derive(Debug)]
 pub(super) struct Store {
     folder: PathBuf,
 }
 
-/// The state of an item's result.
+/// The state of an item's stored result.
 #[derive(Debug, PartialEq)]
 pub(super) enum StoredResult {
     Missing,
-    /// The file is cut off or changed, so it contains no result.
+    /// The file is truncated or changed, so it contains no valid result.
     Damaged(String),
     Failed(String),
     Done(Box<Numbers>),
 }
 
 impl Store {
-    /// Opens the store of a sweep in the given folder, or else in the folder that the sweep's file names, or else in a
-    /// folder named after the file: `depot.results` for `depot.toml`.
+    /// Opens the store of a sweep. The store's folder is the given folder, or the folder that the sweep's
+    /// file names, or else a folder named after the sweep's file: `depot.results` for `depot.toml`.
     pub(super) fn new(plan: &Plan, results: Option<&Path>) -> Self {
         let default_folder = || plan.results.clone().unwrap_or_else(|| plan.path.with_extension("results"));
         Self { folder: results.map_or_else(default_folder, Path::to_owned) }
@@ -53,7 +53,8 @@ impl Store {
     /// Writes the result of an item under a temporary name, and then renames it.
     ///
     /// # Errors
-    /// Fails if the file cannot be written; the error has its path. A failed write stores no part of the result.
+    /// Fails if the file cannot be written; the error names its path. If writing fails, no part of the result
+    /// is stored.
     pub(super) fn write(&self, record: &Record) -> anyhow::Result<()> {
         let path = self.path(record.of.key());
         let write = || -> anyhow::Result<()> {
@@ -76,7 +77,7 @@ impl Store {
     /// Reads the result of an item.
     ///
     /// # Errors
-    /// Fails if the file is the result of another item, or cannot be read.
+    /// Fails if the file has the result of another item, or cannot be read.
     pub(super) fn read(&self, identity: &Identity) -> anyhow::Result<StoredResult> {
         let path = self.path(identity.key());
         let text = match std::fs::read_to_string(&path) {
@@ -100,7 +101,7 @@ impl Store {
         })
     }
 
-    /// Creates a new file in which this process records the times of its items.
+    /// Creates a new file in which this process records the run times of its items.
     ///
     /// # Errors
     /// Fails if the file cannot be created.
@@ -119,11 +120,11 @@ impl Store {
         create().with_context(|| folder.display().to_string())
     }
 
-    /// Returns the times that all processes have recorded for a sweep's items: their number, their sum in seconds, and
-    /// the longest time.
+    /// Returns the run times that all processes have recorded for a sweep's items: their number, their sum in
+    /// seconds, and the longest time.
     ///
     /// # Errors
-    /// Fails if a file cannot be read.
+    /// Fails if a file of times cannot be read.
     pub(super) fn cost(&self, plan: &Plan) -> anyhow::Result<Cost> {
         let folder = self.folder.join("costs");
         let mut cost = Cost::default();
@@ -151,14 +152,14 @@ impl Store {
     }
 }
 
-/// The times of a sweep's runs.
+/// The recorded run times of a sweep's items.
 #[derive(Clone, Copy, Debug, Default, PartialEq, serde::Serialize)]
 pub(super) struct Cost {
     /// The number of runs; one item may have been run several times.
     pub(super) runs: u64,
     pub(super) seconds: f64,
     pub(super) dearest_seconds: f64,
-    /// The item whose run took longest.
+    /// The number of the item whose run took longest.
     pub(super) slowest_item: u64,
 }
 
@@ -170,13 +171,13 @@ impl Cost {
             (self.dearest_seconds, self.slowest_item) = (seconds, item);
         }
     }
-    /// Returns the mean seconds of a run.
+    /// Returns the mean run time in seconds.
     pub(super) fn mean(&self) -> f64 {
         self.seconds / self.runs.max(1) as f64
     }
 }
 
-/// Formats a line of the file that records times.
+/// Formats a line for the file that records run times.
 pub(super) fn cost_line(key: Key, elapsed: Duration) -> String {
     format!("{key},{:.6}\n", elapsed.as_secs_f64())
 }

@@ -1,4 +1,5 @@
-//! The command `uslab tune`: a series of sweeps; each sweep is made from the results of the sweep before it.
+//! The command `uslab tune`: runs a series of sweeps, in which each sweep is made from the results of the
+//! previous sweep.
 
 use super::analysis::{Lead, Score, leads, scores};
 use super::args::program;
@@ -17,14 +18,14 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use uslab_engine::Policy;
 
-/// The largest number of settings that are shown after the best one.
+/// The largest number of settings that the report shows after the best setting.
 const MAX_SHOWN_SETTINGS: usize = 10;
 
-/// The options of the tuning.
+/// The options of `uslab tune`.
 #[derive(Debug)]
 pub(super) struct Options<'a> {
     pub(super) metric: Metric,
-    /// After each round, one in `factor` settings remains.
+    /// After each round, one in `factor` settings is kept.
     pub(super) factor: u64,
     pub(super) steps: Steps,
     pub(super) run_options: RunOptions,
@@ -32,17 +33,18 @@ pub(super) struct Options<'a> {
     pub(super) results: Option<&'a Path>,
 }
 
-/// The number of rounds to run.
+/// Which rounds the command runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Steps {
     All,
-    /// Runs one round.
+    /// Runs one round, and stops.
     One,
-    /// Evaluates only the rounds that have results, because another program runs the rounds.
+    /// Runs no round, and evaluates only the rounds that have results, because another program runs the
+    /// rounds.
     None,
 }
 
-/// A finished round.
+/// A finished round of the tuning.
 #[derive(Debug, Serialize)]
 pub(super) struct Round {
     pub(super) file: PathBuf,
@@ -53,23 +55,23 @@ pub(super) struct Round {
     pub(super) failed: u64,
     /// The number of items that already had a result.
     pub(super) there: u64,
-    /// The best settings, at most three.
+    /// The best settings of the round, at most three.
     pub(super) best: Vec<Score>,
 }
 
 /// The result of the tuning.
 #[derive(Debug, Serialize)]
 pub(super) struct Winner {
-    /// The best setting, scored on all its runs; it is compared with all settings that have equal runs in this tuning
-    /// or earlier ones.
+    /// The best setting, scored on all its runs. The winner is compared with all settings that have the same
+    /// runs, from this tuning or earlier ones.
     pub(super) score: Score,
-    /// The number of settings that have the winner's runs.
+    /// The number of settings that have the same runs as the winner.
     pub(super) beside: usize,
-    /// The winner's leads over the other settings on common runs, smallest lead first.
+    /// The winner's leads over the other settings on common runs; the smallest lead comes first.
     pub(super) nearest: Vec<Lead>,
-    /// The number of other settings whose difference from the winner may be chance.
+    /// The number of other settings whose difference from the winner may be due to chance.
     pub(super) ties: usize,
-    /// Two commands: the first shows the last round's results, the second shows all results.
+    /// Two command lines: the first shows the results of the last round, the second shows all results.
     pub(super) commands: Vec<String>,
 }
 
@@ -77,16 +79,16 @@ pub(super) struct Winner {
 #[derive(Debug, Serialize)]
 pub(super) struct Next {
     pub(super) file: PathBuf,
-    /// The command that runs the next round.
+    /// The command line that runs the next round.
     pub(super) command: String,
 }
 
-/// The state of the tuning.
+/// The state of the tuning after a run of the command.
 #[derive(Debug, Serialize)]
 pub(super) struct Report {
     pub(super) metric: &'static str,
     pub(super) rounds: Vec<Round>,
-    /// The number of all rounds.
+    /// The number of all rounds of the tuning.
     pub(super) of: usize,
     /// The next round, if the tuning is not finished.
     pub(super) next: Option<Next>,
@@ -96,7 +98,7 @@ pub(super) struct Report {
 /// Tunes a sweep.
 ///
 /// # Errors
-/// Returns an error of a run, see [`run::run`]; also fails if a round's file is of another sweep.
+/// Fails if a run fails, see [`run::run`]; also fails if a round's file is of another sweep.
 pub(super) fn tune<P: Policy>(
     plan: &Plan,
     options: &Options<'_>,
@@ -187,7 +189,7 @@ pub(super) fn tune<P: Policy>(
     Ok(report)
 }
 
-/// Returns the settings that have no failed run, best setting first.
+/// Returns the settings without failed runs, best setting first.
 fn ranked(all: &CollectedResults, metric: Metric) -> Vec<Score> {
     let mut ranked = scores(&all.rows, metric);
     let max_runs = ranked.iter().map(|score| score.runs).max().unwrap_or(0);
@@ -196,7 +198,7 @@ fn ranked(all: &CollectedResults, metric: Metric) -> Vec<Score> {
     ranked
 }
 
-/// Returns the text of a round's file.
+/// Returns the text of the file for one round.
 fn round_text(
     plan: &Plan,
     options: &Options<'_>,
@@ -233,8 +235,8 @@ fn round_text(
     ))
 }
 
-/// Returns a folder of the sweep as a path relative to the round's file; the round's folder is next to the sweep's
-/// file.
+/// Converts a folder of the sweep to a path relative to the file of a round; the folder of the rounds is next
+/// to the sweep's file.
 fn from_rounds(plan: &Plan, folder: &Path) -> anyhow::Result<String> {
     let folder = match folder.strip_prefix(plan.path.parent().unwrap_or(Path::new(""))) {
         Ok(inside) if inside.is_relative() => Path::new("..").join(inside),
@@ -243,7 +245,7 @@ fn from_rounds(plan: &Plan, folder: &Path) -> anyhow::Result<String> {
     Ok(folder.to_string_lossy().into_owned())
 }
 
-/// Writes a round's file, unless it exists.
+/// Writes the file of a round, unless it already exists.
 fn write_round(folder: &Path, file: &Path, text: &str) -> Result<(), EarlyEnd> {
     match std::fs::read_to_string(file) {
         Ok(there) if there == text => return Ok(()),
@@ -267,7 +269,7 @@ fn write_round(folder: &Path, file: &Path, text: &str) -> Result<(), EarlyEnd> {
     write().with_context(|| file.display().to_string()).map_err(EarlyEnd::Write)
 }
 
-/// Returns a command line that runs a command on a file.
+/// Returns the command line that runs a subcommand on a round's file.
 fn command(verb: &str, file: &Path, options: &Options<'_>, results: Option<&Path>) -> String {
     let mut command = format!("{} sweep {verb} {}", program(), quoted(&file.to_string_lossy()));
     for (option, path) in [("--inputs", options.inputs), ("--results", results)] {

@@ -18,7 +18,7 @@ use std::path::PathBuf;
 use uslab_engine::Policy;
 use uslab_sync::shard::Shard;
 
-/// The most values of an axis that are shown.
+/// The largest number of values of an axis that the output shows.
 const MAX_SHOWN_VALUES: usize = 8;
 
 pub(crate) fn sweep<P: Policy>(args: &SweepArgs, json: Option<Place>) -> anyhow::Result<Outcome> {
@@ -72,7 +72,8 @@ fn print_warning(line: &str) {
     let _ = writeln!(std::io::stderr(), "uslab: {line}");
 }
 
-/// Returns the result for a run that ended early: exit code 2 for bad input, exit code 1 for a failure.
+/// Returns the result of the command for a run that ended early: exit code 2 for invalid input, exit code 1
+/// for a failure.
 fn failed(ended: EarlyEnd) -> anyhow::Result<Outcome> {
     match ended {
         EarlyEnd::Input(error) => Err(error),
@@ -83,7 +84,7 @@ fn failed(ended: EarlyEnd) -> anyhow::Result<Outcome> {
     }
 }
 
-/// The items that a sweep's file describes.
+/// The number of items that a sweep's file describes, and the lengths of its lists.
 #[derive(Serialize)]
 struct Expansion<'a> {
     sweep: &'a str,
@@ -232,7 +233,7 @@ fn ran_text(result: &ShardResult, shard: Shard) -> String {
     )
 }
 
-/// The state of a sweep.
+/// The state of a sweep: which items are done, and how long they took.
 #[derive(Serialize)]
 struct Status<'a> {
     sweep: &'a str,
@@ -243,9 +244,9 @@ struct Status<'a> {
     failed: u64,
     damaged: u64,
     cost: Cost,
-    /// The mean seconds of a run.
+    /// The mean run time of an item in seconds.
     mean_seconds: f64,
-    /// The CPU time, in seconds, that the items without a result will take.
+    /// The estimated CPU time of the items without a result, in seconds.
     left_seconds: f64,
 }
 
@@ -340,7 +341,7 @@ fn merge<P: Policy>(args: &MergeArgs, json: Option<Place>) -> anyhow::Result<Out
     Ok(Outcome::Done)
 }
 
-/// Returns the number of shards: the requested number, but at most one shard per item.
+/// Returns the number of shards: the requested number, but no more than the number of items.
 fn shards(plan: &Plan, requested: u64) -> u64 {
     if requested > plan.len() {
         print_warning(&format!("--shards {requested}: expected at most {}", items_text(plan.len())));

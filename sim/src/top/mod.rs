@@ -1,4 +1,4 @@
-//! The command `uslab top`: shows the caches of a running program as slabtop shows the caches of a kernel.
+//! The command `uslab top`: shows the caches of a running program, as slabtop shows the caches of a kernel.
 //!
 //! ```text
 //! program ── signal ──> its thread `uslab-dump` ──> file ──> reading ──> table, screen, JSON
@@ -17,19 +17,23 @@ use reading::Sort;
 use source::Source;
 use std::time::Duration;
 
-/// Show the object caches of a running program: objects, slabs and bytes of each, and how often they are used.
+/// Show the object caches of a running program: the objects, slabs and bytes of each cache, and how often the
+/// cache is used.
 ///
-/// The program must run under libuslab.so with a dump file: `LD_PRELOAD=libuslab.so USLAB_OPTIONS=dump=/tmp/app.%p.json
-/// app`. For each reading, the program gets the signal that USLAB_OPTIONS names (SIGUSR2 by default), and an extra
-/// thread of the library writes the file. The program is not stopped. A blocking system call may return early (EINTR),
-/// as for any signal with a handler. A program without the library's thread gets no signal.
+/// The program must run under libuslab.so with a dump file: `LD_PRELOAD=libuslab.so
+/// USLAB_OPTIONS=dump=/tmp/app.%p.json app`. For each reading, the command sends the program the signal that
+/// USLAB_OPTIONS names (SIGUSR2 by default), and an extra thread of the library writes the dump file. The
+/// program keeps running while the file is written. A blocking system call of the program may return early
+/// (EINTR), as for any signal with a handler. The command sends no signal to a program without the library's
+/// thread.
 ///
-/// With FILE instead of PID, its readings are shown whenever the file is rewritten.
+/// With FILE instead of PID, the command shows the contents of FILE whenever it is rewritten.
 ///
-/// On a terminal, keys sort the rows (a in use, b objects per slab, c bytes of the cache, l slabs, n name, o objects, p pages per
-/// slab, r operations a second, s size, u share in use), and q ends it. Rates are computed from the last two readings.
+/// On a terminal, a key sorts the rows (a in use, b objects per slab, c bytes of the cache, l slabs, n name,
+/// o objects, p pages per slab, r operations a second, s size, u share in use), and q ends the command. Rates
+/// are computed from the last two readings.
 ///
-/// When the program ends, its last table is printed on standard output.
+/// When the program ends, its last table is printed to standard output.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -38,13 +42,13 @@ Examples:
   uslab top 1234 --json > now.json
   uslab top /tmp/app.1234.json --interval 0.5")]
 pub(crate) struct TopArgs {
-    /// Process id of the program, or a file that its library wrote.
+    /// Process id of the program, or the path of a file that its library wrote.
     #[arg(value_name = "PID|FILE")]
     target: String,
     /// Seconds between two readings, from 0.1 to 3600.
     #[arg(long, value_name = "SECONDS", default_value = "2", value_parser = seconds)]
     interval: Duration,
-    /// Initial order of the rows: one of the letters above.
+    /// Initial order of the rows: one of the sort letters above.
     #[arg(long, value_name = "LETTER", default_value = "c", value_parser = Sort::parse)]
     sort: Sort,
     /// Print one table and exit.

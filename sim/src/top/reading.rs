@@ -1,4 +1,4 @@
-//! The numbers of a program at one moment, and a table of the numbers.
+//! The numbers of a program at one moment, and their table.
 
 use crate::output::{grouped, size, table, text};
 use serde::de::Error;
@@ -8,11 +8,11 @@ use std::fmt::Write;
 use std::time::SystemTime;
 use uslab_buddy::PAGE_SIZE;
 
-/// A cache in the file that the library writes.
+/// A cache, as the library's dump file describes it.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
 pub(super) struct Cache {
     pub(super) name: String,
-    /// The position among the caches with this name, in the order of the file.
+    /// The position among the caches with equal names, in the order of the file.
     #[serde(skip)]
     nth: usize,
     /// The object size in bytes that the cache's user requested.
@@ -22,12 +22,13 @@ pub(super) struct Cache {
     pub(super) objs_per_slab: u64,
     pub(super) order: u8,
     pub(super) slabs: u64,
-    /// The pages of all slabs, and the known bytes that objects hold outside of their slabs.
+    /// The pages of all slabs, and the known bytes that objects hold outside their slabs.
     pub(super) pages: u64,
     #[serde(default)]
     held_bytes: u64,
     pub(super) objects: u64,
-    /// The four parts of `objects`: objects in use, on CPUs' stacks, in depots, and free in slabs.
+    /// The number of objects in use; this field and the next three (on CPUs' stacks, in depots, free in
+    /// slabs) add up to `objects`.
     pub(super) used: u64,
     pub(super) in_magazines: u64,
     pub(super) in_depot: u64,
@@ -37,11 +38,11 @@ pub(super) struct Cache {
     pub(super) depot_exchanges: u64,
     pub(super) slabs_made: u64,
     pub(super) slabs_released: u64,
-    /// The most slabs; `None` is no limit.
+    /// The largest number of slabs that the cache may have; `None` is no limit.
     #[serde(default)]
     limit: Option<u64>,
-    /// The number of threads that wait for an object, the number of finished waits, and the nanoseconds of the finished
-    /// waits.
+    /// The number of threads that wait for an object; the next fields are the number of finished waits and
+    /// their nanoseconds.
     #[serde(default)]
     waiting: u64,
     #[serde(default)]
@@ -64,7 +65,7 @@ impl Cache {
     pub(super) fn bytes(&self) -> u64 {
         bytes(self.pages) + self.held_bytes
     }
-    /// Returns the percentage of objects that are in use.
+    /// Returns the percentage of the cache's objects that are in use.
     pub(super) fn in_use(&self) -> u64 {
         self.used.saturating_mul(100) / self.objects.max(1)
     }
@@ -77,7 +78,7 @@ fn sum(numbers: impl Iterator<Item = u64>) -> u64 {
     numbers.fold(0, u64::saturating_add)
 }
 
-/// The parts of the library's file that this program reads.
+/// The parts of the library's dump file that this program reads.
 #[derive(Debug, Deserialize)]
 struct Dump {
     caches: Vec<Cache>,
@@ -104,14 +105,14 @@ struct Zone {
 /// The numbers of a program at one moment.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Reading {
-    /// The name of the program, or of the file that is read.
+    /// The name of the program, or of its dump file.
     pub(super) of: String,
     pid: Option<i32>,
-    /// The time when the file was written.
+    /// The time at which the dump file was written.
     #[serde(skip)]
     pub(super) at: SystemTime,
     pub(super) totals: Totals,
-    /// The caches that ever had a slab, largest first.
+    /// The caches that ever had a slab; the largest cache comes first.
     pub(super) caches: Vec<Cache>,
     pub(super) accounts: Vec<Account>,
 }
@@ -123,9 +124,9 @@ pub(super) struct Totals {
     pub(super) used: u64,
     pub(super) slabs: u64,
     pub(super) slab_bytes: u64,
-    /// The bytes of blocks that are larger than the largest object.
+    /// The size in bytes of all blocks that are larger than the largest object.
     pub(super) large_bytes: u64,
-    /// The bytes of mappings that are larger than the largest block.
+    /// The size in bytes of all mappings that are larger than the largest block.
     pub(super) huge_bytes: u64,
     /// The bytes that the system provided for slabs and large blocks, in use or not.
     pub(super) committed_bytes: u64,
@@ -133,7 +134,7 @@ pub(super) struct Totals {
     pub(super) frees: u64,
 }
 
-/// The rates per second of a cache, or of all caches.
+/// The rates per second of one cache, or of all caches.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Rates {
     pub(super) allocs: f64,
@@ -143,7 +144,7 @@ pub(super) struct Rates {
     pub(super) slabs_released: f64,
 }
 
-/// The order of the rows.
+/// The order in which the table's rows are sorted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Sort {
     Used,
@@ -159,7 +160,7 @@ pub(super) enum Sort {
 }
 
 impl Sort {
-    /// The letters that select an order: slabtop's letters, and `r`.
+    /// The letters that select an order of the rows: the letters of slabtop, and `r`.
     pub(super) const ALL: [(char, Self, &'static str); 10] = [
         ('a', Self::Used, "in use"),
         ('b', Self::PerSlab, "objects per slab"),
@@ -173,7 +174,7 @@ impl Sort {
         ('u', Self::InUse, "share in use"),
     ];
 
-    /// Returns the order that a letter selects.
+    /// Returns the order of the rows that a letter selects.
     pub(super) fn parse(text: &str) -> Result<Self, String> {
         let known = Self::ALL.iter().find(|(letter, ..)| text.chars().eq([*letter]));
         known.map(|(_, sort, _)| *sort).ok_or_else(|| {
@@ -181,7 +182,8 @@ impl Sort {
             format!("expected one of {}", letters.join(", "))
         })
     }
-    /// Returns the rows in this order, with their rates: numbers from the largest down, names alphabetically.
+    /// Returns the rows in this order, with their rates. Numbers are sorted from the largest down, and names
+    /// alphabetically.
     pub(super) fn rows<'r>(
         self,
         caches: &'r [Cache],
@@ -208,10 +210,10 @@ impl Sort {
 }
 
 impl Reading {
-    /// Parses the text of the library's file.
+    /// Parses the text of the library's dump file.
     ///
     /// # Errors
-    /// Fails if the text is not a file of a program's numbers, or a zone lacks more pages than it has.
+    /// Fails if the text is not a dump file, or if a zone has more uncommitted pages than pages.
     pub(super) fn new(of: String, pid: Option<i32>, at: SystemTime, text: &[u8]) -> serde_json::Result<Self> {
         let Dump { caches, accounts, kmalloc_large, huge, pages } = serde_json::from_slice(text)?;
         let mut caches = caches;
@@ -243,7 +245,7 @@ impl Reading {
         Ok(Self { of, pid, at, totals, caches, accounts })
     }
 
-    /// Returns the rates of a cache between this reading and a later one.
+    /// Returns the rates of a cache from this reading to a later reading.
     pub(super) fn rates(&self, later: &Cache, at: SystemTime) -> Rates {
         let none = Cache::default();
         let is_same = |cache: &&Cache| (&cache.name, cache.nth) == (&later.name, later.nth);
@@ -261,8 +263,8 @@ impl Reading {
         }
     }
 
-    /// Returns the lines above the table: the sums of objects, slabs and bytes; the accounts; and the caches whose
-    /// limit makes, or made, threads wait.
+    /// Returns the lines above the table: the sums of objects, slabs and bytes, the accounts, and the caches
+    /// whose limit makes or made threads wait.
     pub(super) fn heads(&self) -> Vec<String> {
         let Totals { objects, used, slabs, slab_bytes, large_bytes, huge_bytes, committed_bytes, .. } =
             self.totals;

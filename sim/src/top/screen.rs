@@ -1,4 +1,4 @@
-//! Draws the table on a terminal, and draws it again for each reading.
+//! Draws the table of caches on a terminal, and redraws it for each reading.
 
 use super::reading::{Cache, Rates, Reading, Sort};
 use super::source::{Source, SourceUpdate};
@@ -9,11 +9,11 @@ use ratatui::style::{Color, Style, Stylize};
 use ratatui::text::{Line, Span, Text};
 use std::time::{Duration, Instant};
 
-/// The time between two checks if a requested reading has arrived.
+/// The interval at which the screen checks for a requested reading.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 const SECOND: Duration = Duration::from_secs(1);
 
-/// The data that the screen shows.
+/// The data that the screen of `uslab top` shows.
 #[derive(Debug)]
 pub(super) struct Top {
     of: String,
@@ -29,7 +29,8 @@ pub(super) struct Top {
 type Column = (&'static str, usize, fn(&Cache, &Rates) -> String);
 
 const NAME: usize = 14;
-/// The columns, beginning with the most important, because a narrow terminal shows only the first columns.
+/// The columns of the table; the most important columns come first, because a narrow terminal shows only the
+/// first columns.
 const COLUMNS: [Column; 14] = [
     ("IN USE", 7, |cache, _| short(cache.used)),
     ("%", 4, |cache, _| cache.in_use().to_string()),
@@ -69,11 +70,11 @@ impl Top {
     pub(super) fn new(of: String, reading: Reading, every: Duration) -> Self {
         Self { of, reading, before: None, every, sort: Sort::Bytes, colour: true }
     }
-    /// Takes the next reading.
+    /// Stores the next reading, to be shown.
     pub(super) fn take(&mut self, reading: Reading) {
         self.before = Some(std::mem::replace(&mut self.reading, reading));
     }
-    /// Handles a key. Returns `false` if the user has quit.
+    /// Handles a key that the user pressed. Returns `false` if the user has quit.
     pub(super) fn handle_key(&mut self, key: KeyEvent) -> bool {
         match key.code {
             KeyCode::Char('q') | KeyCode::Esc => return false,
@@ -133,7 +134,7 @@ impl Top {
     }
 }
 
-/// Shows readings until the user quits (returns `false`) or the program ends (returns `true`).
+/// Shows readings until the user quits (returns `false`) or the observed program ends (returns `true`).
 pub(super) fn follow(top: &mut Top, source: &mut Source, screen: &mut dyn Screen) -> anyhow::Result<bool> {
     let (mut requested_at, mut waiting) = (Instant::now(), false);
     loop {

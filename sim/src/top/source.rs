@@ -1,4 +1,4 @@
-//! The source of readings: a file, or a running program that writes its numbers on a signal.
+//! The source of readings: a file, or a running program that writes its numbers when it receives a signal.
 
 use super::reading::Reading;
 use anyhow::{Context, anyhow, bail};
@@ -14,11 +14,11 @@ use std::time::{Duration, Instant};
 
 /// The name of the thread of libuslab.so that writes the numbers.
 const THREAD: &str = "uslab-dump";
-/// The longest time that a program may take to write the numbers.
+/// The longest time that a program may take to write its numbers.
 const NUMBERS_TIMEOUT: Duration = Duration::from_secs(5);
-/// The longest time for which the program may be starting.
+/// The longest time to wait for the library's thread in a program that is still starting.
 const START: Duration = Duration::from_millis(500);
-/// The time between two checks for new numbers.
+/// The interval between two checks for new numbers.
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 /// The source of readings: a program or a file.
@@ -31,7 +31,8 @@ pub(super) struct Source {
     requested_at: Instant,
 }
 
-/// The version of a file: to rewrite it, the program makes a new file with the old name.
+/// The version of a file. When the program rewrites the file, it creates a new file under the old name, so
+/// the version changes.
 type Version = (u64, i64, i64, u64);
 
 fn version(meta: &Metadata) -> Version {
@@ -66,7 +67,7 @@ pub(super) enum SourceUpdate {
 }
 
 impl Source {
-    /// Opens a program by its process id, or a file by its name.
+    /// Opens a source: a program by its process id, or a file by its name.
     pub(super) fn open(target: &str) -> anyhow::Result<Self> {
         let requested_at = Instant::now();
         if target.is_empty() || target.bytes().any(|byte| !byte.is_ascii_digit()) {
@@ -123,7 +124,7 @@ impl Source {
         Ok(Self { program: Some(program), file: root, was: None, requested_at })
     }
 
-    /// Asks a program for its numbers; returns `false` if the program has ended.
+    /// Requests a reading from the program; returns `false` if the program has ended.
     pub(super) fn ask(&mut self) -> anyhow::Result<bool> {
         self.requested_at = Instant::now();
         let Some(program) = &self.program else { return Ok(true) };
@@ -138,7 +139,7 @@ impl Source {
         }
     }
 
-    /// Reads the numbers, if they have been written.
+    /// Reads the numbers, if the program has written them.
     pub(super) fn look(&mut self) -> anyhow::Result<SourceUpdate> {
         if self.program.as_ref().is_some_and(|program| !program.listens()) {
             return Ok(SourceUpdate::Ended);
@@ -174,7 +175,7 @@ impl Source {
         Ok(SourceUpdate::New(reading))
     }
 
-    /// Reports that no new numbers exist yet; fails if the program takes too long.
+    /// Reports that there are no new numbers yet, or fails if the program takes too long.
     fn nothing(&self) -> anyhow::Result<SourceUpdate> {
         if self.program.is_some() && self.requested_at.elapsed() > NUMBERS_TIMEOUT {
             bail!(
@@ -186,7 +187,7 @@ impl Source {
         Ok(SourceUpdate::Nothing)
     }
 
-    /// Waits for one reading.
+    /// Waits until one reading has arrived.
     pub(super) fn wait_for_reading(&mut self) -> anyhow::Result<Reading> {
         let mut there = self.ask()?;
         while there {
@@ -201,8 +202,8 @@ impl Source {
 }
 
 impl Program {
-    /// Returns `true` if the program runs, has the library's thread, and handles the signal. The signal would end a
-    /// program that does not handle it.
+    /// Returns `true` if the program runs, has the library's thread, and handles the signal. Without this
+    /// check, the signal would end programs that do not handle it.
     fn listens(&self) -> bool {
         let proc = PathBuf::from(format!("/proc/{}", self.pid));
         let Ok(status) = fs::read_to_string(proc.join("status")) else { return false };

@@ -4,7 +4,8 @@ use super::reading::{Rates, Reading, Sort};
 use super::source::{Source, SourceUpdate};
 use std::time::{Duration, SystemTime};
 
-/// Returns the file of a program with three caches; the operation counts of each cache are multiplied by `times`.
+/// Returns the dump file of a program with three caches; the operation counts of each cache are multiplied by
+/// `times`.
 fn dump(times: u64) -> String {
     let cache = |name: &str, size: u64, order: u8, slabs: u64, used: u64| {
         let per_slab = (4096 << order) / size;
@@ -57,7 +58,8 @@ fn top_shows_sums_and_rates_of_the_files() {
     assert_eq!(now.rates(&now.caches[0], now.at), Rates::default());
 }
 
-/// Regression test: if two caches had one name, both were compared with the earlier numbers of the larger cache.
+/// Regression test: if two caches had equal names, both were compared with the earlier numbers of the larger
+/// cache.
 #[test]
 fn caches_with_equal_names_have_separate_rates() {
     let reading = |times: [u64; 2], seconds: u64| {
@@ -78,7 +80,7 @@ fn caches_with_equal_names_have_separate_rates() {
     assert_eq!(rates, [100.0, 4000.0]);
 }
 
-/// Files of earlier versions have neither accounts nor waits.
+/// Dump files of earlier versions contain neither accounts nor waits.
 #[test]
 fn accounts_and_waits_are_shown_above_the_table() {
     assert_eq!(reading(1, 1).heads().len(), 2);
@@ -101,7 +103,7 @@ fn accounts_and_waits_are_shown_above_the_table() {
     assert!(now.text(Sort::Bytes).contains("\ntenant-7: "));
 }
 
-/// Regression test: pages that a zone lacks were counted as memory, which no program had.
+/// Regression test: an excess of uncommitted pages in a zone was counted as a huge amount of memory.
 #[test]
 fn zone_with_too_many_uncommitted_pages_is_refused() {
     let of = |change: &dyn Fn(&mut serde_json::Value)| {
@@ -214,7 +216,7 @@ mod screens {
         assert!(picture(&top, 200, 24).contains("PER SLAB"));
     }
 
-    /// A screen that removes a file after three pictures.
+    /// A test screen that removes a file after three pictures.
     struct FileRemovingScreen(std::path::PathBuf, u64);
 
     impl Screen for FileRemovingScreen {
@@ -244,7 +246,8 @@ mod screens {
         assert_eq!(top.reading.totals, reading(1, 0).totals);
     }
 
-    /// A screen on which `q` is pressed immediately; it records how long the caller wanted to wait for a key.
+    /// A test screen that reports a press of `q` immediately, and records how long the caller wanted to wait
+    /// for a key.
     struct QuittingScreen(Option<Duration>);
 
     impl Screen for QuittingScreen {

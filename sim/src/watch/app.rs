@@ -1,4 +1,5 @@
-//! The state of the screen, and the effect of each key. This module uses neither a terminal nor an engine.
+//! The state of the screen of `uslab watch`, and the effect of each key. This module is independent of the
+//! terminal and of the engine.
 
 use super::keys::Key;
 use std::ops::Range;
@@ -6,16 +7,16 @@ use uslab_engine::until::{Found, Until};
 use uslab_engine::view::{About, SUMS, View};
 use uslab_engine::{Path, Step, Stream};
 
-/// The number of caches that are shown at a time.
+/// The number of caches that the screen shows at a time.
 pub(super) const LANES: usize = 8;
-/// The speeds of playing, in operations per second.
+/// The available playing speeds, in operations per second.
 const SPEEDS: [u64; 6] = [1, 10, 100, 1000, 10_000, 100_000];
 /// The number of pictures drawn per second.
 pub(super) const PICTURES: u64 = 20;
-/// The smallest number of operations that the time line shows.
+/// The smallest number of operations that the time line can show.
 const MIN_OPERATIONS: u64 = 20;
 
-/// The place of an object.
+/// The location of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Place {
     pub(super) cache: u32,
@@ -23,7 +24,7 @@ pub(super) struct Place {
     pub(super) index: u16,
 }
 
-/// A request to the engine.
+/// A request that the screen makes to the simulation engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum EngineRequest {
     Nothing,
@@ -35,12 +36,12 @@ pub(super) enum EngineRequest {
     Until(Until),
     /// Show all events that the followed object has in the whole run.
     Life,
-    /// Show the state after the same number of operations in another design.
+    /// Show the state of another design after the same number of operations.
     Design,
     Quit,
 }
 
-/// The panel in front of the picture.
+/// The panel that covers a part of the picture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Overlay {
     Nothing,
@@ -59,7 +60,7 @@ pub(super) struct Sample {
 
 const NO_FOLLOWED_OBJECT: &str = "No object is followed; f follows the object of this operation.";
 
-/// The number of kinds of events at which `u` can stop, in the order of the page.
+/// The number of kinds of events at which the key `u` can stop, in the order of the web page.
 const CONDITIONS: usize = 6;
 
 #[derive(Debug)]
@@ -68,26 +69,26 @@ pub(super) struct App<'s> {
     pub(super) designs: Vec<String>,
     pub(super) design: usize,
     pub(super) view: View,
-    /// The points of the design's whole run; empty until the design has run.
+    /// The points of the time line for the design's whole run; empty until the design has run.
     pub(super) samples: Vec<Sample>,
-    /// The caches that are used, busiest first.
+    /// The caches that the stream uses, busiest first.
     pub(super) busy: Vec<u32>,
     pub(super) chosen: Option<u32>,
     pub(super) followed: Option<Place>,
-    /// The operations that the time line shows.
+    /// The range of operations that the time line shows.
     pub(super) range: Range<u64>,
     pub(super) wish: EngineRequest,
-    /// A key whose command must wait until the engine has served the request.
+    /// A pressed key that waits until the engine has served the current request.
     pub(super) next: Option<Key>,
     pub(super) playing: bool,
     speed: usize,
-    /// The operations that are still to be played, in units of 1/[`PICTURES`] operation.
+    /// The number of operations still to be played, in units of 1/[`PICTURES`] operation.
     owed: u64,
     condition: usize,
     pub(super) over: Overlay,
-    /// The events of the followed object, if requested.
+    /// The events of the followed object, if the user requested them.
     pub(super) life: Vec<Found>,
-    /// One byte for each page: see [`PageIs`](uslab_engine::view::PageIs).
+    /// The kind of each page, as one byte: see [`PageIs`](uslab_engine::view::PageIs).
     pub(super) map: Vec<u8>,
     /// A message for the user.
     pub(super) problem: String,
@@ -134,14 +135,14 @@ impl<'s> App<'s> {
         }
     }
 
-    /// Chooses a cache by its name. Returns `false` if no cache has the name.
+    /// Chooses the cache with this name; returns `false` if no cache has the name.
     pub(super) fn choose_by_name(&mut self, name: &str) -> bool {
         let found = self.about.caches.iter().position(|cache| *cache == name);
         self.chosen = found.map(|cache| cache as u32);
         found.is_some()
     }
 
-    /// Stores the points of a design's run.
+    /// Stores the points of the time line after a design's whole run.
     pub(super) fn ran(&mut self, samples: Vec<Sample>) {
         self.samples = samples;
         let Some(last) = self.samples.last() else { return };
@@ -164,8 +165,8 @@ impl<'s> App<'s> {
         self.chosen = self.chosen.or(most);
     }
 
-    /// Returns the caches in the overview: one screenful of busy caches, which contains the chosen cache if the chosen
-    /// cache is used.
+    /// Returns the caches in the overview: as many busy caches as fit on the screen, including the chosen
+    /// cache if the stream uses it.
     pub(super) fn lanes(&self) -> &[u32] {
         let at = self.busy.iter().position(|cache| Some(*cache) == self.chosen).unwrap_or(0);
         self.busy.chunks(LANES).nth(at / LANES).unwrap_or_default()
@@ -175,7 +176,7 @@ impl<'s> App<'s> {
         let also = self.chosen.filter(|chosen| !self.lanes().contains(chosen));
         self.lanes().iter().copied().chain(also).collect()
     }
-    /// Returns the operation of the requested view, or of the present view if none is requested.
+    /// Returns the operation number of the requested view, or of the present view if no view is requested.
     fn at(&self) -> u64 {
         if let EngineRequest::At(at) = self.wish { at } else { self.view.operation }
     }
@@ -244,7 +245,7 @@ impl<'s> App<'s> {
         }
     }
 
-    /// Advances the playing by the time of one picture.
+    /// Advances the playback by the time of one picture.
     pub(super) fn tick(&mut self) {
         self.owed += self.speed();
         let whole = self.owed / PICTURES;
@@ -294,14 +295,14 @@ impl<'s> App<'s> {
         self.range = begin..begin + length;
     }
 
-    /// Takes the requested view.
+    /// Replaces the shown state by the requested view.
     pub(super) fn show(&mut self, view: View) {
         self.view = view;
         if self.view.operation == self.about.operations {
             self.playing = false;
         }
     }
-    /// Chooses the cache of an operation that needed more than its own CPU, if the cache has slabs.
+    /// Chooses the cache of an operation that was not served by its CPU alone, if the cache has slabs.
     pub(super) fn slow_cache(&mut self, steps: &[Step], has_slabs: impl Fn(u32) -> bool) {
         if let Some(cache) = steps.iter().find(|step| slow(step)).and_then(|step| step.cache)
             && has_slabs(cache)
@@ -324,7 +325,7 @@ impl<'s> App<'s> {
             }
         })
     }
-    /// Describes the event at which `u` stops.
+    /// Describes the event at which the key `u` stops.
     pub(super) fn condition(&self) -> String {
         let name = self.chosen.map_or("a cache", |cache| self.name(cache));
         match self.condition {
@@ -336,7 +337,8 @@ impl<'s> App<'s> {
             _ => "the followed object moves".to_owned(),
         }
     }
-    /// Handles the result of a search: the operation of the event, or a message that the event does not happen again.
+    /// Handles the result of a search: moves to the event that was found, or shows a message that the event
+    /// does not happen again.
     pub(super) fn show_found(&mut self, found: Option<Found>, from: u64) {
         match found {
             Some(found) => self.go(found.operation),
@@ -348,7 +350,7 @@ impl<'s> App<'s> {
     }
 }
 
-/// Returns `true` if the step needed more than its own CPU.
+/// Returns `true` if the operation was not served by its CPU alone.
 pub(super) fn slow(step: &Step) -> bool {
     step.path.is_some_and(|path| path > Path::Cpu)
 }

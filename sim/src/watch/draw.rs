@@ -1,4 +1,4 @@
-//! Draws the picture: title, time line, the last operation, machine, pages, keys.
+//! Draws the screen: title, time line, the last operation, machine, pages, keys.
 
 use super::app::{App, LANES, Overlay, Place, Sample};
 use super::machine;
@@ -12,9 +12,9 @@ use uslab_engine::Path;
 use uslab_engine::until::Found;
 use uslab_engine::view::{PageIs, Pages};
 
-/// The characters of bars, by their height in eighths.
+/// The characters for bars, indexed by height in eighths.
 const EIGHTHS: [char; 9] = [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
-/// The width of the label before a row of the time line.
+/// The width of the label in front of a row of the time line.
 const LABEL: u16 = 17;
 
 const HELP: &str = "\
@@ -40,7 +40,7 @@ A CPU allocates from what it holds, without a lock. After that
 come what CPUs share, slabs, pages and the system.
 Any key goes back.";
 
-/// Distributes the screen's rows from the top, until no rows are left.
+/// Distributes the rows of the screen from the top, until no rows are left.
 struct RowLayout(Rect);
 
 impl RowLayout {
@@ -53,7 +53,7 @@ impl RowLayout {
 }
 
 impl App<'_> {
-    /// Returns the style of a colour, if the terminal has colours.
+    /// Returns a style with the given colour, or a plain style if the terminal has no colours.
     pub(super) fn ink(&self, colour: Color) -> Style {
         if self.colour { Style::new().fg(colour) } else { Style::new() }
     }
@@ -141,8 +141,8 @@ fn map_title(app: &App<'_>, area: Rect) -> String {
     let pages = if each == 1 { "a page each".to_owned() } else { format!("{each} pages each") };
     format!(" pages, {pages}: s slabs, o other, c CPUs', . free ")
 }
-/// Draws the map of pages: each character shows the kind of most of its pages; it shows free pages only if all of its
-/// pages are free.
+/// Draws the map of pages. Each character shows the kind of most of its pages, and shows free pages only if
+/// all its pages are free.
 fn map(app: &App<'_>, area: Rect) -> Vec<Line<'static>> {
     let kinds = [
         ('.', PageIs::Free, Color::DarkGray),
@@ -236,7 +236,7 @@ fn time_line(app: &App<'_>, width: u16) -> [Line<'static>; 3] {
     ]
 }
 
-/// Formats the sentences about the last operation.
+/// Formats the line with sentences about the last operation.
 fn operation_line(app: &App<'_>) -> Line<'static> {
     let view = &app.view;
     let path = view.steps.iter().filter_map(|step| step.path).max();

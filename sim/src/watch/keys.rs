@@ -1,27 +1,27 @@
-//! The meaning of keys.
+//! Maps the keys of the terminal to commands.
 
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
-/// A command of the user.
+/// A command that the user gives with a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Key {
     Play,
-    /// Move this number of operations forward, or back if negative.
+    /// Move forward by this number of operations, or back if the number is negative.
     By(i64),
     Home,
     End,
-    /// Run to the next operation that needs more than its own CPU.
+    /// Run to the next operation that is not served by its CPU alone.
     Slow,
-    /// Run to the chosen event.
+    /// Run to the next event of the chosen kind.
     Until,
-    /// Choose another event.
+    /// Choose another kind of event to run to.
     Condition,
     Follow,
     /// Show all events of the followed object in the whole run.
     Life,
     /// Show the owner of each page of memory.
     Map,
-    /// Move this number of caches down the list, or up if negative.
+    /// Move down the list by this number of caches, or up if the number is negative.
     Cache(i64),
     Design,
     /// Show fewer operations in the time line.

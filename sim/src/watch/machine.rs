@@ -1,4 +1,4 @@
-//! Draws the objects of each CPU, the shared objects, and the slabs: one row for each of the busiest caches, and one
+//! Draws the objects of each CPU, the shared objects, and the slabs: one row for each busy cache, and one
 //! cache in detail.
 
 use super::app::{App, Place};
@@ -9,9 +9,9 @@ use uslab_engine::view::{Level, SeenCache, ShownCache, ShownSlab};
 
 /// The largest number of bars in a row.
 const BARS: usize = 12;
-/// The characters of bars: the objects of a CPU, in eighths of the objects of the CPU with the most.
+/// The characters for bars. A bar shows the objects of a CPU, in eighths of the objects of the fullest CPU.
 const FULL: [char; 9] = ['·', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
-/// The largest number of CPUs that are shown in detail.
+/// The largest number of CPUs that the detailed view shows.
 const MAX_CPUS: usize = 64;
 
 fn shown<'a>(app: &'a App<'_>, cache: u32) -> Option<&'a ShownCache> {
@@ -20,14 +20,14 @@ fn shown<'a>(app: &'a App<'_>, cache: u32) -> Option<&'a ShownCache> {
 fn cache_view<'a>(app: &'a App<'_>, cache: u32) -> Option<&'a SeenCache> {
     app.view.caches.get(cache as usize)
 }
-/// Returns the number of objects in the levels, and the number of objects that fit into the levels.
+/// Returns the number of objects in some levels, and the number of objects that fit into these levels.
 fn sum<'a>(levels: impl IntoIterator<Item = &'a Level>) -> (u64, u64) {
     levels.into_iter().fold((0, 0), |(objects, room), level| {
         (objects + u64::from(level.objects), room + u64::from(level.room))
     })
 }
 
-/// Draws the busiest caches, one row each, below a header.
+/// Draws a header, and one row for each of the busiest caches.
 pub(super) fn lanes(app: &App<'_>, rows: usize) -> Vec<Line<'static>> {
     let caches = app.lanes();
     let chosen = caches.iter().position(|cache| Some(*cache) == app.chosen).unwrap_or(0);
@@ -144,7 +144,7 @@ pub(super) fn cpus(app: &App<'_>, width: u16) -> Vec<Line<'static>> {
     items.chunks((usize::from(width) / longest).max(1)).map(line).collect()
 }
 
-/// Returns the holder of an object, given the character that shows the object.
+/// Returns who holds an object, given the character that represents the object.
 pub(super) fn holder(object: char) -> String {
     match object {
         'u' => "in use".to_owned(),
@@ -154,8 +154,8 @@ pub(super) fn holder(object: char) -> String {
     }
 }
 
-/// Draws slabs, one character for each object: first the slabs of the touched object and of the followed object, then
-/// all slabs, list by list.
+/// Draws slabs with one character for each object. The slabs of the touched object and of the followed object
+/// come first, then all other slabs, list by list.
 pub(super) fn slabs(app: &App<'_>, width: u16, rows: usize) -> Vec<Line<'static>> {
     let Some((cache, shown)) = app.chosen.and_then(|cache| Some((cache, shown(app, cache)?))) else {
         return Vec::new();

@@ -1,11 +1,11 @@
-//! The command `uslab watch`: shows on a terminal what the page of a replay shows.
+//! The command `uslab watch`: shows a replay on a terminal, with the contents of a replay's web page.
 //!
 //! ```text
 //! keys ──> app ──> what is wanted ──> session: an engine of the design ──> view ──> draw
 //! ```
 //!
-//! An engine can only run forward. To show an earlier state, a new engine runs from the beginning; only the stream and
-//! the view are kept.
+//! An engine can only run forward. To show an earlier state, a new engine runs from the beginning, so only
+//! the stream and the view are kept.
 
 mod app;
 mod draw;
@@ -31,11 +31,13 @@ use uslab_engine::designs::{Spec, all};
 /// slabs), one cache in detail with its slabs object by object, and the pages. `?` lists the keys. The terminal needs
 /// 80 columns and 24 rows.
 ///
-/// The allocator itself runs; nothing is recorded. To go back, the viewer runs the engine again from the beginning. A
-/// run takes less than 0.1 s at the end of the bundled trace (672,020 operations), and about 0.1 s per million
-/// operations in other traces. NO_COLOR in the environment is respected.
+/// The allocator itself runs while you watch; the states are not recorded. To move back, the viewer runs the
+/// engine again from the beginning. A run of the engine takes less than 0.1 s for the bundled trace (672,020
+/// operations), and about 0.1 s per million operations for other traces. If NO_COLOR is set in the
+/// environment, the screen has no colours.
 ///
-/// The command needs a terminal. Without a terminal, `uslab replay --at N --json` has the same states.
+/// The command `uslab watch` needs a terminal. Without a terminal, `uslab replay --at N --json` writes the
+/// same states.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -43,14 +45,14 @@ Examples:
   uslab watch trace.txt.zst --at 5000
   uslab watch trace.ops --design slub:cpu_partial=0 --cache dentry")]
 pub(crate) struct WatchArgs {
-    /// The trace, as `uslab replay` or `uslab convert` reads it, or the output of `convert`; `-` is standard input. Default: the
-    /// bundled trace.
+    /// The trace, in a format that `uslab replay` or `uslab convert` reads, or the output of `convert`; `-`
+    /// is standard input. Default: the bundled trace.
     #[arg(value_name = "FILE")]
     trace: Option<PathBuf>,
     /// Designs to run, with options as `uslab replay --help` lists them.
     #[arg(long, value_name = "NAME", default_value = "uslab")]
     design: String,
-    /// Begin after N operations. Default: three tenths of all operations, as on the page.
+    /// Begin after N operations. Default: three tenths of all operations, as on the web page.
     #[arg(long, value_name = "N")]
     at: Option<u64>,
     /// The cache to show in detail. Default: the cache whose number of objects falls most.

@@ -1,4 +1,4 @@
-//! Runs engines to serve the user's requests.
+//! Runs simulation engines to serve the user's requests.
 
 use super::app::{App, EngineRequest, Overlay, PICTURES, Place, Sample, slow};
 use super::draw::draw;
@@ -14,7 +14,7 @@ const SAMPLES: u64 = 480;
 /// The number of operations between two checks for a key.
 const SLICE: u64 = 20_000;
 
-/// Shows the stream until the user quits.
+/// Shows the stream on the screen until the user quits.
 pub(super) fn watch<P: Policy>(
     stream: &Stream,
     specs: &[Spec<P>],
@@ -29,7 +29,7 @@ pub(super) fn watch<P: Policy>(
     Ok(())
 }
 
-/// Serves requests with one engine, until a request needs a state that the engine has passed.
+/// Serves requests with one engine, until a request needs a state that the engine has already passed.
 struct Session<'a, 's> {
     stream: &'a Stream,
     app: &'a mut App<'s>,
@@ -53,7 +53,8 @@ impl Visitor for Session<'_, '_> {
 }
 
 impl Session<'_, '_> {
-    /// Serves the request; returns `false` if the engine has passed the requested state or has another design.
+    /// Serves the current request; returns `false` if the engine has already passed the requested state, or
+    /// runs another design.
     fn done<D: Design>(&mut self, engine: &mut Engine<'_, D>) -> anyhow::Result<bool> {
         let from = self.app.view.operation;
         match self.app.wish {
@@ -139,12 +140,12 @@ impl Session<'_, '_> {
         self.app.show(engine.view(steps, &self.app.shown()));
     }
 
-    /// Requests a state that the engine has passed.
+    /// Requests a state that the engine has already passed.
     fn back(&mut self, to: u64) -> anyhow::Result<bool> {
         self.app.go(to);
         Ok(false)
     }
-    /// Shows the progress of a search. Returns `true` if the user pressed a key.
+    /// Shows the progress of a search; returns `true` if the user pressed a key.
     fn stopped(&mut self, at: u64) -> anyhow::Result<bool> {
         self.app.problem = format!("Searching: operation {}. Any key stops.", crate::output::grouped(at));
         self.screen.draw(&|frame| draw(self.app, frame))?;
@@ -153,7 +154,7 @@ impl Session<'_, '_> {
         Ok(stopped)
     }
 
-    /// Shows the state, and waits for the user's next command.
+    /// Shows the current state, and waits for the user's next command.
     fn ask(&mut self) -> anyhow::Result<()> {
         if let Some(key) = self.app.next.take() {
             self.app.handle_key(key);
@@ -185,7 +186,7 @@ fn ran_to<D: Design>(engine: &mut Engine<'_, D>, at: u64) -> Result<bool, Engine
     Ok(engine.operations() <= at)
 }
 
-/// Returns the values at the points of the time line, for the whole run.
+/// Runs the engine to the end, and returns the values at the points of the time line.
 fn samples<D: Design>(engine: &mut Engine<'_, D>) -> Result<Vec<Sample>, EngineError> {
     let operations = engine.stream().operations;
     let mut samples = Vec::new();

@@ -1,4 +1,4 @@
-//! The terminal, and the trait that replaces it in tests.
+//! The terminal, and a trait with which tests replace it.
 
 use anyhow::{Context, bail};
 use ratatui::crossterm::event::{Event, KeyEvent, KeyEventKind, poll, read};
@@ -6,16 +6,17 @@ use ratatui::{DefaultTerminal, Frame};
 use std::io::{IsTerminal, stdout};
 use std::time::Duration;
 
-/// A display, and a source of keys.
+/// A display together with a source of keys.
 pub(crate) trait Screen {
-    /// Draws a new picture.
+    /// Draws a new picture on the display.
     fn draw(&mut self, picture: &dyn Fn(&mut Frame<'_>)) -> anyhow::Result<()>;
-    /// Returns the next key if the user presses one within the time `within`. With `None`, the call waits without a
-    /// time limit.
+    /// Returns the next key if the user presses a key within the time `within`. With `None`, the call waits
+    /// without a time limit.
     fn key(&mut self, within: Option<Duration>) -> anyhow::Result<Option<KeyEvent>>;
 }
 
-/// Returns an error if standard output is not a terminal. `else_` is the alternative that the error message names.
+/// Returns an error if standard output is not a terminal. The parameter `else_` is the alternative that the
+/// error message suggests.
 pub(crate) fn require_terminal(else_: &str) -> anyhow::Result<()> {
     if !stdout().is_terminal() {
         bail!("standard output is not a terminal; {else_}");
@@ -23,12 +24,12 @@ pub(crate) fn require_terminal(else_: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The real terminal; its state is restored when this value is dropped, or at a panic.
+/// The real terminal; dropping this value, or a panic, restores the terminal's state.
 #[derive(Debug)]
 pub(crate) struct Terminal(DefaultTerminal);
 
 impl Terminal {
-    /// Takes over the terminal, whose content a picture replaces.
+    /// Takes over the terminal; pictures replace its content.
     pub(crate) fn start() -> anyhow::Result<Self> {
         // Taking over the terminal may fail halfway.
         ratatui::try_init().map(Self).inspect_err(|_| ratatui::restore()).context("cannot use the terminal")

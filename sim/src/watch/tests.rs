@@ -1,4 +1,4 @@
-//! Compares the screen's content with the states of engines that the tests run.
+//! Compares the screen of `uslab watch` with the states of engines that the tests run.
 
 use super::app::{App, Overlay, PICTURES, Place, slow};
 use super::draw::draw;
@@ -51,11 +51,11 @@ fn stream() -> Stream {
     writer.finish()
 }
 
-/// A script of keys, and the screen after each key.
+/// A test screen that plays a script of keys, and records the screen after each key.
 struct Script {
     terminal: Terminal<TestBackend>,
     keys: VecDeque<KeyEvent>,
-    /// The number of pictures that are drawn between two keys while playing.
+    /// The number of pictures to draw between two keys while the replay is playing.
     pictures: u64,
     seen: Vec<String>,
 }
@@ -94,7 +94,7 @@ impl Screen for Script {
 fn specs(first: &str) -> Vec<Spec> {
     vec![first.parse().unwrap(), "slub".parse().unwrap()]
 }
-/// Returns the screen after each of some keys, which are pressed after an operation of a design.
+/// Presses some keys after an operation of a design, and returns the screen after each key.
 fn press<'s>(
     stream: &'s Stream,
     design: &str,
@@ -111,7 +111,7 @@ fn letters(text: &str) -> impl Iterator<Item = KeyCode> + '_ {
     text.chars().map(KeyCode::Char)
 }
 
-/// A visitor that runs a new engine to an operation and returns the view.
+/// A visitor that runs a new engine up to an operation and returns the view.
 struct ViewAt<'s>(&'s Stream, u64);
 
 impl Visitor for ViewAt<'_> {

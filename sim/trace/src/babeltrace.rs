@@ -1,15 +1,15 @@
 //! Parses the text that babeltrace prints for an LTTng trace. A line has the form `[time] (+delta) host event: { cpu_id
 //! = 1 }, { field = value, ... }`.
 //!
-//! The parser follows LTTng's documents; it was not tested with a real trace. A time is a time of day, or, with
-//! `--clock-seconds`, a time since the epoch. The name of a kmem event has its group in front (`kmem_kmalloc`), unless
-//! the name already begins with the group (`kmem_cache_alloc`). The command is known only if the process contexts were
-//! recorded.
+//! The parser follows LTTng's documents; it was not tested with a real trace. A time is a time of day, or,
+//! with `--clock-seconds`, a time since the epoch. The name of a kmem event starts with its group:
+//! `kmem_kmalloc`. If the event's own name already starts with the group, it is unchanged:
+//! `kmem_cache_alloc`. The parser knows the command of an event only if the process contexts were recorded.
 
 use super::event::is_kmem;
 use super::fields;
 
-/// Converts an event to the text that `perf script` would print for the event.
+/// Converts an event to the text that `perf script` would print.
 pub(super) fn as_perf(line: &[u8]) -> Option<Vec<u8>> {
     let line = str::from_utf8(line).ok()?;
     let (time, rest) = line.strip_prefix('[')?.split_once(']')?;
@@ -41,7 +41,8 @@ fn seconds(text: &str) -> Option<u64> {
     rest.is_empty().then(|| nanoseconds.checked_add(time)).flatten()
 }
 
-/// Iterates over the pairs in braces. An example is `cpu_id = 1 }, { name = "dm raid", ptr = 0xFFFF }`.
+/// Iterates over the `name = value` pairs in braces. The input looks like `cpu_id = 1 }, { name = "dm raid",
+/// ptr = 0xFFFF }`.
 struct Pairs<'t>(&'t str);
 
 impl<'t> Iterator for Pairs<'t> {

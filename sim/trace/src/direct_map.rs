@@ -1,22 +1,25 @@
 //! The kernel's direct map of all memory, which converts an object's address to a page frame number.
 //!
-//! A page event has a page frame number, but an object event has an address. The kernel maps all memory in one piece,
-//! the *direct map*. At each boot, the kernel chooses the start of the direct map (KASLR), at a multiple of 1 GiB, or
-//! of 512 MiB with 64 KiB pages. In this module the start is the address that page frame 0 would have. On arm64, the
-//! lowest frames are not memory, so this address is below the first mapped address. No event contains the start, so it
-//! is found by a vote. A new slab's pages are allocated just before the slab's first object, on the same CPU. A page
-//! allocation and the next object allocation on its CPU vote together: for the only aligned start at which the object
-//! is on the allocated pages, if this start exists. Two unrelated events can also vote, by chance: for each page of the
-//! block, the probability is 1 in 262,144 with 4 KiB pages, and 1 in 8,192 with 64 KiB pages.
+//! A page event has a page frame number, but an object event has an address. The kernel maps all memory in
+//! one piece, the *direct map*. At each boot, the kernel chooses the start of the direct map (KASLR), at a
+//! multiple of 1 GiB, or of 512 MiB with 64 KiB pages. In this module, the start of the direct map is the
+//! address that page frame 0 would have. On arm64, the lowest page frames are not memory, so the start is
+//! below the first mapped address. No event contains the start of the direct map, so a vote finds it. A new
+//! slab's pages are allocated just before the slab's first object, on the same CPU. A page allocation and the
+//! next object allocation on its CPU vote together. Their vote is for the only aligned start with which the
+//! object is on the allocated pages, if one exists. Two unrelated events can also vote, by chance: for each
+//! page of the block, the probability is 1 in 262,144 with 4 KiB pages, and 1 in 8,192 with 64 KiB pages.
 //!
-//! Votes are counted separately for each page size: only with the right page size do the votes agree on one start.
+//! Votes are counted separately for each page size, because they agree on one start only with the right page
+//! size.
 
 use rustc_hash::FxHashMap;
 
 use super::event::{Pfn, Ptr};
 use super::page_size::PageSize;
 
-/// Returns the alignment of the direct map's start, which is the size that one entry of an upper page table maps.
+/// Returns the alignment of the direct map's start, which is the size that one entry of an upper-level page
+/// table maps.
 fn align(size: PageSize) -> u64 {
     match size {
         PageSize::Kib4 | PageSize::Kib16 => 1 << 30,
@@ -27,31 +30,31 @@ fn align(size: PageSize) -> u64 {
 /// The largest length of the direct map, 64 TiB (x86-64, four page-table levels).
 const LENGTH: u64 = 64 << 40;
 
-/// The largest order of a slab, unless a boot parameter changes it.
+/// The largest order of a slab in a kernel without boot parameters that change it.
 const MAX_SLAB_ORDER: u8 = 3;
 
-/// A start with a single vote is accepted if this vote is this many times the number of votes that chance would give to
-/// all starts together.
+/// The smallest accepted ratio for a start with a single vote: this vote, divided by the number of votes that
+/// chance would give to all starts together.
 const SINGLE_VOTE_FACTOR: u64 = 1000;
 
-/// A start with several votes is accepted at this smaller multiple, because chance rarely gives several votes to one
-/// start.
+/// The smallest accepted ratio for a start with several votes; it is smaller, because chance rarely gives
+/// several votes to one start.
 const SEVERAL_VOTES_FACTOR: u64 = 100;
 
 /// The result of the search for the direct map.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "kebab-case", tag = "state", content = "base")]
 pub enum DirectMap {
-    /// Page frame 0 is mapped at this address.
+    /// The direct map is known: page frame 0 is at this address.
     At(u64),
-    /// Addresses are real, but the vote found no start of the direct map. The addresses show which objects share a
-    /// page, but page events of this page cannot be recognised.
+    /// Addresses are real, but the vote found no start of the direct map. Addresses show which objects share
+    /// a page, but page events cannot be matched with these pages.
     Unknown,
     /// Pointers are hashed, so addresses do not show which objects share a page.
     Hashed,
 }
 
-/// The conversion between addresses and page frames.
+/// The conversion between addresses and page frame numbers.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Mapping {
     pub(super) direct_map: DirectMap,
@@ -59,9 +62,9 @@ pub(super) struct Mapping {
 }
 
 impl Mapping {
-    /// Returns the page of an object, or the first page of an object with several pages. If the start of the direct map
-    /// is unknown, pages get numbers that are computed from addresses. Such a number exceeds the number of any page
-    /// frame, because kernel addresses are large.
+    /// Returns the page frame number of an object; for an object with several pages, of its first page. If
+    /// the start of the direct map is unknown, the number is computed from the address alone. A number
+    /// computed from an address is larger than any page frame number, because kernel addresses are large.
     pub(super) fn pfn(self, ptr: Ptr) -> Option<Pfn> {
         let shift = self.page_size.shift();
         match self.direct_map {
@@ -79,7 +82,7 @@ impl Mapping {
         (ptr.0 % self.page_size.bytes()) as u16
     }
 
-    /// Returns the address that is `offset` bytes from the start of a page; [`pfn`](Self::pfn) has returned the page.
+    /// Returns the address at `offset` bytes from the start of a page that [`pfn`](Self::pfn) has returned.
     pub(super) fn object(self, pfn: Pfn, offset: u16) -> Ptr {
         let base = match self.direct_map {
             DirectMap::At(base) => base,
@@ -89,19 +92,19 @@ impl Mapping {
     }
 }
 
-/// The vote that finds the [`DirectMap`] of a trace, and the size of its pages.
+/// The vote that finds the [`DirectMap`] of a trace, and its page size.
 #[derive(Debug, Default)]
 pub(super) struct BaseVote {
-    /// For each CPU, the pages that it allocated last, until the CPU allocates an object.
+    /// For each CPU, the pages that it allocated last; cleared when the CPU allocates an object.
     last: Vec<Option<(Pfn, u8)>>,
     /// For each page size, the votes for each start.
     votes: [FxHashMap<u64, u64>; PageSize::ALL.len()],
-    /// The number of pages on which an object could be by chance.
+    /// The number of pages on which an unrelated object could be by chance.
     pages: u64,
 }
 
 impl BaseVote {
-    /// Records that a CPU allocated pages. User memory (`movable`) is never used for slabs.
+    /// Records that a CPU allocated a block of pages. The kernel never uses movable (user) pages for slabs.
     pub(super) fn pages(&mut self, cpu: u16, pfn: Pfn, order: u8, movable: bool) {
         let cpu = usize::from(cpu);
         if cpu >= self.last.len() {
@@ -126,8 +129,8 @@ impl BaseVote {
         }
     }
 
-    /// Returns the start and the page size with the most votes, among all page sizes or for the page size that is
-    /// known. Returns `None` if no start has more votes than chance would give to a start.
+    /// Returns the start and the page size with the most votes, for the known page size or among all page
+    /// sizes. Returns `None` if no start has clearly more votes than chance would give it.
     pub(super) fn result(&self, known: Option<PageSize>) -> Option<(u64, PageSize)> {
         let sizes = PageSize::ALL.into_iter().zip(&self.votes);
         let elected =

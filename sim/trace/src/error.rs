@@ -1,4 +1,4 @@
-//! Errors in a trace, each with file and line.
+//! Errors in a trace; each error names the file and the line.
 
 use std::fmt;
 use std::io;
@@ -7,10 +7,10 @@ use std::path::PathBuf;
 use super::foreign::Foreign;
 use super::page_size::PageSize;
 
-/// An error in a trace, or in a table in the trace's folder.
+/// An error in a trace, or in a table of the trace's folder.
 ///
-/// Every variant names the file (`<stdin>` for standard input), and also the line if the error is in a line. If the
-/// system returned an error, it is the [`source`](std::error::Error::source).
+/// Every variant names the file (`<stdin>` for standard input), and also the line if the error is in a line.
+/// If the system returned an error, this error is the [`source`](std::error::Error::source).
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum TraceError {
@@ -21,7 +21,7 @@ pub enum TraceError {
         /// The system's error.
         source: io::Error,
     },
-    /// The path is the path of a directory, not of a file.
+    /// The path leads to a directory, not to a file.
     Directory {
         /// The path of the directory.
         path: PathBuf,
@@ -63,7 +63,7 @@ pub enum TraceError {
     Binary {
         /// The path of the file.
         path: PathBuf,
-        /// A hint about what to do.
+        /// A hint on how to get a text from this file.
         hint: &'static str,
     },
     /// The file is text, but no line of it is an event.
@@ -72,20 +72,20 @@ pub enum TraceError {
         path: PathBuf,
         /// The number of lines read.
         lines: u64,
-        /// The first line that was not understood, shortened; the text is empty if the file has only headers.
+        /// The first line that the parser did not understand, shortened; empty if the file has only headers.
         first: String,
-        /// The kind of text, if it is recognised.
+        /// The foreign format of the text, if the parser recognises it.
         foreign: Option<Foreign>,
     },
-    /// Of the lines with kmem events, less than 95 % were understood.
+    /// The parser understood less than 95 % of the lines with kmem events.
     MostlyNotUnderstood {
         /// The path of the file.
         path: PathBuf,
-        /// The number of kmem lines that were not understood.
+        /// The number of kmem lines that the parser did not understand.
         rejected: u64,
         /// The number of all kmem lines.
         lines: u64,
-        /// The first lines that were not understood, shortened, each with its number.
+        /// The first lines that the parser did not understand, shortened, each with its number.
         first: Vec<(u64, String)>,
     },
     /// The time decreases on one CPU, which shows that the text contains two traces.
@@ -106,8 +106,8 @@ pub enum TraceError {
         /// The number of the line, from 1.
         line: u64,
     },
-    /// A value is impossible for every kernel, or for kernels with this page size: an order above 10, a size of 0, a
-    /// CPU above 8191.
+    /// A value is impossible for every kernel, or for kernels with this page size, for example an order above
+    /// 10, a size of 0, or a CPU above 8191.
     Impossible {
         /// The path of the file.
         path: PathBuf,
@@ -116,7 +116,7 @@ pub enum TraceError {
         /// The value and the accepted range.
         what: Impossible,
     },
-    /// The temporary file that holds the records of a long trace failed.
+    /// Reading or writing failed on the temporary file that holds the records of a long trace.
     Spool {
         /// The system's error.
         source: io::Error,

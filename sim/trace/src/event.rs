@@ -1,4 +1,4 @@
-//! A traced event as numbers: its content, independent of the text format.
+//! A traced event with its fields as numbers, independent of the text format.
 //!
 //! Event names, call sites, cache names and allocation flags are interned; an [`Event`] contains their [`Symbol`]s.
 
@@ -24,7 +24,7 @@ impl Ptr {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Pfn(pub u64);
 
-/// The function that caused an object event; the function determines how the cache is found.
+/// The kernel function that wrote an object event; it determines how the parser finds the cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum EventSource {
     /// `kmalloc` or `kfree`.
@@ -36,19 +36,20 @@ pub enum EventSource {
 /// One event of a trace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Event {
-    /// The event's name without its group, which perf prints before the name.
+    /// The event's name, without the group that perf prints before it.
     pub name: Symbol,
     /// The CPU on which the event happened.
     pub cpu: u16,
-    /// The third flag in ftrace's column of flags. The flag is `.` for a task, `s` for a softirq, `h` for a hardirq,
-    /// `H` for a hardirq inside a softirq. `None` if the trace's format has no column of flags.
+    /// The third flag in ftrace's column of flags. The context flag is `.` for a task, `s` for a softirq, `h`
+    /// for a hardirq, `H` for a hardirq inside a softirq. `None` if the format of the trace has no column of
+    /// flags.
     pub context: Option<u8>,
-    /// The time in nanoseconds on the trace's clock. The times of successive events may decrease: never sort events by
-    /// time.
+    /// The time in nanoseconds on the trace's clock. The times of successive events may decrease, so do not
+    /// sort events by time.
     pub time_ns: u64,
-    /// `true` if the kernel had forgotten the name of the command (`<...>`).
+    /// `true` if the kernel no longer knew the name of the command (`<...>`).
     pub comm_unknown: bool,
-    /// The command of the task that allocates, or that the allocating interrupt has interrupted.
+    /// The command of the allocating task, or of the task that the allocating interrupt has interrupted.
     pub task: Option<Symbol>,
     /// The kind of event, with its fields.
     pub kind: EventKind,
@@ -61,11 +62,11 @@ pub enum EventKind {
     Alloc {
         /// The object's address; 0 if the allocation failed.
         ptr: Ptr,
-        /// The caller: `function+0x1b/0x40`.
+        /// The call site: `function+0x1b/0x40`.
         site: Symbol,
         /// The requested bytes.
         bytes_req: u32,
-        /// The number of bytes that the object takes.
+        /// The number of bytes that the object occupies.
         bytes_alloc: u32,
         /// The allocation flags.
         gfp: Symbol,
@@ -78,7 +79,7 @@ pub enum EventKind {
     Free {
         /// The object's address, never 0.
         ptr: Ptr,
-        /// The caller.
+        /// The call site of the free.
         site: Symbol,
         /// The cache, if the event names a cache.
         cache: Option<Symbol>,
@@ -87,19 +88,19 @@ pub enum EventKind {
     },
     /// A call `kfree(NULL)`, which does nothing.
     FreeNull,
-    /// An object event that has the placeholder `(____ptrval____)` instead of a pointer, because the kernel had no key
-    /// for hashing yet.
+    /// An object event with the placeholder `(____ptrval____)` instead of a pointer, because the kernel did
+    /// not have a hash key yet.
     Placeholder,
-    /// The allocation or free of an object that is too large for kmalloc.
+    /// The allocation or free of an object that is larger than kmalloc's limit.
     TooLarge {
         /// `true` for an allocation.
         alloc: bool,
     },
     /// A block of `2^order` pages was allocated.
     PageAlloc {
-        /// The block's first page.
+        /// The first page of the allocated block.
         pfn: Pfn,
-        /// The order, at most the largest one of [64 KiB pages](super::PageSize::max_order).
+        /// The order of the block, at most the largest order with [64 KiB pages](super::PageSize::max_order).
         order: u8,
         /// The migrate type of the block: 0 unmovable, 1 movable, 2 reclaimable.
         migratetype: u8,
@@ -110,16 +111,16 @@ pub enum EventKind {
     PageAllocFailed,
     /// A block of `2^order` pages was freed.
     PageFree {
-        /// The block's first page.
+        /// The first page of the freed block.
         pfn: Pfn,
-        /// The order, at most the largest one of [64 KiB pages](super::PageSize::max_order).
+        /// The order of the block, at most the largest order with [64 KiB pages](super::PageSize::max_order).
         order: u8,
     },
-    /// A block of `2^order` pages left the buddy allocator's lists.
+    /// A block of `2^order` pages left the free lists of the buddy allocator.
     ZoneLocked {
         /// The block's first page.
         pfn: Pfn,
-        /// The order, at most the largest one of [64 KiB pages](super::PageSize::max_order).
+        /// The order of the block, at most the largest order with [64 KiB pages](super::PageSize::max_order).
         order: u8,
         /// The migrate type of the request: 0 unmovable, 1 movable, 2 reclaimable.
         migratetype: u8,
@@ -130,26 +131,26 @@ pub enum EventKind {
     PcpuDrain {
         /// The block's first page.
         pfn: Pfn,
-        /// The order, at most the largest one of [64 KiB pages](super::PageSize::max_order).
+        /// The order of the block, at most the largest order with [64 KiB pages](super::PageSize::max_order).
         order: u8,
-        /// The migrate type of the pages' free list: 0 unmovable, 1 movable, 2 reclaimable.
+        /// The migrate type of the free list that receives the pages: 0 unmovable, 1 movable, 2 reclaimable.
         migratetype: u8,
     },
     /// A request for `2^order` pages is served from a block of another migrate type.
     ExtFrag {
-        /// The first page of the block, or the first page of the pages that serve the request; this differs between
-        /// kernels.
+        /// The first page of the block, or the first page that serves the request; kernels differ.
         pfn: Pfn,
-        /// The requested order, at most the largest one of [64 KiB pages](super::PageSize::max_order).
+        /// The requested order, at most the largest order with [64 KiB pages](super::PageSize::max_order).
         order: u8,
     },
     /// A text that user space wrote into the trace.
     Mark(Symbol),
-    /// Another event, which is only counted.
+    /// An event of another kind, which the parser only counts.
     Other,
 }
 
-/// The names of events whose fields are parsed. The symbol of an event is the index of its name in this list.
+/// The names of the events whose fields the parser reads. The symbol of an event is the index of its name in
+/// the list `KNOWN_EVENTS`.
 pub(super) const KNOWN_EVENTS: [&[u8]; 14] = [
     b"kmalloc",
     b"kmalloc_node",
@@ -167,7 +168,7 @@ pub(super) const KNOWN_EVENTS: [&[u8]; 14] = [
     b"bputs",
 ];
 
-/// The number of events in the group kmem, which come first in the list; marks come after them.
+/// The number of events in the group kmem, which come first in the list; the events for marks follow.
 pub(super) const KMEM_EVENTS: usize = 11;
 
 /// Returns `true` if the name is a C identifier, as all event names are.
@@ -175,13 +176,13 @@ pub(super) fn is_name(name: &[u8]) -> bool {
     !name.is_empty() && name.iter().all(|b| b.is_ascii_alphanumeric() || *b == b'_')
 }
 
-/// Returns `true` if the fields of the named event are parsed and the event is not a mark.
+/// Returns `true` if the parser reads the fields of the named event, and the event is not a mark.
 pub(super) fn is_kmem(name: &[u8]) -> bool {
     KNOWN_EVENTS[..KMEM_EVENTS].contains(&name)
 }
 
-/// Returns `true` if a line contains the name of a kmem event, in the form of any tool. `kmalloc:`, `kmem:kmalloc:`,
-/// `kmem:kmalloc(`.
+/// Returns `true` if a line contains the name of a kmem event, in the form of any known tool. The known forms
+/// are `kmalloc:`, `kmem:kmalloc:` and `kmem:kmalloc(`.
 pub(super) fn has_kmem(line: &[u8]) -> bool {
     line.split(|b| matches!(b, b' ' | b'\t' | b'(')).any(|word| {
         let word = word.strip_suffix(b":").unwrap_or(word);

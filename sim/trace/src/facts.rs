@@ -1,4 +1,4 @@
-//! The contents of a trace in numbers that need no replay.
+//! Facts about a trace: numbers that need no replay.
 
 use std::collections::BTreeMap;
 
@@ -14,15 +14,15 @@ use super::resolve::{CacheTally, MarkState, Resolver};
 use super::tables::Tables;
 use uslab::SlabInfo;
 
-/// The pairs of moments between which tables are compared.
+/// The pairs of moments between which the kernel's tables are compared.
 const SPANS: [(&str, &str); 3] = [("before", "end"), ("before", "after"), ("boot", "before")];
 
-/// All facts of a trace. A list of names with counts is sorted by count, largest first.
+/// All facts about a trace. Each list of names with counts is sorted by count, largest first.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Facts {
-    /// The text format.
+    /// The text format of the trace.
     pub format: Option<Format>,
-    /// The header that ftrace wrote.
+    /// The header that ftrace wrote to the trace.
     pub header: Option<Header>,
     /// The number of lines in the file.
     pub lines: u64,
@@ -32,13 +32,13 @@ pub struct Facts {
     pub events: Vec<(String, u64)>,
     /// The number of lines that are neither events nor headers nor blank.
     pub not_understood: u64,
-    /// The first lines that were not understood, shortened, each with its number.
+    /// The first lines that the parser did not understand, shortened, each with its number.
     pub first_not_understood: Vec<(u64, String)>,
     /// The number of lost events that the trace reports.
     pub lost: u64,
-    /// `true` if no line feed ends the text.
+    /// `true` if the text does not end with a line feed.
     pub unterminated: bool,
-    /// The last line, shortened, and its number; only if the line is cut off and therefore omitted.
+    /// The last line, shortened, and its number, if the line is truncated and therefore omitted.
     pub cut_line: Option<(u64, String)>,
     /// The header that `libuslab.so` wrote into its recording.
     pub recorded: Option<Recorded>,
@@ -50,74 +50,75 @@ pub struct Facts {
     pub page_size_source: PageSizeSource,
     /// The number of events by CPU.
     pub by_cpu: BTreeMap<usize, u64>,
-    /// The number of events by context flag: The flag is `.` for a task, `s` for a softirq, `h` for a hardirq, `H` for
-    /// a hardirq inside a softirq.
+    /// The number of events by context flag. The flag is `.` for a task, `s` for a softirq, `h` for a
+    /// hardirq, `H` for a hardirq inside a softirq.
     pub by_context: BTreeMap<char, u64>,
     /// The time of the first event, and the largest time of any event, in seconds.
     pub time: Option<(f64, f64)>,
     /// The number of events at time 0.
     pub zero_times: u64,
-    /// The number of events whose time equals the time of the event before.
+    /// The number of events with the same time as the previous event.
     pub same_times: u64,
-    /// The number of events whose time is earlier than the time of the event before.
+    /// The number of events with an earlier time than the previous event.
     pub times_going_back: u64,
-    /// The number of events with `<...>` for a command.
+    /// The number of events with `<...>` instead of a command.
     pub comm_unknown: u64,
     /// The number of object events with a hashed pointer.
     pub hashed_pointers: u64,
-    /// The number of object events with a placeholder for a pointer.
+    /// The number of object events with a placeholder instead of a pointer.
     pub placeholders: u64,
     /// The number of calls `kfree(NULL)`.
     pub kfree_of_null: u64,
     /// The number of object allocations that failed.
     pub alloc_failed: u64,
-    /// The number of object allocations of 0 bytes; each of these allocations gets an object of the smallest size
-    /// class.
+    /// The number of object allocations of 0 bytes; the kernel serves each of them with an object of the
+    /// smallest size class.
     pub zero_sizes: u64,
     /// The number of object allocations that exceed kmalloc's largest size and were omitted.
     pub too_large: u64,
     /// The number of distinct call sites of object events.
     pub call_sites: usize,
-    /// The number of call sites that allocate from several caches; a call site with two sizes counts as two.
+    /// The number of call sites that allocate from several caches; a call site with two sizes counts as two
+    /// call sites.
     pub call_sites_with_several_caches: u64,
-    /// The requested bytes, and the allocated bytes.
+    /// The number of requested bytes, and the number of allocated bytes.
     pub bytes: (u64, u64),
-    /// The number of object allocations by flags.
+    /// The number of object allocations by allocation flags.
     pub gfp: Vec<(String, u64)>,
     /// The number of `kmem_cache_free` events that name a cache, and the number of all `kmem_cache_free` events.
     pub cache_free_named: (u64, u64),
     /// The number of `kmem_cache_alloc` events that name a cache, and the number of all `kmem_cache_alloc` events.
     pub cache_alloc_named: (u64, u64),
-    /// Where the cache names of allocations were found.
+    /// The sources from which the cache names of allocations are known.
     pub name_sources: NameSources,
     /// Facts about the objects of all caches together.
     pub objects: ObjectFacts,
     /// Facts about pages.
     pub pages: PageFacts,
-    /// Facts about every cache, busiest first.
+    /// Facts about every cache; the busiest cache comes first.
     pub caches: Vec<CacheFacts>,
     /// The marks that user space wrote.
     pub marks: Vec<MarkFacts>,
-    /// `true` if the first mark, `before`, was lost together with the oldest events, and was therefore inserted at the
-    /// beginning.
+    /// `true` if the first mark, `before`, was lost together with the oldest events, so that the parser
+    /// inserted it at the beginning.
     pub mark_was_lost: bool,
-    /// For each cache, the live objects and the known slabs at the beginning and at the end of a workload (marks
+    /// For each cache, the live objects and the known slabs at the beginning and end of each workload (marks
     /// `WORKLOAD ...`).
     pub phases: Vec<Phase>,
-    /// The kernel's slabinfo tables, compared with the trace, for each span of time.
+    /// Comparisons of the kernel's slabinfo tables with the trace, one for each span of time.
     pub slabinfo: Vec<SlabinfoSpan>,
-    /// The kernel's page counts, compared with the trace, for each span of time.
+    /// Comparisons of the kernel's page counts with the trace, one for each span of time.
     pub page_spans: Vec<PageSpan>,
-    /// The kernel's totals at a moment, compared with the totals of the trace since its beginning.
+    /// The kernel's totals at each moment, compared with the totals of the trace since its beginning.
     pub absolute: Vec<MomentTotals>,
 }
 
 /// The header that ftrace wrote.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Header {
-    /// The number of events in the text.
+    /// The number of events that the text contains.
     pub in_buffer: u64,
-    /// The number of events that happened.
+    /// The number of events that the kernel wrote, including lost events.
     pub written: u64,
     /// The number of CPUs of the machine.
     pub cpus: u64,
@@ -132,9 +133,9 @@ pub struct ObjectFacts {
     pub frees: u64,
     /// The number of frees whose allocation is in the trace.
     pub matched: u64,
-    /// The number of matched frees that happened on another CPU than the allocation.
+    /// The number of frees, among the matched frees, that happened on another CPU than the allocation.
     pub remote: u64,
-    /// The number of frees of objects whose allocation has no event.
+    /// The number of frees for objects whose allocation has no event.
     pub hidden_allocs: u64,
     /// The number of frees without an event: `overwritten + live_when_page_freed`.
     pub hidden_frees: u64,
@@ -144,9 +145,9 @@ pub struct ObjectFacts {
     pub overwritten: u64,
     /// The number of objects that were live when their page was freed.
     pub live_when_page_freed: u64,
-    /// The number of pairs of a hidden allocation and a hidden free that are in fact two events in the wrong order. The
-    /// first number counts frees that come after the next allocation; the second counts frees that come before their
-    /// own allocation.
+    /// The number of pairs of a hidden allocation and a hidden free that are really two events in the wrong
+    /// order. The first number counts frees that come after the next allocation in the trace; the second
+    /// counts frees that come before their own allocation.
     pub swapped_pairs: (u64, u64),
     /// The number of hidden frees by cache and allocating function.
     pub hidden_free_sites: Vec<(String, String, u64)>,
@@ -154,8 +155,8 @@ pub struct ObjectFacts {
     pub hidden_alloc_caches: Vec<(String, u64)>,
     /// For each cache, the number of objects that `kmem_cache_alloc` allocated and `kfree` freed.
     pub kfree_of_cache_object: Vec<(String, u64)>,
-    /// Frees that name a different cache than their allocation: the allocation's cache, the free's cache, and the
-    /// number of these frees.
+    /// Frees that name another cache than their allocation: the cache of the allocation, the cache of the
+    /// free, and the number of such frees.
     pub name_differs: Vec<(String, String, u64)>,
     /// The number of matched frees for each pair of allocating CPU and freeing CPU.
     pub cpu_pairs: Vec<(usize, usize, u64)>,
@@ -178,17 +179,17 @@ pub struct PageFacts {
     pub zone_direct: u64,
     /// The number of page frees whose allocation is not in the trace.
     pub free_unseen: u64,
-    /// The number of page allocations whose pages were already live.
+    /// The number of page allocations whose pages were already allocated.
     pub alloc_over_live: u64,
-    /// The largest number of pages, allocated in the trace, that were live at a time.
+    /// The largest number of pages, among those allocated in the trace, that were in use at a time.
     pub peak: u64,
     /// The number of page frees whose allocation is in the trace.
     pub free_matched: u64,
-    /// The number of matched page frees that happened on another CPU than the allocation.
+    /// The number of frees, among the matched page frees, that happened on another CPU than the allocation.
     pub free_remote: u64,
 }
 
-/// Facts about a cache.
+/// Facts about one cache.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct CacheFacts {
     /// The cache's name.
@@ -216,20 +217,22 @@ pub struct MarkFacts {
 pub struct Phase {
     /// The mark's text.
     pub mark: String,
-    /// Each cache with live objects or slabs: its name, the number of its live objects, and the number of its slabs.
+    /// Each cache that has live objects or slabs: its name, its number of live objects, and its number of
+    /// slabs.
     pub caches: Vec<(String, u64, i64)>,
 }
 
 /// A comparison of two slabinfo snapshots with the events between them.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct SlabinfoSpan {
-    /// The earlier moment.
+    /// The name of the earlier moment.
     pub from: &'static str,
-    /// The later moment.
+    /// The name of the later moment.
     pub to: &'static str,
-    /// The caches in slabinfo that changed, in the kernel's tables or in the trace, busiest first.
+    /// The caches in slabinfo that changed, in the kernel's tables or in the trace; the busiest cache comes
+    /// first.
     pub rows: Vec<SlabinfoChange>,
-    /// The sums over the rows.
+    /// The sums over all rows.
     pub sum: SlabinfoSum,
 }
 
@@ -242,15 +245,15 @@ pub struct SlabinfoChange {
     pub allocs: u64,
     /// The number of frees between the snapshots.
     pub frees: u64,
-    /// The change of `active_objs`.
+    /// The change of `active_objs` in the kernel's tables.
     pub real: i64,
-    /// Allocations minus frees.
+    /// The number of allocations in the trace minus the number of frees.
     pub raw: i64,
-    /// The number of allocations minus the number of frees; hidden allocations and hidden frees are included.
+    /// The number of allocations minus the number of frees, including hidden allocations and hidden frees.
     pub corrected: i64,
     /// The number of objects in a slab.
     pub per_slab: u64,
-    /// The change of `num_slabs`.
+    /// The change of `num_slabs` in the kernel's tables.
     pub real_slabs: i64,
     /// The number of slabs allocated in the trace minus the number of slabs freed.
     pub slabs_seen: i64,
@@ -267,13 +270,13 @@ pub struct SlabinfoChange {
 pub struct SlabinfoSum {
     /// The number of rows.
     pub caches: u64,
-    /// The sum of the real changes of objects.
+    /// The sum of the real changes of objects in the kernel's tables.
     pub real: i64,
-    /// The sum of allocations minus frees.
+    /// The sum of allocations minus frees over all rows.
     pub raw: i64,
-    /// The sum of the corrected changes.
+    /// The sum of the corrected changes over all rows.
     pub corrected: i64,
-    /// The sum of absolute real changes.
+    /// The sum of the absolute real changes over all rows.
     pub abs_real: u64,
     /// The sum over all rows of the absolute difference between the raw and the real change.
     pub abs_err_raw: u64,
@@ -300,7 +303,7 @@ pub struct PageSpan {
     pub from: &'static str,
     /// The later moment.
     pub to: &'static str,
-    /// The change of the pages in use, computed from buddyinfo and from zoneinfo's per-CPU lists.
+    /// The change of the pages in use, computed from buddyinfo and the per-CPU lists in zoneinfo.
     pub real_used: i64,
     /// The number of pages allocated minus the number of pages freed.
     pub traced: i64,
@@ -317,17 +320,17 @@ pub struct MomentTotals {
     pub moment: &'static str,
     /// The number of active objects in slabinfo.
     pub active: u64,
-    /// The number of live objects that were allocated in the trace, from caches in slabinfo.
+    /// The number of live objects that the trace allocated, in caches that slabinfo contains.
     pub seen_live: u64,
     /// The number of slabs in slabinfo.
     pub slabs: u64,
-    /// The number of slabs that were allocated in the trace and are not freed.
+    /// The number of slabs that the trace allocated and did not free.
     pub slabs_seen: i64,
 }
 
 impl Resolver {
-    /// Returns the facts; all operations must have been taken before. `tables` are the kernel's tables, which are in
-    /// the trace's folder.
+    /// Returns all facts; the caller must first have fetched all operations. The parameter `tables` has the
+    /// kernel's tables from the trace's folder.
     #[must_use]
     pub fn facts(&self, tables: &Tables) -> Facts {
         let counts = &self.recording.counts;
@@ -511,7 +514,7 @@ impl Resolver {
             .collect()
     }
 
-    /// Returns the state of the trace when the kernel's tables of a moment were read.
+    /// Returns the state of the trace at the time when the kernel's tables of a moment were read.
     fn moment(&self, moment: &str) -> Option<&MarkState> {
         let text = format!("SNAP {moment} begin");
         self.tally.marks.iter().find(|mark| mark.text == text)

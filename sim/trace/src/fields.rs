@@ -10,9 +10,9 @@ pub(super) enum Pointer {
     Placeholder,
 }
 
-/// The fields of one event. If callers request fields in the order in which the kernel prints them, each request is a
-/// single comparison at the cursor. If a field is at another place, as in older or newer kernels, the line is searched
-/// for the field.
+/// A reader of the fields of one event. If callers request fields in the order in which the kernel prints
+/// them, each request is one comparison. If a field is elsewhere, as in older or newer kernels, the reader
+/// searches the line for it.
 #[derive(Debug)]
 pub(super) struct Fields<'a> {
     all: &'a [u8],
@@ -62,16 +62,16 @@ impl<'a> Fields<'a> {
         skip_spaces(self.rest).starts_with(text)
     }
 
-    /// Returns the value after `key` if `key` is next; used for fields that not every kernel has.
+    /// Returns the value after `key` if `key` is the next field; for fields that some kernels lack.
     #[inline]
     pub(super) fn next_if<const N: usize>(&mut self, key: &[u8; N]) -> Option<&'a [u8]> {
         self.skip(key)?;
         Some(self.value())
     }
 
-    /// Returns the name after `key` if the event has this field. The field is next in the line, except with ftrace's
-    /// option `fields`, which prints each number twice or the fields in reverse order. `ptr=0xffff888003000000
-    /// (-131391589187584) call_site=...`.
+    /// Returns the name after `key` if the event has this field. The field is next in the line, except with
+    /// ftrace's option `fields`. The option `fields` prints each number twice, or prints the fields in
+    /// reverse order. Example: `ptr=0xffff888003000000 (-131391589187584) call_site=...`.
     #[inline]
     pub(super) fn optional<const N: usize>(&mut self, key: &[u8; N]) -> Option<&'a [u8]> {
         if self.skip(key).is_none() {
@@ -83,9 +83,9 @@ impl<'a> Fields<'a> {
         Some(self.name())
     }
 
-    /// Returns a value that may contain blanks, for example the name of a cache. A value ends at the next key, or at
-    /// text that `perf script` appends: an address or, with `-F cgroup`, a control group. The name of a cache contains
-    /// no slash, because the name is also the name of a folder.
+    /// Returns a value that may contain blanks, for example the name of a cache. The value ends at the next
+    /// key, or at text that `perf script` appends: an address or, with `-F cgroup`, a control group. A
+    /// cache's name contains no slash, because it is also the name of a folder.
     #[inline]
     fn name(&mut self) -> &'a [u8] {
         let text = self.rest;
@@ -102,7 +102,7 @@ impl<'a> Fields<'a> {
         &text[..end]
     }
 
-    /// Returns the name after `key` if `key` is next.
+    /// Returns the name after `key` if `key` is the next field.
     #[inline]
     pub(super) fn next_name<const N: usize>(&mut self, key: &[u8; N]) -> Option<&'a [u8]> {
         self.skip(key)?;
@@ -151,8 +151,8 @@ impl<'a> Fields<'a> {
     }
 }
 
-/// Returns the index of the first occurrence of `byte`, or the length of the text. For short words, this search is
-/// twice as fast as `memchr`, which is called through a pointer.
+/// Returns the index of the first occurrence of `byte`, or the length of the text. For short words,
+/// `find_byte` is twice as fast as `memchr`, which is called through a pointer.
 #[inline]
 pub(super) fn find_byte(byte: u8, text: &[u8]) -> usize {
     const LOW: u64 = 0x0101_0101_0101_0101;
@@ -187,13 +187,13 @@ pub(super) fn word(text: &[u8]) -> (&[u8], &[u8]) {
     (&text[..end], skip_spaces(&text[end..]))
 }
 
-/// Parses a hexadecimal number that has the prefix `0x`.
+/// Parses a hexadecimal number with the prefix `0x`.
 #[cold]
 fn prefixed_hex(text: &[u8]) -> Option<u64> {
     hex(text.strip_prefix(b"0x")?)
 }
 
-/// Parses the unsigned decimal number with which a text begins; returns the number, and the text after it.
+/// Parses the unsigned decimal number at the start of a text; returns the number and the rest of the text.
 #[inline]
 pub(super) fn number(text: &[u8]) -> Option<(u64, &[u8])> {
     let (mut value, mut len) = (0_u64, 0);
@@ -272,8 +272,8 @@ pub(super) fn pfn(text: &[u8]) -> Option<u64> {
     }
 }
 
-/// Parses the time with which a text begins, `seconds.fraction` or a bare counter; returns the time in nanoseconds, and
-/// the text after it.
+/// Parses the time at the start of a text, `seconds.fraction` or a bare counter; returns the time in
+/// nanoseconds, and the rest of the text.
 #[inline]
 pub(super) fn time(text: &[u8]) -> Option<(u64, &[u8])> {
     const SCALE: [u64; 10] =
@@ -290,7 +290,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers() {
+    fn numbers_with_signs_prefixes_or_overflow_are_refused() {
         assert_eq!(decimal(b"18446744073709551615"), Some(u64::MAX));
         assert_eq!(decimal(b"18446744073709551616"), None);
         assert_eq!(decimal(b"-1"), None);
@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn pointers() {
+    fn hashed_null_and_placeholder_pointers_are_parsed() {
         assert_eq!(pointer(b"0xffff88800519e3b8"), Some(Pointer::Address(0xffff_8880_0519_e3b8)));
         assert_eq!(pointer(b"00000000999702f4"), Some(Pointer::Address(0x9997_02f4)));
         assert_eq!(pointer(b"(nil)"), Some(Pointer::Address(0)));
@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn times() {
+    fn times_are_parsed_to_nanoseconds() {
         assert_eq!(time(b"6.254505: kfree: "), Some((6_254_505_000, &b": kfree: "[..])));
         assert_eq!(time(b"4090.245337123"), Some((4_090_245_337_123, &b""[..])));
         assert_eq!(time(b"1234"), Some((1234, &b""[..])));

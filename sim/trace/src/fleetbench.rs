@@ -1,12 +1,14 @@
-//! Parses Fleetbench's distributions, which describe how often a fleet's programs request each size from malloc.
+//! Parses Fleetbench's distributions, which describe how often programs of a fleet request each size from
+//! malloc.
 //!
-//! A line is `SIZE, RATE, LIVE`: a size in bytes, how often the size is requested, and the number of live blocks of the
-//! size. `RATE` and `LIVE` may have any unit. A distribution is not a trace, so a trace that has the distribution is
-//! generated; the generated trace is always the same. The generated trace begins with allocations in proportion to the
-//! live blocks, which fill a heap of 64 MiB or make a million blocks. After the first allocations, a million
-//! allocations and frees follow. Each size is requested at random times, at its rate. By Little's law, a block must
-//! live for `LIVE / RATE` on average, with an exponential distribution, so that the numbers of blocks stay constant.
-//! The sizes, rates and numbers of blocks are taken from a real program, but the order of the frees is random.
+//! A line is `SIZE, RATE, LIVE`: a size in bytes, how often the size is requested, and the number of live
+//! blocks of the size. `RATE` and `LIVE` may have any unit. A distribution is not a trace. The parser
+//! therefore generates a trace with this distribution; the generated trace is always the same. The generated
+//! trace begins with allocations in proportion to the column `LIVE`, until they fill a heap of 64 MiB or are
+//! a million blocks. After the first allocations, a million allocations and frees follow. Each size is
+//! requested at random times, at its rate. By Little's law, the numbers of blocks stay constant if a block
+//! lives for `LIVE / RATE` on average; lifetimes are exponentially distributed. The sizes, rates and numbers
+//! of blocks are taken from a real program, but the order of the frees is random.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -14,7 +16,7 @@ use std::collections::BinaryHeap;
 use super::fields;
 use super::program::Call;
 
-/// The number of bytes in the blocks that are live from the start.
+/// The total size of the blocks that are live from the start, in bytes.
 const HEAP: f64 = (64 << 20) as f64;
 
 /// The largest number of blocks that are live from the start.
@@ -23,7 +25,7 @@ const MAX_BLOCKS: f64 = 1e6;
 /// The number of allocations and frees after the start.
 const OPERATIONS: u64 = 1_000_000;
 
-/// A line of a distribution.
+/// A line of Fleetbench's distribution.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Row {
     bytes: u64,
@@ -82,10 +84,10 @@ fn calls_within<E>(
 
 struct Program<F> {
     each: F,
-    /// The number of blocks for each unit of a row's field `live`.
+    /// The number of blocks for each unit in the column `LIVE`.
     scale: f64,
     block: u64,
-    /// The time at which each block is freed. Times are positive, so comparing their bits is comparing the times.
+    /// The time at which each block is freed. Times are positive, so their bits compare like the times.
     frees: BinaryHeap<Reverse<(u64, u64, bool)>>,
     random: Random,
 }
@@ -103,7 +105,7 @@ impl<E, F: FnMut(Call) -> Result<(), E>> Program<F> {
         (self.each)(call)
     }
 
-    /// Frees the block that is to be freed next, if its time is before `then`.
+    /// Frees the block with the earliest free time, if this time is before `then`.
     fn free_before(&mut self, then: f64) -> Result<bool, E> {
         let Some(&Reverse((at, block, too_large))) = self.frees.peek() else { return Ok(false) };
         if f64::from_bits(at) > then {
@@ -151,7 +153,7 @@ impl Random {
         z ^ z >> 31
     }
 
-    /// Returns a number that is at least 0 and less than 1.
+    /// Returns a random number that is at least 0 and less than 1.
     fn part(&mut self) -> f64 {
         (self.next() >> 11) as f64 / (1_u64 << 53) as f64
     }

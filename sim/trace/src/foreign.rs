@@ -1,4 +1,4 @@
-//! Recognises texts that are not traces, and traces that lack what a replay needs; gives advice for each kind of text.
+//! Recognises texts that are not traces, and traces that lack what a replay needs, and gives advice for each.
 
 use super::event::{is_kmem, is_name};
 use super::fields;
@@ -8,9 +8,9 @@ use super::fields;
 pub struct Foreign {
     /// A description of this kind of text.
     pub is: &'static str,
-    /// The method by which a text of this kind is made.
+    /// How a text of this kind is made.
     pub made: &'static str,
-    /// The advice, in which `FILE` replaces the name of the file.
+    /// The advice, with `FILE` for the name of the file.
     pub instead: &'static str,
 }
 
@@ -137,10 +137,10 @@ fn log(first: &str) -> Option<Foreign> {
     foreign("a kernel's log", "dmesg", "record events: `uslab record FOLDER`")
 }
 
-/// The event names that are searched for in a text.
+/// The event names to search for in a text.
 const KMEM: [&str; 4] = ["kmalloc", "kmem_cache_alloc", "kfree", "kmem_cache_free"];
 
-/// Recognises a line of a trace that lacks a part.
+/// Recognises a line of a trace that lacks a necessary field.
 fn incomplete(line: &str) -> Option<Foreign> {
     const FTRACE: &str = "ftrace";
     const PERF: &str = "perf script -F";

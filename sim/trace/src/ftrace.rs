@@ -1,9 +1,9 @@
 //! Parses the text that the kernel itself prints. A line has the form `comm-pid  (tgid) [cpu] flags time: event:
 //! fields`.
 //!
-//! The column `(tgid)` exists with the option `record-tgid`; the flags exist unless `irq-info` is off. The name of a
-//! command may contain nearly any character (`kworker/0:1`, `mini-0`, blanks, brackets). If the kernel has forgotten
-//! the name of the task, the name is `<...>`.
+//! The column `(tgid)` exists with the option `record-tgid`; the flags exist unless `irq-info` is off. The
+//! name of a command may contain nearly any character (`kworker/0:1`, `mini-0`, blanks, brackets). If the
+//! kernel no longer knows the name of the task, it prints `<...>`.
 //!
 //! With the option `latency-format`, and in `trace-cmd report -l`, a line has the form `comm-pid  cpuflags time: event:
 //! fields`. With `latency-format`, a time is in microseconds since the trace began (`10us `), and `+`, `!` or `#` marks
@@ -31,8 +31,8 @@ pub(super) fn cut(line: &[u8]) -> Option<Prefix<'_>> {
     Some(Prefix { event: name, body, ..prefix })
 }
 
-/// Returns `true` for a line ` => kmem_cache_alloc` and for the line before a group of them; the options `stacktrace`
-/// and `userstacktrace` print these lines.
+/// Returns `true` for a line of a call stack such as ` => kmem_cache_alloc`, or for the line before the
+/// stack; the options `stacktrace` and `userstacktrace` print these lines.
 pub(super) fn is_stack(line: &[u8]) -> bool {
     let text = line.trim_ascii();
     text.starts_with(b"=> ") || text.ends_with(b"stack trace>")
@@ -57,8 +57,8 @@ fn parse_latency_prefix(line: &[u8]) -> Option<(Prefix<'_>, &[u8])> {
     None
 }
 
-/// Returns `true` for flags such as `d..1.`: interrupts, need to reschedule, kind of context, preemption depth,
-/// migration depth.
+/// Returns `true` for a flags column such as `d..1.`: interrupts, need to reschedule, kind of context,
+/// preemption depth, migration depth.
 fn is_flags(flags: &[u8]) -> bool {
     let of_flag = |b: &u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'#');
     (4..=6).contains(&flags.len()) && !flags[0].is_ascii_digit() && flags.iter().all(of_flag)

@@ -1,7 +1,7 @@
 //! The traced kernel: its release, its boot parameters, and the attributes of its caches in sysfs.
 //!
-//! The folder of a trace may contain these facts in the files `kernel.txt`, `cmdline.txt` and `slab-attributes.tsv`.
-//! All three files are optional.
+//! The folder of a trace may contain these facts about its kernel in the files `kernel.txt`, `cmdline.txt`
+//! and `slab-attributes.tsv`.
 
 use std::path::Path;
 
@@ -12,11 +12,11 @@ use rustc_hash::FxHashMap;
 /// A kernel's release, boot parameters and cache attributes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Kernel {
-    /// The major and the minor number of the kernel's release. `(6, 18)`.
+    /// The major and minor number of the kernel's release, for example `(6, 18)`.
     pub release: Option<(u32, u32)>,
     /// The boot parameters, in their order. A parameter is `NAME=VALUE`, or a `NAME` whose value is empty.
     pub parameters: Vec<(String, String)>,
-    /// The files of the caches in `/sys/kernel/slab`; empty if these files were not recorded.
+    /// The attribute files of the caches in `/sys/kernel/slab`; empty if they were not recorded.
     pub attributes: Attributes,
 }
 
@@ -38,7 +38,7 @@ impl Kernel {
     }
 }
 
-/// Parses the beginning of a release such as `7.2.13+deb14-amd64`.
+/// Parses the start of a release such as `7.2.13+deb14-amd64`.
 fn release(text: &str) -> Result<(u32, u32), (u64, &'static str)> {
     let wrong = (1, "a kernel's release, such as 7.2.13-amd64");
     let mut numbers = text.trim().split(|c: char| !c.is_ascii_digit());
@@ -46,7 +46,7 @@ fn release(text: &str) -> Result<(u32, u32), (u64, &'static str)> {
     Ok((number()?, number()?))
 }
 
-/// The attributes of all caches, by the name of the cache.
+/// The attributes of all caches, indexed by cache name.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Attributes {
     columns: Vec<String>,
@@ -70,13 +70,14 @@ impl Attributes {
     pub fn number(&self, cache: &str, attribute: &str) -> Option<u32> {
         self.text(cache, attribute)?.parse().ok()
     }
-    /// Returns the total of a counter, which is 421 in the text `421 N0=421`.
+    /// Returns the total of a counter, for example 421 for the text `421 N0=421`.
     #[must_use]
     pub fn count(&self, cache: &str, counter: &str) -> Option<u64> {
         let text = self.text(cache, counter)?;
         text.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()
     }
-    /// Returns the number of slabs on the partial list of a CPU, which is 1 for CPU 0 in the text `10(1) C0=10(1)`.
+    /// Returns the number of slabs on the partial list of a CPU, for example 1 for CPU 0 and the text `10(1)
+    /// C0=10(1)`.
     #[must_use]
     pub fn cpu_partial_slabs(&self, cache: &str, cpu: u32) -> u64 {
         let text = self.text(cache, "slabs_cpu_partial").unwrap_or_default();
@@ -88,20 +89,20 @@ impl Attributes {
     pub fn numbers(&self, attribute: &str) -> impl Iterator<Item = u32> {
         self.rows.keys().filter_map(move |cache| self.number(cache, attribute))
     }
-    /// Returns the folder that has a cache's files: the cache's own folder, or the folder to which its link leads.
+    /// Returns the folder with a cache's files: its own folder, or the folder to which its link leads.
     #[must_use]
     pub fn folder<'c>(&'c self, cache: &'c str) -> &'c str {
         self.text(cache, "link").filter(|link| link.starts_with(':')).unwrap_or(cache)
     }
-    /// Returns each name that is a link, with the identifier of the cache to which the link leads. `pid` and
-    /// `:A-0000128`.
+    /// Returns the alias names (for example `pid`), each with the identifier to which its link leads
+    /// (`:A-0000128`).
     pub fn links(&self) -> impl Iterator<Item = (&str, &str)> {
         let link = |name| self.text(name, "link").filter(|link| link.starts_with(':'));
         self.rows.keys().filter_map(move |name| Some((name.as_str(), link(name)?)))
     }
 }
 
-/// Parses a table with columns separated by tabs: a row of names, then one row for each cache.
+/// Parses a table with columns separated by tabs: a header row, then one row for each cache.
 pub(super) fn attributes(text: &str) -> Result<Attributes, (u64, &'static str)> {
     let mut lines = text.lines().map(|line| line.split('\t').map(str::to_owned).collect::<Vec<_>>());
     let columns = lines.next().unwrap_or_default();

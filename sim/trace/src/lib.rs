@@ -1,4 +1,4 @@
-//! Kernel memory traces, converted from text to the operations that a replayer runs.
+//! Converts kernel memory traces from text to the operations that a replayer runs.
 //!
 //! ```text
 //!  file, .gz .xz .zst, stdin    Recording                        Resolver
@@ -8,17 +8,17 @@
 //!            wee_alloc, fleetbench, recorded
 //! ```
 //!
-//! A trace is read in two passes, because the name of a cache often comes late in the trace. An event `kmem_cache_free`
-//! names the object's cache, often long after the event `kmem_cache_alloc`, which does not name the cache. The text is
-//! parsed only once, while a thread unpacks the following chunks; the first pass gives records of 32 bytes to the
-//! second pass.
+//! A trace is read in two passes, because a cache's name often comes late in the trace. An event
+//! `kmem_cache_alloc` does not name the object's cache; the event `kmem_cache_free`, often much later, does.
+//! The text is parsed only once, while another thread unpacks the following chunks; the first pass hands
+//! records of 32 bytes to the second pass.
 //!
-//! The events belong to the kernel's group `kmem`, and have the form that ftrace, `perf script` or `trace-cmd report`
-//! prints. Events can also be calls of malloc and free in a program, from wee_alloc's traces, Fleetbench's
-//! distributions, or binary recordings of `libuslab.so`. Nothing is skipped silently. Lines that the parser does not
-//! understand are counted and shown, and lost events are reported. Events that the kernel did not trace (hidden
-//! allocations, hidden frees, and the allocations of objects from before the trace) are inferred and counted
-//! separately.
+//! The events belong to the kernel's group `kmem`, and have the form that ftrace, `perf script` or `trace-cmd
+//! report` prints. Events can also be calls of malloc and free in a program, from wee_alloc's traces,
+//! Fleetbench's distributions, or binary recordings of `libuslab.so`. The parser skips nothing silently: it
+//! counts and shows lines that it does not understand, and reports lost events. Operations that the kernel
+//! did not trace (hidden allocations, hidden frees, and allocations from before the trace) are inferred and
+//! counted separately.
 //!
 //! ```no_run
 //! use std::path::Path;

@@ -1,4 +1,4 @@
-//! Parses one line of a trace: finds the line's format and its content.
+//! Parses one line of a trace: determines its format, and reads its fields.
 //!
 //! | text of | looks like |
 //! |---|---|
@@ -9,9 +9,9 @@
 //! | wee_alloc ([`wee_alloc`](super::wee_alloc)) | `Alloc(552),` and `Free(0),` |
 //! | Fleetbench ([`fleetbench`](super::fleetbench)) | `16, 101940.7, 1974305.1`: a distribution |
 //!
-//! For each of the kernel's formats, a module splits a line into a [`Prefix`] and the fields of the event. The syntax
-//! of fields is common to all formats, and is parsed by this module. The first line that is an event determines the
-//! format of the trace.
+//! For each of the kernel's formats, a module splits a line into a [`Prefix`] and the fields of the event.
+//! This module parses the fields of an event, whose syntax is the same in all formats. The first line that is
+//! an event determines the format of the trace.
 
 use memchr::{memchr, memmem};
 
@@ -30,7 +30,7 @@ use super::{babeltrace, ftrace, perf, trace_cmd, wee_alloc};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Format {
-    /// The kernel's own text: The text of `trace` or `trace_pipe` in tracefs.
+    /// The kernel's own text, from `trace` or `trace_pipe` in tracefs.
     Ftrace,
     /// The text of `perf script`.
     PerfScript,
@@ -40,10 +40,10 @@ pub enum Format {
     Babeltrace,
     /// Calls of malloc and free in a program, in wee_alloc's text format.
     WeeAlloc,
-    /// A distribution of allocations in programs, in Fleetbench's text format. A trace is generated from the
-    /// distribution.
+    /// A distribution of allocations in programs, in Fleetbench's text format. The parser generates a trace
+    /// from the distribution.
     Fleetbench,
-    /// Calls of malloc and free in a program, as `libuslab.so` records them. The format is binary, not text.
+    /// Calls of malloc and free in a program, as `libuslab.so` records them. This format is binary.
     Libuslab,
 }
 
@@ -60,9 +60,9 @@ impl Format {
 pub enum Line {
     /// The line is an event.
     Event(Event),
-    /// The number of events that the kernel reports as lost; 0 if the kernel does not report how many.
+    /// A notice with the number of events that the kernel lost; 0 if the kernel does not report the number.
     Lost(u64),
-    /// The line is a header with a fact.
+    /// The line is a header that contains a fact.
     Header(HeaderFact),
     /// The line is a comment, is blank, or belongs to a call chain.
     Nothing,
@@ -75,7 +75,7 @@ pub enum HeaderFact {
     Entries {
         /// The number of events in the text.
         in_buffer: u64,
-        /// The number of events that happened.
+        /// The number of events that the kernel wrote, including lost events.
         written: u64,
         /// The number of CPUs of the machine.
         cpus: u64,
@@ -93,7 +93,7 @@ pub enum Reject {
     Impossible(Impossible),
 }
 
-/// The page size for which the limits on values are largest. The page size of the trace is not known until all lines
+/// The page size with the largest limits for values. The page size of a trace is unknown until all its lines
 /// are parsed.
 const LARGEST: PageSize = PageSize::Kib64;
 
@@ -114,18 +114,19 @@ pub struct Strings {
     pub tasks: Symbols,
 }
 
-/// A parser, which gets the lines of a trace in their order. The format of the trace is determined once and then kept.
+/// A parser, which receives the lines of a trace in order. The parser determines the format of the trace only
+/// once.
 #[derive(Debug)]
 pub struct Parser {
     format: Option<Format>,
     /// `true` if the text began with a line `cpus=`, which only trace-cmd writes.
     trace_cmd: bool,
     strings: Strings,
-    /// The live blocks of the program, if the trace is a program's.
+    /// The live blocks of the program, if the trace is of a program.
     blocks: Blocks,
-    /// The rows of the distribution, if the text is a distribution.
+    /// The rows of the distribution, if the text is in Fleetbench's format.
     rows: Vec<Row>,
-    /// The flags of the previous line, which are kept because successive lines often have equal flags.
+    /// The flags of the previous line; successive lines often have equal flags.
     last_gfp: (Vec<u8>, Option<Symbol>),
     /// The command of the previous allocation.
     last_task: (Vec<u8>, Option<Symbol>),
@@ -156,25 +157,25 @@ impl Parser {
         }
     }
 
-    /// Returns the format, if a line has already shown the format.
+    /// Returns the format, if a line has already revealed it.
     #[must_use]
     pub fn format(&self) -> Option<Format> {
         self.format
     }
 
-    /// Returns the strings that occurred so far.
+    /// Returns the strings that have occurred so far.
     #[must_use]
     pub fn strings(&self) -> &Strings {
         &self.strings
     }
 
-    /// Returns the strings; all lines must have been parsed before.
+    /// Returns all strings; the caller must first have parsed all lines.
     #[must_use]
     pub fn into_strings(self) -> Strings {
         self.strings
     }
 
-    /// Parses one line, given without its line feed.
+    /// Parses one line, without its line feed.
     ///
     /// # Errors
     ///
@@ -334,7 +335,7 @@ impl Parser {
         Ok(Symbol(place))
     }
 
-    /// Events outside of the group kmem are omitted.
+    /// Parses babeltrace's text of an event; events outside the group kmem are omitted.
     fn of_babeltrace(&mut self, line: &[u8]) -> Result<Line, Reject> {
         match babeltrace::as_perf(line) {
             Some(text) => self.event(&perf::cut(&text).ok_or(Reject::NotUnderstood)?),
@@ -360,7 +361,7 @@ impl Parser {
         Ok(Line::Nothing)
     }
 
-    /// Takes the distribution that was parsed out of the parser.
+    /// Moves the parsed distribution out of the parser.
     pub(super) fn take_rows(&mut self) -> Vec<Row> {
         std::mem::take(&mut self.rows)
     }
@@ -409,8 +410,8 @@ impl Parser {
         Event { name, cpu, context: None, time_ns, comm_unknown: false, task: None, kind }
     }
 
-    /// trace-cmd prints the name of the writing function before the text of a mark. With the option `fields`, the text
-    /// of the mark is the field `buf`, which is before or after the field `ip`.
+    /// Parses the text of a mark. trace-cmd prints the name of the writing function before this text. With
+    /// ftrace's option `fields`, the text of a mark is the field `buf`, before or after the field `ip`.
     fn mark(&mut self, body: &[u8], to: &mut EventKind, place: u32) -> u32 {
         let mut text = body.strip_prefix(b"tracing_mark_write: ").unwrap_or(body);
         if let Some(buf) = text.strip_prefix(b"buf=") {
@@ -504,7 +505,7 @@ impl Parser {
     }
 }
 
-/// Interns a text that is usually equal to the text before.
+/// Interns a text that is usually equal to the previous text.
 fn repeated(symbols: &mut Symbols, last: &mut (Vec<u8>, Option<Symbol>), text: &[u8]) -> Symbol {
     match last.1 {
         Some(symbol) if last.0 == text => symbol,
@@ -557,12 +558,12 @@ fn comment(line: &[u8]) -> Line {
     entries().map_or(Line::Nothing, Line::Header)
 }
 
-/// Parses `pfn=` and `order=`.
+/// Parses the fields `pfn=` and `order=`.
 fn block(fields: &mut Fields<'_>) -> Result<(Pfn, u8), Reject> {
     pages(fields, b"order=")
 }
 
-/// Parses the field `pfn=` and the order; the order's key is given with its `=`.
+/// Parses the field `pfn=` and the order, whose key is `key`.
 fn pages<const N: usize>(fields: &mut Fields<'_>, key: &[u8; N]) -> Result<(Pfn, u8), Reject> {
     fields.next_if(b"page=");
     let pfn = fields.get(b"pfn=").and_then(fields::pfn).ok_or(Reject::NotUnderstood)?;

@@ -1,14 +1,15 @@
 //! Finds the cache for each allocation in a trace.
 //!
-//! Before 6.18, an event `kmem_cache_alloc` does not name its cache. The name of the cache is looked for in this order:
+//! Before 6.18, the event `kmem_cache_alloc` does not name its cache. The module looks for the cache's name
+//! in this order:
 //!
-//! 1. `kmalloc`: the size class, by bytes and flags. On kernels with `SLAB_BUCKETS`, messages and copies from user
-//!    space have their own size classes, which only the caller reveals.
-//! 2. The event's own `name=`, or the `name=` in the free of the pointer, or the names that frees have shown for this
+//! 1. For `kmalloc`: the size class, from the bytes and flags. On kernels with `SLAB_BUCKETS`, messages and
+//!    copies from user space have separate size classes, which only the caller reveals.
+//! 2. The field `name=` of the event, or of the free of its pointer, or the names in other frees for this
 //!    call site and size ([`shapes`](super::shapes)).
-//! 3. A short list of callers whose objects are freed only by `kfree`, which does not name a cache.
-//! 4. Other objects on the object's page.
-//! 5. The size, if slabinfo has exactly one cache with objects of this size.
+//! 3. A short list of callers whose objects only `kfree` frees, which does not name a cache.
+//! 4. The cache of other objects on the object's page.
+//! 5. The object size, if slabinfo has exactly one cache with this size.
 //! 6. A placeholder, `?function:size`.
 
 use std::collections::HashMap;
@@ -23,11 +24,11 @@ use super::shapes::{Shape, Shapes};
 use super::symbols::Symbol;
 use uslab::SlabInfo;
 
-/// Callers of `kmem_cache_alloc` whose objects are freed by `kfree`, each with its cache.
+/// Call sites of `kmem_cache_alloc` whose objects are freed by `kfree`, each with its cache.
 const KNOWN_SITES: [(&str, &str); 2] =
     [("kmalloc_reserve", "skbuff_small_head"), ("alloc_unbound_pwq", "pool_workqueue")];
 
-/// Callers that have their own size classes (`SLAB_BUCKETS`, since 6.11), and the names of these classes.
+/// Call sites with separate size classes (`SLAB_BUCKETS`, since 6.11), and the names of these classes.
 const BUCKET_SITES: [(&str, &str); 4] = [
     ("load_msg", "msg_msg"),
     ("alloc_msg", "msg_msg"),
@@ -38,11 +39,11 @@ const BUCKET_SITES: [(&str, &str); 4] = [
 /// The name of the pseudo-cache for objects that are too large for a slab.
 const LARGE: &str = "kmalloc-large";
 
-/// The sources of cache names for allocations by `kmem_cache_alloc`; each field counts the allocations that got a name
-/// from its source.
+/// How the caches of `kmem_cache_alloc` events were found; each field counts the allocations whose name came
+/// from one source.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize)]
 pub struct NameSources {
-    /// The event itself named the cache (all kmallocs count here).
+    /// The event itself named the cache; all kmalloc events count for this source.
     pub in_event: u64,
     /// A later free of the pointer named the cache.
     pub by_free: u64,
@@ -54,25 +55,24 @@ pub struct NameSources {
     pub by_neighbour: u64,
     /// Slabinfo has only one cache of this size.
     pub by_size: u64,
-    /// Not named.
+    /// The number of allocations for which no source named the cache.
     pub left: u64,
 }
 
-/// The knowledge about the cache of a shape, without looking at the page.
+/// The knowledge about the cache of a shape before its page is examined.
 #[derive(Debug, Clone, Copy)]
 enum CacheOfShape {
     NotAsked,
-    /// `tells_neighbours` is `true` if the trace itself gave the name, so that the name is also valid for other objects
-    /// on the page.
+    /// The field `tells_neighbours` is `true` if the trace itself gave the name, so that the name is also
+    /// valid for other objects on the page.
     Cache {
         cache: CacheId,
         source: Source,
         tells_neighbours: bool,
     },
-    /// Only the page can show the cache.
+    /// The shape does not determine the cache; only the page can.
     AskPage,
-    /// The page may show the cache; otherwise, the cache is slabinfo's only cache of the size, or a placeholder is
-    /// used.
+    /// If the page does not reveal the cache, slabinfo's only cache of this size is used, or a placeholder.
     AskPageElse {
         cache: CacheId,
         by_size: bool,
@@ -93,12 +93,13 @@ pub(super) struct Names {
     known: Vec<CacheOfShape>,
     caches: Vec<CacheInfo>,
     numbers: HashMap<String, CacheId, rustc_hash::FxBuildHasher>,
-    /// For each cache name in the trace, the cache.
+    /// The cache for each cache name in the trace.
     by_symbol: Vec<Option<CacheId>>,
-    /// For each object size, the only cache that slabinfo has with this size. `None` if several caches have the size.
+    /// The only cache in slabinfo with a given object size; `None` if several caches have this size.
     by_size: FxHashMap<u32, Option<String>>,
     slabinfo_sizes: FxHashMap<String, u32>,
-    /// The object sizes that allocations show; they are needed for caches whose first event is a free.
+    /// The object size of each named cache, from its allocations; needed for caches whose first event is a
+    /// free.
     traced_sizes: FxHashMap<Symbol, u32>,
     page_size: PageSize,
     buckets: bool,
@@ -173,15 +174,15 @@ impl Names {
         String::from_utf8_lossy(function(self.strings.sites.bytes(site))).into_owned()
     }
 
-    /// Returns how the names of caches were found. `named_by_free` is the number of allocations whose own free named
-    /// the cache.
+    /// Returns, for each source, the number of allocations whose cache name it gave. The parameter
+    /// `named_by_free` is the number of allocations whose own free named the cache.
     pub(super) fn sources(&self, named_by_free: u64) -> NameSources {
         let by_free = named_by_free.min(self.named_by_frees);
         NameSources { by_free, by_site: self.named_by_frees - by_free, ..self.sources }
     }
 
-    /// Returns the cache of an allocation. `page_name` is the cache that is known for the allocation's page; the
-    /// function updates it.
+    /// Returns the cache of an allocation. The parameter `page_name` is the cache that is known for the
+    /// object's page; the function updates it.
     pub(super) fn of_alloc(&mut self, shape: u32, page_name: Option<&mut Option<CacheId>>) -> CacheId {
         if let CacheOfShape::NotAsked = self.known[shape as usize] {
             self.known[shape as usize] = self.ask(shape);
@@ -210,7 +211,7 @@ impl Names {
         }
     }
 
-    /// Returns the cache that has a name in the trace.
+    /// Returns the cache for a name in the trace.
     pub(super) fn of_symbol(&mut self, symbol: Symbol) -> CacheId {
         if let Some(cache) = self.by_symbol[symbol.0 as usize] {
             return cache;
@@ -222,7 +223,7 @@ impl Names {
         cache
     }
 
-    /// Returns the cache for frees whose cache is not known.
+    /// Returns the common cache of all frees without a known cache.
     pub(super) fn of_nobody(&mut self) -> CacheId {
         self.cache("?kfree".to_owned(), CacheKind::Placeholder, 0)
     }
@@ -252,8 +253,8 @@ impl Names {
         CacheOfShape::AskPage
     }
 
-    /// Names a cache by the last two methods: by size, or by a placeholder. The placeholder's cache is created only
-    /// when an allocation needs it.
+    /// Finds the cache of an allocation by the last two methods: by size, or by a placeholder. The cache for
+    /// a placeholder is created only when an allocation needs it.
     fn by_size_or_placeholder(&mut self, number: u32) -> CacheId {
         let (cache, by_size) = match self.known[number as usize] {
             CacheOfShape::AskPageElse { cache, by_size } => (cache, by_size),
@@ -317,7 +318,7 @@ impl Names {
     }
 }
 
-/// Returns `function` from `function+0x1b/0x40`.
+/// Returns the function of a call site: `function` for `function+0x1b/0x40`.
 fn function(site: &[u8]) -> &[u8] {
     &site[..memchr::memchr(b'+', site).unwrap_or(site.len())]
 }
@@ -328,8 +329,8 @@ fn base(function: &[u8]) -> &[u8] {
     name.strip_suffix(b"_noprof").unwrap_or(name)
 }
 
-/// Returns the family of kmalloc caches for some flags: the kernel checks first for DMA, then for reclaimable, then for
-/// accounted.
+/// Returns the family of kmalloc caches for allocation flags; the kernel checks first for DMA, then for
+/// reclaimable, then for accounted.
 fn family(gfp: &[u8]) -> &'static str {
     let has = |flags: &[&[u8]]| gfp.split(|&b| b == b'|').any(|flag| flags.contains(&flag));
     if has(&[b"GFP_DMA", b"__GFP_DMA"]) {
@@ -349,7 +350,7 @@ fn belongs_to_kmalloc(name: &str) -> bool {
     name.starts_with("kmalloc") || name.starts_with("dma-kmalloc")
 }
 
-/// Returns a size as it is written in the name of a size class. `512`, `1k`.
+/// Formats a size as in the name of a size class: `512`, `1k`.
 fn size_class(bytes: u32) -> String {
     if bytes >= 1024 && bytes.is_multiple_of(1024) { format!("{}k", bytes / 1024) } else { bytes.to_string() }
 }

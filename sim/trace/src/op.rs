@@ -1,4 +1,4 @@
-//! The operations for a replayer: each event has its cache, and irregularities of the trace are resolved.
+//! The operations for a replayer: each operation has its cache, and irregularities of the trace are resolved.
 
 use super::event::{Pfn, Ptr};
 
@@ -12,12 +12,12 @@ pub struct CacheId(pub u32);
 pub enum CacheKind {
     /// A size class of kmalloc (`kmalloc-64`, `kmalloc-cg-1k`, `msg_msg-512` ...).
     Kmalloc,
-    /// A pseudo-cache for objects above 8192 bytes, whose pages come directly from the page allocator. All large
-    /// objects have one common id.
+    /// A pseudo-cache for objects above 8192 bytes, whose pages come directly from the page allocator. All
+    /// objects of kmalloc-large share one cache id.
     KmallocLarge,
     /// A cache whose name is known.
     Named,
-    /// A cache whose name could not be found; it is called `?function:size`.
+    /// A cache without a known name; it is called `?function:size`.
     Placeholder,
 }
 
@@ -28,12 +28,12 @@ pub struct CacheInfo {
     pub name: String,
     /// The cache's kind.
     pub kind: CacheKind,
-    /// The number of bytes that an object takes (`bytes_alloc`, or `objsize` in slabinfo); 0 if no event and no table
-    /// shows the number. For [`CacheKind::KmallocLarge`], the size differs between operations.
+    /// The number of bytes that an object occupies (`bytes_alloc`, or `objsize` in slabinfo); 0 if unknown.
+    /// For [`CacheKind::KmallocLarge`], the size differs between operations.
     pub size: u32,
 }
 
-/// One operation; operations are in the order of the trace.
+/// One operation of the trace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Op {
     /// The line of the operation's event, from 1. A hidden operation has the line of the event that revealed it.
@@ -42,8 +42,8 @@ pub struct Op {
     pub time_ns: u64,
     /// The CPU on which the operation happens. A hidden free has the CPU of the event that revealed it.
     pub cpu: u16,
-    /// The command that allocates, if the trace names commands. In an interrupt, the command is the interrupted
-    /// command.
+    /// The command that allocates, if the trace names commands. In an interrupt, the field has the
+    /// interrupted command.
     pub task: Option<TaskId>,
     /// The kind of operation, with its data.
     pub kind: OpKind,
@@ -52,29 +52,29 @@ pub struct Op {
 /// The kind of operation, with its data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OpKind {
-    /// Allocates an object. No object is live at the pointer; if one was live, a [`HiddenFree`](OpKind::HiddenFree)
-    /// comes before.
+    /// Allocates an object. If an object is live at this pointer, a [`HiddenFree`](OpKind::HiddenFree)
+    /// precedes the allocation.
     Alloc {
         /// The object's cache.
         cache: CacheId,
         /// The object's address in the trace.
         ptr: Ptr,
-        /// The caller ([`Resolver::call_site`](super::Resolver::call_site)).
+        /// The call site ([`Resolver::call_site`](super::Resolver::call_site)).
         site: SiteId,
         /// The requested bytes.
         bytes_req: u32,
-        /// The number of bytes that the object takes.
+        /// The number of bytes that the object occupies.
         bytes_alloc: u32,
         /// `true` if the allocation flags allow the caller to sleep.
         may_block: bool,
     },
     /// Frees an object. Unless the origin is [`FreeOrigin::Matched`], the trace shows no live object at the pointer.
     Free {
-        /// The object's cache, taken from the object's allocation if the trace contains the allocation.
+        /// The object's cache; taken from the allocation if the trace contains it.
         cache: CacheId,
         /// The object's address in the trace.
         ptr: Ptr,
-        /// The object's origin.
+        /// Where the freed object was allocated.
         origin: FreeOrigin,
     },
     /// Frees a live object whose free the kernel did not trace.
@@ -85,7 +85,7 @@ pub enum OpKind {
         ptr: Ptr,
         /// The CPU that allocated the object.
         alloc_cpu: u16,
-        /// The evidence that the object was freed.
+        /// The evidence for the free.
         sign: HiddenFreeSign,
     },
     /// Allocates `2^order` pages.
@@ -96,28 +96,29 @@ pub enum OpKind {
         order: u8,
         /// The migrate type: 0 unmovable, 1 movable, 2 reclaimable.
         migratetype: u8,
-        /// The pages' use.
+        /// What the pages are used for.
         usage: PageUse,
     },
     /// Frees `2^order` pages.
     PageFree {
         /// The block's first page in the trace.
         pfn: Pfn,
-        /// The order that the free names.
+        /// The order in the free's event.
         order: u8,
-        /// The pages' origin.
+        /// Where the freed pages were allocated.
         origin: PageFreeOrigin,
-        /// The pages' use.
+        /// What the pages were used for.
         usage: PageUse,
     },
-    /// Marks the time of a text that user space wrote into the trace ([`Resolver::mark`](super::Resolver::mark)).
+    /// Marks the time at which user space wrote a text into the trace
+    /// ([`Resolver::mark`](super::Resolver::mark)).
     Mark {
-        /// The number of the text.
+        /// The number of the mark's text.
         text: MarkId,
     },
 }
 
-/// The number of a command that the trace names.
+/// The number of a command in the trace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct TaskId(pub u32);
 
@@ -144,7 +145,7 @@ pub enum FreeOrigin {
     PreTrace,
 }
 
-/// The evidence that a free without an event happened.
+/// The evidence that an object was freed without an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum HiddenFreeSign {
     /// The pointer was allocated again.
@@ -153,12 +154,12 @@ pub enum HiddenFreeSign {
     PageFreed,
 }
 
-/// What a block of pages is used for, as far as the trace shows.
+/// What a block of pages is used for, as far as the trace reveals it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum PageUse {
-    /// The trace shows no use of the block: user memory, page tables, page cache. With hashed pointers, the trace never
-    /// shows a use.
+    /// The trace reveals no use of the block: user memory, page tables, page cache. With hashed pointers, the
+    /// trace never reveals the use of pages.
     Other = 0,
     /// An object cache allocated the block as a slab.
     Slab = 1,
@@ -186,11 +187,10 @@ pub enum PageFreeOrigin {
         /// The order of the allocation.
         order: u8,
     },
-    /// The pages' allocation is not in the trace: the memory was freed at boot, is a part of a split block, or was
-    /// allocated in bulk.
+    /// The trace has no allocation of these pages: the memory was freed at boot, is a part of a split block,
+    /// or was allocated in bulk.
     Unseen,
-    /// The free has no event: the block is allocated again although no free was traced. A block that begins at `pfn` is
-    /// live.
+    /// The free has no event: a live block begins at `pfn`, and the trace allocates a block there again.
     Hidden {
         /// The CPU that allocated the pages.
         alloc_cpu: u16,

@@ -8,7 +8,7 @@ use super::spool::{Record, Tag};
 pub struct PageMove {
     /// The line of the event, from 1.
     pub line: u64,
-    /// Nanoseconds on the trace's clock.
+    /// The time in nanoseconds on the trace's clock.
     pub time_ns: u64,
     /// The CPU of the event.
     pub cpu: u16,
@@ -27,13 +27,13 @@ pub struct PageMove {
 pub enum PageMoveKind {
     /// The pages left a free list (`mm_page_alloc_zone_locked`).
     Taken {
-        /// `true` if the pages moved to a per-CPU list, which then holds blocks of this order and type.
+        /// `true` if the pages moved to a per-CPU list, which therefore holds blocks of this order and type.
         percpu_refill: bool,
     },
     /// The pages returned from a per-CPU list (`mm_page_pcpu_drain`).
     Drained,
-    /// A block of another migrate type than the requested type serves the request (`mm_page_alloc_extfrag`). Some
-    /// kernels report a fallback before the event that the pages are [taken](Self::Taken); other kernels report only
+    /// A block of another migrate type than the requested one serves the request (`mm_page_alloc_extfrag`).
+    /// Some kernels report a fallback before the pages are [taken](Self::Taken); other kernels report only
     /// the fallback.
     Fallback,
 }

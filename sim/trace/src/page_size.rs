@@ -6,7 +6,7 @@ use std::str::FromStr;
 use serde::{Serialize, Serializer};
 use uslab::SlabInfo;
 
-/// The size of a page, which is the unit of page frame numbers, orders and slabs.
+/// A page size, which is the unit of page frame numbers, orders and slabs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum PageSize {
     /// 4 KiB: x86-64, and most arm64 machines.
@@ -25,9 +25,9 @@ pub enum PageSizeSource {
     Given,
     /// The size was computed from the objects per slab in the kernel's slabinfo.
     Slabinfo,
-    /// The size is the only size with which the addresses of objects agree with page numbers.
+    /// Only this size makes the addresses of objects agree with page numbers.
     Addresses,
-    /// The size was assumed for lack of evidence.
+    /// The size was assumed, because the trace and its tables do not reveal it.
     Assumed,
 }
 
@@ -61,7 +61,7 @@ impl PageSize {
         }
     }
 
-    /// Returns the size in bytes of kmalloc's largest object, which is a block of the highest order.
+    /// Returns the size in bytes of kmalloc's largest object, a block of the highest order.
     #[must_use]
     pub const fn max_object(self) -> u64 {
         self.bytes() << self.max_order()
@@ -74,7 +74,7 @@ impl PageSize {
         self.bytes() * 2
     }
 
-    /// Finds the page size of a kernel from its slabinfo: a slab holds as many objects as fit on the pages of the slab.
+    /// Infers a kernel's page size from its slabinfo: a slab holds as many objects as fit on its pages.
     /// Returns `None` if slabinfo has no cache, or if no page size explains all caches.
     #[must_use]
     pub fn of_slabs(slabinfo: &SlabInfo) -> Option<Self> {

@@ -1,7 +1,8 @@
-//! A sparse table with one entry for each page frame.
+//! A sparse table with an entry for each page frame.
 //!
-//! The frame numbers of a machine are close together. The table therefore consists of chunks of 512 frames (2 MiB of
-//! memory); the first write to a chunk creates it. The table's size is proportional to the memory that the trace uses.
+//! The frame numbers of a machine are close together. The table therefore consists of chunks of 512 frames (2
+//! MiB of memory), which are created by the first write. The size of the table is proportional to the memory
+//! that the trace uses.
 
 use rustc_hash::FxHashMap;
 
@@ -14,7 +15,7 @@ const CHUNK: usize = 1 << CHUNK_BITS;
 pub(super) struct PageTable<T> {
     places: FxHashMap<u64, u32>,
     chunks: Vec<Box<[T]>>,
-    /// The number of the chunk that was used last, and the index of this chunk.
+    /// The number and the index of the chunk that was used last.
     last: (u64, u32),
 }
 
@@ -29,7 +30,7 @@ impl<T: Default + Clone> PageTable<T> {
         Some(&mut self.chunks[place as usize][pfn.0 as usize % CHUNK])
     }
 
-    /// Returns the entry of a frame; creates the frame's chunk if necessary.
+    /// Returns the entry of a frame; creates the frame's chunk if it does not exist.
     pub(super) fn entry(&mut self, pfn: Pfn) -> &mut T {
         let place = match self.place(pfn) {
             Some(place) => place,

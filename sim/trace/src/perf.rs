@@ -1,8 +1,9 @@
 //! Parses the text that `perf script` prints. A line has the form `comm pid [cpu] time: group:event: fields`.
 //!
-//! The text contains no flags of ftrace. Pointers begin with `0x`, and the null pointer is `(nil)`. Call sites lack the
-//! size of the function, and the field `page=` repeats the field `pfn=`. From one CPU to another, times can decrease.
-//! With call graphs, an event is followed by indented lines `address function (module)`.
+//! The text contains no flags of ftrace. Pointers begin with `0x`, and the null pointer is `(nil)`. Call
+//! sites do not have the size of the function, and the field `page=` repeats the field `pfn=`. The time may
+//! decrease from one line to the next, if the lines are from different CPUs. With call graphs, indented lines
+//! `address function (module)` follow an event.
 
 use super::fields::{self, find_byte, word};
 use super::prefix::{Prefix, parse_cpu_prefix};
@@ -22,7 +23,7 @@ pub(super) fn cut(line: &[u8]) -> Option<Prefix<'_>> {
     Some(Prefix { event, body, ..prefix })
 }
 
-/// Parses `comm pid` or `comm pid/tid`; with `-F`, either part may be missing.
+/// Parses `comm pid` or `comm pid/tid`; with the option `-F`, either part may be missing.
 fn comm(task: &[u8]) -> Option<&[u8]> {
     let task = task.trim_ascii();
     let start = memchr::memrchr(b' ', task).map_or(0, |blank| blank + 1);
@@ -45,7 +46,7 @@ pub(super) fn is_call_chain(line: &[u8]) -> bool {
     matches!(line.first(), Some(b' ' | b'\t')) && fields::hex(word(line.trim_ascii_start()).0).is_some()
 }
 
-/// Returns `true` for an event of perf itself, such as a mapping, which `--show-mmap-events` prints.
+/// Returns `true` for an event of perf itself, for example a mapping that `--show-mmap-events` prints.
 pub(super) fn is_own_event(line: &[u8]) -> bool {
     memchr::memmem::find(line, b": PERF_RECORD_").is_some()
 }

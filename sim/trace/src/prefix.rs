@@ -1,11 +1,11 @@
-//! Parses the part of an event line that all formats have in common, which is before the fields.
+//! Parses the part of an event line before the fields, which all formats have in common.
 
 use super::fields::{self, find_byte, skip_spaces, word};
 
-/// The part of an event line that is before the fields.
+/// The part of an event line before the fields.
 #[derive(Debug)]
 pub(super) struct Prefix<'a> {
-    /// The command, which may have leading blanks.
+    /// The command, possibly with leading blanks.
     pub(super) comm: &'a [u8],
     pub(super) cpu: u64,
     pub(super) context: Option<u8>,
@@ -15,9 +15,9 @@ pub(super) struct Prefix<'a> {
     pub(super) body: &'a [u8],
 }
 
-/// Parses the common part, which is between the task and the event. `[cpu] flags time: `. The common part begins at the
-/// first bracket at which it can begin, because the name of a command may contain brackets. The function `word` parses
-/// the task, which is before the common part.
+/// Parses the common part between the task and the event: `[cpu] flags time: `. The common part begins at the
+/// first bracket that can begin it; the name of a command may contain brackets, too. The callback `word`
+/// parses the task, which precedes the common part.
 pub(super) fn parse_cpu_prefix<'a>(
     line: &'a [u8],
     comm: impl Fn(&'a [u8]) -> Option<&'a [u8]>,
@@ -57,7 +57,7 @@ fn stamp(text: &[u8]) -> Option<(u64, &[u8])> {
     matches!(rest, [] | [b' ', ..]).then(|| (time_ns, skip_spaces(rest)))
 }
 
-/// Returns the command of `comm-pid`, after which `(tgid)` may follow; the pid begins after the last `-`.
+/// Returns the command from `comm-pid`, which `(tgid)` may follow; the pid is after the last `-`.
 pub(super) fn comm_before_pid(task: &[u8]) -> Option<&[u8]> {
     let mut task = task.trim_ascii_end();
     if let Some(inner) = task.strip_suffix(b")") {

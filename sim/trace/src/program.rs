@@ -1,28 +1,28 @@
 //! Converts the calls of malloc and free in a program to operations of kmalloc.
 //!
-//! An allocation of 0 bytes gets an object of the smallest size class, because malloc must return a different address
-//! for each allocation. A block that is larger than kmalloc's largest object is omitted and counted; malloc would map
-//! the block separately.
+//! An allocation of 0 bytes gets an object of the smallest size class, because malloc must return a different
+//! address for each allocation. A block that is larger than kmalloc's largest object is omitted and counted,
+//! because malloc would map it separately.
 
 use uslab::SizeClass;
 
 use super::page_size::PageSize;
 
-/// The page size with which kmalloc serves blocks that are too large for a slab.
+/// The page size for blocks that are too large for a slab.
 const PAGE: PageSize = PageSize::Kib4;
 
-/// A call of malloc or free that a program made.
+/// A program's call of malloc or free.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Call {
-    /// The call allocated `block`. Blocks are numbered from 1, because 0 is not an address.
+    /// The call allocated the block `block`. Blocks are numbered from 1, because 0 is not an address.
     Alloc { block: u64, bytes: u32, takes: u32 },
     /// The call freed the block `block`, which was live.
     Free { block: u64 },
     /// The call freed nothing.
     FreeOfNothing,
-    /// The call allocated a block that is too large.
+    /// The call allocated a block that is too large for kmalloc.
     TooLarge,
-    /// The call freed a block that is too large.
+    /// The call freed a block that is too large for kmalloc.
     FreeOfTooLarge,
     /// The call was an allocation that failed.
     Failed,
@@ -40,7 +40,7 @@ impl Call {
     }
 }
 
-/// Returns the number of bytes that kmalloc uses for a request of `bytes` bytes with an alignment: a size class, or a
+/// Returns the number of bytes that kmalloc uses for an aligned request of `bytes` bytes: a size class, or a
 /// power of two of pages.
 fn kmalloc_bytes(bytes: u64, align: u64) -> Option<u32> {
     let least = bytes.max(align);

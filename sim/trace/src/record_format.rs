@@ -1,7 +1,8 @@
-//! The file format of a recording; the reader (`uslab-trace`) and the writer (`libuslab.so`) compile this source.
+//! The file format of a recording; both the reader (`uslab-trace`) and the writer (`libuslab.so`) compile
+//! this source file.
 //!
-//! The file consists of a header of eight words, and of records of three words; each call of malloc or free is one
-//! record. All words are little-endian.
+//! The file has a header of eight words and then records of three words; each record is one call of malloc or
+//! free. All words are little-endian.
 //!
 //! | header | |
 //! |---|---|
@@ -17,18 +18,16 @@
 //! | 1 | nanoseconds of the system's monotonic clock |
 //! | 2 | requested bytes (48), the alignment's logarithm (8), the kind of call (8) |
 //!
-//! If the last word of a record is 0, the call was in progress when the recording ended. If a record's last word is 0,
-//! the call was in progress when the recording ended.
+//! If the last word of a record is 0, the call was in progress when the recording ended.
 
 /// The first bytes of a recording.
 pub(crate) const MAGIC: [u8; 8] = *b"uslabrec";
 const VERSION: u64 = 1;
 
-/// The number of words in the header; the constants below are the indices of the words that change.
+/// The number of words in the header; the next constants are the indices of words that change.
 pub(crate) const HEADER: usize = 8;
 pub(crate) const CALLS: usize = 6;
 pub(crate) const ROOM: usize = 7;
-/// The number of words in a record.
 pub(crate) const RECORD: usize = 3;
 pub(crate) const WORD: usize = size_of::<u64>();
 
@@ -52,8 +51,10 @@ impl Header {
         [u64::from_le_bytes(MAGIC), VERSION, process.into(), parent, first, second, calls, room]
     }
 
+    /// Decodes the header.
+    ///
     /// # Errors
-    /// Decodes the header; returns the version if it is unknown.
+    /// Returns the version number if the version is unknown.
     pub(crate) fn of(words: [u64; HEADER]) -> Result<Self, u64> {
         let [_, version, process, parent, first, second, calls, room] = words;
         if version != VERSION {
@@ -67,7 +68,6 @@ impl Header {
     }
 }
 
-/// The kind of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// Memory was allocated; the address is 0 if the allocation failed.
@@ -77,7 +77,7 @@ pub(crate) enum Kind {
     Resize,
 }
 
-/// A recorded call.
+/// A recorded call of malloc or free.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Record {
     pub(crate) kind: Kind,
@@ -89,16 +89,18 @@ pub(crate) struct Record {
 }
 
 impl Record {
-    /// Encodes the record. The last word of a valid record is never 0. Addresses and sizes have at most 48 bits; the
-    /// alignment is a power of two.
+    /// Encodes the record. The last word of an encoded record is never 0. Addresses and sizes have at most 48
+    /// bits; the alignment is a power of two.
     pub(crate) fn words(self) -> [u64; RECORD] {
         let Self { kind, address, cpu, time_ns, size, align } = self;
         let shift = u64::from(align.trailing_zeros());
         [address & LOW | u64::from(cpu) << 48, time_ns, size.min(LOW) | shift << 48 | (kind as u64) << 56]
     }
 
+    /// Decodes a record.
+    ///
     /// # Errors
-    /// Decodes a record; returns the last word if it is invalid. A last word of 0 means that the call was in progress.
+    /// Returns the record's last word if this word is invalid; 0 means that the call was in progress.
     pub(crate) fn of([first, time_ns, last]: [u64; RECORD]) -> Result<Self, u64> {
         let kind = match last >> 56 {
             1 => Kind::Alloc,

@@ -1,6 +1,7 @@
 //! Reads recordings of `libuslab.so`: the calls of malloc and free in a program, with addresses, CPUs and times.
 //!
-//! Blocks are identified by their address. A `realloc` that moves memory is recorded as a free and an allocation.
+//! A block is identified by its address. A `realloc` that moves memory is recorded as a free and an
+//! allocation.
 
 use rustc_hash::FxHashSet;
 use serde::Serialize;
@@ -14,20 +15,20 @@ use super::source::{Progress, Source};
 /// The facts in the header of a recording.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Recorded {
-    /// The name of the program, cut to 15 bytes.
+    /// The name of the program, truncated to 15 bytes.
     pub program: String,
     /// The program's process id.
     pub process: u32,
-    /// The id of the parent process, if the parent forked this process while it was recorded. A forked process may free
+    /// The id of the parent process, if a recorded parent forked this process. A forked process may free
     /// memory that its parent allocated.
     pub parent: Option<u32>,
-    /// The number of calls that were lost because the recording had reached its limit or filled the device.
+    /// The number of calls that were lost because the recording reached its limit or filled the device.
     pub lost: u64,
     /// The number of calls that were in progress when the program was killed.
     pub unwritten: u64,
 }
 
-/// Returns `true` if `bytes` is the beginning of a recording.
+/// Returns `true` if `bytes` is the start of a recording.
 pub(super) fn is_recorded(bytes: &[u8]) -> bool {
     bytes.starts_with(&MAGIC)
 }
@@ -39,7 +40,7 @@ pub(super) struct Calls {
     header: Header,
     read: u64,
     unwritten: u64,
-    /// The live blocks that are so large that malloc maps them separately.
+    /// The live blocks that are too large for kmalloc.
     too_large: FxHashSet<u64>,
 }
 
@@ -55,12 +56,11 @@ impl Calls {
         Ok(Self { source, header, read: 0, unwritten: 0, too_large: FxHashSet::default() })
     }
 
-    /// Returns the number of records that the file contains.
     fn records_in_file(&self) -> u64 {
         self.header.calls.min(self.header.room)
     }
 
-    /// Returns the next call, with the call's number, CPU and time. `None` at the end.
+    /// Returns the next call with its number, CPU and time; `None` at the end.
     pub(super) fn next_call(&mut self) -> Result<Option<(u64, Call, u16, u64)>, TraceError> {
         while self.read < self.records_in_file() {
             let Some(words) = words::<RECORD>(&mut self.source)? else {
@@ -113,7 +113,7 @@ impl Calls {
         self.source.progress()
     }
 
-    /// Returns the facts in the header; all calls must have been read before.
+    /// Returns the facts from the header; the caller must first have read all calls.
     pub(super) fn finish(self) -> Recorded {
         let Header { process, parent, program, calls, .. } = self.header;
         let program = program.split(|byte| *byte == 0).next().unwrap_or_default();
@@ -127,7 +127,7 @@ impl Calls {
     }
 }
 
-/// Returns the next words; `None` if fewer are left.
+/// Returns the next `N` words, or `None` if fewer are left.
 fn words<const N: usize>(source: &mut Source) -> Result<Option<[u64; N]>, TraceError> {
     let bytes = source.next_bytes(N * WORD)?;
     let mut words = [0; N];

@@ -1,10 +1,10 @@
 //! The first pass over a trace, from text to records.
 //!
-//! Every line is parsed once. The first pass also finds facts that need the whole trace: the cache of each call site
-//! (which a later `kmem_cache_free` names), and where the kernel [maps its memory](super::direct_map). Events that an
-//! allocator must replay are stored in the [spool](super::spool). Events about the lists of the page allocator are
-//! stored in a second spool. All other events are counted and not stored. At its end, the pass marks the records of
-//! page blocks that became slabs.
+//! The first pass parses every line once. The first pass also finds facts that need the whole trace: the
+//! cache of each call site (which a later `kmem_cache_free` names), and where the kernel [maps its
+//! memory](super::direct_map). Events that an allocator must replay are stored in the [spool](super::spool).
+//! Events about the free lists of the page allocator are stored in a second spool. All other events are
+//! counted, but not stored. At its end, the pass marks the records of page blocks that are slabs.
 
 use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
@@ -31,28 +31,28 @@ use super::spool::{Record, Spool, Tag};
 use super::symbols::Symbol;
 use super::tables::Tables;
 
-/// The bytes of records that are held in memory, which are two million events.
+/// The size in bytes of the records that are kept in memory: two million events.
 const SPOOL_IN_MEMORY: usize = 64 << 20;
 
 /// The number of text chunks that are unpacked in advance.
 const CHUNKS_AHEAD: usize = 4;
 
-/// The number of a program's records between two reports of progress, which are one mebibyte.
+/// The number of a program's records between two progress reports: one mebibyte.
 const RECORDS_PER_PROGRESS: u64 = 43_690;
 
 /// The migrate type of user memory.
 const MOVABLE: u8 = 1;
 
-/// The number of lines that are kept of the lines that were not understood.
+/// The number of lines to keep among the lines that the parser did not understand.
 const MAX_KEPT_REJECTS: usize = 5;
 
-/// The number of bytes that are kept of a line that was not understood.
+/// The number of bytes to keep of a line that the parser did not understand.
 const MAX_REJECT_BYTES: usize = 160;
 
-/// A trace that was read, but not interpreted yet.
+/// A trace that the first pass has read but not interpreted.
 ///
-/// The memory that a recording uses is bounded by the numbers of live objects, call sites and touched pages. The events
-/// of a long trace are stored in a temporary file.
+/// The memory of a recording is bounded by the numbers of live objects, call sites and touched pages. The
+/// events of a long trace are stored in a temporary file.
 #[derive(Debug)]
 pub struct Recording {
     pub(super) path: PathBuf,
@@ -63,11 +63,11 @@ pub struct Recording {
     pub(super) counts: Counts,
     pub(super) mapping: Mapping,
     pub(super) page_size_source: PageSizeSource,
-    /// The mark that was lost together with the oldest events.
+    /// The mark `before`, if it was lost together with the oldest events.
     pub(super) lost_mark: Option<Symbol>,
 }
 
-/// Counts over all lines, before the events are interpreted.
+/// Counts over all lines of a trace, made by the first pass.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Counts {
     /// The format of the text.
@@ -78,7 +78,7 @@ pub struct Counts {
     pub events: u64,
     /// The number of lines that are neither events nor headers nor blank.
     pub not_understood: u64,
-    /// The first lines that were not understood, shortened, each with its number.
+    /// The first lines that the parser did not understand, shortened, each with its number.
     pub first_not_understood: Vec<(u64, String)>,
     /// The number of events that the kernel or `libuslab.so` reports as lost; a notice without a number counts as one
     /// event.
@@ -87,32 +87,32 @@ pub struct Counts {
     pub lost_notices: u64,
     /// The numbers in ftrace's header: events in the buffer, events written, CPUs.
     pub header: Option<(u64, u64, u64)>,
-    /// The number of CPUs in trace-cmd's header. CPUs of the machine.
+    /// The number of the machine's CPUs, from trace-cmd's header.
     pub machine_cpus: Option<u64>,
     /// The number of events by CPU.
     pub by_cpu: Vec<u64>,
-    /// The number of events by name.
     pub(super) by_name: Vec<u64>,
-    /// The number of events for each context flag, by the flag's character code.
+    /// The number of events for each context flag, indexed by the flag's character code.
     pub(super) by_context: Vec<u64>,
     /// The time of the first event, and the largest time of any event, in nanoseconds.
     pub time_ns: Option<(u64, u64)>,
     /// The number of events at time 0, which happened before the clock started.
     pub zero_times: u64,
-    /// The number of events whose time equals the time of the event before.
+    /// The number of events with the same time as the previous event.
     pub same_times: u64,
-    /// The number of events that are earlier than the event before, which was on another CPU. If this number is not 0,
-    /// all events were sorted by time.
+    /// The number of events with an earlier time than the previous event, which was on another CPU. If an
+    /// event's time decreases between CPUs, all events are sorted by time.
     pub times_going_back: u64,
-    /// The number of kmem events among the lines that were not understood.
+    /// The number of kmem events among the lines that the parser did not understand.
     pub kmem_not_understood: u64,
-    /// The first kmem lines that were not understood, shortened, each with its number.
+    /// The first kmem lines that the parser did not understand, shortened, each with its number.
     first_kmem: Vec<(u64, String)>,
-    /// The number of events whose command the kernel had forgotten (`<...>`).
+    /// The number of events for which the kernel no longer knew the command (`<...>`).
     pub comm_unknown: u64,
     /// The number of object events with a hashed pointer.
     pub hashed_pointers: u64,
-    /// The number of object events with a placeholder for the pointer, because the kernel could not hash pointers yet.
+    /// The number of object events with a placeholder instead of a pointer, because the kernel could not hash
+    /// pointers yet.
     pub placeholders: u64,
     /// The number of object frees, without `kfree(NULL)`.
     pub frees: u64,
@@ -126,11 +126,11 @@ pub struct Counts {
     pub too_large: u64,
     /// The number of page allocations that failed.
     pub page_alloc_failed: u64,
-    /// The number of successful object allocations, by flags.
+    /// The number of successful object allocations, by allocation flags.
     pub(super) by_gfp: Vec<u64>,
-    /// The requested bytes of successful allocations.
+    /// The number of requested bytes in successful allocations.
     pub bytes_req: u64,
-    /// The allocated bytes of successful allocations.
+    /// The number of allocated bytes in successful allocations.
     pub bytes_alloc: u64,
     /// The number of `kmem_cache_free` events that name a cache, and the number of all `kmem_cache_free` events.
     pub cache_free_named: (u64, u64),
@@ -140,36 +140,36 @@ pub struct Counts {
     pub percpu_refills: u64,
     /// The number of `mm_page_alloc_zone_locked` events that move pages to a caller.
     pub zone_direct: u64,
-    /// The number of cache allocations that got a name only from the free of their object.
+    /// The number of allocations from caches whose name came only from the free of the object.
     pub named_by_free: u64,
-    /// `true` if no line feed ends the text.
+    /// `true` if the text does not end with a line feed.
     pub unterminated: bool,
-    /// The last line, shortened, and its number; only if the line is cut off and therefore omitted.
+    /// The last line, shortened, and its number, if the line is truncated and therefore omitted.
     pub cut_line: Option<(u64, String)>,
     /// The header that `libuslab.so` wrote into its recording.
     pub recorded: Option<Recorded>,
 }
 
 impl Recording {
-    /// Reads all of `source` on a separate thread, while the calling thread parses the text. `progress` is called on
-    /// the calling thread, once for every 128 KiB of text. The page size of the traced machine is inferred from the
-    /// trace if possible; otherwise 4 KiB are assumed.
+    /// Reads the text of `source` on a separate thread, while the calling thread parses it. The calling
+    /// thread calls `progress` once for every 128 KiB of text. The page size of the traced machine is
+    /// inferred from the trace, or else assumed to be 4 KiB.
     ///
     /// # Errors
     ///
-    /// Fails if reading fails, the thread cannot start, the temporary file fails, or the text contains no event. Also
-    /// fails on an impossible value: an order above 10, an object of no bytes or more than 4 MiB, a CPU above 8191.
-    /// With larger pages, higher orders and larger objects are possible. A last line that is incomplete is omitted, and
-    /// noted in the [`Counts`].
+    /// Fails if reading fails, the thread cannot start, the temporary file fails, or the text contains no
+    /// event. Also fails on an impossible value: an order above 10, an object of no bytes or more than 4 MiB,
+    /// a CPU above 8191. With larger pages, higher orders and larger objects are accepted. A last line that
+    /// is incomplete is omitted, and noted in the [`Counts`].
     pub fn read(source: Source, progress: impl FnMut(Progress)) -> Result<Self, TraceError> {
         Self::read_paged(source, None, progress)
     }
 
-    /// Reads a trace as [`read`](Self::read) does; the page size and its source are given if they are known.
+    /// Reads a trace like [`read`](Self::read), with a known page size and the source of this knowledge.
     ///
     /// # Errors
     ///
-    /// Fails for the reasons for which [`read`](Self::read) fails.
+    /// Fails for the same reasons as [`read`](Self::read).
     pub fn read_paged(
         source: Source,
         page_size: Option<(PageSize, PageSizeSource)>,
@@ -178,8 +178,8 @@ impl Recording {
         Self::read_within(SPOOL_IN_MEMORY, source, page_size, progress)
     }
 
-    /// Reads a trace as [`read_paged`](Self::read_paged) does, but keeps at most `spool_limit` bytes of records in
-    /// memory.
+    /// Reads a trace like [`read_paged`](Self::read_paged), but keeps at most `spool_limit` bytes of records
+    /// in memory.
     pub(super) fn read_within(
         spool_limit: usize,
         mut source: Source,
@@ -234,13 +234,13 @@ impl Recording {
     ///
     /// # Errors
     ///
-    /// Fails for the reasons for which [`Source::open`] or [`read`](Self::read) fails.
+    /// Fails for the same reasons as [`Source::open`] and [`read`](Self::read).
     pub fn open(path: &Path) -> Result<Self, TraceError> {
         Self::read(Source::open(path)?, |_| {})
     }
 
-    /// Inserts the mark `before` of the kernel's tables at the beginning of a trace that has lost this mark with its
-    /// oldest events.
+    /// If a trace has lost the mark `before` of the kernel's tables with its oldest events, inserts this mark
+    /// at the beginning.
     pub fn find_lost_mark(&mut self, tables: &Tables) {
         const MARK: &[u8] = b"SNAP before begin";
         let overwritten = self.counts.header.is_some_and(|(in_buffer, written, _)| in_buffer < written);
@@ -262,14 +262,14 @@ impl Recording {
         &self.counts
     }
 
-    /// Returns the number of records to interpret, which determines the time that the interpretation takes.
+    /// Returns the number of records for the second pass, which takes time in proportion to it.
     #[must_use]
     pub fn records(&self) -> u64 {
         self.spool.len()
     }
 
-    /// Returns the events about the kernel's lists of pages, in the order of the trace. No allocator replays these
-    /// events, so they do not become operations.
+    /// Returns the events about the kernel's free lists of pages, in the order of the trace. No allocator
+    /// replays these events, so they do not become operations.
     ///
     /// # Errors
     ///
@@ -302,7 +302,7 @@ impl Recording {
         self.mapping.direct_map
     }
 
-    /// Returns the page size of the traced machine, and how the page size was found.
+    /// Returns the page size of the traced machine, and the source of this knowledge.
     #[must_use]
     pub fn page_size(&self) -> (PageSize, PageSizeSource) {
         (self.mapping.page_size, self.page_size_source)
@@ -314,7 +314,8 @@ impl Recording {
         self.strings.sites.len()
     }
 
-    /// Returns the number of call sites that allocate from several caches; a call site with two sizes counts as two.
+    /// Returns the number of call sites that allocate from several caches; a call site with two sizes counts
+    /// as two call sites.
     #[must_use]
     pub fn ambiguous_sites(&self) -> u64 {
         self.shapes.ambiguous()
@@ -332,7 +333,7 @@ fn names_with_counts(symbols: &super::symbols::Symbols, counts: &[u64]) -> Vec<(
     named
 }
 
-/// Adds one to a counter in a list, which is extended if it is too short.
+/// Adds one to a counter in a list, and extends the list if it is too short.
 pub(super) fn bump(counts: &mut Vec<u64>, at: usize) {
     if at >= counts.len() {
         counts.resize(at + 1, 0);
@@ -348,14 +349,14 @@ struct ReadPass {
     page_moves: Spool,
     counts: Counts,
     last_time: Option<u64>,
-    /// The time of the last event of each CPU.
+    /// The time of the last event on each CPU.
     last_times: Vec<u64>,
-    /// `true` if it is not an error that the parser does not understand many lines of kmem events.
+    /// `true` to accept a trace in which the parser does not understand many lines of kmem events.
     partial: bool,
     /// The live objects of caches, each with the record and the shape of its allocation.
     objects: FxHashMap<u64, (u64, u32)>,
     vote: BaseVote,
-    /// For each page size, the first value that is impossible with this page size, and the line of the value.
+    /// For each page size, the first value that is impossible with this page size, and its line.
     impossible: [Option<(u64, Impossible)>; PageSize::ALL.len()],
 }
 
@@ -393,7 +394,7 @@ impl ReadPass {
         Ok(())
     }
 
-    /// Reads a recording of `libuslab.so`. Each record counts as a line.
+    /// Reads a recording of `libuslab.so`; each record counts as a line.
     fn recorded(&mut self, source: Source, mut progress: impl FnMut(Progress)) -> Result<(), TraceError> {
         self.parser.is_recorded();
         let mut calls = Calls::open(source)?;
@@ -448,8 +449,8 @@ impl ReadPass {
         Ok(())
     }
 
-    /// From one CPU to the next, the time may decrease, because a text may have one CPU after the other. On one CPU,
-    /// the time never decreases, except that a clock gives 0 before it starts.
+    /// The time may decrease from one CPU to another, because a text may contain the events of one CPU after
+    /// another. On one CPU, time must not decrease, except that a clock shows 0 before it starts.
     fn check_time(&mut self, event: &Event, line: u64) -> Result<(), TraceError> {
         if !self.parser.format().is_some_and(Format::is_kernel) || event.time_ns == 0 {
             return Ok(());
@@ -467,7 +468,7 @@ impl ReadPass {
         Ok(())
     }
 
-    /// Sorts all records by time, and finds again which free names the cache of which allocation.
+    /// Sorts all records by time, and then matches frees that name a cache with their allocations again.
     fn sort(&mut self) -> std::io::Result<()> {
         // Before the clock starts, an event belongs after the previous event on its CPU.
         let mut last = vec![0; usize::from(MAX_CPU) + 1];
@@ -579,7 +580,7 @@ impl ReadPass {
         }
     }
 
-    /// Records the page sizes with which a value in a line is impossible.
+    /// Records with which page sizes a value is impossible.
     fn possible(
         &mut self,
         field: &'static str,
@@ -766,7 +767,7 @@ impl ReadPass {
     }
 }
 
-/// Marks the records of page allocations whose pages became slabs or large objects.
+/// Marks the records of page allocations whose pages are slabs or large objects.
 fn mark_slabs(spool: &mut Spool, shapes: &Shapes, mapping: Mapping) -> std::io::Result<()> {
     // For each page of a block whose use is unknown, the index of its allocation plus one.
     let mut blocks = PageTable::<u64>::new();

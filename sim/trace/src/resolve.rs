@@ -1,8 +1,8 @@
-//! The second pass over a trace, from records to operations.
+//! The second pass over a trace, which turns records into operations.
 //!
-//! A trace of a real kernel is not a clean list of allocations and frees. Objects exist before the trace begins, bulk
-//! functions allocate and free without events, and events of two CPUs can be in the wrong order. The state of each
-//! pointer and of each page shows which of these cases has happened.
+//! A trace of a real kernel is not a clean list of allocations and frees. Objects exist before the trace
+//! begins, bulk functions allocate and free without events, and events of two CPUs can be in the wrong order.
+//! The pass determines the case from the state of each pointer and each page.
 //!
 //! | event | pointer is live | pointer is not live |
 //! |---|---|---|
@@ -10,12 +10,12 @@
 //! | free | the free, matched | *hidden allocation* if the pointer or its page was seen before, else *pre-trace* |
 //! | page freed | *hidden free* of each live object on it | |
 //!
-//! Two events in the wrong order look like one hidden allocation and one hidden free, whose effects cancel out. If the
-//! two events belong to one pointer, they are also counted as a swapped pair: a free that comes after the next
+//! Two events in the wrong order look like one hidden allocation and one hidden free, whose effects cancel
+//! out. If both events belong to one pointer, they are also counted as a swapped pair: a free after the next
 //! allocation (`alloc, alloc, free, free`), or before its own allocation (`free, alloc, ..., alloc`).
 //!
-//! The pass keeps state for pages, and for pointers on pages that are still allocated. The memory that the pass needs
-//! therefore depends on the traced machine's memory, not on the length of the trace.
+//! The pass keeps state for pages, and for pointers on allocated pages. The memory of the pass therefore
+//! depends on the traced machine's memory, not on the length of the trace.
 
 use std::collections::hash_map::Entry;
 
@@ -37,10 +37,10 @@ use super::spool::{Reader, Record, Tag};
 use super::symbols::Symbol;
 use uslab::SlabInfo;
 
-/// The largest number of marks whose state is kept.
+/// The largest number of marks for which the state is kept.
 const MAX_MARKS: usize = 256;
 
-/// Interprets a [`Recording`]: returns its operations one by one and counts them.
+/// The second pass over a [`Recording`]: returns its operations one by one, and counts them.
 #[derive(Debug)]
 pub struct Resolver {
     pub(super) recording: Interpreted,
@@ -51,14 +51,14 @@ pub struct Resolver {
     objects: FxHashMap<u64, Object>,
     histories: FxHashMap<u64, History>,
     pages: PageTable<Page>,
-    /// The known objects of each page, as offsets in bytes from the start of the page.
+    /// The known objects of each page, as byte offsets from the start of the page.
     on_page: FxHashMap<u64, Vec<u16>>,
-    /// The number of pages in blocks whose allocation is in the trace.
+    /// The number of pages in blocks that the trace has allocated.
     pages_out: u64,
     pub(super) tally: Tally,
     /// For each set of flags, `true` if an allocation with these flags may block.
     may_block: Vec<Option<bool>>,
-    /// The operations of the current record; the operations from index `next` on were not returned yet.
+    /// The operations of the current record; operations from index `next` on are still to be returned.
     pending: Vec<Op>,
     next: usize,
 }
@@ -77,9 +77,9 @@ pub(super) struct Interpreted {
 #[derive(Debug, Clone, Copy)]
 struct Object {
     cache: CacheId,
-    /// The shape of the last allocation, or [`NO_SHAPE`].
+    /// The shape of the pointer's last allocation, or [`NO_SHAPE`].
     shape: u32,
-    /// The CPU of the last allocation.
+    /// The CPU of the pointer's last allocation.
     cpu: u16,
     live: bool,
     /// `true` if `histories` has an entry for the pointer.
@@ -88,31 +88,31 @@ struct Object {
 
 const NO_SHAPE: u32 = u32::MAX;
 
-/// Hidden events of a pointer; a later event may turn out to belong to one of them.
+/// Hidden events of a pointer, which a later event may turn into a swapped pair.
 #[derive(Debug, Clone, Copy, Default)]
 struct History {
-    /// The time of a hidden allocation, if no matched free has followed it.
+    /// The time of a hidden allocation, if no matched free has followed.
     hidden_alloc: Option<u64>,
-    /// The time of an allocation at the address of a live object, if no allocation has followed it.
+    /// The time of an allocation at the address of a live object, if no allocation has followed.
     over_live: Option<u64>,
 }
 
 /// The state of a page frame.
 #[derive(Debug, Clone)]
 struct Page {
-    /// The cache that objects on the page have shown.
+    /// The cache of the objects on the page, if known.
     name: Option<CacheId>,
     /// The cache of the slab, if the page is the first page of a live block.
     slab_of: Option<CacheId>,
     /// The index of the page in the block with which it was allocated. `NO_BLOCK` if the trace has no allocation of the
     /// page, or the page was freed.
     from_head: u16,
-    /// The index of the page in its block until the block's first page is freed: if the pages of a block are freed one
-    /// by one, the block owns them until then.
+    /// The index of the page in the block that owns it. If the pages of a block are freed one by one, the
+    /// block owns them until its first page is freed.
     from_owner: u16,
-    /// The CPU that allocated the block, if the page is the first page of the block.
+    /// The index of the page in the block with which it was allocated.
     cpu: u16,
-    /// The order of the block, if the page is the first page of a live block; otherwise [`NO_ORDER`].
+    /// `NO_BLOCK` if the trace has no allocation of the page, or has freed it.
     order: u8,
     usage: PageUse,
     /// `true` if the page was allocated in the trace, or has known objects.
@@ -124,7 +124,7 @@ struct Page {
 const NO_BLOCK: u16 = u16::MAX;
 const NO_ORDER: u8 = u8::MAX;
 
-/// A block of pages that is allocated.
+/// An allocated block of pages.
 struct Block {
     order: u8,
     cpu: u16,
@@ -147,7 +147,7 @@ impl Default for Page {
     }
 }
 
-/// The totals of the operations.
+/// The totals over all operations.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Tally {
     pub(super) caches: Vec<CacheTally>,
@@ -161,8 +161,7 @@ pub(super) struct Tally {
     /// The number of hidden frees for each pair of cache and allocating call site.
     pub(super) hidden_free_sites: FxHashMap<(CacheId, Symbol), u64>,
     pub(super) kfree_of_cache_object: FxHashMap<CacheId, u64>,
-    /// The number of frees that name a different cache than their allocation, for each pair of allocation's cache and
-    /// free's cache.
+    /// The number of frees that name another cache than their allocation, for each pair of caches.
     pub(super) name_differs: FxHashMap<(CacheId, CacheId), u64>,
     pub(super) page_allocs: Vec<u64>,
     pub(super) page_frees: Vec<u64>,
@@ -187,11 +186,11 @@ pub struct CacheTally {
     pub allocs: u64,
     /// The number of frees, including frees without a known allocation.
     pub frees: u64,
-    /// The number of objects that were allocated in the trace and were not freed; hidden frees count as frees.
+    /// The number of objects that the trace allocated and did not free, counting hidden frees.
     pub live: u64,
     /// The largest number of live objects at any time.
     pub peak_live: u64,
-    /// The number of matched frees that happened on another CPU than the allocation.
+    /// The number of matched frees on another CPU than the allocating CPU.
     pub remote_frees: u64,
     /// The number of frees whose allocation is in the trace.
     pub matched_frees: u64,
@@ -213,7 +212,7 @@ pub struct CacheTally {
     pub size: u32,
 }
 
-/// The counters at a mark.
+/// The counters of all caches at a mark.
 #[derive(Debug, Clone)]
 pub(super) struct MarkState {
     pub(super) text: String,
@@ -224,8 +223,8 @@ pub(super) struct MarkState {
 }
 
 impl Recording {
-    /// Starts the interpretation of the records. `slabinfo` is the traced kernel's table, if available; it gives names
-    /// to caches by their object size.
+    /// Starts the second pass, which interprets the records. The parameter `slabinfo` is the traced kernel's
+    /// table, if available; caches get names from it by their object size.
     ///
     /// # Errors
     ///
@@ -287,7 +286,7 @@ fn may_block(flags: &str) -> bool {
 }
 
 impl Resolver {
-    /// Returns the next operation; `None` at the end.
+    /// Returns the next operation, or `None` at the end of the trace.
     ///
     /// # Errors
     ///
@@ -307,13 +306,14 @@ impl Resolver {
         }
     }
 
-    /// Returns the number of interpreted records, and the number of all records. A record gives at least one operation.
+    /// Returns the number of interpreted records, and the number of all records. Each record gives at least
+    /// one operation.
     #[must_use]
     pub fn progress(&self) -> (u64, u64) {
         (self.records.position(), self.records.total())
     }
 
-    /// Returns the description of a cache. A cache exists after its first operation has been returned.
+    /// Returns the description of a cache. A cache is known after its first operation has been returned.
     #[must_use]
     pub fn cache(&self, id: CacheId) -> &CacheInfo {
         &self.names.caches()[id.0 as usize]
@@ -331,14 +331,14 @@ impl Resolver {
         self.tally.caches.get(id.0 as usize).copied().unwrap_or_default()
     }
 
-    /// Returns the counters that all caches had at the last mark with this text, by id; caches that appear later are
-    /// missing.
+    /// Returns the counters of all caches, indexed by id, at the last mark with this text; caches that
+    /// appeared later are missing.
     #[must_use]
     pub fn tallies_at(&self, mark: &str) -> &[CacheTally] {
         self.tally.marks.iter().rfind(|at| at.text == mark).map_or(&[], |at| &at.caches)
     }
 
-    /// Returns the counters of all caches so far, summed. Peaks and slabs are not part of the sums.
+    /// Returns the sums of the counters of all caches so far, except peaks and slabs.
     #[must_use]
     pub fn total_tally(&self) -> CacheTally {
         self.tally.all
@@ -350,7 +350,7 @@ impl Resolver {
         self.mapping.page_size
     }
 
-    /// Returns the first page of an object; `None` if addresses do not show the page.
+    /// Returns the first page of an object, or `None` if addresses do not reveal pages.
     #[must_use]
     pub fn page_of(&self, ptr: Ptr) -> Option<Pfn> {
         self.mapping.pfn(ptr)
@@ -478,7 +478,7 @@ impl Resolver {
         self.push(record, OpKind::HiddenFree { cache: object.cache, ptr, alloc_cpu: object.cpu, sign });
     }
 
-    /// Records that a pointer, new for its page, is on the page.
+    /// Records a new pointer on its page.
     fn seen_on_page(&mut self, ptr: Ptr) {
         if let Some(pfn) = self.mapping.pfn(ptr) {
             self.pages.entry(pfn).has_objects = true;
@@ -486,7 +486,7 @@ impl Resolver {
         }
     }
 
-    /// Makes a block a slab, which belongs to the cache of the first object on the block.
+    /// Makes a block of pages a slab; it belongs to the cache of the first object on it.
     fn slab_page_used(&mut self, pfn: Pfn, cache: CacheId) {
         if self.names.caches()[cache.0 as usize].kind == CacheKind::KmallocLarge {
             return;
@@ -655,7 +655,6 @@ impl Resolver {
         let page = self.pages.get(pfn).filter(|page| page.order != NO_ORDER)?;
         Some(Block { order: page.order, cpu: page.cpu, usage: page.usage })
     }
-    /// Ends the block at `pfn`, and returns it.
     fn block_ends(&mut self, pfn: Pfn) -> Option<Block> {
         let block = self.block_at(pfn)?;
         let page = self.pages.entry(pfn);
@@ -676,7 +675,7 @@ impl Resolver {
         Some(block)
     }
 
-    /// Frees the live objects on a freed page, and forgets everything known about the page.
+    /// Frees the live objects on a freed page, and drops all knowledge about the page.
     fn forget_page(&mut self, record: &Record, pfn: Pfn) {
         let Some(page) = self.pages.get(pfn) else { return };
         page.name = None;
@@ -720,7 +719,7 @@ impl Resolver {
         self.push(record, OpKind::Mark { text: MarkId(symbol) });
     }
 
-    /// Returns two tallies: the counters of a cache, and the totals.
+    /// Returns the counters of a cache, and the totals.
     fn tallies(&mut self, cache: CacheId) -> [&mut CacheTally; 2] {
         self.tally_of(cache);
         let Tally { caches, all, .. } = &mut self.tally;

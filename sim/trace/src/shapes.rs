@@ -1,5 +1,5 @@
-//! The shapes of allocations; a shape is the caller, the size and the flags of an allocation. A trace has only a few
-//! thousand shapes, so the cache is found once for each shape, not once for each allocation.
+//! The shapes of allocations; a shape consists of the call site, the size and the flags. A trace has only a
+//! few thousand shapes, so the cache is looked up once for each shape, not for each allocation.
 
 use std::hash::{Hash, Hasher};
 
@@ -8,7 +8,7 @@ use rustc_hash::FxHashMap;
 use super::event::EventSource;
 use super::symbols::Symbol;
 
-/// All fields of an allocation event except the pointer.
+/// All fields of an allocation event, except the pointer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Shape {
     pub(super) site: Symbol,
@@ -16,13 +16,13 @@ pub(super) struct Shape {
     pub(super) bytes_alloc: u32,
     pub(super) gfp: Symbol,
     pub(super) via: EventSource,
-    /// The cache that the event names, or that the free of this object named, if it differs from the cache of the
-    /// shape's other objects.
+    /// The cache that the event or the object's free named, if it differs from the cache of other objects of
+    /// this shape.
     pub(super) named: Option<Symbol>,
 }
 
 impl Hash for Shape {
-    /// Hashes only three words, not seven fields, because the hash is computed for every allocation.
+    /// Hashes three words instead of seven fields, because every allocation computes the hash.
     fn hash<H: Hasher>(&self, state: &mut H) {
         let Self { site, bytes_req, bytes_alloc, gfp, via, named } = *self;
         let pair = |high: u32, low: u32| u64::from(high) << 32 | u64::from(low);
@@ -32,7 +32,7 @@ impl Hash for Shape {
     }
 }
 
-/// The call site and size of an allocation. Allocations with equal origins are assumed to use one cache.
+/// The call site and size of an allocation. Allocations with equal origins are assumed to be from one cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct Origin {
     site: Symbol,
@@ -53,7 +53,7 @@ struct Entry {
     shape: Shape,
     /// The number of the shape's origin.
     origin: u32,
-    /// `true` if the shape's own name came from a free, not from the event.
+    /// `true` if a free, and not the event, gave the shape's separate name.
     own_name_taught: bool,
 }
 
@@ -83,8 +83,8 @@ impl Shapes {
         number
     }
 
-    /// Records that a free named the cache of an allocation with this shape. Returns another shape for the allocation
-    /// if the named cache differs from the cache of the shape's other allocations.
+    /// Records that a free named the cache of an allocation with this shape. If the named cache differs from
+    /// the cache of the shape's other allocations, returns another shape for the allocation.
     pub(super) fn learn(&mut self, shape: u32, name: Symbol) -> Option<u32> {
         let entry = self.shapes[shape as usize];
         let learned = &mut self.learned[entry.origin as usize];
@@ -101,13 +101,13 @@ impl Shapes {
         None
     }
 
-    /// Forgets the names that frees have shown. Allocations that got separate shapes because of frees must then return
-    /// to the shape of [`as_printed`](Self::as_printed).
+    /// Drops the names that frees have shown. After this call, allocations whose shape a free has changed
+    /// must return to the shape of [`as_printed`](Self::as_printed).
     pub(super) fn forget(&mut self) {
         self.learned.fill(LearnedNames::default());
     }
 
-    /// Returns the shape that follows from an allocation's event alone.
+    /// Returns the shape that an allocation's event gives without its free.
     pub(super) fn as_printed(&self, number: u32) -> u32 {
         let entry = &self.shapes[number as usize];
         if !entry.own_name_taught {

@@ -1,21 +1,21 @@
-//! Parses `/proc/slabinfo` in the formats 2.0 and 2.1: SLUB's tables, and SLAB's tables with their statistics.
+//! Parses `/proc/slabinfo` in the formats 2.0 and 2.1, both SLUB's tables and SLAB's tables with statistics.
 //!
-//! A valid row becomes a [`Row`]. An invalid row is kept as a [`RowFault`]. An invalid row does not end the parsing;
-//! the caller decides what to do.
+//! A valid row becomes a [`Row`]. An invalid row is kept as a [`RowFault`]. An invalid row does not end the
+//! parsing, so the caller decides what to do.
 
 use std::fmt;
 
 use uslab::SlabInfo;
 use uslab::info::{ParseError, Row};
 
-/// A limit on the number of pages, which exceeds the number of pages that 52-bit physical addresses can have.
+/// An upper limit for numbers of pages: more than 52-bit physical addresses can have.
 const MAX_PAGES: u64 = 1 << 40;
 
-/// A limit on the objects of a slab, on the pages of a slab, and on the bytes of an object; no kernel exceeds it.
+/// An upper limit for the objects of a slab, the pages of a slab, and the bytes of an object.
 const MAX_SLAB_OBJECTS: u64 = 1 << 16;
 const MAX_OBJECT_BYTES: u64 = 1 << 26;
 
-/// The text that the first line must have.
+/// The required text of the first line.
 const VERSIONS: &str = "`slabinfo - version: 2.1` (or 2.0)";
 
 const FEWER: &str = "fewer objects and slabs: physical addresses have 52 bits";
@@ -23,15 +23,15 @@ const FEWER: &str = "fewer objects and slabs: physical addresses have 52 bits";
 /// A kernel's slabinfo table.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct KernelSlabInfo {
-    /// The rows that were understood.
+    /// The valid rows.
     pub table: SlabInfo,
-    /// For each row, the number of objects that SLAB keeps outside of slabs. In SLUB's tables, the tunables are zeros.
+    /// For each row, the number of objects that SLAB keeps outside slabs; zeros in SLUB's tables.
     pub tunables: Vec<Tunables>,
-    /// The rows that were not understood.
+    /// The invalid rows.
     pub faults: Vec<RowFault>,
 }
 
-/// The tunables of SLAB, which limit how many objects its arrays hold.
+/// SLAB's tunables, which limit the objects in its arrays.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Tunables {
     /// The largest number of objects in the array of each CPU.
@@ -42,14 +42,14 @@ pub struct Tunables {
     pub shared: u64,
 }
 
-/// A row that cannot be read.
+/// An invalid row of slabinfo.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 pub struct RowFault {
     /// The line number of the row, from 1.
     pub line: u64,
     /// The text of the row, shortened.
     pub found: String,
-    /// The accepted form.
+    /// The accepted form of a row.
     pub expected: &'static str,
 }
 
@@ -96,7 +96,7 @@ impl KernelSlabInfo {
         Ok(read)
     }
 
-    /// Returns `true` if the table is from SLAB, whose slabs have another geometry than SLUB's.
+    /// Returns `true` if the table is from SLAB, whose slabs have another geometry than SLUB's slabs.
     #[must_use]
     pub fn is_slab(&self) -> bool {
         self.tunables.iter().any(|tunables| tunables.limit > 0)

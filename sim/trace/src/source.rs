@@ -1,7 +1,7 @@
 //! The source of a trace: a file, which may be compressed (gzip, xz, zstd), or standard input.
 //!
-//! Lines are slices of one large buffer: no memory is allocated for a line, and the memory does not grow with the
-//! trace. Compression is detected by the first bytes, never by the file's name.
+//! Lines are slices of one large buffer, so reading a line allocates no memory. Compression is detected by
+//! the first bytes, never by the file's name.
 
 use std::fmt;
 use std::fs::File;
@@ -16,8 +16,8 @@ use memchr::{memchr, memrchr};
 use super::error::TraceError;
 use super::recorded;
 
-/// The number of bytes that are read at a time; they fit into the cache of a CPU. A line must fit into a chunk; the
-/// longest line of a kernel has about 400 bytes.
+/// The number of bytes to read at a time; they fit into the cache of a CPU. A line must fit, too; the longest
+/// line of a kernel has about 400 bytes.
 const CHUNK: usize = 1 << 17;
 
 /// The hint about a binary file of an unknown kind.
@@ -33,8 +33,8 @@ const COMPRESSIONS: [(Compression, &[u8]); 3] = [
 /// The length of the longest magic number.
 const HEAD: usize = 6;
 
-/// The largest window of a compressed file, in KiB. zstd's decoder refuses larger windows by default, and xz -9 needs
-/// half of this size.
+/// The largest accepted window of a compressed file, in KiB. zstd's decoder refuses larger windows by
+/// default, and xz -9 needs half of this size.
 const XZ_WINDOW: u32 = 128 << 10;
 
 /// The memory in KiB that an xz decoder needs in addition to the window.
@@ -65,7 +65,7 @@ impl Compression {
 /// The progress of reading a trace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Progress {
-    /// The number of bytes that were read from the file; compressed files count compressed bytes.
+    /// The number of bytes read from the file; a compressed file counts compressed bytes.
     pub bytes: u64,
     /// The length of the file in bytes; `None` for standard input and other streams.
     pub total: Option<u64>,
@@ -73,13 +73,13 @@ pub struct Progress {
     pub lines: u64,
 }
 
-/// A trace's text, line by line.
+/// The text of a trace, line by line.
 pub struct Source {
     path: PathBuf,
     reader: Decoder,
     total: Option<u64>,
     buffer: Vec<u8>,
-    /// The text in `buffer[start..end]` was read, but not returned yet.
+    /// The text in `buffer[start..end]` was read, but not returned to the caller yet.
     start: usize,
     end: usize,
     eof: bool,
@@ -94,10 +94,10 @@ impl fmt::Debug for Source {
     }
 }
 
-/// A chunk that consists of whole lines, returned by [`Source::next_chunk`].
+/// Whole lines of text, returned by [`Source::next_chunk`].
 #[derive(Debug, Clone, Copy)]
 pub struct Chunk<'a> {
-    /// Whole lines, each with a line feed at its end, except that the last line of a file may lack the line feed.
+    /// Whole lines, each with its line feed, except that the last line of a file may lack the line feed.
     pub text: &'a [u8],
     /// The number of the chunk's first line, from 1.
     pub first_line: u64,
@@ -108,7 +108,7 @@ impl Source {
     ///
     /// # Errors
     ///
-    /// Fails if the file is missing, unreadable, a directory, empty, or not text.
+    /// Fails if the file is missing, unreadable, a directory, empty, or neither text nor a recording.
     pub fn open(path: &Path) -> Result<Self, TraceError> {
         if path.as_os_str() == "-" {
             return Self::from_reader("<stdin>", Box::new(io::stdin()), None);
@@ -123,8 +123,8 @@ impl Source {
         Self::from_reader(path, Box::new(file), total)
     }
 
-    /// Creates a source that reads any stream. `name` is the name that errors use. `total` is the length of the stream
-    /// in bytes, if the length is known.
+    /// Creates a source that reads any stream. The parameter `name` is the name that errors use. The
+    /// parameter `total` is the length of the stream in bytes, if known.
     ///
     /// # Errors
     ///
@@ -151,7 +151,8 @@ impl Source {
         Ok(source)
     }
 
-    /// Accepts a trace of which many lines with kmem events are not understood; by default, such a trace is an error.
+    /// With `true`, accepts a trace in which the parser does not understand many lines of kmem events; by
+    /// default, such a trace is an error.
     #[must_use]
     pub fn partial(self, partial: bool) -> Self {
         Self { partial, ..self }
@@ -173,11 +174,12 @@ impl Source {
         Progress { bytes: self.reader.consumed(), total: self.total, lines: self.line }
     }
 
-    /// Returns the next lines, at most 128 KiB. `None` at the end.
+    /// Returns the next lines, at most 128 KiB; `None` at the end.
     ///
     /// # Errors
     ///
-    /// Fails if reading fails, the compressed file is cut short or damaged, or a line does not fit in the buffer.
+    /// Fails if reading fails, the compressed file is truncated or damaged, or a line does not fit into the
+    /// buffer.
     pub fn next_chunk(&mut self) -> Result<Option<Chunk<'_>>, TraceError> {
         if self.recorded {
             return Err(TraceError::Binary { path: self.path.clone(), hint: NO_TRACE });
@@ -214,8 +216,7 @@ impl Source {
         self.recorded
     }
 
-    /// Returns the next bytes; the number must be less than a chunk, and only at the end are fewer bytes returned than
-    /// requested.
+    /// Returns the next `bytes` bytes, which must be less than a chunk; at the end, fewer bytes are returned.
     pub(super) fn next_bytes(&mut self, bytes: usize) -> Result<&[u8], TraceError> {
         if self.end - self.start < bytes {
             self.fill()?;
@@ -241,8 +242,8 @@ impl Source {
         Ok(())
     }
 
-    /// Converts an I/O error to a trace error: an error of a decoder is about the file's contents, an error of the
-    /// system is not.
+    /// Converts an I/O error to a trace error: decoder errors concern the file's contents, system errors do
+    /// not.
     fn failed(&self, source: io::Error) -> TraceError {
         let path = self.path.clone();
         match self.reader.compression() {
@@ -254,8 +255,8 @@ impl Source {
         }
     }
 
-    /// Checks that the first chunk contains no NUL byte, which no text contains. For well-known binary files, the error
-    /// has a specific hint.
+    /// Checks that the first chunk contains no NUL byte, because text never contains one. For well-known
+    /// binary files, the error has a specific hint.
     fn check_text(&self) -> Result<(), TraceError> {
         let text = &self.buffer[..self.end];
         if text.is_empty() {
@@ -328,7 +329,7 @@ impl Decoder {
     }
 }
 
-/// Gives a separate error kind to an xz file whose decoder would need too much memory.
+/// Turns the error of an xz decoder that would need too much memory into a separate error kind.
 fn xz_error(error: io::Error) -> io::Error {
     let lzma = error.get_ref().and_then(|inner| inner.downcast_ref());
     match lzma {
@@ -337,7 +338,7 @@ fn xz_error(error: io::Error) -> io::Error {
     }
 }
 
-/// A stream that counts the bytes read, and whose first bytes can be read in advance.
+/// A stream that counts the bytes read, and lets its first bytes be read in advance.
 struct CountedStream {
     inner: Box<dyn Read + Send>,
     head: [u8; HEAD],

@@ -1,9 +1,8 @@
-//! Stores the events of a trace between the first pass, which parses text, and the second pass, which interprets
-//! events.
+//! Stores the events of a trace between the first pass, which parses text, and the second pass, which
+//! interprets events.
 //!
-//! A record has 32 bytes. The newest records are in memory. Older records that exceed the limit are in an unnamed
-//! temporary file, in their order. A record can be changed after it was written, because a later event may reveal more
-//! about an allocation.
+//! A record has 32 bytes. The newest records are in memory; older records beyond the limit are in an unnamed
+//! temporary file. A record can still be changed, because a later event may reveal more about an allocation.
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -12,49 +11,49 @@ use std::os::unix::fs::FileExt;
 /// The size of a record in bytes.
 const RECORD: usize = 32;
 
-/// The number of records that are read from the file at a time, which are one mebibyte.
+/// The number of records to read from the file at a time: one mebibyte.
 const BLOCK: u64 = 1 << 15;
 
 /// The kind of a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum Tag {
-    /// An allocation; `key` is the number of the allocation's shape.
+    /// An allocation; the field `key` is the number of its shape.
     Alloc,
-    /// A free; `key` is the number of the cache name plus 1, or 0 without a name.
+    /// A free; the field `key` is the number of the cache name plus 1, or 0 without a name.
     FreeKmalloc,
     FreeCache,
     PageAlloc,
     PageFree,
-    /// A mark; `key` is the number of the mark's text.
+    /// A mark; the field `key` is the number of its text.
     Mark,
-    /// Pages left a free list. `key` is 1 if the pages are for a per-CPU list. Records of this kind and of the next two
-    /// kinds are in a separate spool.
+    /// Pages left a free list. The field `key` is 1 if the pages are for a per-CPU list. Records of this kind
+    /// and of the next two kinds are stored in a separate spool.
     PageTaken,
     PageDrained,
     PageFallback,
 }
 
-/// One record.
+/// A stored event of the trace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Record {
-    /// An address or a page frame number.
+    /// The address or page frame number of the event.
     pub(super) at: u64,
     pub(super) time_ns: u64,
-    /// The number of the line, which must be less than 2^48.
+    /// The line number, which must be less than 2^48.
     pub(super) line: u64,
     pub(super) cpu: u16,
     pub(super) key: u32,
     pub(super) tag: Tag,
     pub(super) order: u8,
     pub(super) migratetype: u8,
-    /// What the pages are used for ([`PageUse`](super::op::PageUse) as a number).
+    /// The use of the pages ([`PageUse`](super::op::PageUse) as a number).
     pub(super) usage: u8,
 }
 
 impl Record {
-    /// Stores the command of an allocation in the fields that only page records use, if the command's number fits into
-    /// 24 bits.
+    /// Stores the allocating command in the fields that only page records use, if its number fits into 24
+    /// bits.
     pub(super) fn with_task(self, task: Option<u32>) -> Self {
         let number = task.map_or(0, |task| task.saturating_add(1));
         match number.to_le_bytes() {
@@ -110,10 +109,10 @@ impl Record {
     }
 }
 
-/// Records in the order of the trace.
+/// A list of records in the order of the trace.
 #[derive(Debug)]
 pub(super) struct Spool {
-    /// The records in memory, which come after the records in the file.
+    /// The records in memory, which follow the records in the file.
     held: Vec<[u8; RECORD]>,
     file: Option<File>,
     in_file: u64,
@@ -131,9 +130,9 @@ impl Spool {
         self.in_file + self.held.len() as u64
     }
 
-    /// Sorts the records by time; the order of records with equal times does not change. `time` returns the time of a
-    /// record; it is called for the records in the order in which they were pushed. All records are in memory during
-    /// the sort.
+    /// Sorts the records by time; records with equal times keep their order. The callback `time` returns the
+    /// time of a record; it is called for the records in the order in which they were pushed. All records are
+    /// in memory during the sort.
     pub(super) fn sort_by_time(self, mut time: impl FnMut(&Record) -> u64) -> io::Result<Self> {
         let mut sorted = Self::new(self.limit * RECORD);
         let mut all = Vec::with_capacity(self.len() as usize);
@@ -146,7 +145,6 @@ impl Spool {
         Ok(sorted)
     }
 
-    /// Appends a record.
     pub(super) fn push(&mut self, record: Record) -> io::Result<()> {
         if self.held.len() == self.limit {
             self.flush()?;
@@ -155,7 +153,7 @@ impl Spool {
         Ok(())
     }
 
-    /// Changes a record.
+    /// Changes the record with index `at`.
     pub(super) fn update(&mut self, at: u64, change: impl FnOnce(&mut Record)) -> io::Result<()> {
         let changed = |bytes: &[u8; RECORD]| {
             let mut record = Record::from_bytes(bytes);
@@ -174,8 +172,8 @@ impl Spool {
         Ok(())
     }
 
-    /// Calls `each` with every record and the record's index, beginning with the first record. The callback may
-    /// [`update`](Self::update) records that it has already got.
+    /// Calls `each` with every record and its index, from the first record on. The callback may
+    /// [`update`](Self::update) records that it has already received.
     pub(super) fn scan(
         &mut self,
         mut each: impl FnMut(&mut Self, u64, &Record) -> io::Result<()>,
@@ -218,13 +216,13 @@ impl Spool {
     }
 }
 
-/// Reads a spool from its start.
+/// A reader of a spool's records, from the first one on.
 #[derive(Debug)]
 pub(super) struct Reader {
     spool: Spool,
     /// The number of records already read from the file.
     read: u64,
-    /// A block of records from the file; the records from `at` on were not returned yet.
+    /// A block of records from the file; the records from `at` on are still to be returned.
     block: Vec<u8>,
     at: usize,
 }
@@ -249,7 +247,7 @@ impl Reader {
         Ok(record)
     }
 
-    /// Returns the number of records.
+    /// Returns the number of records in the spool.
     pub(super) fn total(&self) -> u64 {
         self.spool.len()
     }

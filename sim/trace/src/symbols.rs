@@ -11,7 +11,7 @@ use rustc_hash::FxHashMap;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Symbol(pub(super) u32);
 
-/// A set of strings; a string's number is its position in the order of first appearance.
+/// A set of strings; a string's number is its rank in the order of first appearance.
 #[derive(Debug, Default)]
 pub struct Symbols {
     numbers: FxHashMap<Box<[u8]>, Symbol>,
@@ -37,25 +37,25 @@ impl Symbols {
         symbol
     }
 
-    /// Returns the number of `string` if it is in the set.
+    /// Returns the number of `string`, if the set contains it.
     #[must_use]
     pub fn find(&self, string: &[u8]) -> Option<Symbol> {
         self.numbers.get(string).copied()
     }
 
-    /// Returns the bytes of a string.
+    /// Returns the bytes of an interned string.
     #[must_use]
     pub fn bytes(&self, symbol: Symbol) -> &[u8] {
         self.strings.get(symbol.0 as usize).map_or(b"", |s| s)
     }
 
-    /// Returns the string as text, in which invalid UTF-8 is replaced.
+    /// Returns an interned string as text; invalid UTF-8 is replaced.
     #[must_use]
     pub fn text(&self, symbol: Symbol) -> Cow<'_, str> {
         String::from_utf8_lossy(self.bytes(symbol))
     }
 
-    /// Returns the number of strings.
+    /// Returns the number of strings in the set.
     #[must_use]
     pub fn len(&self) -> usize {
         self.strings.len()

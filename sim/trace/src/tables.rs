@@ -1,7 +1,7 @@
-//! The kernel's own tables in the folder of a trace: the caches and pages at moments that the trace marks.
+//! The kernel's tables in the folder of a trace: caches and pages at the moments that the trace marks.
 //!
-//! A folder holds `{boot,before,after,end}.{slabinfo,buddyinfo,zoneinfo}`. A mark in the trace, such as `SNAP before
-//! begin`, shows when the tables were read. All files are optional.
+//! A trace's folder may contain the files `{boot,before,after,end}.{slabinfo,buddyinfo,zoneinfo}`. A mark in
+//! the trace, such as `SNAP before begin`, shows when the tables were read.
 
 use std::fs;
 use std::io;
@@ -17,7 +17,7 @@ use uslab::SlabInfo;
 /// The names of the moments, in the order of time.
 pub const MOMENTS: [&str; 4] = ["boot", "before", "after", "end"];
 
-/// The largest number of pages that a table may name, because physical addresses have 52 bits.
+/// An upper limit for numbers of pages in a table: physical addresses have 52 bits.
 const MAX_PAGES: u64 = 1 << 40;
 
 /// The tables of one moment.
@@ -27,7 +27,7 @@ pub struct Snapshot {
     pub moment: &'static str,
     /// The table of caches.
     pub slabinfo: Option<SlabInfo>,
-    /// The buddy allocator's free lists, zone by zone.
+    /// The free lists of the buddy allocator, for each zone.
     pub free_blocks: Option<Vec<FreeBlocks>>,
     /// The zones that have memory.
     pub zones: Option<Vec<ZoneSpan>>,
@@ -40,7 +40,7 @@ pub struct Snapshot {
 }
 
 impl Snapshot {
-    /// Returns the number of pages in the buddy allocator's lists.
+    /// Returns the number of pages on the buddy allocator's free lists.
     #[must_use]
     pub fn buddy_free(&self) -> Option<u64> {
         Some(self.free_blocks.as_ref()?.iter().map(FreeBlocks::pages).sum())
@@ -50,14 +50,14 @@ impl Snapshot {
 /// The row of a zone in buddyinfo.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FreeBlocks {
-    /// The node and the zone, as the kernel writes them. `Node 0, zone DMA32`.
+    /// The node and the zone as the kernel prints them: `Node 0, zone DMA32`.
     pub zone: String,
-    /// The number of free blocks of `2^order` pages, by order.
+    /// The number of free blocks of each order.
     pub by_order: Vec<u64>,
 }
 
 impl FreeBlocks {
-    /// Parses a buddyinfo; `path` is the file name that errors use.
+    /// Parses the text of buddyinfo; errors use `path` as the file name.
     ///
     /// # Errors
     ///
@@ -73,14 +73,14 @@ impl FreeBlocks {
     }
 }
 
-/// The range of pages that a zone has, from zoneinfo.
+/// The range of pages of a zone, from zoneinfo.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ZoneSpan {
     /// The node and zone, as in [`FreeBlocks`].
     pub zone: String,
     /// The zone's first page.
     pub start: Pfn,
-    /// The number of pages from the first to the last page of the zone, holes included.
+    /// The number of pages from the first to the last page of the zone, including holes.
     pub spanned: u64,
     /// The number of pages that the page allocator manages.
     pub managed: u64,
@@ -96,8 +96,8 @@ pub struct Tables {
 }
 
 impl Tables {
-    /// Reads the tables in the folder in which the trace `trace` is. The result is empty if the folder has no tables,
-    /// or if the trace is standard input.
+    /// Reads the tables in the folder that contains the trace `trace`. The result is empty if this folder has
+    /// no tables, or if the trace is standard input.
     ///
     /// # Errors
     ///
@@ -113,7 +113,7 @@ impl Tables {
     ///
     /// # Errors
     ///
-    /// Fails for the reasons for which [`next_to_trace`](Self::next_to_trace) fails.
+    /// Fails for the same reasons as [`next_to_trace`](Self::next_to_trace).
     pub fn read(folder: &Path) -> Result<Self, TraceError> {
         Self::of(folder, |path| match fs::read_to_string(path) {
             Ok(text) => Ok(Some(text)),
@@ -122,12 +122,12 @@ impl Tables {
         })
     }
 
-    /// Parses the tables whose texts the function `text` returns; `text` gets the path that a table would have in
+    /// Parses tables whose texts the callback `text` returns for each path that a table would have in
     /// `folder`.
     ///
     /// # Errors
     ///
-    /// Fails for the reasons for which [`next_to_trace`](Self::next_to_trace) fails.
+    /// Fails for the same reasons as [`next_to_trace`](Self::next_to_trace).
     pub fn of<T: AsRef<str>>(
         folder: &Path,
         text: impl Fn(&Path) -> Result<Option<T>, TraceError>,
@@ -161,7 +161,7 @@ impl Tables {
         self.snapshots.iter().rev().find_map(|s| s.slabinfo.as_ref())
     }
 
-    /// Returns the kernel's page size, computed from the slabs of its caches.
+    /// Returns the kernel's page size, inferred from the slabs of its caches.
     #[must_use]
     pub fn page_size(&self) -> Option<PageSize> {
         self.latest_slabinfo().and_then(PageSize::of_slabs)
@@ -185,7 +185,7 @@ fn slabinfo(text: &str) -> Result<SlabInfo, (u64, &'static str)> {
     }
 }
 
-/// Parses the first column.
+/// Parses the first column of a table of attributes.
 fn folders(text: &str) -> Result<Vec<String>, (u64, &'static str)> {
     if !text.starts_with("name\t") {
         return Err((1, "a row of attributes' names, the first one `name`"));
@@ -193,7 +193,7 @@ fn folders(text: &str) -> Result<Vec<String>, (u64, &'static str)> {
     Ok(text.lines().skip(1).filter_map(|line| line.split('\t').next()).map(str::to_owned).collect())
 }
 
-/// Parses a row `Node 0, zone DMA32  2  1  2 ...`, whose n-th number counts blocks of `2^n` pages.
+/// Parses rows such as `Node 0, zone DMA32  2  1  2 ...`, whose n-th number counts blocks of `2^n` pages.
 fn free_blocks(text: &str) -> Result<Vec<FreeBlocks>, (u64, &'static str)> {
     let mut pages: u64 = 0;
     let row = |(line, number): (&str, u64)| {
@@ -216,7 +216,8 @@ fn zone_name(line: &str) -> String {
     line.split_whitespace().take(4).collect::<Vec<_>>().join(" ")
 }
 
-/// Parses the page range of each zone in zoneinfo. Zones without memory have no `start_pfn:`, and are omitted.
+/// Parses the page range of each zone in zoneinfo; zones without memory have no `start_pfn:`, and are
+/// omitted.
 fn zone_spans(text: &str) -> Result<Vec<ZoneSpan>, (u64, &'static str)> {
     let mut zones = Vec::new();
     let (mut zone, mut spanned, mut managed) = (String::new(), 0, 0);

@@ -1,4 +1,4 @@
-//! Tests of the quirks that real traces have, one test for each quirk.
+//! Tests for the irregularities of real traces, one test for each.
 
 use std::cell::RefCell;
 use std::io::{Cursor, Read};
@@ -7,7 +7,7 @@ use uslab::SlabInfo;
 
 use super::*;
 
-/// Formats an ftrace line; `at` contains the CPU and the time, as in `1 2.5`.
+/// Formats an ftrace line; `at` has the CPU and the time, as in `1 2.5`.
 fn ftrace(at: &str, event: &str) -> String {
     let (cpu, time) = at.split_once(' ').unwrap();
     format!("            init-1       [{cpu:0>3}] .....     {time}: {event}\n")
@@ -31,7 +31,7 @@ fn kmalloc(site: &str, ptr: u64, bytes: u32, gfp: &str) -> String {
     )
 }
 
-/// Formats events; each event has its CPU and time.
+/// Formats events, each given with its CPU and time.
 fn trace(events: &[(&str, String)]) -> String {
     events.iter().map(|(at, event)| ftrace(at, event)).collect()
 }
@@ -70,8 +70,8 @@ fn event(line: &str) -> Event {
     }
 }
 
-/// Formats an event that allocates a page for a slab. If the next event allocates an object on this page, the two
-/// events show where the direct map starts.
+/// Formats an event that allocates a page for a slab. Together with a following object allocation on this
+/// page, the event shows where the direct map starts.
 fn page_alloc(pfn: u64) -> String {
     format!("mm_page_alloc: page=ffffea0000000040 pfn={pfn:#x} order=0 migratetype=0 gfp_flags=GFP_KERNEL")
 }
@@ -165,7 +165,7 @@ fn trace_fields_of_older_kernels_are_read() {
     assert_eq!(event(line).kind, EventKind::PageFree { pfn: Pfn(123_456), order: 3 });
 }
 
-/// Regression test: a flag was looked up at an index beyond the last flag.
+/// Regression test: the parser looked up a flag at an index beyond the last flag.
 #[test]
 fn last_context_flag_may_be_any_byte() {
     let mut text = ftrace("0 1.0", "kfree: call_site=f+0x1/0x2 ptr=00000000ab6bd4a1").into_bytes();
@@ -491,7 +491,7 @@ fn partly_freed_traced_block_can_be_allocated_again() {
     }));
 }
 
-/// Regression test: the old slab, with its objects in use, was still counted for its cache.
+/// Regression test: the old slab and its objects in use still counted for its cache.
 #[test]
 fn slab_ends_when_its_page_is_allocated_again() {
     let text = trace(&[
@@ -602,8 +602,8 @@ fn trace_context_flags_are_read() {
     assert_eq!(contexts, [('.', 1), ('H', 1), ('h', 1), ('s', 2)]);
 }
 
-/// The test compares two spools: one whose records pass through the temporary file and are changed there, and one in
-/// memory.
+/// The test compares a spool whose records pass through the temporary file and are changed there with a spool
+/// in memory.
 #[test]
 fn spool_on_disk_equals_spool_in_memory() {
     let page =
@@ -656,7 +656,7 @@ fn trace_marks_become_operations_with_text() {
     assert_eq!(texts, ["SNAP before begin", "a=b [c]"]);
 }
 
-/// A stream that never ends. When the stream is dropped, its sender is dropped, too.
+/// A stream that never ends; when the stream is dropped, its sender is dropped, too.
 struct Endless {
     text: Cursor<String>,
     _alive: mpsc::Sender<()>,
@@ -686,11 +686,11 @@ fn read_error_ends_the_read_ahead_thread() {
     );
 }
 
-/// Regression test: when a scope has returned, the thread for which it waited may still be exiting. Fuzzers reported
-/// the memory of this thread as leaked.
+/// Regression test: when a scope has returned, the thread for which it waited may still be exiting. Fuzzers
+/// reported this thread's memory as leaked.
 #[test]
 fn decompression_thread_ends_with_the_trace() {
-    /// A thread-local value that the thread drops after all others.
+    /// A thread-local value that the thread drops after all its other thread-local values.
     struct EndNotifier(mpsc::Sender<()>);
     thread_local!(static END: RefCell<Option<EndNotifier>> = const { RefCell::new(None) });
     impl Drop for EndNotifier {

@@ -1,14 +1,15 @@
 //! Parses the text of wee_alloc's traces, which have one call of malloc or free on each line.
 //!
-//! `Alloc(552),` requests 552 bytes. The line `Free(3),` frees the block that the fourth `Alloc` allocated. If that
-//! block was freed earlier or was never allocated, the line has no effect. The text contains no times, CPUs or callers.
+//! The line `Alloc(552),` requests 552 bytes. The line `Free(3),` frees the block that the fourth `Alloc`
+//! allocated. If that block was freed earlier or was never allocated, the line has no effect. The text
+//! contains no times, CPUs or callers.
 
 use rustc_hash::FxHashSet;
 
 use super::fields;
 use super::program::Call;
 
-/// The live blocks.
+/// The live blocks of the traced program.
 #[derive(Debug, Default)]
 pub(super) struct Blocks {
     allocations: u64,
@@ -27,7 +28,7 @@ fn operand(line: &[u8], name: &[u8]) -> Option<u64> {
 }
 
 impl Blocks {
-    /// Returns the call that a line describes. `None` if the line has another form.
+    /// Returns the call that a line describes, or `None` if the line has another form.
     pub(super) fn call(&mut self, line: &[u8]) -> Option<Call> {
         if let Some(bytes) = operand(line, b"Alloc(") {
             self.allocations += 1;

@@ -4,9 +4,9 @@
 //!
 //! | what | noticed, with checked frees | noticed, without | test |
 //! |---|---|---|---|
-//! | **foreign**: no object of any cache | at the free | at the free of kmalloc and malloc; else at the slab | `checked_free_refuses_addresses_of_no_cache_object` `slab_refuses_foreign_objects_without_checked_frees` `free_of_an_address_outside_the_range_is_counted` |
+//! | **foreign**: no object of any cache | at the free | at the free of kmalloc and malloc; else at the slab | `checked_free_refuses_addresses_outside_objects` `slab_refuses_foreign_objects_without_checked_frees` `free_of_an_address_outside_the_range_is_counted` |
 //! | **interior**: an address inside an object | at the free | at the free of kmalloc and malloc; else at the slab | the same, and `malloc_refuses_interior_frees_without_checks` |
-//! | interior: behind the last object of a slab | at the free | at the slab | `checked_free_refuses_addresses_of_no_cache_object` |
+//! | interior: behind the last object of a slab | at the free | at the slab | `checked_free_refuses_addresses_outside_objects` |
 //! | **wrong cache**: an object of another cache | at the free | at the slab | the same |
 //! | **double free** | at the free, of two threads at one moment, too | at the slab, or never | `checked_free_detects_a_double_free` `double_free_is_detected_at_the_slab_free` `concurrent_double_frees_succeed_only_once` |
 //! | a double free of a block of pages, or above 4 MiB: foreign | at the free | at the free | `kmalloc_refuses_foreign_addresses` `huge_memory_is_freed_only_by_its_start_address` |

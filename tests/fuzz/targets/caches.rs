@@ -1,4 +1,4 @@
-//! Object caches.
+//! Fuzzes object caches.
 
 #![no_main]
 

@@ -1,4 +1,4 @@
-//! Kmalloc and malloc.
+//! Fuzzes kmalloc and malloc.
 
 #![no_main]
 

@@ -1,4 +1,4 @@
-//! The page allocator.
+//! Fuzzes the page allocator.
 
 #![no_main]
 

@@ -1,4 +1,4 @@
-//! Whole replays of traces.
+//! Fuzzes whole replays of traces.
 
 #![no_main]
 

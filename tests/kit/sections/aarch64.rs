@@ -1,5 +1,5 @@
-//! The aarch64 instructions of which sections consist ([`FORMS`]), as the checks need them. If a section contains any
-//! other instruction, the check fails.
+//! The aarch64 instructions that a section may contain ([`FORMS`]), with the properties that the checks need.
+//! If a section contains any other instruction, the check fails.
 
 use super::{Effect, Flow, Kind, Operand, Operands, Section};
 use serde_json::{Value, json};
@@ -14,7 +14,7 @@ pub(crate) const SIGNATURE: u32 = 0xd428_bc00;
 pub(crate) type Code = u32;
 pub(crate) const TRAP_CODE: Code = 0xd420_0000;
 
-/// Makes the processor fetch the code at the address `at` again; called after the code was written.
+/// Makes the processor fetch the code at `at` again, after a program has written it.
 pub(crate) fn written(at: *mut Code) {
     unsafe extern "C" {
         fn __clear_cache(start: *mut Code, end: *mut Code);
@@ -23,7 +23,6 @@ pub(crate) fn written(at: *mut Code) {
     unsafe { __clear_cache(at, at.add(1)) };
 }
 
-/// The number of a register.
 pub(crate) type Register = u32;
 
 /// A memory operand: base register, index register (32 if absent), offset in bytes, and size in bytes.
@@ -31,8 +30,7 @@ pub(crate) type Register = u32;
 pub(super) struct Memory(Register, Register, i32, u32);
 
 impl Memory {
-    /// Returns `true` if this place is the `cap` of a stack, and `head`, which a section commits, is the word before
-    /// it.
+    /// Returns `true` if this place is the `cap` of a stack: the word after `head`, which a section commits.
     pub(super) fn is_cap_beside(&self, head: &Self) -> bool {
         let (Self(stack, index, at, bytes), Self(base, no, word, _)) = (self, head);
         (stack, index) == (base, no) && *index == 32 && *bytes == 4 && at + 8 == *word
@@ -42,12 +40,11 @@ impl Memory {
 pub(super) fn is_general(register: Register) -> bool {
     register < NONE
 }
-/// Returns the name of a register in a proof.
+/// Returns a register's name for a proof.
 pub(super) fn name(register: Register) -> Value {
     format!("X{register}").into()
 }
 
-/// An instruction with its address.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Instruction {
     ip: usize,
@@ -82,7 +79,7 @@ enum Part {
     Store,
 }
 
-/// The instructions of which sections and their abort paths consist, each as a mask, bits and operands.
+/// All instructions of sections and their abort paths, each as a mask, bits and operands.
 const FORMS: [(u32, u32, &[Part]); 28] = {
     use Part::{At, D, GetFlags, Indexed, M, N, Scaled, SetFlags, Store, T, Unscaled};
     [
@@ -118,10 +115,10 @@ const FORMS: [(u32, u32, &[Part]); 28] = {
 };
 /// The instruction `stxr`, which also has a register for the result of the store.
 const STXR: (u32, u32) = (0xffe0_fc00, 0xc800_7c00);
-/// Register 31, which is the stack pointer or zero; no section writes it.
+/// Register 31, which is the stack pointer or zero; sections never write it.
 const NONE: Register = 31;
 
-/// The instruction `cmp` of two registers, which is a `subs` with register 31 for its result.
+/// The instruction `cmp` of two registers, which is a `subs` with register 31 as its result.
 const COMPARE: (u32, u32) = (0x7fe0_001f, 0x6b00_001f);
 /// All flags as a single place, because instructions write all flags together.
 const FLAGS: Operand = Operand::Flag(0);
@@ -164,17 +161,17 @@ impl Instruction {
     pub(super) fn compares(self) -> bool {
         self.matches_bits(COMPARE)
     }
-    /// Returns `true` if the instruction belongs to the code that counts aborts. The address of this counter would look
-    /// like an operand of a section.
+    /// Returns `true` if the instruction belongs to the code that counts aborts. The counter's address would
+    /// look like an operand of the section.
     pub(super) fn is_of_a_counter(self) -> bool {
         self.matches_bits(STXR)
     }
 
-    /// Returns the instruction's operands; `None` if no section contains an instruction of this kind.
+    /// Returns the instruction's operands, or `None` if sections never contain this instruction.
     fn parts(self) -> Option<&'static [Part]> {
         FORMS.iter().find(|(mask, bits, _)| self.matches_bits((*mask, *bits))).map(|(_, _, parts)| *parts)
     }
-    /// Returns the instruction's effect; `None` if no section contains an instruction of this kind.
+    /// Returns the instruction's effect, or `None` if sections never contain this instruction.
     pub(super) fn effect(self) -> Option<Effect> {
         let mut effect = Effect::default();
         let [low, base, index] = [0, 5, 16].map(|from| self.field(from, 5));
@@ -223,7 +220,7 @@ impl Instruction {
         Some(effect)
     }
 
-    /// Returns the address of the instruction, the address of the next instruction, and the instruction's word, which
+    /// Returns the instruction's address, the next instruction's address, and the instruction word, which
     /// `prove.py` decodes.
     pub(super) fn json(&self) -> Value {
         json!({ "ip": self.ip(), "next": self.next(), "text": self.to_string(), "word": self.word })
@@ -231,7 +228,8 @@ impl Instruction {
 }
 
 impl Section {
-    /// Reads the operands of the section. If a part is missing, the error names the part.
+    /// Reads the operands of the section from its instructions. The error names the missing operand or
+    /// instruction.
     pub(super) fn read_operands(&self) -> Result<Operands, &'static str> {
         let ([low, base, index], whole) = ([0, 5, 16], self.instructions());
         // Finds the first such instruction from `at` on, and moves `at` behind it.
@@ -270,8 +268,8 @@ impl Section {
         Ok(Operands { kind, area, words, stack, rounds, count })
     }
 
-    /// Returns the instructions without addresses and register names; two sections that do the same work in other
-    /// registers have equal forms.
+    /// Returns the instructions without addresses and register names; sections that do the same work in
+    /// different registers have equal forms.
     pub(crate) fn form(&self) -> String {
         let (mut names, mut text) = (vec![], String::new());
         for one in self.instructions() {
@@ -306,7 +304,7 @@ impl Section {
     }
 }
 
-/// Tests the check itself, on sections that never run.
+/// Tests the checks on sample sections that never run.
 mod samples {
     use super::super::{Descriptor, verdict};
     use std::arch::global_asm;

@@ -1,4 +1,4 @@
-//! The x86-64 instructions as the checks need them; `iced-x86` decodes all of them.
+//! The x86-64 instructions with the properties that the checks need; `iced-x86` decodes them.
 
 use super::{Effect, Flow, Kind, Operand, Operands, Section};
 pub(crate) use iced_x86::Register;
@@ -7,14 +7,14 @@ use serde_json::{Value, json};
 use std::collections::HashSet;
 use std::fmt;
 
-/// The bytes before the abort address; the kernel compares these bytes with the bytes that the C library registered.
+/// The bytes before the abort address; the kernel compares them with the bytes that the C library registered.
 pub(crate) const SIGNATURE: u32 = 0x5305_3053;
 
 /// The unit of code that a breakpoint replaces; the breakpoint instruction is `int3`.
 pub(crate) type Code = u8;
 pub(crate) const TRAP_CODE: Code = 0xcc;
 
-/// Called after code was written at the address `_at`; does nothing. The processor itself notices writes to code.
+/// Does nothing after code at `_at` was written, because x86-64 processors notice writes to code.
 pub(crate) fn written(_at: *mut Code) {}
 
 /// A memory operand: segment, base, index, scale, displacement.
@@ -25,8 +25,7 @@ impl Memory {
     fn of(memory: &UsedMemory) -> Self {
         Self(memory.segment(), memory.base(), memory.index(), memory.scale(), memory.displacement())
     }
-    /// Returns `true` if this place is the `cap` of a stack, and `head`, which a section commits, is the word before
-    /// it.
+    /// Returns `true` if this place is the `cap` of a stack: the word after `head`, which a section commits.
     pub(super) fn is_cap_beside(&self, head: &Self) -> bool {
         let (Self(segment, stack, index, _, at), Self(of, base, no, _, word)) = (self, head);
         (segment, stack, index) == (of, base, no)
@@ -38,7 +37,7 @@ impl Memory {
 pub(super) fn is_general(register: Register) -> bool {
     register.is_gpr64()
 }
-/// Returns the name of a register in a proof.
+/// Returns a register's name for a proof.
 pub(super) fn name(register: Register) -> Value {
     if register == Register::None { Value::Null } else { format!("{register:?}").into() }
 }
@@ -54,7 +53,6 @@ impl fmt::Display for Instruction {
 
 impl Instruction {
     pub(super) fn at(ip: usize) -> Self {
-        /// The largest number of bytes in an instruction.
         const MAX_INSTRUCTION_BYTES: usize = 15;
         // SAFETY: `ip` is the address of an instruction of this program. The linker puts `.fini` after all other code, so `MAX_INSTRUCTION_BYTES`
         // bytes can be read.
@@ -82,7 +80,7 @@ impl Instruction {
     pub(super) fn compares(&self) -> bool {
         self.0.op1_register() != Register::None
     }
-    /// Returns `false`, because the address of the counter of aborts does not look like an operand of a section.
+    /// Returns `false`, because the abort counter's address does not look like an operand of a section.
     pub(super) fn is_of_a_counter(&self) -> bool {
         false
     }
@@ -110,7 +108,7 @@ impl Instruction {
         Some(effect)
     }
 
-    /// Returns the address of the instruction, the address of the next instruction, the mnemonic, and the operands in
+    /// Returns the instruction's address, the next instruction's address, the mnemonic, and the operands in
     /// the order of the processor's manual.
     pub(super) fn json(&self) -> Value {
         json!({
@@ -158,7 +156,8 @@ fn operand(one: &iced_x86::Instruction, i: u32) -> Value {
 }
 
 impl Section {
-    /// Reads the operands of the section. If a part is missing, the error names the part.
+    /// Reads the operands of the section from its instructions. The error names the missing operand or
+    /// instruction.
     pub(super) fn read_operands(&self) -> Result<Operands, &'static str> {
         let find = |what, fits: &dyn Fn(&iced_x86::Instruction) -> bool| {
             let found = self.instructions.iter().position(|one| fits(&one.0));
@@ -199,8 +198,8 @@ impl Section {
         Ok(Operands { kind, area, words, stack, rounds, count })
     }
 
-    /// Returns the instructions without addresses and register names; two sections that do the same work in other
-    /// registers have equal forms.
+    /// Returns the instructions without addresses and register names; sections that do the same work in
+    /// different registers have equal forms.
     pub(crate) fn form(&self) -> String {
         let mut names: Vec<String> = vec![];
         let mut text = String::new();
@@ -237,7 +236,7 @@ impl Section {
     }
 }
 
-/// Tests the check itself, on sections that never run.
+/// Tests the checks on sample sections that never run.
 mod samples {
     use super::super::{Descriptor, verdict};
     use std::arch::global_asm;

@@ -1,4 +1,4 @@
-//! The commands of the server, and the additional command `MISTAKE`.
+//! The server's commands, and the additional command `MISTAKE`.
 
 #[path = "../../../slab/examples/server/command.rs"]
 mod redis;

@@ -5,7 +5,7 @@
 //! $ faulty_server heap          # no object caches: the heap, which is `Uslab`
 //! ```
 //!
-//! All modules except `command` are the source of the example server.
+//! All modules except `command` are the example server's own source.
 
 #[path = "../../../slab/examples/server/buffer.rs"]
 mod buffer;

@@ -1,5 +1,5 @@
-//! Mistakes that use three kinds of memory of the server: the 100-byte value of `key`, an entry of the table, and the
-//! buffer of a connection.
+//! Mistakes with three kinds of the server's memory: the 100-byte value of `key`, an entry of the table, and
+//! a connection's buffer.
 
 use super::buffer::Buffer;
 use super::memory::Memory;
@@ -13,7 +13,7 @@ use std::sync::Barrier;
 
 const KEY: &[u8] = b"key";
 
-/// Makes the mistake whose name is `name`; returns `false` if the name is unknown.
+/// Makes the mistake with the name `name`; returns `false` for an unknown name.
 #[inline(never)]
 pub(crate) fn make<M: Memory>(store: &Store<M>, name: &[u8], buffer: &mut Buffer<M::Bytes>) -> bool {
     let memory = store.memory();
@@ -108,7 +108,7 @@ pub(crate) fn make<M: Memory>(store: &Store<M>, name: &[u8], buffer: &mut Buffer
     true
 }
 
-/// Memory that two threads share; the sharing is the mistake.
+/// Memory that two threads share by mistake.
 struct SharedMemory(NonNull<[u8]>);
 // SAFETY: the memory is never read.
 unsafe impl Sync for SharedMemory {}
@@ -122,7 +122,7 @@ impl SharedMemory {
 fn bytes_of<T>(object: &T) -> NonNull<[u8]> {
     NonNull::slice_from_raw_parts(NonNull::from(object).cast(), size_of::<T>())
 }
-/// Removes `key`, and returns the bytes of its former value.
+/// Removes `key`, and returns the memory of its former value.
 fn removed<M: Memory>(store: &Store<M>) -> NonNull<[u8]> {
     let value = store.get(KEY, |value| NonNull::from(value.expect("a value")));
     store.remove(KEY);

@@ -42,8 +42,8 @@ fn malloc_starts_after_a_late_dlopen() {
     }
 }
 
-/// Returns a header for `sandbox.c` with the filters of `filters.txt`, and the expected outcomes, one for each filter
-/// and behaviour: `well` or `-`.
+/// Returns a C header for `sandbox.c` with the filters of `filters.txt`. Also returns the expected outcome of
+/// each filter and behaviour: `well` or `-`.
 fn filters(data: &str) -> (String, Vec<(String, String, String)>) {
     let (mut header, mut filters, mut calls) = (String::new(), String::new(), BTreeSet::new());
     let (mut behaviours, mut outcomes): (Vec<&str>, _) = (vec![], vec![]);
@@ -101,9 +101,9 @@ fn filters(data: &str) -> (String, Vec<(String, String, String)>) {
     (header + "};\n", outcomes)
 }
 
-/// Regression test: the first allocation read the list of CPUs, so the system-call filter of a login server ended the
-/// program. Regression test: a free of a mapping read the limit on addresses, `malloc_trim` issued a membarrier, and a
-/// thread was started when memory exceeded 8 MiB.
+/// Regression test: the first allocation read the list of CPUs, so a login server's system-call filter ended
+/// the program. Regression test: freeing a mapping read the limit on addresses, `malloc_trim` issued a
+/// membarrier, and a thread was started when memory exceeded 8 MiB.
 #[test]
 fn program_with_a_system_call_filter_continues() {
     let dir = tempfile::tempdir().unwrap();
@@ -144,8 +144,8 @@ fn program_with_a_system_call_filter_continues() {
     assert!(failures.is_empty(), "{failures:#?}");
 }
 
-/// If a program defines only some forms of `operator new` and `delete`, the other forms, for arrays and with a size,
-/// call the program's forms.
+/// If a program defines only some forms of `operator new` and `delete`, the other forms (for arrays, with a
+/// size) call the program's forms.
 #[test]
 fn cplusplus_new_and_delete_are_replaced_consistently() {
     let Some(cc) = program("c++") else { return };
@@ -168,8 +168,8 @@ fn cplusplus_new_and_delete_are_replaced_consistently() {
     }
 }
 
-/// Regression test: `delete` waited for the lock of the loader. The loader held this lock while it ran a constructor,
-/// which waited for the deleting thread.
+/// Regression test: `delete` waited for the loader's lock, which the loader held while it ran a constructor
+/// that waited for the deleting thread.
 #[test]
 fn delete_does_not_wait_for_the_loader_lock() {
     let Some(cc) = program("c++") else { return };
@@ -186,8 +186,8 @@ fn delete_does_not_wait_for_the_loader_lock() {
     assert!(output.status.success() && stdout == "opened\n", "{:?} {stdout}{err}", output.status);
 }
 
-/// Regression test: the program aborted, because the C++ library was not among the libraries in which symbols are
-/// looked up later.
+/// Regression test: the program aborted, because later symbol lookups of the library did not search the C++
+/// library.
 #[test]
 fn cplusplus_extension_catches_bad_alloc_at_the_limit() {
     let (Some(cxx), Some(cc)) = (program("c++"), program("cc")) else { return };
@@ -291,8 +291,8 @@ fn c_program_in_the_book_compiles_and_runs() {
     }
 }
 
-/// Runs every function of the header under each mechanism, through each of the two libraries, and with threads that
-/// libc does not register.
+/// The test calls every function of the header under each mechanism, through each of the two libraries, and
+/// with threads that libc does not register.
 #[test]
 fn c_functions_of_object_caches_behave_as_documented() {
     let Some(prefix) = installed() else { return };
@@ -309,7 +309,7 @@ fn c_functions_of_object_caches_behave_as_documented() {
     }
 }
 
-/// The functions of the allocator are not C++, so an exception cannot pass through them.
+/// The allocator's functions are not C++, so an exception cannot pass through them.
 #[test]
 fn exception_leaving_a_cache_callback_aborts_the_program() {
     use std::os::unix::process::ExitStatusExt;
@@ -339,8 +339,8 @@ fn statistics_count_objects_in_quarantine_as_cached() {
     printed(Command::new(program).arg("quarantine").env("USLAB_OPTIONS", "reap=0,quarantine=4k"));
 }
 
-/// Regression test: the caches' library registered its fork handlers when the first cache was created, so it held its
-/// locks while older handlers of the program ran.
+/// Regression test: the caches' library registered its fork handlers when the first cache was created. As a
+/// result, it held its locks while the program's older handlers ran.
 #[test]
 fn fork_handlers_registered_earlier_can_use_caches() {
     let Some(prefix) = installed() else { return };
@@ -350,8 +350,8 @@ fn fork_handlers_registered_earlier_can_use_caches() {
     }
 }
 
-/// Programs load the library under a name that contains the number of the interface. The version in `pkg-config` and in
-/// the manual page must be the version of the library.
+/// Programs load the library by a name that contains the interface's number. The version in `pkg-config` and
+/// in the manual page must be the library's version.
 #[test]
 fn installed_files_have_consistent_names_and_versions() {
     let Some(prefix) = installed() else { return };
@@ -397,8 +397,8 @@ fn manual_page_documents_the_whole_header() {
     assert!(undocumented.is_empty(), "{undocumented:?}");
 }
 
-/// The header declares exactly those functions that the libraries export. One of the two libraries replaces malloc; the
-/// other library does not change the program's malloc.
+/// The header must declare exactly the functions that the libraries export. One of the two libraries replaces
+/// malloc; the other one leaves the program's malloc unchanged.
 #[test]
 fn header_declares_exactly_the_exported_functions() {
     let Some(nm) = program("nm") else { return };
@@ -450,8 +450,8 @@ fn invalid_free_is_reported_and_aborts_the_program() {
     );
 }
 
-/// Regression test: by default, a free of an address inside an object was ignored without a message, as were `realloc`
-/// and `malloc_usable_size` of this address.
+/// Regression test: by default, `free`, `realloc` and `malloc_usable_size` of an address inside an object
+/// were silently ignored.
 #[test]
 fn free_inside_an_object_aborts_even_without_checks() {
     ends_the_program(
@@ -475,7 +475,7 @@ fn free_inside_an_object_aborts_even_without_checks() {
     );
 }
 
-/// Regression test: the functions of glibc reported the heap of glibc, which was not in use.
+/// Regression test: glibc's functions reported glibc's heap, which was not in use.
 #[test]
 fn malloc_info_writes_xml_about_the_replaced_heap() {
     let dir = tempfile::tempdir().unwrap();
@@ -502,7 +502,7 @@ fn malloc_info_writes_xml_about_the_replaced_heap() {
     assert!(xml.contains("<total type=\"mmap\" count=\"1\" size=\"9437184\"/>"), "{xml}");
 }
 
-/// Regression test: mappings above 4 MiB were not counted in the limit.
+/// Regression test: mappings above 4 MiB did not count towards the limit.
 #[test]
 fn memory_limit_includes_large_mappings() {
     let dir = tempfile::tempdir().unwrap();
@@ -518,7 +518,7 @@ fn memory_limit_includes_large_mappings() {
     }
 }
 
-/// Regression test: the library called the `free` of glibc, which does not know the program's allocations.
+/// Regression test: the library called glibc's `free`, which does not know the program's allocations.
 #[test]
 fn library_opened_with_deepbind_uses_the_replaced_free() {
     let dir = tempfile::tempdir().unwrap();
@@ -537,8 +537,8 @@ fn library_opened_with_deepbind_uses_the_replaced_free() {
     assert!(output.status.success() && stdout == "freed\n", "{:?} {stdout}{err}", output.status);
 }
 
-/// Returns the number of system calls that a program makes under a library; an empty name means no library. `None` if
-/// the test may not trace other processes.
+/// Returns the number of system calls of a program under a library (an empty name means no library); `None`
+/// if the test is not permitted to trace.
 fn system_calls(counter: &Path, library: &Path, program: &[&OsStr]) -> Option<u32> {
     let output = Command::new(counter).arg(library).args(program).output().unwrap();
     let output_text = text(&output.stdout);
@@ -549,9 +549,9 @@ fn system_calls(counter: &Path, library: &Path, program: &[&OsStr]) -> Option<u3
     Some(output_text.trim().parse().unwrap_or_else(|_| panic!("{output_text}{}", text(&output.stderr))))
 }
 
-/// Regression test: the start of a process took 423 system calls. Each of 52 magazine layers made a mapping and a
-/// commit, and each of the 268 allocations at the start read the process id. A later version took 80 more calls than a
-/// process without the library; 20 of these calls loaded two libraries that are not needed any longer.
+/// Regression test: starting a process took 423 system calls. Each of 52 magazine layers made a mapping and a
+/// commit, and each of the 268 allocations at the start read the process id. A later version made 80 more
+/// calls than a process without the library; 20 of them loaded two libraries that are no longer needed.
 #[test]
 fn process_start_takes_few_system_calls() {
     let [counts, allocates] = [(); 2].map(|()| tempfile::tempdir().unwrap());
@@ -574,8 +574,8 @@ fn process_start_takes_few_system_calls() {
     );
 }
 
-/// The test allocates objects of 64 bytes, which take about 66 bytes of memory each. All other memory is the fixed cost
-/// of a process.
+/// The test allocates objects of 64 bytes, each of which takes about 66 bytes of memory. The rest of the
+/// memory is the fixed cost of a process.
 #[test]
 fn small_process_uses_little_extra_memory() {
     let dir = tempfile::tempdir().unwrap();
@@ -620,8 +620,8 @@ fn stats_table_is_printed_at_exit() {
     assert!(quiet_run.stderr.is_empty(), "{}", text(&quiet_run.stderr));
 }
 
-/// Regression test: a limit that the process itself set had no effect on small memory, and left no addresses for
-/// threads and mappings. Of a limit that was set before the start, half remained unused.
+/// Regression test: a limit that the process itself set had no effect on small memory, and left no addresses
+/// for threads and mappings. If the limit was set before the start, half of it remained unused.
 #[test]
 fn heap_leaves_addresses_under_the_limit_for_mappings() {
     let dir = tempfile::tempdir().unwrap();
@@ -640,8 +640,9 @@ fn heap_leaves_addresses_under_the_limit_for_mappings() {
     }
 }
 
-/// Regression test: at the start, the range of pages reserved three quarters of the limit. The limit was enough for 22
-/// threads and 648 blocks; with the C library's malloc it is enough for 109 threads and 841 blocks.
+/// Regression test: at the start, the page range reserved three quarters of the limit. The remaining
+/// addresses were enough for 22 threads and 648 blocks; with the C library's malloc, 109 threads and 841
+/// blocks fit.
 #[test]
 fn address_limit_leaves_room_for_thread_stacks() {
     let dir = tempfile::tempdir().unwrap();
@@ -665,9 +666,9 @@ fn most_mappings() -> usize {
     std::fs::read_to_string("/proc/sys/vm/max_map_count").unwrap().trim().parse().unwrap()
 }
 
-/// Regression test: each guard was a mapping that was never removed, and so was each large block: a heap of half a GiB
-/// had 4,159 mappings, and their number had no bound. The tags of freed slabs also remained, which were an eighth of
-/// the heap at its largest size.
+/// Regression test: each guard and each large block was a mapping that was never removed. A heap of half a
+/// GiB had 4,159 mappings, and their number was unbounded. The tags of freed slabs also remained; they were
+/// an eighth of the heap's largest size.
 #[test]
 fn hardened_heap_creates_few_mappings() {
     let dir = tempfile::tempdir().unwrap();
@@ -688,7 +689,7 @@ fn hardened_heap_creates_few_mappings() {
     }
 }
 
-/// Regression test: when no further mapping was possible, memory that could not be unmapped was never freed.
+/// Regression test: at the limit of mappings, memory that could not be unmapped was never freed.
 #[test]
 fn hardened_program_at_the_mapping_limit_continues() {
     let max_mappings = most_mappings();
@@ -725,8 +726,8 @@ fn address_limit_of_a_vfork_child_spares_the_parent() {
     assert_eq!(text(&output.stdout), "100\n", "{:?} {}", output.status, text(&output.stderr));
 }
 
-/// Large memory may get addresses that were once the end of the range of pages. Regression test: the free of large
-/// memory at these addresses mistook the memory for a page, and reported corruption.
+/// Large memory may get addresses that once were the end of the page range. Regression test: freeing large
+/// memory at these addresses mistook it for a page, and reported corruption.
 #[test]
 fn large_block_at_former_page_addresses_can_be_freed() {
     let Some(python) = python() else { return };
@@ -745,7 +746,7 @@ fn large_block_at_former_page_addresses_can_be_freed() {
     }
 }
 
-/// Regression test: a request that exceeded the limit used up all addresses that the range of pages had left, so later
+/// Regression test: a request above the limit used up all remaining addresses of the page range, so later
 /// allocations failed.
 #[test]
 fn refused_request_above_the_address_limit_reserves_nothing() {
@@ -758,7 +759,8 @@ except MemoryError: print('refused', len([bytes(1000) for _ in range(100000)]))"
     assert_eq!(text(&output.stdout), "refused 100000\n", "{:?} {}", output.status, text(&output.stderr));
 }
 
-/// Regression test: the table was written to whatever file the program had opened under this descriptor.
+/// Regression test: the library wrote the table to the file that the program had opened under the same
+/// descriptor.
 #[test]
 fn exit_report_is_not_written_to_program_files() {
     let folder = tempfile::tempdir().unwrap();
@@ -771,7 +773,8 @@ fn exit_report_is_not_written_to_program_files() {
     }
 }
 
-/// Large memory can use the part of the limit that the range of pages only reserves, and a part of the limit remains.
+/// Large memory can use the part of the limit that the page range only reserves, and a part of the limit
+/// remains.
 #[test]
 fn large_blocks_use_reserved_addresses_under_an_address_limit() {
     let Some(python) = python() else { return };

@@ -1,4 +1,4 @@
-//! Tests dumps of the statistics of a running program, which a signal requests.
+//! Tests that a signal makes a running program dump its statistics.
 
 #[path = "../../kit/exposition.rs"]
 mod exposition;
@@ -46,7 +46,7 @@ fn file_extension_determines_the_signal_dump_format() {
     }
 }
 
-/// Writes a heap profile of `dump.c` in which each byte is sampled; returns the file, and the output of the program.
+/// Writes a heap profile of `dump.c` with every byte sampled; returns the file, and the program's output.
 fn profile(dir: &Path, dump_method: &str, format: &str) -> (PathBuf, String) {
     let mut program = Command::new(compiled("dump.c", dir));
     program.arg(dump_method).arg(dir).arg(format);
@@ -57,8 +57,8 @@ fn profile(dir: &Path, dump_method: &str, format: &str) -> (PathBuf, String) {
     (leftover_files.find(|path| path.to_string_lossy().ends_with(format)).unwrap(), text(&output.stdout))
 }
 
-/// The file contains code addresses; the names of the functions are looked up later. The file has exactly the thousand
-/// objects of `main`, and the innermost function of a stack never belongs to the library.
+/// The profile contains code addresses; function names are looked up later. The profile has exactly the
+/// thousand objects of `main`, and the innermost function of a stack never belongs to the library.
 #[test]
 fn signal_dump_writes_the_heap_profile() {
     for format in ["folded", "pb.gz"] {
@@ -76,7 +76,8 @@ fn signal_dump_writes_the_heap_profile() {
     }
 }
 
-/// Regression test: a dump of 300 stacks took 40 MiB of memory, because it read the debug information of all files.
+/// Regression test: dumping 300 stacks took 40 MiB of memory, because the dump read the debug information of
+/// all files.
 #[test]
 fn profile_dump_of_many_stacks_uses_little_memory() {
     for format in ["folded", "pb.gz"] {
@@ -93,7 +94,7 @@ fn profile_dump_of_many_stacks_uses_little_memory() {
     }
 }
 
-/// Afterwards, neither the temporary file nor a part of the dump exists.
+/// After the failure, neither the temporary file nor a part of the dump exists.
 #[test]
 fn failed_profile_write_prints_a_single_line() {
     for (options, error) in [

@@ -1,4 +1,5 @@
-//! Tests that memory freed by a program returns to the system while the program waits and calls nothing.
+//! Tests that memory freed by a program returns to the system while the program waits without calling the
+//! library.
 
 use super::{compiled, print_line};
 use std::fmt::Write as _;
@@ -8,7 +9,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 use uslab_tests::{ControlGroup, libuslab, server};
 
-/// The longest time to wait, in tenths of a second.
+/// The longest waiting time, in tenths of a second.
 const TIMEOUT: u32 = 600;
 const KEYS: usize = 30_000;
 
@@ -21,7 +22,7 @@ impl Drop for KilledChild {
 }
 
 impl KilledChild {
-    /// Returns the resident memory in KiB.
+    /// Returns the resident memory of the program in KiB.
     fn resident(&self) -> u64 {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.0.id())).unwrap();
         let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
@@ -34,7 +35,7 @@ impl KilledChild {
     }
 }
 
-/// The example server uses `Box` for its memory, and therefore the malloc of the library. The test sets and deletes
+/// The example server uses `Box` for its memory, so it uses the library's malloc. The test sets and deletes
 /// keys of mixed sizes.
 #[test]
 fn server_decommits_the_memory_of_deleted_keys() {
@@ -88,7 +89,7 @@ fn server_decommits_the_memory_of_deleted_keys() {
     assert!(freed_now <= peak / 4, "{freed_now} KiB of {peak} remain");
 }
 
-/// If a process has no other thread, the thread of the library does not keep it alive.
+/// When no other thread is left, the library's thread does not keep the process alive.
 #[test]
 fn reaper_thread_does_not_keep_the_process_alive() {
     let dir = tempfile::tempdir().unwrap();
@@ -111,7 +112,7 @@ fn reaper_thread_does_not_keep_the_process_alive() {
     }
 }
 
-/// Regression test: of 100 MiB, 63 were not returned, so the kernel killed the program.
+/// Regression test: of 100 MiB, 63 MiB were not returned, so the kernel killed the program.
 #[test]
 fn freed_memory_is_decommitted_in_a_small_cgroup() {
     let dir = tempfile::tempdir().unwrap();

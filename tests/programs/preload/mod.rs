@@ -1,7 +1,7 @@
-//! Programs under `libuslab.so`: tests of the C interface, and real programs, whose output must not change.
+//! Tests programs under `libuslab.so`: the C interface, and real programs, whose output must not change.
 //!
-//! `USLAB_PRELOAD=run_long_tests` adds python's own tests of modules that use much memory, and more load on servers. If the
-//! machine lacks a program, standard output names the program and the reason.
+//! `USLAB_PRELOAD=run_long_tests` adds python's own memory-intensive tests, and more load on servers. If the
+//! machine lacks a program, the test prints the program's name and the reason.
 
 mod contract;
 mod dump;
@@ -28,7 +28,7 @@ pub(crate) fn preloaded(command: &mut Command, options: &str) -> Output {
         .expect("the program must start")
 }
 
-/// Runs the command; `with` decides if the library is preloaded.
+/// Runs the command; `preloads` decides if the library is preloaded.
 fn run(command: &mut Command, preloads: bool) -> Output {
     match preloads {
         true => preloaded(command, "check=1"),
@@ -40,7 +40,7 @@ pub(crate) fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// Prints past libtest's capture.
+/// Prints a line in spite of libtest's capture.
 pub(crate) fn print_line(line: &str) {
     let _ = std::io::stdout().write_all(format!("{line}\n").as_bytes());
 }
@@ -49,7 +49,7 @@ pub(crate) fn run_long_tests() -> bool {
     std::env::var("USLAB_PRELOAD").as_deref() == Ok("full")
 }
 
-/// Returns the path of the program `name`, if the machine has the program.
+/// Returns the path of the program `name`, if it is installed.
 fn program(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH")?;
     // Servers are in directories that only root has in its `PATH`.
@@ -61,7 +61,7 @@ fn program(name: &str) -> Option<PathBuf> {
     program_file
 }
 
-/// Checks that the output with the library equals the output without it, and is not empty.
+/// Checks that a program's output is the same with and without the library, and not empty.
 #[track_caller]
 fn check_same_output(name: &str, command: impl Fn() -> Command) {
     let without_library = run(&mut command(), false);

@@ -1,4 +1,5 @@
-//! Tests nginx, in which a process that has allocated forks other processes; each process has threads that read files.
+//! Tests nginx, whose first process allocates and then forks workers; each worker has threads that read
+//! files.
 
 use super::server::Server;
 use super::{command, preloaded, print_line, program, run_long_tests, text};
@@ -9,8 +10,8 @@ use std::path::Path;
 
 const WORKERS: usize = 3;
 
-/// The requested paths: plain files, compressed files, pages that consist of parts, and all these paths through a
-/// proxy.
+/// The requested paths: plain files, compressed files, pages that consist of parts, and all of these through
+/// a proxy.
 const PATHS: &[&str] =
     &["/small", "/middle", "/large", "/parts.shtml", "/again/middle", "/again/large", "/again/parts.shtml"];
 

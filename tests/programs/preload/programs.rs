@@ -1,4 +1,4 @@
-//! Programs that print a result and then exit.
+//! Tests programs that print a result and then exit.
 
 use super::{check_same_output, command, preloaded, print_line, program, run, run_long_tests, text};
 use uslab_tests::workspace;
@@ -83,8 +83,8 @@ fn perl_and_shell_output_is_unchanged_by_preloading() {
     }
 }
 
-/// Regression test: php opens its extensions with `RTLD_DEEPBIND`; it crashed, because glibc freed memory that the
-/// library had allocated.
+/// Regression test: php opens its extensions with `RTLD_DEEPBIND`; it crashed, because glibc freed memory
+/// that the library had allocated.
 #[test]
 fn php_output_is_unchanged_by_the_preloaded_library() {
     let Some(php) = program("php") else { return };
@@ -95,7 +95,7 @@ fn php_output_is_unchanged_by_the_preloaded_library() {
     check_same_output("php", || command(&php, &["-r", script]));
 }
 
-/// The output of stress-ng contains times, so it differs between runs; but stress-ng verifies the memory that it
+/// stress-ng's output contains times, so it differs between runs, but stress-ng verifies the memory that it
 /// allocates.
 #[test]
 fn stress_ng_verifies_memory_of_the_library() {

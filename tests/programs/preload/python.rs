@@ -1,10 +1,10 @@
-//! Runs python with threads and forks, and runs python's own tests.
+//! Tests python with threads and forks, and runs python's own tests.
 
 use super::{check_same_output, command, preloaded, print_line, program, run_long_tests, text};
 use std::path::PathBuf;
 use std::process::Command;
 
-/// Returns the path of the real interpreter, because the program `python3` may be only a launcher.
+/// Returns the path of the real interpreter; `python3` may be only a launcher.
 pub(crate) fn python() -> Option<PathBuf> {
     let output = Command::new(program("python3")?).args(["-c", "import sys; print(sys.executable)"]).output();
     Some(text(&output.ok()?.stdout).trim().into())
@@ -50,7 +50,7 @@ except MemoryError: print('no memory')
     check_same_output("python3, all by malloc", own_malloc);
 }
 
-/// Python's own tests that allocate much memory, in many sizes, from several threads and across forks.
+/// Python's own tests with large or many allocations, from several threads and across forks.
 const PYTHON_TESTS: &[&str] = &[
     "test_list",
     "test_dict",

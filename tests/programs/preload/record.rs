@@ -1,4 +1,4 @@
-//! Recordings of programs, and replays of these recordings by `uslab replay`.
+//! Tests recordings of programs, and replays of these recordings by `uslab replay`.
 
 use super::{compiled, preloaded, print_line, text};
 use serde_json::Value;
@@ -26,7 +26,7 @@ impl Recorder {
     fn file(&self) -> PathBuf {
         self.dir.path().join("rec")
     }
-    /// Runs the program, which must succeed and print nothing.
+    /// Runs the recorded program, which must succeed and print nothing.
     fn run(&self, args: &[&str], extra_options: &str) -> PathBuf {
         let file = self.file();
         let options = format!("record={}{extra_options}", file.display());
@@ -44,7 +44,7 @@ impl Recorder {
     }
 }
 
-/// Returns the facts that the trace reader finds in a file, and the counts in the file itself.
+/// Returns the facts that the trace reader finds in a recording, and the counts in the recording's header.
 fn facts(file: &Path) -> (Facts, Recorded) {
     let mut ops = Recording::open(file).unwrap().resolve(None).unwrap();
     while ops.next_op().unwrap().is_some() {}
@@ -72,8 +72,8 @@ fn replayed(file: &Path) -> Value {
     serde_json::from_slice(&output.stdout).unwrap()
 }
 
-/// The expected counts for `counts` in `record.c`: for each size class, the allocations, the frees, and the remaining
-/// objects.
+/// The expected counts for the mode `counts` of `record.c`: for each size class, the allocations, the frees,
+/// and the remaining objects.
 const COUNTS: [(&str, [u64; 3]); 8] = [
     // Sizes of 0.
     ("kmalloc-16", [5, 0, 5]),
@@ -167,7 +167,7 @@ fn recording_shows_a_free_before_the_address_is_reused() {
     assert!(facts.by_cpu.len() <= 2048 && facts.by_cpu.values().sum::<u64>() == facts.total);
 }
 
-/// The test uses every way to fork; for example, a bare system call runs no fork handlers.
+/// The test uses every way to fork; a bare system call, for example, runs no fork handlers.
 #[test]
 fn forked_child_writes_a_separate_recording() {
     for start_method in ["fork", "clone"] {

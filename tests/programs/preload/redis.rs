@@ -1,4 +1,5 @@
-//! Runs redis-server, which uses threads, forks with copy-on-write, and `malloc_usable_size` to measure its memory.
+//! Tests redis-server, which uses threads, forks with copy-on-write, and measures its memory with
+//! `malloc_usable_size`.
 
 use super::server::Server;
 use super::{command, print_line, program, run, run_long_tests, text};
@@ -15,8 +16,8 @@ struct Redis {
 }
 
 impl Redis {
-    /// Starts a server with the data that a previous server saved in `dir`. The server uses `threads` threads to read
-    /// and answer requests.
+    /// Starts a server with the data that an earlier server saved in `dir`. The server reads and answers
+    /// requests on `threads` threads.
     fn start(redis: &Path, cli: &Path, dir: &Path, threads: usize, with_library: bool) -> Self {
         let socket = dir.join("socket");
         let settings = "--port 0 --save  --appendonly no --io-threads-do-reads yes --enable-debug-command yes \
@@ -32,8 +33,8 @@ impl Redis {
         redis
     }
 
-    /// Returns a function that sends `commands`, one per line, through a client that uses the server's malloc; the
-    /// function returns the answers.
+    /// Returns a function that sends `commands`, one per line, through a client with the server's malloc, and
+    /// returns the answers.
     fn command_sender(&self, commands: &str) -> impl Fn() -> String + use<> {
         let file = tempfile::NamedTempFile::new_in(&self.dir).unwrap();
         std::fs::write(&file, commands).unwrap();
@@ -49,7 +50,7 @@ impl Redis {
     }
 }
 
-/// Commands that are sent for each key I; they set every kind of value, in many sizes.
+/// Commands for each key I; they set every kind of value, in many sizes.
 const KEY_COMMANDS: &str = "
 set key:I IVALUE
 append text:FEW VALUE.
@@ -62,7 +63,7 @@ xadd stream:FEW SIZE-I name VALUE.
 pfadd seen:FEW I
 geoadd places FEW SOME place:I
 ";
-/// Commands that are sent for some keys; they remove the values of these keys.
+/// Commands for some keys; they remove the values of these keys.
 const REMOVING_COMMANDS: &str = "
 lpop list:SOME
 unlink key:HALF
@@ -81,7 +82,7 @@ lrange list:FEW 0 -1
 bitcount hole:FEW
 debug digest-value set:FEW
 ";
-/// Queries with large answers; the last answer is a digest of all keys and values.
+/// Queries with large answers; the last query returns a digest of all keys and values.
 const LAST: &str = r#"
 sunionstore all set:0 set:1 set:2 set:3
 zunionstore both 2 sorted:1 sorted:2
@@ -92,14 +93,13 @@ unlink stream:3 text:3 hash:3
 dbsize
 debug digest
 "#;
-/// Changes whose result does not depend on how often they run.
+/// Changes with the same result, however often they run.
 const CHANGE: &str = "
 set key:I VALUE
 setrange text:FEW SIZE x
 hset hash:FEW field:I x
 ";
 
-/// Returns the commands in the text `script_text`, for key `i`.
 fn commands(script_text: &str, i: usize) -> String {
     let number = |n: usize| n.to_string();
     script_text
@@ -124,7 +124,7 @@ struct Load {
     threads: usize,
 }
 
-/// Returns the answers to all commands, when all programs use one malloc.
+/// Returns the answers to all commands if all programs use one malloc.
 fn answers(programs: [&Path; 3], load: &Load, with_library: bool) -> String {
     let [redis, cli, benchmark] = programs;
     let dir = tempfile::tempdir().unwrap();

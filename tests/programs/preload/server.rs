@@ -1,4 +1,4 @@
-//! A server that runs as long as a test.
+//! A server that runs as long as a test needs it.
 
 use super::text;
 use std::fs::File;
@@ -8,8 +8,8 @@ use std::thread::sleep;
 use std::time::Duration;
 use uslab_tests::libuslab;
 
-/// The longest time to wait, in tenths of a second, for something that should happen immediately: a server that hangs
-/// fails its test.
+/// The longest waiting time, in tenths of a second, for things that should happen immediately. A server that
+/// hangs fails its test.
 const TIMEOUT: u32 = 600;
 
 pub(crate) struct Server {
@@ -46,8 +46,8 @@ impl Server {
         panic!("{condition}: the condition did not hold within {} s\n{}", TIMEOUT / 10, self.errors());
     }
 
-    /// Stops the server in the regular way. Returns the number of the server's processes that printed a table of
-    /// caches.
+    /// Stops the server in the regular way, with its stop command. Returns the number of server processes
+    /// that printed a table of caches.
     #[track_caller]
     pub(crate) fn end(mut self) -> usize {
         let stop_output = self.stop.output().expect("the program must start");

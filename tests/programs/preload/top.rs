@@ -11,7 +11,8 @@ use std::process::{Child, Command, Output, Stdio};
 use terminal::on_a_terminal;
 use uslab_tests::libuslab;
 
-/// Starts `dump.c`, which runs until its input ends. Returns the process id and the process of the program.
+/// Starts `dump.c`, which runs until its standard input ends. Returns the process id and the process of the
+/// program.
 fn program(dir: &Path, options: &str) -> (String, Child) {
     let mut command = Command::new(compiled("dump.c", dir));
     command.args(["stay", ".", "."]).env("LD_PRELOAD", libuslab()).env("USLAB_OPTIONS", options);

@@ -1,4 +1,4 @@
-//! Tests bad input to `uslab lab`: exit code 2, a message with the accepted input, and no partial output.
+//! Tests invalid input to `uslab lab`: exit code 2, a message with the accepted input, and no partial output.
 
 use super::*;
 use std::path::Path;
@@ -123,7 +123,8 @@ fn impossible_output_is_refused_before_any_write() {
     assert!(!Path::new(&a).exists());
 }
 
-/// Regression test: each value was in its range, but runs with several such values never ended, or took all memory.
+/// Regression test: each option was in its range, but runs with several such options never ended, or took all
+/// memory.
 #[test]
 fn lab_refuses_options_that_need_too_much_memory() {
     refused(
@@ -145,8 +146,8 @@ fn lab_refuses_options_that_need_too_much_memory() {
     assert!(lab_output(&["layout", "--exact", "--structs", "1000000"]).contains("1000000 structs"));
 }
 
-/// Regression test: a word after an unknown experiment was taken for the experiment, and the message listed no
-/// experiments.
+/// Regression test: the word after an unknown experiment was taken for the experiment, and the message listed
+/// no experiments.
 #[test]
 fn unknown_experiment_error_lists_the_known_experiments() {
     for args in [&["alchemy"][..], &["alchemy", "race"]] {

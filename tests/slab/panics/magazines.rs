@@ -1,4 +1,4 @@
-//! Tests callbacks of the magazines alone: a layer's supplier, and a table's memory.
+//! Tests panics in callbacks of the magazine layer: a layer's supplier, and a table's memory.
 
 use super::*;
 use core::ops::Range;
@@ -16,7 +16,7 @@ impl Round for Number {
     }
 }
 
-/// The size is large enough for a region that commits more and more.
+/// The size is large enough for a region to commit more memory repeatedly.
 const REGION: usize = 1 << 18;
 
 fn table<M: Memory>(memory: impl FnOnce(Heap) -> M) -> Arc<Table<M>> {
@@ -25,7 +25,7 @@ fn table<M: Memory>(memory: impl FnOnce(Heap) -> M) -> Arc<Table<M>> {
     Arc::new(Table::new(cpus, REGION, memory(heap)).unwrap())
 }
 
-/// A supplier that runs a closure when rounds are requested or flushed.
+/// A supplier that runs a closure when the layer requests or flushes rounds.
 struct ClosureRunner<F> {
     free: Mutex<Vec<Number>>,
     run: F,
@@ -119,7 +119,7 @@ pub(super) mod supplier {
         assert!(*calls.lock() > 2);
         assert_eq!(supplier.census(&layer) + other_runner.free.lock().len(), 200);
     }
-    /// If a supplier closes its own layer during a call, the layer flushes everything to the supplier.
+    /// If a supplier closes its own layer during a call, the layer flushes all rounds to the supplier.
     pub(crate) fn removes_itself() {
         on_cpu(0);
         let table = table(|heap| heap);
@@ -163,7 +163,7 @@ pub(super) mod memory {
         }
     }
 
-    /// The CPU works without a stack, as if the system had refused the stack's memory.
+    /// The CPU works without a stack, as if the system had refused memory for the stack.
     pub(crate) fn bomb() {
         on_cpu(0);
         let is_armed = Arc::new(AtomicBool::new(false));

@@ -1,6 +1,6 @@
-//! For each callback, checks the contract of [`uslab::error`] about panics in user code. The tests cover a panic whose
-//! payload panics again when it is dropped, a callback that calls the allocator, and a callback that removes itself or
-//! its cache.
+//! Checks, for each callback, the contract of [`uslab::error`] about panics in user code. The tests cover a
+//! payload that panics when it is dropped, a callback that calls the allocator, and a callback that removes
+//! itself or its cache.
 
 mod magazines;
 mod objects;
@@ -37,7 +37,7 @@ fn passes_on<R>(f: impl FnOnce() -> R) {
     core::mem::forget(panic.downcast::<PanickingDrop>().expect("the panic must be the callback's"));
 }
 
-/// A guard that runs its closure once: a nested call does nothing.
+/// A guard that runs its closure once; nested calls do nothing.
 #[derive(Clone, Default)]
 struct RunsOnce(Arc<AtomicBool>);
 impl RunsOnce {
@@ -46,14 +46,14 @@ impl RunsOnce {
             f();
         }
     }
-    /// Returns `true` if the closure ran.
+    /// Returns `true` if the closure has run.
     fn has_run(&self) -> bool {
         self.0.load(Relaxed)
     }
 }
 
-/// A weak reference to what a callback uses: its own cache, or its registration. A strong reference would keep the
-/// cache alive forever.
+/// A weak reference to an object that a callback uses: its own cache, or its registration. A strong reference
+/// would keep the cache alive forever.
 struct WeakTarget<T>(Arc<Mutex<Weak<T>>>);
 impl<T> Clone for WeakTarget<T> {
     fn clone(&self) -> Self {
@@ -94,7 +94,7 @@ impl<T> DroppedInCallback<T> {
     }
 }
 
-/// Checks that the cache still works, can be destroyed, and has lost nothing.
+/// Checks that the cache still works, can be destroyed, and has lost no object.
 #[track_caller]
 fn ends<T>(subsystem: &Subsystem, cache: Arc<ObjectCache<T>>) {
     drop([(); 3].map(|()| cache.alloc().unwrap()));
@@ -102,7 +102,7 @@ fn ends<T>(subsystem: &Subsystem, cache: Arc<ObjectCache<T>>) {
     drop(cache);
     assert_all_given_back(subsystem);
 }
-/// Checks an untyped cache as `ends` does.
+/// Checks an untyped cache like `ends`.
 #[track_caller]
 fn ends_untyped(subsystem: &Subsystem, cache: Arc<KmemCache>) {
     drop([(); 3].map(|()| cache.alloc_block(Gfp::KERNEL).unwrap()));
@@ -111,7 +111,7 @@ fn ends_untyped(subsystem: &Subsystem, cache: Arc<KmemCache>) {
     assert_all_given_back(subsystem);
 }
 
-/// Runs `case`, and fails if it does not end in time.
+/// Runs a test case, and fails if it does not end in time.
 fn watched(case: fn()) {
     let (finished_sender, finished_receiver) = channel();
     let thread = std::thread::spawn(move || {
@@ -128,7 +128,7 @@ fn watched(case: fn()) {
     }
 }
 
-/// Expands rows of the contract: a callback's name, its module below, and its cases there, which become tests.
+/// Expands rows of the contract: a callback's name, its module, and its cases, each of which becomes a test.
 macro_rules! callbacks {
     ($($name:literal => $place:ident::$callback:ident: $($case:ident)+;)+) => {
         const CALLBACKS: &[&str] = &[$($name),+];
@@ -159,13 +159,13 @@ callbacks! {
     "supplier" => magazines::supplier: bomb reenters removes_itself;
     "memory of a table" => magazines::memory: bomb;
 }
-/// Rows whose tests are elsewhere, next to the tested code.
+/// Rows of the contract whose tests are next to the tested code.
 const ROWS_TESTED_ELSEWHERE: &[(&str, &str)] = &[
     ("closures of handles and pools", "slab/handle/src/slot_map.rs"),
     ("functions of C", "tests/programs/preload/contract.rs"),
 ];
 
-/// The places where shipping sources run user code: the file, how often, and the callbacks.
+/// The places where shipping sources run user code: the file, the number of places, and the callbacks.
 const PLACES: &[(&str, usize, &[&str])] = &[
     ("buddy/src/allocator.rs", 1, &["corruption handler of pages"]),
     ("magazine/src/layer.rs", 1, &["supplier"]),
@@ -187,7 +187,7 @@ const PLACES: &[(&str, usize, &[&str])] = &[
     ("slab/src/reclaim/shrinker.rs", 3, &["shrinker", "captured values"]),
 ];
 
-/// Counts uses of the wrappers in a shipping source, without imports, tests and the wrappers' definitions.
+/// Counts uses of the panic wrappers in a shipping source, without imports, tests and definitions.
 fn uses(source: &str) -> usize {
     let shipping = source.split("\nmod tests {").next().unwrap_or(source);
     let code = shipping.lines().filter(|line| !line.trim_start().starts_with("//"));

@@ -1,21 +1,21 @@
-//! Tests callbacks of objects: constructors, destructors, resets, weights, `prepare`, and wakers.
+//! Tests panics in callbacks of objects: constructors, destructors, resets, weights, `prepare`, and wakers.
 
 use super::*;
 use crate::common::subsystem;
 use uslab::{AllocError, Busy};
 
-/// A large object, so that a slab has few objects and they are constructed one by one.
+/// A large object: a slab has only a few, and constructs them one by one.
 type Words = [u64; 64];
-/// The objects' cache, for use in a callback.
+/// A reference to the objects' own cache, for use in a callback.
 type OwnCache = WeakTarget<ObjectCache<Words>>;
 
-/// Allocates and frees an object, and shrinks.
+/// Allocates and frees an object of the cache, and shrinks the cache.
 fn uses(cache: &OwnCache) {
     let cache = cache.get().unwrap();
     drop([(); 5].map(|()| cache.alloc().unwrap()));
     cache.shrink();
 }
-/// Checks that destroying the cache is refused, because the callback's object is in use.
+/// Checks that the cache refuses to be destroyed, because the callback's object is in use.
 fn destroy_is_refused(cache: &OwnCache) {
     let error = cache.get().unwrap().destroy().unwrap_err();
     assert!(error.live > 0, "{error:?}");
@@ -74,8 +74,8 @@ pub(super) mod constructor {
             ends_untyped(&subsystem, cache);
         }
     }
-    /// While an object of a slab is being constructed, the object counts as in use. While a slab's first object, or all
-    /// of its objects, are being constructed, the slab does not belong to the cache yet.
+    /// An object counts as in use while it is being constructed. A slab does not belong to the cache yet
+    /// while its first object, or all its objects, are being constructed.
     pub(crate) fn removes_itself() {
         for (new, whole_slab) in [(true, false), (true, true), (false, false)] {
             let (cache_slot, run_guard) = (WeakTarget::<KmemCache>::empty(), RunsOnce::default());
@@ -136,7 +136,8 @@ pub(super) mod try_constructor {
         drop(cache);
         assert_all_given_back(&subsystem);
     }
-    /// A constructor that fails is afterwards served with an object that it has freed itself.
+    /// After a constructor has failed, the allocation is served with an object that the constructor has
+    /// freed.
     pub(crate) fn reenters() {
         let (subsystem, cache_slot, run_guard) = (subsystem(1), OwnCache::empty(), RunsOnce::default());
         let (weak_cache, first) = (cache_slot.clone(), run_guard.clone());
@@ -384,7 +385,7 @@ pub(super) mod waker {
     use uslab::Limit;
     use uslab::cache::Acquiring;
 
-    /// A waker that runs a closure.
+    /// A waker that runs a closure when it is woken.
     struct ClosureRunner<F>(F);
     impl<F: Fn() + Send + Sync> Wake for ClosureRunner<F> {
         fn wake(self: Arc<Self>) {
@@ -399,8 +400,8 @@ pub(super) mod waker {
         }
     }
 
-    /// Returns a cache at its limit, whose objects the caller holds. The cache is leaked, because wakers keep its
-    /// futures.
+    /// Returns a cache at its limit, and all its objects. The cache is leaked, because wakers keep its
+    /// futures alive.
     fn full_cache(subsystem: &Subsystem) -> (&'static KmemCache, Vec<uslab::Block<'static>>) {
         let cache = KmemCache::builder("bomb", 512).limit(Limit::Slabs(1)).build_in(subsystem).unwrap();
         let cache: &KmemCache = Box::leak(Box::new(cache));
@@ -448,7 +449,7 @@ pub(super) mod waker {
     pub(crate) fn bomb() {
         case(|_, _| explode(), false);
     }
-    /// No other caller overtakes a waiter.
+    /// No other caller may overtake a waiter.
     pub(crate) fn reenters() {
         case(
             |cache, _| {
@@ -461,7 +462,7 @@ pub(super) mod waker {
             false,
         );
     }
-    /// The next acquirer gets the waiter's object.
+    /// The next acquirer gets the object that the waiter left.
     pub(crate) fn removes_itself() {
         case(|_, slot| assert!(slot.drop_value()), true);
     }
@@ -537,7 +538,8 @@ pub(super) mod static_cache {
     }
 }
 
-/// Values that closures own are dropped on any thread, together with the cache, the shrinker or the subsystem.
+/// Values that closures own are dropped together with the cache, the shrinker or the subsystem, on any
+/// thread.
 pub(super) mod captured {
     use super::*;
     use crate::common::config;

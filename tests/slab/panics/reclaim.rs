@@ -1,4 +1,5 @@
-//! Tests callbacks of a subsystem: observers, shrinkers, corruption handlers, and deferred closures.
+//! Tests panics in callbacks of a subsystem: observers, shrinkers, corruption handlers, and deferred
+//! closures.
 
 use super::*;
 use crate::common::{READERS, config, subsystem};
@@ -19,8 +20,8 @@ pub(super) mod observer {
         ends_untyped(subsystem, cache);
     }
 
-    /// Regression test: a panic of the payload's drop reached the allocating caller, and dropping the observer never
-    /// ended.
+    /// Regression test: a panic from dropping the payload reached the allocating caller, and dropping the
+    /// observer never ended.
     pub(crate) fn bomb() {
         let subsystem = subsystem(1);
         let observer = subsystem.observe(|_| explode()).unwrap();
@@ -29,7 +30,7 @@ pub(super) mod observer {
         drop(observer);
         works(&subsystem, Arc::new(blocks(&subsystem)));
     }
-    /// An observer is not notified of the operations that it runs.
+    /// An observer is not notified of operations that it performs.
     pub(crate) fn reenters() {
         let subsystem = Arc::new(subsystem(1));
         let (weak_slot, weak) = (WeakTarget::<KmemCache>::empty(), Arc::downgrade(&subsystem));
@@ -81,7 +82,7 @@ pub(super) mod shrinker {
         }
     }
 
-    /// Returns a cache with a limit, beyond which shrinkers are called.
+    /// Returns a cache with a limit; above it, the cache calls shrinkers.
     fn limited(subsystem: &Subsystem) -> KmemCache {
         KmemCache::builder("bomb", 512).limit(Limit::Slabs(1)).build_in(subsystem).unwrap()
     }
@@ -127,7 +128,7 @@ pub(super) mod shrinker {
         drop((counts, panics, registration));
         ends_untyped(&subsystem, cache);
     }
-    /// A shrinker may use its cache; an operation of a shrinker calls no shrinkers.
+    /// A shrinker may use its cache; its own operations call no shrinkers.
     pub(crate) fn reenters() {
         let subsystem = Arc::new(subsystem(1));
         let (weak_slot, weak, calls) =
@@ -231,7 +232,7 @@ pub(super) mod corruption {
         assert!(run_guard.has_run() && cache.info().corruptions == 2);
         ends_untyped(&subsystem, cache);
     }
-    /// The free that was refused ends after its cache was destroyed.
+    /// The refused free ends after its cache was destroyed.
     pub(crate) fn removes_itself() {
         let weak_slot = WeakTarget::<KmemCache>::empty();
         let weak_cache = weak_slot.clone();
@@ -284,8 +285,8 @@ pub(super) mod page_corruption {
 pub(super) mod deferred {
     use super::*;
 
-    /// Regression test: the panic reached a caller that returned a slab, or a caller that pinned. The test runs in a
-    /// separate process, because deferred closures may run on any thread.
+    /// Regression test: the panic reached a caller that freed a slab, or a caller of `pin`. The test runs in
+    /// a separate process, because deferred closures may run on any thread.
     pub(crate) fn bomb() {
         if !is_alone("panics::deferred::bomb") {
             return;
@@ -303,7 +304,7 @@ pub(super) mod deferred {
         wait_until_freed(&cache);
         ends_untyped(&subsystem, Arc::new(cache));
     }
-    /// Waits until no object waits for readers.
+    /// Waits until no deferred object waits for readers.
     fn wait_until_freed(cache: &KmemCache) {
         while cache.info().used > 0 {
             cache.reap();

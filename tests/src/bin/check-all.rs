@@ -1,16 +1,17 @@
-//! `cargo check-all` runs every quick test of the workspace, including the loom models, and prints the counts at the
-//! end.
+//! The command `cargo check-all` runs every quick test of the workspace, including the loom models, and
+//! prints the counts at the end.
 //!
-//! The models need another build (`--cfg loom`) than the tests, so one `cargo test` cannot run both. A model might fail
-//! to run without any error. The models therefore write one row each to a file, and this runner counts the rows.
+//! Models need another build (`--cfg loom`) than tests, so one `cargo test` cannot run both. A model might
+//! silently not run. Each model therefore writes a row to a file, and this runner counts the rows.
 //!
-//! Models run in a copy of the sources that contains the planted bugs. A planted bug might be searched for by no model.
-//! In this run, models must have caught each planted bug; if loom does not compile the code of a bug, schedules must
-//! have caught it.
+//! Models run in a copy of the sources that contains the planted bugs. A planted bug might be covered by no
+//! model. At the end of the run, models must therefore have caught each planted bug; if loom does not compile
+//! the bug's code, schedules must have caught it.
 //!
-//! All rows of models, planted bugs and schedules are kept for `check-claims`.
+//! The rows of models, planted bugs and schedules are kept for `check-claims`.
 //!
-//! `cargo check-quick` runs a small part of the tests, for use between edits; a finished change must pass all tests.
+//! The command `cargo check-quick` runs a small part of the tests between edits; a finished change must pass
+//! all tests.
 
 use anyhow::Context;
 use clap::Parser;
@@ -29,23 +30,24 @@ use uslab_tests::planted::{self, Copy};
 use uslab_tests::share::ShareArgs;
 use uslab_tests::{cargo, workspace};
 
-/// The number of cases of each property test (`PROPTEST_CASES` overrides it).
+/// The number of cases of each property test, unless `PROPTEST_CASES` overrides it.
 const CASES: &str = "1000";
 /// The number of cases of each property test in `check-quick`.
 const QUICK_CASES: &str = "100";
 
-/// The name under which the runner's shards are kept.
+/// The name under which this runner's shards are stored.
 const RUNNER_NAME: &str = "check-all";
 
 /// Run every quick test of the workspace: unit, property, end-to-end and documentation tests, then the loom models and the random
 /// schedules.
 ///
-/// A shard has some of each large model's executions, some of the small models and of the planted bugs, and some seeds
-/// of the schedules; shard 0 also has all the rest, including the tests. `--merge` adds the shards up.
+/// A shard has a part of each large model's executions, of the small models, of the planted bugs and of the
+/// schedules' seeds. Shard 0 also has everything else, including the tests. `--merge` adds up the results of
+/// all shards.
 ///
-/// Environment: PROPTEST_CASES (default 1000), BOUND (pre-emption bound of all models: 1, 2, 3 or none), SCHEDULES (10
-/// runs ten times as many schedules). Exit codes: 0 all passed, 1 something failed, 2 wrong usage, or a shard that is
-/// missing or of another build.
+/// Environment: PROPTEST_CASES (default 1000), BOUND (pre-emption bound of all models: 1, 2, 3 or none),
+/// SCHEDULES (10 runs ten times as many schedules). Exit codes: 0 if all passed, 1 if something failed, 2 for
+/// wrong usage, or if a shard is missing or from another build.
 #[derive(Debug, Parser)]
 #[command(name = "check-all", max_term_width = 100)]
 struct Args {
@@ -55,9 +57,9 @@ struct Args {
     /// Run only the loom models and the schedules.
     #[arg(long, group = "part")]
     models: bool,
-    /// Run a part of both, for between edits, also as `cargo check-quick`: the format, the unit tests of
-    /// uslab-magazine, uslab-buddy and uslab with 100 cases a property, and the models of uslab-magazine with 1
-    /// pre-emption.
+    /// Run a part of both between edits; `cargo check-quick` does the same. The part is the format, the unit
+    /// tests of uslab-magazine, uslab-buddy and uslab with 100 cases a property, and the models of
+    /// uslab-magazine with 1 pre-emption.
     #[arg(long, group = "part", conflicts_with = "shard")]
     quick: bool,
     #[command(flatten)]
@@ -70,30 +72,31 @@ struct Totals {
     failed: u64,
     models: u64,
     executions: u64,
-    /// The planted bugs that models caught, and the number of all catches.
+    /// The planted bugs that models caught; the next field counts all catches.
     caught: BTreeSet<String>,
     catches: u64,
-    /// The number of scenarios, of their schedules, and of planted bugs that schedules caught.
+    /// The number of scenarios; the next fields count their schedules, and the planted bugs that schedules
+    /// caught.
     scenarios: u64,
     schedules: u64,
     caught_by_schedules: BTreeSet<String>,
     catches_by_schedules: u64,
-    /// The rows printed for `check-claims`, each preceded by the name of its program.
+    /// The rows for `check-claims`, each with the name of its program in front.
     rows: Vec<String>,
-    /// The shard that is run.
+    /// The shard to run, if any.
     shard: Option<Shard>,
-    /// The models of which a shard runs a part.
+    /// The models that the shard runs only in part.
     parts: BTreeSet<String>,
-    /// The number of models and of scenarios of each program.
+    /// The number of models and scenarios in each program.
     models_of: BTreeMap<String, usize>,
     scenarios_of: BTreeMap<String, usize>,
-    /// The number of calls that were refused first in a trial, and the number of all refused calls.
+    /// The number of calls that a trial refused first, and the number of all refused calls.
     faults: [u64; 2],
     /// The number of operations under load, and the number of violations.
     stress: [u64; 2],
-    /// The lines of tests that failed.
+    /// The output lines of failed tests.
     failures: Vec<String>,
-    /// The parts that did not finish.
+    /// The parts of the run that did not finish.
     broken: Vec<String>,
 }
 
@@ -182,12 +185,12 @@ impl Totals {
         self.failed == 0 && self.broken.is_empty()
     }
 
-    /// Writes the copy that contains the planted bugs. Records a failure and returns `None` if that fails.
+    /// Writes the copy with the planted bugs; if this fails, records a failure and returns `None`.
     fn copy(&mut self) -> Option<Copy> {
         Copy::planted().map_err(|error| self.broken.push(format!("{error:#}"))).ok()
     }
 
-    /// Counts a row that the program `whose` has printed, and keeps the row.
+    /// Counts and keeps a row that the program `whose` has printed.
     fn take(&mut self, whose: &str, row: &str) {
         let kept = format!("{whose} | {row}");
         let Some((kind, row)) = row.split_once(' ') else { return };
@@ -259,7 +262,7 @@ impl Totals {
     }
 }
 
-/// Runs a part of everything, which takes a few minutes from a clean build.
+/// Runs the quick part of all tests, which takes a few minutes from a clean build.
 fn run_quick(totals: &mut Totals) {
     let mut format = cargo();
     format.args(["fmt", "--all", "--check"]);
@@ -292,7 +295,7 @@ fn run_quick(totals: &mut Totals) {
     at_least(package, least, totals);
 }
 
-/// Runs the tests. Builds the models of `copy` while they run.
+/// Runs the tests, and builds the models of `copy` while the tests run.
 fn run_tests(totals: &mut Totals, copy: Option<&Copy>) {
     let tests = || {
         let mut command = cargo();
@@ -318,14 +321,15 @@ fn run_tests(totals: &mut Totals, copy: Option<&Copy>) {
     watch(&format!("tests of {}", OUTSIDE.package), "", OUTSIDE.test(), totals);
 }
 
-/// Returns the two builds for a checker: the programs of this workspace, and the example crate outside it.
+/// Returns the builds for a checker: this workspace's programs, and the example crate outside the workspace.
 fn builds(copy: &Copy, checker: &str) -> [Command; 2] {
     let mut outside = OUTSIDE.checked_test(checker);
     outside.arg("--no-run");
     [Programs::build_command(copy, checker), outside]
 }
 
-/// Builds the models at the lowest priority. If the build fails, the error is reported when the models are to run.
+/// Builds the models at the lowest priority. If the build fails, the error is reported when the models should
+/// run.
 fn build_models(copy: &Copy) {
     for build in ["loom", "shuttle"].iter().flat_map(|checker| builds(copy, checker)) {
         let mut nice = Command::new("nice");
@@ -336,7 +340,7 @@ fn build_models(copy: &Copy) {
     }
 }
 
-/// Builds the programs for a checker. Records a failure and returns `None` if the build fails.
+/// Builds the programs for a checker; if the build fails, records a failure and returns `None`.
 fn programs(copy: &Copy, checker: &str, totals: &mut Totals) -> Option<Programs> {
     println!("== the build for {checker}");
     let begun = Instant::now();
@@ -362,7 +366,7 @@ fn run_models(copy: &Copy, totals: &mut Totals) {
     count_models(OUTSIDE.package, outside, totals);
 }
 
-/// Records a failure if anything that must run did not.
+/// Records a failure if a test or model that must run did not run.
 fn assert_everything_ran(totals: &mut Totals) {
     let modelled = MODELLED.map(|of| (of.package, of.least, of.least_schedules));
     let examples = EXAMPLES.map(|of| (of.name, of.least, 0));
@@ -391,7 +395,7 @@ fn at_least(what: &str, least: usize, totals: &mut Totals) {
     }
 }
 
-/// Runs the models of one program, which takes a test's arguments, and counts the models that it reports.
+/// Runs the models of one program, which accepts a test's arguments, and counts the models in its report.
 fn count_models(what: &str, mut command: Command, totals: &mut Totals) {
     // Another shard may run at the same time.
     let rows: PathBuf = workspace().join(format!("target/loom/models.{}.txt", std::process::id()));
@@ -436,8 +440,8 @@ fn run_schedules(copy: &Copy, totals: &mut Totals) {
     }
 }
 
-/// The negative control: without loom the models must not build, so that they cannot pass without loom. The `cfg` is
-/// set for one crate only; otherwise, a crate that it depends on would refuse first.
+/// The negative control: without loom the models must not compile, so that they cannot pass without loom. The
+/// `cfg` is set for one crate only; otherwise one of its dependencies would refuse to compile first.
 fn models_need_loom(totals: &mut Totals) {
     for Modelled { package, .. } in MODELLED {
         let mut command = cargo();
@@ -451,7 +455,7 @@ fn models_need_loom(totals: &mut Totals) {
     }
 }
 
-/// Checks that the build fails. `what` is cargo's name of the crate.
+/// Checks that the build of the crate `what` fails.
 fn needs_loom(what: &str, mut command: Command, totals: &mut Totals) {
     match command.env("CARGO_TERM_COLOR", "never").output() {
         Ok(ran) if refuses(what, &String::from_utf8_lossy(&ran.stderr)) => totals.passed += 1,
@@ -464,7 +468,7 @@ fn needs_loom(what: &str, mut command: Command, totals: &mut Totals) {
     }
 }
 
-/// Returns `true` if the compiler reported that the models of `what` need loom, and no other error.
+/// Returns `true` if the compiler's only error is that the models of `what` need loom.
 fn refuses(what: &str, said: &str) -> bool {
     let mut errors = said.lines().filter_map(|line| line.strip_prefix("error"));
     errors.next().is_some_and(|error| error.starts_with(": the models need --cfg loom"))
@@ -528,7 +532,8 @@ fn number_before(text: &str, word: &str) -> u64 {
 mod tests {
     use super::*;
 
-    /// Regression test: for each crate, a crate that it depends on refused, and yet all crates counted as refusing.
+    /// Regression test: for each crate, one of its dependencies refused to compile, and yet all crates
+    /// counted as refusing.
     #[test]
     fn refused_crate_must_fail_for_the_expected_reason() {
         let said = |reason: &str, of: &str| {

@@ -1,4 +1,5 @@
-//! The command `cargo check-claims` writes tests/CLAIMS.md from the tests that ran, or compares the file with them.
+//! The command `cargo check-claims` writes tests/CLAIMS.md from the rows of tests that ran, or compares it
+//! with these rows.
 
 use clap::Parser;
 use std::path::Path;
@@ -9,17 +10,18 @@ use uslab_tests::source::{Build, Ordering, Site, Sources};
 use uslab_tests::waiver::Waiver;
 use uslab_tests::workspace;
 
-/// Compare tests/CLAIMS.md, the table of claims, with what the last `cargo check-all` and `cargo check-orderings` ran.
+/// Compare tests/CLAIMS.md, the table of claims, with the tests that the last `cargo check-all` and `cargo
+/// check-orderings` ran.
 ///
-/// Exit codes: 0 the table agrees with what ran, 1 it does not, or what ran does not fit tests/claims.toml, 2 wrong
-/// usage.
+/// Exit codes: 0 if the table agrees with what ran; 1 if it does not, or if what ran does not fit
+/// tests/claims.toml; 2 for wrong usage.
 #[derive(Debug, Parser)]
 #[command(name = "check-claims", max_term_width = 100)]
 struct Args {
-    /// Write the table instead.
+    /// Write the table instead of comparing it.
     #[arg(long, conflicts_with = "quick")]
     write: bool,
-    /// After `cargo check-all` alone: check only that the table has each ordering that the sources have.
+    /// After `cargo check-all` alone: only check that the table has each ordering in the sources.
     #[arg(long)]
     quick: bool,
 }
@@ -63,8 +65,8 @@ fn run(args: &Args) -> anyhow::Result<String> {
     Ok(format!("claims: {}, as tests/CLAIMS.md says{but}", claims.len()))
 }
 
-/// Checks that each ordering that a model can cover is in the table or waived. Returns a summary in words; no ordering
-/// is weakened in this run.
+/// Checks that each ordering that a model can cover is in the table or in a waiver. Returns a summary in
+/// words; this check weakens no ordering.
 fn known_orderings(table: &str) -> anyhow::Result<String> {
     // Models of the checkers themselves are not claims.
     let mut subjects = Subject::all_modelled();

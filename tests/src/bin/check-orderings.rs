@@ -1,12 +1,13 @@
-//! `cargo check-orderings` weakens every memory ordering of a crate, one at a time; for each weakened ordering, a model
-//! must fail.
+//! The command `cargo check-orderings` weakens every memory ordering of a crate, one at a time. For each
+//! weakened ordering, a model must fail.
 //!
-//! One build is enough: the loom backend of `uslab-sync` reads the mutant from the environment. The models first run
-//! with one pre-emption, to find which sites each of them reaches. Each mutant then runs through the models that reach
-//! its site, until a model fails: cheapest models first, with one pre-emption and then with the bound of each model.
+//! One build is enough, because the loom backend of `uslab-sync` reads the mutant from the environment. All
+//! models first run with one pre-emption, to find which ordering sites each of them reaches. For each mutant,
+//! the models that reach its site then run until one fails: cheapest models first, with one pre-emption, and
+//! then with each model's own bound.
 //!
-//! The check shows that a model *notices* each weaker ordering, so some checked property needs each ordering. The check
-//! does not show that an ordering is strong enough; this is shown by the models themselves.
+//! The check shows that a model *detects* each weaker ordering, so some checked property needs each ordering.
+//! The check does not show that an ordering is strong enough; the models themselves show this.
 
 use anyhow::{Context, bail};
 use clap::Parser;
@@ -26,43 +27,43 @@ use uslab_tests::waiver::Waiver;
 
 /// Weaken every memory ordering of a crate, one at a time, and expect a loom model to fail.
 ///
-/// The crates are those of this workspace that have models, or any others whose atomics come from `uslab-sync`: their models are
-/// the library's tests that call `uslab_sync::check::model`. The check fails for a mutant that no model notices, and for an
-/// ordering stronger than Relaxed that no model reaches. Orderings that loom cannot compile are listed. The last line has the
-/// counts.
+/// The crates are this workspace's crates with models, or other crates with atomics from `uslab-sync`. The
+/// models of a crate are its library's tests that call `uslab_sync::check::model`. The check fails for a
+/// mutant that no model notices, and for an ordering stronger than Relaxed that no model reaches. Orderings
+/// that loom cannot compile are listed. The last line has the counts.
 ///
-/// Exit codes: 0 if every mutant is caught or waived, 1 if not, 2 for wrong usage, a bad waiver file, or a shard that is missing
-/// or of another build.
+/// Exit codes: 0 if every mutant is caught or waived, 1 if not, 2 for wrong usage, an invalid waiver file, or
+/// a shard that is missing or from another build.
 #[derive(Debug, Parser)]
 #[command(name = "check-orderings", max_term_width = 100)]
 struct Args {
-    /// The packages. Default: the packages of this workspace that have models; in another workspace, all packages of
-    /// its default build.
+    /// The packages to check. Default: the packages of this workspace that have models; in another workspace,
+    /// all packages of its default build.
     #[arg(value_name = "PACKAGE")]
     packages: Vec<String>,
     /// The manifest of another workspace.
     #[arg(long, value_name = "FILE")]
     manifest_path: Option<PathBuf>,
-    /// The profile that the models are built with; the workspace must have it.
+    /// The cargo profile for building the models; the workspace must define it.
     #[arg(long, value_name = "NAME", default_value = "loom")]
     profile: String,
     /// Print one JSON object instead of text.
     #[arg(long)]
     json: bool,
-    /// The longest time of one model under one mutant, in seconds, 1 to 3600.
+    /// The time limit for one model under one mutant, in seconds, 1 to 3600.
     #[arg(long, value_name = "SECONDS", default_value_t = 120, value_parser = clap::value_parser!(u64).range(1..=3600))]
     limit: u64,
-    /// File of waivers. Default: tests/orderings.toml of the workspace, if it exists.
+    /// File with the waivers. Default: tests/orderings.toml of the workspace, if it exists.
     #[arg(long, value_name = "FILE")]
     waivers: Option<PathBuf>,
     #[command(flatten)]
     share: ShareArgs,
 }
 
-/// The name under which the runner's shards are kept.
+/// The name under which this runner's shards are stored.
 const RUNNER_NAME: &str = "check-orderings";
 
-/// A test of models, with its executions and the sites that it reaches at one pre-emption.
+/// A test with models, its number of executions, and the sites that it reaches with one pre-emption.
 struct Model {
     test: Test,
     /// The names of the test's models.
@@ -71,15 +72,15 @@ struct Model {
     sites: BTreeSet<String>,
 }
 
-/// All models, cheapest first, and the sites that these models and the tests of planted bugs reach together.
+/// All models, cheapest first; the next field has the sites that they and the tests of planted bugs reach.
 struct Models {
     list: Vec<Model>,
     reached: BTreeSet<String>,
-    /// Tests that fail although no ordering is changed.
+    /// The tests that fail even without a weakened ordering.
     broken: Vec<String>,
 }
 
-/// The verdict about a mutant.
+/// The verdict on a mutant.
 #[derive(Debug, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 enum Verdict {
@@ -87,14 +88,14 @@ enum Verdict {
     Caught {
         model: String,
         message: String,
-        /// The row for the table of claims.
+        /// The mutant's row for the table of claims.
         row: String,
     },
-    /// No model failed, and the waiver has the reason why the ordering is kept.
+    /// No model failed, but a waiver states why the ordering is kept.
     Waived { reason: String },
-    /// No model failed.
+    /// No model failed, and no waiver exists.
     Survived {
-        /// Models that did not end in time.
+        /// The models that did not end in time.
         timed_out: Vec<String>,
     },
 }
@@ -123,8 +124,8 @@ impl fmt::Display for Mutant {
     }
 }
 
-/// The whole result, or the result of a shard. A shard has only its own mutants; all other fields are equal in all
-/// shards.
+/// The result of a whole run, or of one shard. A shard has only its own mutants; its other fields are equal
+/// in all shards.
 #[derive(Debug, Default, Deserialize, Serialize)]
 struct Report {
     /// The number of sites that loom compiles.
@@ -132,11 +133,11 @@ struct Report {
     /// The number of all mutants.
     of: usize,
     mutants: Vec<Mutant>,
-    /// The sites that loom compiles and that no model reaches.
+    /// The sites that loom compiles but no model reaches.
     unreached: Vec<Site>,
     /// The sites that loom does not compile.
     outside: Vec<Site>,
-    /// Errors that are no verdict on a mutant.
+    /// Errors that are not verdicts on mutants.
     wrong: Vec<String>,
     seconds: f64,
 }
@@ -227,13 +228,13 @@ fn main() -> ExitCode {
     if report.good() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// Returns `true` if all packages of this workspace are checked; only then do the mutants belong in the table of
-/// claims.
+/// Returns `true` if the run checks all packages of this workspace; only then do its mutants belong in the
+/// table of claims.
 fn of_all(args: &Args) -> bool {
     args.packages.is_empty() && args.manifest_path.is_none()
 }
 
-/// Returns the selected packages, which all belong to one workspace, and the waivers for these packages.
+/// Returns the selected packages, which all belong to one workspace, and their waivers.
 fn requested(args: &Args) -> anyhow::Result<(Vec<Subject>, Vec<Waiver>)> {
     let subjects = if of_all(args) {
         Subject::all_modelled()
@@ -254,7 +255,7 @@ fn requested(args: &Args) -> anyhow::Result<(Vec<Subject>, Vec<Waiver>)> {
     Ok((subjects.clone(), waivers.into_iter().filter(|waiver| of_all(args) || of_them(waiver)).collect()))
 }
 
-/// Writes a shard to a file: a row with the fields that all shards share, and one for each mutant.
+/// Writes a shard to a file: a row with the fields that all shards share, and a row for each mutant.
 fn leave(args: &Args, shard: Shard, mut report: Report) -> anyhow::Result<Report> {
     let mutants = report.mutants.iter().map(serde_json::to_string);
     let mutants = mutants.collect::<Result<Vec<_>, _>>()?;
@@ -354,7 +355,7 @@ fn check(args: &Args, shard: Shard, subjects: &[Subject], waivers: &[Waiver]) ->
     Ok(report)
 }
 
-/// Checks what can only be known when all mutants have verdicts.
+/// Checks the conditions that need the verdicts on all mutants.
 fn judge(args: &Args, waivers: &[Waiver], mut report: Report) -> anyhow::Result<Report> {
     for waiver in waivers {
         let mut of_it = report.mutants.iter().filter(|mutant| waiver.fits(&mutant.site)).peekable();
@@ -380,7 +381,7 @@ fn judge(args: &Args, waivers: &[Waiver], mut report: Report) -> anyhow::Result<
     Ok(report)
 }
 
-/// Builds all models and runs each once, unchanged, at one pre-emption.
+/// Builds all models, and runs each once without a mutant, with one pre-emption.
 fn models(subjects: &[Subject], limit: Duration) -> anyhow::Result<Models> {
     let mut tests = vec![];
     for subject in subjects {
@@ -422,7 +423,7 @@ fn models(subjects: &[Subject], limit: Duration) -> anyhow::Result<Models> {
     Ok(Models { list, reached, broken })
 }
 
-/// Runs one mutant through the models that reach its site.
+/// Runs, for one mutant, the models that reach its site.
 fn run(site: &Site, weaker: Ordering, models: &[Model], limit: Duration) -> anyhow::Result<Verdict> {
     let id = site.id();
     let mutant = format!("{id}:{weaker}");

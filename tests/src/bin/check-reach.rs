@@ -1,8 +1,8 @@
 //! The command `cargo check-reach` lists which lines of the allocator each tool reaches.
 //!
-//! [`reach`](uslab_tests::reach) inserts a probe before each statement, in a copy of the workspace. Three builds follow: for
-//! loom, for shuttle, and for neither. Each tool's programs run with a separate file, in which the probes record the reached
-//! lines.
+//! [`reach`](uslab_tests::reach) inserts a probe before each statement, in a copy of the workspace. The copy
+//! has three builds: for loom, for shuttle, and without a checker. Each tool's programs use a separate file,
+//! in which the probes record the reached lines.
 
 use anyhow::{Context, bail, ensure};
 use clap::Parser;
@@ -21,24 +21,24 @@ use uslab_tests::reach::{CRATES, MAX_FILE_LINES, Probed, SWITCH, TOOLS, Table, p
 use uslab_tests::share::{build, counts, tracked};
 use uslab_tests::{cargo_in, workspace};
 
-/// Run all tools on a copy of the allocator with a probe before each statement, and print the share of each file's lines that
-/// each tool reaches.
+/// Run all tools on a copy of the allocator with a probe before each statement, and print the percentage of
+/// each file's lines that each tool reaches.
 ///
-/// Builds and copies are in target/reach. The lines that a tool reached are kept there as long as the sources, the
-/// tests and the compiler do not change, so that parts may run one at a time. A tool that failed keeps nothing. From a
+/// Builds and copies are in target/reach. The lines that a tool reached are stored there until the sources,
+/// the tests or the compiler change, so parts may run one at a time. A failed tool stores no lines. From a
 /// clean build, all parts take about half an hour on two cores.
 ///
-/// Exit codes: 0 if all ran, 1 if a test failed that passes without probes, something does not build, or a file that no
-/// concurrent checker reaches has no reason in tests/claims.toml, 2 for wrong usage.
+/// Exit codes: 0 if all ran; 1 if a test that passes without probes fails, a build fails, or
+/// tests/claims.toml has no reason for a file that no concurrent checker reaches; 2 for wrong usage.
 #[derive(Debug, Parser)]
 #[command(name = "check-reach", max_term_width = 100)]
 struct Args {
-    /// Run only these parts. Default: all parts that have not run on these sources.
+    /// Run only these parts of the work. Default: all parts that have not run on these sources.
     #[arg(long, value_name = "NAME", value_delimiter = ',', value_parser = PARTS.map(|part| part.name))]
     part: Vec<String>,
 }
 
-/// A build, and the [`TOOLS`] that use it.
+/// A build, and the tools in [`TOOLS`] that use it.
 struct BuildWithTools {
     name: &'static str,
     tools: &'static [&'static str],
@@ -165,8 +165,8 @@ fn run(args: &Args) -> anyhow::Result<Vec<String>> {
     Ok(failed)
 }
 
-/// Keeps the lines that the tools of a part reached. A tool that failed or reached no line keeps no result and must run
-/// again. Returns the failures.
+/// Stores the lines that a part's tools reached. A tool that failed or reached no line stores no result and
+/// must run again. Returns the failures.
 fn keep<'j>(
     kept: &Path,
     part: &BuildWithTools,
@@ -208,7 +208,7 @@ fn keep<'j>(
 const LIBRARIES: [&str; 5] = ["uslab-magazine", "uslab-buddy", "uslab", "uslab-pool", "uslab-handle"];
 const INTEGRATION_TESTS: [&str; 6] = ["fork", "slab", "heap", "faults", "no_heap", "programs"];
 
-/// The copy of the workspace, with probes.
+/// The copy of the workspace with probes in it.
 struct Tree {
     root: PathBuf,
     /// The directory with the results for these sources.
@@ -216,7 +216,6 @@ struct Tree {
     files: BTreeMap<String, Probed>,
 }
 
-/// A built program.
 #[derive(Clone)]
 struct Program {
     path: PathBuf,
@@ -225,7 +224,7 @@ struct Program {
     name: String,
 }
 
-/// Writes a file, unless the file already has this text, so that cargo does not build unchanged files again.
+/// Writes a file, unless it already has this text, so that cargo does not rebuild unchanged files.
 fn put(path: &Path, text: &[u8]) -> anyhow::Result<()> {
     if fs::read(path).is_ok_and(|old| old == text) {
         return Ok(());
@@ -264,8 +263,8 @@ impl Tree {
         }
         Ok(tree)
     }
-    /// Copies all files that git tracks, with the probes in them. Removes all other files, because cargo takes any file
-    /// in `src/bin` for a program.
+    /// Copies all files that git tracks, and inserts the probes. Removes all other files, because cargo
+    /// treats any file in `src/bin` as a program.
     fn write(&self) -> anyhow::Result<()> {
         let roots = CRATES.map(|of| format!("{of}/src/lib.rs"));
         let mut copied = HashSet::new();
@@ -284,7 +283,7 @@ impl Tree {
         }
         remove_others(&self.root, &copied)
     }
-    /// Builds programs. Removes probes that do not compile, until the copy compiles.
+    /// Builds programs, and removes probes that do not compile until the copy compiles.
     fn build(
         &mut self,
         place: &str,
@@ -329,7 +328,7 @@ impl Tree {
     }
 }
 
-/// Returns the files and lines to which an error message refers.
+/// Returns the files and lines that an error message refers to.
 fn spans(message: &Value) -> Vec<(String, Range<usize>)> {
     let spans = message["spans"].as_array().into_iter().flatten();
     let line = |span: &Value, name: &str| usize::try_from(span[name].as_u64()?).ok();
@@ -353,7 +352,7 @@ impl Program {
             name: line["target"]["name"].as_str()?.to_owned(),
         })
     }
-    /// Returns the program's tests, except tests that plant a bug.
+    /// Returns the program's tests, except the tests of planted bugs.
     fn tests(&self) -> anyhow::Result<Vec<String>> {
         let listed = Command::new(&self.path)
             .args(["--list", "--format=terse"])
@@ -372,14 +371,14 @@ struct Job {
     program: Program,
     arguments: Vec<String>,
     variables: Vec<(&'static str, &'static str)>,
-    /// The output which shows that the tool ran; if it is missing, the test did something else.
+    /// The text in the output that shows that the tool ran; without it, the test did something else.
     row: Option<&'static str>,
 }
 
 enum ToolResult {
     Reached(HashSet<u32>),
     Failed(String),
-    /// The test ran, but it did not run the tool.
+    /// The test ran without using the tool.
     Nothing,
 }
 
@@ -431,7 +430,7 @@ impl Job {
 mod tests {
     use super::*;
 
-    /// Regression test: a program that failed to list its tests was taken for a program without tests.
+    /// Regression test: a program that failed to list its tests was treated as a program without tests.
     #[test]
     fn test_program_without_listed_tests_is_an_error() {
         let program = Program { path: "false".into(), folder: "b".into(), name: "c".to_owned() };
@@ -439,7 +438,7 @@ mod tests {
         assert_eq!(error, "c: exit status: 1 instead of a list of tests");
     }
 
-    /// Regression test: the result of a failed tool was kept, and the next run passed.
+    /// Regression test: a failed tool's result was stored, so the next run passed.
     #[test]
     fn reach_results_of_a_failed_tool_are_discarded() {
         let folder = tempfile::tempdir().unwrap();

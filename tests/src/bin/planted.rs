@@ -1,4 +1,4 @@
-//! `cargo planted` runs a command in a copy of the workspace that contains wrong code.
+//! The command `cargo planted` runs a command in a copy of the workspace that contains wrong code.
 
 use anyhow::Context;
 use clap::Parser;
@@ -6,20 +6,22 @@ use std::process::{Command, ExitCode};
 use uslab_tests::models::checked_test;
 use uslab_tests::planted::Copy;
 
-/// Run a command in a copy of the workspace that contains wrong code, which its tests must notice.
+/// Run a command in a copy of the workspace that contains wrong code, which its tests must detect.
 ///
-/// The copies are in target/planted. Builds of a copy use the workspace's target directory. The exit code is the command's exit code,
-/// or 2 if the copy cannot be written.
+/// The copies are in target/planted. Builds of a copy use the workspace's target directory. The exit code is
+/// that of the command, or 2 if the copy cannot be written.
 #[derive(Debug, Parser)]
 #[command(name = "planted", max_term_width = 100)]
 enum Args {
-    /// Run tests of a package under loom. The copy contains the planted bugs of all files planted.toml.
+    /// Run tests of a package under loom. The copy contains the planted bugs from all files named
+    /// planted.toml.
     Loom(TestArgs),
-    /// Run tests of a package under shuttle. The copy contains the planted bugs of all files planted.toml.
+    /// Run tests of a package under shuttle. The copy contains the planted bugs from all files named
+    /// planted.toml.
     Shuttle(TestArgs),
-    /// Run a command, such as `cargo test`. The copy contains the named controls of tests/controls.toml.
+    /// Run a command, such as `cargo test`. The copy contains the named controls from tests/controls.toml.
     Control {
-        /// The controls, joined with `+`.
+        /// The names of the controls, joined with `+`.
         names: String,
         /// The command and its arguments.
         #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
@@ -29,9 +31,9 @@ enum Args {
 
 #[derive(Debug, clap::Args)]
 struct TestArgs {
-    /// The package.
+    /// The package whose tests run.
     package: String,
-    /// The arguments of the test program, such as a part of a test's name. `--nocapture` is added.
+    /// The arguments of the test program, such as a part of a test's name. The runner adds `--nocapture`.
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
     arguments: Vec<String>,
 }

@@ -1,10 +1,10 @@
-//! Two scenarios that all three builds run: as a single test, in every interleaving of a model, and under random
-//! schedules.
+//! Two scenarios that all three builds run: as a plain test, in every interleaving of a model, and under
+//! random schedules.
 
 use crate::Slots;
 use uslab_sync::{Arc, thread};
 
-/// Two threads take slots, and return some of them. No slot has two owners.
+/// Two threads take slots, and return some of them. In this scenario, no slot has two owners at a time.
 fn owners_differ() {
     let slots = Arc::new(Slots::new([(); 3]));
     let theirs = slots.clone();
@@ -26,7 +26,8 @@ fn owners_differ() {
     }
 }
 
-/// Threads increment the values that they take. No increment is lost: the next owner sees the last owner's value.
+/// Threads increment the values that they take. In this scenario, no increment is lost: the next owner sees
+/// the last owner's value.
 fn values_are_handed_over(threads: usize, slots: usize) {
     let slots = Arc::new(Slots::new(vec![0; slots]));
     let count = |slots: &Slots<u32>| {
@@ -81,7 +82,7 @@ mod stories {
     use std::process::Command;
     use uslab_sync::check::{Bound, model, plant};
 
-    /// Fails for [`failed_model_execution_prints_its_steps`].
+    /// This child process of [`failed_model_execution_prints_its_steps`] fails on purpose.
     #[test]
     #[ignore = "fails on purpose"]
     fn child_fails_on_purpose() {

@@ -1,10 +1,11 @@
-//! A pool of values whose free slots are on a lock-free stack (Treiber 1986), and how it is checked.
+//! A pool of values whose free slots are on a lock-free stack (Treiber 1986), and its checks.
 //!
-//! The thread that takes a slot owns its value until it returns the slot. Between a load of the head and the exchange
-//! of the head, another thread may take this slot and return it on top of a different slot (the ABA problem). The head
-//! therefore contains a tag, and each take increments the tag.
+//! A thread that takes a slot owns the slot's value until it returns the slot. Between loading and exchanging
+//! the head, another thread may take the loaded slot and return it on top of a different slot (the ABA
+//! problem). The head therefore contains a tag, which each take increments.
 //!
-//! `checks.rs` has the models, the random schedules and the bug that they must find. Run in this folder:
+//! The file `checks.rs` has the models, the random schedules and the bug that they must find. Run these
+//! commands in this folder:
 //!
 //! ```text
 //! cargo test                                                                          # std, threads
@@ -18,12 +19,12 @@ use uslab_sync::{AtomicU32, AtomicU64, UnsafeCell, planted};
 #[cfg(test)]
 mod checks;
 
-/// Not a slot's number: the end of the list.
+/// The end of the list, instead of a slot's number.
 const NONE: u32 = u32::MAX;
-/// One, in the tag part of a head.
+/// The number one in the tag part of a head.
 const TAG: u64 = 1 << 32;
 
-/// Values in slots, for any thread.
+/// A pool of values in slots, which any thread may use.
 #[derive(Debug)]
 pub struct Slots<T> {
     /// A tag in the high half, and the number of the first free slot in the low half.
@@ -33,7 +34,7 @@ pub struct Slots<T> {
 
 #[derive(Debug)]
 struct Slot<T> {
-    /// The next free slot, while this one is free.
+    /// The number of the next free slot, while this slot is free.
     next: AtomicU32,
     value: UnsafeCell<T>,
 }
@@ -41,7 +42,7 @@ struct Slot<T> {
 // SAFETY: a value is accessed only through its slot, which one thread owns at a time.
 unsafe impl<T: Send> Sync for Slots<T> {}
 
-/// A slot that is taken. When this value is dropped, the slot is returned.
+/// A taken slot, which is returned when this value is dropped.
 #[derive(Debug)]
 pub struct TakenSlot<'a, T> {
     slots: &'a Slots<T>,
@@ -101,7 +102,7 @@ impl<T> TakenSlot<'_, T> {
     pub fn number(&self) -> usize {
         self.number as usize
     }
-    /// Runs `f` on the value.
+    /// Runs `f` on the slot's value.
     pub fn with<R>(&mut self, f: impl FnOnce(&mut T) -> R) -> R {
         // SAFETY: the thread that took the slot owns the value; `&mut self` keeps it to one borrow at a time.
         self.slots.slots[self.number()].value.with_mut(|value| f(unsafe { &mut *value }))

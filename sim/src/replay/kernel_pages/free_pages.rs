@@ -1,4 +1,4 @@
-//! The set of free pages, from which the free blocks follow.
+//! The set of free pages, from which the sizes of the free blocks follow.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -7,11 +7,12 @@ use uslab_buddy::MAX_ORDER;
 
 pub(super) const ORDERS: usize = MAX_ORDER as usize + 1;
 
-/// The number of pages in a block of the largest order. No block crosses the border of a chunk.
+/// The number of pages in a block of the largest order. No block crosses the border between two chunks of
+/// this size.
 pub(super) const CHUNK: usize = 1 << MAX_ORDER;
 const WORDS: usize = CHUNK / 64;
 
-/// The set of free pages, and of pages with events.
+/// The set of free pages, and the set of pages with events.
 #[derive(Debug, Default)]
 pub(super) struct FreePages {
     chunks: BTreeMap<u64, Chunk>,
@@ -26,7 +27,8 @@ struct Chunk {
 }
 
 impl FreePages {
-    /// Creates the set from all pages with events; each page's second value is `true` if the page is free at first.
+    /// Creates the set from all pages with events; the `bool` of a page is `true` if the page is free at
+    /// first.
     pub(super) fn of(known: &[(u64, bool)]) -> Self {
         let mut pages = Self::default();
         for &(pfn, free) in known {
@@ -37,7 +39,7 @@ impl FreePages {
         pages
     }
 
-    /// Sets whether a page is free. Returns `true` if the page was free.
+    /// Marks a page as free or in use, and returns `true` if the page was free before.
     pub(super) fn set(&mut self, pfn: u64, free: bool) -> bool {
         let chunk = self.chunks.entry(pfn / CHUNK as u64).or_default();
         let (word, bit) = (&mut chunk.free[pfn as usize % CHUNK / 64], 1 << (pfn % 64));
@@ -63,17 +65,19 @@ impl FreePages {
         sum
     }
 
-    /// The kernel's table counts free blocks by order. This function marks the pages of such blocks as free if the
-    /// pages have no event.
+    /// The kernel's table counts free blocks by order. This function chooses addresses for the free blocks
+    /// that the table counts, and marks their pages without events as free.
     ///
-    /// A block that is counted as free cannot contain a page that is known to be in use. If some pages of a block are
-    /// known to be free, its first page must be one of them. When the kernel splits a block, it takes pages from the
-    /// lower half, so the first page leaves the block before all other pages. If no page of a block is known to be
-    /// free, its buddy must have pages with events: the block then remained after the split of a larger block. The
-    /// table gives the number of blocks of each order. Blocks are placed from the largest order to the smallest; among
-    /// possible addresses, the ones with the most free pages come first.
+    /// A free block cannot contain a page that is known to be in use. If some pages of a block are known to
+    /// be free, the block's first page must be one of them. When the kernel splits a block, it takes pages
+    /// from the lower half, so the block's first page leaves before its other pages. If no page of a block is
+    /// known to be free, the block's buddy must have pages with events, because the block is the remainder of
+    /// a larger, split block. The table gives the number of blocks of each order. The function places blocks
+    /// from the largest order to the smallest. Among possible addresses, it prefers the addresses with the
+    /// most free pages.
     ///
-    /// Blocks that are far from all events get no address. Blocks without an address never change and never merge.
+    /// Blocks that are far from all events get no address. A block without an address never changes and never
+    /// merges.
     pub(super) fn place(&mut self, pages: &Range<u64>, table: &[u64]) {
         let most = table.len().saturating_sub(1).min(MAX_ORDER.into()) as u8;
         let chunk_pages = |number: u64| number * CHUNK as u64..(number + 1) * CHUNK as u64;
@@ -115,7 +119,7 @@ impl FreePages {
         }
     }
 
-    /// Returns the number of bits that are set in a block's part of the words.
+    /// Returns the number of bits that are set in the words of a block.
     fn count(&self, block: u64, order: u8, bits: impl Fn(&Chunk, usize) -> u64) -> u64 {
         let Some(chunk) = self.chunks.get(&(block / CHUNK as u64)) else { return 0 };
         let at = block as usize % CHUNK;
@@ -132,9 +136,8 @@ fn chunks(pages: &Range<u64>) -> Range<u64> {
     pages.start / CHUNK as u64..pages.end.div_ceil(CHUNK as u64)
 }
 
-/// Returns the free blocks of a chunk, by order, for orders from 0 to `most`.
 fn blocks(free: &[u64; WORDS], most: u8) -> [u64; ORDERS] {
-    /// A mask for each order, which marks in a word the first page of each block of `2^order` pages.
+    /// For each order, a mask of the bits in a word at which a block of `2^order` pages can begin.
     const FIRST: [u64; 6] = [
         u64::MAX,
         0x5555_5555_5555_5555,

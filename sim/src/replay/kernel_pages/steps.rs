@@ -1,14 +1,16 @@
-//! The events of pages. Facts that the trace lacks are inferred from the next event of the same page.
+//! The events that concern pages. Facts that the trace lacks are inferred from the next event of the same
+//! page.
 
 use super::free_pages::{CHUNK, ORDERS};
 use crate::trace::{MarkId, Op, OpKind, PageFreeOrigin, PageMove, PageMoveKind};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::cmp::Ordering;
 
-/// The largest order that per-CPU lists hold since 5.13; used if the trace does not show the order.
+/// The largest order that per-CPU lists have held since 5.13; the default if the trace does not show the
+/// order.
 const LARGEST_PERCPU: u8 = 3;
 
-/// An event of `2^order` pages.
+/// One traced event that concerns `2^order` pages.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Step {
     time_ns: u64,
@@ -35,15 +37,15 @@ impl Step {
         self.pfn..self.pfn + (1 << self.order)
     }
 
-    /// Returns `true` if the two events may have happened in the opposite order, because they have equal times on
-    /// different CPUs.
+    /// Returns `true` if the two events may have happened in the opposite order, because different CPUs wrote
+    /// them with equal times.
     pub(super) fn is_simultaneous(&self, other: &Self) -> bool {
         self.time_ns == other.time_ns && self.cpu != other.cpu
     }
 }
 
-/// Returns the events of pages in the order of the trace, and the trace's marks, each with the number of events before
-/// the mark.
+/// Returns the page events in the order of the trace. Also returns the trace's marks, each with the number of
+/// page events before it.
 pub(super) fn steps(
     ops: &[Op],
     moves: &[PageMove],
@@ -84,8 +86,8 @@ pub(super) fn steps(
     (steps, marks)
 }
 
-/// Returns `true` if `mm_page_alloc_extfrag` takes the pages that it names; then `mm_page_alloc_zone_locked` is not the
-/// next event for most of these pages.
+/// Returns `true` if `mm_page_alloc_extfrag` takes the pages that it names. If `mm_page_alloc_extfrag` takes
+/// pages, `mm_page_alloc_zone_locked` is not the next event for most of them.
 fn fallback_takes(ops: &[Op], moves: &[PageMove]) -> bool {
     let mut named = FxHashSet::default();
     let (mut takes, mut only_names) = (0, 0);
@@ -105,7 +107,8 @@ fn fallback_takes(ops: &[Op], moves: &[PageMove]) -> bool {
     takes > only_names
 }
 
-/// Returns, for each order, `true` if per-CPU lists hold blocks of the order, as the trace shows or by default.
+/// Returns, for each order, `true` if per-CPU lists hold blocks of this order; without such events in the
+/// trace, a default is used.
 pub(super) fn percpu_orders(moves: &[PageMove]) -> [bool; ORDERS] {
     let mut has_event = [None; ORDERS];
     for page_move in moves {
@@ -119,21 +122,21 @@ pub(super) fn percpu_orders(moves: &[PageMove]) -> [bool; ORDERS] {
     std::array::from_fn(|order| has_event[order].unwrap_or(order <= usize::from(LARGEST_PERCPU)))
 }
 
-/// The destination of freed pages.
+/// The kind of list to which freed pages moved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum FreeDestination {
     /// The pages moved to the free lists.
     ToLists,
     /// The pages moved to a per-CPU list.
     ToPerCpu,
-    /// No event shows the list; the pages had no earlier event.
+    /// No event shows the kind of list; the free is the first event of these pages.
     HandedOver,
-    /// The pages moved to no list: another CPU takes the pages from a list at an equal time, so the taking happened
-    /// first.
+    /// The pages did not move to a list: another CPU takes the pages from a list at an equal time, and this
+    /// event really came first.
     TakenFirst,
 }
 
-/// The facts inferred from the next event of each page.
+/// Facts that the trace lacks, inferred from the next event of each page.
 pub(super) struct Answers {
     /// For each event that frees pages, the destination of the pages.
     pub(super) freed: Vec<Option<FreeDestination>>,
@@ -141,7 +144,8 @@ pub(super) struct Answers {
     pub(super) known: Vec<(u64, bool)>,
 }
 
-/// Infers, for each event, the facts that only later events show. Per-CPU lists hold blocks of the orders in `percpu`.
+/// Infers, for each event, the facts that only later events show. The parameter `percpu` is `true` for the
+/// orders that per-CPU lists hold.
 pub(super) fn answers(steps: &[Step], percpu: &[bool; ORDERS]) -> Answers {
     const NO_STEP: u32 = u32::MAX;
     let mut first: FxHashMap<u64, Box<[u32; CHUNK]>> = FxHashMap::default();
@@ -202,9 +206,9 @@ pub(super) fn answers(steps: &[Step], percpu: &[bool; ORDERS]) -> Answers {
     Answers { freed, known: first.into_iter().flat_map(known).collect() }
 }
 
-/// Decides the destination of pages for a run of frees. All memory of a handover has one destination, so frees with a
-/// known destination decide for the other frees of the run. Large blocks that were never allocated are the memory with
-/// which the kernel starts; they move to the free lists.
+/// Decides to which kind of list the pages of a run of frees moved. All memory of one handover moves to one
+/// kind of list, so frees with a known list decide for the other frees of the run. Large blocks that were
+/// never allocated are the memory with which the kernel starts; these blocks move to the free lists.
 fn settle(run: &mut Vec<usize>, steps: &[Step], freed: &mut [Option<FreeDestination>]) {
     let count = |answer| run.iter().filter(|&&at| freed[at] == Some(answer)).count();
     let (to_lists, to_percpu) = (count(FreeDestination::ToLists), count(FreeDestination::ToPerCpu));

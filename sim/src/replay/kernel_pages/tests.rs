@@ -1,5 +1,5 @@
-//! Tests with scripts whose results were worked out by hand, and random scripts compared with an allocator that merges
-//! its lists step by step.
+//! Some tests compare scripts with results that were worked out by hand. Other tests compare random scripts
+//! with an allocator that merges its lists step by step.
 
 use super::*;
 use crate::trace::{Recording, Source};
@@ -9,8 +9,8 @@ use std::fmt::Write as _;
 use std::io::Cursor;
 use std::path::Path;
 
-/// A trace that is built line by line. Each event is a microsecond later than the previous event, unless
-/// [`line`](Self::line) sets the time.
+/// A trace for tests that is built line by line. Each event is a microsecond later than the previous event,
+/// unless [`line`](Self::line) sets the time.
 #[derive(Default)]
 struct Script {
     text: String,
@@ -50,14 +50,15 @@ impl Script {
              alloc_migratetype=0 fallback_migratetype=1 fragmenting=0 change_ownership=1"
         ))
     }
-    /// Adds the marks of a moment when the kernel's tables are read.
+    /// Adds the marks for a moment at which the recorder reads the kernel's tables.
     fn snap(&mut self, moment: &str) -> &mut Self {
         self.now(&format!("tracing_mark_write: SNAP {moment} begin"))
             .now(&format!("tracing_mark_write: SNAP {moment} slabinfo done"))
             .now(&format!("tracing_mark_write: SNAP {moment} buddyinfo done"))
     }
 
-    /// Returns the rebuilt lists at the moment `after`, given the kernel's blocks at the moments `before` and `after`.
+    /// Returns the rebuilt lists at the moment `after`, given the blocks in the kernel's tables `before` and
+    /// `after`.
     fn run(&self, before: &[u64], after: &[u64]) -> PagesAt {
         let row = |blocks: &[u64]| {
             let full = blocks.iter().copied().chain(std::iter::repeat(0)).take(11);
@@ -76,7 +77,7 @@ impl Script {
     fn run_beside(&self, tables: &[(&str, String)]) -> FxHashMap<String, PagesAt> {
         self.read(tables).0
     }
-    /// Returns the rebuilt lists, and the machine's zones.
+    /// Returns the rebuilt lists, and the zones of the machine.
     fn read(&self, tables: &[(&str, String)]) -> (FxHashMap<String, PagesAt>, Vec<(ZoneKind, u32)>) {
         let text = |path: &Path| tables.iter().find(|(name, _)| path.ends_with(name)).map(|(_, text)| text);
         let tables = Tables::of(Path::new("a"), |path| Ok(text(path))).expect("tables");
@@ -218,7 +219,7 @@ fn simultaneous_events_of_two_cpus_replay_in_any_order() {
 }
 
 #[test]
-fn eventless_page_state_follows_from_neighbouring_events() {
+fn state_of_an_untraced_page_follows_from_its_neighbours() {
     // Before the trace, 8/3 was free, and so was one block of order 3 that has no event. A page of block 8/3 is taken.
     let mut script = Script::default();
     script.snap("before").take_pages(8, 0).snap("after");
@@ -341,7 +342,8 @@ impl Lists {
 }
 
 proptest! {
-    /// The trace begins while the allocator runs: pages that are free at this time are known only from the table.
+    /// The trace begins while the allocator is already running, so only the kernel's table shows which pages
+    /// are free at this time.
     #[test]
     fn rebuilt_lists_equal_the_lists_of_a_reference_allocator(
         ops in prop::collection::vec((0..3_u8, 0..5_usize, 0..64_usize), 1..300),
@@ -388,8 +390,8 @@ proptest! {
     }
 }
 
-/// Of 1,100 pages, 700 are free at the moment `before`, ten are on CPUs' lists, and four were allocated in the trace.
-/// The other 386 pages were allocated before the trace.
+/// Of 1,100 pages, 700 are free in the table `before`, ten are on per-CPU lists, and four were allocated in
+/// the trace. The other 386 pages were allocated before the trace.
 #[test]
 fn machine_zones_exclude_pages_allocated_before_the_trace() {
     let mut script = Script::default();

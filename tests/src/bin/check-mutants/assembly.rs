@@ -1,5 +1,5 @@
-//! Mutants of restartable sequences. A switch cannot select such mutants at run time, so each needs a separate build,
-//! and only a few exist.
+//! Makes mutants of restartable sequences, which are written in assembly. A run-time switch cannot select
+//! these mutants, so each needs a separate build, and there are only a few.
 //!
 //! | rule | its mutants |
 //! |---|---|
@@ -9,7 +9,7 @@
 //! | `head` | the new head is not computed: a length or a count stays as it was |
 //! | `bound` | the descriptor has another start, end or abort address |
 //!
-//! The tests of the sections must kill these mutants: [`KILLING_TESTS`].
+//! The tests in [`KILLING_TESTS`] must kill the mutants of restartable sequences.
 
 use crate::build::Tree;
 use crate::programs::{Program, TestEnd, programs};
@@ -21,16 +21,16 @@ use uslab_tests::jobs::errors;
 use uslab_tests::mutate::Mutant;
 use uslab_tests::workspace;
 
-/// The names of all rules, described in the module.
+/// The names of all rules; the module's documentation describes them.
 pub(crate) const RULES: [&str; 5] = ["store", "late", "jump", "head", "bound"];
 
-/// The file with the sections of each processor.
+/// For each processor, the file that contains the sections.
 const SECTIONS: [(&str, &str); 2] =
     [("x86_64", "magazine/src/cpu/rseq/x86_64.rs"), ("aarch64", "magazine/src/cpu/rseq/aarch64.rs")];
-/// The file with the sections' descriptor.
+/// The file that contains the sections' descriptor.
 const DESCRIPTOR: &str = "magazine/src/cpu/rseq.rs";
 
-/// The tests that must kill the mutants: the check of the machine code, the comparison with the portable bodies, and
+/// The tests that must kill the mutants: the machine code check, the comparison with the portable bodies, and
 /// the interruption at each instruction.
 const KILLING_TESTS: [&str; 3] = [
     "cpu::rseq::tests::restartable_sections_do_not_modify",
@@ -38,15 +38,15 @@ const KILLING_TESTS: [&str; 3] = [
     "cpu::rseq::tests::stepper::",
 ];
 
-/// The largest number of these mutants, because building each of them is slow.
+/// The largest number of assembly mutants, because each build is slow.
 const MAX_MUTANTS: usize = 32;
 
-/// Returns all files that are mutated here.
+/// Returns all files that this module mutates.
 pub(crate) fn files() -> impl Iterator<Item = &'static str> {
     SECTIONS.iter().map(|(_, file)| *file).chain([DESCRIPTOR])
 }
 
-/// A mutant, and the mutated text of its file.
+/// A mutant with the mutated text of its file.
 pub(crate) struct MutatedFile {
     pub(crate) mutant: Mutant,
     text: String,
@@ -75,7 +75,7 @@ impl Instruction<'_> {
             name => ["str", "stur", "stlr"].contains(&name),
         }
     }
-    /// Returns this jump, but with the opposite condition.
+    /// Returns this jump with the opposite condition.
     fn otherwise(&self) -> Option<String> {
         const OTHER_INSTRUCTIONS: [(&str, &str); 13] = [
             ("jae", "ja"),
@@ -130,7 +130,7 @@ fn instructions(text: &str) -> Vec<Instruction<'_>> {
     found
 }
 
-/// Returns all mutants of a file of sections, numbered from 0.
+/// Returns all mutants of a file with sections, numbered from 0.
 fn of_sections(file: &str, text: &str) -> Vec<MutatedFile> {
     let all = instructions(text);
     // The omitted instruction becomes a comment that still names the operands, because the assembler requires each to
@@ -171,7 +171,7 @@ fn of_sections(file: &str, text: &str) -> Vec<MutatedFile> {
     made
 }
 
-/// Returns all mutants of the descriptor's file, numbered from `first`.
+/// Returns all mutants of the file with the descriptor, numbered from `first`.
 fn of_descriptor(file: &str, text: &str, first: usize) -> anyhow::Result<Vec<MutatedFile>> {
     const BOUNDS: &str = ".quad 2f, 3f - 2f, 4f";
     let line = text.lines().position(|line| line.contains(BOUNDS));
@@ -198,7 +198,7 @@ fn mutant(number: usize, file: &str, line: usize, function: &str, rule: &str, ch
     }
 }
 
-/// Returns the mutants of the processor that runs this program.
+/// Returns the mutants for the processor that runs this program.
 pub(crate) fn assembly_mutants() -> anyhow::Result<Vec<MutatedFile>> {
     of_processor(std::env::consts::ARCH)
 }
@@ -218,7 +218,7 @@ fn of_processor(processor: &str) -> anyhow::Result<Vec<MutatedFile>> {
     Ok(made)
 }
 
-/// Builds the tests of the sections. Each mutant must build, because a mutant that cannot run is not judged.
+/// Builds the tests of the sections; a mutant that does not compile is an error, because it cannot be judged.
 fn build(tree: &Tree, change: Option<&MutatedFile>) -> anyhow::Result<Program> {
     tree.write(change.map(|of| (of.mutant.file.as_str(), of.text.as_str())))?;
     let output =
@@ -249,10 +249,10 @@ pub(crate) fn tests(tree: &Tree) -> anyhow::Result<Vec<String>> {
     Ok(names)
 }
 
-/// The time limit of all tests of the sections, which take seconds.
+/// The time limit for all tests of the sections together.
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// Builds a mutant and runs all `tests`. If tests do not end in time, and no test fails, the tests run again with four
+/// Builds a mutant and runs all `tests`. If the tests time out without a failure, they run again with four
 /// times the limit.
 pub(crate) fn judge(tree: &Tree, of: &MutatedFile, tests: &[String]) -> anyhow::Result<Verdict> {
     let program = build(tree, Some(of))?;

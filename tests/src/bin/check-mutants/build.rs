@@ -1,4 +1,4 @@
-//! The mutated workspace, which is a copy of the sources that contains all mutants, and the builds of this copy.
+//! The mutated workspace, a copy of the sources that contains all mutants, and its builds.
 
 use crate::Args;
 use crate::plan::Subjects;
@@ -23,13 +23,13 @@ fn with_switch(root: &str) -> String {
     root.replace("#![forbid(unsafe_code)]", "") + extern_std + SWITCH
 }
 
-/// The mutated workspace.
+/// A copy of the workspace that contains all mutants.
 pub(crate) struct Tree {
     pub(crate) of: Subjects,
-    /// The copy of the files that git tracks.
+    /// The folder with the copy of the files that git tracks.
     pub(crate) copy: PathBuf,
     pub(crate) files: BTreeMap<String, (Mutated, Switched)>,
-    /// Mutants that do not compile.
+    /// The mutants that do not compile.
     pub(crate) left_out: HashSet<u32>,
 }
 
@@ -60,8 +60,8 @@ pub(crate) fn sources(args: &Args, mut of: Subjects, files: &[String]) -> anyhow
     Ok(Tree { of, copy, files: mutated, left_out: HashSet::new() })
 }
 
-/// The `RUSTFLAGS` of builds without models. The manifest of the integration tests has dependencies that only other
-/// targets need under `not(uslab_mutants)`.
+/// The `RUSTFLAGS` for builds without models. In the integration tests' manifest, dependencies under
+/// `not(uslab_mutants)` are only for other targets.
 const PLAIN_FLAGS: &str = "--cap-lints allow --cfg uslab_mutants";
 
 impl Tree {
@@ -94,14 +94,14 @@ impl Tree {
         Ok(hasher.finish())
     }
 
-    /// Returns cargo's arguments that select the libraries.
+    /// Returns the cargo arguments that select the libraries.
     pub(crate) fn libraries(&self) -> Vec<&str> {
         let mut targets = vec!["--lib"];
         self.of.packages.iter().for_each(|package| targets.extend(["-p", &package.name]));
         targets
     }
 
-    /// Runs cargo in the copy. `flags` are added for builds of models.
+    /// Runs cargo in the copy; `flags` are added if models are built.
     pub(crate) fn cargo(&self, command: &[&str], targets: &[&str], flags: &str) -> anyhow::Result<Output> {
         let mut cargo = cargo_in(&self.copy.join(self.of.below()));
         // The dependencies of the models are already built there.
@@ -120,7 +120,7 @@ impl Tree {
             .context("cargo")
     }
 
-    /// Removes mutants that do not compile, until the copy compiles.
+    /// Removes mutants that do not compile until the copy compiles.
     pub(crate) fn settle(
         &mut self,
         command: &[&str],
@@ -153,7 +153,7 @@ impl Tree {
         }
     }
 
-    /// Returns the mutants to which an error message refers.
+    /// Returns the mutants that an error message refers to.
     pub(crate) fn blamed(&self, message: &Value) -> Vec<u32> {
         let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
         let mut spans = list(&message["spans"]);

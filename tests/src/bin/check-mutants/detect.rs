@@ -1,6 +1,6 @@
-//! Measures how soon three sampling tools notice a mutant: the stress on threads, random operations against shadow
-//! models (which the fuzz targets also run), and the simulation under random schedules. Tests that were written for one
-//! special case do not count here.
+//! Measures how soon three sampling tools detect a mutant: the stress test on threads, random operations
+//! against shadow models (which the fuzz targets also run), and the simulation under random schedules. Tests
+//! of one special case do not count for this measurement.
 
 use crate::Args;
 use crate::build::Tree;
@@ -15,16 +15,16 @@ use std::time::Duration;
 use uslab_tests::jobs::{CommandResult, run_within};
 use uslab_tests::mutate::Mutant;
 
-/// The CPU time that each tool has for each mutant; with the builds, 20 mutants take less than an hour.
+/// The CPU time limit of each tool for each mutant; including builds, 20 mutants take less than an hour.
 const CPU_TIME_LIMIT: Duration = Duration::from_secs(30);
 
-/// A tool that must notice a mutant.
+/// A tool that should detect a mutant.
 enum Tool {
-    /// The tool `uslab stress`.
+    /// The command `uslab stress`.
     Stress(PathBuf),
-    /// Random operations against shadow models: tests by name, with more cases each time.
+    /// Random operations against shadow models: the named tests, with more cases each time.
     Random(Vec<(Program, Vec<String>)>),
-    /// Whole subsystems, generated from seeds.
+    /// Whole subsystems that are generated from seeds.
     Simulation(Program),
 }
 
@@ -38,14 +38,14 @@ impl fmt::Display for Tool {
     }
 }
 
-/// The time when a mutant was noticed, and the message.
+/// The time at which a tool detected a mutant, and the tool's message.
 struct Detection {
     after: Duration,
     said: String,
 }
 
 impl Tool {
-    /// Runs the tool with a mutant for up to `limit` of CPU time.
+    /// Runs the tool on a mutant for up to `limit` of CPU time.
     fn run(&self, mutant: Option<u32>, limit: Duration) -> anyhow::Result<Option<Detection>> {
         let number = mutant.map(|number| number.to_string());
         let mutant: Vec<(&str, &str)> = number.iter().map(|number| ("MUTANT", number.as_str())).collect();
@@ -117,7 +117,7 @@ impl Detection {
     }
 }
 
-/// Builds all tools with the mutants.
+/// Builds all tools with the mutants compiled in.
 fn tools(tree: &mut Tree) -> anyhow::Result<Vec<Tool>> {
     tree.write(None)?;
     let libraries: Vec<String> = tree.libraries().into_iter().map(str::to_owned).collect();
@@ -144,7 +144,7 @@ fn tools(tree: &mut Tree) -> anyhow::Result<Vec<Tool>> {
     Ok(vec![Tool::Stress(stress), Tool::Random(random), Tool::Simulation(simulation)])
 }
 
-/// Draws mutants that may have an effect; for each of them, reports which tools notice it, and when.
+/// Draws mutants that may have an effect, and reports which tools detect each of them, and when.
 pub(crate) fn detect(args: &Args, config: &Config, tree: &mut Tree, count: usize) -> anyhow::Result<bool> {
     let tools = tools(tree)?;
     for tool in &tools {

@@ -1,14 +1,14 @@
-//! `cargo check-mutants` changes the meaning of core files, one place at a time; for each change, a test or a model
-//! must fail.
+//! The command `cargo check-mutants` changes the meaning of core files, one place at a time. For each change,
+//! a test or a model must fail.
 //!
-//! [`mutate`](uslab_tests::mutate) makes the mutants by rule, all in one copy of the workspace; the variable `MUTANT`
-//! enables one. Two builds suffice for any number of mutants: one of the unit and property tests, one of the loom
-//! models. Mutants that do not compile are removed until the rest does. Every test then runs once, to find the mutants
-//! that it reaches and the time that it takes. A mutant runs through the tests that reach it, cheapest first, until one
-//! fails.
+//! [`mutate`](uslab_tests::mutate) makes the mutants by rule, all in one copy of the workspace; the variable
+//! `MUTANT` enables one. Two builds suffice for any number of mutants: one for the unit and property tests,
+//! one for the loom models. Mutants that do not compile are removed until the copy compiles. Each test then
+//! runs once, to find the mutants that it reaches and the time it takes. For each mutant, the tests that
+//! reach it run, cheapest first, until one fails.
 //!
-//! Tests are cheaper than models, so tests kill most mutants. `--models` finds out which mutants the models alone
-//! notice; it needs one build and runs only models.
+//! Tests are cheaper than models, so tests kill most mutants. With `--models`, one build runs only models, to
+//! find out which mutants the models alone detect.
 
 mod assembly;
 mod build;
@@ -28,62 +28,68 @@ use std::process::ExitCode;
 use uslab_tests::mutate::{Mutant, RULES};
 use uslab_tests::share::ShareArgs;
 
-/// Change the meaning of core files, one place at a time, and expect a test or a model to fail.
+/// Change the meaning of core files, one place at a time, and expect a test or a model to fail for each
+/// change.
 ///
-/// A mutant is killed by a model's assertion, by a test, or only by a model that explores too little. A mutant that
-/// nothing kills, but with which a test twice does not end, is out of time. A mutant that nothing notices lives:
-/// tests/mutants.toml should list it, with the reason why nothing could notice it. Verdicts are kept in target/mutants
-/// for each state of the sources, so that an interrupted run continues.
+/// A mutant is killed if a model's assertion fails, if a test fails, or at least if a model explores too few
+/// executions (its floor). A mutant is out of time if nothing kills it, but a test twice does not end. A
+/// mutant lives if nothing detects it. tests/mutants.toml should list it, with the reason why nothing can
+/// detect it. Verdicts are stored in target/mutants for each state of the sources, so an interrupted run can
+/// continue.
 ///
-/// Environment: BOUND, the pre-emption bound of all models (default 1; then, for mutants that nothing noticed, each model's own
-/// bound). Exit codes: 0 if no more mutants live, are noticed only by a floor, or are out of time than tests/mutants.toml and
-/// --most-live allow (for a sample, with a confidence of 95 %); 1 if there are more, nothing was judged, or something else
-/// failed; 2 for wrong usage, a bad tests/mutants.toml, or a shard that is missing or of another build.
+/// Environment: BOUND, the pre-emption bound of all models (default 1; undetected mutants then run with each
+/// model's own bound). Exit codes: 0 if the mutants that live, that only a floor detects, or that are out of
+/// time do not exceed the limits in tests/mutants.toml and --most-live (for a sample, with a confidence of 95
+/// %). 1 if they do, nothing was judged, or something else failed. 2 for wrong usage, an invalid
+/// tests/mutants.toml, or a shard that is missing or from another build.
 #[derive(Debug, Parser)]
 #[command(name = "check-mutants", max_term_width = 100)]
 struct Args {
-    /// The files, relative to the workspace. Default: the files that tests/mutants.toml lists; in another workspace
-    /// without such a file, all files of its default libraries.
+    /// The files to mutate, relative to the workspace. Default: the files that tests/mutants.toml lists; in
+    /// another workspace without this file, all files of its default libraries.
     #[arg(value_name = "FILE")]
     files: Vec<String>,
-    /// The manifest of another workspace, which git tracks. The tests and models of its libraries are run.
+    /// The manifest of another workspace, which must be in git. The tests and models of that workspace's
+    /// libraries are run.
     #[arg(long, value_name = "FILE")]
     manifest_path: Option<PathBuf>,
     /// Print one JSON object instead of text.
     #[arg(long)]
     json: bool,
-    /// Print the mutants, including those that would not compile, and build nothing.
+    /// Print the mutants, including those that would not compile, without building anything.
     #[arg(long)]
     list: bool,
-    /// Run only models, and no other test. Mutants that models do not notice are listed, and fail the check only with
-    /// `--most-live`.
+    /// Run only models, and no other tests. Mutants that models do not detect are listed; they fail the check
+    /// only with `--most-live`.
     #[arg(long)]
     models: bool,
-    /// The most mutants of 100 that may be neither noticed nor explained. Default: the number in tests/mutants.toml.
+    /// The largest accepted number of mutants per 100 that are neither detected nor explained. Default: the
+    /// number in tests/mutants.toml.
     #[arg(long, value_name = "PERCENT", conflicts_with = "detect")]
     most_live: Option<f64>,
-    /// Check the mutants of this processor's restartable sequences instead, with the tests of the sections. Each such
-    /// mutant needs a build.
+    /// Instead, check the mutants of this processor's restartable sequences, with the tests of the sections.
+    /// Each assembly mutant needs a build.
     #[arg(long, conflicts_with_all = ["files", "manifest_path", "models", "rule"])]
     assembly: bool,
-    /// Record the results in tests/mutants_ran.json, for the table of claims.
+    /// Record the results in tests/mutants_ran.json for the table of claims.
     #[arg(long, conflicts_with_all = ["files", "manifest_path", "rule", "shard"])]
     record: bool,
-    /// Draw this many mutants, and report the CPU time that the stress, random operations and the simulation need to notice each.
+    /// Draw this many mutants, and report the CPU time that the stress test, random operations and the
+    /// simulation need to detect each.
     #[arg(long, value_name = "COUNT", conflicts_with_all = ["assembly", "manifest_path", "models", "sample", "minutes", "shard", "merge", "list", "json", "record"])]
     detect: Option<usize>,
-    /// Begin no mutant after this many minutes: the next run continues with the others. The mutants judged by then are
-    /// a sample.
+    /// Begin no mutant after this many minutes; the next run continues with the others. The judged mutants
+    /// are a sample of all mutants.
     #[arg(long, value_name = "N", conflicts_with = "shard")]
     minutes: Option<u32>,
-    /// Judge only this many mutants, drawn at random.
+    /// Judge only this many randomly drawn mutants.
     #[arg(long, value_name = "COUNT")]
     sample: Option<usize>,
     /// Seed for drawing mutants and for the order in which they run.
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Judge only mutants that nothing noticed in kept runs, of any state of the sources, to see what has been fixed.
-    /// Mutants argued in tests/mutants.toml are omitted.
+    /// Judge only mutants that nothing detected in stored runs, of any state of the sources, to see which are
+    /// now detected. Mutants that tests/mutants.toml explains are omitted.
     #[arg(long, conflicts_with_all = ["assembly", "manifest_path", "record"])]
     again: bool,
     /// Judge only mutants of the named rules. Default: the rules that tests/mutants.toml lists.

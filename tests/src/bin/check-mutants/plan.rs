@@ -1,4 +1,4 @@
-//! Selects the mutants to judge: packages, files, known equivalent mutants, and the arguments that select mutants.
+//! Selects the mutants to judge, by packages, files, known equivalent mutants, and arguments.
 
 use crate::Args;
 use crate::assembly;
@@ -17,15 +17,15 @@ use uslab_tests::models::Subject;
 use uslab_tests::mutate::{Mutant, RULES};
 use uslab_tests::workspace;
 
-/// Mutants that are known to change nothing observable.
+/// Mutants that are known to have no observable effect.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Equivalent {
     pub(crate) file: String,
     pub(crate) function: String,
-    /// The rule of the known mutants; any rule if `None`.
+    /// The rule of the known mutants; `None` matches any rule.
     pub(crate) rule: Option<String>,
-    /// A part of the change; all changes in the function if `None`.
+    /// A part of the change; `None` matches all changes in the function.
     pub(crate) change: Option<String>,
     pub(crate) reason: String,
 }
@@ -46,11 +46,11 @@ pub(crate) struct Config {
     pub(crate) files: Vec<String>,
     /// The rules whose mutants are judged.
     pub(crate) rules: Vec<String>,
-    /// The largest percentage of mutants that may be neither noticed nor explained.
+    /// The largest accepted percentage of mutants that are neither detected nor explained.
     pub(crate) most_live: f64,
-    /// The largest percentage of mutants that may be noticed only by a floor.
+    /// The largest accepted percentage of mutants that only a model's floor detects.
     pub(crate) most_by_floors: f64,
-    /// The largest percentage of mutants whose only effect may be that tests run out of time.
+    /// The largest accepted percentage of mutants whose only effect is that tests run out of time.
     pub(crate) most_by_time: f64,
     #[serde(default)]
     pub(crate) equivalent: Vec<Equivalent>,
@@ -97,13 +97,13 @@ pub(crate) fn config(args: &Args, subjects: &Subjects) -> anyhow::Result<Config>
     Ok(config)
 }
 
-/// A package that is mutated and whose tests run.
+/// A package to mutate, whose tests judge the mutants.
 #[derive(Clone, Debug)]
 pub(crate) struct Package {
     pub(crate) name: String,
     /// The package's root module.
     pub(crate) lib: String,
-    /// The folder of another crate that contains the package's models, if they are not its own.
+    /// The folder of the crate that contains the package's models, if it is another crate.
     pub(crate) judges: Option<&'static str>,
 }
 
@@ -122,7 +122,7 @@ pub(crate) struct Subjects {
     pub(crate) packages: Vec<Package>,
     /// The directory in which the models are built.
     pub(crate) target: PathBuf,
-    /// `true` if the packages are of this workspace.
+    /// `true` if the packages belong to this workspace.
     pub(crate) own: bool,
 }
 
@@ -199,7 +199,7 @@ pub(crate) fn chosen<'m>(args: &Args, config: &Config, all: impl Iterator<Item =
     chosen
 }
 
-/// Returns the mutants that, in runs whose results are kept, were noticed by nothing, or only by a floor.
+/// Returns the mutants that, in stored runs, nothing or only a floor detected.
 fn lived() -> HashSet<String> {
     let kept = fs::read_dir(workspace().join("target/mutants")).into_iter().flatten().flatten();
     let kept = kept.filter(|file| file.file_name().to_string_lossy().contains(".all."));
@@ -213,7 +213,7 @@ fn lived() -> HashSet<String> {
     lived
 }
 
-/// Returns the text of a mutant without its line number, which changes when the sources change.
+/// Returns a mutant's text without its line number, which changes with the sources.
 fn without_place(mutant: &str) -> String {
     let (place, change) = mutant.split_once(' ').unwrap_or((mutant, ""));
     format!("{} {change}", place.split(':').next().unwrap_or(place))
@@ -238,7 +238,7 @@ mod tests {
         assert_eq!(read, [(of("12:5"), Verdict::Lives)]);
     }
 
-    /// Regression test: a reason for a file that had moved ended the program.
+    /// Regression test: a reason for a file that had been moved ended the program.
     #[test]
     fn each_reason_is_for_a_mutant_that_exists() {
         let args = Args::parse_from(["check-mutants"]);

@@ -1,5 +1,4 @@
-//! Built programs of tests and models. For each of their tests, the module knows the time that the test takes, and the
-//! mutants that it reaches.
+//! The built test and model programs; for each test, its run time and the mutants that it reaches.
 
 use anyhow::Context;
 use serde_json::Value;
@@ -11,7 +10,7 @@ use std::time::Duration;
 use uslab_tests::jobs::{self, run_within, side_by_side};
 use uslab_tests::models::{rows, was_cut};
 
-/// A built program of tests.
+/// A built test program.
 pub(crate) struct Program {
     pub(crate) path: PathBuf,
     /// The directory of the program's package.
@@ -28,7 +27,7 @@ impl Program {
         let listed = String::from_utf8_lossy(&listed.stdout);
         Ok(listed.lines().filter_map(|line| line.strip_suffix(": test")).map(str::to_owned).collect())
     }
-    /// Runs some of the program's tests in sequence.
+    /// Runs some of the program's tests one after another.
     pub(crate) fn run(
         &self,
         tests: &[&str],
@@ -81,23 +80,23 @@ impl Program {
     }
 }
 
-/// The end of a run of tests.
+/// How a run of tests ended.
 pub(crate) enum TestEnd {
     Passed,
     Failed { name: String, message: String },
     OutOfTime { name: String },
 }
 
-/// Returns the pre-emption bound of all models, if the environment sets one.
+/// Returns the pre-emption bound for all models, if the environment sets one.
 pub(crate) fn bound() -> Option<String> {
     std::env::var("BOUND").ok()
 }
 
-/// A variable for runs in which each model has the bound that it states.
+/// The environment variable for runs with each model's own bound.
 pub(crate) const STATED_BOUNDS: (&str, &str) = ("BOUND", "");
 
-/// A memory limit in KiB, so that a mutant cannot take all memory. A test of 1,024 CPUs has 9 GiB of tables, most of
-/// which is never accessed.
+/// A memory limit in KiB, so that no mutant takes all memory. A test of 1,024 CPUs has 9 GiB of tables, most
+/// of which it never accesses.
 pub(crate) const MAX_MEMORY_KIB: u32 = 12 << 20;
 
 /// The integration tests, each target in a separate program. Integration tests cover more than a library's own tests
@@ -105,7 +104,7 @@ pub(crate) const MAX_MEMORY_KIB: u32 = 12 << 20;
 pub(crate) const INTEGRATION_TESTS: [&str; 10] =
     ["-p", "uslab-tests", "--test", "faults", "--test", "fork", "--test", "no_heap", "--test", "slab"];
 
-/// Returns the programs that cargo's build messages name.
+/// Returns the programs named in cargo's build messages.
 pub(crate) fn programs(said: &str, models: bool) -> Vec<Program> {
     let program = |line: &str| {
         let line: Value =
@@ -125,17 +124,17 @@ pub(crate) struct Test {
     pub(crate) reached: HashSet<u32>,
 }
 
-/// The most CPU time of a test, in seconds. Tests that take longer are omitted, because each test runs for many
+/// The largest CPU time of a test in seconds; slower tests are omitted, because each test runs for many
 /// mutants.
 pub(crate) const SLOWEST: f64 = 10.0;
 
-/// The result of running a test once.
+/// The result of a test's first run, without a mutant.
 pub(crate) enum TestResult {
     Test(Test),
     /// The test takes too long to run for every mutant.
     Slow,
     Wrong(String),
-    /// The test belongs to a program of models and runs no model.
+    /// The test belongs to a program of models, but runs no model.
     Nothing,
 }
 

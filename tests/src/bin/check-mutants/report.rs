@@ -1,4 +1,4 @@
-//! The results of mutants: verdicts, their counts and intervals, and shards of them.
+//! The results of mutants: verdicts, their counts and intervals, and their shards.
 
 use crate::Args;
 use crate::plan::Config;
@@ -13,10 +13,10 @@ use uslab_tests::claims::{MutantRun, MutantRuns};
 use uslab_tests::mutate::Mutant;
 use uslab_tests::workspace;
 
-/// The name under which the runner's shards are kept.
+/// The name under which this runner's shards are stored.
 pub(crate) const RUNNER_NAME: &str = "check-mutants";
 
-/// The verdict about a mutant.
+/// The verdict on a mutant.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Verdict {
@@ -24,9 +24,9 @@ pub(crate) enum Verdict {
     Model { name: String, message: String },
     /// A test failed.
     Test { name: String, message: String },
-    /// Models explored fewer executions than they should, and nothing else failed.
+    /// Models explored fewer executions than their floor, and nothing else failed.
     Floor { name: String },
-    /// A test did not end, even in a second run, and no test failed.
+    /// A test did not end, not even in a second run, and no test failed.
     Time { name: String },
     /// All tests passed.
     Lives,
@@ -62,37 +62,37 @@ pub(crate) struct Judged {
     #[serde(flatten)]
     pub(crate) mutant: Mutant,
     pub(crate) verdict: Verdict,
-    /// The reason why nothing could notice the mutant.
+    /// The reason why nothing can detect the mutant, if there is one.
     pub(crate) equivalent: Option<String>,
 }
 
-/// The whole result, or the result of a shard. A shard has only its own mutants; all other fields are equal in all
-/// shards.
+/// The result of a whole run, or of one shard. A shard has only its own mutants; its other fields are equal
+/// in all shards.
 #[derive(Debug, Default, Deserialize, Serialize)]
 pub(crate) struct Report {
     /// The number of selected mutants.
     pub(crate) of: usize,
-    /// The number of mutants from which the judged mutants were selected.
+    /// The number of mutants before the selection.
     pub(crate) from: usize,
     pub(crate) mutants: Vec<Judged>,
-    /// `true` if the mutants are a sample of a larger number, or if not all of them were judged.
+    /// `true` if the mutants are a sample, or if some of them were not judged.
     pub(crate) sampled: bool,
     /// The number of mutants that did not compile.
     pub(crate) left_out: usize,
-    /// Errors that are no verdict on a mutant.
+    /// Errors that are not verdicts on mutants.
     pub(crate) wrong: Vec<String>,
     pub(crate) seconds: f64,
 }
 
 impl Report {
-    /// Returns the mutants that have a verdict, but neither explained mutants nor mutants that wait.
+    /// Returns the mutants that have a verdict, except explained mutants and mutants that wait.
     pub(crate) fn judged(&self) -> impl Iterator<Item = &Judged> {
         self.mutants
             .iter()
             .filter(|of| of.verdict != Verdict::Waits && (of.verdict.noticed() || of.equivalent.is_none()))
     }
-    /// Returns the rate of these verdicts among judged mutants; for a sample, also the interval in which the rate of
-    /// all mutants is.
+    /// Returns the rate of some verdicts among the judged mutants; for a sample, also the confidence interval
+    /// of the rate among all mutants.
     pub(crate) fn share(&self, which: impl Fn(&Verdict) -> bool) -> Rate {
         let all = self.judged().count();
         Rate { of: self.judged().filter(|of| which(&of.verdict)).count(), all, sampled: self.sampled }
@@ -124,8 +124,8 @@ pub(crate) struct Rate {
 }
 
 impl Rate {
-    /// Returns the confidence interval, at 95 % and in per cent, for the rate in all mutants, of which the sample is a
-    /// part (Wilson 1927).
+    /// Returns the 95 % confidence interval, in percent, for the rate in all mutants, of which the sample is
+    /// a part (Wilson 1927).
     pub(crate) fn interval(self) -> [f64; 2] {
         let (n, p) = (self.all as f64, self.of as f64 / self.all.max(1) as f64);
         if !self.sampled || self.all == 0 {
@@ -135,7 +135,7 @@ impl Rate {
         let (middle, half) = (p + z2 / (2.0 * n), 1.96 * (p * (1.0 - p) / n + z2 / (4.0 * n * n)).sqrt());
         [middle - half, middle + half].map(|bound| (100.0 * bound / (1.0 + z2 / n)).clamp(0.0, 100.0))
     }
-    /// Returns `true` if the rate is more than `most` per cent with this confidence.
+    /// Returns `true` if the rate exceeds `most` percent with this confidence.
     pub(crate) fn exceeds(self, most: f64) -> bool {
         // A rate of 0 never exceeds a bound, although the interval of 0 of 135 begins at slightly more than 0 by
         // rounding.
@@ -202,8 +202,8 @@ impl fmt::Display for Report {
     }
 }
 
-/// Gives the known reasons for mutants that no test noticed. If `all` shards are present, also reports reasons that
-/// match no mutant.
+/// Adds the known reasons for undetected mutants to the report. If the report covers `all` shards, also
+/// reports reasons that match no mutant.
 pub(crate) fn explain(args: &Args, config: &Config, mut report: Report, all: bool) -> Report {
     report.mutants.sort_by_key(|of| of.mutant.number);
     let mut used = vec![false; config.equivalent.len()];
@@ -273,7 +273,7 @@ pub(crate) fn record(args: &Args, report: Report) -> anyhow::Result<Report> {
     Ok(report)
 }
 
-/// Writes a shard to a file: a row with the fields that all shards share, and one for each mutant.
+/// Writes a shard to a file: a row with the fields that all shards share, and a row for each mutant.
 pub(crate) fn leave(args: &Args, shard: Shard, report: Report) -> anyhow::Result<Report> {
     let mutants = report.mutants.iter().map(serde_json::to_string);
     let mutants = mutants.collect::<Result<Vec<_>, _>>()?;

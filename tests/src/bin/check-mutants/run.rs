@@ -1,4 +1,4 @@
-//! Runs each mutant through the tests and models that reach it, and keeps the verdicts.
+//! Runs, for each mutant, the tests and models that reach it, and stores the verdicts.
 
 use crate::Args;
 use crate::assembly;
@@ -88,8 +88,7 @@ fn judged(mutants: &[Mutant], verdicts: Vec<Verdict>) -> Vec<Judged> {
     judged.map(|(mutant, verdict)| Judged { mutant: mutant.clone(), verdict, equivalent: None }).collect()
 }
 
-/// Judges mutants of restartable sequences, as `check` judges other mutants, but one after the other, because each
-/// needs a build.
+/// Judges mutants of restartable sequences like `check`, but one after another, because each needs a build.
 pub(crate) fn check_assembly(
     args: &Args,
     config: &Config,
@@ -120,21 +119,21 @@ pub(crate) fn check_assembly(
     Ok(Report { of, from, sampled, mutants: judged(ours, verdicts), left_out: 0, wrong: vec![], seconds })
 }
 
-/// For each round, the total of seconds that the tests in one process may take.
+/// For each round, the largest total time in seconds of the tests that run in one process.
 pub(crate) const ROUNDS: [f64; 4] = [0.3, 1.0, 4.0, 1e9];
 
-/// The time limit of a model with its own bound.
+/// The time limit for a model with its own bound.
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// The number of timed-out tests after which a mutant counts as timed out; without this bound, hundreds of tests may
-/// reach an endless loop.
+/// The number of timed-out tests after which a mutant counts as timed out; without this limit, hundreds of
+/// tests may reach an endless loop.
 const MAX_TIMED_OUT: usize = 3;
 
-/// Runs a mutant through all tests that reach it. If one program does not end in time, another program may still fail.
-/// If no program fails, the tests run again, each test alone, with four times the time that it took among other tests;
-/// this ends when [`MAX_TIMED_OUT`] tests have run out of time again. Models finally run with their own bounds, if they
-/// end in time. This happens only for a mutant that no test noticed and for which no argument says that it changes
-/// nothing, and only if the environment sets no bound.
+/// Runs all tests that reach a mutant. If one program does not end in time, another program may still fail.
+/// If no program fails, the timed-out tests run again, each alone and with four times its usual time, until
+/// [`MAX_TIMED_OUT`] of them have timed out again. Finally, models run with their own bounds, if they end in
+/// time. Models run with their own bounds only for mutants that no test detected and no reason explains, and
+/// only if the environment sets no bound.
 pub(crate) fn judge(
     mutant: &Mutant,
     argued: bool,
@@ -210,7 +209,7 @@ pub(crate) fn judge(
     Ok(Verdict::Lives)
 }
 
-/// Returns the time limit of a program that takes `seconds` seconds without a mutant.
+/// Returns the time limit for a program that takes `seconds` seconds without a mutant.
 fn limit(times: f64, seconds: f64) -> Duration {
     const MIN_SECONDS: f64 = if cfg!(test) { 0.5 } else { 3.0 };
     Duration::from_secs_f64(times * (MIN_SECONDS + 10.0 * seconds))
@@ -224,19 +223,19 @@ fn failed(program: &Program, name: String, message: String) -> Verdict {
     }
 }
 
-/// The verdicts of interrupted runs of the same sources and tests.
+/// The stored verdicts of interrupted runs on the same sources and tests.
 pub(crate) struct KeptVerdicts {
     pub(crate) known: HashMap<String, Verdict>,
     pub(crate) file: fs::File,
 }
 
-/// Returns a name for the set of tests behind some verdicts, because the models of some packages notice fewer mutants
-/// than all models do.
+/// Returns a name for the set of tests behind some verdicts; the models of some packages detect fewer mutants
+/// than all models.
 fn judges<'p>(models: Option<impl Iterator<Item = &'p str>>) -> String {
     models.map_or("all".to_owned(), |packages| packages.fold("models".to_owned(), |by, of| by + "." + of))
 }
 
-/// Returns the verdicts in a kept file, whose last line may have been cut off.
+/// Returns the verdicts in a stored file, whose last line may be truncated.
 pub(crate) fn kept_verdicts(text: &str) -> impl Iterator<Item = (String, Verdict)> + '_ {
     text.lines().filter_map(|line| serde_json::from_str(line).ok())
 }
@@ -267,7 +266,7 @@ mod tests {
     use super::*;
     use std::os::unix::fs::PermissionsExt;
 
-    /// The models of one package may notice what the models of another do not.
+    /// The models of one package may detect mutants that another package's models do not.
     #[test]
     fn mutant_verdicts_depend_on_the_selected_models() {
         let packages: [&[&str]; 3] =
@@ -277,8 +276,8 @@ mod tests {
         assert_eq!(by.iter().collect::<std::collections::BTreeSet<_>>().len(), 4, "{by:?}");
     }
 
-    /// Regression test: the first test that was too slow determined the verdict, although another test would have
-    /// failed.
+    /// Regression test: the first test that was too slow determined the verdict, although another test would
+    /// have failed.
     #[test]
     fn mutant_times_out_after_two_hangs_without_failure() {
         let folder = tempfile::tempdir().unwrap();
