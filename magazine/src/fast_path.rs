@@ -17,7 +17,7 @@ use core::ptr::NonNull;
 #[derive(Debug)]
 pub struct FastPath<R, M = Heap> {
     pcpu: PcpuPtr,
-    /// `Some` if restartable sequences do not serve the table, and `pcpu` then points to the empty region.
+    /// `Some` if restartable sequences do not serve the table; `pcpu` then points to the empty region.
     table: Option<NonNull<Table<M>>>,
     class: Class,
     rounds: PhantomData<fn(R) -> R>,
@@ -36,8 +36,8 @@ impl<R, M> Clone for FastPath<R, M> {
 impl<R, M> Copy for FastPath<R, M> {}
 
 impl<R: Round, M: Memory> FastPath<R, M> {
-    /// Creates a fast path that belongs to no layer, so it always misses. A disabled path is for an owner whose slow
-    /// path must see each round.
+    /// Creates a fast path that belongs to no layer, so it always misses. An owner uses a disabled path if
+    /// its slow path must see each object.
     pub fn disabled() -> Self {
         Self { pcpu: PcpuPtr::disabled(), table: None, class: NO_CLASS, rounds: PhantomData }
     }
@@ -77,8 +77,9 @@ impl<R: Round, M: Memory> FastPath<R, M> {
         (&raw const self.class.stack).addr()
     }
 
-    /// Returns the number of the CPU on which this thread runs, as a hint. The number is valid only if restartable
-    /// sequences serve the table. A thread that the libc does not register gets an invalid number until it first misses.
+    /// Returns the number of the CPU on which this thread runs, as a hint. The number is valid only if
+    /// restartable sequences serve the table. An unregistered thread gets an invalid number until its first
+    /// miss registers it.
     #[inline(always)]
     pub fn cpu(&self) -> u32 {
         self.pcpu.cpu()
@@ -105,8 +106,8 @@ impl<R: Round, M: Memory> FastPath<R, M> {
         // SAFETY: only `R::into_raw` produces the pointers on stacks.
         self.pcpu.pop(self.class).map(|raw| unsafe { R::from_raw(raw) })
     }
-    /// The second part of [`alloc`](Self::alloc), for tables that restartable sequences do not serve. `alloc_claimed`
-    /// is not inlined, because it would be most of each allocation's code.
+    /// The second part of [`alloc`](Self::alloc), for tables that restartable sequences do not serve.
+    /// `alloc_claimed` is not inlined, because it is larger than the rest of an allocation.
     ///
     /// # Safety
     /// The layer must be alive, as for [`alloc`](Self::alloc).
@@ -221,8 +222,8 @@ fn push<M: Memory>(table: &Table<M>, class: Class, round: NonNull<u8>) -> bool {
     claimed::push(table, class, round)
 }
 
-/// The offset of a class's stack; a fast path needs nothing else of a class. Under a checker, the class number finds
-/// the class's cells instead.
+/// The offset of a class's stack; a fast path needs nothing else of a class. Under a checker, a class number,
+/// by which the checker finds the class's cells.
 #[derive(Clone, Copy, Debug)]
 struct Stack {
     #[cfg(any(loom, shuttle))]
@@ -250,8 +251,8 @@ impl Stack {
     }
 }
 
-/// The inlined paths of several layers of one table. The parts that all inlined paths share are stored once, and each
-/// path adds four bytes.
+/// The inlined paths of several layers of one table. The table stores the common parts of all inlined paths
+/// once, so each path adds only four bytes.
 #[derive(Debug)]
 #[repr(C)]
 pub struct FastPathTable<R, M, const N: usize> {
@@ -296,11 +297,11 @@ impl<R: Round, M: Memory, const N: usize> FastPathTable<R, M, N> {
     pub fn is_disabled(&self) -> bool {
         self.stacks.first().is_none_or(|stack| stack.class() == NO_CLASS)
     }
-    /// Creates a table in `place` that finds a fast path in one load. Entries up to `end(0)` are the first path,
-    /// entries up to `end(1)` are the second path, and so on.
+    /// Creates a table in `place` that finds a fast path in one load. The first path fills the entries below
+    /// `end(0)`, the second path fills the entries from there to `end(1)`, and so on.
     ///
     /// # Panics
-    /// Panics if the ends do not ascend to `K`.
+    /// Panics if the values of `end` do not increase up to `K`.
     pub fn spread<const K: usize>(
         &self,
         end: impl Fn(usize) -> usize,
@@ -322,8 +323,8 @@ impl<R: Round, M: Memory, const N: usize> FastPathTable<R, M, N> {
         }
     }
 
-    /// Returns fast path `i` with the words of `others`, which belongs to the same table. Closing the words of `others`
-    /// also closes the returned path.
+    /// Returns fast path `i` with the words of `others`, which belongs to the same table. Closing the words
+    /// of `others` closes the returned path, too.
     ///
     /// # Safety
     /// `i` must be below `N`.

@@ -9,36 +9,36 @@
 //!                                                  └ the CPU has no stack: this round to the supplier
 //! ```
 //!
-//! Rounds move between stacks, depot and supplier in magazines. A stack has room for at least two magazines (Bonwick &
-//! Adams 2001, section 3.1). With room for one magazine, a CPU at the edge between full and empty would visit the depot
-//! at every allocation and free. With two magazines, at least one magazine's worth of operations separates two visits
-//! to the depot.
+//! Rounds move between stacks, depot and supplier in magazines. A stack has room for at least two magazines
+//! (Bonwick & Adams 2001, section 3.1). With room for one magazine, a CPU at the edge between full and empty
+//! would access the depot at every allocation and free. With two magazines, at least one magazine's worth of
+//! operations separates two visits to the depot.
 //!
 //! ## Invariants
 //!
 //! * A round is in exactly one place: with its user, on a stack, in the depot, or in a local variable of one thread.
 //! * The depot holds only full magazines.
-//! * A thread may be on another CPU at each operation, so no operation is retried. An allocation takes its round from
-//!   the magazine before it pushes the others. Rounds of a magazine that cannot be pushed move to the depot or to the
-//!   supplier.
+//! * A thread may migrate between any two steps, so the layer never retries an operation on a stack. An
+//!   allocation takes its object from the magazine before it pushes the other objects. Rounds of a magazine
+//!   that cannot be pushed move to the depot or to the supplier.
 //! * The layer calls the supplier without holding a lock or a claim.
 //!
 //! ## Nodes
 //!
-//! A layer has a class for each node. A CPU allocates from the class of its node. A freed round is pushed on the stack
-//! of the round's node, and returns to that node in magazines.
+//! A layer has a class (a set of stacks, one per CPU) for each memory node. A CPU allocates from the class of
+//! its node. A freed round is pushed on the stack of the round's node, and returns to that node in magazines.
 //!
 //! ## Locks
 //!
-//! Lock order: the table's `drains`, a depot's lock, and the table's `making`. See ARCHITECTURE.md. A depot that grows
-//! takes `making` under the depot's lock. A fork takes the locks `drains`, `making` and each depot's lock. The layer
-//! holds no lock while the supplier runs.
+//! Lock order: the table's `drains`, a depot's lock, and the table's `making`. See ARCHITECTURE.md. A growing
+//! depot takes the lock `making` while its own lock is held. A fork takes the locks `drains`, `making` and
+//! each depot's lock. The layer holds no lock while the supplier runs.
 //!
 //! ## Fork
 //!
-//! See [`Fork`]. The child of a fork sees each thread's memory accesses up to some point and none after it. Each
-//! operation commits by one store, so a head and its stack agree in the child. Rounds in local variables of other
-//! threads are lost to the child, at most one magazine per thread.
+//! See [`Fork`]. The child of a fork sees each thread's memory accesses up to some point and none after it.
+//! Each operation commits by one store, so a head and its stack agree in the child. The child loses the
+//! objects in local variables of other threads, at most one magazine per thread.
 
 use crate::cpu::regions::Words;
 use crate::cpu::rseq::StaticWords;
@@ -60,11 +60,12 @@ use core::ops::Range;
 use core::ptr::NonNull;
 use std::sync::Arc;
 
-/// The source of rounds for empty magazines and the destination of rounds from full magazines: slabs, or a zone.
+/// The source of objects for empty magazines and the destination of objects from full magazines, for example
+/// slabs or a zone.
 ///
-/// The layer calls the supplier without holding a lock or a claim. The supplier reports to [`Operation`] the level that
-/// served the request. A supplier that had no rounds need not report. A panic of the supplier propagates to the layer's
-/// caller. A panic loses only the rounds that the supplier received.
+/// The layer calls the supplier without holding a lock or a claim. The supplier reports to [`Operation`] the
+/// level that served the request. A supplier that had no rounds need not report. A panic of the supplier
+/// propagates to the layer's caller. A panic loses only the objects that the supplier had received.
 pub trait Supplier<R: Round> {
     /// Passes up to `max` rounds of `node` to `put` and returns their number. Returns 0 if no round is available.
     fn fill(&self, op: &Operation, node: u32, max: usize, put: impl FnMut(R)) -> usize;
@@ -92,8 +93,8 @@ pub struct Config {
     /// Number of magazines that each node's depot keeps, up to [`MAX_DEPOT`]. The supplier gets all magazines above the
     /// depot's limit.
     pub depot_limit: u32,
-    /// Number of bytes that a round represents. All depots of a table together hold a bounded number of bytes. Rounds
-    /// of 0 bytes do not count towards this limit.
+    /// Number of bytes that a round represents. A budget limits the total bytes in all depots of a table.
+    /// Objects of 0 bytes do not count towards the budget.
     pub round_bytes: u64,
 }
 
@@ -109,7 +110,7 @@ impl Config {
         Self { capacity, first_fill: capacity, stock, depot_limit, round_bytes: 0 }
     }
 
-    /// Number of rounds for which a CPU's stack has room.
+    /// Largest number of objects on a CPU's stack.
     pub fn reach(&self) -> u16 {
         (u32::from(self.capacity) * (2 + u32::from(self.stock))).min(MAX_REACH) as u16
     }
@@ -137,9 +138,9 @@ pub struct Stats {
     pub in_magazines: u64,
     /// Number of rounds in the depots.
     pub in_depot: u64,
-    /// Number of visits to a depot that moved a magazine.
+    /// Number of accesses of a depot that moved a magazine.
     pub depot_exchanges: u64,
-    /// Number of visits to a depot that found the lock taken.
+    /// Number of accesses of a depot that found the lock held.
     pub depot_contention: u64,
     /// Number of magazines filled by the supplier.
     pub fills: u64,
@@ -147,8 +148,8 @@ pub struct Stats {
     pub flushes: u64,
     /// Number of frees of another node's rounds, on machines with several nodes.
     pub other_node_frees: u64,
-    /// Number of operations that found no stack. An operation finds no stack if the CPU's region is claimed or being
-    /// drained, or if the thread has no registration.
+    /// Number of operations that could not use a stack. An operation cannot use a stack if the CPU's region
+    /// is claimed or being drained, or if the thread has no registration.
     pub busy: u64,
     /// The mechanism that serves the stacks.
     pub mechanism: Mechanism,
@@ -195,8 +196,8 @@ pub(crate) struct Counts {
     pub(crate) busy: Counter,
 }
 
-/// The class of one node, and the node's depot. A visit to the depot writes only the first cache line of this struct,
-/// and the moved magazine.
+/// The class of one node, and the node's depot. An access of the depot writes only the first cache line of
+/// this struct, and the moved magazine.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub(crate) struct NodeClass<R, M> {
@@ -214,7 +215,7 @@ impl<R: Round, M: Memory> NodeClass<R, M> {
     }
 }
 
-/// The stacks of each CPU, and a depot per node. See the [module](self).
+/// The magazine layer: the stacks of each CPU, and a depot per node. See the [module](self).
 ///
 /// Dropping a layer leaks its rounds. Call [`flush_all`](Layer::flush_all) before dropping the layer.
 #[derive(Debug)]
@@ -233,11 +234,11 @@ where
 }
 
 impl<R: Round, M: Memory> Layer<R, M> {
-    /// Creates a layer without rounds. Returns `None` if the table has no class number or no room left.
+    /// Creates a layer without rounds. Returns `None` if the table has no free class number or no space left.
     pub fn new(table: &Arc<Table<M>>, config: Config) -> Option<Self> {
         Self::with_nodes(table, table.cpus().nodes(), config)
     }
-    /// Creates a layer like [`new`](Self::new), for rounds that belong to one node whatever CPU uses them.
+    /// Creates a layer like [`new`](Self::new), but all objects belong to one node, whichever CPU uses them.
     #[doc(hidden)]
     pub fn on_one_node(table: &Arc<Table<M>>, config: Config) -> Option<Self> {
         Self::with_nodes(table, 1, config)
@@ -288,7 +289,7 @@ impl<R: Round, M: Memory> Layer<R, M> {
         Operation::of(self.table.tracepoints(), what, &self.name)
     }
 
-    /// The CPUs for which the layer was made.
+    /// The CPUs for which the layer was created.
     pub fn cpus(&self) -> &Cpus {
         self.table.cpus()
     }
@@ -301,8 +302,8 @@ impl<R: Round, M: Memory> Layer<R, M> {
             _ => FastPath::disabled(),
         }
     }
-    /// Makes `words` a copy of the table's words, so that [static paths](crate::StaticPath) of the table's layers work
-    /// while the table lives. Returns `false` if restartable sequences do not serve the table, if the table already has
+    /// Makes `words` a copy of the table's words, for the [static paths](crate::StaticPath) of the table's
+    /// layers. Returns `false` if restartable sequences do not serve the table, if the table already has
     /// static words, or if `words` are in use or too few.
     #[doc(hidden)]
     pub fn take_static_words(&self, words: &'static StaticWords) -> bool {
@@ -312,14 +313,14 @@ impl<R: Round, M: Memory> Layer<R, M> {
     pub fn mechanism(&self) -> Mechanism {
         self.cpus().mechanism()
     }
-    /// The sizes with which the layer was made.
+    /// The sizes with which the layer was created.
     #[doc(hidden)]
     pub fn config(&self) -> &Config {
         &self.config
     }
 
-    /// Returns `true` if the layer has one class for all CPUs. With one class, a miss of the [fast
-    /// path](Self::fast_path) is the first step of the slow paths.
+    /// Returns `true` if the layer has one class for all CPUs. In a layer with one class, each slow path
+    /// starts after a miss of the [fast path](Self::fast_path).
     #[inline]
     #[doc(hidden)]
     pub fn has_one_node(&self) -> bool {
@@ -335,7 +336,8 @@ impl<R: Round, M: Memory> Layer<R, M> {
             Mechanism::Claimed => claimed::push_batch(&*self.table, class, rounds),
         }
     }
-    /// Pushes all rounds or none. `push_all` first opens the class on a CPU that has not used it yet.
+    /// Pushes all objects on this CPU's stack, or none. `push_all` first opens the class on a CPU that has
+    /// not used it yet.
     fn push_all(&self, op: &Operation, node: &NodeClass<R, M>, rounds: &[NonNull<u8>]) -> bool {
         inject_yield();
         let pushed = self.push_batch(node, rounds) || {
@@ -385,7 +387,8 @@ impl<R: Round, M: Memory> Layer<R, M> {
 
     /// Allocates a round from the nearest level that has a round. Returns `None` if the supplier has no round either.
     ///
-    /// Cost: like [`FastPath::alloc`], plus one visit to the depot per magazine. Only depot and supplier take locks.
+    /// Cost: like [`FastPath::alloc`], plus one access of the depot per magazine. Only depot and supplier
+    /// take locks.
     #[inline]
     pub fn alloc(&self, supplier: &impl Supplier<R>) -> Option<R> {
         self.pop().or_else(|| self.alloc_new(supplier))
@@ -405,7 +408,8 @@ impl<R: Round, M: Memory> Layer<R, M> {
         self.pop().or_else(|| self.alloc_slow(op, supplier))
     }
 
-    /// Creates the operation of a slow path, so that fast paths need no stack space for it.
+    /// Allocates on the slow path with a new operation, so that fast paths need no stack space for the
+    /// operation.
     #[cold]
     #[inline(never)]
     fn alloc_new(&self, supplier: &impl Supplier<R>) -> Option<R> {
@@ -418,7 +422,7 @@ impl<R: Round, M: Memory> Layer<R, M> {
     #[inline(never)]
     #[doc(hidden)]
     pub fn alloc_slow(&self, op: &Operation, supplier: &impl Supplier<R>) -> Option<R> {
-        // Without a retry after the registration, each new thread would bring another magazine to its CPU.
+        // Without a retry after the registration, each new thread would fetch another magazine for its CPU.
         if rseq::joins()
             // SAFETY: this layer is alive.
             && let Some(round) = unsafe { self.nodes[self.this_node() as usize].fast_path.alloc() }
@@ -467,7 +471,7 @@ impl<R: Round, M: Memory> Layer<R, M> {
 
     // ---- free ----
 
-    /// Frees a round. `free` never fails, and never accesses the object that the round represents.
+    /// Frees a round. `free` never fails, and never accesses the memory of the freed object.
     ///
     /// Cost: like [`alloc`](Self::alloc).
     #[inline]
@@ -493,7 +497,7 @@ impl<R: Round, M: Memory> Layer<R, M> {
         self.free_slow(&self.operation(OperationKind::Free), supplier, round);
     }
 
-    /// Frees after a miss: the stack gets more places, or gives a magazine away.
+    /// Frees after a miss: grows the stack, or moves a magazine from the stack to the depot.
     #[cold]
     #[inline(never)]
     #[doc(hidden)]
@@ -522,9 +526,9 @@ impl<R: Round, M: Memory> Layer<R, M> {
         self.counts.paths.count(op);
     }
 
-    /// Returns `true` if the round is on top of this CPU's stack. For a free that has missed: `true` means that the
-    /// round was freed twice, and that the second free had no effect. Always returns `false` for a layer of several
-    /// nodes.
+    /// Returns `true` if the round is on top of this CPU's stack. After a free that missed, `true` means that
+    /// the object was freed twice, and that the second free had no effect. Always returns `false` for a layer
+    /// of several nodes.
     #[doc(hidden)]
     pub fn has_on_top(&self, op: &Operation, supplier: &impl Supplier<R>, round: R) -> bool {
         let [node] = &*self.nodes else { return false };
@@ -550,7 +554,8 @@ impl<R: Round, M: Memory> Layer<R, M> {
 
     // ---- magazines ----
 
-    /// Puts a magazine into the depot. A magazine that is not full, or that the depot does not accept, is flushed.
+    /// Puts a magazine into the depot. Flushes the magazine if it is not full, or if the depot does not
+    /// accept it.
     fn put_in_depot(
         &self,
         op: &Operation,
@@ -580,11 +585,11 @@ impl<R: Round, M: Memory> Layer<R, M> {
 
     // ---- drains and reports ----
 
-    /// Takes the rounds of `cpus` away and gives them to the supplier. The CPUs continue concurrently, and may hold
-    /// rounds again when `drain` returns.
+    /// Removes the objects from the stacks of `cpus` and returns them to the supplier. The CPUs continue
+    /// concurrently, so their stacks may hold objects again when `drain` returns.
     ///
-    /// Cost: the lock of the table's drains and one fence, whatever the number of CPUs. A fast path waits for nothing:
-    /// not for the lock of drains, and not for the fence.
+    /// Cost: the lock of the table's drains and one fence, whatever the number of CPUs. Fast paths wait
+    /// neither for the lock of drains nor for the fence.
     pub fn drain(&self, supplier: &impl Supplier<R>, cpus: Range<u32>) {
         self.drain_in(&self.operation(OperationKind::Reclaim), supplier, cpus, DrainScope::All);
     }
@@ -604,7 +609,7 @@ impl<R: Round, M: Memory> Layer<R, M> {
     fn classes(&self) -> impl Iterator<Item = Class> + Clone {
         self.nodes.iter().map(NodeClass::class)
     }
-    /// Gives the rounds that a drain took to the supplier. Returns the number of rounds.
+    /// Returns the objects that a drain took to the supplier. Returns the number of rounds.
     fn give(
         &self,
         op: &Operation,
@@ -626,7 +631,7 @@ impl<R: Round, M: Memory> Layer<R, M> {
         count
     }
 
-    /// Gives the rounds of all CPUs and depots to the supplier.
+    /// Returns the objects of all CPUs and depots to the supplier.
     pub fn flush_all(&self, supplier: &impl Supplier<R>) {
         self.flush_all_in(&self.operation(OperationKind::Reclaim), supplier);
     }
@@ -644,14 +649,14 @@ impl<R: Round, M: Memory> Layer<R, M> {
 
     // ---- many layers together ----
 
-    /// Adds the layer to the [sweeps](Table::sweep) of `group`. A sweep's caller must collect from all layers in the
-    /// group.
+    /// Adds the layer to the [sweeps](Table::sweep) of `group`. After a sweep, the caller must collect the
+    /// objects of all layers in the group.
     #[doc(hidden)]
     pub fn join_sweeps(&self, group: SweepGroup) {
         self.classes().for_each(|class| self.table.join_sweeps(class, group));
     }
-    /// Gives the rounds that a [sweep](Table::sweep) took from this layer to the supplier: the second half of a
-    /// [drain](Self::drain). Returns the number of rounds.
+    /// Returns the objects that a [sweep](Table::sweep) took from this layer to the supplier, as the second
+    /// half of a [drain](Self::drain). Returns the number of rounds.
     #[doc(hidden)]
     pub fn drain_swept(&self, op: &Operation, supplier: &impl Supplier<R>) -> u64 {
         let (mut rounds, mut panics) = (0, FirstPanic::default());
@@ -696,7 +701,8 @@ impl<R: Round, M: Memory> Layer<R, M> {
         rounds
     }
 
-    /// Lowers the limits of the stacks while memory is short. [`flush_all`](Self::flush_all) frees the rounds.
+    /// Lowers the capacity limits of the stacks while memory is short. [`flush_all`](Self::flush_all) frees
+    /// the rounds.
     pub fn shrink(&self) {
         self.tuning.shrink(&self.config);
         self.change_limits();
@@ -722,8 +728,8 @@ impl<R: Round, M: Memory> Layer<R, M> {
         }
     }
 
-    /// Ends a reaping interval. Flushes the depots' surplus over the interval's working set, and the stacks that served
-    /// no operation since the last call. Returns the number of rounds flushed.
+    /// Ends a reaping interval. Flushes the depot magazines that were not needed during the interval, and the
+    /// stacks that served no operation since the last call. Returns the number of rounds flushed.
     ///
     /// Call `reap` at regular intervals (kernels use 10 to 20 s).
     pub fn reap(&self, supplier: &impl Supplier<R>) -> u64 {
@@ -744,7 +750,8 @@ impl<R: Round, M: Memory> Layer<R, M> {
         rounds
     }
 
-    /// Returns a snapshot of the counters. `stats` visits all CPUs that were ever used, and takes no lock.
+    /// Returns a snapshot of the counters. `stats` reads the stacks of all CPUs that were ever used, and
+    /// takes no lock.
     pub fn stats(&self) -> Stats {
         let mut stats = Stats::default();
         let counts = &self.counts;
@@ -756,7 +763,7 @@ impl<R: Round, M: Memory> Layer<R, M> {
             for region in self.table.used(0..self.cpus().count()) {
                 let (served, len) = region.served(node.class());
                 ops += served;
-                // Rounds that a drain took and has not begun to give away are still on the stack.
+                // Objects that a drain has taken but not begun to flush are still on the stack.
                 let len = len + u64::from(region.taken_rounds(node.class()));
                 held += len;
                 stats.magazines += len.div_ceil(stats.capacity);
@@ -792,7 +799,8 @@ impl<R: Round, M: Memory> Drop for Layer<R, M> {
     }
 }
 
-/// The locks of the layer's depots. The [table](Table) has separate locks, and forgets other threads after its layers.
+/// A fork takes the locks of the layer's depots. The [table](Table) has separate locks, and forgets other
+/// threads after its layers.
 impl<R: Round, M: Memory> Fork for Layer<R, M> {
     unsafe fn locks(&self, rank: Rank, visit: &mut dyn FnMut(&dyn ForkLock)) {
         if rank == Rank::Depot {

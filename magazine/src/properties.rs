@@ -1,9 +1,9 @@
-//! Property tests of the layer on simulated CPUs, in step with its specification.
+//! Property tests that compare the layer on simulated CPUs with its specification.
 //!
-//! I1 to I6 are the invariants of magazines in the kmem literature. A CPU moves only full magazines to and from the
-//! depot (I1, I6). At least a magazine's worth of a CPU's operations separates two visits to the shared depot (I2). An
-//! allocation and a free in alternation, at any fill level, never visit the depot twice (I3). An empty depot costs no
-//! visit (I4). No round is lost (I5).
+//! I1 to I6 are the invariants of magazines in the kmem literature. A CPU moves only full magazines to and
+//! from the depot (I1, I6). Between two accesses of the shared depot, a CPU executes at least a magazine's
+//! worth of operations (I2). Alternating allocations and frees, at any fill level, never access the depot
+//! twice (I3). A CPU detects an empty depot without locking it (I4). No round is lost (I5).
 
 use crate::region::LEN;
 use crate::shadow::{self, Setup, Step, TestSupplier};
@@ -39,14 +39,14 @@ fn layer(cpus: Cpus, capacity: u16, stock: u16, depot_limit: u32) -> Layer<TestR
 proptest! {
     #![proptest_config(ProptestConfig { cases: cases(), failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// The layer follows its specification, and loses no round (I1, I5, I6), for any mix of operations, CPUs, nodes and
-    /// sizes. Each place is compared after each step.
+    /// The layer follows its specification, and loses no round (I1, I5, I6), for any mix of operations, CPUs,
+    /// nodes and sizes. After each step, the test compares the contents of all stacks and depots.
     #[test]
     fn layer_follows_its_specification(setup in setup(), steps in steps()) {
         shadow::run(&setup, steps);
     }
 
-    /// I2: at least `capacity` operations of a CPU separate two visits to the shared depot.
+    /// I2: at least `capacity` operations of a CPU separate two accesses of the shared depot.
     #[test]
     fn a_magazine_of_operations_lies_between_two_visits(
         capacity in 1..8u16, seq in prop::collection::vec(any::<bool>(), 50..400),
@@ -82,7 +82,7 @@ proptest! {
         }
     }
 
-    /// I3: alternating alloc and free, at any fill level, does not repeatedly visit the depot.
+    /// I3: alternating allocations and frees, at any fill level, do not repeatedly access the depot.
     #[test]
     fn alternating_does_not_thrash(capacity in 1..8u16, stock in 0..4u16, before in 0..40usize) {
         let layer = layer(Cpus::simulated(1, 1).unwrap(), capacity, stock, 1000);
@@ -122,7 +122,7 @@ fn fuzzing_corpus_agrees_with_the_reference_model() {
     assert!(replayed.count() > 0);
 }
 
-/// I4: an empty depot is detected without a visit.
+/// I4: a CPU detects an empty depot without locking it.
 #[test]
 fn miss_does_not_visit_an_empty_depot() {
     let layer = layer(Cpus::simulated(1, 1).unwrap(), 4, 0, 10);
@@ -424,7 +424,7 @@ fn drain_flushes_only_stacks_with_rounds() {
     assert_eq!((s.fills, s.flushes, s.in_magazines), (2, 1, 0));
 }
 
-/// The statistics count a visit that waits for the depot's lock.
+/// The statistics count an access that waits for the depot's lock.
 #[test]
 fn waits_for_the_depot_lock_are_counted() {
     let layer = layer(Cpus::simulated(1, 1).unwrap(), 1, 0, 4);
@@ -448,14 +448,14 @@ fn waits_for_the_depot_lock_are_counted() {
 fn layer_has_the_configured_cpus_and_depots() {
     let cpus = Cpus::simulated(4, 2).unwrap();
     let config = Config::new(5, 2, 7);
-    // The stack holds two required magazines and the stock.
+    // The stack has room for the two required magazines and the stock.
     assert_eq!(config.reach(), 5 * (2 + 2));
     // A CPU has a stack for each node, and a depot has seven magazines.
     assert_eq!(config.most_rounds(&cpus), 4 * 2 * 20 + 2 * 7 * 5);
 }
 
-/// Regression: the pop after an exchange with the depot counted as a hit. Reports showed 99.9 % hits although every
-/// other operation visited the depot.
+/// Regression: the pop after an exchange with the depot counted as a hit. Reports showed 99.9 % hits although
+/// every other operation accessed the depot.
 #[test]
 fn retried_operation_counts_as_a_depot_visit() {
     let layer = layer(Cpus::simulated(1, 1).unwrap(), 2, 0, 1);

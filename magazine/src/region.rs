@@ -1,4 +1,5 @@
-//! A region: one CPU's stacks of all classes, and the effect of one section on the region.
+//! A region contains one CPU's stacks of all classes. Each function that changes a region has the effect of
+//! one section.
 //!
 //! ```text
 //!  claim, committed, notes | stack of one class                        | stack of another one | ...
@@ -10,15 +11,16 @@
 //!   section commits by one plain store to one head.
 //! * `cap`: the number of usable places. `cap` is 0 in a class that was never used on the CPU, so every push misses. A
 //!   batch raises `cap` up to `limit`. A `limit` of 0 closes the class, and the [table](crate::table) opens it.
-//! * `quiet`: the limit minus one magazine. A push below `quiet` prefetches the cache line of its round for writing:
-//!   the next pop passes the round to a user that writes to it. A stack with at least `quiet` rounds will give its
-//!   newest magazine away. The stack of a CPU that only frees always has at least `quiet` rounds. The stack of a CPU
-//!   that frees and allocates rarely has `quiet` rounds.
+//! * `quiet`: the limit minus one magazine. A push to a stack with fewer than `quiet` objects prefetches the
+//!   object's cache line for writing, because the next pop passes the object to a user that writes to it. A
+//!   stack with at least `quiet` objects will pass its newest magazine to the depot. The stack of a CPU that
+//!   only frees always has at least `quiet` rounds. The stack of a CPU that frees and allocates rarely has
+//!   `quiet` rounds.
 //! * A word that is always null, followed by the rounds. A pop that reads the null word has missed. A pop has no other
 //!   test for an empty stack.
 //! * A push misses if its round is already on top, because the round was freed twice. The slow path can detect the
 //!   double free.
-//! * `seen` and the notes (`taken`, `served`, `backed`, `going`) are used by drains.
+//! * Drains use `seen` and the notes (`taken`, `served`, `backed`, `going`).
 //!
 //! A stack is contiguous: a section reaches all its data from one address, and the head shares a cache line with the
 //! lowest rounds. With heads in a separate array, a hot alloc/free pair took a tenth longer.
@@ -45,7 +47,7 @@ pub(crate) use layout::*;
 pub(crate) const LEN: u64 = 0xffff;
 /// Increment of the operation count in a head, above the length.
 pub(crate) const OP: u64 = 1 << 16;
-/// Mask of the limit in the limit word. The upper half is `quiet`.
+/// Mask of the limit in the limit word. The upper half of the limit word is `quiet`.
 const LIMITED: u32 = 0xffff;
 /// Flag in a class's `served` word: a drain is moving the head's count to `served` and clearing the head.
 const MOVING: u64 = 1;
@@ -100,7 +102,7 @@ impl Class {
     }
 }
 
-/// Where a body ends: after its commit, or before it; only the model of restartable sequences uses the second case.
+/// The end of a body: after its commit, or, in the model of restartable sequences only, before its commit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Commit {
     Done,
@@ -182,8 +184,8 @@ impl Region<'_> {
         true
     }
 
-    /// Pushes all `rounds` on the class's stack, or none. A batch may double `cap`, or raise it to what the batch
-    /// needs, within the limit and the committed part.
+    /// Pushes all `rounds` on the class's stack, or none. A batch may double `cap`, or raise `cap` as far as
+    /// it needs, within the limit and the committed part.
     ///
     /// The new `cap` is computed from values that this operation has read. The new `cap` stays valid if the operation
     /// is aborted afterwards.
@@ -239,14 +241,15 @@ impl Region<'_> {
         let len = head & LEN;
         if len > 0 {
             debug_assert_eq!(self.taken_rounds(class), 0, "no thread pushes to a closed stack");
-            // Relaxed: the drain of that number reads its own store. Other threads use the note only as a number.
+            // Relaxed: the drain of that number reads its own store. Other threads use the stored value only
+            // as a count.
             self.taken_word(class).store((drain * OP) | len, Relaxed);
             self.set_head(class, head & !LEN);
             tell!(self => "takes a stack of {len}");
         }
         self.close(class);
     }
-    /// Closes the class: no place may be used from now on.
+    /// Closes the class, so that no place of its stack may be used.
     pub(crate) fn close(&self, class: Class) {
         // The memory of a stack that was never written may be uncommitted.
         if self.is_open(class) {
@@ -255,8 +258,8 @@ impl Region<'_> {
             self.limit_word(class).store(0, Relaxed);
         }
     }
-    /// Opens the class with up to `limit` places. The [module](self) describes `quiet`. The caller must hold the lock
-    /// of drains, and no drain may be giving away rounds of this stack.
+    /// Opens the class with up to `limit` places. The [module](self) describes `quiet`. The caller must hold
+    /// the lock of drains, and no drain may be flushing objects of this stack.
     pub(crate) fn open(&self, class: Class, limit: u16, quiet: u16) {
         self.writable(1);
         {
@@ -281,7 +284,7 @@ impl Region<'_> {
         // Relaxed: the lock of drains orders `quiet`, which is a hint for other threads.
         self.limit_word(class).load(Relaxed) >> 16
     }
-    /// Returns to the stack the rounds that a drain took and will never give away.
+    /// Leaves on the stack the objects that a drain took but will never flush.
     pub(crate) fn untake(&self, class: Class) {
         let taken = self.taken_rounds(class);
         if taken > 0 {
@@ -289,8 +292,8 @@ impl Region<'_> {
             self.clear_taken_note(class);
         }
     }
-    /// Moves the rounds that drain `from` took to drain `to`, unless `from` has begun to give them away. The caller
-    /// must hold the lock of drains.
+    /// Moves the objects that drain `from` took to drain `to`, unless `from` has begun to flush them. The
+    /// caller must hold the lock of drains.
     pub(crate) fn hand_over(&self, class: Class, from: u64, to: u64) {
         // Relaxed: the lock of drains orders the note with later readers.
         let taken = self.taken_word(class).load(Relaxed);
@@ -308,13 +311,14 @@ impl Region<'_> {
         // SAFETY: the caller holds the lock of drains, which protects the cell.
         self.backed_cell().with_mut(|p| unsafe { *p = *pages });
     }
-    /// Returns the pages that no operation can write before the decommit that noted them ends. The caller must hold the
-    /// lock of drains.
+    /// Returns the pages that no operation can write until the current decommit ends. The caller must hold
+    /// the lock of drains.
     pub(crate) fn going(&self) -> Pages {
         // SAFETY: the caller holds the lock of drains, which protects the cell.
         self.going_cell().with(|p| unsafe { *p })
     }
-    /// Sets the pages that no operation can write before the decommit ends. The caller must hold the lock of drains.
+    /// Sets the pages that no operation can write until the decommit ends. The caller must hold the lock of
+    /// drains.
     pub(crate) fn mark_pages_unwritable(&self, pages: &Pages) {
         // SAFETY: the caller holds the lock of drains, which protects the cell.
         self.going_cell().with_mut(|p| unsafe { *p = *pages });
@@ -380,7 +384,7 @@ impl Region<'_> {
             crate::sync::relax();
         }
     }
-    /// Returns the number of rounds that a drain has taken and not begun to give away.
+    /// Returns the number of objects that a drain has taken and not begun to flush.
     pub(crate) fn taken_rounds(&self, class: Class) -> u32 {
         // Relaxed: the value is only a number, unless the caller is the drain that stored it.
         (self.taken_word(class).load(Relaxed) & LEN) as u32
@@ -391,7 +395,7 @@ impl Region<'_> {
         let taken = self.taken_word(class).load(Relaxed);
         if taken / OP == drain { (taken & LEN) as u32 } else { 0 }
     }
-    /// Clears the note of taken rounds, because the rounds are being given away or are lost.
+    /// Clears the note of taken objects, because a drain is flushing them or they are lost.
     pub(crate) fn clear_taken_note(&self, class: Class) {
         // Relaxed: only the drain that took the rounds depends on the value.
         self.taken_word(class).store(0, Relaxed);

@@ -1,8 +1,9 @@
 //! Scenarios of the layer for loom and shuttle, with the planted bugs that the checkers must detect.
 //!
-//! A scenario's name begins with the properties that it checks (`tests/claims.toml` describes them). R1 and R3 are the
-//! contract of a section, M1-M4 the movement of rounds, H1-H5 drain and hotplug, T1-T3 the table, N1 nodes, F1 fork,
-//! and D1-D5 the depot. Each scenario ends with the census of `world`.
+//! A scenario's name begins with the properties that it checks (`tests/claims.toml` describes them). The
+//! properties specify sections (R1, R3), the movement of objects (M1-M4), drain and hotplug (H1-H5), the
+//! table (T1-T3), nodes (N1), fork (F1), and the depot (D1-D5). Each scenario ends with a census, which
+//! checks that every object is in exactly one place.
 //!
 //! All scenarios except the depot's run twice: with the claimed slot, and with the token model of restartable
 //! sequences. In loom, scenarios are small and exhaustive, and each script of migrations and aborts is a separate

@@ -1,6 +1,6 @@
-//! The layer in step with its [specification](spec). A layer on simulated CPUs executes random steps in one thread.
-//! After each step, each round must be where the specification has it. Property tests and the fuzzer generate the
-//! steps.
+//! Compares the layer with its [specification](spec). A layer on simulated CPUs executes random steps in one
+//! thread. After each step, each object must be in the place that the specification requires. Property tests
+//! and the fuzzer generate the steps.
 
 use crate::sync::Arc;
 use crate::test_round::TestRound;
@@ -47,7 +47,7 @@ impl Supplier<TestRound> for TestSupplier {
     }
 }
 
-/// What surrounds the specification: a supplier that chooses as [`TestSupplier`] does.
+/// The environment of the specification, with a supplier that chooses objects as [`TestSupplier`] does.
 #[derive(Debug)]
 struct SpecWorld {
     free: BTreeSet<TestRound>,
@@ -88,7 +88,7 @@ pub(crate) struct Setup {
     pub(crate) capacity: u8,
     /// Rounds of the first fill, 1 to 5.
     pub(crate) first_fill: u8,
-    /// Magazines of stock per stack, 0 to 3.
+    /// Number of magazines in a stack's stock, 0 to 3.
     pub(crate) stock: u8,
     /// Magazines per depot, 0 to 3.
     pub(crate) depot_limit: u8,

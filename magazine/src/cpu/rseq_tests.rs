@@ -214,7 +214,7 @@ impl Random {
     }
 }
 
-/// Returns any round, or one of a few rounds that may already be on top.
+/// Returns a random object, or one of a few objects that may already be on top of a stack.
 fn some_round(dice: &mut Random) -> NonNull<u8> {
     let most = dice.of(&[2, 1 << 40]);
     // The value 1 marks places that were never written.
@@ -231,8 +231,8 @@ fn operation(dice: &mut Random) -> Operation {
     }
 }
 
-/// Returns a state in which stacks have any fill and any number of places. The committed part of the region is the
-/// minimum, the maximum, or ends exactly with a wider stack.
+/// Returns a state in which stacks have any fill and any number of places. The committed part of the region
+/// is the minimum, the maximum, or ends exactly at the end of a grown stack.
 fn state(dice: &mut Random, world: &World) -> State {
     let look = |dice: &mut Random| {
         let caps = CLASSES.map(|_| dice.below(usize::from(REACH) + 1));
@@ -299,9 +299,9 @@ fn restartable_sections_do_not_modify_their_restart_inputs() {
     assert!(checked.survive >= 1, "a batch widens its stack: {checked:?}");
 }
 
-/// Writes all sections to a file, and the results of the portable bodies on regions of random words. A proof compares
-/// the sections with a separate specification. The samples in this file compare the separate specification with the
-/// portable bodies.
+/// Writes all sections to a file, and the results of the portable bodies on regions of random words. A proof
+/// compares the sections with a separate specification. The proof uses the samples in this file to compare
+/// its specification with the portable bodies.
 #[test]
 #[ignore = "writes to a file; run by .ci/sections"]
 fn restartable_sections_are_written_to_the_document() {
@@ -352,8 +352,8 @@ fn restartable_sections_are_written_to_the_document() {
     }}));
 }
 
-/// Every operation must have the answer and the effect on memory of the portable body on one of the CPUs. On a CPU
-/// where an operation was aborted, it may have widened the stack, as the portable body would.
+/// Each operation must return the portable body's answer, and must have its effect on the memory of one CPU.
+/// An aborted operation may also have grown the stack of another CPU, as the portable body would.
 #[test]
 fn restartable_sections_agree_with_the_portable_code() {
     if mechanism() != Mechanism::Rseq {
@@ -395,7 +395,7 @@ fn restartable_sections_agree_with_the_portable_code() {
             let here = cpu_id();
             let found = [here].into_iter().chain((0..world.cpus()).filter(|c| *c != here)).find(|cpu| {
                 let (expected, tried) = on(*cpu);
-                // On other CPUs, the operation may have been aborted after it widened the stack.
+                // An operation that was aborted on another CPU may have grown that CPU's stack.
                 let mut looked = after.clone();
                 for (at, look) in (0..).zip(&mut looked.cpus).filter(|(at, _)| at != cpu) {
                     let caps = before.cpus[at as usize].caps;
@@ -596,7 +596,7 @@ fn exiting_thread_unregisters_its_rseq_area() {
     });
 }
 
-/// The kernel accepts one `struct rseq` per thread and refuses a second.
+/// The kernel accepts one `struct rseq` per thread and refuses a second one.
 #[test]
 fn claimed_slot_is_used_if_another_library_registered_first() {
     const NAME: &str = "claimed_slot_is_used_if_another_library_registered_first";

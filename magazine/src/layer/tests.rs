@@ -140,8 +140,8 @@ fn fork_during_a_drain_flush_loses_no_round() {
             round.0 as u32 % self.1.nodes.len() as u32
         }
     }
-    // With two nodes, one drain takes from two classes. The sixth round is in the second node's class, and is flushed
-    // after the first node's class was opened again.
+    // With two nodes, one drain takes objects from two classes. The sixth round is in the second node's
+    // class, and is flushed after the first node's class was opened again.
     for (nodes, at) in [(1, 2), (2, 2), (2, 6)] {
         let (table, none) = (table(Cpus::simulated(2, nodes).unwrap()), TestSupplier::new(0, nodes));
         let layer: Layer<TestRound> = Layer::new(&table, Config::new(4, 0, 0)).unwrap();
@@ -222,7 +222,7 @@ fn quiet_threshold_is_a_magazine_below_the_stack_limit() {
 #[test]
 fn refused_layer_keeps_no_class_number() {
     let cpus = Cpus::simulated(3, 3).unwrap();
-    // The table has four rooms of 16 KiB.
+    // The table has space for four classes of 16 KiB.
     let config = Config::new(64, 14, 0);
     let region = crate::region::STACKS.next_multiple_of(4096) + (4 << 14);
     let memory = Heap::new(Table::<Heap>::footprint(&cpus, region)).unwrap();
@@ -340,14 +340,14 @@ fn closed_layer_keeps_no_freed_round() {
     layer.close();
     let before = layer.stats();
     assert_eq!((before.in_magazines, before.in_depot), (6, 4));
-    // The rounds come from the stack, then one by one from the supplier, and then from the depot, whose magazines
-    // cannot be put on a stack.
+    // The objects come first from the stack, then one by one from the supplier, and last from the depot,
+    // whose magazines cannot be put on a stack.
     let got: Vec<_> = core::iter::from_fn(|| layer.alloc(&supplier)).collect();
     let stats = layer.stats();
     assert_eq!((stats.in_magazines, stats.in_depot), (0, 0));
     assert_eq!(stats.allocs - before.allocs, 12);
     assert_eq!((got.len(), supplier.free.borrow().len()), (12, 0));
-    // Closed stacks keep their places until the next drain.
+    // Closed stacks keep their capacity until the next drain.
     layer.flush_all(&supplier);
     got.into_iter().for_each(|round| layer.free(&supplier, round));
     let after = layer.stats();

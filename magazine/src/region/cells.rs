@@ -7,7 +7,7 @@ use crate::sync::{AtomicU32, AtomicU64, UnsafeCell};
 
 /// Number of classes in a checker's region, which is enough for models.
 pub(crate) const CLASSES: u32 = 4;
-/// Size of a page, and of a class's room, in bytes.
+/// Size of a page, and of the space for a class, in bytes.
 pub(crate) const PAGE: usize = 64;
 /// Offsets of words that are not rounds. A checker's region has separate cells for the words that are not rounds.
 pub(crate) const SEEN_OFFSET: usize = 0;

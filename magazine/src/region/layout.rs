@@ -65,20 +65,20 @@ impl<'t> Region<'t> {
     }
     #[inline(always)]
     pub(super) fn head_word(&self, class: Class) -> &'t AtomicU64 {
-        // SAFETY: the table gave this offset, a multiple of a cache line, to a stack, which begins with these words.
+        // SAFETY: the table placed a stack, which begins with these words, at this cache-line-aligned offset.
         unsafe { self.part(class.stack as usize) }
     }
     #[inline(always)]
     pub(super) fn cap_cell(&self, class: Class) -> &'t UnsafeCell<u32> {
-        // SAFETY: the table gave this offset, a multiple of a cache line, to a stack, which begins with these words.
+        // SAFETY: the table placed a stack, which begins with these words, at this cache-line-aligned offset.
         unsafe { self.part(class.stack as usize - CAP) }
     }
     pub(super) fn limit_word(&self, class: Class) -> &'t AtomicU32 {
-        // SAFETY: the table gave this offset, a multiple of a cache line, to a stack, which begins with these words.
+        // SAFETY: the table placed a stack, which begins with these words, at this cache-line-aligned offset.
         unsafe { self.part(class.stack as usize - LIMIT) }
     }
     pub(super) fn seen_cell(&self, class: Class) -> &'t UnsafeCell<u64> {
-        // SAFETY: the table gave this offset, a multiple of a cache line, to a stack, which begins with these words.
+        // SAFETY: the table placed a stack, which begins with these words, at this cache-line-aligned offset.
         unsafe { self.part(class.stack as usize - SEEN_OFFSET) }
     }
     pub(super) fn served_word(&self, class: Class) -> &'t AtomicU64 {
@@ -100,7 +100,8 @@ impl<'t> Region<'t> {
     /// Returns place `i` of the stack, counted from 1. Place 0 is the null word.
     #[inline(always)]
     pub(super) fn place(&self, class: Class, i: u32) -> &'t UnsafeCell<*mut u8> {
-        // SAFETY: the table gave the class room for this many places at this offset of each region.
+        // SAFETY: at this offset of each region, the table has reserved space for this many places of the
+        // class.
         unsafe { self.part(class.stack as usize + NULL + i as usize * ROUND) }
     }
     #[inline(always)]

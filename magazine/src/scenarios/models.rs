@@ -3,8 +3,8 @@
 //! There is no model R2, because ABA cannot occur. Only claims are compared and swapped, and a stack's places never
 //! leave their CPU's region.
 //!
-//! Memory orderings are not planted as bugs. `cargo check-orderings` weakens each ordering and requires that a model
-//! fails. The checker provides the depot's lock, a mutex.
+//! The models plant no wrong memory orderings as bugs. `cargo check-orderings` weakens each ordering and
+//! requires that a model fails. The checker provides the depot's lock, a mutex.
 
 use super::world::{
     DepotWorld, ThreadFn, World, alloc_then_free, child, fork, magazine, raw, table, table_with_inlined_words,
@@ -57,7 +57,7 @@ impl World {
     }
 }
 
-/// Runs all sides concurrently, and ends with the census.
+/// Runs all threads concurrently, and then takes the census of the world.
 fn run(world: World, left: (Script, ThreadFn), others: &[(Script, ThreadFn)]) {
     let world = Arc::new(world);
     let live = together(&world, left, others);
@@ -71,8 +71,8 @@ pub(super) struct Case {
     script: Script,
 }
 
-/// Scripts of the first thread. The first thread stays on CPU 0, or migrates before one of its first `reads` reads of
-/// the CPU number. A restartable sequence can also be aborted at such a read of the CPU number.
+/// Scripts of the first thread. The first thread stays on CPU 0, or migrates before one of its first `reads`
+/// reads of the CPU number. A restartable sequence can also be aborted at a read of the CPU number.
 #[derive(Clone, Copy)]
 pub(super) struct Scripts {
     pub(super) reads: u32,
@@ -218,7 +218,7 @@ pub(super) fn depot_runs_dry(Case { by, script }: Case) {
     run(w, (script, keep_one), &[on(1, keep_one), on(1, frees)]);
 }
 
-/// M4: a failed allocation, after the supplier refuses, changes nothing.
+/// M4: an allocation that fails because the supplier refuses changes nothing.
 pub(super) fn nothing_to_fill_from(Case { by, script }: Case) {
     let w = World::new(by, 1, 1, 0, false, 1);
     w.stack(0, 0, 1, &[]);
@@ -283,8 +283,8 @@ pub(super) fn drain_batches(Case { by, script }: Case) {
     run(w, (script, batches), &[on(1, drain_cpu_0)]);
 }
 
-/// H1: frees widen the stack and overflow it during a drain. After the drain, the layer shrinks, as in a shortage of
-/// memory.
+/// H1: frees grow the stack and overflow it during a drain. After the drain, the layer shrinks, as in a
+/// shortage of memory.
 pub(super) fn drain_growing(Case { by, script }: Case) {
     let w = World::new(by, 2, 1, 0, false, 3);
     (1..=3).for_each(|round| w.out(round));
@@ -345,7 +345,7 @@ pub(super) fn reap_waking(Case { by, script }: Case) {
     world.census(&live);
 }
 
-/// H2: one drain of both CPUs, each with a running thread.
+/// H2: one drain covers both CPUs, while a thread runs on each CPU.
 pub(super) fn drain_and_two(Case { by, script }: Case) {
     let w = World::new(by, 2, 1, 0, false, 2);
     w.stack(0, 0, 1, &[1]);
@@ -353,14 +353,14 @@ pub(super) fn drain_and_two(Case { by, script }: Case) {
     run(w, (script, alloc_then_free), &[on(1, alloc_then_free), on(1, drain_both)]);
 }
 
-/// H2, M3: two threads of one CPU, and a drain of that CPU.
+/// H2, M3: two threads run on one CPU during a drain of that CPU.
 pub(super) fn drain_and_two_of_one(Case { by, script }: Case) {
     let w = World::new(by, 2, 1, 0, false, 2);
     w.stack(0, 0, 2, &[1, 2]);
     run(w, (script, alloc_then_free), &[on(0, alloc_then_free), on(1, drain_cpu_0)]);
 }
 
-/// H3: two concurrent drains of both CPUs, against an alloc and a free.
+/// H3: two concurrent drains of both CPUs run during an allocation and a free.
 pub(super) fn two_drains(Case { by, script }: Case) {
     let w = World::new(by, 2, 1, 0, false, 2);
     w.stack(0, 0, 1, &[1]);
@@ -368,7 +368,8 @@ pub(super) fn two_drains(Case { by, script }: Case) {
     run(w, (script, alloc_then_free), &[on(0, drain_both), on(1, drain_both)]);
 }
 
-/// H3: a drain meets another drain of the same class that is still giving rounds away, during a free to the stack.
+/// H3: during a free to a stack, a drain meets another drain that is still flushing objects of the stack's
+/// class.
 pub(super) fn drain_meets_drain(Case { by, script }: Case) {
     let w = World::new(by, 1, 1, 0, false, 2);
     w.stack(0, 0, 1, &[1]);
@@ -380,7 +381,8 @@ pub(super) fn drain_meets_drain(Case { by, script }: Case) {
     run(w, (script, frees), &[on(0, drain_cpu_0), on(0, drain_cpu_0)]);
 }
 
-/// H4: a thread migrates to a CPU beyond the table, plugged in later, on which another thread already runs.
+/// H4: a thread migrates to a CPU that the table does not cover, because it was plugged in later, and on
+/// which another thread already runs.
 pub(super) fn beyond_the_table(Case { by, script }: Case) {
     let table = table(Cpus::simulated(2, 2).unwrap().with_mechanism(by), 2);
     let mut w = World::on(&table, Config::new(1, 0, 4), false, 3);
@@ -527,8 +529,8 @@ pub(super) fn sweep_meets_drain(Case { by, script }: Case) {
     run(w, (script, frees), &[on(0, sweep), on(0, drain_cpu_0)]);
 }
 
-/// H3: two threads of a CPU push to places whose rounds a drain gave away. One of the threads opens the stack, and the
-/// other may write first.
+/// H3: two threads of a CPU push to places whose objects a drain has flushed. One of the threads opens the
+/// stack, and the other may write first.
 pub(super) fn opened_for_another(Case { by, script }: Case) {
     let w = World::new(by, 1, 2, 0, false, 3);
     w.stack(0, 0, 2, &[1]);
@@ -545,7 +547,8 @@ pub(super) fn opened_for_another(Case { by, script }: Case) {
     run(w, (script, drain_cpu_0), &[on(0, frees_2), on(0, frees_3)]);
 }
 
-/// T1: a region is committed up to a stack's first place, and a drain visits the region while it is widened.
+/// T1: a region is committed up to a stack's first place, and a drain visits the region while a thread grows
+/// the stack.
 pub(super) fn committed_in_part(Case { by, script }: Case) {
     let w = World::new(by, 1, 2, 0, false, 2);
     w.stack(0, 0, 1, &[]);
@@ -575,7 +578,7 @@ pub(super) fn pages_go_back(Case { by, script }: Case) {
     run(w, (script, uses), &[on(0, release)]);
 }
 
-/// T3: pages are decommitted during a drain that gives away the rounds on the page.
+/// T3: pages are decommitted during a drain that flushes the objects on the page.
 pub(super) fn pages_beside_a_drain(Case { by, script }: Case) {
     let w = World::new(by, 1, 1, 0, false, 1);
     w.stack(0, 0, 2, &[1]);
@@ -741,7 +744,7 @@ pub(super) fn depot_publish() {
     d.census(&[]);
 }
 
-/// D3: put, put and take lose nothing, and a take after a put finds a magazine.
+/// D3: two puts and a take lose no magazine, and a take after a put finds a magazine.
 pub(super) fn depot_three() {
     let d = DepotWorld::new(2);
     let threads: Vec<_> = (0..2)

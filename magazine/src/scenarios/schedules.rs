@@ -98,13 +98,13 @@ pub(super) fn history(by: Mechanism) {
     assert!(outcome.is_ok(), "no sequential order explains the results: {outcome:?}");
 }
 
-/// Holds all locks, as for a fork.
+/// Holds all locks, as a forking process does.
 fn holds(w: &World) -> Vec<Option<usize>> {
     (0..STEPS / 3).for_each(|_| fork(w));
     vec![]
 }
 
-/// Runs the left side on CPU 0 and the other sides on CPU 1.
+/// Runs the function `left` on CPU 0 and the other functions on CPU 1.
 fn run_beside_threads(world: World, left: ThreadFn, others: [ThreadFn; 3]) -> (Arc<World>, Vec<usize>) {
     let world = Arc::new(world);
     let live = together(&world, (Script::on(0), left), &others.map(|side| (Script::on(1), side)));
@@ -169,7 +169,7 @@ pub(super) fn forks(by: Mechanism) {
     child(&world);
     world.census(&live);
 }
-/// Layers are created and dropped on one table, next to a layer that stays.
+/// Layers are created and dropped on one table, while another layer stays in use.
 pub(super) fn numbers(by: Mechanism) {
     let table = table(Cpus::simulated(2, 1).unwrap().with_mechanism(by), 3);
     let w = World::on(&table, CONFIG, true, ROUNDS);

@@ -1,8 +1,9 @@
 //! Common parts of the scenarios: a layer whose rounds record their owners, and a separate depot.
 //!
-//! A world ends with a census. Every round is in exactly one correct place, the counts are exact, and the table is
-//! quiescent. Each round has an ownership cell; because of the cell, a double allocation makes an assertion fail. loom
-//! also finds a free that does not happen before the round's next allocation.
+//! A world ends with a census, a check of its final state. The census requires that every object is in
+//! exactly one correct place, that the counts are exact, and that the table is quiescent. Each object has a
+//! cell that records its owner, so a double allocation makes an assertion fail. loom also finds a free that
+//! does not happen before the object's next allocation.
 
 use crate::cpu::Cpus;
 use crate::depot::{Block, Blocks, Depot, DepotBudget};
@@ -108,7 +109,7 @@ impl World {
         self.frees.add(1);
         self.layer.free(&self.supplier, TestRound(round));
     }
-    /// Frees a round like an inlined path, with the slow path after a miss.
+    /// Frees an object on the inlined path, and on the slow path after a miss.
     #[cfg(loom)]
     pub(super) fn free_inlined(&self, round: usize) {
         use crate::cpu::{Mechanism, regions::Words, rseq::push_inlined};
@@ -174,7 +175,7 @@ impl World {
                 in_depots += magazine.len();
                 here.extend(magazine.rounds().iter().map(|round| round.addr().get()));
             }
-            // With one node, no round can be on the wrong node, and a checker limits the number of steps.
+            // With one node, no object can be on the wrong node, so the census skips the check to save steps.
             let home = self.layer.nodes.len() == 1
                 || here.iter().all(|round| self.supplier.node_of(TestRound(*round)) == node);
             assert!(home, "the stacks and the depot of a node hold only rounds of that node");
@@ -274,10 +275,10 @@ pub(super) fn child(world: &World) {
     assert_eq!(layer.stats().busy, busy, "a child has no claims or drains of its parent's other threads");
 }
 
-/// A depot without a layer, with magazines of one round. Rounds count from 0.
+/// A depot without a layer, with magazines of one round. Objects are numbered from 0.
 pub(super) struct DepotWorld {
     pub(super) depot: Depot,
-    /// Counts one byte for each magazine.
+    /// The budget, which counts one byte for each magazine.
     pub(super) budget: DepotBudget,
     limit: usize,
     /// One cell per round, written by the thread that puts the round in.
@@ -333,8 +334,8 @@ impl DepotWorld {
             round
         })
     }
-    /// Asserts that each round is exactly once in the depot or in `out`. `census` then checks the depot with a single
-    /// user.
+    /// Asserts that each round is exactly once in the depot or in `out`. `census` then checks the depot while
+    /// no other thread uses it.
     pub(super) fn census(&self, out: &[Option<usize>]) {
         assert_eq!(
             self.depot.len() as usize + out.iter().flatten().count(),

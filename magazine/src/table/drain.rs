@@ -1,4 +1,5 @@
-//! Drains: how a thread takes the rounds on another CPU's stacks. The module [table](super) describes the rules.
+//! Drains, by which a thread takes the objects on another CPU's stacks. The module [table](super) describes
+//! the rules.
 
 use super::giving::ActiveDrain;
 use super::{Number, Table};
@@ -23,7 +24,8 @@ pub enum DrainScope {
     Idle,
 }
 
-/// A group of layers that one caller sweeps. The caller must collect from all layers of the group.
+/// A group of layers that one caller sweeps. After a sweep, the caller must collect the objects of all layers
+/// in the group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[doc(hidden)]
 pub struct SweepGroup(NonZeroU32);
@@ -77,8 +79,8 @@ impl<M: Memory> Table<M> {
             self.done.add(any.into());
             return true;
         }
-        // The set of CPUs must not change during the pass. `own_regions` calls `wanted` once per CPU, and the words
-        // record its answer.
+        // The set of CPUs must not change during the pass. `own_regions` calls `wanted` once per CPU, and
+        // records the answer in the CPU's word.
         let (mut any, since) = (false, Clock::start());
         for cpu in cpus.clone().filter(wanted) {
             self.take_away(cpu);
@@ -146,12 +148,13 @@ impl<M: Memory> Table<M> {
             longest_away: Duration::from_nanos(self.longest_away.get()),
         }
     }
-    /// Closes the stacks of `classes` on `cpus` that `which` selects. Passes each closed stack to `give`, which takes
-    /// the rounds with [`DrainedRounds::pop`]. One fence serves all stacks. Fast paths continue concurrently, and miss on
-    /// closed stacks. `drain` also gives away rounds that a sweep took from the drained classes.
+    /// Closes the stacks of `classes` on `cpus` that `which` selects. Passes each closed stack to `give`,
+    /// which takes the rounds with [`DrainedRounds::pop`]. One fence serves all stacks. Fast paths continue
+    /// concurrently, and miss on closed stacks. `drain` also flushes objects that a sweep took from the
+    /// drained classes.
     ///
-    /// If `give` panics, the remaining rounds of its stack are lost. The first panic is resumed after all other stacks
-    /// have been given away and the classes are open again.
+    /// If `give` panics, the remaining rounds of its stack are lost. The first panic is resumed after all
+    /// other stacks have been flushed and the classes are open again.
     pub(crate) fn drain(
         &self,
         cpus: Range<u32>,
@@ -159,7 +162,7 @@ impl<M: Memory> Table<M> {
         classes: impl Iterator<Item = Class> + Clone,
         mut give: impl FnMut(Class, &mut DrainedRounds<'_>),
     ) {
-        // Other drains may work on the same stacks. Each drain gives away only the rounds that it took.
+        // Other drains may work on the same stacks. Each drain flushes only the objects that it took.
         let number = drain_number();
         {
             let _one_at_a_time = self.lock_drains();
@@ -167,8 +170,8 @@ impl<M: Memory> Table<M> {
             unsafe {
                 classes.clone().for_each(|class| self.close(class, number));
                 self.take(number, cpus, which, classes.clone());
-                // The rounds are claimed under the same lock: when a drain returns, all rounds that it found have been
-                // given away.
+                // The drain claims waiting objects under the lock that it holds, so that it returns only
+                // after all objects that it found have been flushed.
                 classes.clone().for_each(|class| _ = self.claim(class));
             }
         }
@@ -215,8 +218,8 @@ impl<M: Memory> Table<M> {
         unsafe { self.take(number, cpus.clone(), which, closed[..count].iter().copied()) };
     }
 
-    /// Gives away the rounds of the class that a sweep took, unless another drain did so. A panic of `give` is handled
-    /// as in [`drain`](Self::drain).
+    /// Flushes the objects of the class that a sweep took, unless another drain has flushed them. A panic of
+    /// `give` is handled as in [`drain`](Self::drain).
     pub(crate) fn collect(&self, class: Class, mut give: impl FnMut(Class, &mut DrainedRounds<'_>)) {
         let number = {
             let _one_at_a_time = self.lock_drains();
@@ -283,8 +286,8 @@ impl<M: Memory> Table<M> {
         region.set_backed(&pages);
     }
 
-    /// Gives away the rounds that drain `number` took or took over, and opens the class. `panics` catches panics of
-    /// `give`.
+    /// Flushes the objects that drain `number` took or took over, and opens the class. `panics` catches
+    /// panics of `give`.
     fn give(
         &self,
         class: Class,
@@ -304,8 +307,7 @@ impl<M: Memory> Table<M> {
         unsafe { self.reopen(class) };
     }
 
-    /// Closes the class for the drain with the number `number`; this drain takes over the rounds that wait to be given
-    /// away.
+    /// Closes the class for drain `number`, which takes over the objects that wait to be flushed.
     ///
     /// # Safety
     /// The caller must hold the lock of drains.
@@ -325,11 +327,12 @@ impl<M: Memory> Table<M> {
         let number = &self.numbers[class.index as usize];
         // SAFETY: the caller holds the lock of drains, by contract.
         number.drains.with_mut(|p| unsafe { *p += 1 });
-        // Relaxed: written and depended on under the lock of drains, and a hint elsewhere.
+        // Relaxed: threads that depend on the limit hold the lock of drains, and other threads use it as a
+        // hint.
         number.limit.store(0, Relaxed);
     }
-    /// Claims the rounds of the class that wait to be given away. Returns the number of the drain that took the rounds,
-    /// or 0 if no rounds wait.
+    /// Claims the objects of the class that wait to be flushed. Returns the number of the drain that took the
+    /// objects, or 0 if no objects wait.
     ///
     /// # Safety
     /// The caller must hold the lock of drains.

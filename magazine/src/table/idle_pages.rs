@@ -11,14 +11,14 @@ impl<M: Memory> Table<M> {
     /// Returns the number of decommitted bytes. Call `decommit_idle` after a sweep. `decommit_idle` also handles stacks
     /// of returned class numbers.
     ///
-    /// Cost: the lock of drains and a visit to every class on every used CPU. For idle pages, one fence, and a system
-    /// call for each run of pages. The pages are decommitted while their stacks are closed. Every CPU keeps its region
-    /// during the system calls.
+    /// Cost: the lock of drains and a visit to every class on every used CPU. If there are idle pages, also
+    /// one fence, and one system call for each run of pages. The pages are decommitted while their stacks are
+    /// closed. Every CPU keeps its region during the system calls.
     #[doc(hidden)]
     pub fn decommit_idle(&self) -> usize {
         let _one_at_a_time = self.lock_drains();
         let cpus = || 0..self.cpus.count();
-        // Rounds that a drain is giving away are still on their stacks.
+        // Objects that a drain is flushing are still on their stacks.
         let mut drained = [false; CLASSES as usize];
         for (class, at) in self.all() {
             // SAFETY: this thread holds the lock of drains.

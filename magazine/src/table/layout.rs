@@ -69,8 +69,8 @@ impl<M: Memory> Table<M> {
         // SAFETY: the words were committed, and no other thread knows them yet. An `AtomicPtr` has the layout of a
         // pointer.
         let words = unsafe { core::slice::from_raw_parts_mut(words, 3 * set) };
-        // One fill of the words is faster than separate stores: most words belong to no CPU, and each start of a
-        // process runs this code.
+        // One fill of all words is faster than separate stores. Most words belong to no CPU, and each start
+        // of a process runs this code.
         words.fill(MaybeUninit::new(empty));
         for set in words.chunks_mut(set) {
             let homes = (0..self.cpus.count()).map(|cpu| self.home(cpu).as_ptr());
@@ -199,7 +199,7 @@ impl<M: Memory> Table<M> {
             making.cut[1] = goal;
         }
         making.cut[0] = end;
-        // SAFETY: the block is committed and aligned, and is cut off only once.
+        // SAFETY: the block is committed and aligned, and the table hands out its bytes only once.
         Some(unsafe { Block::at(base.add(cut)) })
     }
     /// Takes blocks back from a depot.

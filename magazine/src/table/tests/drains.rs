@@ -124,7 +124,8 @@ fn retiring_a_class_leaves_unused_cpus_alone() {
     assert_eq!(table.class(8), Some(two));
 }
 
-/// Regression: a drain gave away rounds that another drain was still giving away, so that each round had two owners.
+/// Regression: a drain flushed objects that another drain was still flushing, so that each object had two
+/// owners.
 #[test]
 fn drain_skips_rounds_being_flushed_by_a_concurrent_drain() {
     let table = simulated(2, 64 << 10);
@@ -157,7 +158,7 @@ fn rounds_are_handed_over_only_by_their_drain() {
     assert_eq!([5, 6].map(|drain| region.taken_by(class, drain)), [0, 3]);
 }
 
-/// A drain may take long, so widening an open stack must not need the lock of drains.
+/// A drain may take long, so growing an open stack must not need the lock of drains.
 #[test]
 fn open_stack_grows_during_a_drain() {
     let table = simulated(1, 1 << 20);
@@ -288,8 +289,8 @@ fn cpu_without_a_region_always_misses() {
 
 // ---------------------------------------------------------------- fork
 
-/// In the child, claims of other threads must be released. Rounds that another thread's drain had not begun to give
-/// away must be on their stacks.
+/// In the child, claims of other threads must be released. Objects that another thread's drain had not begun
+/// to flush must be on their stacks.
 #[test]
 fn forked_child_inherits_no_claim_or_drain() {
     let table = simulated(2, 64 << 10);
@@ -303,7 +304,7 @@ fn forked_child_inherits_no_claim_or_drain() {
         if taken.len() == 0 {
             return;
         }
-        // The child runs on another thread than the drain.
+        // The child and the drain run on different threads.
         let child = || {
             table.region(1).unwrap().claim().store(1, Relaxed);
             // SAFETY: no other thread uses the table now, as in a child after a fork.

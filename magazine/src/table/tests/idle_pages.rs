@@ -8,7 +8,7 @@ struct Noting {
     granted: crate::sync::Mutex<Vec<Range<usize>>>,
     decommitted: crate::sync::Mutex<Vec<Range<usize>>>,
 }
-// SAFETY: all methods are the heap's, and decommitted memory becomes zero.
+// SAFETY: all methods call the heap's methods, and `decommit` zeroes the memory.
 unsafe impl Memory for Noting {
     fn base(&self) -> NonNull<u8> {
         self.heap.base()
@@ -27,7 +27,7 @@ unsafe impl Memory for Noting {
         true
     }
 }
-/// `drop` has the check, because a table treats a panic in a method as a refusal.
+/// `drop` contains the check, because a table treats a panic in any other method as a refusal.
 impl Drop for Noting {
     fn drop(&mut self) {
         let granted = self.granted.lock().clone();
