@@ -9,11 +9,11 @@
 //! Cost without observers: one relaxed load per slow operation, and one branch per step. Cost with observers: a write
 //! to the stack per step, and two atomic operations on a shared word per observer and operation.
 //!
-//! With the feature `usdt`, each step is also a USDT probe, to which `perf`, `bpftrace` and gdb can attach in the
-//! running program. The probe's provider is `uslab`, its name is the step's name, and its arguments are the step's
-//! fields. Each operation begins with the probe `uslab:Operation`. The arguments of `uslab:Operation` are [`OperationKind`] as a
-//! number, and the address and length of the name, which is not null-terminated. A probe costs a `nop`, and registers
-//! for its arguments.
+//! With the feature `usdt`, each step is also a USDT probe, to which `perf`, `bpftrace` and gdb can attach in
+//! the running program. The probe's provider is `uslab`, its name is the step's name, and its arguments are
+//! the step's fields. Each operation begins with the probe `uslab:Operation`. The arguments of
+//! `uslab:Operation` are [`OperationKind`] as a number, and the address and length of the name, which is not
+//! null-terminated. Each probe costs one `nop` instruction, and the registers for its arguments.
 //!
 //! Comparison with the kernel: its tracepoints (`include/linux/tracepoint.h`) take locks and write into ring buffers; a
 //! reader reads the buffers later, and overwritten entries are lost.
@@ -101,7 +101,7 @@ steps! {
     Flushed { rounds: u16 } => Cpu, "flushes a magazine of {rounds} rounds";
     /// The operation flushed `rounds` rounds that a drain took from a CPU's stack.
     Drained { rounds: u32 } => Cpu, "flushes {rounds} drained rounds";
-    /// The operation bypassed the stacks with one round.
+    /// The operation allocated or freed one object without the stacks.
     Bypassed => Cpu, "bypasses the stacks";
     /// The operation set the limit of stacks to `places` rounds.
     Resized { places: u16 } => Cpu, "sets the stack limit to {places} rounds";
@@ -151,7 +151,7 @@ pub struct Observed<'a> {
     pub path: Path,
     /// The operation's steps, in order, since the observer last saw the operation.
     pub steps: &'a [Step],
-    /// Number of steps that were not kept.
+    /// Number of steps that the operation did not keep.
     pub lost: u32,
     /// True if the operation continues, and the observer will see it again. For example, a flush of many magazines is
     /// shown in several parts.
@@ -260,7 +260,7 @@ impl<'t> Operation<'t> {
     pub fn path(&self) -> Path {
         self.slowest_level.get()
     }
-    /// Passes the noted steps to the observers, if there are many steps. The caller must hold no lock.
+    /// Passes the noted steps to the observers, if many steps are noted. The caller must hold no lock.
     #[inline]
     #[doc(hidden)]
     pub fn pause(&self) {
@@ -483,7 +483,8 @@ mod tests {
         assert_eq!((steps, lost, more, _observer.counts().lost), (vec![Step::Full; STEPS], 3, false, 3));
     }
 
-    /// Each operation of a signal handler is shown or suppressed, and none waits, wherever the signal arrives.
+    /// Wherever a signal arrives, each operation of its handler is shown or suppressed, and no operation
+    /// waits.
     #[cfg(all(target_os = "linux", not(miri)))]
     #[test]
     fn signal_handler_operations_never_wait() {

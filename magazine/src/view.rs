@@ -1,11 +1,12 @@
-//! A view of the rounds of each CPU and depot, magazine by magazine: for pictures, and for stepping through a run.
+//! A view of the objects on each CPU and in each depot, magazine by magazine, for pictures and for stepping
+//! through a run.
 //!
 //! [`Stats`](crate::Stats) has the totals, which are available at any time. A view has the rounds themselves, not only
 //! totals.
 //!
-//! A view divides a CPU's stack into magazines from the bottom. Each magazine of a view would move in one visit to the
-//! depot. The top magazine serves allocations and receives frees, like Bonwick and Adams' *loaded* magazine. The
-//! magazine below the loaded one is *previous*.
+//! A view divides a CPU's stack into magazines from the bottom. Each magazine of a view would move in one
+//! access of the depot. The top magazine serves allocations and receives frees, like Bonwick and Adams'
+//! *loaded* magazine. The magazine below the loaded one is *previous*.
 
 use crate::depot::Slot;
 use crate::layer::{Layer, Round};
@@ -49,9 +50,9 @@ pub struct MagazineView<T> {
     pub capacity: u32,
 }
 
-/// For debuggers: the offset in bytes from the head of a stack to the lowest round of the stack; the head's low 16 bits
-/// are the number of rounds. The other three offsets are in a depot's slot: the next slot's address, the magazine's
-/// length, and the rounds.
+/// For debuggers: the byte offset from the head of a stack to the lowest object. The head's low 16 bits are
+/// the number of objects. The other three offsets are in a depot's slot: the next slot's address, the
+/// magazine's length, and the rounds.
 #[doc(hidden)]
 pub const LAYOUT: [usize; 4] = {
     let [next, len, rounds] = Slot::LAYOUT;

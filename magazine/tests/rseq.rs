@@ -1,10 +1,11 @@
-//! Stress test of the magazines on the machine's CPUs, with the mechanism that serves.
+//! Stress test of the magazines on the machine's CPUs, with the mechanism that the machine supports.
 //!
-//! The test stamps each round when it is allocated, and removes the stamp when the round is freed. At the end, no round
-//! is lost or duplicated, and the layer's counts agree. No single setting of the test finds every bug. Each setting was
-//! tried against planted bugs (see `.ci/controls`). Long undisturbed runs find sections that are not restarted. Tiny
-//! magazines, with yields between a miss and its batch, find drains that do not own the rounds that they take. During
-//! each run, another layer is created and dropped in the table, over and over, so that class numbers are reused.
+//! The test stamps each object at its allocation, and removes the stamp at its free. At the end, no round is
+//! lost or duplicated, and the layer's counts agree. No single setting of the test finds every bug. Each
+//! setting was tried against planted bugs (see `.ci/controls`). Long undisturbed runs find sections that are
+//! not restarted. Tiny magazines, with yields between a miss and its batch, find drains that do not own the
+//! objects that they take. During each run, another layer is created and dropped in the table, over and over,
+//! so that class numbers are reused.
 //!
 //! `USLAB_STRESS=full` runs each setting with 20 times as many operations, the first setting with 1,200 million.
 //! `USLAB_STRESS=tenth`, and `small` (a 200th), are for slow machines such as an emulator or valgrind.
@@ -26,8 +27,8 @@ use uslab_magazine::layer::yield_every;
 use uslab_magazine::sync::{Arc, AtomicBool, Counter, Mutex, Ordering::Relaxed};
 use uslab_magazine::{Cpus, Heap, Mechanism, Table};
 
-/// Serialises the tests, because they load the machine and change the state of the whole process. A facade lock cannot
-/// be used, because the layer's debug assertions would find it held.
+/// Serialises the tests, because they load the machine and change the state of the whole process. A lock of
+/// `uslab_sync` cannot be used, because the layer's debug assertions reject held locks.
 #[allow(clippy::disallowed_types)]
 static TEST_LOCK: std::sync::Mutex<()> = std::sync::Mutex::new(());
 
@@ -182,7 +183,7 @@ fn stress(name: &str, cpus: Cpus, setting: Setting) {
         if let Some(pause) = setting.drains {
             let (table, layer, supplier, stop, drains) = (&table, &layer, &supplier, &stop, &drains);
             scope.spawn(move || neighbour(table, stop, pause));
-            // Two concurrent drains of the same stacks.
+            // Two threads drain the same stacks concurrently.
             scope.spawn(move || {
                 while !stop.load(Relaxed) {
                     layer.drain(supplier, 0..layer.cpus().count());
@@ -318,7 +319,8 @@ fn layer_uses_the_expected_mechanism() {
     assert!(stats.paths.cpu >= 1980 && stats.busy <= usable().len() as u64, "{stats:?}");
 }
 
-/// A CPU number that is computed once, or always 0, is the classic mistake. Every CPU must use a separate region.
+/// A classic mistake is a CPU number that the code computes only once, or that is always 0. Every CPU must
+/// use a separate region.
 #[test]
 fn each_pinned_thread_touches_only_its_cpu_region() {
     let _alone = TEST_LOCK.lock().unwrap_or_else(std::sync::PoisonError::into_inner);

@@ -81,8 +81,8 @@ pub fn models<S: Clone + Send + Sync + fmt::Debug + 'static>(
     explore(name, bound, floor, scripts, f, None)
 }
 
-/// Minimum number of executions in one part of a split model. A model's minimum number of executions divided by this
-/// number limits its parts.
+/// Minimum number of executions in one part of a split model. A model has at most its minimum number of
+/// executions divided by this constant as parts.
 const MIN_PART_EXECUTIONS: u64 = 50;
 /// Number of parts for each shard. Several small parts balance the running times of the shards.
 const PARTS: u64 = 8;

@@ -269,8 +269,9 @@ pub fn unique() -> u64 {
     NEXT.fetch_add(1, core::sync::atomic::Ordering::Relaxed)
 }
 
-/// A statistics counter that many threads increment and that reports read. An algorithm may use a counter only for a
-/// rough limit, because races may exceed the limit. A counter is a `Relaxed` `std` atomic in every build.
+/// A statistics counter that many threads increment and that reports read. An algorithm may use a counter
+/// only for a rough limit, because concurrent updates may exceed the limit. A counter is a `Relaxed` `std`
+/// atomic in every build.
 ///
 /// Each [`add`](Counter::add) costs a locked instruction, so counters belong on slow paths.
 #[derive(Debug, Default)]

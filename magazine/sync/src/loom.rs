@@ -33,7 +33,7 @@ pub fn relax() {
     loom::thread::yield_now();
 }
 
-/// loom's threads, counted for the model's row.
+/// loom's threads, counted for the row that a model prints.
 pub mod thread {
     pub use loom::thread::*;
 

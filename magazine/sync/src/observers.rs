@@ -1,9 +1,9 @@
 //! Observers: functions that many threads call without a lock, and that any thread may remove.
 //!
-//! A call increments the slot's count before it tests the slot's open flag. A remover closes the slot and waits for the
-//! counted calls. The last counted call drops the function. When `remove` returns, no call runs and the function is
-//! dropped. Calling an observer takes no lock and never waits. Signal handlers may call observers, and a `fork` holds
-//! no lock for them.
+//! A call increments the slot's count before it tests the slot's open flag. A remover closes the slot and
+//! waits for the counted calls. The last counted call drops the function. When `remove` returns, no call runs
+//! and the function is dropped. Calling an observer takes no lock and never waits. Signal handlers may call
+//! observers, and a `fork` need not hold a lock for observers.
 
 // loom's `thread_local!` has no `const` form.
 #![allow(clippy::missing_const_for_thread_local)]

@@ -250,8 +250,8 @@ impl LockRank {
     #[cfg(any(loom, shuttle, debug_assertions))]
     #[track_caller]
     fn check(self, nesting: Nesting) {
-        // A checker may run other threads while it unwinds a failed thread. Other threads that run then keep their
-        // table entries (see `RankEntry`), and their panics would hide the first panic.
+        // A checker may run other threads while it unwinds a failed thread. Threads that run during the
+        // unwinding keep their table entries (see `RankEntry`), and their panics would hide the first panic.
         let innermost =
             |list| HELD_RANKS.with(|table| table.innermost(list, nesting)).filter(|_| !abandoned());
         let Some(rank) = self.0 else {

@@ -156,7 +156,8 @@ fn closed_cpu_words_point_to_the_empty_region() {
         let class = table.class(8).unwrap();
         assert!((0..count).all(|cpu| table.put(cpu, class, &rounds(1..2))));
         let set = SPARE_POINTERS + cpus.slots() as usize;
-        // `closed` applies to the words of inlined paths, and to the words of inlined frees by address.
+        // The flags of `closed` are for the words of inlined paths, and for the words of inlined frees by
+        // address.
         let check = |closed: [bool; 2]| {
             for slot in 0..3 * set {
                 // SAFETY: `new` has written three sets of words at the start of the memory.

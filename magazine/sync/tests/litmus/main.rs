@@ -238,7 +238,7 @@ mod compared {
         println!("CAUGHT {bug} | property K1 | execution 1 | misses outcomes");
     }
 
-    /// The outcomes that loom with `loom-0.7.2.patch` still misses. `.ci/loom` runs this test.
+    /// loom with `loom-0.7.2.patch` still misses these outcomes. `.ci/loom` runs this test.
     #[test]
     #[ignore = "for a patched loom"]
     fn patched() {
