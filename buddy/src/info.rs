@@ -63,13 +63,13 @@ pub struct ZoneInfo {
     pub allocated: u64,
     /// The zone's watermarks.
     pub watermarks: Watermarks,
-    /// Number of pages kept above the watermarks, by the highest zone that a request could use.
+    /// Number of pages to keep free above the watermarks, indexed by the highest zone that a request may use.
     pub lowmem_reserve: [u32; ZoneKind::COUNT],
     /// Number of free blocks, by order and migrate type.
     pub blocks: [[u32; MigrateType::COUNT]; ORDERS],
     /// Number of pageblocks, indexed by migrate type.
     pub pageblocks: [u32; MigrateType::COUNT],
-    /// Number of pages that are not in the largest free block that their place allows.
+    /// Number of pages outside free blocks of the largest size that their position allows.
     pub pages_not_in_maximal_blocks: u32,
     /// Counts of the zone's events.
     pub events: ZoneEvents,
@@ -150,8 +150,9 @@ impl ZoneInfo {
         Order::ZERO.through(Order::MAX).map(|order| self.free_blocks(order) << order.get()).sum()
     }
 
-    /// Index of why an allocation of `order` would fail, in 1/1,000 (the kernel's `extfrag_index`). The index is near 0
-    /// for lack of memory, near 1,000 for fragmentation, and -1,000 if the allocation would succeed.
+    /// Index that tells why an allocation of `order` would fail, in 1/1,000 (the kernel's `extfrag_index`).
+    /// The index is near 0 for lack of memory, near 1,000 for fragmentation, and -1,000 if the allocation
+    /// would succeed.
     pub fn extfrag_index(&self, order: Order) -> i64 {
         let blocks = self.free_blocks_of_all_orders();
         if blocks == 0 {
@@ -202,8 +203,8 @@ impl BuddyInfo {
         let discarded = self.zones.iter().map(|zone| u64::from(zone.discarded)).sum::<u64>();
         self.committed_bytes() - discarded * PAGE_SIZE as u64
     }
-    /// Number of pages that are not in the largest free block that their place allows. The number is 0 after all pages
-    /// were freed and the per-CPU pages were flushed.
+    /// Number of pages outside free blocks of the largest size that their position allows. The number is 0
+    /// after all pages were freed and the per-CPU pages were flushed.
     #[doc(hidden)]
     pub fn pages_not_in_maximal_blocks(&self) -> u64 {
         self.zones.iter().map(|zone| u64::from(zone.pages_not_in_maximal_blocks)).sum()

@@ -110,8 +110,8 @@ impl Order {
     pub(crate) fn through(self, last: Self) -> impl DoubleEndedIterator<Item = Self> {
         (self.0..=last.0).map(Self)
     }
-    /// Returns the order of a block that starts at `pfn` and has at most `pages` pages: the largest possible order that
-    /// does not exceed `most`. `pages` must not be 0.
+    /// Returns the largest order, up to `most`, of a block that starts at `pfn` and has at most `pages`
+    /// pages. `pages` must not be 0.
     pub(crate) fn largest_at(pfn: Pfn, pages: u32, most: Self) -> Self {
         debug_assert!(pages > 0);
         let aligned = pfn.get().trailing_zeros() as u8;

@@ -48,22 +48,23 @@ pub enum Backend {
     /// cost nothing if the heap maps large pieces and does not clear them, as on Linux.
     #[cfg_attr(loom, default)]
     Heap,
-    /// Addresses without memory, for pages that are never accessed. Tables that describe the pages (frames, bitmaps,
-    /// magazines) still have memory. A phantom region that must be writable as a whole is refused.
+    /// Addresses without memory, for pages that are never accessed. Tables that describe the pages (frames,
+    /// bitmaps, magazines) still have memory. The backend refuses a phantom region that must be writable as a
+    /// whole.
     Phantom(Phantom),
 }
 
-/// The right to use pages that are only addresses ([`Backend::Phantom`]). Phantom pages cost only their frames, so a
-/// simulator of gigabytes runs in megabytes.
+/// Permission to use pages that are only addresses ([`Backend::Phantom`]). Phantom pages cost only their
+/// frames, so a simulator of gigabytes runs in megabytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Phantom(());
 
 impl Phantom {
     /// # Safety
-    /// No code may read or write memory of an allocator that is made with the result or a copy of the result. Forbidden
-    /// on an allocator with phantom memory are: bytes of blocks ([`PageBlock::bytes`](crate::PageBlock::bytes) and
-    /// similar), [`Gfp::ZERO`](crate::Gfp::ZERO), objects with constructors, typed objects, and growing an allocation.
-    /// Safe code that could access pages must not get the allocator.
+    /// No code may read or write memory of an allocator that is made with the result or a copy of the result.
+    /// No program may use phantom memory for bytes of blocks ([`PageBlock::bytes`](crate::PageBlock::bytes)
+    /// and similar), [`Gfp::ZERO`](crate::Gfp::ZERO), objects with constructors, typed objects, or growing an
+    /// allocation. Safe code that could access pages must not get the allocator.
     pub const unsafe fn new() -> Self {
         Self(())
     }
@@ -382,14 +383,14 @@ impl Region {
     /// Returns the region to the system, like dropping it.
     ///
     /// # Errors
-    /// Returns the region as an error if the system took its contents but not its addresses. Unmapping would split a
-    /// mapping, and the process has reached its limit of mappings. The caller may retry `unmap` later. Dropping a
-    /// region that could not be unmapped loses its addresses.
+    /// Returns the region as an error if the system took its contents but not its addresses. The system keeps
+    /// the addresses if unmapping would split a mapping and the process has reached its limit of mappings.
+    /// The caller may retry `unmap` later. Dropping a region that could not be unmapped loses its addresses.
     pub fn unmap(mut self) -> Result<(), Self> {
         let bytes = self.bytes();
         let refused = bytes > 0
             && (self.faults.fires(Call::of(DECOMMIT, bytes))
-                // SAFETY: the memory is the whole region, and this is its last user.
+                // SAFETY: the memory is the whole region, and this call is its last use.
                 || !source!(&mut self.backing, source => unsafe { source.free(self.base, bytes) }));
         if refused {
             return Err(self);
@@ -403,7 +404,8 @@ impl Region {
     /// refused, because the system may see two mappings.
     ///
     /// # Errors
-    /// Returns `next` as an error if it does not begin at the end, or if the backend cannot divide memory.
+    /// Returns `next` as an error if `next` does not begin at the end of this region, or if the backend
+    /// cannot divide memory.
     pub fn join(&mut self, next: Self) -> Result<(), Self> {
         let ends_there = self.base.addr().get().checked_add(self.bytes()) == Some(next.base.addr().get());
         if !ends_there || !self.is_divisible() || !next.is_divisible() || self.uncommitted != next.uncommitted
@@ -504,7 +506,7 @@ pub(crate) fn commits_are_counted() -> bool {
     return false;
 }
 
-/// Calls `reserve` with half the size each time until it succeeds, down to `least`.
+/// Calls `reserve` until it succeeds, each time with half the previous size, down to `least`.
 ///
 /// # Errors
 /// Returns the last refused size as an error.
@@ -617,10 +619,10 @@ pub struct Reserved {
 }
 
 impl Reserved {
-    /// Granularity of commits in bytes; because of it, not every new page costs a system call.
+    /// Granularity of commits in bytes, so that not every new page costs a system call.
     const COMMIT_STEP: usize = 64 << 10;
-    /// Maximum number of bytes by which a commit runs ahead. A commit doubles the committed bytes, and adds at most
-    /// `MAX_COMMIT_AHEAD`.
+    /// Maximum number of bytes that a commit adds beyond the request. A commit doubles the committed bytes,
+    /// and adds at most `MAX_COMMIT_AHEAD`.
     const MAX_COMMIT_AHEAD: usize = 1 << 20;
 
     /// Reserves `bytes` bytes. Returns `None` if the system refuses. Each commit of the region is a call of the fault
@@ -671,9 +673,9 @@ impl Reserved {
         region.advise(HugePages::Never);
         Some(Self { region, committed: Counter::new(0), point, most: bytes })
     }
-    /// Returns the addresses after the first `bytes` bytes to the system, except those that a commit may already have
-    /// taken in advance (at most 1 MiB and 64 KiB). Returned addresses cannot be committed before the region
-    /// [grows](Self::grow).
+    /// Returns the addresses after the first `bytes` bytes to the system, except addresses that a commit may
+    /// have taken in advance (at most 1 MiB and 64 KiB). Returned addresses cannot be committed before the
+    /// region [grows](Self::grow).
     ///
     /// # Safety
     /// During the call, no thread may use or commit memory after `bytes` bytes, or cut the region.
@@ -1044,7 +1046,7 @@ mod tests {
         assert!(unsafe { reserved.cut(left) });
         let op = Operation::new();
         assert!(reserved.commit(&op, left) && !reserved.commit(&op, reserved.reserved() + 1));
-        // The margin by which a commit may run ahead stays.
+        // The margin by which a commit may run ahead stays reserved.
         assert_eq!(reserved.reserved(), 4 * Reserved::COMMIT_STEP + Reserved::MAX_COMMIT_AHEAD);
         let growing = Reserved::growing(
             5 << 19,

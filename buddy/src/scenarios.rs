@@ -1,10 +1,10 @@
 //! Scenarios of the zone and the per-CPU pages for loom and shuttle, with the planted bugs to detect.
 //!
-//! A scenario's name begins with the properties that it checks (`tests/claims.toml` describes them). B1-B7 are blocks,
-//! frames and their memory, B8 charges, and P1 and P2 per-CPU pages. Each scenario ends with the audit of `world`.
-//! loom's scenarios are small and exhaustive, and their scripts move one thread to another CPU before each of its first
-//! steps. shuttle's scenarios are larger, sampled, and sequentially consistent. The memory orderings are checked only
-//! by loom.
+//! A scenario's name begins with the properties that it checks (`tests/claims.toml` describes them). The
+//! properties B1-B7 cover blocks, frames and their memory, B8 covers charges, and P1 and P2 cover per-CPU
+//! pages. Each scenario ends with the audit of `world`. loom's scenarios are small and exhaustive, and their
+//! scripts move one thread to another CPU before each of its first steps. shuttle's scenarios are larger,
+//! sampled, and sequentially consistent. The memory orderings are checked only by loom.
 
 #[cfg(loom)]
 mod models;
@@ -22,7 +22,7 @@ use uslab_magazine::{
 
 #[cfg(loom)]
 const THREE: Bound = Bound::Preemptions(3);
-/// Scripts: the first thread stays on CPU 0, or moves to CPU 1 before one of its steps.
+/// Returns scripts in which the first thread stays on CPU 0, or moves to CPU 1 before one of its steps.
 #[cfg(loom)]
 fn moves(floor: u64) -> Models<Script> {
     Model::new(THREE, floor).each(Script::all(0, 2, 6))

@@ -67,8 +67,8 @@ impl Watermarks {
     }
 }
 
-/// Returns the reserve of each zone of one node against requests with each highest zone: `reserve[zone][highest]`, in
-/// pages. `managed` has the zones' pages by kind, and 0 for a missing zone.
+/// Returns `reserve[zone][highest]`: the pages that each zone of one node reserves against requests with each
+/// highest zone. `managed` has the zones' pages by kind, and 0 for a missing zone.
 pub(crate) fn lowmem_reserve(managed: [u32; ZoneKind::COUNT]) -> [[u32; ZoneKind::COUNT]; ZoneKind::COUNT] {
     let mut reserve = [[0; ZoneKind::COUNT]; ZoneKind::COUNT];
     for zone in 0..ZoneKind::COUNT {
@@ -140,7 +140,7 @@ mod tests {
 
     #[test]
     fn watermarks_equal_those_of_a_running_kernel() {
-        // /proc/zoneinfo of a machine with 5.5 GiB and vm.min_free_kbytes = 67584.
+        // Values from /proc/zoneinfo of a machine with 5.5 GiB and vm.min_free_kbytes = 67584.
         let (managed, min_free) = ([3840, 772_918, 655_360, 0], 67_584 / 4);
         let lowmem = managed.iter().map(|n| u64::from(*n)).sum();
         let marks = |kind: ZoneKind| {

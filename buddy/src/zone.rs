@@ -8,16 +8,16 @@
 //!
 //! ## What keeps large blocks free
 //!
-//! * **Migrate types.** Pages that can be moved or dropped share pageblocks, apart from unmovable pages. A request
-//!   tries these sources in order:
+//! * **Migrate types.** Pages that can be moved or dropped share pageblocks, separate from unmovable pages. A
+//!   request tries these sources in order:
 //!   1. free blocks of the requested type, smallest sufficient block first;
 //!   2. reserved memory that was never committed, or was decommitted, and has no type yet;
 //!   3. *claim*: takes over the whole pageblock of a free block of a fallback type, largest block first. A block of at
 //!      least a pageblock is always claimed. A smaller block is claimed if half of its pageblock is free or compatible;
 //!   4. *steal*: takes the smallest sufficient block of a fallback type. The pageblock keeps its type, so that the
 //!      stolen page later returns to that type.
-//! * **Placement.** A freed block is put at the back of its list if the buddy of its merged block is free: later the
-//!   two may merge into a block two orders up.
+//! * **Placement.** If the buddy of a freed block's parent block is free, the freed block is put at the back
+//!   of its list, because it will probably merge into a block two orders larger.
 //!
 //! ## Commitment
 //!
@@ -45,9 +45,10 @@
 //!
 //! ## Charges
 //!
-//! Memory mapped outside the pages can be *charged* to a zone. A charged zone withdraws as many free pages, like a
-//! balloon in a virtual machine. A limit on the zones thus also covers charged memory. With several zones, each zone is
-//! charged a part. All zones are locked while the room is checked and the parts are charged.
+//! Memory mapped outside the pages can be *charged* to a zone. A charged zone withdraws the charged number of
+//! free pages, like a balloon in a virtual machine. A limit on the zones thus also covers charged memory.
+//! With several zones, each zone is charged a part. All zones are locked while the room is checked and the
+//! parts are charged.
 //!
 //! ## Lock
 //!
@@ -126,7 +127,8 @@ pub(crate) struct AddressLimit {
     pub(crate) tables: Counter,
 }
 
-/// Bytes of addresses left to other mappings from the time that a limit is seen; at most an eighth of a small limit.
+/// Bytes of addresses that the allocator leaves to other mappings once it knows of a limit; at most an eighth
+/// of a small limit.
 const OTHER_MAPPINGS_BYTES: usize = 32 << 20;
 
 impl ZoneShared {
@@ -209,7 +211,7 @@ pub(crate) struct Zone {
     pub(crate) start: Pfn,
     pub(crate) managed: u32,
     pub(crate) marks: Watermarks,
-    /// The lowmem reserve, by the highest zone that the request could use.
+    /// The lowmem reserve, indexed by the highest zone that the request could use.
     pub(crate) reserve: [u32; ZoneKind::COUNT],
     /// The migrate type of each pageblock, as [`encode`] stores it. Pageblock types are written under the zone's lock.
     types: Box<[Fixed]>,
@@ -479,7 +481,7 @@ impl Zone {
         // caller has just unlisted it, received it from a free, or committed it.
         unsafe { inner.areas[order.index()].insert(&shared.frames, pfn, state, end) }
     }
-    /// Unlists a block that is listed with `state`. The caller must update its frame.
+    /// Unlists a block that is listed with `state`. The caller must update the block's frame.
     fn remove(&self, shared: &ZoneShared, inner: &mut Inner, pfn: Pfn, state: State) {
         let order = state.order();
         inner.listed -= order.pages();
@@ -508,8 +510,8 @@ impl Zone {
         taken.map_err(|_| limit.unwrap_or(Limit::Exhausted))
     }
 
-    /// Takes up to `max` blocks of `order` in one lock hold, and passes each block to `put`. Returns the number of
-    /// blocks, and the limit that was met if the number is below `max`.
+    /// Takes up to `max` blocks of `order` under one acquisition of the lock, and passes each block to `put`.
+    /// Returns the number of blocks, and the limit that stopped the fill if the number is below `max`.
     pub(crate) fn fill(
         &self,
         op: &Operation,
@@ -716,7 +718,8 @@ impl Zone {
 
     // --- Free ------------------------------------------------------------------------------------------------
 
-    /// Frees blocks of `order` in one lock hold. The frames of the freed blocks must be [`Kind::PerCpu`].
+    /// Frees blocks of `order` under one acquisition of the lock. The frames of the freed blocks must be
+    /// [`Kind::PerCpu`].
     pub(crate) fn free(
         &self,
         op: &Operation,
@@ -779,7 +782,7 @@ impl Zone {
         self.insert(shared, inner, pfn, State::new(Kind::Free, order, mobility), end);
     }
 
-    /// Returns `true` if the block, once merged with its buddy, would find its next buddy free.
+    /// Returns `true` if the buddy of the block's parent block is free.
     fn will_merge(&self, shared: &ZoneShared, pfn: Pfn, order: Order) -> bool {
         if order.get() + 1 >= shared.max_order.get() {
             return false;
@@ -978,7 +981,7 @@ impl Zone {
     /// the rest. Finally the zone charges as many of the remaining pages as it can, and `charge` returns the rest. If
     /// `others` returns `None`, the charge is refused and changes nothing.
     pub(crate) fn charge(&self, others: impl FnOnce(u32) -> Option<u32>) -> Option<u32> {
-        // Nested: the thread holds the locks of earlier zones, in ascending order.
+        // The lock is nested, because the thread holds the locks of earlier zones, in ascending order.
         let mut inner = self.inner.lock_nested();
         let room = inner.free().saturating_sub(self.marks.min);
         let left = others(room)?;
@@ -1032,8 +1035,8 @@ impl Zone {
         blocks
     }
 
-    /// Number of pages that are not in the largest free block that their place allows: pages in use, and free pages
-    /// that could not merge because of pages in use.
+    /// Number of pages outside free blocks of the largest size that their position allows: pages in use, and
+    /// free pages that could not merge because of pages in use.
     pub(crate) fn pages_not_in_maximal_blocks(&self, shared: &ZoneShared, inner: &Inner) -> u32 {
         let mut maximal = inner.uncommitted + inner.area(shared.max_order).len() * shared.max_order.pages();
         if inner.tail_committed {

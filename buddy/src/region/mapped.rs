@@ -199,7 +199,8 @@ unsafe impl Source for Mapped {
     }
 }
 
-/// Number of places to try for a region that is apart. Other mappings may already occupy some of the places.
+/// Number of addresses to try for a region far from other mappings. Other mappings may already occupy some of
+/// the places.
 const PLACES: usize = 64;
 
 /// Minimum size in bytes at which core dumps leave out inaccessible parts. A commit in a region of at least this size

@@ -169,7 +169,8 @@ pub(super) fn a_trim_beside_an_allocation() {
     audit(&pages);
 }
 
-/// B8: two charges, of which only one fits, run during an allocation. Charges and allocations never exceed the pages.
+/// B8: two charges, of which only one fits, run during an allocation. Charges and allocations together never
+/// exceed the number of pages.
 pub(super) fn two_charge_beside_an_allocation() {
     two_charge(allocator(4, false));
 }

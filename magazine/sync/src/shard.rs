@@ -255,8 +255,8 @@ impl Share {
 /// schedules of a scenario, are added up.
 ///
 /// A model whose caller needs the total number of executions prints its row in every shard. The joined output
-/// contains a repeated row only once. A row may have a prefix with the name of its crate, as in `uslab-buddy
-/// | MODEL B1: ...`.
+/// contains a repeated row only once. A row may begin with the name of its
+/// crate: `uslab-buddy | MODEL B1: ...`.
 ///
 /// # Errors
 /// Returns an error if no shard ran a part, if parts of one name differ, or if a model is below its floor.

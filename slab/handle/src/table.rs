@@ -5,12 +5,12 @@
 //!   values        [  A  ][ ---- ][  C  ] ...     of any size
 //! ```
 //!
-//! The generations are in a separate array. Rejecting a stale handle takes one load, with sixteen 4-byte words in a
-//! cache line, whatever the size of the values. In the tutorial "Memory Allocators from Scratch", the generation is
-//! behind the value, so a check of a large value loads a line with no other useful data. A test of this module prints
-//! the addresses of both layouts. For small live values, a generation behind the value is better, with one line instead
-//! of two: 5 ns against 10 ns in `benches/handles.rs`, with 100,000 values of 64 bytes. Growth may move values, and
-//! handles stay valid.
+//! The generations are in a separate array. Rejecting a stale handle takes one load, with sixteen 4-byte
+//! words in a cache line, whatever the size of the values. In the tutorial "Memory Allocators from Scratch",
+//! the generation is behind the value, so a check of a large value loads a line with no other useful data. A
+//! test of this module prints the addresses of both layouts. For small live values, a generation behind the
+//! value is better, because a check loads one cache line instead of two: 5 ns against 10 ns in
+//! `benches/handles.rs`, with 100,000 values of 64 bytes. Growth may move values, and handles stay valid.
 
 use super::bits::{Handle, Word};
 use super::error::HandleError;

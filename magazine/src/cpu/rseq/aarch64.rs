@@ -168,9 +168,8 @@ impl PcpuPtr {
     }
 
     /// Pushes a round on the class's stack on this CPU. Returns `false` if no place is usable, the round is
-    /// already on top, or the thread has no CPU. After the section, `push` prefetches the round's cache line
-    /// for writing. If the stack has less than `quiet` objects, the push prefetches the object's line, else
-    /// the head's line.
+    /// already on top, or the thread has no CPU. After the section, `push` prefetches a cache line for
+    /// writing: the object's line if the stack has fewer than `quiet` objects, else the head's line.
     #[inline(always)]
     pub(crate) fn push(&self, class: Class, round: NonNull<u8>) -> bool {
         // SAFETY: each word leads to a region with a stack of the class, to which only sections of its CPU store. The

@@ -125,7 +125,7 @@ impl PcpuPtr {
 
     /// Pushes a round on the class's stack on this CPU. Returns `false` if no place is usable, the round is
     /// already on top, or the thread has no CPU. After the section, `push` prefetches a cache line for
-    /// writing: the object's line if the stack has less than `quiet` objects, else the head's line. A
+    /// writing: the object's line if the stack has fewer than `quiet` objects, else the head's line. A
     /// conditional move selects the cache line to prefetch, because the CPU would mispredict a branch.
     #[inline(always)]
     pub(crate) fn push(&self, class: Class, round: NonNull<u8>) -> bool {
