@@ -1,5 +1,6 @@
-//! Costs of pools of one size: a hot pair and batches, compared with the system's allocator; checks; making pools of
-//! several sizes; a walk over objects in use; and the first access to a page.
+//! Costs of pools of one object size. The rows measure single objects and batches against the system's
+//! allocator, checks, the creation of pools of several sizes, a walk over objects in use, and the first
+//! access to a page.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::hint::black_box;
@@ -75,7 +76,7 @@ impl Objects for Malloc {
     }
 }
 
-/// Measures nanoseconds per hot pair, and per pair of a batch.
+/// Measures nanoseconds per allocation and free, of one hot object and in a batch.
 fn rounds_of(mut pool: impl Objects, budget: Duration) -> impl FnMut() -> Vec<f64> + 'static {
     let mut batch = Vec::with_capacity(BATCH);
     move || {
@@ -190,7 +191,7 @@ fn bench_creation(bench: &mut Bench) {
     bench.group("make and take one", [Column::lower("", "ns")], contenders);
 }
 
-/// Walks over the objects in use, one in ten of 100,000 slots, and adds up a word of each object.
+/// Walks over the objects in use (one in ten of 100,000 slots), and adds up a word of each object.
 fn walks(bench: &mut Bench) -> Result<(), PoolError> {
     const SLOTS: usize = 100_000;
     let budget = bench.budget();

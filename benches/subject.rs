@@ -157,7 +157,7 @@ pub struct Checked<'l, L> {
 }
 
 impl<'l, L: ThreadAccess> Checked<'l, L> {
-    /// Wraps a local, whose operations are checked from now on.
+    /// Wraps `local` and checks its operations from now on.
     pub fn new(local: &'l mut L) -> Self {
         Self { local, next: 0, written_sum: 0, read_sum: 0 }
     }
@@ -192,7 +192,7 @@ impl<L: ThreadAccess> ThreadAccess for Checked<'_, L> {
     }
 }
 
-/// A subject that is created at its first use, so that a baseline can be measured before.
+/// A subject that is created at its first use, so that a caller can measure a baseline before.
 #[derive(Debug)]
 pub struct LazySubject<S> {
     subject: OnceCell<S>,

@@ -105,7 +105,8 @@ extern "C" fn spin_in_signal_handler(_: libc::c_int) {
     unsafe { libc::nanosleep(&time, std::ptr::null_mut()) };
 }
 
-/// For each disturbance, the quantiles of a disturbed run relative to a quiet run, and the number of disturbances per second.
+/// Returns, for each disturbance, the quantiles of a disturbed run relative to a quiet run, and the number of
+/// disturbances per second.
 fn round<S: Disturbed>(subject: &S, tail: &TimedChurn) -> Vec<f64> {
     let run = |disturbance: Option<Disturbance>| {
         let stop = AtomicBool::new(false);

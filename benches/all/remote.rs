@@ -37,7 +37,7 @@ impl Work for Remote {
     }
     fn run<S: Subject>(&self, lazy_subject: &LazySubject<S>) -> Vec<f64> {
         let subject = lazy_subject.get();
-        // One more segment warms up.
+        // One additional segment is the warm-up.
         let (reads, segments, count) = (self.reads_object, self.segments, (self.segments + 1) * SEGMENT);
         let (mut ring, mut receiver) = rtrb::RingBuffer::new(RING);
         std::thread::scope(|scope| {

@@ -64,7 +64,7 @@ struct Server {
 impl Server {
     fn start(program: &std::path::Path) -> anyhow::Result<Self> {
         let name = program.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        // A port that is free now, because the server would not report a port that it chose itself.
+        // Chooses a free port, because the server would not report a port that it chose itself.
         let address = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
         let mut command = Command::new(program);
         command.args(["--port", &address.port().to_string()]).stdout(Stdio::null()).stderr(Stdio::null());

@@ -209,7 +209,7 @@ fn main() -> anyhow::Result<()> {
                             program.case,
                             preload.name
                         );
-                        // Nanoseconds per operation, or seconds.
+                        // The unit is nanoseconds per operation, or seconds.
                         let unit = cost.operations.map_or(1.0, |operations| operations / 1e9);
                         let times = [cost.time, cost.cpu].map(|time| time.as_secs_f64() / unit);
                         vec![times[0], times[1], cost.peak / f64::from(1 << 20)]

@@ -1,8 +1,8 @@
 //! The two loops of the GNU C library's benchmarks of malloc.
 //!
-//! After the description of `malloc-simple` and `malloc-thread` in glibc's `benchtests`. `malloc-simple` allocates blocks of
-//! one size and frees them in the order of allocation, on one thread. `malloc-thread` replaces random blocks of random sizes on
-//! several threads, with small sizes more likely.
+//! Source: the description of `malloc-simple` and `malloc-thread` in glibc's `benchtests`. `malloc-simple`
+//! allocates blocks of one size and frees them in the order of allocation, on one thread. `malloc-thread`
+//! replaces random blocks of random sizes on several threads, with small sizes more likely.
 
 use crate::common::{Block, Parameter, Program, Random, THREADS};
 
