@@ -255,7 +255,7 @@ impl PolicyVisitor for VirtualTimeRun<'_> {
     }
 }
 
-/// The largest number of operations of a film.
+/// The largest number of operations in a film, which is a recorded run.
 const MAX_FILM: u64 = 5000;
 
 /// A request for a film. The fields are the options of `uslab scale`.

@@ -320,7 +320,7 @@ impl<'p, P: Policy> Model<'p, P> {
             violation: None,
         })
     }
-    /// Declares if this is the policy of the traced kernel, so that the recorded attributes of caches apply.
+    /// Sets if this is the policy of the traced kernel, so that the recorded attributes of caches apply.
     #[must_use]
     pub fn as_traced(self, as_traced: bool) -> Self {
         Self { as_traced, ..self }
@@ -480,7 +480,8 @@ impl<'p, P: Policy> Design for Model<'p, P> {
         self.caches.push(match info.kind {
             Kind::Large => None,
             _ => {
-                // A cache that only hidden events name may have no size, so the smallest size is used.
+                // A cache that appears only in hidden events may have no recorded size, so the smallest size
+                // is used.
                 let geometry = P::geometry(info.size.max(8) as usize, self.cpus.count(), &self.knobs)
                     .map_err(|error| Unsupported(format!("cache {}: {error}", info.name)))?;
                 let recorded = info.sheaf_capacity.filter(|_| self.as_traced);

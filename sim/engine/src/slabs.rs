@@ -25,8 +25,8 @@ pub struct Object {
 pub struct Slabs {
     geometry: Geometry,
     objects: u16,
-    /// The order of a slab that is created when no block of the preferred order is free. `None` if the creation fails
-    /// in this case.
+    /// The order of a slab that is created when no block of the preferred order is free. `None` if the
+    /// creation of a slab fails without a block of the preferred order.
     fallback: Option<Order>,
     slabs: Vec<Slab>,
     /// The numbers of freed slabs; new slabs reuse these numbers.

@@ -55,8 +55,8 @@ impl Slab<Object> for FlushCollector {
     }
 }
 
-/// The types of magazines, each with three numbers: the rounds in a magazine; the object size above which a cache
-/// starts with this type; the object size below which a cache can grow to the next type.
+/// The types of magazines, each with three numbers: the objects in a magazine; the object size above which a
+/// cache starts with this type; the object size below which a cache can grow to the next type.
 const TYPES: [(usize, usize, usize); 9] = [
     (1, 3200, 65_536),
     (3, 256, 32_768),
@@ -140,7 +140,7 @@ impl Policy for Magazines01 {
 }
 
 impl Magazines01 {
-    /// Runs an operation of the magazine layer on the CPU of `op`, and records a visit to the depot.
+    /// Runs an operation of the magazine layer on the CPU of `op`, and records an access of the depot.
     fn visit<T>(&self, op: &mut Op<'_>, act: impl FnOnce(&Cache<Object, FlushCollector>) -> T) -> T {
         on_cpu(op.cpu);
         let before = self.cache.exchanges();

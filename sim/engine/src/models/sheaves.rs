@@ -22,9 +22,9 @@
 //!   slab taken last serves objects first. A partly used slab returns to the back of the list, unused slabs to its
 //!   front. Empty slabs are freed if the list has [`min_partial`](Knobs::min_partial) slabs. If the sheaf still has
 //!   room, new slabs are created, and the unused objects of the last new slab enter at the front.
-//! - **Flush** (7.x): from the last object to the first, each together with nearby objects of the same slab. A slab
-//!   that was full enters at the back of the list. A slab that becomes empty is freed if the list has `min_partial`
-//!   slabs.
+//! - **Flush** (7.x): return the objects to their slabs from the last to the first, each together with nearby
+//!   objects of the same slab. A slab that was full enters at the back of the list. A slab that becomes empty
+//!   is freed if the list has `min_partial` slabs.
 //! - **Shrink**: flush all sheaves, free empty slabs, and sort the list, fullest first.
 //!
 //! Objects in sheaves count as active in `/proc/slabinfo`.

@@ -1,8 +1,9 @@
 //! Magazine exchange: write a magazine layer after Bonwick and Adams, "Magazines and Vmem", USENIX 2001, section 3.
 //!
-//! Each CPU has two magazines. A CPU allocates from its loaded magazine and frees to it, without other CPUs. If neither
-//! magazine can serve, the CPU visits the depot, which keeps whole magazines for all CPUs. The code below visits the
-//! depot for every round. Write `alloc` and `free` so that visits to the depot are as rare as possible.
+//! Each CPU has two magazines. A CPU allocates from its loaded magazine and frees to it, without other CPUs.
+//! If neither magazine can serve, the CPU accesses (*visits*) the depot, which keeps whole magazines for all
+//! CPUs. The code below visits the depot for every object. Write `alloc` and `free` so that visits to the
+//! depot are as rare as possible.
 //!
 //! Lock order: a CPU's lock comes first, then the depot's. The scheduler can move threads, so several threads may be on
 //! one CPU at a time.
@@ -24,7 +25,8 @@ struct Cpu<T> {
 
 #[derive(Debug)]
 struct Depot<T> {
-    /// The depot's full magazines. Empty magazines are not kept, because `Vec::new()` is one.
+    /// The depot's full magazines. Empty magazines are not kept, because `Vec::new()` makes an empty
+    /// magazine.
     full: Vec<Vec<T>>,
 }
 
