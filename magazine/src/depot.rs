@@ -68,7 +68,8 @@ impl Block {
 }
 
 impl Slot {
-    /// Byte offsets for debuggers: the next slot's address, and the length and the rounds of the slot's magazine.
+    /// Byte offsets for debuggers: the next slot's address, and the length and the objects of the slot's
+    /// magazine.
     pub(crate) const LAYOUT: [usize; 3] = {
         let magazine = core::mem::offset_of!(Self, magazine);
         let [len, rounds] = Magazine::LAYOUT;

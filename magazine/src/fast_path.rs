@@ -84,8 +84,8 @@ impl<R: Round, M: Memory> FastPath<R, M> {
     pub fn cpu(&self) -> u32 {
         self.pcpu.cpu()
     }
-    /// Pops the newest round of this CPU's stack. Returns `None` if the stack is empty or the fast path is disabled.
-    /// After a miss, the caller calls [`Layer::alloc_slow`](crate::Layer::alloc_slow).
+    /// Pops the newest object of this CPU's stack. Returns `None` if the stack is empty or the fast path is
+    /// disabled. After a miss, the caller calls [`Layer::alloc_slow`](crate::Layer::alloc_slow).
     ///
     /// Cost: one operation on the CPU's region, with no access to shared memory.
     ///
@@ -119,8 +119,8 @@ impl<R: Round, M: Memory> FastPath<R, M> {
         Some(unsafe { R::from_raw(round) })
     }
 
-    /// Pushes a round on this CPU's stack. Returns `false` if the stack is full or the fast path is disabled. After a
-    /// miss, the caller calls [`Layer::free_slow`](crate::Layer::free_slow).
+    /// Pushes an object on this CPU's stack. Returns `false` if the stack is full or the fast path is
+    /// disabled. After a miss, the caller calls [`Layer::free_slow`](crate::Layer::free_slow).
     ///
     /// Cost: one operation on the CPU's region, as for [`alloc`](Self::alloc).
     ///
@@ -188,14 +188,15 @@ mod statics {
         fn class(&self) -> Class {
             Class { index: NO_CLASS.index, stack: self.stack }
         }
-        /// Pops a round, like [`FastPath::alloc_fast`].
+        /// Pops an object, like [`FastPath::alloc_fast`].
         #[inline(always)]
         pub fn alloc(self) -> Option<R> {
             let pcpu = PcpuPtr::of_static(self.words, Words::Inlined);
             // SAFETY: only `R::into_raw` produces the pointers on stacks, and the layer is alive, by `new`'s contract.
             pcpu.pop(self.class()).map(|raw| unsafe { R::from_raw(raw) })
         }
-        /// Pushes a round, like [`FastPath::free_fast`], through the words of [inlined frees](Words::InlinedFrees).
+        /// Pushes an object, like [`FastPath::free_fast`], through the words of [inlined
+        /// frees](Words::InlinedFrees).
         #[inline(always)]
         #[must_use = "a round that was not taken is still the caller's"]
         pub fn free(self, round: R) -> bool {
@@ -204,7 +205,7 @@ mod statics {
     }
 }
 
-/// Pops a round with the table's mechanism, if `PcpuPtr` does not serve the table.
+/// Pops an object with the table's mechanism, if `PcpuPtr` does not serve the table.
 #[inline(never)]
 fn pop<M: Memory>(table: &Table<M>, class: Class) -> Option<NonNull<u8>> {
     #[cfg(any(loom, shuttle))]
@@ -391,7 +392,7 @@ mod tests {
                         layer.free(&supplier, round);
                     }
                 }
-                // A thread that migrated while it opened a CPU's stack passed a round to the supplier.
+                // A thread that migrated while it opened a CPU's stack passed an object to the supplier.
                 let given = supplier.free.borrow().iter().filter(|round| round.0 / 10 == i).count();
                 assert!(given == 0 || cpus == Cpus::os() || cpus == Cpus::os().claimed(), "{given}");
                 assert_eq!(layer.stats().in_magazines + given as u64, 3);

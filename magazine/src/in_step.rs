@@ -4,8 +4,8 @@
 //! one thread runs the code. The thread that runs the code stops at *gates*: before the layer calls its
 //! supplier, and at every [`inject_yield`](crate::layer). Between two gates, the code's thread runs alone on
 //! the CPU that the script selects. The model executes the thread's actions up to the next gate. After each
-//! step, the states of model and code must agree: stacks, places, limits, rounds taken by drains, the depot,
-//! the supplier, the class, and the owner of each round. After a fork, the script continues as the parent or
+//! step, the states of model and code must agree: stacks, places, limits, objects taken by drains, the depot,
+//! the supplier, the class, and the owner of each object. After a fork, the script continues as the parent or
 //! as the child. In the child of a fork, no other thread continues.
 //!
 //! The tested code uses the claimed slot. No thread stops inside a section or under a lock. Interruptions of
@@ -53,7 +53,7 @@ pub(crate) fn gate() {
     });
 }
 
-/// A supplier that supplies its lowest-numbered rounds first, as the model does.
+/// A supplier that supplies its lowest-numbered objects first, as the model does.
 struct RoundSupplier(Mutex<BTreeSet<usize>>);
 impl Supplier<TestRound> for RoundSupplier {
     fn fill(&self, _: &Operation, _: u32, max: usize, put: impl FnMut(TestRound)) -> usize {

@@ -9,24 +9,26 @@
 //!                                                  └ the CPU has no stack: this round to the supplier
 //! ```
 //!
-//! Rounds move between stacks, depot and supplier in magazines. A stack has room for at least two magazines
+//! Objects move between stacks, depot and supplier in magazines. A stack has room for at least two magazines
 //! (Bonwick & Adams 2001, section 3.1). With room for one magazine, a CPU at the edge between full and empty
 //! would access the depot at every allocation and free. With two magazines, at least one magazine's worth of
 //! operations separates two visits to the depot.
 //!
 //! ## Invariants
 //!
-//! * A round is in exactly one place: with its user, on a stack, in the depot, or in a local variable of one thread.
+//! * An object is in exactly one place: with its user, on a stack, in the depot, or in a local variable of
+//!   one thread.
 //! * The depot holds only full magazines.
 //! * A thread may migrate between any two steps, so the layer never retries an operation on a stack. An
-//!   allocation takes its object from the magazine before it pushes the other objects. Rounds of a magazine
+//!   allocation takes its object from the magazine before it pushes the other objects. Objects of a magazine
 //!   that cannot be pushed move to the depot or to the supplier.
 //! * The layer calls the supplier without holding a lock or a claim.
 //!
 //! ## Nodes
 //!
 //! A layer has a class (a set of stacks, one per CPU) for each memory node. A CPU allocates from the class of
-//! its node. A freed round is pushed on the stack of the round's node, and returns to that node in magazines.
+//! its node. A freed object is pushed on the stack of the object's node, and returns to that node in
+//! magazines.
 //!
 //! ## Locks
 //!
@@ -64,12 +66,13 @@ use std::sync::Arc;
 /// slabs or a zone.
 ///
 /// The layer calls the supplier without holding a lock or a claim. The supplier reports to [`Operation`] the
-/// level that served the request. A supplier that had no rounds need not report. A panic of the supplier
+/// level that served the request. A supplier that had no objects need not report. A panic of the supplier
 /// propagates to the layer's caller. A panic loses only the objects that the supplier had received.
 pub trait Supplier<R: Round> {
-    /// Passes up to `max` rounds of `node` to `put` and returns their number. Returns 0 if no round is available.
+    /// Passes up to `max` objects of `node` to `put` and returns their number. Returns 0 if no object is
+    /// available.
     fn fill(&self, op: &Operation, node: u32, max: usize, put: impl FnMut(R)) -> usize;
-    /// Takes rounds back from the layer.
+    /// Takes objects back from the layer.
     fn flush(&self, op: &Operation, rounds: impl Iterator<Item = R>);
     /// Returns the node to which `round` belongs. The layer calls `node_of` only on machines with several nodes.
     fn node_of(&self, _round: R) -> u32 {
@@ -80,31 +83,32 @@ pub trait Supplier<R: Round> {
 /// The sizes of a layer's magazines, stacks and depots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// Number of rounds in a magazine, 1 to [`MAX_CAPACITY`].
+    /// Number of objects in a magazine, 1 to [`MAX_CAPACITY`].
     pub capacity: u16,
-    /// Number of rounds that the first fill requests, at least 1. Each later fill requests twice as many rounds as the
-    /// previous fill, up to a magazine.
+    /// Number of objects that the first fill requests, at least 1. Each later fill requests twice as many
+    /// objects as the previous fill, up to a magazine.
     pub first_fill: u16,
     /// Number of magazines that a CPU's stack holds in addition to the required two.
     ///
-    /// A stack should hold the whole batch of rounds that a CPU allocates and frees repeatedly, so that the batch never
-    /// leaves the stack.
+    /// A stack should hold the whole batch of objects that a CPU allocates and frees repeatedly, so that the
+    /// batch never leaves the stack.
     pub stock: u16,
     /// Number of magazines that each node's depot keeps, up to [`MAX_DEPOT`]. The supplier gets all magazines above the
     /// depot's limit.
     pub depot_limit: u32,
-    /// Number of bytes that a round represents. A budget limits the total bytes in all depots of a table.
+    /// Number of bytes that an object represents. A budget limits the total bytes in all depots of a table.
     /// Objects of 0 bytes do not count towards the budget.
     pub round_bytes: u64,
 }
 
 /// Maximum number of magazines in a depot.
 pub const MAX_DEPOT: u32 = 1 << 12;
-/// Maximum number of rounds on a stack.
+/// Maximum number of objects on a stack.
 const MAX_REACH: u32 = 1 << 14;
 
 impl Config {
-    /// Creates a configuration with magazines of `capacity` rounds; the first fill already fills a magazine completely.
+    /// Creates a configuration with magazines of `capacity` objects; the first fill already fills a magazine
+    /// completely.
     pub fn new(capacity: u16, stock: u16, depot_limit: u32) -> Self {
         let capacity = capacity.clamp(1, MAX_CAPACITY);
         Self { capacity, first_fill: capacity, stock, depot_limit, round_bytes: 0 }
@@ -115,10 +119,10 @@ impl Config {
         (u32::from(self.capacity) * (2 + u32::from(self.stock))).min(MAX_REACH) as u16
     }
 
-    /// Maximum number of rounds that the stacks and depots of `cpus` hold.
+    /// Maximum number of objects that the stacks and depots of `cpus` hold.
     #[doc(hidden)]
     pub fn most_rounds(&self, cpus: &Cpus) -> u64 {
-        // A CPU has a separate stack for the rounds of each node.
+        // A CPU has a separate stack for the objects of each node.
         let stacks = u64::from(cpus.count()) * u64::from(cpus.nodes());
         stacks * u64::from(self.reach())
             + u64::from(cpus.nodes()) * u64::from(self.depot_limit) * u64::from(self.capacity)
@@ -128,15 +132,15 @@ impl Config {
 /// Counters of a layer. Counters are exact while no operation runs. Otherwise each counter is a separate snapshot.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
-    /// Number of rounds allocated, on all paths.
+    /// Number of objects allocated, on all paths.
     pub allocs: u64,
-    /// Number of rounds freed, on all paths.
+    /// Number of objects freed, on all paths.
     pub frees: u64,
     /// Numbers of allocations and frees, by the level that served them.
     pub paths: Paths,
-    /// Number of rounds on the stacks of all CPUs.
+    /// Number of objects on the stacks of all CPUs.
     pub in_magazines: u64,
-    /// Number of rounds in the depots.
+    /// Number of objects in the depots.
     pub in_depot: u64,
     /// Number of accesses of a depot that moved a magazine.
     pub depot_exchanges: u64,
@@ -146,7 +150,7 @@ pub struct Stats {
     pub fills: u64,
     /// Number of magazines flushed to the supplier.
     pub flushes: u64,
-    /// Number of frees of another node's rounds, on machines with several nodes.
+    /// Number of frees of another node's objects, on machines with several nodes.
     pub other_node_frees: u64,
     /// Number of operations that could not use a stack. An operation cannot use a stack if the CPU's region
     /// is claimed or being drained, or if the thread has no registration.
@@ -157,7 +161,7 @@ pub struct Stats {
     pub aborts: u64,
     /// Number of magazines that CPUs and depots hold now, including partly filled magazines.
     pub magazines: u64,
-    /// Number of rounds in a full magazine.
+    /// Number of objects in a full magazine.
     pub capacity: u64,
 }
 
@@ -187,7 +191,7 @@ fn inject_yield() {
 #[repr(C)]
 pub(crate) struct Counts {
     pub(crate) paths: PathCounts,
-    /// Number of rounds that were allocated or freed other than by a single pop or push.
+    /// Number of objects that were allocated or freed other than by a single pop or push.
     pub(crate) around_allocs: Counter,
     around_frees: Counter,
     fills: Counter,
@@ -201,9 +205,9 @@ pub(crate) struct Counts {
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub(crate) struct NodeClass<R, M> {
-    /// Number of rounds that batches and drains have put on stacks, minus the number that they have taken. `net` splits
-    /// the operation counts of the heads into allocations and frees: allocations = (ops - (rounds on stacks - net)) /
-    /// 2.
+    /// Number of objects that batches and drains have put on stacks, minus the number that they have taken.
+    /// `net` splits the operation counts of the heads into allocations and frees: allocations = (ops -
+    /// (objects on stacks - net)) / 2.
     pub(crate) net: Counter,
     pub(crate) depot: Depot,
     pub(crate) fast_path: FastPath<R, M>,
@@ -217,7 +221,7 @@ impl<R: Round, M: Memory> NodeClass<R, M> {
 
 /// The magazine layer: the stacks of each CPU, and a depot per node. See the [module](self).
 ///
-/// Dropping a layer leaks its rounds. Call [`flush_all`](Layer::flush_all) before dropping the layer.
+/// Dropping a layer leaks its objects. Call [`flush_all`](Layer::flush_all) before dropping the layer.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub struct Layer<R, M: Memory = Heap>
@@ -234,7 +238,8 @@ where
 }
 
 impl<R: Round, M: Memory> Layer<R, M> {
-    /// Creates a layer without rounds. Returns `None` if the table has no free class number or no space left.
+    /// Creates a layer without objects. Returns `None` if the table has no free class number or no space
+    /// left.
     pub fn new(table: &Arc<Table<M>>, config: Config) -> Option<Self> {
         Self::with_nodes(table, table.cpus().nodes(), config)
     }
@@ -370,7 +375,8 @@ impl<R: Round, M: Memory> Layer<R, M> {
     fn this_node(&self) -> u32 {
         if self.nodes.len() == 1 { 0 } else { self.cpus().node_of(self.cpus().current()) }
     }
-    /// Returns the class of the node to which a round belongs. Returns `None` if the round's node has no CPUs.
+    /// Returns the class of the node to which an object belongs. Returns `None` if the object's node has no
+    /// CPUs.
     #[inline(always)]
     fn home_of(&self, supplier: &impl Supplier<R>, round: R) -> Option<&NodeClass<R, M>> {
         if self.nodes.len() == 1 {
@@ -385,7 +391,8 @@ impl<R: Round, M: Memory> Layer<R, M> {
 
     // ---- allocation ----
 
-    /// Allocates a round from the nearest level that has a round. Returns `None` if the supplier has no round either.
+    /// Allocates an object from the nearest level that has an object. Returns `None` if the supplier has no
+    /// object either.
     ///
     /// Cost: like [`FastPath::alloc`], plus one access of the depot per magazine. Only depot and supplier
     /// take locks.
@@ -400,8 +407,8 @@ impl<R: Round, M: Memory> Layer<R, M> {
         // SAFETY: this layer is alive.
         unsafe { self.nodes[self.this_node() as usize].fast_path.alloc() }
     }
-    /// Allocates like `alloc`, inside an operation that has already taken other steps. If the layer has no round, the
-    /// operation continues elsewhere.
+    /// Allocates like `alloc`, inside an operation that has already taken other steps. If the layer has no
+    /// object, the operation continues elsewhere.
     #[inline]
     #[doc(hidden)]
     pub fn alloc_in(&self, op: &Operation, supplier: &impl Supplier<R>) -> Option<R> {
@@ -416,8 +423,8 @@ impl<R: Round, M: Memory> Layer<R, M> {
         self.alloc_slow(&self.operation(OperationKind::Alloc), supplier)
     }
 
-    /// Allocates after a miss: takes a magazine from the depot or the supplier. The caller gets one round of the
-    /// magazine, and the stack gets the others.
+    /// Allocates after a miss: takes a magazine from the depot or the supplier. The caller gets one object of
+    /// the magazine, and the stack gets the others.
     #[cold]
     #[inline(never)]
     #[doc(hidden)]
@@ -434,8 +441,8 @@ impl<R: Round, M: Memory> Layer<R, M> {
         let at = self.this_node();
         let node = &self.nodes[at as usize];
         let mut magazine = Magazine::new();
-        // On a CPU without a region, or while the class is drained, nothing can be pushed. If nothing can be pushed,
-        // the allocation requests only one round.
+        // On a CPU without a region, or while the class is drained, nothing can be pushed. If nothing can be
+        // pushed, the allocation requests only one object.
         let open = self.table.region(self.cpus().current()).is_some()
             && self.table.limit(node.class()).load(crate::sync::Ordering::Relaxed) > 0;
         if !(open && node.depot.take(op, &self.table.depots, &mut magazine)) {
@@ -471,7 +478,7 @@ impl<R: Round, M: Memory> Layer<R, M> {
 
     // ---- free ----
 
-    /// Frees a round. `free` never fails, and never accesses the memory of the freed object.
+    /// Frees an object. `free` never fails, and never accesses the memory of the freed object.
     ///
     /// Cost: like [`alloc`](Self::alloc).
     #[inline]
@@ -526,9 +533,9 @@ impl<R: Round, M: Memory> Layer<R, M> {
         self.counts.paths.count(op);
     }
 
-    /// Returns `true` if the round is on top of this CPU's stack. After a free that missed, `true` means that
-    /// the object was freed twice, and that the second free had no effect. Always returns `false` for a layer
-    /// of several nodes.
+    /// Returns `true` if the object is on top of this CPU's stack. After a free that missed, `true` means
+    /// that the object was freed twice, and that the second free had no effect. Always returns `false` for a
+    /// layer of several nodes.
     #[doc(hidden)]
     pub fn has_on_top(&self, op: &Operation, supplier: &impl Supplier<R>, round: R) -> bool {
         let [node] = &*self.nodes else { return false };
@@ -609,7 +616,7 @@ impl<R: Round, M: Memory> Layer<R, M> {
     fn classes(&self) -> impl Iterator<Item = Class> + Clone {
         self.nodes.iter().map(NodeClass::class)
     }
-    /// Returns the objects that a drain took to the supplier. Returns the number of rounds.
+    /// Returns the objects that a drain took to the supplier. Returns the number of objects.
     fn give(
         &self,
         op: &Operation,
@@ -656,7 +663,7 @@ impl<R: Round, M: Memory> Layer<R, M> {
         self.classes().for_each(|class| self.table.join_sweeps(class, group));
     }
     /// Returns the objects that a [sweep](Table::sweep) took from this layer to the supplier, as the second
-    /// half of a [drain](Self::drain). Returns the number of rounds.
+    /// half of a [drain](Self::drain). Returns the number of objects.
     #[doc(hidden)]
     pub fn drain_swept(&self, op: &Operation, supplier: &impl Supplier<R>) -> u64 {
         let (mut rounds, mut panics) = (0, FirstPanic::default());
@@ -673,8 +680,8 @@ impl<R: Round, M: Memory> Layer<R, M> {
         self.drain_swept(op, supplier);
         self.empty_depots(op, supplier);
     }
-    /// Completes a [reap](Self::reap) after a [sweep](Table::sweep) of idle stacks. Returns the number of rounds
-    /// flushed.
+    /// Completes a [reap](Self::reap) after a [sweep](Table::sweep) of idle stacks. Returns the number of
+    /// objects flushed.
     #[doc(hidden)]
     pub fn reap_swept(&self, supplier: &impl Supplier<R>) -> u64 {
         let op = &self.operation(OperationKind::Reclaim).cold();
@@ -702,7 +709,7 @@ impl<R: Round, M: Memory> Layer<R, M> {
     }
 
     /// Lowers the capacity limits of the stacks while memory is short. [`flush_all`](Self::flush_all) frees
-    /// the rounds.
+    /// the objects.
     pub fn shrink(&self) {
         self.tuning.shrink(&self.config);
         self.change_limits();
@@ -729,7 +736,7 @@ impl<R: Round, M: Memory> Layer<R, M> {
     }
 
     /// Ends a reaping interval. Flushes the depot magazines that were not needed during the interval, and the
-    /// stacks that served no operation since the last call. Returns the number of rounds flushed.
+    /// stacks that served no operation since the last call. Returns the number of objects flushed.
     ///
     /// Call `reap` at regular intervals (kernels use 10 to 20 s).
     pub fn reap(&self, supplier: &impl Supplier<R>) -> u64 {

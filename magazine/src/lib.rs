@@ -16,7 +16,7 @@
 //!   restartable sequences, a drain claims the region instead of replacing it by the region of zeros.
 //!   Restartable sequences and claims are both model-checked.
 //!
-//! The caller's [`Supplier`] supplies rounds to the depot. The crate does not depend on the kind of the
+//! The caller's [`Supplier`] supplies objects to the depot. The crate does not depend on the kind of the
 //! objects. `uslab-buddy` uses the crate to cache pages, and `uslab` to cache allocated objects.
 //!
 //! | module | |
@@ -94,7 +94,8 @@
 #[cfg(all(uslab_models, not(loom)))]
 compile_error!("the models need --cfg loom: without it they would check nothing");
 
-// On WebAssembly, claims and rounds of 4 bytes suffice: there is one thread, simulated CPUs and addresses below 4 GiB.
+// On WebAssembly, claims and objects of 4 bytes suffice: there is one thread, simulated CPUs and addresses
+// below 4 GiB.
 #[cfg(not(any(target_pointer_width = "64", target_arch = "wasm32")))]
 compile_error!(
     "64-bit targets (and wasm32, for simulators) only: sections store rounds of 8 bytes, and pages come from a range of addresses larger than 32 bits \

@@ -7,23 +7,23 @@
 //!                                                     len:16|ops:48
 //! ```
 //!
-//! * `head`: the number of rounds on the stack, and the number of pops and pushes that the stack has served. Every
-//!   section commits by one plain store to one head.
+//! * `head`: the number of objects on the stack, and the number of pops and pushes that the stack has served.
+//!   Every section commits by one plain store to one head.
 //! * `cap`: the number of usable places. `cap` is 0 in a class that was never used on the CPU, so every push misses. A
 //!   batch raises `cap` up to `limit`. A `limit` of 0 closes the class, and the [table](crate::table) opens it.
 //! * `quiet`: the limit minus one magazine. A push to a stack with fewer than `quiet` objects prefetches the
 //!   object's cache line for writing, because the next pop passes the object to a user that writes to it. A
 //!   stack with at least `quiet` objects will pass its newest magazine to the depot. The stack of a CPU that
-//!   only frees always has at least `quiet` rounds. The stack of a CPU that frees and allocates rarely has
-//!   `quiet` rounds.
-//! * A word that is always null, followed by the rounds. A pop that reads the null word has missed. A pop has no other
-//!   test for an empty stack.
-//! * A push misses if its round is already on top, because the round was freed twice. The slow path can detect the
-//!   double free.
+//!   only frees always has at least `quiet` objects. The stack of a CPU that frees and allocates rarely has
+//!   `quiet` objects.
+//! * A word that is always null, followed by the objects. A pop that reads the null word has missed. A pop
+//!   has no other test for an empty stack.
+//! * A push misses if its object is already on top, because the object was freed twice. The slow path can
+//!   detect the double free.
 //! * Drains use `seen` and the notes (`taken`, `served`, `backed`, `going`).
 //!
-//! A stack is contiguous: a section reaches all its data from one address, and the head shares a cache line with the
-//! lowest rounds. With heads in a separate array, a hot alloc/free pair took a tenth longer.
+//! A stack is contiguous: a section reaches all its data from one address, and the head shares a cache line
+//! with the lowest objects. With heads in a separate array, a hot alloc/free pair took a tenth longer.
 //!
 //! A class is at the same offset in every region. In a region of zeros, every pop and every push misses. The [empty
 //! region](crate::table), and the region of a CPU that was never used, are regions of zeros.
@@ -140,8 +140,8 @@ impl Region<'_> {
         // SAFETY: the caller is an operation of the CPU or owns the region, so no other thread accesses the cell.
         self.cap_cell(class).with_mut(|p| unsafe { *p = cap });
     }
-    /// Returns round `i`, counted from 1. Place 0 is the null word, for which `round` returns `None`. Only operations
-    /// of the region's CPU, and the region's owner, may call `round`.
+    /// Returns object `i`, counted from 1. Place 0 is the null word, for which `round` returns `None`. Only
+    /// operations of the region's CPU, and the region's owner, may call `round`.
     #[inline(always)]
     pub(crate) fn round(&self, class: Class, i: u32) -> Option<NonNull<u8>> {
         // SAFETY: the caller is an operation of the CPU or owns the region, so no other thread writes the place.
@@ -167,7 +167,8 @@ impl Region<'_> {
         Some(round)
     }
 
-    /// Pushes a round on the class's stack. Returns `false` if no place is usable, or if the round is already on top.
+    /// Pushes an object on the class's stack. Returns `false` if no place is usable, or if the object is
+    /// already on top.
     #[inline(always)]
     pub(crate) fn push(&self, class: Class, round: NonNull<u8>, commit: Commit) -> bool {
         let head = self.head(class);
@@ -175,7 +176,7 @@ impl Region<'_> {
         if len >= cap || self.round(class, len) == Some(round) {
             return false;
         }
-        // No reader sees the stored round before the stack's length grows.
+        // No reader sees the stored object before the stack's length grows.
         self.set_round(class, len + 1, round);
         if commit == Commit::Done {
             self.set_head(class, head.wrapping_add(OP) + 1);
@@ -215,7 +216,7 @@ impl Region<'_> {
         true
     }
 
-    /// Pops the `n` newest rounds, or none.
+    /// Pops the `n` newest objects, or none.
     pub(crate) fn pop_batch(&self, class: Class, n: u32, into: &mut Magazine, commit: Commit) -> bool {
         let head = self.head(class);
         let Some(rest) = ((head & LEN) as u32).checked_sub(n) else { return false };
@@ -234,8 +235,8 @@ impl Region<'_> {
 
     // ---- for the region's owner: a drain ----
 
-    /// Closes the class's stack and notes the number of its rounds. Taken rounds belong to drain `drain` and stay in
-    /// place.
+    /// Closes the class's stack and notes the number of its objects. Taken objects belong to drain `drain`
+    /// and stay in place.
     pub(crate) fn take(&self, class: Class, drain: u64) {
         let head = self.head(class);
         let len = head & LEN;
@@ -369,8 +370,8 @@ impl Region<'_> {
             self.set_seen(class, 0);
         }
     }
-    /// Returns the number of pops and pushes that the class has served, and the number of rounds on its stack. The two
-    /// counts are one snapshot, and any thread may take the snapshot.
+    /// Returns the number of pops and pushes that the class has served, and the number of objects on its
+    /// stack. The two counts are one snapshot, and any thread may take the snapshot.
     pub(crate) fn served(&self, class: Class) -> (u64, u64) {
         loop {
             // Acquire: pairs with the second Release in `set_aside`.
@@ -389,7 +390,8 @@ impl Region<'_> {
         // Relaxed: the value is only a number, unless the caller is the drain that stored it.
         (self.taken_word(class).load(Relaxed) & LEN) as u32
     }
-    /// Returns the number of taken rounds if drain `drain` took them, else 0. Only drain `drain` may call `taken_by`.
+    /// Returns the number of taken objects if drain `drain` took them, else 0. Only drain `drain` may call
+    /// `taken_by`.
     pub(crate) fn taken_by(&self, class: Class, drain: u64) -> u32 {
         // Relaxed: drain `drain` reads its own store, and any other value counts as 0.
         let taken = self.taken_word(class).load(Relaxed);
@@ -397,7 +399,7 @@ impl Region<'_> {
     }
     /// Clears the note of taken objects, because a drain is flushing them or they are lost.
     pub(crate) fn clear_taken_note(&self, class: Class) {
-        // Relaxed: only the drain that took the rounds depends on the value.
+        // Relaxed: only the drain that took the objects depends on the value.
         self.taken_word(class).store(0, Relaxed);
         tell!(self => "flushes the drained rounds");
     }

@@ -4,8 +4,8 @@ use core::ptr::NonNull;
 
 /// An object in a magazine (a *round*): any value that fits a pointer.
 ///
-/// Two threads may share a CPU: one thread may allocate a round that the other thread has freed. Rounds must be `Send`,
-/// and threads may share any layer.
+/// Two threads may share a CPU: one thread may allocate an object that the other thread has freed. Objects
+/// must be `Send`, and threads may share any layer.
 ///
 /// ```compile_fail,E0277
 /// use core::{cell::Cell, ptr::NonNull};
@@ -23,7 +23,7 @@ use core::ptr::NonNull;
 pub trait Round: Copy + Send {
     /// Converts the object to a pointer. Numbers are converted with `NonNull::without_provenance`.
     fn into_raw(self) -> NonNull<u8>;
-    /// Converts a pointer back to the round.
+    /// Converts a pointer back to the object.
     ///
     /// # Safety
     /// `raw` must come from [`into_raw`](Round::into_raw) of the same type.

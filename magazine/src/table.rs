@@ -15,12 +15,12 @@
 //!
 //! 1. points the CPU's word to the empty region;
 //! 2. issues the *fence*, after which no earlier operation is still running, so that the drain owns the region;
-//! 3. closes the selected stacks, whose rounds stay in place and now belong to the drain;
+//! 3. closes the selected stacks, whose objects stay in place and now belong to the drain;
 //! 4. restores the CPU's word;
 //! 5. flushes the objects of the closed stacks.
 //!
-//! The drained CPU misses only during steps 1 to 4 of the drain. Steps 1 to 4 of a drain take a few stores per class,
-//! whatever the number of rounds. One fence serves all CPUs and all classes of a drain.
+//! The drained CPU misses only during steps 1 to 4 of the drain. Steps 1 to 4 of a drain take a few stores
+//! per class, whatever the number of objects. One fence serves all CPUs and all classes of a drain.
 //!
 //! *Three sets of words.* Inlined paths read a separate set of words, and inlined frees by address read a
 //! third set. [`Table::close_inlined`] closes the inlined paths alone. Closed paths always miss, and the slow
@@ -40,14 +40,15 @@
 //! 5. A class number gets another owner only when its stacks are permanently closed on all CPUs.
 //! 6. Each taken stack records the number of a drain, to which its objects belong. Until a drain begins to
 //!    flush its objects, another drain of the class may take over the objects, under the lock of drains.
-//! 7. A page of stacks is decommitted only while all its stacks are closed, and no drain has rounds on the page.
+//! 7. A page of stacks is decommitted only while all its stacks are closed, and no drain has objects on the
+//!    page.
 //!
 //! ## Many classes in one drain
 //!
 //! A [sweep](Table::sweep) is a drain of all classes that [take part](crate::Layer::join_sweeps), of any
-//! layer, with one fence for all classes. The rounds that a sweep takes stay in place until each layer
-//! [collects](crate::Layer::reap_swept) its rounds. A layer that drains its stacks earlier takes over objects
-//! that a sweep took, so no layer waits for another layer.
+//! layer, with one fence for all classes. The objects that a sweep takes stay in place until each layer
+//! [collects](crate::Layer::reap_swept) its objects. A layer that drains its stacks earlier takes over
+//! objects that a sweep took, so no layer waits for another layer.
 //!
 //! A table uses one [mechanism](crate::Mechanism). With the claimed slot, a drain claims the region instead of changing
 //! the word.
@@ -479,13 +480,14 @@ impl<M: Memory> Table<M> {
         (number.open.get(), number.limit.load(Relaxed), drains, waiting > 0)
     }
 
-    /// Returns an unused class number to the table. Rounds on the stacks of the class are leaked.
+    /// Returns an unused class number to the table. Objects on the stacks of the class are leaked.
     pub(crate) fn retire(&self, class: Class) {
         self.numbers[class.index as usize].swept.set(0);
         let all = 0..self.cpus.count();
         {
             let _one_at_a_time = self.lock_drains();
-            // SAFETY: this thread holds the lock of drains. Rounds of the class that a sweep has taken are leaked, too.
+            // SAFETY: this thread holds the lock of drains. Objects of the class that a sweep has taken are
+            // leaked, too.
             unsafe {
                 self.set_limit_locked(class, 0);
                 if self.claim(class) > 0 {

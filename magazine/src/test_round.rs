@@ -5,7 +5,7 @@ use super::Round;
 use super::{Cpus, Heap, Table, sync::Arc};
 use core::ptr::NonNull;
 
-/// An object, identified by its number. Rounds are numbered from 1.
+/// An object, identified by its number. Objects are numbered from 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct TestRound(pub(crate) usize);
 impl Round for TestRound {

@@ -97,13 +97,13 @@ steps! {
     RegionCommitted { cpu: u32 } => Depot, "commits a part of the region of CPU {cpu}";
     /// The operation filled a magazine with `rounds` objects or page blocks.
     Filled { rounds: u16 } => Cpu, "filled a magazine with {rounds} rounds";
-    /// The operation flushed a magazine of `rounds` rounds.
+    /// The operation flushed a magazine of `rounds` objects.
     Flushed { rounds: u16 } => Cpu, "flushes a magazine of {rounds} rounds";
-    /// The operation flushed `rounds` rounds that a drain took from a CPU's stack.
+    /// The operation flushed `rounds` objects that a drain took from a CPU's stack.
     Drained { rounds: u32 } => Cpu, "flushes {rounds} drained rounds";
     /// The operation allocated or freed one object without the stacks.
     Bypassed => Cpu, "bypasses the stacks";
-    /// The operation set the limit of stacks to `places` rounds.
+    /// The operation set the limit of stacks to `places` objects.
     Resized { places: u16 } => Cpu, "sets the stack limit to {places} rounds";
     /// The operation locked a node's lists of slabs.
     NodeVisited => Slab, "locks the slab lists of its node";

@@ -1,6 +1,6 @@
 //! Stress test of the magazines on the machine's CPUs, with the mechanism that the machine supports.
 //!
-//! The test stamps each object at its allocation, and removes the stamp at its free. At the end, no round is
+//! The test stamps each object at its allocation, and removes the stamp at its free. At the end, no object is
 //! lost or duplicated, and the layer's counts agree. No single setting of the test finds every bug. Each
 //! setting was tried against planted bugs (see `.ci/controls`). Long undisturbed runs find sections that are
 //! not restarted. Tiny magazines, with yields between a miss and its batch, find drains that do not own the
@@ -73,7 +73,7 @@ struct Setting {
 }
 
 const WORKERS: usize = 16;
-/// Maximum number of rounds that a worker holds.
+/// Maximum number of objects that a worker holds.
 const MAX_HELD_ROUNDS: usize = 256;
 
 /// Returns the number of operations, scaled by `USLAB_STRESS`.
@@ -87,7 +87,7 @@ fn size(usual: usize) -> usize {
     }
 }
 
-/// Creates and drops a layer, over and over; the layer must never see rounds of other layers.
+/// Creates and drops a layer, over and over; the layer must never see objects of other layers.
 fn neighbour(table: &Arc<Table<Heap>>, stop: &AtomicBool, pause: Duration) {
     let supplier = TestSupplier::new(64);
     for turn in 0.. {
@@ -114,7 +114,7 @@ fn neighbour(table: &Arc<Table<Heap>>, stop: &AtomicBool, pause: Duration) {
             (48, 48),
             "the neighbour layer's counts begin at 0 and are exact"
         );
-        // Every other layer is dropped with rounds on its stacks.
+        // Every other layer is dropped with objects on its stacks.
         if turn % 2 == 0 {
             layer.flush_all(&supplier);
             assert_eq!(supplier.census().len(), 64, "the neighbour layer must lose no rounds");
@@ -163,7 +163,7 @@ fn stress(name: &str, cpus: Cpus, setting: Setting) {
                             if supplier.stamp(round, me) {
                                 held.push(round);
                             } else {
-                                // Another thread owns the round, so this thread must not free it.
+                                // Another thread owns the object, so this thread must not free it.
                                 bad.add(1);
                             }
                         } else {
@@ -440,7 +440,7 @@ fn claimed_slot_is_used_if_a_sandbox_forbids_membarrier() {
     });
 }
 
-/// A drain whose barrier is refused takes nothing: the rounds stay on the stacks and are usable.
+/// A drain whose barrier is refused takes nothing: the objects stay on the stacks and are usable.
 #[test]
 fn drains_take_nothing_after_a_sandbox_forbids_membarrier() {
     in_a_process("child_drains_without_membarrier", |c| c);
@@ -473,11 +473,11 @@ fn child_drains_without_membarrier() {
     assert_eq!(left as u64, stats.in_magazines + stats.in_depot, "the layer must lose no rounds");
     match layer.mechanism() {
         Mechanism::Claimed => assert_eq!(left, 0, "the claimed mechanism issues no barrier"),
-        // At most one stack has rounds for each CPU on which this thread ran.
+        // At most one stack has objects for each CPU on which this thread ran.
         Mechanism::Rseq => assert!(left > 0 && left <= usable().len() * 16, "{left} rounds remain on stacks"),
     }
-    // The layer was dropped with rounds on its stacks. The layer could not make sure that its class number was unused,
-    // so no other layer gets the number.
+    // The layer was dropped with objects on its stacks. The layer could not make sure that its class number
+    // was unused, so no other layer gets the number.
     drop(layer);
     let (next, nothing) = (rounds::layer(&table, 4, 2, 2), TestSupplier::new(0));
     assert!(

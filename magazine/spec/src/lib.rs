@@ -8,7 +8,7 @@
 //!              supplier                 slabs, or a zone
 //! ```
 //!
-//! - **Allocate**: take the newest round of the CPU's stack. If the stack is empty, take a magazine from the
+//! - **Allocate**: take the newest object of the CPU's stack. If the stack is empty, take a magazine from the
 //!   depot. If the depot is also empty, take objects from the supplier. The caller gets the last object of
 //!   the magazine, and the stack gets the others.
 //! - **Fill**: the first fill requests [`first_fill`](Sizes::first_fill) objects from the supplier. Each
@@ -248,15 +248,15 @@ pub fn widened(places: usize, need: usize, limit: usize) -> Option<usize> {
 /// The sizes of a layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sizes {
-    /// Number of rounds in a full magazine, at least 1.
+    /// Number of objects in a full magazine, at least 1.
     pub capacity: usize,
-    /// Number of rounds that the first fill requests, at least 1 and at most a magazine.
+    /// Number of objects that the first fill requests, at least 1 and at most a magazine.
     pub first_fill: usize,
     /// Largest capacity of a stack, at least two magazines.
     pub reach: usize,
     /// Largest number of magazines of each depot.
     pub depot_limit: usize,
-    /// Number of bytes in the rounds of a full magazine.
+    /// Number of bytes in the objects of a full magazine.
     pub magazine_bytes: u64,
 }
 
@@ -277,7 +277,7 @@ pub trait World<R> {
     fn fill(&mut self, node: usize, most: usize) -> Vec<R>;
     /// Takes flushed objects back, in the order of the vector.
     fn flush(&mut self, rounds: Vec<R>);
-    /// Returns the node to which a round belongs.
+    /// Returns the node to which an object belongs.
     fn node_of(&self, _round: &R) -> usize {
         0
     }
@@ -287,10 +287,10 @@ pub trait World<R> {
     fn observe(&mut self, _event: Event) {}
 }
 
-/// The stack of a CPU for the rounds of one node.
+/// The stack of a CPU for the objects of one node.
 #[derive(Clone, Debug)]
 struct Stack<R> {
-    /// The rounds, the newest last.
+    /// The objects, the newest last.
     rounds: Vec<R>,
     /// The current capacity of the stack, in objects. After a shortage, the capacity may exceed the limit.
     places: usize,
@@ -337,7 +337,7 @@ pub struct Layer<R> {
     /// The node of each CPU.
     node_of_cpu: Vec<usize>,
     nodes: Vec<Node<R>>,
-    /// Number of rounds that the next fill requests.
+    /// Number of objects that the next fill requests.
     fill: usize,
     /// The current limit of a stack's places.
     limit: usize,
@@ -346,7 +346,7 @@ pub struct Layer<R> {
 }
 
 impl<R> Layer<R> {
-    /// Creates a layer without rounds. `node_of_cpu` contains the node of each CPU. Every node must have a
+    /// Creates a layer without objects. `node_of_cpu` contains the node of each CPU. Every node must have a
     /// CPU.
     pub fn new(sizes: Sizes, node_of_cpu: Vec<usize>) -> Self {
         let (cpus, nodes) = (node_of_cpu.len(), node_of_cpu.iter().max().map_or(0, |last| last + 1));
@@ -363,7 +363,7 @@ impl<R> Layer<R> {
     pub fn cpus(&self) -> usize {
         self.node_of_cpu.len()
     }
-    /// The rounds of a node on a CPU's stack, the newest last.
+    /// The objects of a node on a CPU's stack, the newest last.
     pub fn stack(&self, node: usize, cpu: usize) -> &[R] {
         &self.nodes[node].stacks[cpu].rounds
     }
@@ -372,7 +372,7 @@ impl<R> Layer<R> {
         &self.nodes[node].depot
     }
 
-    /// Allocates a round on a CPU. Returns `None` if the supplier has no round.
+    /// Allocates an object on a CPU. Returns `None` if the supplier has no object.
     pub fn alloc(&mut self, cpu: usize, world: &mut impl World<R>) -> Option<R> {
         let (node, limit) = (self.node_of_cpu[cpu], self.limit);
         let stack = &mut self.nodes[node].stacks[cpu];
@@ -391,7 +391,7 @@ impl<R> Layer<R> {
         Some(round)
     }
 
-    /// Frees a round on a CPU.
+    /// Frees an object on a CPU.
     pub fn free(&mut self, cpu: usize, round: R, world: &mut impl World<R>) {
         let (node, limit, capacity) = (world.node_of(&round), self.limit, self.sizes.capacity);
         let stack = &mut self.nodes[node].stacks[cpu];

@@ -214,7 +214,7 @@ impl<'s> Copied<'s> {
     fn operations(&self, class: usize) -> Vec<Operation> {
         match self.operands.kind {
             Kind::Pop => vec![Operation::Pop(class)],
-            // Some stacks already have round 403 on top.
+            // Some stacks already have object 403 on top.
             Kind::Push => [77, 403].map(|n| Operation::Push(class, round(n))).to_vec(),
             Kind::PushBatch => [1, 3].map(|n| Operation::PushBatch(class, n)).to_vec(),
             Kind::PopBatch => [1, 3].map(|n| Operation::PopBatch(class, n)).to_vec(),
@@ -588,12 +588,12 @@ fn interrupted_operation_takes_effect_after_its_interruption() {
 
 // ---------------------------------------------------------------- the layer as a whole
 
-/// A layer, and the owner of each round.
+/// A layer, and the owner of each object.
 struct LayerGame {
     table: Arc<Table<Heap>>,
     layer: Layer<TestRound>,
     supplier: TestSupplier,
-    /// True for each round that a thread owns.
+    /// True for each object that a thread owns.
     out: Vec<AtomicBool>,
     allocs: Counter,
     frees: Counter,
@@ -602,13 +602,13 @@ struct LayerGame {
 #[derive(Clone, Copy, Debug)]
 enum Step {
     Alloc,
-    /// Frees the thread's oldest round.
+    /// Frees the thread's oldest object.
     Free,
     Drain,
     Reap,
     Purge,
     Shrink,
-    /// Creates another layer and drops it with rounds on its stacks, so that its class number is reused.
+    /// Creates another layer and drops it with objects on its stacks, so that its class number is reused.
     Another,
 }
 
@@ -674,7 +674,7 @@ impl LayerGame {
     }
 }
 
-/// The rounds that a thread owns. An `OwnedRounds` does not allocate while a signal handler runs.
+/// The objects that a thread owns. An `OwnedRounds` does not allocate while a signal handler runs.
 struct OwnedRounds {
     rounds: Vec<TestRound>,
     oldest: usize,
@@ -723,8 +723,8 @@ const OTHER_STEPS: [&[Step]; 12] = [
     &[Drain, Another, Free, Free, Free, Free, Free, Alloc, Alloc, Free],
 ];
 
-/// No interruption of an allocation or a free loses a round, hands it out twice or changes the counts. The test
-/// interrupts every instruction, and then runs other threads of the CPU.
+/// No interruption of an allocation or a free loses an object, hands it out twice or changes the counts. The
+/// test interrupts every instruction, and then runs other threads of the CPU.
 #[test]
 fn layer_interrupted_at_any_instruction_loses_no_round() {
     run_test_alone(module_path!(), "layer_interrupted_at_any_instruction_loses_no_round", || {

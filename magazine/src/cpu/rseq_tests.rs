@@ -42,7 +42,7 @@ enum Operation {
 enum Outcome {
     Pop(Option<NonNull<u8>>),
     Push(bool),
-    /// The rounds of the popped batch; empty if the pop failed.
+    /// The objects of the popped batch; empty if the pop failed.
     PopBatch(Vec<NonNull<u8>>),
 }
 
@@ -59,7 +59,8 @@ impl Operation {
                 Outcome::Push(push_batch(table, *pcpu, classes[class], &Self::batch(n)[..n]))
             }
             Self::PopBatch(class, n) => {
-                // `into` has one place more than a batch has rounds, so that a write past the batch is detected.
+                // `into` has one place more than a batch has objects, so that a write past the batch is
+                // detected.
                 let mut into = [NonNull::dangling(); 4];
                 let popped = pcpu.pop_batch(classes[class], n as u32, into.as_mut_ptr());
                 let written = into.into_iter().filter(|place| popped && *place != NonNull::dangling());
@@ -85,8 +86,8 @@ impl Operation {
     }
 }
 
-/// The part of a region that sections read or write. Rounds above the length are left out, because an aborted push may
-/// have written them.
+/// The part of a region that sections read or write. Objects above the length are left out, because an
+/// aborted push may have written them.
 #[derive(Clone, Debug, Default, PartialEq)]
 struct SectionState {
     committed: usize,
@@ -501,7 +502,8 @@ impl Supplier<TestRound> for TestSupplier {
     }
 }
 
-/// Moves 100 rounds through a layer on a thread without a region. All operations bypass the stacks, and none hangs.
+/// Moves 100 objects through a layer on a thread without a region. All operations bypass the stacks, and none
+/// hangs.
 fn cycle_rounds(layer: &Layer<TestRound>, supplier: &TestSupplier) {
     let before = layer.stats();
     let held: Vec<_> = (0..100).map(|_| layer.alloc(supplier).unwrap()).collect();
@@ -523,7 +525,7 @@ fn thread_without_registration_bypasses_the_stacks() {
         return;
     }
     let (layer, supplier) = (layer(Cpus::os()), TestSupplier(Mutex::new((1..=1000).collect())));
-    // All stacks have rounds, so a slow path that retried because of rounds on a stack would never end.
+    // All stacks have objects, so a slow path that retried because of objects on a stack would never end.
     let held: Vec<_> = (0..200).map(|_| layer.alloc(&supplier).unwrap()).collect();
     held.into_iter().for_each(|b| layer.free(&supplier, b));
     std::thread::scope(|scope| {

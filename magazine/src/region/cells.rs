@@ -9,7 +9,8 @@ use crate::sync::{AtomicU32, AtomicU64, UnsafeCell};
 pub(crate) const CLASSES: u32 = 4;
 /// Size of a page, and of the space for a class, in bytes.
 pub(crate) const PAGE: usize = 64;
-/// Offsets of words that are not rounds. A checker's region has separate cells for the words that are not rounds.
+/// Offsets of words that are not objects. A checker's region has separate cells for the words that are not
+/// objects.
 pub(crate) const SEEN_OFFSET: usize = 0;
 pub(crate) const NULL: usize = 0;
 pub(crate) const STACKS: usize = 0;

@@ -11,13 +11,14 @@ pub(crate) const CLASSES: u32 = 512;
 /// Granularity of decommits of a region, in bytes: a page.
 pub(crate) const PAGE: usize = 4096;
 
-/// Size of each word between a class's start and the null word, in bytes. `WORD` is independent of a round's size.
+/// Size of each word between a class's start and the null word, in bytes. `WORD` is independent of an
+/// object's size.
 const WORD: usize = size_of::<u64>();
 pub(crate) const SEEN_OFFSET: usize = 2 * WORD;
 pub(crate) const CAP: usize = WORD;
 pub(crate) const LIMIT: usize = CAP - size_of::<u32>();
 pub(crate) const NULL: usize = WORD;
-// Regression: with rounds of 4 bytes, heads overlapped the null word, and `seen` overlapped `cap`.
+// Regression: with objects of 4 bytes, heads overlapped the null word, and `seen` overlapped `cap`.
 const _: () = assert!(SEEN_OFFSET - CAP == WORD && LIMIT == size_of::<u32>() && NULL == WORD);
 
 /// The fixed part at the start of a region. Zeroed memory is a valid header of an unused region.
@@ -31,8 +32,8 @@ pub(crate) struct Header {
     going: UnsafeCell<Pages>,
 }
 
-/// After the header come two words for each class: the taken rounds, and the served operations. The `taken` and
-/// `served` words are not fields, because checkers of references (such as Miri) visit each field.
+/// After the header come two words for each class: the taken objects, and the served operations. The `taken`
+/// and `served` words are not fields, because checkers of references (such as Miri) visit each field.
 const TAKEN_WORDS: usize = size_of::<Header>();
 const SERVED_WORDS: usize = TAKEN_WORDS + CLASSES as usize * size_of::<u64>();
 /// Byte offset of the first stack.

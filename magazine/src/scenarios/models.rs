@@ -1,4 +1,4 @@
-//! loom's models: two or three threads on one or two CPUs, with magazines of one or two rounds.
+//! loom's models: two or three threads on one or two CPUs, with magazines of one or two objects.
 //!
 //! There is no model R2, because ABA cannot occur. Only claims are compared and swapped, and a stack's places never
 //! leave their CPU's region.
@@ -24,8 +24,8 @@ use crate::tracepoints::Operation;
 use std::sync::Arc as Shared;
 
 impl World {
-    /// Creates a world with one node, magazines of `capacity` rounds, and stacks with room for `stock + 2` magazines.
-    /// The supplier supplies rounds only if `fills` is set.
+    /// Creates a world with one node, magazines of `capacity` objects, and stacks with room for `stock + 2`
+    /// magazines. The supplier supplies objects only if `fills` is set.
     fn new(by: Mechanism, cpus: u32, capacity: u16, stock: u16, fills: bool, rounds: usize) -> Self {
         let table = table(Cpus::simulated(cpus, 1).unwrap().with_mechanism(by), 1);
         Self::on(&table, Config::new(capacity, stock, 4), fills, rounds)
@@ -38,13 +38,13 @@ impl World {
         assert!(region.push_batch(class, &raw(rounds), Commit::Done));
         self.layer.nodes[node].net.add(rounds.len() as u64);
     }
-    /// Puts a magazine of the given rounds into a node's depot.
+    /// Puts a magazine of the given objects into a node's depot.
     fn in_depot(&self, node: usize, rounds: &[usize]) {
         let budget = &self.layer.table.depots;
         let depot = &self.layer.nodes[node].depot;
         assert!(depot.put(&Operation::new(), budget, &magazine(rounds), || Some(Block::on_heap())));
     }
-    /// Marks a round as allocated from the beginning.
+    /// Marks an object as allocated from the beginning.
     fn out(&self, round: usize) {
         self.set_owned(round, true);
         self.allocs.add(1);
@@ -139,7 +139,7 @@ fn on(cpu: u32, side: ThreadFn) -> (Script, ThreadFn) {
 
 // ---------------------------------------------------------------- the contract of a section
 
-/// R1: CPU 0 has a round, CPU 1 has none, and the depot has two magazines of two rounds.
+/// R1: CPU 0 has an object, CPU 1 has none, and the depot has two magazines of two objects.
 pub(super) fn contract(Case { by, script }: Case) {
     let w = World::new(by, 2, 2, 0, false, 6);
     w.stack(0, 0, 2, &[1]);
@@ -155,7 +155,7 @@ pub(super) fn contract(Case { by, script }: Case) {
 
 // ---------------------------------------------------------------- M: movement of rounds
 
-/// M1, M2: rounds freed on one CPU reach another CPU in whole magazines.
+/// M1, M2: objects freed on one CPU reach another CPU in whole magazines.
 pub(super) fn travel(Case { by, script }: Case) {
     let w = World::new(by, 2, 1, 0, false, 3);
     w.stack(0, 0, 1, &[]);
@@ -205,7 +205,7 @@ pub(super) fn same_cpu(Case { by, script }: Case) {
     run(w, (script, keep_one), &[on(0, frees)]);
 }
 
-/// M4: two CPUs take from a depot that runs empty. If the depot is empty, the supplier supplies rounds.
+/// M4: two CPUs take from a depot that runs empty. If the depot is empty, the supplier supplies objects.
 pub(super) fn depot_runs_dry(Case { by, script }: Case) {
     let w = World::new(by, 2, 1, 0, true, 4);
     w.in_depot(0, &[1]);
@@ -300,7 +300,7 @@ pub(super) fn drain_growing(Case { by, script }: Case) {
     run(w, (script, frees), &[on(1, drain_and_shrink)]);
 }
 
-/// H1: when a drain returns, the supplier has the unused rounds of a CPU, although the CPU continues.
+/// H1: when a drain returns, the supplier has the unused objects of a CPU, although the CPU continues.
 pub(super) fn drain_leaves_nothing(Case { by, script }: Case) {
     let w = World::new(by, 2, 1, 1, false, 3);
     w.stack(0, 0, 3, &[2, 3]);
@@ -406,8 +406,8 @@ pub(super) fn drain_and_no_region(Case { by, script }: Case) {
     run(w, (script, alloc_then_free), &[on(2, past), on(1, drain_cpu_0)]);
 }
 
-/// H5: a layer is closed and flushed during two frees. One free finds a place on its stack, and the other finds its
-/// stack full. When the close, the flush and the frees have returned, the supplier has all rounds.
+/// H5: a layer is closed and flushed during two frees. One free finds a place on its stack, and the other
+/// finds its stack full. When the close, the flush and the frees have returned, the supplier has all objects.
 pub(super) fn close_and_flush(Case { by, script }: Case) {
     let w = World::new(by, 2, 1, 0, false, 4);
     w.stack(0, 0, 2, &[]);
@@ -491,7 +491,7 @@ pub(super) fn two_classes(Case { by, script }: Case) {
     run(w, (script, uses), &[on(1, drain_cpu_0)]);
 }
 
-/// T1: one sweep covers two layers, and each layer collects its rounds, while a thread uses the two layers.
+/// T1: one sweep covers two layers, and each layer collects its objects, while a thread uses the two layers.
 pub(super) fn sweep_of_two(Case { by, script }: Case) {
     let table = table(Cpus::simulated(1, 1).unwrap().with_mechanism(by), 2);
     let mut w = World::on(&table, Config::new(1, 0, 4), false, 1);
@@ -607,8 +607,8 @@ pub(super) fn counts_beside_pages(Case { by, script }: Case) {
     run(w, (script, looks), &[on(0, release)]);
 }
 
-/// T2: the last user of a layer returns the class number while the stacks hold rounds. The next created layer may get
-/// the returned class number.
+/// T2: the last user of a layer returns the class number while the stacks hold objects. The next created
+/// layer may get the returned class number.
 pub(super) fn number_is_reused(Case { by, script }: Case) {
     let table = table(Cpus::simulated(2, 1).unwrap().with_mechanism(by), 2);
     let config = Config::new(1, 0, 4);
@@ -668,7 +668,8 @@ pub(super) fn numbers_have_one_owner() {
 
 // ---------------------------------------------------------------- N: nodes
 
-/// N1: a CPU frees rounds that belong to another CPU's node; these rounds return to their node in magazines.
+/// N1: a CPU frees objects that belong to another CPU's node; these objects return to their node in
+/// magazines.
 pub(super) fn frees_of_another_node(Case { by, script }: Case) {
     let table = table(Cpus::simulated(2, 2).unwrap().with_mechanism(by), 2);
     let mut w = World::on(&table, Config::new(1, 0, 4), false, 3);
@@ -682,8 +683,8 @@ pub(super) fn frees_of_another_node(Case { by, script }: Case) {
     run(w, (script, frees), &[on(1, |w| vec![w.alloc(), w.alloc()])]);
 }
 
-/// N1: a thread migrates to another node at each of its steps. Each stack has a round at first, so that a thread needs
-/// few steps.
+/// N1: a thread migrates to another node at each of its steps. Each stack has an object at first, so that a
+/// thread needs few steps.
 pub(super) fn between_nodes(Case { by, script }: Case) {
     let table = table(Cpus::simulated(2, 2).unwrap().with_mechanism(by), 2);
     let mut w = World::on(&table, Config::new(2, 0, 4), true, 4);
@@ -738,7 +739,7 @@ pub(super) fn depot_publish() {
     let d = DepotWorld::new(1);
     let e = d.clone();
     let t = thread::spawn(move || e.put(0));
-    // loom reports a race on the round if the write does not happen before this take.
+    // loom reports a race on the object if the write does not happen before this take.
     d.take().into_iter().for_each(|round| d.put(round));
     t.join().unwrap();
     d.census(&[]);
@@ -854,7 +855,7 @@ fn failed_model_prints_a_repeatable_trace() {
     // The replay refuses a path from the file of another model.
     let missing = command.replace(".replay'", ".missing'");
     assert!(printed(unset(&mut Command::new("sh")).args(["-c", &missing])).contains("no such file"));
-    // The repeated execution has the same steps and rounds.
+    // The repeated execution has the same steps and objects.
     let (again_title, again_steps, again_message) = of(&again);
     assert!(again_title.ends_with("| execution 1"), "no other execution ran before: {again_title}");
     assert_eq!((again_steps, again_message), (steps.clone(), message));

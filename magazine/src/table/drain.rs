@@ -44,9 +44,9 @@ impl SweepGroup {
 pub struct Drains {
     /// Number of passes that took regions away. A pass has one fence, whatever the number of CPUs and classes.
     pub passes: u64,
-    /// Number of passes without effect, because the kernel refused the fence (`membarrier`). After a refused fence,
-    /// rounds stay on the stacks, and class numbers that were to be returned are lost. Fast paths are unaffected by a
-    /// refused fence.
+    /// Number of passes without effect, because the kernel refused the fence (`membarrier`). After a refused
+    /// fence, objects stay on the stacks, and class numbers that were to be returned are lost. Fast paths are
+    /// unaffected by a refused fence.
     pub refused: u64,
     /// Longest time that a CPU was without its region, during which every operation on the CPU missed; 0 on systems
     /// without a clock.
@@ -149,11 +149,11 @@ impl<M: Memory> Table<M> {
         }
     }
     /// Closes the stacks of `classes` on `cpus` that `which` selects. Passes each closed stack to `give`,
-    /// which takes the rounds with [`DrainedRounds::pop`]. One fence serves all stacks. Fast paths continue
+    /// which takes the objects with [`DrainedRounds::pop`]. One fence serves all stacks. Fast paths continue
     /// concurrently, and miss on closed stacks. `drain` also flushes objects that a sweep took from the
     /// drained classes.
     ///
-    /// If `give` panics, the remaining rounds of its stack are lost. The first panic is resumed after all
+    /// If `give` panics, the remaining objects of its stack are lost. The first panic is resumed after all
     /// other stacks have been flushed and the classes are open again.
     pub(crate) fn drain(
         &self,
@@ -191,10 +191,10 @@ impl<M: Memory> Table<M> {
         self.numbers[class.index as usize].swept.set(group.0.get().into());
     }
 
-    /// Takes rounds from those stacks of `cpus` that `which` selects, in all classes that have
-    /// [joined](crate::Layer::join_sweeps) one of `groups`. The rounds wait until their layers
-    /// [collect](crate::Layer::reap_swept) them. Until their rounds are collected, stacks of the swept classes cannot
-    /// be opened.
+    /// Takes objects from those stacks of `cpus` that `which` selects, in all classes that have
+    /// [joined](crate::Layer::join_sweeps) one of `groups`. The objects wait until their layers
+    /// [collect](crate::Layer::reap_swept) them. Until their objects are collected, stacks of the swept
+    /// classes cannot be opened.
     ///
     /// Cost: the lock of drains and one fence, whatever the number of classes.
     #[doc(hidden)]
@@ -238,13 +238,13 @@ impl<M: Memory> Table<M> {
         self.drains.lock()
     }
 
-    /// Returns `true` if the stack holds rounds and has served no operation since the last call of `see`.
+    /// Returns `true` if the stack holds objects and has served no operation since the last call of `see`.
     pub(crate) fn is_idle(region: Region<'_>, class: Class) -> bool {
         let head = region.head(class);
         head & LEN > 0 && region.head_at_see(class) == head
     }
 
-    /// Takes the rounds on the stacks of `classes`, with one fence.
+    /// Takes the objects on the stacks of `classes`, with one fence.
     ///
     /// # Safety
     /// The caller must hold the lock of drains, and must have [closed](Self::close) the classes for drain `number`.
@@ -256,7 +256,7 @@ impl<M: Memory> Table<M> {
         classes: impl Iterator<Item = Class> + Clone,
     ) {
         let wanted = |region: Region<'_>| match which {
-            // A class that is closed permanently must accept no rounds from now on, even if it is empty.
+            // A class that is closed permanently must accept no objects from now on, even if it is empty.
             DrainScope::All => classes.clone().any(|class| {
                 let closed = self.is_closed(class);
                 closed && region.is_open(class) || region.head(class) & LEN > 0
@@ -375,7 +375,7 @@ fn drain_number() -> u64 {
     crate::sync::unique() + 1
 }
 
-/// Rounds of a stack that a drain has closed.
+/// Objects of a stack that a drain has closed.
 pub(crate) struct DrainedRounds<'t> {
     region: Region<'t>,
     class: Class,
@@ -386,7 +386,7 @@ impl DrainedRounds<'_> {
     pub(crate) fn len(&self) -> u32 {
         self.left
     }
-    /// Takes the newest round of the stack.
+    /// Takes the newest object of the stack.
     pub(crate) fn pop(&mut self) -> Option<NonNull<u8>> {
         let round = (self.left > 0).then(|| self.region.round(self.class, self.left))??;
         self.left -= 1;

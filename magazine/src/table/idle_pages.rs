@@ -53,8 +53,8 @@ impl<M: Memory> Table<M> {
         }
         bytes
     }
-    /// Returns the pages with a stack that holds rounds, is `drained`, or has served an operation since the table last
-    /// checked it.
+    /// Returns the pages with a stack that holds objects, is `drained`, or has served an operation since the
+    /// table last checked it.
     fn pages_in_use(&self, region: Region<'_>, drained: &[bool; CLASSES as usize]) -> Pages {
         let (mut pages, backed) = (Pages::default(), region.backed());
         for (class, at) in self.all().filter(|(_, at)| at.pages().any(|page| backed.has_page(page))) {

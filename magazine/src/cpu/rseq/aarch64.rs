@@ -19,8 +19,8 @@
 //!   stack reads the limit and the committed size.
 //! * * *The commit*: the plain (Relaxed) store may become visible before the objects that it publishes. Later
 //!   operations of the CPU follow in program order, or after a context switch, which is a full barrier. A
-//!   drain reads rounds only after its `membarrier`. The `membarrier` is a full barrier on each CPU that runs
-//!   a thread of the process. Other threads use only the number of rounds in a head.
+//!   drain reads objects only after its `membarrier`. The `membarrier` is a full barrier on each CPU that
+//!   runs a thread of the process. Other threads use only the number of objects in a head.
 //! * * *A drain's first store* is Relaxed: the `membarrier` makes the empty region visible to every section
 //!   that begins later.
 //! * * *The address of the descriptor*: the kernel reads this address on the thread's CPU, in program order.
@@ -139,7 +139,8 @@ macro_rules! section { ([$($body:tt)*] [$($operands:tt)*]) => {
 } }
 
 impl PcpuPtr {
-    /// Pops the newest round of the class on this CPU. Returns `None` if the stack is empty, or the thread has no CPU.
+    /// Pops the newest object of the class on this CPU. Returns `None` if the stack is empty, or the thread
+    /// has no CPU.
     #[inline(always)]
     pub(crate) fn pop(&self, class: Class) -> Option<NonNull<u8>> {
         let round: *mut u8;
@@ -167,14 +168,14 @@ impl PcpuPtr {
         NonNull::new(round)
     }
 
-    /// Pushes a round on the class's stack on this CPU. Returns `false` if no place is usable, the round is
-    /// already on top, or the thread has no CPU. After the section, `push` prefetches a cache line for
+    /// Pushes an object on the class's stack on this CPU. Returns `false` if no place is usable, the object
+    /// is already on top, or the thread has no CPU. After the section, `push` prefetches a cache line for
     /// writing: the object's line if the stack has fewer than `quiet` objects, else the head's line.
     #[inline(always)]
     pub(crate) fn push(&self, class: Class, round: NonNull<u8>) -> bool {
-        // SAFETY: each word leads to a region with a stack of the class, to which only sections of its CPU store. The
-        // round is stored above the length, in a place that `cap` allows. No operation reads a place before the stack's
-        // length covers it. The caps of the empty region are 0.
+        // SAFETY: each word leads to a region with a stack of the class, to which only sections of its CPU
+        // store. The object is stored above the length, in a place that `cap` allows. No operation reads a
+        // place before the stack's length covers it. The caps of the empty region are 0.
         unsafe {
             section!([
                 "ldur {c}, [x16, -{cap}]",                        // cap:32 | limit:16 | quiet:16
@@ -205,13 +206,13 @@ impl PcpuPtr {
         true
     }
 
-    /// Pushes a batch on this CPU's region, like [`Region::push_batch`](crate::region::Region::push_batch). `rounds`
-    /// must have at least one round.
+    /// Pushes a batch on this CPU's region, like [`Region::push_batch`](crate::region::Region::push_batch).
+    /// `rounds` must have at least one object.
     #[inline(never)]
     pub(super) fn push_batch(&self, class: Class, rounds: &[NonNull<u8>]) -> bool {
-        // SAFETY: each word leads to a region with a stack of the class. The pushed rounds are stored above the stack's
-        // length, up to the new `cap`. The new `cap` is within the class's limit and the committed part of the region;
-        // the empty region has no committed part.
+        // SAFETY: each word leads to a region with a stack of the class. The pushed objects are stored above
+        // the stack's length, up to the new `cap`. The new `cap` is within the class's limit and the
+        // committed part of the region; the empty region has no committed part.
         unsafe {
             section!([
                 "and x17, {w}, {len}",
@@ -267,7 +268,7 @@ impl PcpuPtr {
     #[inline(never)]
     pub(super) fn pop_batch(&self, class: Class, count: u32, into: *mut NonNull<u8>) -> bool {
         // SAFETY: each word leads to a region with a stack of the class. The section pops only if the stack
-        // has `count` objects. `into` has room for `count` rounds, and no other thread uses `into`.
+        // has `count` objects. `into` has room for `count` objects, and no other thread uses `into`.
         unsafe {
             section!([
                 "and x17, {w}, {len}",

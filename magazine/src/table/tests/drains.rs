@@ -203,7 +203,8 @@ fn stacks_of_a_freed_class_number_are_empty() {
         assert!(table.put(cpu, class, &rounds(1..5)));
         table.region(cpu).unwrap().pop(class, Commit::Done).unwrap();
     }
-    // The drain has seen CPU 1's idle stack. Rounds of the class's next owner must not immediately count as idle.
+    // The drain has seen CPU 1's idle stack. Objects of the class's next owner must not immediately count as
+    // idle.
     assert!(table.put(1, class, &rounds(1..5)));
     let other = table.class(8).unwrap();
     assert!(table.put(2, other, &rounds(1..3)));
@@ -221,8 +222,8 @@ fn stacks_of_a_freed_class_number_are_empty() {
     assert_eq!(table.len(2, other), 2, "another class is unchanged");
 }
 
-/// One stack is open and empty, and must not accept a late free. Another stack is closed with rounds on it, as after a
-/// fork. The rounds on the closed stack must not stay.
+/// One stack is open and empty, and must not accept a late free. Another stack is closed with objects on it,
+/// as after a fork. The objects on the closed stack must not stay.
 #[test]
 fn retiring_a_class_closes_and_empties_its_stacks() {
     let table = simulated(2, 64 << 10);
@@ -241,7 +242,7 @@ fn retiring_a_class_closes_and_empties_its_stacks() {
     assert_eq!(table.class(8), Some(class));
 }
 
-/// No layer ever collects the rounds that the sweep took.
+/// No layer ever collects the objects that the sweep took.
 #[test]
 fn class_number_freed_during_a_drain_is_reusable() {
     let table = simulated(1, 64 << 10);
@@ -417,14 +418,15 @@ fn joined_drain_returns_rounds_to_their_class() {
     assert_eq!((collected(&table, one), collected(&table, silent)), (vec![3, 2, 1, 6, 5, 4], vec![]));
     assert!(collected(&table, one).is_empty(), "once");
     assert_eq!([one, two].map(|class| table.limit(class).load(Relaxed)), [8, 0]);
-    // A drain takes over rounds that were not collected. The next sweep also takes over rounds that were not collected.
+    // A drain takes over objects that were not collected. The next sweep also takes over objects that were
+    // not collected.
     assert_eq!(table.drain_all(DrainScope::Idle, &[two]), [(two, vec![13, 12, 11]), (two, vec![16, 15, 14])]);
     assert!(collected(&table, two).is_empty());
     assert!(table.put(2, two, &rounds(1..3)));
     (0..2).for_each(|_| table.sweep(0..3, DrainScope::All, |_| true));
     assert_eq!(collected(&table, two), [2, 1]);
     assert_eq!(table.limit(two).load(Relaxed), 8);
-    // A drain takes over uncollected rounds of all CPUs, not only of the drained CPUs.
+    // A drain takes over uncollected objects of all CPUs, not only of the drained CPUs.
     assert!(table.put(2, two, &rounds(1..3)));
     table.sweep(0..3, DrainScope::All, |_| true);
     let mut rounds = 0;
@@ -474,7 +476,7 @@ fn drained_rounds_of_a_retired_class_are_dropped() {
     assert_eq!(table.len(1, class), 3, "the earlier layer took part");
 }
 
-/// Regression: the stacks stayed closed in the child, and their rounds were lost.
+/// Regression: the stacks stayed closed in the child, and their objects were lost.
 #[test]
 fn forked_child_finds_drained_rounds_on_its_stacks() {
     let table = simulated(2, 64 << 10);

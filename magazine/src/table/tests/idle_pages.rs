@@ -119,7 +119,7 @@ fn unused_stack_has_no_page_to_decommit() {
     assert_eq!(*table.memory.decommitted.lock(), [decommitted]);
 }
 
-/// Regression: the rounds were overwritten with zeros before the supplier received them.
+/// Regression: the objects were overwritten with zeros before the supplier received them.
 #[test]
 fn page_with_rounds_being_flushed_is_not_decommitted() {
     let table = noting(1);
@@ -156,7 +156,8 @@ fn operation_count_survives_the_decommit_of_its_stack() {
     );
 }
 
-/// Regression: decommitting a class's page on another CPU closed a stack that held rounds and that no drain had seen.
+/// Regression: decommitting a class's page on another CPU closed a stack that held objects and that no drain
+/// had seen.
 #[test]
 fn decommit_on_another_cpu_leaves_undrained_stacks_unchanged() {
     let table = noting(2);

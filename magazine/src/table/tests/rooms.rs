@@ -415,7 +415,7 @@ fn room_for_depot_magazines_is_reused() {
     assert_eq!(all().0, 512);
 }
 
-/// A layer whose table gets no memory allocates from its supplier, and loses no round.
+/// A layer whose table gets no memory allocates from its supplier, and loses no object.
 #[test]
 fn rounds_return_to_the_supplier_without_region_memory() {
     use crate::test_round::TestRound;
