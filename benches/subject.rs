@@ -35,7 +35,8 @@ pub enum Kind {
     Pool,
 }
 
-/// An allocator of objects of one size. A subject is created anew for each question and size, and kept over the rounds.
+/// An allocator of objects of one size. A new subject is created for each question and size, and kept over
+/// the rounds.
 pub trait Subject: Sync + Sized + 'static {
     /// Name of the subject in tables and for `--subjects`.
     const NAME: &'static str;

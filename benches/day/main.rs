@@ -106,7 +106,7 @@ enum Row<'a> {
 /// Results of one server's day.
 struct Day {
     name: String,
-    /// For each second: the time, resident bytes, and bytes of live values.
+    /// One entry per second: the time, the resident bytes, and the bytes of live values.
     memory: Vec<(f64, f64, f64)>,
     intervals: Vec<Histogram<u64>>,
     /// CPU time of the server in seconds.

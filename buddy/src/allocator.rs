@@ -479,9 +479,9 @@ impl PageAllocator {
         left.map(|_| self.cached_zones.iter().for_each(trim)).is_some()
     }
     /// Charges `wanted` pages to `zones` and to the earlier zones. The caller has locked the earlier zones,
-    /// in which `room` pages can be charged. Returns the number of pages that remain to be charged to the
-    /// earlier zones. Returns `None` and charges nothing if the room does not suffice. The last zone is
-    /// charged first, because the earlier zones serve requests for low memory.
+    /// in which `room` pages can be charged. Returns the number of pages that the earlier zones must still
+    /// charge. Returns `None` and charges nothing if the room does not suffice. The last zone is charged
+    /// first, because the earlier zones serve requests for low memory.
     ///
     /// `charge_zones` holds all zone locks until the result is known. Apart from charges, only a fork holds
     /// several zone locks. Charges and forks take the zone locks in the same order.

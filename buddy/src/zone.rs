@@ -132,7 +132,7 @@ pub(crate) struct AddressLimit {
 const OTHER_MAPPINGS_BYTES: usize = 32 << 20;
 
 impl ZoneShared {
-    /// Number of bytes of addresses of the pages and of the tables that describe them.
+    /// Number of bytes of address space for the pages and for the tables that describe the pages.
     fn own_addresses(&self) -> usize {
         self.region.bytes() + self.frames.reserved() + self.limit.tables.get() as usize
     }
@@ -652,8 +652,8 @@ impl Zone {
         None
     }
 
-    /// Changes the type of the pageblock of `pfn` to `mobility` if at least half of it is free or compatible. The
-    /// claimed pageblock's free blocks move to the lists of the new type.
+    /// Changes the type of the pageblock of `pfn` to `mobility` if at least half of the pageblock is free or
+    /// compatible. The claimed pageblock's free blocks move to the lists of the new type.
     fn claim_pageblock(
         &self,
         shared: &ZoneShared,

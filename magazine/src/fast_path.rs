@@ -324,8 +324,8 @@ impl<R: Round, M: Memory, const N: usize> FastPathTable<R, M, N> {
         }
     }
 
-    /// Returns fast path `i` with the words of `others`, which belongs to the same table. Closing the words
-    /// of `others` closes the returned path, too.
+    /// Returns fast path `i`, but with the words of `others`, a fast path of the same table. Closing the
+    /// words of `others` closes the returned path, too.
     ///
     /// # Safety
     /// `i` must be below `N`.

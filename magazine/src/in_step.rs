@@ -8,8 +8,8 @@
 //! the supplier, the class, and the owner of each object. After a fork, the script continues as the parent or
 //! as the child. In the child of a fork, no other thread continues.
 //!
-//! The tested code uses the claimed slot. No thread stops inside a section or under a lock. Interruptions of
-//! sections are covered by the loom models, which run the same bodies, and by the stepper.
+//! The tested code uses the claimed slot. No thread stops inside a section or under a lock. The loom models,
+//! which run the same bodies, and the stepper cover interruptions of sections.
 
 #[allow(dead_code, reason = "what explores it is another program")]
 #[path = "../../tests/protocol/model.rs"]
@@ -31,7 +31,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
-/// A command to a thread: its CPU from now on, the operation to begin if the thread is idle, and whether the thread
+/// A command to a thread: its new CPU, the operation to begin if the thread is idle, and whether the thread
 /// continues as the child of a fork.
 type ThreadCommand = (u32, Op, bool);
 /// A thread's report: true if its operation has ended.
@@ -271,8 +271,8 @@ fn is_gate(pc: Pc, before: Pc) -> bool {
     }
 }
 
-/// Executes all actions of a thread from one gate to the next, on `cpu`. After a fork, the thread continues as the
-/// child if `child` is set. Drains visit the CPUs in ascending order.
+/// Executes all actions of a thread from one gate to the next, on `cpu`. After a fork, the thread continues
+/// as the child if `child` is set. Drains process the CPUs in ascending order.
 fn up_to_the_next_gate(protocol: &Protocol, mut s: State, first: Action, cpu: u8, child: bool) -> State {
     let me = usize::from(first.thread);
     let mut action = first;

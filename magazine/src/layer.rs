@@ -12,7 +12,7 @@
 //! Objects move between stacks, depot and supplier in magazines. A stack has room for at least two magazines
 //! (Bonwick & Adams 2001, section 3.1). With room for one magazine, a CPU at the edge between full and empty
 //! would access the depot at every allocation and free. With two magazines, at least one magazine's worth of
-//! operations separates two visits to the depot.
+//! operations separates two accesses of the depot.
 //!
 //! ## Invariants
 //!
@@ -129,7 +129,8 @@ impl Config {
     }
 }
 
-/// Counters of a layer. Counters are exact while no operation runs. Otherwise each counter is a separate snapshot.
+/// Counters of a layer. Counters are exact while no operation runs. While operations run, each counter is a
+/// separate snapshot.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
     /// Number of objects allocated, on all paths.
@@ -424,7 +425,7 @@ impl<R: Round, M: Memory> Layer<R, M> {
     }
 
     /// Allocates after a miss: takes a magazine from the depot or the supplier. The caller gets one object of
-    /// the magazine, and the stack gets the others.
+    /// the magazine, and the stack gets the other objects.
     #[cold]
     #[inline(never)]
     #[doc(hidden)]

@@ -235,8 +235,8 @@ impl Region<'_> {
 
     // ---- for the region's owner: a drain ----
 
-    /// Closes the class's stack and notes the number of its objects. Taken objects belong to drain `drain`
-    /// and stay in place.
+    /// Closes the class's stack and notes the number of its objects. The taken objects stay in place and
+    /// belong to the drain with the number `drain`.
     pub(crate) fn take(&self, class: Class, drain: u64) {
         let head = self.head(class);
         let len = head & LEN;
@@ -293,8 +293,8 @@ impl Region<'_> {
             self.clear_taken_note(class);
         }
     }
-    /// Moves the objects that drain `from` took to drain `to`, unless `from` has begun to flush them. The
-    /// caller must hold the lock of drains.
+    /// Transfers the taken objects of drain `from` to drain `to`, unless drain `from` has begun to flush
+    /// them. The caller must hold the lock of drains.
     pub(crate) fn hand_over(&self, class: Class, from: u64, to: u64) {
         // Relaxed: the lock of drains orders the note with later readers.
         let taken = self.taken_word(class).load(Relaxed);
@@ -387,7 +387,8 @@ impl Region<'_> {
     }
     /// Returns the number of objects that a drain has taken and not begun to flush.
     pub(crate) fn taken_rounds(&self, class: Class) -> u32 {
-        // Relaxed: the value is only a number, unless the caller is the drain that stored it.
+        // Relaxed: other callers use the value only as a count, and the drain that stored the value sees its
+        // own store.
         (self.taken_word(class).load(Relaxed) & LEN) as u32
     }
     /// Returns the number of taken objects if drain `drain` took them, else 0. Only drain `drain` may call

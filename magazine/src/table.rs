@@ -161,8 +161,8 @@ struct ClassRooms {
 }
 /// Size of a stack of one magazine, in bytes, rounded up to cache lines.
 const MAGAZINE: usize = ((MAX_CAPACITY as usize + 1) * ROUND).next_multiple_of(LINE);
-/// Number of returned class numbers after which idle stacks are decommitted. Decommitting idle stacks visits every
-/// class number.
+/// Number of returned class numbers after which idle stacks are decommitted. Decommitting idle stacks checks
+/// every class number.
 const RETURNED: u32 = 64;
 /// Number of room sizes below a page.
 const PARTS: usize = (PAGE / LINE).ilog2() as usize;

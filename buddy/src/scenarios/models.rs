@@ -99,7 +99,7 @@ pub(super) fn order_and_owner_travel_with_the_block() {
     audit(&pages);
 }
 
-/// B4: of two frees of one block, one succeeds and the other is reported.
+/// B4: of two frees of one block, one free succeeds and the other free is reported.
 pub(super) fn two_frees_of_one_block() {
     let pages = allocator_of(2, two(), false, |_| ());
     let page = pages.alloc(ONE, Gfp::KERNEL, None).unwrap();

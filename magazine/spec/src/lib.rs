@@ -10,7 +10,7 @@
 //!
 //! - **Allocate**: take the newest object of the CPU's stack. If the stack is empty, take a magazine from the
 //!   depot. If the depot is also empty, take objects from the supplier. The caller gets the last object of
-//!   the magazine, and the stack gets the others.
+//!   the magazine, and the stack gets the other objects.
 //! - **Fill**: the first fill requests [`first_fill`](Sizes::first_fill) objects from the supplier. Each
 //!   later fill requests twice as many, up to a full magazine.
 //! - **Free**: put the object on the CPU's stack. A full stack doubles its capacity, up to a limit. At the
@@ -229,7 +229,7 @@ impl Usage {
     pub fn serve(&mut self) {
         self.served = true;
     }
-    /// Records that a sweep visits the stack, which has `len` objects.
+    /// Records that a sweep inspects the stack, which has `len` objects.
     pub fn see(&mut self, len: usize) {
         *self = Self { served: false, seen: len as u16 };
     }

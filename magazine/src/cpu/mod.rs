@@ -242,8 +242,8 @@ impl Cpus {
     }
 }
 
-/// Reads the calling thread's simulated CPU. Also returns the CPU on which a sequence is aborted, if the
-/// script aborts one now.
+/// Reads the calling thread's simulated CPU. Also returns the CPU of an aborted sequence, if the script
+/// aborts a sequence at this read.
 #[inline]
 fn step() -> (u32, Option<u32>) {
     CURRENT.with(|c| {

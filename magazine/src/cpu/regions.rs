@@ -17,7 +17,7 @@ pub enum Words {
     /// The word that inlined paths read, which can be [closed](crate::Table::close_inlined).
     Inlined,
     /// The word that an inlined free reads if it finds the class by the object's address. A caller can close
-    /// this word without closing the others.
+    /// this word alone.
     InlinedFrees,
 }
 

@@ -73,7 +73,7 @@
 //! # One path for both
 //!
 //! The code of an allocation does not test which mechanism is in use. A layer that must not use sections has
-//! the same [`PcpuPtr`] path as any other layer. The path of a layer without sections points to the table's
+//! a [`PcpuPtr`] path like every other layer. The path of a layer without sections points to the table's
 //! empty region, so every section misses. A thread announces the sections of a disabled path in a
 //! thread-local scratch area, which the kernel ignores. A slow path tests for the mechanism after the miss.
 //!
@@ -179,7 +179,7 @@ fn register_thread() -> bool {
 }
 
 /// Defines the descriptor (label `66`) of a section that starts at label `2`, ends at label `3` and aborts to
-/// label `4`. Also defines the section's entry for tools.
+/// label `4`. The macro also defines the section's entry for tools.
 macro_rules! descriptor {
     () => {
         concat!(

@@ -1,7 +1,7 @@
 //! loom's models: two or three threads on one or two CPUs, with magazines of one or two objects.
 //!
-//! There is no model R2, because ABA cannot occur. Only claims are compared and swapped, and a stack's places never
-//! leave their CPU's region.
+//! A model R2 does not exist, because ABA cannot occur. Only claims are compared and swapped, and a stack's
+//! places never leave their CPU's region.
 //!
 //! The models plant no wrong memory orderings as bugs. `cargo check-orderings` weakens each ordering and
 //! requires that a model fails. The checker provides the depot's lock, a mutex.
@@ -189,8 +189,8 @@ pub(super) fn overflow(Case { by, script }: Case) {
     );
 }
 
-/// M3: two threads with one CPU number never both own the region, and neither waits. One thread misses and pushes a
-/// batch while the other frees.
+/// M3: two threads with one CPU number never both own the region, and neither thread waits. One thread misses
+/// and pushes a batch while the other thread frees an object.
 pub(super) fn same_cpu(Case { by, script }: Case) {
     let w = World::new(by, 1, 2, 0, false, 4);
     w.stack(0, 0, 1, &[]);
@@ -381,8 +381,7 @@ pub(super) fn drain_meets_drain(Case { by, script }: Case) {
     run(w, (script, frees), &[on(0, drain_cpu_0), on(0, drain_cpu_0)]);
 }
 
-/// H4: a thread migrates to a CPU that the table does not cover, because it was plugged in later, and on
-/// which another thread already runs.
+/// H4: a thread migrates to a CPU beyond the table (plugged in later), on which another thread already runs.
 pub(super) fn beyond_the_table(Case { by, script }: Case) {
     let table = table(Cpus::simulated(2, 2).unwrap().with_mechanism(by), 2);
     let mut w = World::on(&table, Config::new(1, 0, 4), false, 3);
@@ -530,7 +529,7 @@ pub(super) fn sweep_meets_drain(Case { by, script }: Case) {
 }
 
 /// H3: two threads of a CPU push to places whose objects a drain has flushed. One of the threads opens the
-/// stack, and the other may write first.
+/// stack, and the other thread may write first.
 pub(super) fn opened_for_another(Case { by, script }: Case) {
     let w = World::new(by, 1, 2, 0, false, 3);
     w.stack(0, 0, 2, &[1]);

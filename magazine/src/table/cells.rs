@@ -104,7 +104,7 @@ impl<M: Memory> Table<M> {
         blocks.free();
     }
 
-    /// The CPUs whose regions are not taken away, for a counterexample trace.
+    /// The CPUs whose regions no drain has taken away, for a counterexample trace.
     #[cfg(loom)]
     pub(super) fn watched(&self) -> crate::sync::story::Watched {
         let part = |(cpu, word): (usize, &AtomicUsize)| {

@@ -42,7 +42,8 @@ impl SweepGroup {
 #[non_exhaustive]
 #[doc(hidden)]
 pub struct Drains {
-    /// Number of passes that took regions away. A pass has one fence, whatever the number of CPUs and classes.
+    /// Number of drain passes that took regions from CPUs. A pass has one fence, whatever the number of CPUs
+    /// and classes.
     pub passes: u64,
     /// Number of passes without effect, because the kernel refused the fence (`membarrier`). After a refused
     /// fence, objects stay on the stacks, and class numbers that were to be returned are lost. Fast paths are

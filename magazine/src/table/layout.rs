@@ -149,8 +149,8 @@ impl<M: Memory> Table<M> {
         // operation that finds the region again sees what a drain did to the region.
         self.copies(words, cpu).for_each(|word| word.store(home, Release));
     }
-    /// Returns `true` if a drain has taken the region of `cpu` away. `is_away` is only for the drain that took the
-    /// region away.
+    /// Returns `true` if a drain has taken the region of `cpu` away. Only the drain that took the region away
+    /// may call `is_away`.
     pub(crate) fn is_away(&self, cpu: u32) -> bool {
         // Relaxed: only drains write the word, and this thread holds the lock of drains.
         self.word(Words::Always, cpu).load(Relaxed) != self.home(cpu).as_ptr()

@@ -64,8 +64,8 @@ macro_rules! ranks {
                 /// without a rank, and locks of other lists, are ignored.
                 ///
                 /// # Panics
-                /// Panics in debug and checker builds if the calling thread holds such a lock, because user code must
-                /// not run under locks.
+                /// Panics in debug and checker builds if the calling thread holds a lock of these ranks,
+                /// because user code must not run under locks.
                 #[inline(always)]
                 #[track_caller]
                 $visibility fn assert_unlocked() {

@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-/// A failed execution: its number, counted from 1, and its panic.
+/// The number (from 1) and the panic of a failed execution.
 pub(crate) struct Failure {
     /// The path of the first execution that ran, or `None` if the model began without a path.
     pub(crate) from: Option<String>,

@@ -74,7 +74,7 @@ struct Probed {
     size: f64,
 }
 
-/// loom's names of thread states: not to run next, to run next, has run, and skipped.
+/// loom's names of thread states, which mean: not to run next, to run next, has run, and skipped.
 const STATES: [&str; 4] = ["Active", "Pending", "Visited", "Skip"];
 
 /// The choice that an execution's path makes at a place of the tree.
@@ -340,7 +340,8 @@ mod tests {
     use crate::check::Bound;
     use crate::{Arc, AtomicUsize, Mutex, Ordering::Relaxed, thread};
 
-    /// Three threads, two atomics and a lock: 23, 166 and 746 executions within 1, 2 and 3 pre-emptions.
+    /// Runs three threads with two atomics and a lock, which have 23, 166 and 746 executions within 1, 2 and
+    /// 3 pre-emptions.
     fn three(seed: usize) {
         let shared = Arc::new((AtomicUsize::new(seed), AtomicUsize::new(0), Mutex::new(0)));
         let start = |deeds: fn(&(AtomicUsize, AtomicUsize, Mutex<usize>))| {

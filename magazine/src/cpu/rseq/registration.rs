@@ -13,9 +13,9 @@
 //! * **Another library registered first**: the kernel accepts one area per thread and refuses a second area. If a
 //!   refused thread decides the mechanism, the claimed slot serves the whole process. Any later refused thread bypasses
 //!   the stacks. Two copies of this crate in one program share an area, and the second copy finds the area registered.
-//! * **A fork** keeps the registration of the forking thread, because the kernel copies it. A child that shares its
-//!   parent's memory (`vfork`) has no registration and may not allocate. The C library's own `struct rseq` has the same
-//!   restriction after `vfork`.
+//! * **A fork** keeps the registration of the forking thread, because the kernel copies it. A child that
+//!   shares its parent's memory (`vfork`) has no registration and may not allocate. After `vfork`, a child
+//!   must not use the C library's own `struct rseq` either.
 //! * **A signal handler** should not make a thread's first allocation. An allocation in a handler would register the
 //!   thread. A section that was interrupted before it read the CPU number would then continue unannounced.
 
@@ -65,8 +65,8 @@ pub(super) unsafe fn register(area: *mut c_void) -> bool {
     registered
 }
 
-/// If the first calls of two threads overlap, each thread creates a key. One of two created keys stays
-/// unused.
+/// If the first calls of two threads overlap, each thread creates a key. If two threads create a key, one of
+/// the keys stays unused.
 fn key() -> Option<libc::pthread_key_t> {
     if KEY.get() == 0 {
         let mut key = 0;

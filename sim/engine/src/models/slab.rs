@@ -18,8 +18,8 @@
 //!   move to the shared array, as far as they fit. Objects that do not fit into the shared array move to
 //!   their slabs. A slab that gets a free object moves to the back of the partial list.
 //! - **Every two seconds**: a fifth of each array that was not used since the last time moves to slabs. Every
-//!   four seconds the shared array is reaped in the same way. If no allocation needed a free slab since the
-//!   last reap, a fifth of the limit on free slabs is freed.
+//!   four seconds, a fifth of a shared array that was not used since the last time moves to slabs. If no
+//!   allocation needed a free slab since the last reap, a fifth of the limit on free slabs is freed.
 //! - **Shrink**: flush all arrays, and free all free slabs.
 //!
 //! A slab has order 0 if this order wastes at most an eighth of the slab; otherwise it has order 1, or the order that

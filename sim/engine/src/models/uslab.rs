@@ -113,7 +113,7 @@ impl World<Object> for Supplier<'_, '_> {
         {
             take(op.slabs, slab, most, &mut objects);
         }
-        // This access to the lists counts even if it found no object.
+        // The fill's access to the lists counts even if the fill found no object.
         op.did(CostEvent::Refill(objects.len() as u32));
         if objects.is_empty()
             && let Ok(slab) = op.make(EMPTY)

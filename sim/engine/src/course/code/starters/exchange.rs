@@ -11,7 +11,8 @@
 //! Available calls:
 //!
 //! - `self.cpus[cpu].lock()`: waits for a CPU's lock and returns its magazines; dropping the result releases the lock.
-//! - `self.depot.lock()`: the same for the depot. Each call counts as a visit.
+//! - `self.depot.lock()`: waits for the lock of the depot and returns the depot; dropping the result releases
+//!   the lock. Each call counts as a visit.
 //! - `std::mem::swap(a, b)` exchanges two magazines of a CPU, `std::mem::take(a)` returns one and leaves an empty one in its
 //!   place.
 
