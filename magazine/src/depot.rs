@@ -9,8 +9,8 @@
 //! words of memory.
 //!
 //! **Working set** (Bonwick & Adams 2001, section 3.7): the depot records its minimum length since the last
-//! reap. A magazine below the minimum length was not needed during the whole interval, and counts as
-//! *surplus*.
+//! reap. This minimum is the *surplus*: the number of magazines that were not needed during the whole
+//! interval.
 //!
 //! **Budget**: a depot always keeps its first [`FREE`] magazines. A depot keeps further magazines only while all depots
 //! of the [`DepotBudget`] together hold fewer bytes than the budget. A depot with only a few magazines does not write
@@ -165,14 +165,14 @@ pub(crate) struct Full {
     min: u32,
 }
 
-/// The depot of one class on one node; see the [module](self). The first fields are the fields that every
-/// access writes.
+/// The depot of one class on one node; see the [module](self). Fields that every access writes come first.
 #[derive(Debug)]
 #[repr(C)]
 pub(crate) struct Depot {
     /// Number of accesses that moved a magazine; only the holder of the lock writes the count.
     pub(crate) exchanges: Counter,
-    /// Number of magazines. Only the holder of the lock writes it; other threads may read it as a hint.
+    /// Number of magazines. Only the holder of the lock writes the number; other threads may read it as a
+    /// hint.
     len: AtomicU32,
     limit: u32,
     /// Number of bytes that a magazine represents; 0 if the budget does not count the magazines.

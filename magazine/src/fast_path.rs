@@ -223,8 +223,8 @@ fn push<M: Memory>(table: &Table<M>, class: Class, round: NonNull<u8>) -> bool {
     claimed::push(table, class, round)
 }
 
-/// The offset of a class's stack; a fast path needs nothing else of a class. Under a checker, a class number,
-/// by which the checker finds the class's cells.
+/// The offset of a class's stack, which is all that a fast path needs to know about the class. Under a
+/// checker, a class number, by which the checker finds the class's cells.
 #[derive(Clone, Copy, Debug)]
 struct Stack {
     #[cfg(any(loom, shuttle))]

@@ -21,10 +21,11 @@ use crate::sync::rank::held_for_a_fork;
 /// # Why everything here is `unsafe`
 ///
 /// Dropping the claim of a live thread would give one object to two threads. Locks that are never released
-/// stop every other thread. No check can find out exactly if the other threads still run. A child that shares
-/// its parent's memory (`vfork`, `clone(CLONE_VM)`) has another process id although the threads live. A child
-/// in a new PID namespace may have its parent's process id although the threads do not live. Only the caller
-/// of `fork` knows if the threads live; `fork` is therefore `unsafe`.
+/// stop every other thread. No check can determine exactly if the other threads still run. A child that
+/// shares its parent's memory (`vfork`, `clone(CLONE_VM)`) has another process id, although the parent's
+/// threads still run. A child in a new PID namespace may have its parent's process id, although the parent's
+/// threads do not run in it. Only the caller of `fork` knows if other threads still run; `fork` is therefore
+/// `unsafe`.
 ///
 /// ```compile_fail,E0133
 /// # use uslab_magazine::Fork;
@@ -58,9 +59,9 @@ pub trait Fork {
     ///
     /// # Safety
     /// After `before_fork`, the calling thread may fork. The thread then calls
-    /// [`after_fork_in_parent`](Self::after_fork_in_parent) in this process, even without a fork. If it has
-    /// forked, the child calls [`after_fork_in_child`](Self::after_fork_in_child). Until the `after_fork`
-    /// call, the thread must not use, move or drop `self`.
+    /// [`after_fork_in_parent`](Self::after_fork_in_parent) in this process, even without a fork. After a
+    /// fork, the child calls [`after_fork_in_child`](Self::after_fork_in_child). Until the `after_fork` call,
+    /// the thread must not use, move or drop `self`.
     ///
     /// # Panics
     /// Panics in debug builds if the thread already holds one of the locks. A second call of `before_fork`

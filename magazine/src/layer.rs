@@ -192,7 +192,7 @@ fn inject_yield() {
 #[repr(C)]
 pub(crate) struct Counts {
     pub(crate) paths: PathCounts,
-    /// Number of objects that were allocated or freed other than by a single pop or push.
+    /// Number of objects that were allocated or freed by other means than a single pop or push.
     pub(crate) around_allocs: Counter,
     around_frees: Counter,
     fills: Counter,
@@ -206,9 +206,9 @@ pub(crate) struct Counts {
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub(crate) struct NodeClass<R, M> {
-    /// Number of objects that batches and drains have put on stacks, minus the number that they have taken.
-    /// `net` splits the operation counts of the heads into allocations and frees: allocations = (ops -
-    /// (objects on stacks - net)) / 2.
+    /// Number of objects that batches and drains have put on stacks, minus the number of objects that they
+    /// have taken off. `net` splits the operation counts of the heads into allocations and frees: allocations
+    /// = (ops - (objects on stacks - net)) / 2.
     pub(crate) net: Counter,
     pub(crate) depot: Depot,
     pub(crate) fast_path: FastPath<R, M>,
@@ -401,7 +401,7 @@ impl<R: Round, M: Memory> Layer<R, M> {
     pub fn alloc(&self, supplier: &impl Supplier<R>) -> Option<R> {
         self.pop().or_else(|| self.alloc_new(supplier))
     }
-    /// Pops this CPU's stack: the first step of [`alloc`](Self::alloc).
+    /// Pops an object from this CPU's stack, as the first step of [`alloc`](Self::alloc).
     #[inline]
     #[doc(hidden)]
     pub fn pop(&self) -> Option<R> {
@@ -617,7 +617,7 @@ impl<R: Round, M: Memory> Layer<R, M> {
     fn classes(&self) -> impl Iterator<Item = Class> + Clone {
         self.nodes.iter().map(NodeClass::class)
     }
-    /// Returns the objects that a drain took to the supplier. Returns the number of objects.
+    /// Flushes the objects that a drain took to the supplier. Returns the number of objects.
     fn give(
         &self,
         op: &Operation,
@@ -639,7 +639,7 @@ impl<R: Round, M: Memory> Layer<R, M> {
         count
     }
 
-    /// Returns the objects of all CPUs and depots to the supplier.
+    /// Flushes the objects of all CPUs and depots to the supplier.
     pub fn flush_all(&self, supplier: &impl Supplier<R>) {
         self.flush_all_in(&self.operation(OperationKind::Reclaim), supplier);
     }
@@ -663,7 +663,7 @@ impl<R: Round, M: Memory> Layer<R, M> {
     pub fn join_sweeps(&self, group: SweepGroup) {
         self.classes().for_each(|class| self.table.join_sweeps(class, group));
     }
-    /// Returns the objects that a [sweep](Table::sweep) took from this layer to the supplier, as the second
+    /// Flushes to the supplier the objects that a [sweep](Table::sweep) took from this layer, as the second
     /// half of a [drain](Self::drain). Returns the number of objects.
     #[doc(hidden)]
     pub fn drain_swept(&self, op: &Operation, supplier: &impl Supplier<R>) -> u64 {

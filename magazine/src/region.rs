@@ -23,15 +23,15 @@
 //! * Drains use `seen` and the notes (`taken`, `served`, `backed`, `going`).
 //!
 //! A stack is contiguous: a section reaches all its data from one address, and the head shares a cache line
-//! with the lowest objects. With heads in a separate array, a hot alloc/free pair took a tenth longer.
+//! with the lowest objects. With heads in a separate array, an allocation and free took 10 % longer.
 //!
 //! A class is at the same offset in every region. In a region of zeros, every pop and every push misses. The [empty
 //! region](crate::table), and the region of a CPU that was never used, are regions of zeros.
 //!
-//! The functions of this module run inside one operation of the CPU. No other operation of the CPU overlaps a call of
-//! these functions. The mechanism guarantees exclusive access. `cpu::claimed` and the token model of `cpu::rseq` run
-//! the bodies in this module. `cpu::rseq` has the same steps in assembly, and a test compares the two.
-//! [`Table`](crate::Table) lists what an operation on a region must not do.
+//! The functions of this module run inside one operation of the CPU. No other operation of the CPU overlaps a
+//! call of these functions. The mechanism guarantees exclusive access. `cpu::claimed` and the token model of
+//! `cpu::rseq` run the bodies in this module. `cpu::rseq` has the same steps in assembly, and a test compares
+//! both implementations. [`Table`](crate::Table) lists what an operation on a region must not do.
 
 // Under a checker, a region consists of cells.
 #[cfg_attr(any(loom, shuttle), path = "region/cells.rs")]
@@ -43,15 +43,15 @@ use crate::sync::tell;
 use core::ptr::NonNull;
 pub(crate) use layout::*;
 
-/// Mask of the length in a head: its low 16 bits.
+/// Mask of the stack's length, the low 16 bits of a head word.
 pub(crate) const LEN: u64 = 0xffff;
-/// Increment of the operation count in a head, above the length.
+/// Amount by which a head word grows per operation; the operation count is above the length.
 pub(crate) const OP: u64 = 1 << 16;
 /// Mask of the limit in the limit word. The upper half of the limit word is `quiet`.
 const LIMITED: u32 = 0xffff;
 /// Flag in a class's `served` word: a drain is moving the head's count to `served` and clearing the head.
 const MOVING: u64 = 1;
-/// Increment of the operation count in the `served` word, above the flag.
+/// Amount by which a `served` word grows per operation; the operation count is above the flag.
 const SERVED: u64 = 2;
 pub(crate) const ROUND: usize = size_of::<*mut u8>();
 
@@ -102,7 +102,7 @@ impl Class {
     }
 }
 
-/// The end of a body: after its commit, or, in the model of restartable sequences only, before its commit.
+/// The end of a body: after its commit or, only in the model of restartable sequences, before its commit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Commit {
     Done,
@@ -285,7 +285,7 @@ impl Region<'_> {
         // Relaxed: the lock of drains orders `quiet`, which is a hint for other threads.
         self.limit_word(class).load(Relaxed) >> 16
     }
-    /// Leaves on the stack the objects that a drain took but will never flush.
+    /// Gives the objects that a drain took and will never flush back to the stack.
     pub(crate) fn untake(&self, class: Class) {
         let taken = self.taken_rounds(class);
         if taken > 0 {

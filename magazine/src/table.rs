@@ -38,8 +38,9 @@
 //!    stays closed while a drain is flushing objects of the class. A drain closes the stack again. A drain
 //!    knows which CPUs can use a class, and skips the other CPUs.
 //! 5. A class number gets another owner only when its stacks are permanently closed on all CPUs.
-//! 6. Each taken stack records the number of a drain, to which its objects belong. Until a drain begins to
-//!    flush its objects, another drain of the class may take over the objects, under the lock of drains.
+//! 6. 6. The objects of a taken stack belong to the drain whose number the stack records. Until a drain
+//!    begins to flush its objects, another drain of the class may take over the objects, under the lock of
+//!    drains.
 //! 7. A page of stacks is decommitted only while all its stacks are closed, and no drain has objects on the
 //!    page.
 //!
@@ -66,7 +67,7 @@
 mod drain;
 mod giving;
 mod idle_pages;
-// Under a checker, the table consists of cells.
+// Under a checker, the table consists of separate cells and atomics.
 #[cfg_attr(any(loom, shuttle), path = "table/cells.rs")]
 mod layout;
 
@@ -143,7 +144,7 @@ impl Number {
 /// The class numbers and their rooms.
 #[derive(Debug)]
 struct ClassRooms {
-    /// All smaller class numbers have a room.
+    /// The lowest class number without a room; all smaller numbers have a room.
     numbers: u32,
     /// Bytes of a region that rooms take up.
     used: usize,
@@ -181,16 +182,17 @@ pub struct Table<M> {
     refused: Counter,
     /// Longest time for which a drain kept a CPU from its region, in nanoseconds.
     longest_away: Counter,
-    /// For each kind of [`Words`], 1 if the words are closed. The lock of drains protects the field.
+    /// One number for each kind of [`Words`]: 1 if the words are closed, else 0. The lock of drains protects
+    /// the field.
     closed: [Counter; 3],
     tracepoints: Arc<Tracepoints>,
     layout: Layout,
 }
 
-// SAFETY: the table points into its memory, which any thread may own. Regions are atomics, and cells whose accesses the
-// module's rules serialise.
+// SAFETY: the table points into its memory, which any thread may own. Regions consist of atomics, and of
+// cells whose accesses the module's rules serialise.
 unsafe impl<M: Memory> Send for Table<M> {}
-// SAFETY: regions are atomics, and cells whose accesses the module's rules serialise.
+// SAFETY: regions consist of atomics, and of cells whose accesses the module's rules serialise.
 unsafe impl<M: Memory> Sync for Table<M> {}
 
 impl<M> core::fmt::Debug for Table<M> {
@@ -239,7 +241,7 @@ impl<M: Memory> Table<M> {
     #[doc(hidden)]
     pub fn region_bytes(cpus: &Cpus, on_heap: bool) -> usize {
         if MODEL {
-            // A checker creates a line of cells for each class, in every execution.
+            // A checker creates the cells of all classes in every execution, so its regions are small.
             return CLASSES as usize * LINE;
         }
         if on_heap { (HEAP_REGIONS_BYTES / cpus.count() as usize).clamp(128 << 10, REGION) } else { REGION }
@@ -395,7 +397,7 @@ impl<M: Memory> Table<M> {
     fn class_at(&self, index: u32) -> Class {
         Class { index, stack: self.numbers[index as usize].stack.get() as u32 }
     }
-    /// The classes of all numbers that have a room.
+    /// Returns the classes of all class numbers that have a room.
     fn all(&self) -> impl Iterator<Item = (Class, &Number)> + Clone {
         let numbers = (0..).zip(&*self.numbers).skip(1);
         let roomy = numbers.filter(|(_, number)| !number.pages().is_empty());

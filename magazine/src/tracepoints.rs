@@ -145,7 +145,8 @@ pub struct Observed<'a> {
     pub what: OperationKind,
     /// The CPU at the operation's start.
     pub cpu: u32,
-    /// Name of the cache, or size of the page blocks; empty if the operation involves several.
+    /// Name of the cache, or size of the page blocks; empty if the operation involves several caches or
+    /// sizes.
     pub name: &'a str,
     /// The highest level that the operation has reached.
     pub path: Path,
@@ -214,7 +215,8 @@ impl<'t> Operation<'t> {
         probe::probe!(uslab, Operation, what, name.as_ptr(), name.len());
         Self::with(tracepoints.notes(what, name))
     }
-    /// The observers see the operation under the name `name`.
+    /// Marks the memory that the operation frees as cold: no CPU should keep the memory for its next
+    /// allocation.
     #[must_use]
     #[doc(hidden)]
     pub fn cold(mut self) -> Self {
@@ -226,7 +228,7 @@ impl<'t> Operation<'t> {
     pub const fn is_cold(&self) -> bool {
         self.cold
     }
-    /// Runs a part of the operation in another layer; this layer counts the part separately.
+    /// Runs a part of the operation in the layer below, which counts the part separately.
     #[doc(hidden)]
     pub fn below<R>(&self, part: impl FnOnce(&Self) -> R) -> R {
         let before = self.slowest_level.replace(Path::Cpu);
@@ -424,7 +426,7 @@ mod tests {
         let op = Operation::of(tracepoints, OperationKind::Free, "inode");
         steps.iter().for_each(|step| op.note(*step));
     }
-    /// Name, steps, number of lost steps, and whether more steps follow.
+    /// The name, the steps, the number of lost steps, and `true` if more steps follow.
     type Seen = (String, Vec<Step>, u32, bool);
 
     /// Registers an observer that sends each operation to a channel.

@@ -166,8 +166,8 @@ impl<L: List> Depot<L> {
     pub fn accepts(&self, limit: usize) -> bool {
         self.open && self.magazines.len() < limit
     }
-    /// Returns `true` if the depot already holds all magazines that the budget does not count, so that the
-    /// budget counts the next one.
+    /// Returns `true` if the budget counts the next magazine, because the depot already holds [`UNCOUNTED`]
+    /// magazines.
     pub fn is_counted(&self) -> bool {
         self.magazines.len() >= UNCOUNTED
     }
@@ -402,8 +402,8 @@ impl<R> Layer<R> {
                     world.observe(Event::Widened);
                 }
                 stack.rounds.push(round);
-                // A push that grows the stack does not count, because the shipping code executes it as a
-                // batch.
+                // A push that grows the stack does not count as a use, because the shipping code executes it
+                // as a batch.
                 if single {
                     stack.usage.serve();
                 }
@@ -450,8 +450,8 @@ impl<R> Layer<R> {
     pub fn drain(&mut self, cpus: Range<usize>, world: &mut impl World<R>) -> usize {
         self.drain_if(cpus, world, |stack| !stack.rounds.is_empty(), |_| true)
     }
-    /// Flushes each stack for which `taken` is true, on each CPU that has at least one stack for which
-    /// `wanted` is true. A drain takes the stacks of all nodes from a CPU together.
+    /// On each CPU with a stack for which `wanted` is true, flushes the stacks for which `taken` is true. A
+    /// drain takes the stacks of all nodes from a CPU together.
     fn drain_if(
         &mut self,
         cpus: Range<usize>,

@@ -1,4 +1,4 @@
-//! The interface between a mechanism and a table; it keeps mechanisms independent of the table.
+//! The interface between a mechanism and a table, which keeps mechanisms independent of the table.
 
 use crate::region::Region;
 use core::ptr::NonNull;

@@ -15,9 +15,9 @@
 //! Linux lets a thread detect that it was pre-empted. Each thread shares a `struct rseq` with the kernel. In
 //! `struct rseq`, the kernel stores the thread's CPU number (`cpu_id`), and the thread stores a pointer to
 //! the section that it runs (`rseq_cs`). When the kernel pre-empts or migrates a thread, or delivers a
-//! signal, it checks whether the thread is inside its announced section. A thread that was inside its section
-//! continues at the section's abort address, which restarts the section. A section that reaches its end has
-//! run on a single CPU, and no other section ran on that CPU in between.
+//! signal, the kernel checks whether the thread is inside its announced section. A thread that was inside its
+//! section continues at the section's abort address, which restarts the section. A section that reaches its
+//! end has run on a single CPU, and no other section ran on that CPU in between.
 //!
 //! A section therefore uses plain loads and stores. The **last instruction of a section is one store**; this store
 //! makes the section's effect visible. Before its last store, a section has had no effect; after the store, its
@@ -59,7 +59,7 @@
 //!   any comparison of CPU numbers. The slow path of a thread with a wrong CPU number bypasses the stacks.
 //!   The slow path does **not** use the claimed slot: claims and sections do not exclude each other, so a
 //!   table uses only one mechanism.
-//! * * *A signal handler may allocate*: the signal aborts the section that it interrupts, and the section
+//! * *A signal handler may allocate*: the signal aborts the section that it interrupts, and the section
 //!   restarts after the handler.
 //!
 //! # When it is used
@@ -136,7 +136,7 @@ fn area() -> isize {
 }
 
 // Thread-local memory for two areas: a scratch area for layers without sections, and a `struct rseq` for
-// threads that the libc does not register. The `struct rseq` for threads of other libcs starts in the state
+// threads that the libc does not register. The `struct rseq` for unregistered threads starts in the state
 // "unregistered". Both areas are in the static TLS block, so each area has the same offset in every thread,
 // as [`scratch`] requires. The areas have a weak symbol, so that two copies of this crate in one program
 // share the memory.
@@ -284,8 +284,8 @@ fn membarrier(command: libc::c_int, cpu: Option<u32>) -> bool {
 /// process, only the caller's sections have run, and all have ended. A signal handler aborts the section that it
 /// interrupts. Returns `false` if the libc does not report the number of threads.
 fn is_single_threaded() -> bool {
-    // SAFETY: the pointer is null, or points to the libc's `char`. Only a thread that starts another thread writes the
-    // `char`, and while the `char` is not 0, this thread is the only thread.
+    // SAFETY: the pointer is null, or points to the libc's `char`. While the `char` is not 0, this thread is
+    // the only thread. Only a thread that starts another thread writes the `char`.
     unsafe { symbols().2.as_ref().is_some_and(|alone| core::ptr::read_volatile(alone) != 0) }
 }
 

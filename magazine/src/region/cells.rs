@@ -17,7 +17,7 @@ pub(crate) const STACKS: usize = 0;
 
 #[derive(Debug)]
 pub(crate) struct Cells {
-    /// The region's CPU, for the trace. The empty region has the number after the last CPU.
+    /// The region's CPU, for the trace. The empty region's CPU number is one more than the last CPU's number.
     cpu: u32,
     claim: AtomicU32,
     committed: Counter,

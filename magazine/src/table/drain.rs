@@ -1,5 +1,5 @@
-//! Drains, by which a thread takes the objects on another CPU's stacks. The module [table](super) describes
-//! the rules.
+//! Drains: a thread takes the objects from another CPU's stacks. The module [table](super) describes the
+//! rules.
 
 use super::giving::ActiveDrain;
 use super::{Number, Table};
@@ -42,12 +42,12 @@ impl SweepGroup {
 #[non_exhaustive]
 #[doc(hidden)]
 pub struct Drains {
-    /// Number of drain passes that took regions from CPUs. A pass has one fence, whatever the number of CPUs
-    /// and classes.
+    /// Number of drain passes that took regions from CPUs. Each pass issues one fence, whatever the number of
+    /// CPUs and classes.
     pub passes: u64,
     /// Number of passes without effect, because the kernel refused the fence (`membarrier`). After a refused
-    /// fence, objects stay on the stacks, and class numbers that were to be returned are lost. Fast paths are
-    /// unaffected by a refused fence.
+    /// fence, objects stay on the stacks, and class numbers that the table was about to reuse are lost. Fast
+    /// paths are unaffected by a refused fence.
     pub refused: u64,
     /// Longest time that a CPU was without its region, during which every operation on the CPU missed; 0 on systems
     /// without a clock.
@@ -102,11 +102,12 @@ impl<M: Memory> Table<M> {
         self.record_absence(&since);
         fenced
     }
-    /// Closes the inlined paths until [`open_inlined`](Self::open_inlined). Closed paths always miss; each operation
-    /// then takes the slow path, which works on the stacks of the fast path. [Inlined frees](Words::InlinedFrees) stay
-    /// open unless `with_frees` is set. When `close_inlined` returns, no inlined operation that began earlier is still
-    /// running. Returns `false` if the kernel refused the fence. Inlined operations may then still run, and the caller
-    /// must open the paths again.
+    /// Closes the inlined paths until [`open_inlined`](Self::open_inlined). Closed paths always miss; each
+    /// operation then takes the slow path, which works on the stacks of the fast path. [Inlined
+    /// frees](Words::InlinedFrees) stay open unless `with_frees` is set. When `close_inlined` returns, no
+    /// inlined operation that began earlier is still running. Returns `false` if the kernel refused the
+    /// fence. After a refused fence, inlined operations may still run, and the caller must open the paths
+    /// again.
     ///
     /// Without restartable sequences, `close_inlined` does nothing: inlined paths always miss, and the claimed slot
     /// serves all operations.
@@ -171,8 +172,8 @@ impl<M: Memory> Table<M> {
             unsafe {
                 classes.clone().for_each(|class| self.close(class, number));
                 self.take(number, cpus, which, classes.clone());
-                // The drain claims waiting objects under the lock that it holds, so that it returns only
-                // after all objects that it found have been flushed.
+                // The drain claims waiting objects under the lock that it already holds. When `drain`
+                // returns, all objects that it found have been flushed.
                 classes.clone().for_each(|class| _ = self.claim(class));
             }
         }
@@ -351,8 +352,8 @@ impl<M: Memory> Table<M> {
             *p
         });
         if left == 0 {
-            // Relaxed: an operation that opens the stack later takes the lock of drains, which orders it after this
-            // drain's reads.
+            // Relaxed: an operation that later opens the stack takes the lock of drains, which orders the
+            // operation after this drain's reads.
             number.limit.store(number.open.get() as u32, Relaxed);
         }
     }
@@ -376,7 +377,7 @@ fn drain_number() -> u64 {
     crate::sync::unique() + 1
 }
 
-/// Objects of a stack that a drain has closed.
+/// The objects of a stack that a drain has closed.
 pub(crate) struct DrainedRounds<'t> {
     region: Region<'t>,
     class: Class,

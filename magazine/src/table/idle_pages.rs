@@ -11,9 +11,9 @@ impl<M: Memory> Table<M> {
     /// Returns the number of decommitted bytes. Call `decommit_idle` after a sweep. `decommit_idle` also handles stacks
     /// of returned class numbers.
     ///
-    /// Cost: the lock of drains, and a check of every class on every used CPU. If there are idle pages, also
-    /// one fence, and one system call for each run of pages. The pages are decommitted while their stacks are
-    /// closed. Every CPU keeps its region during the system calls.
+    /// Cost: the lock of drains, and a check of every class on every used CPU. If there are idle pages, the
+    /// call also costs one fence, and one system call for each run of pages. The pages are decommitted while
+    /// their stacks are closed. Every CPU keeps its region during the system calls.
     #[doc(hidden)]
     pub fn decommit_idle(&self) -> usize {
         let _one_at_a_time = self.lock_drains();

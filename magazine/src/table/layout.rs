@@ -145,8 +145,8 @@ impl<M: Memory> Table<M> {
     /// Points a word of `cpu` to the CPU's region.
     pub(super) fn reattach_cpu(&self, words: Words, cpu: u32) {
         let home = self.home(cpu).as_ptr();
-        // Release: pairs with the load of the word in a section, on whose value the section's other accesses depend. An
-        // operation that finds the region again sees what a drain did to the region.
+        // Release: pairs with a section's load of the word; the section's other accesses depend on the loaded
+        // value. An operation that finds the region again sees what a drain did to the region.
         self.copies(words, cpu).for_each(|word| word.store(home, Release));
     }
     /// Returns `true` if a drain has taken the region of `cpu` away. Only the drain that took the region away

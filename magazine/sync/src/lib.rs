@@ -153,8 +153,9 @@ pub fn catch_panic<R>(f: impl FnOnce() -> R) -> std::thread::Result<R> {
     }
 }
 
-/// Runs a user's function; if it panics, discards the panic, because the panic hook has already reported it. Returns
-/// `None` if the function panicked. The panic payload is leaked, because the payload's `Drop` may panic.
+/// Runs a user's function. If the function panics, `contain_panic` discards the panic, because the panic hook
+/// has already reported it. Returns `None` if the function panicked. The panic payload is leaked, because the
+/// payload's `Drop` may panic.
 pub fn contain_panic<R>(f: impl FnOnce() -> R) -> Option<R> {
     catch_panic(f).map_err(core::mem::forget).ok()
 }

@@ -244,8 +244,8 @@ impl<F: ?Sized> Slot<F> {
             }
         }
     }
-    /// The slot's state after the call that dropped the function ends. One atomic step ends the dropping call and frees
-    /// the slot, so the slot's next owner inherits no count.
+    /// Returns the slot's state at the end of the call that dropped the function. One atomic step ends the
+    /// dropping call and frees the slot, so the slot's next owner inherits no count.
     fn after_dropping_call(state: u32) -> u32 {
         let done = match state & !(SLOT_RESERVED | OPEN | CLOSING | REMOVER_LEFT) {
             1 if state & REMOVER_LEFT == 0 => CLOSING,

@@ -291,7 +291,8 @@ impl Drop for RankEntry {
 #[cfg(any(loom, shuttle))]
 #[derive(Debug)]
 pub struct Locked<G> {
-    // The entry is dropped first, so that the trace records the release before another thread's acquisition.
+    // The trace entry is dropped first, so that the trace records the release before another thread's
+    // acquisition.
     #[cfg(loom)]
     _told: crate::story::RecordedLock,
     guard: G,

@@ -143,7 +143,7 @@ impl<S: Clone + Send + Sync + fmt::Debug + 'static, F: Fn(S) + Send + Sync + 'st
         let (counted, read) = (count.clone(), path.clone());
         let outcome = catch_unwind(AssertUnwindSafe(|| {
             let mut builder = builder(self.bound);
-            // loom writes the path before it runs the execution with the number of the checkpoint interval, and then
+            // loom writes the path before the execution whose number equals the checkpoint interval, and then
             // stops.
             builder.checkpoint_interval = most as usize + 1;
             builder.max_permutations = Some(most as usize + 1);

@@ -15,10 +15,10 @@
 //! **One part alone.** loom continues from a path that consists of the part's first choices. Choices on the part's path
 //! that belong to other parts are marked as visited, so that the search skips them.
 //!
-//! **Late requests.** An execution inside a part may request a choice above the part that belongs to no part yet. The
-//! shard that notices a late request runs the choice as a new part without a number. Several shards may notice the same
-//! late request. Each shard reports the new part's name, so the join counts the part once. The parts together thus run
-//! exactly the executions of the whole model, and the counts add up.
+//! **Late requests.** An execution inside a part may request a choice that is above the part and belongs to
+//! no part yet. The shard that notices a late request runs the choice as a new part without a number. Several
+//! shards may notice the same late request. Each shard reports the new part's name, so the join counts the
+//! part once. The parts together thus run exactly the executions of the whole model, and the counts add up.
 
 use crate::check::LIMIT;
 use crate::replay::{Failure, Run};

@@ -6,24 +6,24 @@
 //! order nothing. The portable bodies in [`region`](crate::region) request several orderings; a concurrent drain needs
 //! the orderings listed here.
 //!
-//! * * *The word*: the Acquire load in the portable body pairs with the Release in `Table::put_back`. An
+//! * *The word*: the Acquire load in the portable body pairs with the Release in `Table::put_back`. An
 //!   operation that finds its region after a drain sees the drain's writes to the region. In a section, the
 //!   addresses of all accesses to the region are computed from the word. The address dependency orders all
 //!   accesses to the region after the load of the word. A plain load of the word suffices.
-//! * * *The limit*: the Acquire load pairs with the Release in `Region::open`. A drain removes objects from a
+//! * *The limit*: the Acquire load pairs with the Release in `Region::open`. A drain removes objects from a
 //!   closed stack while operations of the CPU run, and then opens the stack. Pushes after the drain overwrite
 //!   places that the drain has read. The section loads the limit with `ldar`.
-//! * * *The committed size*: the Acquire load pairs with the Release in `Region::set_committed`, which runs
+//! * *The committed size*: the Acquire load pairs with the Release in `Region::set_committed`, which runs
 //!   after the memory is committed. The section loads the committed size with `ldar`. The branch after a load
 //!   of the limit or of the committed size would also order all later stores. Only a batch that widens its
 //!   stack reads the limit and the committed size.
-//! * * *The commit*: the plain (Relaxed) store may become visible before the objects that it publishes. Later
+//! * *The commit*: the plain (Relaxed) store may become visible before the objects that it publishes. Later
 //!   operations of the CPU follow in program order, or after a context switch, which is a full barrier. A
 //!   drain reads objects only after its `membarrier`. The `membarrier` is a full barrier on each CPU that
-//!   runs a thread of the process. Other threads use only the number of objects in a head.
-//! * * *A drain's first store* is Relaxed: the `membarrier` makes the empty region visible to every section
+//!   runs a thread of the process. Threads on other CPUs use only the number of objects in a head.
+//! * *A drain's first store* is Relaxed: the `membarrier` makes the empty region visible to every section
 //!   that begins later.
-//! * * *The address of the descriptor*: the kernel reads this address on the thread's CPU, in program order.
+//! * *The address of the descriptor*: the kernel reads this address on the thread's CPU, in program order.
 //!
 //! Code outside sections uses Rust's atomics, which use LSE instructions on processors that have them. The abort path
 //! counts aborts with a loop of `ldxr` and `stxr`, because every processor has these instructions.

@@ -3,8 +3,8 @@
 //!
 //! The static words are copies of the two sets that inlined paths read. The table that owns the static words
 //! updates each copy together with the original word. A drain points all of a CPU's words to the empty
-//! region, and issues its membarrier afterwards. Only a [`StaticPath`](crate::StaticPath) of that table's
-//! layers reads the static words.
+//! region, and issues its membarrier afterwards. Only a [`StaticPath`](crate::StaticPath) of the owning
+//! table's layers reads the static words.
 
 use super::super::MAX_CPUS;
 use super::super::regions::{SPARE_POINTERS, Words};

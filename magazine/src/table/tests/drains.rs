@@ -15,7 +15,7 @@ fn stack_operations_respect_capacity_and_limit() {
     assert!(batch(1..2));
     assert_eq!(look(), (0, 1, 1));
     assert!(!region.push(class, round(2), Commit::Done));
-    // A batch doubles the number of places, or adds as many as it needs, up to the limit.
+    // A batch doubles the number of places, or adds the number of places that it needs, up to the limit.
     assert!(batch(2..3));
     assert_eq!(look(), (0, 2, 2));
     assert!(batch(3..8));
@@ -93,7 +93,7 @@ fn retiring_a_class_leaves_unused_cpus_alone() {
     assert!((0..3).all(|cpu| table.put(cpu, one, &rounds(1..4))));
     assert!(table.put(1, two, &rounds(4..7)));
     let claims = |claim| [0, 2].map(|cpu| table.region(cpu).unwrap().claim().store(claim, Relaxed));
-    // A drain that needs one of these regions waits for its claim.
+    // A drain that needs a claimed region waits for the claim.
     claims(1);
     let done = AtomicBool::new(false);
     let passes = table.drains().passes;

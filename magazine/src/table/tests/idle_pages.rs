@@ -68,7 +68,7 @@ fn decommit_skips_memory_that_was_never_committed() {
 #[test]
 fn decommit_of_idle_stacks_keeps_neighbouring_stacks() {
     let table = noting(2);
-    // Two classes share a page, one class has two pages, and one class has another size and shares no page.
+    // Two classes share a page, one class has two pages, and one class of another size shares no page.
     let [a, b] = [100; 2].map(|reach| table.class(reach).unwrap());
     let large = table.class(700).unwrap();
     let alone = table.class(30).unwrap();

@@ -103,7 +103,7 @@ mod compared {
     use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
     use uslab_sync::check::record;
 
-    /// RC11 with one limit of loom added, if a changed axiom can express the limit.
+    /// RC11 with one limitation of loom added, if a changed axiom can express the limitation.
     fn changed(limit: &str) -> Option<Model> {
         match limit {
             "sc-accesses" => Some(Model { sc_accesses: false, ..RC11 }),
