@@ -72,7 +72,7 @@ pub struct PageAllocator {
     pub(crate) cached_zones: Box<[CachedZone]>,
     /// Index of the zone of each maximal block.
     zone_of: Box<[u8]>,
-    /// For each node and each highest zone: the indices of the zones to try, in order.
+    /// The indices of the zones to try, in order, for each node and each highest zone.
     zonelists: Box<[[Box<[u8]>; ZoneKind::COUNT]]>,
     cpus: Cpus,
     pub(crate) tables: Tables,
@@ -371,9 +371,9 @@ impl PageAllocator {
     pub unsafe fn split(&self, pfn: Pfn, from: Order, to: Order) {
         debug_assert!(to <= from);
         let state = State::new(Kind::Allocated, to, self.frame(pfn).state().migrate_type());
-        // A fork waits for this lock, so the child's audit finds either one block or all split blocks. The order of the
-        // stores to the frames does not matter. A concurrent free reads the frame of its buddy, and the split blocks
-        // are no buddies of other blocks.
+        // A fork waits for this lock, so the child's audit finds either one block or all split blocks. The
+        // order of the stores to the frames does not matter. A concurrent free reads the frame of its buddy,
+        // and the split blocks are not the buddies of any other block.
         let _zone = self.zone_at(pfn).zone.lock();
         for page in (0..from.pages()).step_by(to.pages() as usize) {
             let frame = self.frame(pfn.up(page));
@@ -411,8 +411,8 @@ impl PageAllocator {
         }
     }
 
-    /// Flushes per-CPU pages that were unused since the last call to their zones, and returns the number of flushed
-    /// pages. `reap` also decommits the pages of unused stacks. Call `reap` from a timer.
+    /// Flushes to their zones the per-CPU pages that were unused since the last call, and returns the number
+    /// of flushed pages. `reap` also decommits the pages of unused stacks. Call `reap` from a timer.
     pub fn reap(&self) -> u64 {
         self.sweep(self.cached_zones.iter(), 0..self.cpus().count(), DrainScope::Idle);
         let cached = self.cached_zones.iter().filter_map(CachedZone::cached);
@@ -540,11 +540,11 @@ impl PageAllocator {
         grown
     }
 
-    /// Returns the addresses of a table after its first `bytes` bytes to the system: see [`Reserved::cut`].
+    /// Returns to the system the addresses of a table after its first `bytes` bytes: see [`Reserved::cut`].
     ///
     /// # Safety
-    /// During the call, no thread may use the table's memory after `bytes` bytes, or request a commit of it. Other
-    /// threads may [grow](Self::grow_table) and cut the table.
+    /// During the call, no thread may use the table's memory after `bytes` bytes, or request a commit of this
+    /// memory. Other threads may [grow](Self::grow_table) and cut the table.
     #[doc(hidden)]
     pub unsafe fn cut_table(&self, table: &Reserved, bytes: usize) {
         let _inner = self.cached_zones.first().map(|first| first.zone.lock());
@@ -595,8 +595,8 @@ impl PageAllocator {
         let used = |cached: &CachedZone| Self::used_addresses(max_order, cached.zone.lock().untouched());
         self.cached_zones.iter().map(used).sum::<usize>() < region.bytes()
     }
-    /// Records how many of the process's `has` bytes of limited addresses other code uses: see
-    /// [`give_up_addresses`](Self::give_up_addresses).
+    /// Records the number of bytes that other code uses, out of the process's `has` bytes of limited
+    /// addresses: see [`give_up_addresses`](Self::give_up_addresses).
     #[doc(hidden)]
     pub fn read_address_limit(&self, has: usize) {
         self.shared.record_foreign_bytes(has);
@@ -635,7 +635,8 @@ impl PageAllocator {
     pub fn decommits(&self) -> u64 {
         self.cached_zones.iter().map(|cached| cached.zone.lock().events.decommits).sum()
     }
-    /// Calls `each` with the pages of every maximal block that is currently decommitted, under its zone's lock.
+    /// Calls `each`, under the zone's lock, with the pages of every maximal block that is currently
+    /// decommitted.
     #[doc(hidden)]
     pub fn each_decommitted(&self, mut each: impl FnMut(Range<usize>)) {
         let pages = self.shared.max_order.pages() as usize;

@@ -1,7 +1,7 @@
 //! The audit: walks every frame and every free list, and checks that frames and lists agree.
 //!
-//! The audit needs a quiet allocator, as in tests or at the end of a program: it would miss pages that are moving
-//! between a magazine and a zone. The audit proves:
+//! The audit needs a quiet allocator, as in tests or at the end of a program, because it misses pages that
+//! are moving between a magazine and a zone. The audit proves:
 //!
 //! * every committed page is in exactly one block, and each block is aligned and inside its zone;
 //! * a frame marks its block as free iff the block is exactly once on the list of its order and type;

@@ -30,11 +30,12 @@ pub struct PageConfig {
     pub per_cpu_pages: bool,
     /// The distance between watermarks, in 1/10,000 of a zone.
     pub watermark_scale: u32,
-    /// Maximum number of bytes of free memory that a zone keeps backed. A free leaves an eighth of the bytes
-    /// in use backed, but at least a sixteenth of the maximum. The lower bound of the kept memory doubles
-    /// while returned memory is soon used again, and halves otherwise. Frees return the excess to the system,
-    /// largest blocks first, until three quarters of the kept amount are left. If `keep_free` is `None`,
-    /// frees return no memory to the system. [`decommit_idle`](crate::PageAllocator::decommit_idle) and
+    /// Maximum number of bytes of free memory that a zone keeps backed. After a free, at least an eighth of
+    /// the bytes in use, and at least a sixteenth of the maximum, stay backed. The lower bound of the kept
+    /// memory doubles while returned memory is soon used again, and halves otherwise. Frees return the excess
+    /// to the system, largest blocks first, until three quarters of the kept amount are left. If `keep_free`
+    /// is `None`, frees return no memory to the system.
+    /// [`decommit_idle`](crate::PageAllocator::decommit_idle) and
     /// [`decommit_free`](crate::PageAllocator::decommit_free) return memory in any case.
     pub keep_free: Option<usize>,
     /// Total KiB that are kept free. If `min_free_kib` is `None`, the kernel's formula is used (`sqrt(16 * KiB)`, 128

@@ -219,8 +219,8 @@ impl Frame {
     /// Returns the frame's current state: exact for the owner of the block, a snapshot for other threads.
     #[inline(always)]
     pub fn state(&self) -> State {
-        // Relaxed: a thread that acts on the state owns the block, holds the zone's lock, which orders the state, or
-        // claims the block by CAS.
+        // Relaxed: a thread that acts on the state owns the block, or holds the zone's lock (which orders the
+        // state), or claims the block by CAS.
         State(self.state.load(Relaxed))
     }
     #[inline(always)]
@@ -390,7 +390,8 @@ impl FrameTable {
     /// Returns the addresses after the last frame to the system.
     ///
     /// # Safety
-    /// No frame after the last may ever have been committed, and no thread may read such a frame during the call.
+    /// Frames after the last frame must never have been committed, and no thread may read them during the
+    /// call.
     pub(crate) unsafe fn cut(&self) {
         // SAFETY: no thread uses the part after the last frame, by this function's contract.
         unsafe { self.memory.cut(self.len()) };

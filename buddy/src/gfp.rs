@@ -38,8 +38,8 @@ bitflags::bitflags! {
         const DMA32 = 1 << 11;
         /// Ignores watermarks, for an allocation that helps to free memory. If no block is free, a `MEMALLOC`
         /// allocation flushes all CPUs' pages. With `MEMALLOC`, shrinkers do not run, and caches release only
-        /// unused memory. To make room for memory above 4 MiB, only freed mappings are returned to the
-        /// system.
+        /// unused memory. With `MEMALLOC`, only freed mappings are returned to the system to make room for
+        /// memory above 4 MiB.
         const MEMALLOC = 1 << 12;
 
         /// The allocation has high priority, and its caller cannot wait.
@@ -141,7 +141,8 @@ impl MigrateType {
     }
 }
 
-/// The kind of a zone's memory, lowest first. A request may be served by its zone and by lower zones.
+/// The kind of a zone's memory, lowest first. A request for one kind of zone may also be served by lower
+/// zones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub enum ZoneKind {

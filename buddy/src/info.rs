@@ -55,7 +55,7 @@ pub struct ZoneInfo {
     pub charged: u32,
     /// Number of free pages that are not committed.
     pub uncommitted: u32,
-    /// Number of free committed pages whose memory is returned to the system until the next touch.
+    /// Number of free committed pages whose memory was returned to the system until the next touch.
     pub discarded: u32,
     /// Number of pages in per-CPU magazines.
     pub per_cpu: u64,
@@ -69,7 +69,7 @@ pub struct ZoneInfo {
     pub blocks: [[u32; MigrateType::COUNT]; ORDERS],
     /// Number of pageblocks, indexed by migrate type.
     pub pageblocks: [u32; MigrateType::COUNT],
-    /// Number of pages outside free blocks of the largest size that their position allows.
+    /// Number of pages that are in use, or that are free in a smaller block than their position allows.
     pub pages_not_in_maximal_blocks: u32,
     /// Counts of the zone's events.
     pub events: ZoneEvents,
@@ -138,7 +138,7 @@ impl ZoneInfo {
     pub fn free_blocks(&self, order: Order) -> u64 {
         self.blocks[order.index()].iter().map(|n| u64::from(*n)).sum()
     }
-    /// Number of blocks of `order` that free blocks of at least that order contain.
+    /// Number of blocks of `order` that fit into the free blocks.
     fn suitable(&self, order: Order) -> u64 {
         let cut = |from: Order| self.free_blocks(from) << (from.get() - order.get());
         order.through(Order::MAX).map(cut).sum()

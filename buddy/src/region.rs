@@ -9,8 +9,8 @@
 //! one address space) and for programs that must not map. With `--cfg uslab_heap`, and on systems other than Linux,
 //! `Os` is also the heap. [`Backend::Phantom`] has no memory: a simulator's pages are only addresses.
 //!
-//! A refused reservation (`ulimit -v`, strict overcommit, a container) is an ordinary outcome. [`reserve_most`] then
-//! halves the size until it succeeds.
+//! A refused reservation (`ulimit -v`, strict overcommit, a container) is an ordinary outcome. After a
+//! refused reservation, [`reserve_most`] halves the size until a reservation succeeds.
 
 mod heap;
 #[cfg(all(target_os = "linux", not(uslab_heap)))]
@@ -156,7 +156,7 @@ impl Region {
     /// mappings. The addresses after the region are probably free, so that the region can [grow](Self::grow) up to
     /// `apart`. Also returns `None` on any backend other than [`Backend::Os`].
     ///
-    /// `apart` costs three system calls, and one more for each occupied place.
+    /// `reserve_apart` costs three system calls, and one more for each occupied place.
     pub fn reserve_apart(
         bytes: usize,
         apart: usize,
@@ -303,8 +303,8 @@ impl Region {
         true
     }
 
-    /// Returns the addresses after the first `bytes` bytes, rounded up to pages, to the system. Returns `false` and
-    /// changes nothing on [`Backend::Heap`].
+    /// Returns to the system the addresses after the first `bytes` bytes, rounded up to pages. Returns
+    /// `false` and changes nothing on [`Backend::Heap`].
     ///
     /// `cut` costs one system call.
     ///
@@ -497,8 +497,8 @@ pub fn process_limit() -> Option<u64> {
     return None;
 }
 
-/// Returns `true` if writable memory counts against a limit before its first touch, even if mapped without a reserve
-/// (`vm.overcommit_memory` is 2). Returns `false` if `vm.overcommit_memory` is unknown.
+/// Returns `true` if writable memory counts against a limit before its first touch, even in a mapping without
+/// a reserve (`vm.overcommit_memory` is 2). Returns `false` if `vm.overcommit_memory` is unknown.
 pub(crate) fn commits_are_counted() -> bool {
     #[cfg(all(target_os = "linux", not(uslab_heap)))]
     return mapped::commits_are_counted();

@@ -206,8 +206,8 @@ impl Tables {
         self.each().for_each(|table| table.sweep(cpus.clone(), which, &groups));
     }
 
-    /// Makes all inlined paths miss from now on, and the paths of frees by address only if `with_frees` is set: see
-    /// [`Table::close_inlined`]. Returns `false` if closing fails, and the inlined paths are then open.
+    /// Makes all inlined paths miss from now on, and the paths of frees by address only if `with_frees` is
+    /// set: see [`Table::close_inlined`]. Returns `false` if closing fails; the inlined paths are then open.
     pub fn close_inlined(&self, with_frees: bool) -> bool {
         // The lock is held throughout, so that a concurrently created table is closed, too.
         let tables = self.tables.lock();

@@ -1181,7 +1181,7 @@ fn child_runs_with_a_limited_address_space() {
     assert_eq!((pages.reserved_bytes(), block.bytes()[4 << 20 >> 1]), (4 << 20, 0));
     let (blocks, refused) = alloc_all(&pages, order(10), Gfp::KERNEL);
     assert_eq!(refused, Limit::CommitRefused);
-    // All addresses of the process except those reserved for other mappings.
+    // All addresses of the process are in use, except the addresses reserved for other mappings.
     let (all_of_it, left) = (1 + blocks.len(), limit - has());
     assert!((32 << 20..40 << 20).contains(&left), "{left} bytes of {limit} remain, {before} before");
     assert!(all_of_it << 22 > (limit - before) / 10 * 9, "{all_of_it} blocks");

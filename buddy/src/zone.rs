@@ -35,10 +35,11 @@
 //! keep the block's state. If two blocks have one order, a backed block is allocated before a discarded block.
 //!
 //! The counter `backed` has the number of free backed pages. The largest blocks are returned first:
-//! * frees return the pages above the *surplus*, down to three quarters of the surplus. The surplus is an eighth of the
-//!   pages in use, between a sixteenth of [`ZoneShared::keep`] and all of it. The lower bound of the surplus doubles
-//!   when as many pages as the bound were returned and used again. The lower bound halves when four times as many pages
-//!   were returned and few of them used again;
+//! * frees return the pages above the *surplus*, down to three quarters of the surplus. The surplus is an
+//!   eighth of the pages in use, between a sixteenth of [`ZoneShared::keep`] and all of it. The lower bound
+//!   of the surplus doubles when the number of pages that were returned and used again reaches the bound. The
+//!   lower bound halves when four times as many pages as the bound were returned, and few of these pages were
+//!   used again;
 //! * [`decommit_idle`](Zone::decommit_idle) returns as many pages as were free throughout since its last call, and the
 //!   pages that a reap has just freed;
 //! * [`decommit_free`](Zone::decommit_free) returns all free pages.
@@ -166,7 +167,8 @@ impl ZoneShared {
     }
 }
 
-/// Order of the group of pages that is searched for adjacent free blocks. The frames of the group fill one OS page.
+/// Order of the group of pages in which a discard searches for adjacent free blocks. The frames of the group
+/// fill one OS page.
 const CHUNK: u8 = 6;
 
 /// Counts of a zone's events, kept under its lock.
@@ -240,7 +242,8 @@ pub(crate) struct Inner {
     recent: u32,
     /// Lower bound of the free pages that frees leave backed.
     surplus: u32,
-    /// Pages that frees returned to the system, and returned pages that were used again, since `surplus` changed.
+    /// Number of pages that frees returned to the system, and number of returned pages that were used again,
+    /// since `surplus` changed.
     returned: u32,
     taken_again: u32,
     /// Number of pages that are not committed.
@@ -256,7 +259,7 @@ pub(crate) struct Inner {
 const BACKED_DIVISOR: u32 = 16;
 
 impl Inner {
-    /// Adapts the lower bound to whether returned pages were used again.
+    /// Raises or lowers the lower bound, depending on whether returned pages were used again.
     fn adapt(&mut self, keep: u32) {
         if self.taken_again > self.surplus {
             self.surplus = self.surplus.saturating_mul(2).min(keep);
@@ -608,8 +611,8 @@ impl Zone {
         })
     }
 
-    /// Splits an unlisted block that was free with `state` down to order `low`. `split` keeps the low half and lists
-    /// the upper halves.
+    /// Splits an unlisted block, which was free with `state`, down to order `low`. `split` keeps the low half
+    /// and lists the upper halves.
     fn split(&self, shared: &ZoneShared, inner: &mut Inner, pfn: Pfn, state: State, low: Order) {
         let mut high = state.order();
         while high > low {
@@ -865,8 +868,8 @@ impl Zone {
         let mut inner = self.inner.lock();
         inner.recent = inner.backed - inner.idle;
     }
-    /// Decommits free pages, except as many as were used in the interval that the last [`begin_reap`](Self::begin_reap)
-    /// ended. Returns the number of decommitted bytes.
+    /// Decommits free pages, except the number of pages that were used in the interval which the last
+    /// [`begin_reap`](Self::begin_reap) ended. Returns the number of decommitted bytes.
     pub(crate) fn decommit_idle(&self, shared: &ZoneShared) -> usize {
         let keep = self.inner.lock().recent;
         let bytes = self.decommit_down_to(shared, keep);
@@ -907,8 +910,8 @@ impl Zone {
         }
     }
 
-    /// Lists the backed free block `pfn` and its adjacent free blocks in the chunk as discarded. Returns the resulting
-    /// run of free pages, and the number of pages that were backed.
+    /// Moves the backed free block `pfn` and its adjacent free blocks in the chunk to the lists of discarded
+    /// blocks. Returns the resulting run of free pages, and the number of pages that were backed.
     fn mark_discarded(
         &self,
         shared: &ZoneShared,
@@ -1035,8 +1038,8 @@ impl Zone {
         blocks
     }
 
-    /// Number of pages outside free blocks of the largest size that their position allows: pages in use, and
-    /// free pages that could not merge because of pages in use.
+    /// Number of pages that are in use, or that are free in a smaller block than their position allows
+    /// because of pages in use.
     pub(crate) fn pages_not_in_maximal_blocks(&self, shared: &ZoneShared, inner: &Inner) -> u32 {
         let mut maximal = inner.uncommitted + inner.area(shared.max_order).len() * shared.max_order.pages();
         if inner.tail_committed {

@@ -38,7 +38,7 @@
 //!    stays closed while a drain is flushing objects of the class. A drain closes the stack again. A drain
 //!    knows which CPUs can use a class, and skips the other CPUs.
 //! 5. A class number gets another owner only when its stacks are permanently closed on all CPUs.
-//! 6. 6. The objects of a taken stack belong to the drain whose number the stack records. Until a drain
+//! 6. The objects of a taken stack belong to the drain whose number the stack records. Until a drain
 //!    begins to flush its objects, another drain of the class may take over the objects, under the lock of
 //!    drains.
 //! 7. A page of stacks is decommitted only while all its stacks are closed, and no drain has objects on the

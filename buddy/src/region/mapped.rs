@@ -237,8 +237,8 @@ pub(super) fn process_limit() -> Option<u64> {
 /// Implements [`region::address_limit`](super::address_limit). Reading a limit allocates nothing.
 pub(super) fn address_limit() -> Option<(usize, usize)> {
     let limit = limit_of(Resource::RLIMIT_AS)?;
-    // The first number is the pages of all mappings, which the kernel counts against the limit. The size is 0 if the
-    // number is unknown.
+    // The first number counts the pages of all mappings, and the kernel compares this count with the limit.
+    // The size is 0 if the number is unknown.
     let mut text = [0; 128];
     let read = std::fs::File::open("/proc/self/statm").and_then(|mut file| file.read(&mut text));
     let text = core::str::from_utf8(&text[..read.unwrap_or(0)]).unwrap_or_default();

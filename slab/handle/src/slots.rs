@@ -92,7 +92,7 @@ impl Generations {
             WrapPolicy::Wrap => Some(1),
         }
     }
-    /// Returns a generation above all of `used`, and at least the first.
+    /// Returns a generation that exceeds all generations in `used` and is at least the first generation.
     #[doc(hidden)]
     pub fn fresh(self, used: impl Iterator<Item = u32>, last: u32) -> Option<u32> {
         let newest = used.max().unwrap_or(0).max(self.first.max(1) - 1);

@@ -220,7 +220,8 @@ mod tests {
         assert_eq!(table.get_mut(a), None);
         *table.get_mut(b).unwrap() += 1;
         assert_eq!((table.get(b), table.len()), (Some(&3), 1));
-        // One handle has an index without a slot, and one has a life that no slot had yet.
+        // One handle has an index that belongs to no slot; the other handle has a generation that no slot has
+        // reached.
         for foreign in [Handle24x8::new(1, 1), Handle24x8::new(0xff_ffff, 255), Handle24x8::new(0, 3)] {
             assert_eq!(table.get(foreign.unwrap()), None);
         }
