@@ -126,7 +126,7 @@ fn returns(mallocs: &[Malloc], quick: bool) {
     }
 }
 
-/// Prints the rows of the test of filters; the test describes each filter and the programs.
+/// Prints the rows of the filter test, which describes each filter and the programs.
 fn filters() {
     const TEST: &str = "program_with_a_system_call_filter_continues";
     println!(

@@ -252,7 +252,7 @@ fn walks(bench: &mut Bench) -> Result<(), PoolError> {
     Ok(())
 }
 
-/// Measures stores to each page of 64 MiB, the first time and again.
+/// Measures stores to each page of 64 MiB, the first time and once more.
 fn pages(bench: &mut Bench) {
     const PAGES: usize = (64 << 20) / 4096;
     let touch = |area: &MappedArea| {

@@ -184,7 +184,8 @@ pub(crate) fn analyse(
         }
         let mut group = criterion.benchmark_group(&row.row);
         group.sampling_mode(SamplingMode::Flat);
-        // The samples repeat, so that each sample is used once however often criterion warms up.
+        // The iterator repeats the samples, so that criterion uses each sample once, whatever its number of
+        // warm-up calls.
         let mut samples = row.samples.iter().cycle();
         let mut next_time = |iterations: u64| iterations as f64 * samples.next().copied().unwrap_or_default();
         group.bench_function(id(row), |bencher| bencher.iter_custom(&mut next_time));

@@ -1,8 +1,8 @@
 //! General allocators, for memory of any size.
 //!
-//! All allocators get the size at allocation and at free, as from Rust programs, so allocators that free faster with a
-//! size can use it. Allocators without a crate, and second versions of crates, are loaded as shared libraries and
-//! called through pointers, so that their symbols stay local.
+//! Every allocator gets the size at allocation and at free, as from Rust programs. Allocators whose frees are
+//! faster with a size can use the size. Allocators without a crate, and second versions of crates, are loaded
+//! as shared libraries and called through pointers, so that their symbols stay local.
 
 use crate::ours::{Global, Kmalloc};
 use crate::preload;

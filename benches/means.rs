@@ -29,7 +29,8 @@ pub(crate) fn split_case(case: &str) -> Option<(&str, &str)> {
     case.rsplit_once(", ")
 }
 
-/// Results that the bench saved as a baseline; `None` if it saved none. Each case is a separate row.
+/// Results that the bench saved as a baseline; `None` if the bench saved no results. Each case is a separate
+/// row.
 ///
 /// # Errors
 /// Fails if a file is not a valid file of criterion's.

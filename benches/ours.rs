@@ -248,7 +248,7 @@ impl<const WORDS: usize> Disturbed for OneSize<Global, WORDS> {
     }
 }
 
-/// A cache in addition to the measured one.
+/// A cache in addition to the measured cache.
 #[derive(Debug)]
 pub struct OtherCache(KmemCache);
 

@@ -196,7 +196,7 @@ impl Report {
         let mut rows: Vec<Row> = contenders.filter(|(.., samples)| !samples.is_empty()).map(row_of).collect();
         if column.subtract_floor {
             match rows.iter().find(|row| row.kind == Kind::Floor).map(|row| row.median) {
-                // Without the floor, the values would have another meaning.
+                // Without a floor to subtract, the values would mean something else.
                 None => rows.clear(),
                 Some(floor) => rows.iter_mut().for_each(|row| {
                     row.median -= floor;

@@ -186,8 +186,8 @@ impl Bench {
         self.rows.push((name.into(), description.into()));
     }
 
-    /// Measures each group again, in a separate row: with the subject `system`, in processes with a malloc preloaded.
-    /// The preloaded mallocs are this project's and its peers.
+    /// Measures each group again in a separate row, with the subject `system` in processes that preload a
+    /// malloc. The preloaded mallocs are this project's and its peers.
     pub fn preloads(&mut self) {
         self.preloads = true;
     }

@@ -117,8 +117,8 @@ struct Load {
 }
 
 impl Load {
-    /// Sets, then gets, values of one size. Returns the requests per second and the 99th percentile in ms, for sets and for
-    /// gets.
+    /// Sets values of one size, and then gets these values. Returns the requests per second and the 99th
+    /// percentile in ms, for sets and for gets.
     fn run(self, server: &Server, bytes: u32) -> anyhow::Result<Vec<[f64; 2]>> {
         let (host, port) = server.address.rsplit_once(':').context("no free port")?;
         let options = [

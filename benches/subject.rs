@@ -29,7 +29,7 @@ pub enum Kind {
     Ours,
     /// A subject of this project at an older commit.
     Before,
-    /// A general allocator; ratios are ratios to the best general allocator.
+    /// A general allocator; ratios in tables compare with the best general allocator.
     General,
     /// A pool of objects of one kind.
     Pool,

@@ -1,5 +1,5 @@
-//! Duration of single operations on one cache while other caches are disturbed; each quantile is divided by the
-//! quantile of a quiet run.
+//! Duration of single operations on one cache while other caches are disturbed. Each quantile is divided by
+//! the same quantile of a quiet run.
 
 use crate::tails::{COUNTED, Ticks, TimedChurn};
 use nix::sys::pthread::{Pthread, pthread_kill, pthread_self};

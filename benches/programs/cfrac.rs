@@ -252,7 +252,7 @@ fn factor(number: &Natural, primes: usize) -> (Natural, u64) {
 /// Maximum number of steps; a number that can be factored in minutes needs fewer.
 const STEPS: u32 = 1 << 24;
 
-/// The first primes for which the number is a square modulo the prime, because only these can be divisors.
+/// Returns the first primes modulo which the number is a square, because no other prime can be a divisor.
 fn base(number: &Natural, primes: usize) -> Vec<u32> {
     let prime = |n: &u32| {
         (2..)
@@ -291,7 +291,7 @@ fn smooth(number: &Natural, sign: u32, base: &[u32], divisions: &mut u64) -> Opt
 /// Returns a proper factor, computed from relations whose product has only even exponents; Gaussian
 /// elimination modulo 2 finds these relations.
 fn find_factor(number: &Natural, base: &[u32], relations: &[CongruenceRelation]) -> Option<Natural> {
-    // Each row has its exponents, and the relations that were multiplied.
+    // Each row of the elimination has its exponents, and the relations that were multiplied.
     let mut rows: Vec<(Vec<bool>, Vec<bool>)> = (0..relations.len())
         .map(|i| {
             let odd_exponents = relations[i].exponents.iter().map(|exponent| exponent % 2 == 1).collect();

@@ -114,7 +114,7 @@ impl Random {
     pub(crate) fn in_range(&mut self, min: usize, max: usize) -> usize {
         min + self.below(max - min + 1)
     }
-    /// A random number from `2^low` to `2^high`, which is excluded; each doubling is equally likely.
+    /// A random number from `2^low` to `2^high`, which is excluded; the logarithm is uniformly distributed.
     pub(crate) fn log_uniform(&mut self, min_log: u32, max_log: u32) -> usize {
         let power = 1 << self.in_range(min_log as usize, max_log as usize - 1);
         power + self.below(power)

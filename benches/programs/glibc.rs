@@ -45,7 +45,7 @@ pub(crate) const THREAD: Program = Program {
                         (0..parameters.get("blocks")).map(|_| None).collect();
                     for _ in 0..operations {
                         let place = random.below(blocks.len());
-                        // Each doubling is half as likely as the previous one.
+                        // Each doubled size is half as likely as the size before.
                         let doubling = random.next().trailing_ones().min(10);
                         let size = random.log_uniform(4 + doubling, 5 + doubling);
                         // The old block is freed first, as in glibc's benchmark.

@@ -218,7 +218,8 @@ impl<'p> Clock<'p> {
         })
     }
 
-    /// Returns the nanoseconds until the CPU holds the line; if the CPU writes, until no other CPU holds it.
+    /// Returns the nanoseconds until the CPU holds the line or, for a write, until no other CPU holds the
+    /// line.
     fn fetch(&mut self, cpu: u32, line: Line, access: Access, effects: &OperationEffects<'_>) -> f64 {
         let copies = self.lines.entry(line).or_default();
         let has_copy = copies.contains(&cpu);

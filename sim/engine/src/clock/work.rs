@@ -18,7 +18,7 @@ pub struct Workload {
 enum Kind {
     /// Each CPU allocates an object and frees it, repeatedly.
     Pairs,
-    /// Each CPU allocates this many objects, then frees them all, last allocated first.
+    /// Each CPU allocates this number of objects, then frees all of them, last allocated first.
     Bursts(u64),
     /// CPUs work in pairs: one CPU allocates objects, and its partner frees them. A queue with this number of places
     /// connects the two CPUs of a pair.
