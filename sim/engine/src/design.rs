@@ -141,7 +141,7 @@ pub trait Design {
     fn alloc_pages(&mut self, at: At, order: u8, migratetype: u8) -> Result<Self::Block, NoMemory>;
     /// Frees a block of pages.
     fn free_pages(&mut self, at: At, block: Self::Block);
-    /// Splits a block into blocks of a smaller order; returns them beginning with the lowest.
+    /// Splits a block into blocks of a smaller order, and returns the new blocks, lowest address first.
     fn split_pages(&mut self, block: Self::Block, order: u8) -> Vec<Self::Block>;
     /// Returns the first page of a block, and its order.
     fn block(&self, block: &Self::Block) -> (u32, u8);
@@ -167,9 +167,9 @@ pub trait Design {
     /// Returns `true` if a slab, or a block of large kmalloc, begins at this page.
     fn is_slab(&self, page: u32) -> bool;
 
-    /// Returns the level that served a CPU's last operation on a cache, and a phrase that describes it at the
-    /// end of a sentence. Returns `None` if the cache is unknown. `steps` contains the steps that the
-    /// shipping code reported. The shipping design gets all steps; a model gets only page steps.
+    /// Returns the level that served a CPU's last operation on a cache, and a phrase that describes the
+    /// operation and can end a sentence. Returns `None` if the cache is unknown. `steps` contains the steps
+    /// that the shipping code reported. The shipping design gets all steps; a model gets only page steps.
     fn describe(&self, cpu: u32, cache: u32, freeing: bool, steps: &[Step]) -> Option<(Path, String)>;
 
     /// Checks the design's invariants, given the numbers of objects and pages that the stream has in use.

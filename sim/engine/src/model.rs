@@ -113,7 +113,8 @@ pub trait Policy: Debug + Sized {
     fn alloc(&mut self, op: &mut Op<'_>) -> Result<Object, NoMemory>;
     /// Frees an object: keeps it in a layer, or returns it to its slab.
     fn free(&mut self, op: &mut Op<'_>, object: Object);
-    /// Gives a slab from before the stream to the CPU; the slab is on a [shared list](Self::SHARED_LISTS).
+    /// Gives the CPU a slab that existed before the stream; the slab is on a [shared
+    /// list](Self::SHARED_LISTS).
     fn adopt(&mut self, _: &mut Op<'_>, _slab: u32) {}
     /// Does the periodic work: see [`TICK`](Self::TICK).
     fn tick(&mut self, _: &mut Op<'_>) {}
@@ -147,14 +148,16 @@ pub struct Lines {
     pub depot: u32,
     /// Lines of the slab lists' lock and of the list heads.
     pub lists: u32,
-    /// Lines of counters that change in every operation that needs more than the CPU's own memory; 0 if each CPU has
-    /// its own counters. If these counters exist, one more line is next to the lock of the shared level.
+    /// Lines of counters that change in every operation that needs more than the CPU's own memory; 0 if each
+    /// CPU has its own counters. A design with shared counters has one more line, next to the lock of the
+    /// shared level.
     pub counts: u32,
     /// Lines of counters that change when a slab is created or freed.
     pub slabs: u32,
 }
 
-/// A part of an operation that needs more than the memory of its CPU. An operation without any of these parts is a hit.
+/// A part of an operation that needs more than the memory of its CPU. An operation without a cost event is a
+/// hit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CostEvent {
     /// The CPU swapped its two containers, or chose a slab from its own list as its current slab.
@@ -320,7 +323,7 @@ impl<'p, P: Policy> Model<'p, P> {
             violation: None,
         })
     }
-    /// Sets if this is the policy of the traced kernel, so that the recorded attributes of caches apply.
+    /// Declares if this is the policy of the traced kernel, to which the recorded attributes of caches apply.
     #[must_use]
     pub fn as_traced(self, as_traced: bool) -> Self {
         Self { as_traced, ..self }
@@ -378,8 +381,8 @@ impl<'p, P: Policy> Model<'p, P> {
         self.cost_events.clear();
         let Some(period) = P::TICK else { return };
         let due = at.ns / period;
-        // If the trace's clock jumps, only the last ticks are played: after this many idle ticks the caches no longer
-        // change.
+        // If the trace's clock jumps, the model runs only the last ticks, because the caches no longer change
+        // after this many idle ticks.
         self.ticks = self.ticks.max(due.saturating_sub(MAX_TICKS));
         while self.ticks < due {
             self.ticks += 1;

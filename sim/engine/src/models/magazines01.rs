@@ -8,10 +8,11 @@
 //!               slabs as [`bonwick94`](super::bonwick94)
 //! ```
 //!
-//! The layer is the real code with its real locks, which runs here on simulated CPUs. If no magazine can serve an
-//! allocation, one object is taken from a slab; therefore only frees fill magazines. The magazine size depends on the
-//! object's size. The magazine size grows when CPUs contend for the depot; this requires a clock that models locks.
-//! Every 15 seconds the depot starts a new measurement of its working set. Shrinking empties all magazines.
+//! The model runs the real code of the layer, with its real locks, on simulated CPUs. If no magazine can
+//! serve an allocation, one object is taken from a slab; therefore only frees fill magazines. The magazine
+//! size depends on the object's size. The magazine size grows when CPUs contend for the depot; this requires
+//! a clock that models locks. Every 15 seconds the depot starts a new measurement of its working set.
+//! Shrinking empties all magazines.
 //!
 //! Source: Bonwick and Adams, "Magazines and Vmem", USENIX 2001, section 3; the sizes are from illumos.
 
@@ -41,8 +42,8 @@ pub struct Magazines01 {
     cache: Cache<Object, FlushCollector>,
 }
 
-/// The slab layer below the magazines. This layer has no free objects; it collects returned objects until the model
-/// puts them into their slabs.
+/// The slab layer below the magazines. This layer supplies no objects, and collects returned objects until
+/// the model puts them into their slabs.
 #[derive(Debug, Default)]
 struct FlushCollector(RefCell<Vec<Object>>);
 

@@ -15,15 +15,16 @@
 //!   full slabs: on no list
 //! ```
 //!
-//! - **Allocate**: take an object from the CPU's current slab; then from remote frees to the current slab; then from
-//!   the CPU's newest partial slab; then from slabs of the node; then from a new slab. The node's first slab becomes
-//!   current, and more of its slabs fill the CPU's list to half of its limit.
+//! - **Allocate**: take an object from the CPU's current slab; then from remote frees to the current slab;
+//!   then from the CPU's newest partial slab; then from slabs of the node; then from a new slab. The node's
+//!   first slab becomes current, and further slabs of the node fill the CPU's list to half of the list's
+//!   limit.
 //! - **Free**: an object of the current slab returns to the current slab. Any other object returns to its own
 //!   slab. A slab that was full joins this CPU's partial slabs. If the CPU already has too many partial
-//!   slabs, all of them move to the node first. The empty slabs that move to the node are freed if the node
-//!   has [`min_partial`](Knobs::min_partial) other slabs. A slab on the node's list that becomes empty is
-//!   also freed if the node has `min_partial` other slabs. A CPU therefore keeps the last slab that was full,
-//!   even if `cpu_partial` is 0.
+//!   slabs, all its partial slabs first move to the node. The empty slabs that move to the node are freed if
+//!   the node has [`min_partial`](Knobs::min_partial) other slabs. A slab on the node's list that becomes
+//!   empty is also freed if the node has `min_partial` other slabs. A CPU therefore keeps the last slab that
+//!   was full, even if `cpu_partial` is 0.
 //! - **Shrink**: each CPU returns its slabs to the node. Empty slabs are freed, and the node's list is sorted, fullest
 //!   first.
 //!
@@ -273,7 +274,7 @@ impl Slub {
     fn cpu(&self, op: &Op<'_>) -> usize {
         op.cpu as usize % self.cpus.len()
     }
-    /// Returns the CPU's current slab; it has a free object that the CPU may allocate.
+    /// Returns the CPU's current slab, which has a free object that the CPU may allocate.
     fn current(&mut self, op: &mut Op<'_>, number: usize) -> Result<u32, NoMemory> {
         let cpu = &mut self.cpus[number];
         if let Some(slab) = cpu.current {

@@ -17,10 +17,10 @@
 //!
 //! The model deliberately omits:
 //!
-//! - **The allocator's own memory**: stacks, magazines of depots, long bitmaps, and uncommitted pages. No
-//!   operation of the model is therefore served at level [`Commit`](uslab_magazine::Path::Commit). The level
-//!   of an operation follows from its other steps, which the test compares. A depot of the model always has
-//!   room up to its limit; in the shipping code all depots share the addresses of one region.
+//! - **The allocator's own memory**: stacks, magazines of depots, long bitmaps, and uncommitted pages.
+//!   Therefore no operation of the model is served at level [`Commit`](uslab_magazine::Path::Commit). The
+//!   level of an operation follows from its other steps, which the test compares. A depot of the model always
+//!   has room up to its limit; in the shipping code all depots share the addresses of one region.
 //! - **Memory shortage**: smaller slabs, drains, shrinkers, and limits on stacks. An allocation of the model fails if
 //!   the page allocator has no page.
 //! - **Several nodes, bulk requests, constructors, limits and grace periods**, which no stream contains.

@@ -81,8 +81,8 @@ fn remotely_freed_object_serves_any_cpu() {
 
 #[test]
 fn slab_wastes_at_most_an_eighth() {
-    // Slabs of 1,400-byte objects: two objects leave 1,296 bytes of one page, five leave 1,192 of two pages,
-    // eleven leave 984 of four.
+    // With objects of 1,400 bytes, two objects leave 1,296 bytes of one page unused, five objects leave 1,192
+    // bytes of two pages, and eleven objects leave 984 bytes of four pages.
     let geometry = an_eighth_of_waste(1400, u8::MAX).unwrap();
     assert_eq!((geometry.order().get(), geometry.objects(), geometry.waste()), (2, 11, 984));
     let bounded = an_eighth_of_waste(1400, 1).unwrap();

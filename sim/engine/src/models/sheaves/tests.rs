@@ -332,8 +332,8 @@ impl<G: Ground> Rules<G> {
     fn flush(&mut self, cpu: usize, mut sheaf: Sheaf) {
         while let Some(last) = sheaf.pop() {
             let mut same = vec![last];
-            // The flush searches from the end until it has seen three objects of other slabs. The last object takes the
-            // place of the object found.
+            // The flush searches from the end until it has seen three objects of other slabs. The last object
+            // takes the place of the object that was found.
             let (mut at, mut others) = (sheaf.len(), 0);
             while at > 0 && others < 3 {
                 at -= 1;

@@ -108,8 +108,8 @@ fn slub_frees_empty_slabs_beyond_min_partial() {
 
 #[test]
 fn cpu_takes_extra_partial_slabs_from_its_node() {
-    // A CPU has room for two partial slabs. The CPU takes one slab to serve, and two more, which is one above half of
-    // two.
+    // A CPU has room for two partial slabs. The CPU takes one slab as its current slab, and two further
+    // slabs: one more than half of its limit of two.
     play(8, 5, |script| {
         script.alloc(0, 48);
         script.free(1, [0, 8, 16, 24, 32]);

@@ -418,8 +418,8 @@ fn beside_memory(before: &ShippingCounts, after: &ShippingCounts) -> Path {
     }
 }
 
-/// Runs the shipping code and the model until everything is freed, with at most `most` allocated objects, and compares
-/// the two.
+/// Runs the shipping code and the model until everything is freed, with at most `most` allocated objects, and
+/// compares both.
 fn side_by_side(setup: &Setup, steps: impl IntoIterator<Item = Step>, most: usize) -> Paths {
     let machine = Machine::with(setup.cpus, setup.magazines()).expect("a machine without memory must start");
     let pages = Pages::new(setup.cpus).expect("a machine without memory must start");
