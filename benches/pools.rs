@@ -177,7 +177,7 @@ impl<const WORDS: usize> ThreadAccess for slab::Slab<Bytes<WORDS>> {
     }
 }
 
-/// The crate `sharded-slab`, like `slab` but for several threads.
+/// The crate `sharded-slab`, like `slab`, for several threads.
 #[cfg(feature = "peers")]
 #[derive(Debug)]
 pub struct ShardedSlab<const WORDS: usize>(sharded_slab::Slab<Bytes<WORDS>>);

@@ -150,7 +150,7 @@ impl ZoneInfo {
         Order::ZERO.through(Order::MAX).map(|order| self.free_blocks(order) << order.get()).sum()
     }
 
-    /// Index that tells why an allocation of `order` would fail, in 1/1,000 (the kernel's `extfrag_index`).
+    /// Index that shows why an allocation of `order` would fail, in 1/1,000 (the kernel's `extfrag_index`).
     /// The index is near 0 for lack of memory, near 1,000 for fragmentation, and -1,000 if the allocation
     /// would succeed.
     pub fn extfrag_index(&self, order: Order) -> i64 {

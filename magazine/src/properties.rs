@@ -48,7 +48,7 @@ proptest! {
 
     /// I2: at least `capacity` operations of a CPU separate two accesses of the shared depot.
     #[test]
-    fn a_magazine_of_operations_lies_between_two_visits(
+    fn a_magazine_of_operations_separates_two_depot_visits(
         capacity in 1..8u16, seq in prop::collection::vec(any::<bool>(), 50..400),
     ) {
         let layer = layer(Cpus::simulated(1, 1).unwrap(), capacity, 0, 1000);
@@ -84,7 +84,7 @@ proptest! {
 
     /// I3: alternating allocations and frees, at any fill level, do not repeatedly access the depot.
     #[test]
-    fn alternating_does_not_thrash(capacity in 1..8u16, stock in 0..4u16, before in 0..40usize) {
+    fn alternating_operations_do_not_thrash_the_depot(capacity in 1..8u16, stock in 0..4u16, before in 0..40usize) {
         let layer = layer(Cpus::simulated(1, 1).unwrap(), capacity, stock, 1000);
         on_cpu(0);
         let supplier = TestSupplier::new(200, 1);

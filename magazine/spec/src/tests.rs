@@ -61,7 +61,7 @@ fn stack_passes_its_newest_magazine_to_the_depot() {
 }
 
 #[test]
-fn depot_refuses_beyond_its_limit_and_beyond_the_budget() {
+fn depot_refuses_magazines_beyond_its_limit_or_budget() {
     let (mut limited, mut world) = (layer(1, 1, 0, 1), Rounds::new(9, 9));
     let rounds: Vec<u32> = (0..5).map(|_| limited.alloc(0, &mut world).unwrap()).collect();
     rounds.iter().for_each(|round| limited.free(0, *round, &mut world));
@@ -76,7 +76,7 @@ fn depot_refuses_beyond_its_limit_and_beyond_the_budget() {
 }
 
 #[test]
-fn reap_flushes_what_was_not_used_in_the_interval() {
+fn reap_flushes_objects_unused_in_the_interval() {
     let (mut layer, mut world) = (layer(2, 2, 0, 4), Rounds::new(20, 9));
     let rounds: Vec<u32> = (0..8).map(|_| layer.alloc(0, &mut world).unwrap()).collect();
     rounds.iter().for_each(|round| layer.free(0, *round, &mut world));

@@ -432,7 +432,7 @@ pub(super) fn close_and_flush(Case { by, script }: Case) {
     world.census(&[]);
 }
 /// H5: a layer is closed and flushed while memory is short; the shortage changes the layer's limits.
-pub(super) fn closed_beside_a_shrink(Case { by, script }: Case) {
+pub(super) fn closed_during_a_shrink(Case { by, script }: Case) {
     let w = World::new(by, 2, 1, 0, false, 2);
     w.stack(0, 0, 2, &[1]);
     w.out(2);
@@ -452,7 +452,7 @@ pub(super) fn closed_beside_a_shrink(Case { by, script }: Case) {
     world.census(&[]);
 }
 /// H5: a layer is closed and flushed while a CPU frees for the first time. No drain has visited the CPU before.
-pub(super) fn closed_beside_a_first_free(Case { by, script }: Case) {
+pub(super) fn closed_during_a_first_free(Case { by, script }: Case) {
     let w = World::new(by, 2, 2, 0, false, 4);
     w.stack(0, 0, 2, &[1, 2]);
     w.out(3);
@@ -561,7 +561,7 @@ pub(super) fn committed_in_part(Case { by, script }: Case) {
 }
 
 /// T3: the pages of a drained stack are decommitted while a free and an allocation use the stack again.
-pub(super) fn pages_go_back(Case { by, script }: Case) {
+pub(super) fn pages_are_decommitted_during_use(Case { by, script }: Case) {
     let w = World::new(by, 1, 1, 0, false, 2);
     w.stack(0, 0, 2, &[1]);
     w.drain(0..1);
@@ -589,7 +589,7 @@ pub(super) fn pages_beside_a_drain(Case { by, script }: Case) {
 }
 
 /// T3: the counts of the stacks on a page survive the page's decommit, for any concurrent reader.
-pub(super) fn counts_beside_pages(Case { by, script }: Case) {
+pub(super) fn counts_survive_a_decommit(Case { by, script }: Case) {
     let w = World::new(by, 1, 1, 0, false, 1);
     w.stack(0, 0, 2, &[1]);
     alloc_then_free(&w);

@@ -146,7 +146,7 @@ fn drain_skips_rounds_being_flushed_by_a_concurrent_drain() {
 }
 
 #[test]
-fn rounds_are_handed_over_only_by_their_drain() {
+fn rounds_are_flushed_only_by_their_drain() {
     let table = simulated(1, 64 << 10);
     let class = table.class(8).unwrap();
     assert!(table.put(0, class, &rounds(1..4)));

@@ -314,7 +314,7 @@ impl Rules {
 
 proptest! {
     #[test]
-    fn the_model_does_what_its_rules_say(steps in steps(), cpu_partial in 0..20_u32, min_partial in 0..4_usize) {
+    fn model_follows_its_rules(steps in steps(), cpu_partial in 0..20_u32, min_partial in 0..4_usize) {
         agrees::<Slub>(SIZE, knobs(cpu_partial, min_partial), steps, |per_slab| {
             Box::new(Rules::new(per_slab, cpu_partial, min_partial))
         })?;
