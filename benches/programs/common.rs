@@ -186,8 +186,8 @@ impl<A: Api> Block<A> {
         block.write(size - 4);
         block
     }
-    /// Expected word at `offset`: the bytes of the stamp, repeated, so that two words that overlap have equal bytes in
-    /// common.
+    /// Expected word at `offset`. The word repeats the bytes of the stamp, so that overlapping words agree in
+    /// their common bytes.
     #[inline(always)]
     fn word(&self, offset: usize) -> u32 {
         self.stamp.rotate_right(8 * (offset % 4) as u32)

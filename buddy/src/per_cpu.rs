@@ -51,8 +51,8 @@ pub(crate) struct PerCpuPages {
     types: usize,
 }
 
-/// Number of single pages in a magazine, for a zone of `managed` pages. The number is the kernel's batch: a power of
-/// two minus one, at most 256 KiB and 1/4096 of the zone.
+/// Number of single pages in a magazine, for a zone of `managed` pages. The number is the kernel's batch
+/// size: a power of two minus one, at most 256 KiB and at most 1/4096 of the zone.
 fn batch(managed: u32) -> u16 {
     if cfg!(loom) {
         return 1;

@@ -919,7 +919,7 @@ mod tests {
         assert!(cut.is_sorted_by(|low, high| end(low) <= high.base().addr().get()));
         drop(cut.swap_remove(1));
         assert!(cut.iter().all(|region| region.commit(0..4096)), "the other regions stay reserved");
-        // A request above the limit is refused like a reservation, and on the heap.
+        // `with_pages` returns `None` if a fault refuses the reservation, and always on the heap.
         let faults = Faults::new(1);
         faults.arm(crate::faults::Rule::parse_all("reserve:times=1", &crate::faults::POINTS).unwrap());
         assert!(Reservation::with_pages(4096, pages, align, backend, &faults).is_none());

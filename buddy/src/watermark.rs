@@ -18,8 +18,8 @@ pub const MIN_WATERMARKED_PAGES: u32 = 64;
 /// The kernel's default of `vm.watermark_scale_factor`, in 1/10,000 of a zone: the distance between marks.
 pub const SCALE_FACTOR: u32 = 10;
 
-/// The reserve of each zone against requests for a higher zone, as 1/ratio of the higher zones' pages. A ratio of 0
-/// reserves no pages.
+/// Ratio of the higher zones' pages to the pages that each zone reserves against requests for a higher zone.
+/// A ratio of 0 reserves no pages.
 const LOWMEM_RESERVE_RATIO: [u32; ZoneKind::COUNT] = [256, 256, 32, 0];
 
 /// A zone's watermarks, in pages.

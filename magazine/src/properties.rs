@@ -402,7 +402,7 @@ fn layer_on_one_node_serves_cpus_of_all_nodes() {
     assert!(layer.has_one_node());
 }
 
-/// The statistics count each place of objects separately.
+/// The statistics count the objects in each place separately.
 #[test]
 fn statistics_count_rounds_by_place() {
     let layer = layer(Cpus::simulated(1, 1).unwrap(), 2, 1, 100);

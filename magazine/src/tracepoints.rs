@@ -1,10 +1,10 @@
 //! Tracepoints: observers receive the steps of slow operations.
 //!
-//! Fast paths have no tracepoints: an operation that no observer sees was served by its CPU's stack. A slow operation
-//! tests once whether there are [observers](Tracepoints::observe). With observers, a slow operation notes each [`Step`]
-//! in its stack frame, even under locks. At its end, without locks, the operation passes the steps to the observers. An
-//! observer may allocate, free, wait, drop caches and panic. CPUs share no trace buffer that must be drained, and an
-//! operation in a signal handler has separate notes.
+//! Fast paths have no tracepoints: an operation that no observer sees was served by its CPU's stack. A slow
+//! operation tests once whether there are [observers](Tracepoints::observe). With observers, a slow operation
+//! notes each [`Step`] in its stack frame, even under locks. When the operation ends, it holds no locks and
+//! passes the steps to the observers. An observer may allocate, free, wait, drop caches and panic. CPUs share
+//! no trace buffer that must be drained, and an operation in a signal handler has separate notes.
 //!
 //! Cost without observers: one relaxed load per slow operation, and one branch per step. Cost with observers: a write
 //! to the stack per step, and two atomic operations on a shared word per observer and operation.

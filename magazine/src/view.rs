@@ -38,7 +38,7 @@ pub struct CpuView<T> {
 /// The depot of a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DepotView<T> {
-    /// Full magazines, the next one to be taken first.
+    /// The full magazines, with the next magazine to be taken first.
     pub full: Vec<MagazineView<T>>,
 }
 

@@ -53,8 +53,8 @@ pub(super) unsafe trait Source: core::fmt::Debug + Sized {
     /// The part must be in this memory.
     unsafe fn commit(&self, at: NonNull<u8>, bytes: usize) -> bool;
 
-    /// Decommits a part of the memory. The next commit finds the part zeroed. Until its next commit, a decommitted part
-    /// allows only `access`. See [`Region::decommit`].
+    /// Decommits a part of the memory. The next commit finds the part zeroed. Until its next commit, a
+    /// decommitted part permits only accesses of the kind `access`. See [`Region::decommit`].
     ///
     /// # Safety
     /// The part must be in this memory, and no thread may use it.

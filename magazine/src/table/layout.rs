@@ -138,8 +138,8 @@ impl<M: Memory> Table<M> {
     /// Points a word of `cpu` to the empty region.
     pub(super) fn detach_cpu(&self, words: Words, cpu: u32) {
         let empty = self.home(self.cpus.count()).as_ptr();
-        // Relaxed: the fence publishes the store. Until the fence, both the empty region and the CPU's region are
-        // correct.
+        // Relaxed: the fence publishes the store. Until the fence, an operation may use either the empty
+        // region or the CPU's region.
         self.copies(words, cpu).for_each(|word| word.store(empty, Relaxed));
     }
     /// Points a word of `cpu` to the CPU's region.

@@ -310,8 +310,8 @@ impl<'p> Clock<'p> {
     }
 }
 
-/// The number of intervals in a run, at whose ends depots adapt their sizes. A run takes only milliseconds, so not even
-/// one real interval of some seconds would end during the run.
+/// The number of intervals in a run; depots adapt their sizes at the end of each interval. A run takes only
+/// milliseconds, so not even one real interval of some seconds would end during the run.
 pub const INTERVALS: u64 = 20;
 
 /// The reason why a run failed.

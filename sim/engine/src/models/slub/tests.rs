@@ -58,8 +58,8 @@ fn remote_free_adds_a_full_slab_to_cpu_partial() {
         // The slab of objects 0 to 7 is full and not current. CPU 1 gets the slab, and its free objects stay active.
         script.free(1, [0]);
         assert_eq!(script.counts(), (4, 32));
-        // The slab of objects 8 to 15 follows. The list had room for one slab: the older slab moves to the node, where
-        // its free object shows.
+        // The slab of objects 8 to 15 joins CPU 1's partial slabs, too. The list had room for one slab: the
+        // older slab moves to the node, where its free object shows.
         script.free(1, [8]);
         assert_eq!(script.counts(), (4, 31));
         // CPU 1 first allocates from its own list.
