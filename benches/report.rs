@@ -334,7 +334,7 @@ pub(crate) struct SubjectInRow<'r> {
     pub(crate) ratios: Vec<f64>,
     /// Ratio in the median run.
     pub(crate) ratio: f64,
-    /// Best peer in the median run; `None` if the ratio is not a ratio to a peer.
+    /// Best peer in the median run; `None` if the ratio does not compare with a peer.
     pub(crate) best: Option<&'r Row>,
     run: &'r Report,
 }

@@ -1,9 +1,10 @@
 //! Subjects of comparisons. A [`Subject`] allocates objects of one size for any number of threads. Each thread uses the subject
 //! through its own [`ThreadAccess`], which for most subjects is only a reference.
 //!
-//! All subjects do the same work for an object: they allocate it, write its first word, and free it. The first word is
-//! a *stamp*. Before the timing starts, [`Checked`] compares the stamps written with the stamps read back. Therefore
-//! neither a subject that allocates one object twice, nor an optimiser that removes the work, can win.
+//! All subjects do the same work for an object: they allocate it, write its first word, and free it. The
+//! first word is a *stamp*. Before the timing starts, [`Checked`] compares the stamps written with the stamps
+//! read back. A subject that allocates one object twice therefore cannot win, and neither can an optimiser
+//! that removes the work.
 
 use std::cell::OnceCell;
 use std::mem::MaybeUninit;

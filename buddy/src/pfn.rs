@@ -2,7 +2,7 @@
 
 use crate::{MAX_ORDER, PAGE_SHIFT};
 
-/// A page frame number: index of a page in the allocator's range, from 0.
+/// A page frame number: the index of a page in the allocator's range, from 0.
 ///
 /// The range starts at an address aligned to the largest block. A block of order `n` starts at a `Pfn` *and* at an
 /// address that are multiples of its size.

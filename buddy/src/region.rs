@@ -1,8 +1,9 @@
 //! Reserved address ranges: the only code of the project that requests memory from the OS.
 //!
-//! A reservation takes only address space (`PROT_NONE`, no swap accounted). A commit makes a part of the region
-//! readable and writable. The first touch of a page backs it with zeros. A decommit returns the backing and makes the
-//! part inaccessible. A use after the decommit faults instead of silently reading zeros.
+//! A reservation takes only address space (`PROT_NONE`, no swap accounted). A commit makes a part of the
+//! region readable and writable. The first touch of a page backs the page with zeros. A decommit returns the
+//! backing and makes the part inaccessible. A use after the decommit faults instead of silently reading
+//! zeros.
 //!
 //! The crate has three memory backends. [`Backend::Os`] is the shipping backend: `mapped`, on Linux. [`Backend::Heap`]
 //! is plain heap memory behind the same interface. The heap backend is for models (loom runs thousands of executions in

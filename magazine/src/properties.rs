@@ -212,8 +212,8 @@ fn layer_keeps_no_more_rounds_than_it_has_served() {
     assert!(most > 55, "{most}: after that, whole magazines are filled");
 }
 
-/// Each shortage of memory halves a stack's limit, down to two magazines. An interval without a shortage restores one
-/// step of the limit.
+/// Each shortage of memory halves a stack's limit, down to two magazines. An interval without a shortage
+/// undoes one halving of the limit.
 #[test]
 fn stack_limits_shrink_under_memory_pressure_and_recover() {
     let cpus = Cpus::simulated(1, 1).unwrap();

@@ -1,4 +1,4 @@
-//! A region contains one CPU's stacks of all classes. Each function that changes a region has the effect of
+//! A region contains one CPU's stacks of all classes. A function that changes a region has the same effect as
 //! one section.
 //!
 //! ```text

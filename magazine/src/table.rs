@@ -383,8 +383,9 @@ impl<M: Memory> Table<M> {
             }
             let number = &self.numbers[index as usize];
             number.order.set(order.into());
-            // Callers often write the beginnings of cache lines. A load that follows a store to the same offset of
-            // another page waits for the store. Heads and caps avoid the offsets to which callers often write.
+            // Callers often write to the start of a cache line. A load that follows a store to the same
+            // offset of another page waits for the store. Heads and caps avoid the offsets to which callers
+            // often write.
             number.stack.set((start + index as usize * 7 * LINE % colours + SEEN_OFFSET) as u64);
             index
         };

@@ -232,7 +232,7 @@ fn operation(dice: &mut Random) -> Operation {
     }
 }
 
-/// Returns a state in which stacks have any fill and any number of places. The committed part of the region
+/// Returns a random state, in which stacks have any length and any capacity. The committed part of the region
 /// is the minimum, the maximum, or ends exactly at the end of a grown stack.
 fn state(dice: &mut Random, world: &World) -> State {
     let look = |dice: &mut Random| {

@@ -81,8 +81,8 @@ pub fn models<S: Clone + Send + Sync + fmt::Debug + 'static>(
     explore(name, bound, floor, scripts, f, None)
 }
 
-/// Minimum number of executions in one part of a split model. A model's minimum number of executions, divided
-/// by this constant, limits the number of its parts.
+/// Minimum number of executions in one part of a split model. The number of a model's parts is at most the
+/// model's minimum number of executions divided by this constant.
 const MIN_PART_EXECUTIONS: u64 = 50;
 /// Number of parts for each shard. Several small parts balance the running times of the shards.
 const PARTS: u64 = 8;

@@ -106,8 +106,8 @@ fn requested_choices(entry: &Value) -> BTreeSet<u8> {
     if of["exploring"] == true { (0..all).collect() } else { [chosen(entry)].into() }
 }
 
-/// Returns the place as it is on the path of a part that takes `choice` there. The choices in `known` belong
-/// to some part.
+/// Returns the place in the form for the path of a part that takes `choice` at this place. The choices in
+/// `known` belong to some part.
 fn fixed(entry: &Value, choice: u8, known: &BTreeSet<u8>) -> Value {
     let mut entry = entry.clone();
     if let Some(Value::Array(threads)) = entry.pointer_mut("/Schedule/threads") {

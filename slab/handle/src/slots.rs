@@ -191,7 +191,8 @@ impl<W: Word, const G: u32> Slots<W, G> {
         let handle = Handle::from_bits(*self.words.get(index)?)?;
         (handle.index() as usize == index).then_some(handle)
     }
-    /// Generation of a slot: its life in use, its next life, or, if it is retired, its last life.
+    /// Generation of a slot: the current life of a slot in use, the next life of a free slot, or the last
+    /// life of a retired slot.
     pub(super) fn generation_at(&self, index: usize) -> Option<u32> {
         self.words.get(index).map(|word| generation_of::<W, G>(*word))
     }

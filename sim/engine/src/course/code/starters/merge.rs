@@ -1,4 +1,4 @@
-//! Buddy merging: how small free blocks become large ones again.
+//! Buddy merging: how small free blocks become large blocks again.
 //!
 //! The memory is one block of `2^lists.order()` pages at first. `alloc` is complete: it takes the smallest block that
 //! is large enough and splits it. A block of order n that begins at page p has one buddy, which begins at page p ^ (1
