@@ -124,7 +124,8 @@ fn save_run(rows: &[&Row], run: &Run, baseline: &str, directory: &Path) -> anyho
     Ok(())
 }
 
-/// Circumstances of a baseline's rows: one line for each run; with several runs, the line also names the run's rows.
+/// Circumstances of a baseline's rows, with one line for each run. With several runs, a line also names the
+/// run's rows.
 ///
 /// # Errors
 /// Fails if a file is not a valid [`Run`].

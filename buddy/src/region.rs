@@ -284,9 +284,9 @@ impl Region {
         source!(&self.backing, source => unsafe { source.discard(self.at(&range), range.len()) })
     }
 
-    /// Resizes a wholly committed region to `bytes` bytes, rounded up to pages. The region's contents stay, as far as
-    /// they fit. The new bytes of a larger region are zero. The region moves only if `may_move` is set, and is then
-    /// page-aligned. Returns `false` and changes nothing if the resize fails.
+    /// Resizes a wholly committed region to `bytes` bytes, rounded up to pages. The region keeps its
+    /// contents, as far as they fit. The new bytes of a larger region are zero. The region moves only if
+    /// `may_move` is set, and is then page-aligned. Returns `false` and changes nothing if the resize fails.
     ///
     /// `resize` costs one system call, which copies no byte. On [`Backend::Heap`], `resize` copies the contents.
     pub fn resize(&mut self, bytes: usize, may_move: bool) -> bool {

@@ -141,8 +141,9 @@ impl ZoneShared {
     pub(crate) fn record_foreign_bytes(&self, has: usize) {
         self.limit.others.set(has.saturating_sub(self.own_addresses()) as u64);
     }
-    /// Maps the pages below `end` that have no addresses, and the addresses of their frames. Returns `false` if other
-    /// mappings have or need the addresses. The caller must hold the lock of the only zone.
+    /// Maps addresses for the pages below `end` that have no addresses, and for the frames of these pages.
+    /// Returns `false` if other mappings have or need the addresses. The caller must hold the lock of the
+    /// only zone.
     fn grow(&self, end: u32) -> bool {
         let bytes = end as usize * PAGE_SIZE;
         let more = bytes - self.region.bytes();

@@ -52,7 +52,7 @@ pub struct MagazineView<T> {
 }
 
 /// For debuggers: the byte offset from the head of a stack to the lowest object. The head's low 16 bits are
-/// the number of objects. The other three offsets are in a depot's slot: the next slot's address, the
+/// the number of objects. Three further offsets describe a depot's slot: the next slot's address, the
 /// magazine's length, and the objects.
 #[doc(hidden)]
 pub const LAYOUT: [usize; 4] = {

@@ -219,9 +219,9 @@ unsafe fn in_dumps(at: NonNull<u8>, bytes: usize, has: bool) {
     let _ = unsafe { madvise(at.cast(), bytes, advice) };
 }
 
-/// Minimum size in bytes at which memory is cleared by returning it to the system. `mincore` would report which pages
-/// are backed, but sandboxes kill a process for calling it. Writing a cleared page costs a page fault, like writing a
-/// page of a new mapping.
+/// Minimum size in bytes of memory that `clear` returns to the system instead of writing zeros. `mincore`
+/// would report which pages are backed, but sandboxes kill a process for calling it. Writing a cleared page
+/// costs a page fault, like writing a page of a new mapping.
 const DISCARDED: usize = 4 << 20;
 
 /// Returns a resource limit of this process. Returns `None` if the resource is unlimited.

@@ -109,8 +109,7 @@ thread_local! {
 pub struct Script {
     /// The thread's CPU at the start.
     pub cpu: u32,
-    /// Index of the read of the CPU number before which the thread migrates, counted from 1; 0 disables the
-    /// migration.
+    /// The migration precedes this read of the CPU number, counted from 1; 0 disables the migration.
     pub at: u32,
     /// The thread's CPU after the migration.
     pub then: u32,

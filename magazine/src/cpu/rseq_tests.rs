@@ -116,7 +116,8 @@ impl World {
     const REGION: usize = 64 << 10;
 
     fn new() -> Self {
-        // Registers this thread if the libc does not: every section of an unregistered thread misses.
+        // Registers this thread if the libc has not registered it, because every section of an unregistered
+        // thread misses.
         cpu_id();
         let cpus = Cpus::os();
         let bytes = Table::<Heap>::footprint(&cpus, Self::REGION);

@@ -167,7 +167,7 @@ impl<M: Memory> Table<M> {
     /// Decommits pages of the region of `cpu`. Returns the number of decommitted bytes.
     pub(super) fn decommit_pages(&self, cpu: u32, pages: Range<usize>) -> usize {
         let start = self.home(cpu).addr().get() - self.memory.base().addr().get();
-        // The room of a class may end behind the committed part.
+        // The room of a class may extend beyond the committed part.
         let granted = self.region(cpu).map_or(0, |region| region.committed());
         let range = start + pages.start * PAGE..start + granted.min(pages.end * PAGE);
         let bytes = range.len();

@@ -235,7 +235,7 @@ mod tests {
         let [a, b] = [1, 2].map(|value| map.alloc(value).unwrap());
         assert_eq!((map.free(b), map.as_slice(), map.place(a)), (Some(2), &[1][..], Some(0)));
         assert_eq!((map.free(a), map.is_empty(), map.free(a)), (Some(1), true, None));
-        // Allocates as many values again, in slots that were used before.
+        // Allocates the same number of values again, in slots that were used before.
         let again = [3, 4].map(|value| map.alloc(value).unwrap());
         assert_eq!(again.map(|handle| (handle.index(), handle.generation())), [(0, 2), (1, 2)]);
         assert_eq!(map.free(Handle24x8::new(9, 1).unwrap()), None);

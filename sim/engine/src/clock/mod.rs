@@ -85,7 +85,7 @@ enum Line {
     Place(u32, u32),
     /// The frame metadata of a page.
     Frame(u32),
-    /// The counters of a cache's operations that need more than the memory of their CPU.
+    /// The counters of a cache that change in each operation which needs more than the memory of its CPU.
     Counts(u32),
     /// The counters of a cache's slabs.
     Slabs(u32),
