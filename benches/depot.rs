@@ -100,8 +100,8 @@ impl Exchanges {
         };
         let ns = mean(&Team::run(threads, true, self.budget, worker));
         let new_stats = self.layer.stats();
-        // Multiplies the exchanges per allocation and free, over the whole run with its warm-up, by the
-        // allocations and frees in a CPU second.
+        // The exchanges per CPU second are the exchanges per allocation and free, over the whole run with its
+        // warm-up, times the allocations and frees per CPU second.
         let pairs = (new_stats.allocs - before.allocs) as f64;
         let exchanges = (new_stats.depot_exchanges - before.depot_exchanges) as f64;
         [exchanges / pairs * threads as f64 * 1e3 / ns, ns]

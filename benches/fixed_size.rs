@@ -156,7 +156,7 @@ fn operations(bench: &mut Bench) -> Result<(), PoolError> {
     Ok(())
 }
 
-/// Measures making a pool and allocating one object, on memory that is mapped each time.
+/// Measures the creation of a pool and one allocation, on memory that is mapped each time.
 fn bench_creation(bench: &mut Bench) {
     let budget = bench.budget();
     let lazy = |blocks: usize| {

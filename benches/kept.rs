@@ -209,7 +209,7 @@ fn id(row: &Row) -> BenchmarkId {
 /// Samples of a row that criterion saved as a baseline; empty if criterion saved none.
 ///
 /// # Errors
-/// Fails if a file is not a valid file of criterion's.
+/// Fails if a file is not a valid criterion file.
 pub(crate) fn saved(
     directory: &Path,
     [row, case, subject]: [&str; 3],
@@ -233,7 +233,7 @@ pub(crate) fn saved(
 /// Cases and subjects of a row that criterion saved as a baseline, in the order of their names.
 ///
 /// # Errors
-/// Fails if a file is not a valid file of criterion's.
+/// Fails if a file is not a valid criterion file.
 pub(crate) fn saved_cases(
     directory: &Path,
     row: &str,

@@ -33,7 +33,7 @@ pub(crate) fn split_case(case: &str) -> Option<(&str, &str)> {
 /// row.
 ///
 /// # Errors
-/// Fails if a file is not a valid file of criterion's.
+/// Fails if a file is not a valid criterion file.
 pub(crate) fn saved(directory: &Path, baseline: &str) -> anyhow::Result<Option<Report>> {
     let cases = kept::saved_cases(directory, ROW, baseline)?;
     if cases.is_empty() {

@@ -46,8 +46,8 @@
 //!
 //! ## Many classes in one drain
 //!
-//! A [sweep](Table::sweep) is a drain of all classes that [take part](crate::Layer::join_sweeps), of any
-//! layer, with one fence for all classes. The objects that a sweep takes stay in place until each layer
+//! A [sweep](Table::sweep) is a drain of all classes that [take part](crate::Layer::join_sweeps), in any
+//! layer, with a single fence. The objects that a sweep takes stay in place until each layer
 //! [collects](crate::Layer::reap_swept) its objects. A layer that drains its stacks earlier takes over
 //! objects that a sweep took, so no layer waits for another layer.
 //!

@@ -35,7 +35,7 @@ impl Tuning {
     pub(crate) fn next_fill(&self, config: &Config) -> usize {
         let fill = self.fill.get();
         let next = (2 * fill).min(config.capacity.into());
-        // An unchanged number is not stored, so that other CPUs keep their cached line.
+        // An unchanged number is not stored, so that other CPUs can keep the cache line.
         if next != fill {
             self.fill.set(next);
         }

@@ -133,7 +133,7 @@ impl<L: List> Depot<L> {
     pub fn magazines(&self) -> &L {
         &self.magazines
     }
-    /// The magazines, mutable for a checker that renames the objects in them.
+    /// Mutable access to the magazines, for a checker that renames the objects in them.
     pub fn magazines_mut(&mut self) -> &mut L {
         &mut self.magazines
     }

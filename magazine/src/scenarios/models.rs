@@ -1,7 +1,7 @@
 //! loom's models: two or three threads on one or two CPUs, with magazines of one or two objects.
 //!
-//! A model R2 does not exist, because ABA cannot occur. Only claims are compared and swapped, and a stack's
-//! places never leave their CPU's region.
+//! A model R2 does not exist, because ABA cannot occur. The code uses compare-and-swap only for claims, and a
+//! stack's places never leave their CPU's region.
 //!
 //! The models plant no wrong memory orderings as bugs. `cargo check-orderings` weakens each ordering and
 //! requires that a model fails. The checker provides the depot's lock, a mutex.

@@ -296,8 +296,8 @@ pub enum ModelObject<'p> {
     },
 }
 
-/// The largest number of intervals that are run between two operations; 10,000 of the shortest intervals, of 2 s, are
-/// several hours.
+/// The largest number of intervals that are run between two operations; at the shortest interval of 2 s,
+/// 10,000 intervals are more than five hours.
 const MAX_TICKS: u64 = 10_000;
 
 impl<'p, P: Policy> Model<'p, P> {

@@ -10,8 +10,8 @@
 //!
 //! The model runs the real code of the layer, with its real locks, on simulated CPUs. If no magazine can
 //! serve an allocation, one object is taken from a slab; therefore only frees fill magazines. The magazine
-//! size depends on the object's size. The magazine size grows when CPUs contend for the depot; this requires
-//! a clock that models locks. Every 15 seconds the depot starts a new measurement of its working set.
+//! size depends on the object's size. The magazine size grows when CPUs contend for the depot, which only a
+//! clock that models locks can show. Every 15 seconds the depot starts a new measurement of its working set.
 //! Shrinking empties all magazines.
 //!
 //! Source: Bonwick and Adams, "Magazines and Vmem", USENIX 2001, section 3; the sizes are from illumos.
