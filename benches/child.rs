@@ -68,7 +68,7 @@ impl Answering {
             .with_context(|| format!("unexpected answer of the child process: {answer:?}"))
     }
 
-    /// Asks like `request`, but kills the process if it takes longer than `limit`.
+    /// Sends a question like `request`, but kills the process if it takes longer than `limit`.
     fn ask_within(&mut self, limit: Duration, question: &Question) -> anyhow::Result<Vec<f64>> {
         let process = Pid::from_raw(self.child.id().try_into()?);
         let (answered, waiting) = mpsc::channel::<()>();

@@ -14,7 +14,7 @@ pub fn cpu() -> Duration {
 
 /// Runs `chunk` until it has used `budget` of CPU time and `has_more` returns `false`. Returns nanoseconds per operation.
 ///
-/// `chunk` gets the number of operations to do, and returns the number that it did.
+/// `chunk` gets the number of operations to execute, and returns the number that it executed.
 pub fn per_operation(
     budget: Duration,
     mut has_more: impl FnMut() -> bool,

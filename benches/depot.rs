@@ -8,14 +8,14 @@ use uslab_benches::{Bench, Column, Contender, Kind};
 use uslab_magazine::sync::{Arc, AtomicUsize, Ordering};
 use uslab_magazine::{Config, Cpus, Heap, Layer, MAX_DEPOT, Operation, Path, Round, Supplier, Table};
 
-/// Number of rounds in a magazine; the number is small, so that exchanges are most of the work.
+/// Number of objects in a magazine, small enough that exchanges are most of the work.
 const CAPACITY: u16 = 4;
 
-/// A round that is only a number.
+/// An object that is only a number.
 #[derive(Clone, Copy)]
 struct TestRound(NonNull<u8>);
 
-// SAFETY: the round is a number that is never dereferenced.
+// SAFETY: the object is a number that is never dereferenced.
 unsafe impl Send for TestRound {}
 
 impl Round for TestRound {
@@ -27,7 +27,7 @@ impl Round for TestRound {
     }
 }
 
-/// A supplier that makes rounds; it panics if a round is returned, because this would mean that the depot is too small.
+/// A supplier that makes objects, and panics if the depot returns one, because the depot would be too small.
 struct RoundMaker {
     made_rounds: AtomicUsize,
     flushed: AtomicUsize,
@@ -38,7 +38,7 @@ impl Supplier<TestRound> for RoundMaker {
         op.did(Path::Slab);
         for _ in 0..max {
             let number = self.made_rounds.fetch_add(1, Ordering::Relaxed) + 1;
-            // Rounds must be multiples of 8, as addresses are; numbers begin at 8.
+            // The numbers of objects must be multiples of 8, like addresses; they begin at 8.
             add(TestRound(
                 NonNull::new(std::ptr::without_provenance_mut(number * 8))
                     .expect("the number of threads must not be zero"),
@@ -79,7 +79,7 @@ impl Exchanges {
         })
     }
 
-    /// Millions of exchanges per CPU second, and nanoseconds per pair.
+    /// Returns millions of exchanges per CPU second, and nanoseconds per allocation and free.
     fn measure(&self, threads: usize) -> [f64; 2] {
         let before = self.layer.stats();
         let worker = |_, team: &Team| {
@@ -100,7 +100,8 @@ impl Exchanges {
         };
         let ns = mean(&Team::run(threads, true, self.budget, worker));
         let new_stats = self.layer.stats();
-        // Exchanges per pair over the whole run, including the warm-up, times the pairs in a CPU second.
+        // The exchanges per CPU second are the exchanges per allocation and free, over the whole run with its
+        // warm-up, times the allocations and frees per CPU second.
         let pairs = (new_stats.allocs - before.allocs) as f64;
         let exchanges = (new_stats.depot_exchanges - before.depot_exchanges) as f64;
         [exchanges / pairs * threads as f64 * 1e3 / ns, ns]

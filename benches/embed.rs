@@ -54,7 +54,7 @@ fn library(malloc: &Preload) -> &OsStr {
     malloc.library.as_deref().map_or(OsStr::new(""), Path::as_os_str)
 }
 
-/// Number after `name` on a line of a report.
+/// Returns the number that follows `name` on a line of a report.
 fn number(report: &str, name: &str) -> Option<f64> {
     report.lines().find_map(|line| line.strip_prefix(name))?.split_whitespace().next()?.parse().ok()
 }
@@ -126,7 +126,7 @@ fn returns(mallocs: &[Malloc], quick: bool) {
     }
 }
 
-/// Prints the rows of the test of filters; the test describes each filter and the programs.
+/// Prints the rows of the filter test, which describes each filter and the programs.
 fn filters() {
     const TEST: &str = "program_with_a_system_call_filter_continues";
     println!(

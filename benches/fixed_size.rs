@@ -1,5 +1,6 @@
-//! Costs of pools of one size: a hot pair and batches, compared with the system's allocator; checks; making pools of
-//! several sizes; a walk over objects in use; and the first access to a page.
+//! Costs of pools of one object size. The rows measure single objects and batches against the system's
+//! allocator, checks, the creation of pools of several sizes, a walk over objects in use, and the first
+//! access to a page.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::hint::black_box;
@@ -75,7 +76,7 @@ impl Objects for Malloc {
     }
 }
 
-/// Measures nanoseconds per hot pair, and per pair of a batch.
+/// Measures nanoseconds per allocation and free, of one hot object and in a batch.
 fn rounds_of(mut pool: impl Objects, budget: Duration) -> impl FnMut() -> Vec<f64> + 'static {
     let mut batch = Vec::with_capacity(BATCH);
     move || {
@@ -155,7 +156,7 @@ fn operations(bench: &mut Bench) -> Result<(), PoolError> {
     Ok(())
 }
 
-/// Measures making a pool and allocating one object, on memory that is mapped each time.
+/// Measures the creation of a pool and one allocation, on memory that is mapped each time.
 fn bench_creation(bench: &mut Bench) {
     let budget = bench.budget();
     let lazy = |blocks: usize| {
@@ -190,7 +191,7 @@ fn bench_creation(bench: &mut Bench) {
     bench.group("make and take one", [Column::lower("", "ns")], contenders);
 }
 
-/// Walks over the objects in use, one in ten of 100,000 slots, and adds up a word of each object.
+/// Walks over the objects in use (one in ten of 100,000 slots), and adds up a word of each object.
 fn walks(bench: &mut Bench) -> Result<(), PoolError> {
     const SLOTS: usize = 100_000;
     let budget = bench.budget();
@@ -251,7 +252,7 @@ fn walks(bench: &mut Bench) -> Result<(), PoolError> {
     Ok(())
 }
 
-/// Measures stores to each page of 64 MiB, the first time and again.
+/// Measures stores to each page of 64 MiB, the first time and once more.
 fn pages(bench: &mut Bench) {
     const PAGES: usize = (64 << 20) / 4096;
     let touch = |area: &MappedArea| {

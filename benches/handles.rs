@@ -47,7 +47,8 @@ impl NameLookup {
         })
     }
 
-    /// All ways to find an object, or, if `are_freed`, to detect that the object no longer exists.
+    /// Returns all ways to find an object or, if `are_freed` is set, to detect that the object no longer
+    /// exists.
     fn contenders(budget: Duration, objects: usize, are_freed: bool) -> anyhow::Result<Vec<Contender>> {
         let stamp_sum = if are_freed { 0 } else { (objects * (objects + 1) / 2) as u64 };
         let scenario = Self { budget, objects, stamp_sum };

@@ -124,7 +124,8 @@ fn save_run(rows: &[&Row], run: &Run, baseline: &str, directory: &Path) -> anyho
     Ok(())
 }
 
-/// Circumstances of a baseline's rows: one line for each run; with several runs, the line also names the run's rows.
+/// Circumstances of a baseline's rows, with one line for each run. With several runs, a line also names the
+/// run's rows.
 ///
 /// # Errors
 /// Fails if a file is not a valid [`Run`].
@@ -184,7 +185,8 @@ pub(crate) fn analyse(
         }
         let mut group = criterion.benchmark_group(&row.row);
         group.sampling_mode(SamplingMode::Flat);
-        // The samples repeat, so that each sample is used once however often criterion warms up.
+        // The iterator repeats the samples, so that criterion uses each sample once, whatever its number of
+        // warm-up calls.
         let mut samples = row.samples.iter().cycle();
         let mut next_time = |iterations: u64| iterations as f64 * samples.next().copied().unwrap_or_default();
         group.bench_function(id(row), |bencher| bencher.iter_custom(&mut next_time));
@@ -207,7 +209,7 @@ fn id(row: &Row) -> BenchmarkId {
 /// Samples of a row that criterion saved as a baseline; empty if criterion saved none.
 ///
 /// # Errors
-/// Fails if a file is not a valid file of criterion's.
+/// Fails if a file is not a valid criterion file.
 pub(crate) fn saved(
     directory: &Path,
     [row, case, subject]: [&str; 3],
@@ -231,7 +233,7 @@ pub(crate) fn saved(
 /// Cases and subjects of a row that criterion saved as a baseline, in the order of their names.
 ///
 /// # Errors
-/// Fails if a file is not a valid file of criterion's.
+/// Fails if a file is not a valid criterion file.
 pub(crate) fn saved_cases(
     directory: &Path,
     row: &str,

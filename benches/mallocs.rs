@@ -1,8 +1,8 @@
 //! General allocators, for memory of any size.
 //!
-//! All allocators get the size at allocation and at free, as from Rust programs, so allocators that free faster with a
-//! size can use it. Allocators without a crate, and second versions of crates, are loaded as shared libraries and
-//! called through pointers, so that their symbols stay local.
+//! Every allocator gets the size at allocation and at free, as from Rust programs. Allocators whose frees are
+//! faster with a size can use the size. Allocators without a crate, and second versions of crates, are loaded
+//! as shared libraries and called through pointers, so that their symbols stay local.
 
 use crate::ours::{Global, Kmalloc};
 use crate::preload;
@@ -128,8 +128,8 @@ impl LoadedMalloc {
     fn open(peer: &str, [malloc, free, give_back]: [&CStr; 3]) -> Option<Self> {
         let mut files =
             preload::files(peer).filter_map(|file| CString::new(file.into_os_string().into_vec()).ok());
-        // SAFETY: these mallocs are made to be loaded. The functions have these signatures, or lack the last argument, which is
-        // in a register that they ignore.
+        // SAFETY: these mallocs are made to be loaded. The functions have these signatures, or lack the last
+        // argument, which they ignore because it is in a register.
         unsafe {
             let open = |file: CString| libc::dlopen(file.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL);
             let library = files.find_map(|file| NonNull::new(open(file)))?.as_ptr();

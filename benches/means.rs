@@ -29,10 +29,11 @@ pub(crate) fn split_case(case: &str) -> Option<(&str, &str)> {
     case.rsplit_once(", ")
 }
 
-/// Results that the bench saved as a baseline; `None` if it saved none. Each case is a separate row.
+/// Results that the bench saved as a baseline; `None` if the bench saved no results. Each case is a separate
+/// row.
 ///
 /// # Errors
-/// Fails if a file is not a valid file of criterion's.
+/// Fails if a file is not a valid criterion file.
 pub(crate) fn saved(directory: &Path, baseline: &str) -> anyhow::Result<Option<Report>> {
     let cases = kept::saved_cases(directory, ROW, baseline)?;
     if cases.is_empty() {

@@ -185,7 +185,7 @@ impl Malloc for Global {
     }
 }
 
-/// The kernel-like level: 13 size classes; a free finds the cache by the address.
+/// The kernel-like level: 13 size classes, whose frees find the cache by the object's address.
 #[derive(Debug)]
 pub struct Kmalloc(&'static uslab::Kmalloc);
 
@@ -248,7 +248,7 @@ impl<const WORDS: usize> Disturbed for OneSize<Global, WORDS> {
     }
 }
 
-/// A cache in addition to the measured one.
+/// A cache in addition to the measured cache.
 #[derive(Debug)]
 pub struct OtherCache(KmemCache);
 

@@ -71,7 +71,8 @@ impl Drop for Pooled {
     }
 }
 
-/// CPU nanoseconds of a hot pair: in one thread, and in each of two threads at the same time.
+/// Returns CPU nanoseconds per allocation and free of a hot object, in one thread and in each of two
+/// concurrent threads.
 fn measure<O: DerefMut<Target = Object> + Send>(
     alloc: impl Fn() -> O + Clone + Send + 'static,
     budget: Duration,

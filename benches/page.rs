@@ -1,4 +1,4 @@
-//! Writes a page of saved runs as Markdown: won and lost rows, and the tables of some rows.
+//! Writes a page of saved runs as Markdown: rows won and lost, and the tables of some rows.
 
 use crate::means::{self, COLUMNS};
 use crate::report::{Report, places};

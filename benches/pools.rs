@@ -137,7 +137,7 @@ impl<const WORDS: usize> ThreadAccess for TlsVecAccess<WORDS> {
     }
 }
 
-/// `slab`: for one thread; objects are values that are moved in and out, and found by number.
+/// The crate `slab`, for one thread: objects are values that are moved in and out, and are found by number.
 #[cfg(feature = "peers")]
 #[derive(Debug)]
 pub struct Slab<const WORDS: usize>;
@@ -177,7 +177,7 @@ impl<const WORDS: usize> ThreadAccess for slab::Slab<Bytes<WORDS>> {
     }
 }
 
-/// `sharded-slab`: like `slab`, for several threads.
+/// The crate `sharded-slab`, like `slab`, for several threads.
 #[cfg(feature = "peers")]
 #[derive(Debug)]
 pub struct ShardedSlab<const WORDS: usize>(sharded_slab::Slab<Bytes<WORDS>>);
@@ -214,7 +214,7 @@ impl<const WORDS: usize> ThreadAccess for &sharded_slab::Slab<Bytes<WORDS>> {
     }
 }
 
-/// `object-pool`: boxes in a locked `Vec`.
+/// The crate `object-pool`: boxes in a locked `Vec`.
 #[cfg(feature = "peers")]
 pub struct ObjectPool<const WORDS: usize>(object_pool::Pool<Box<Bytes<WORDS>>>);
 

@@ -1,11 +1,12 @@
-//! Results of a run. For each case and subject: the median of the rounds, their spread, and the ratio to the best general
-//! allocator of the same run. The last table ranks each of this project's subjects in each row.
+//! Results of a run. For each case and subject, the results have the median of the rounds, their spread, and
+//! the ratio to the best general allocator of the same run. The last table ranks each of this project's
+//! subjects in each row.
 
 use crate::page::PRELOADED;
 use crate::subject::Kind;
 use std::fmt::{self, Write};
 
-/// The direction in which a number is better; it decides which value the number is compared with.
+/// The direction in which a number is better, which also decides the value to compare with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BetterDirection {
     /// Less is better: the number is compared with the lowest median of the general allocators.
@@ -60,11 +61,11 @@ impl Column {
     pub fn counts_in(self, row: impl Into<String>) -> Self {
         Self { row: Some(row.into()), ..self }
     }
-    /// Makes the column shown, but not counted in the last table.
+    /// Shows the column in tables, without counting it in the last table.
     pub fn shown_only(self) -> Self {
         Self { counts: false, ..self }
     }
-    /// Subtracts the value of the floor before the comparison, because this value is the part of the harness.
+    /// Subtracts the value of the floor (the harness alone) before the comparison.
     pub fn subtract_floor(self) -> Self {
         Self { subtract_floor: true, ..self }
     }
@@ -195,7 +196,7 @@ impl Report {
         let mut rows: Vec<Row> = contenders.filter(|(.., samples)| !samples.is_empty()).map(row_of).collect();
         if column.subtract_floor {
             match rows.iter().find(|row| row.kind == Kind::Floor).map(|row| row.median) {
-                // Without the floor, the values would have another meaning.
+                // Without a floor to subtract, the values would mean something else.
                 None => rows.clear(),
                 Some(floor) => rows.iter_mut().for_each(|row| {
                     row.median -= floor;
@@ -333,7 +334,7 @@ pub(crate) struct SubjectInRow<'r> {
     pub(crate) ratios: Vec<f64>,
     /// Ratio in the median run.
     pub(crate) ratio: f64,
-    /// Best peer in the median run; `None` if the ratio is not a ratio to a peer.
+    /// Best peer in the median run; `None` if the ratio does not compare with a peer.
     pub(crate) best: Option<&'r Row>,
     run: &'r Report,
 }
@@ -383,7 +384,7 @@ pub(crate) fn places(runs: &[Report]) -> Vec<SubjectInRow<'_>> {
     places
 }
 
-/// Formats the last table as Markdown, worst row first. Empty without a run.
+/// Formats the last table as Markdown, worst row first. The result is empty if there is no run.
 pub fn standings(runs: &[Report]) -> String {
     let places = places(runs);
     if places.is_empty() {

@@ -39,7 +39,8 @@ fn read_rollup(rollup: &str) -> f64 {
 /// # Errors
 /// Fails if the process does not exist.
 pub fn cpu_of(process: u32) -> anyhow::Result<[f64; 2]> {
-    // Fields 14 and 15 of proc_pid_stat(5), after the name, which may contain blanks.
+    // Reads fields 14 and 15 of proc_pid_stat(5), which follow the program's name; the name may contain
+    // blanks.
     let path = format!("/proc/{process}/stat");
     let stat = std::fs::read_to_string(&path).context(path)?;
     let fields: Vec<_> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();

@@ -1,8 +1,8 @@
 //! Runs of a bench: the command line, and rounds in which each subject has a turn.
 //!
-//! A round puts each question to each subject once. Each round starts with another subject, and rounds alternate
-//! between forward and backward order. Disturbances by the machine (other work, frequency, temperature) therefore
-//! affect all subjects alike, and no subject always follows one and the same subject.
+//! A round puts each question to each subject once. Each round starts with another subject, and rounds
+//! alternate between forward and backward order. Disturbances by the machine (other work, frequency,
+//! temperature) therefore affect all subjects alike, and no subject always follows the same other subject.
 
 use crate::child::{self, Companion, Program, Question};
 use crate::kept::{self, Baselines, Run};
@@ -181,13 +181,13 @@ impl Bench {
         self.arguments.rounds.unwrap_or(default_rounds)
     }
 
-    /// Begins a row; the following groups belong to it.
+    /// Begins a row, to which the following groups belong.
     pub fn row(&mut self, name: impl Into<String>, description: impl Into<String>) {
         self.rows.push((name.into(), description.into()));
     }
 
-    /// Measures each group again, in a separate row: with the subject `system`, in processes with a malloc preloaded.
-    /// The preloaded mallocs are this project's and its peers.
+    /// Measures each group again in a separate row, with the subject `system` in processes that preload a
+    /// malloc. The preloaded mallocs are this project's and its peers.
     pub fn preloads(&mut self) {
         self.preloads = true;
     }
@@ -493,8 +493,8 @@ impl Bench {
     }
 }
 
-/// Order of the contenders in a round. Each round begins with another contender, and rounds alternate between forward
-/// and backward order, so that no contender always follows one and the same contender.
+/// Order of the contenders in a round. Each round begins with another contender, and rounds alternate between
+/// forward and backward order, so that no contender always follows the same other contender.
 fn turns(round: usize, contenders: usize) -> impl Iterator<Item = usize> {
     (0..contenders).map(move |i| {
         let i = (i + round) % contenders;

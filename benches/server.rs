@@ -1,9 +1,9 @@
 //! A server's memory as its users see it. The example server runs on object caches and on `Box`; for `Box` it uses
 //! `Uslab`, the C library's malloc, or one of their peers. `redis-benchmark` loads each server.
 //!
-//! Each round starts the server anew. The server gets values of four sizes under the same random keys, one size after the
-//! other, so that most values replace a value of another size. At the end of a round every key is deleted and all clients
-//! disconnect.
+//! Each round starts a new server process. The server gets values of four sizes under the same random keys,
+//! one size after the other, so that most values replace a value of another size. At the end of a round every
+//! key is deleted and all clients disconnect.
 
 use anyhow::Context;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -117,8 +117,8 @@ struct Load {
 }
 
 impl Load {
-    /// Sets, then gets, values of one size. Returns the requests per second and the 99th percentile in ms, for sets and for
-    /// gets.
+    /// Sets values of one size, and then gets these values. Returns the requests per second and the 99th
+    /// percentile in ms, for sets and for gets.
     fn run(self, server: &Server, bytes: u32) -> anyhow::Result<Vec<[f64; 2]>> {
         let (host, port) = server.address.rsplit_once(':').context("no free port")?;
         let options = [

@@ -1,5 +1,6 @@
-//! Cost that checks, statistics and missing magazines add to a hot pair. Counting itself cannot be switched off,
-//! because the counts are part of the magazine's word. Therefore only reading the counts has a price.
+//! Cost that checks, statistics and missing magazines add to the allocation and free of a hot object.
+//! Counting itself cannot be switched off, because the counts are part of the magazine's word. Only reading
+//! the counts therefore has a cost.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -30,7 +31,7 @@ impl SeparateCache {
         assert_eq!(checked.written_sum, checked.read_sum, "the objects must keep their stamps");
         vec![clock::per_operation(budget, || false, || work::pairs(&mut local, 20_000))]
     }
-    /// Measures pairs while another thread reads the cache's statistics continuously.
+    /// Measures allocations and frees while another thread reads the cache's statistics continuously.
     fn pairs_polled(&self, budget: Duration) -> Vec<f64> {
         let stop = AtomicBool::new(false);
         std::thread::scope(|scope| {

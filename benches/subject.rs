@@ -1,9 +1,10 @@
 //! Subjects of comparisons. A [`Subject`] allocates objects of one size for any number of threads. Each thread uses the subject
 //! through its own [`ThreadAccess`], which for most subjects is only a reference.
 //!
-//! All subjects do the same work for an object: they allocate it, write its first word, and free it. The first word is
-//! a *stamp*. Before the timing starts, [`Checked`] compares the stamps written with the stamps read back. Therefore
-//! neither a subject that allocates one object twice, nor an optimiser that removes the work, can win.
+//! All subjects do the same work for an object: they allocate it, write its first word, and free it. The
+//! first word is a *stamp*. Before the timing starts, [`Checked`] compares the stamps written with the stamps
+//! read back. A subject that allocates one object twice therefore cannot win, and neither can an optimiser
+//! that removes the work.
 
 use std::cell::OnceCell;
 use std::mem::MaybeUninit;
@@ -29,13 +30,14 @@ pub enum Kind {
     Ours,
     /// A subject of this project at an older commit.
     Before,
-    /// A general allocator; ratios are ratios to the best general allocator.
+    /// A general allocator; ratios in tables compare with the best general allocator.
     General,
     /// A pool of objects of one kind.
     Pool,
 }
 
-/// An allocator of objects of one size. A subject is created anew for each question and size, and kept over the rounds.
+/// An allocator of objects of one size. A new subject is created for each question and size, and kept over
+/// the rounds.
 pub trait Subject: Sync + Sized + 'static {
     /// Name of the subject in tables and for `--subjects`.
     const NAME: &'static str;
@@ -157,7 +159,7 @@ pub struct Checked<'l, L> {
 }
 
 impl<'l, L: ThreadAccess> Checked<'l, L> {
-    /// Wraps a local, whose operations are checked from now on.
+    /// Wraps `local` and checks its operations from now on.
     pub fn new(local: &'l mut L) -> Self {
         Self { local, next: 0, written_sum: 0, read_sum: 0 }
     }
@@ -192,7 +194,7 @@ impl<L: ThreadAccess> ThreadAccess for Checked<'_, L> {
     }
 }
 
-/// A subject that is created at its first use, so that a baseline can be measured before.
+/// A subject that is created at its first use, so that a caller can measure a baseline before.
 #[derive(Debug)]
 pub struct LazySubject<S> {
     subject: OnceCell<S>,

@@ -24,7 +24,7 @@ fn escape<L>(local: &mut L) -> &mut L {
     std::hint::black_box(local)
 }
 
-/// Runs hot pairs: one object is allocated and freed over and over.
+/// Allocates and frees one object over and over, `count` times.
 #[inline(always)]
 pub fn pairs<L: ThreadAccess>(local: &mut L, count: u64) -> u64 {
     let local = escape(local);
@@ -109,7 +109,7 @@ impl<O> Places<O> {
     /// Empties a place, and returns its object.
     ///
     /// # Safety
-    /// The place was filled, and not emptied since.
+    /// The place must hold an object.
     #[inline(always)]
     pub unsafe fn take(&mut self, place: usize) -> O {
         // SAFETY: by contract, the place is filled.
@@ -150,7 +150,7 @@ impl<O> Churn<O> {
         }
         size as u64
     }
-    /// Runs bursts of at least `pairs` pairs in all.
+    /// Runs bursts until at least `pairs` objects have been freed and allocated.
     #[inline(always)]
     pub fn bursts<L: ThreadAccess<Object = O>>(&mut self, local: &mut L, pairs: u64) -> u64 {
         let local = escape(local);

@@ -1,5 +1,5 @@
-//! Cost of a pair with a thousand objects in use, which are first allocated in a row, and then freed in one of three
-//! orders.
+//! Cost of an allocation and free in batches: a thousand objects are allocated one after the other, and then
+//! freed in one of three orders.
 
 use std::time::Duration;
 use uslab_benches::subject::Checked;

@@ -1,4 +1,5 @@
-//! Cost of a pair among 100,000 live objects; random bursts replace 1 to 256 objects at a time.
+//! Cost of an allocation and free among 100,000 live objects; random bursts replace 1 to 256 objects at a
+//! time.
 
 use std::time::Duration;
 use uslab_benches::subject::Checked;

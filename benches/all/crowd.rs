@@ -1,5 +1,5 @@
-//! Cost of a pair, and memory of a thread, when many threads allocate. All threads are alive at the same time, and move freely
-//! among the CPUs.
+//! Cost of an allocation and free, and memory per thread, when many threads allocate. All threads are alive
+//! at the same time, and move freely among the CPUs.
 
 use std::ffi::c_void;
 use std::hint::black_box;
@@ -54,7 +54,7 @@ fn check<S: Subject>(local: &mut S::ThreadAccess<'_>) {
 }
 
 impl Crowd {
-    /// CPU nanoseconds per pair, averaged over the threads, and MiB of memory.
+    /// Returns CPU nanoseconds per allocation and free, averaged over the threads, and MiB of memory.
     fn measure<S: Subject>(&self, subject: &S) -> Vec<f64> {
         let barrier = &Barrier::new(self.threads + 1);
         let worker = || {
@@ -68,7 +68,7 @@ impl Crowd {
                 cpu_time += turn::<S>(&mut local);
                 std::thread::yield_now();
             }
-            // Between the members' two waits, the main thread reads the memory.
+            // The main thread reads the memory between the two waits of the members.
             barrier.wait();
             barrier.wait();
             cpu_time.as_nanos() as f64 / (self.turns * BATCHES_PER_READING * BATCH) as f64
@@ -87,8 +87,8 @@ impl Crowd {
     }
 }
 
-/// MiB of threads that do not call malloc. Threads of the standard library call malloc, and their memory counts for
-/// every subject.
+/// Returns the MiB of threads that do not call malloc. Threads of the standard library call malloc, and their
+/// memory counts for every subject.
 fn idle_threads_mib(threads: usize) -> f64 {
     extern "C" fn worker(barrier: *mut c_void) -> *mut c_void {
         // Uses about as much of the stack as other members use outside the malloc.
@@ -130,7 +130,7 @@ impl Work for Crowd {
         self.threads * BATCH
     }
     fn suits<S: Subject>(&self) -> bool {
-        // Excludes the floor, whose ring would grow with the threads.
+        // Excludes the floor (the harness without an allocator), whose ring would grow with the threads.
         S::KIND != Kind::Floor && (!S::LINEAR || self.live() <= 10_000)
     }
     fn run<S: Subject>(&self, lazy_subject: &LazySubject<S>) -> Vec<f64> {

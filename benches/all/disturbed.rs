@@ -1,5 +1,5 @@
-//! Duration of single operations on one cache while other caches are disturbed; each quantile is divided by the
-//! quantile of a quiet run.
+//! Duration of single operations on one cache while other caches are disturbed. Each quantile is divided by
+//! the same quantile of a quiet run.
 
 use crate::tails::{COUNTED, Ticks, TimedChurn};
 use nix::sys::pthread::{Pthread, pthread_kill, pthread_self};
@@ -105,7 +105,8 @@ extern "C" fn spin_in_signal_handler(_: libc::c_int) {
     unsafe { libc::nanosleep(&time, std::ptr::null_mut()) };
 }
 
-/// For each disturbance, the quantiles of a disturbed run relative to a quiet run, and the number of disturbances per second.
+/// Returns, for each disturbance, the quantiles of a disturbed run relative to a quiet run, and the number of
+/// disturbances per second.
 fn round<S: Disturbed>(subject: &S, tail: &TimedChurn) -> Vec<f64> {
     let run = |disturbance: Option<Disturbance>| {
         let stop = AtomicBool::new(false);

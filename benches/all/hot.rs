@@ -1,4 +1,4 @@
-//! Cost of one allocation and its free, hot: the same object over and over, with its first word written.
+//! Cost of allocating and freeing the same object over and over, with a write to its first word.
 
 use std::time::Duration;
 use uslab_benches::subject::Checked;

@@ -1,4 +1,4 @@
-//! Memory of threads that allocated once and are idle, to show if it grows with the number of threads.
+//! Memory of idle threads that have allocated once, to show if the memory grows with the number of threads.
 
 use std::sync::Barrier;
 use uslab_benches::resident::resident;

@@ -1,4 +1,5 @@
-//! All rows that compare subjects of all kinds. The `README.md` of the benches defines the rows.
+//! Benchmarks (*rows*) that compare allocators (*subjects*) of all kinds. The `README.md` of the benches
+//! defines the rows.
 
 mod batches;
 mod churn;

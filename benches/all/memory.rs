@@ -63,8 +63,8 @@ impl Work for Million {
     }
 }
 
-/// Frees the objects in some places; the slice `positions` has the indices of these places. Each of these places must contain
-/// an object, and may be named only once.
+/// Frees the objects in the places whose indices are in `positions`. Each place must contain an object, and
+/// its index may occur only once.
 pub(crate) fn free<S: Subject, L: ThreadAccess>(
     local: &mut L,
     places: &mut Places<L::Object>,

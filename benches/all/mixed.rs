@@ -1,4 +1,5 @@
-//! Cost of a pair at the malloc level: sizes of 8 to 1024 bytes, 10,000 live blocks, replaced at random.
+//! Cost of an allocation and free at the malloc level, with 10,000 live blocks of 8 to 1024 bytes, replaced
+//! at random.
 
 use rand::RngExt;
 use std::ptr::NonNull;
@@ -11,7 +12,8 @@ use uslab_benches::{Bench, Column, clock, work};
 enum Sizes {
     /// All sizes are equally likely.
     Uniform,
-    /// Each doubling is equally likely, so that small sizes are more frequent, as in most programs.
+    /// The logarithm of the size is uniformly distributed, so that small sizes are more frequent, as in most
+    /// programs.
     LogUniform,
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use uslab_benches::work::{Places, random};
 use uslab_benches::{Bench, Column, LazySubject, Subject, ThreadAccess, Work, clock, contenders};
 
-/// Number of halves that a round frees and allocates again.
+/// Number of times that a round frees half of the objects and allocates them again.
 const HALVES_PER_ROUND: usize = 4;
 
 #[derive(Clone)]

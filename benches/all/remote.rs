@@ -16,7 +16,8 @@ struct Remote {
     reads_object: bool,
 }
 
-/// Spins until `poll` returns a value. Yields after many turns, because another program may have the other CPU.
+/// Spins until `poll` returns a value. Yields after many attempts, because another program may have the other
+/// CPU.
 fn wait<T>(mut poll: impl FnMut() -> Option<T>) -> T {
     for turn in 0_u32.. {
         if let Some(value) = poll() {
@@ -29,7 +30,7 @@ fn wait<T>(mut poll: impl FnMut() -> Option<T>) -> T {
 
 impl Work for Remote {
     fn live(&self) -> usize {
-        // The objects in the ring, and one object held by each thread.
+        // Counts the objects in the ring, and one object held by each thread.
         RING + 2
     }
     fn suits<S: Subject>(&self) -> bool {
@@ -37,7 +38,7 @@ impl Work for Remote {
     }
     fn run<S: Subject>(&self, lazy_subject: &LazySubject<S>) -> Vec<f64> {
         let subject = lazy_subject.get();
-        // One more segment warms up.
+        // One additional segment is the warm-up.
         let (reads, segments, count) = (self.reads_object, self.segments, (self.segments + 1) * SEGMENT);
         let (mut ring, mut receiver) = rtrb::RingBuffer::new(RING);
         std::thread::scope(|scope| {

@@ -8,7 +8,7 @@ use uslab_benches::{Bench, Column, LazySubject, Subject, ThreadAccess, Work, con
 
 /// Number of objects of a thread; together they cover several cache lines.
 const OBJECTS: usize = 32;
-/// Number of writes to each object before it is freed and another object allocated.
+/// Number of writes to each object before a new object replaces it.
 const WRITES_PER_OBJECT: u64 = 100;
 
 #[derive(Clone, Copy)]
@@ -28,7 +28,7 @@ struct Sharing {
     budget: Duration,
 }
 
-/// False sharing among objects; subjects without addresses cannot be measured.
+/// Measures false sharing among objects; subjects without addresses cannot be measured.
 impl Work for Sharing {
     fn live(&self) -> usize {
         self.threads * OBJECTS

@@ -4,7 +4,7 @@ use std::process::{Command, Stdio};
 use std::time::Instant;
 use uslab_benches::{Bench, Column, Contender, Kind};
 
-/// Only one contender starts processes, with the malloc of this process, so the row compares only the preloaded
+/// Only one subject starts processes, with the malloc of this process, so the row compares only the preloaded
 /// mallocs.
 pub(crate) fn row(bench: &mut Bench) {
     bench.row("start", "wall us for `true`, from its start to its end");

@@ -16,7 +16,7 @@ pub(crate) const COUNTED: [(&str, f64); 2] = [QUANTILES[2], QUANTILES[3]];
 /// Histogram of ticks, with a precision of two digits; it uses few pages, so that recording hardly disturbs the caches.
 pub(crate) type Ticks = Histogram<u32>;
 
-/// Churn whose operations are all timed individually.
+/// A churn workload in which each operation is timed individually.
 #[derive(Clone)]
 pub(crate) struct TimedChurn {
     pub(crate) live: usize,
@@ -51,7 +51,7 @@ impl TimedChurn {
     }
 }
 
-/// A [`ThreadAccess`] that times every operation of the local that it wraps.
+/// A [`ThreadAccess`] that times every operation of another `ThreadAccess`.
 struct Stamped<'l, L> {
     local: &'l mut L,
     allocs: Ticks,

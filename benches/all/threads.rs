@@ -1,4 +1,5 @@
-//! Cost of a pair when several threads allocate at the same time; each thread frees only its own objects.
+//! Cost of an allocation and free when several threads allocate at the same time; each thread frees only its
+//! own objects.
 
 use std::time::Duration;
 use uslab_benches::subject::Checked;
@@ -6,20 +7,20 @@ use uslab_benches::team::{Team, cpus, mean};
 use uslab_benches::work::{self, Batch, Order};
 use uslab_benches::{Bench, Column, LazySubject, Subject, Work, contenders};
 
-/// Hot pairs, or batches in random order if `batch` is set.
+/// Batches in random order if `batch` is set, else one object that is allocated and freed over and over.
 #[derive(Clone)]
 struct Threads {
     batch: Option<Batch>,
     threads: usize,
     /// `true` for threads that stay on one CPU each, at most one per CPU; other threads may move.
     pinned: bool,
-    /// `true` if the row shows the scaling instead of the time of a pair.
+    /// `true` if the row shows the scaling with threads instead of the time of an allocation and free.
     scaling: bool,
     budget: Duration,
 }
 
 impl Threads {
-    /// CPU nanoseconds per pair, averaged over the threads.
+    /// Returns CPU nanoseconds per allocation and free, averaged over the threads.
     fn measure<S: Subject>(&self, subject: &S, threads: usize) -> f64 {
         let worker = |_, team: &Team| {
             let mut local = subject.local();

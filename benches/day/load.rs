@@ -18,11 +18,12 @@ use uslab_magazine::sync::Counter;
 
 /// Number of clients of a server at the peak.
 const CLIENTS: usize = 200;
-/// Number of requests of a connection, after which the client opens a new one.
+/// Number of requests after which a client opens a new connection.
 const REQUESTS: usize = 400;
 const KEYS: u64 = 100_000;
-/// Smallest and largest size of a value in bytes; each doubling is equally likely. The server would send a value larger
-/// than its buffer of 8 KiB in parts, without `TCP_NODELAY`; the network's timers would then determine the time.
+/// Smallest and largest size of a value in bytes; the logarithms of the sizes are uniformly distributed. The
+/// server would send a value larger than its buffer of 8 KiB in parts, without `TCP_NODELAY`, so the
+/// network's timers would determine the time.
 const SIZES: (f64, f64) = (64.0, 8000.0);
 /// Mean lifetimes of values in days: the lifetime of most values, and the lifetime of one value in ten.
 const MEAN_LIFETIMES: (f64, f64) = (1.0 / 20.0, 1.0 / 5.0);

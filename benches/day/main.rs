@@ -64,7 +64,7 @@ struct Server {
 impl Server {
     fn start(program: &std::path::Path) -> anyhow::Result<Self> {
         let name = program.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        // A port that is free now, because the server would not report a port that it chose itself.
+        // Chooses a free port, because the server would not report a port that it chose itself.
         let address = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
         let mut command = Command::new(program);
         command.args(["--port", &address.port().to_string()]).stdout(Stdio::null()).stderr(Stdio::null());
@@ -106,7 +106,7 @@ enum Row<'a> {
 /// Results of one server's day.
 struct Day {
     name: String,
-    /// For each second: the time, resident bytes, and bytes of live values.
+    /// One entry per second: the time, the resident bytes, and the bytes of live values.
     memory: Vec<(f64, f64, f64)>,
     intervals: Vec<Histogram<u64>>,
     /// CPU time of the server in seconds.

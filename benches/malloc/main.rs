@@ -1,8 +1,9 @@
 //! Time and memory of whole programs, each with several mallocs preloaded.
 //!
-//! The programs are the benchmark programs of `programs/`, real programs, and servers. The mallocs are the C library's,
-//! `libuslab.so`, and peers that `benches/peers` has built or the machine has as shared libraries. A missing program or library
-//! is named on standard error. Each program must give the same answer with every malloc.
+//! The programs are the benchmark programs of `programs/`, real programs, and servers. The mallocs are the C
+//! library's malloc, `libuslab.so`, and peers, which `benches/peers` has built or the machine has as shared
+//! libraries. A missing program or library is named on standard error. Each program must give the same answer
+//! with every malloc.
 
 mod real;
 mod servers;
@@ -209,12 +210,13 @@ fn main() -> anyhow::Result<()> {
                             program.case,
                             preload.name
                         );
-                        // Nanoseconds per operation, or seconds.
+                        // The unit is nanoseconds per operation, or seconds.
                         let unit = cost.operations.map_or(1.0, |operations| operations / 1e9);
                         let times = [cost.time, cost.cpu].map(|time| time.as_secs_f64() / unit);
                         vec![times[0], times[1], cost.peak / f64::from(1 << 20)]
                     }
-                    // A peer that cannot run a program has no number for it. This project's malloc must run all programs.
+                    // A peer that cannot run a program has no number for that program. This project's malloc
+                    // must run all programs.
                     Err(Failure(reason)) if preload.kind == Kind::General => {
                         eprintln!("malloc: {} failed with {}: {reason}", program.case, preload.name);
                         Vec::new()

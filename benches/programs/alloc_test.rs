@@ -1,8 +1,8 @@
 //! Replaces random blocks, some of them much more often than others, and writes and reads each block from end to end.
 //!
-//! After S. Ignatchenko, D. Ligoum and N. Iwatani, "Testing memory allocators: ptmalloc2 vs tcmalloc vs hoard vs jemalloc"
-//! (ithare.com, 2018). Places are chosen by a Pareto distribution, and sizes by powers of two. A chosen place is filled if it
-//! is empty, and emptied otherwise.
+//! Source: Ignatchenko, Ligoum and Iwatani, "Testing memory allocators: ptmalloc2 vs tcmalloc vs hoard vs
+//! jemalloc" (ithare.com, 2018). Places are chosen by a Pareto distribution, and sizes by powers of two. A
+//! chosen place is filled if it is empty, and emptied otherwise.
 
 use crate::common::{Block, Parameter, Program, Random, THREADS};
 
@@ -40,8 +40,8 @@ pub(crate) const PROGRAM: Program = Program {
     },
 };
 
-/// Returns a random number below `bound`: with a probability of four fifths it is in the first fifth, and within this
-/// fifth the rule is applied again, up to six times.
+/// Returns a random number below `bound`, which is in the first fifth with a probability of four fifths. The
+/// rule applies again within the first fifth, up to six times.
 fn pareto(random: &mut Random, mut bound: usize) -> usize {
     for _ in 0..6 {
         let first = bound.div_ceil(5);

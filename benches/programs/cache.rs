@@ -1,9 +1,9 @@
 //! Provokes false sharing: objects of different threads on one cache line.
 //!
-//! After E. Berger and others, "Hoard: a scalable memory allocator for multithreaded applications" (ASPLOS 2000), section 5.3.
-//! In cache-thrash, an allocator that serves several threads from one cache line makes the threads share the line actively. In
-//! cache-scratch, all threads start with neighbouring objects that one thread allocated. An allocator prolongs the sharing if
-//! it reuses an object which another thread freed.
+//! Source: Berger and others, "Hoard: a scalable memory allocator for multithreaded applications" (ASPLOS
+//! 2000), section 5.3. In cache-thrash, an allocator that serves several threads from one cache line makes
+//! the threads share the line actively. In cache-scratch, all threads start with neighbouring objects that
+//! one thread allocated. An allocator prolongs the sharing if it reuses an object which another thread freed.
 
 use crate::common::{Block, Parameter, Parameters, Program, THREADS};
 use std::sync::Barrier;

@@ -1,8 +1,9 @@
 //! Factors a number by continued fractions, with integers of arbitrary size: many tiny blocks that live for one operation.
 //!
-//! After M. Morrison and J. Brillhart, "A method of factoring and the factorization of F7" (1975), and Knuth's *Seminumerical
-//! Algorithms*, section 4.5.4. The convergents of the number's square root give squares that are small modulo the number.
-//! Squares with only small factors are combined to a congruence of two squares. Every result of every operation is a new block.
+//! Source: Morrison and Brillhart, "A method of factoring and the factorization of F7" (1975), and Knuth's
+//! *Seminumerical Algorithms*, section 4.5.4. The convergents of the number's square root give squares that
+//! are small modulo the number. Squares with only small factors are combined to a congruence of two squares.
+//! Every result of every operation is a new block.
 
 use crate::common::{Parameter, Program};
 use std::cmp::Ordering;
@@ -208,8 +209,8 @@ impl Mul for &Natural {
     }
 }
 
-/// A relation: `x * x` is, modulo the number, -1 to the power of the first exponent, times each prime to the power of its
-/// exponent.
+/// A relation: modulo the number, `x * x` equals -1 to the power of the first exponent, times each prime to
+/// the power of its exponent.
 struct CongruenceRelation {
     x: Natural,
     exponents: Vec<u32>,
@@ -251,7 +252,7 @@ fn factor(number: &Natural, primes: usize) -> (Natural, u64) {
 /// Maximum number of steps; a number that can be factored in minutes needs fewer.
 const STEPS: u32 = 1 << 24;
 
-/// The first primes for which the number is a square modulo the prime, because only these can be divisors.
+/// Returns the first primes modulo which the number is a square, because no other prime can be a divisor.
 fn base(number: &Natural, primes: usize) -> Vec<u32> {
     let prime = |n: &u32| {
         (2..)
@@ -265,7 +266,7 @@ fn base(number: &Natural, primes: usize) -> Vec<u32> {
     (2..).filter(prime).filter(square).take(primes).collect()
 }
 
-/// The exponent of -1 and the exponents of the primes in the base, for a number that has no other factors.
+/// Returns the exponents of -1 and of the primes in the base, for a number that has no other prime factors.
 fn smooth(number: &Natural, sign: u32, base: &[u32], divisions: &mut u64) -> Option<Vec<u32>> {
     let mut cofactor = number.clone();
     let mut exponents = Vec::new();
@@ -287,10 +288,10 @@ fn smooth(number: &Natural, sign: u32, base: &[u32], divisions: &mut u64) -> Opt
     })
 }
 
-/// A proper factor, computed from relations whose product has only even exponents; Gaussian elimination modulo 2 finds
-/// these relations.
+/// Returns a proper factor, computed from relations whose product has only even exponents; Gaussian
+/// elimination modulo 2 finds these relations.
 fn find_factor(number: &Natural, base: &[u32], relations: &[CongruenceRelation]) -> Option<Natural> {
-    // Each row has its exponents, and the relations that were multiplied.
+    // Each row of the elimination has its exponents, and the relations that were multiplied.
     let mut rows: Vec<(Vec<bool>, Vec<bool>)> = (0..relations.len())
         .map(|i| {
             let odd_exponents = relations[i].exponents.iter().map(|exponent| exponent % 2 == 1).collect();

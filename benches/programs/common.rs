@@ -114,7 +114,7 @@ impl Random {
     pub(crate) fn in_range(&mut self, min: usize, max: usize) -> usize {
         min + self.below(max - min + 1)
     }
-    /// A random number from `2^low` to `2^high`, which is excluded; each doubling is equally likely.
+    /// A random number from `2^low` to `2^high`, which is excluded; the logarithm is uniformly distributed.
     pub(crate) fn log_uniform(&mut self, min_log: u32, max_log: u32) -> usize {
         let power = 1 << self.in_range(min_log as usize, max_log as usize - 1);
         power + self.below(power)
@@ -186,8 +186,8 @@ impl<A: Api> Block<A> {
         block.write(size - 4);
         block
     }
-    /// Expected word at `offset`: the bytes of the stamp, repeated, so that two words that overlap have equal bytes in
-    /// common.
+    /// Expected word at `offset`. The word repeats the bytes of the stamp, so that overlapping words agree in
+    /// their common bytes.
     #[inline(always)]
     fn word(&self, offset: usize) -> u32 {
         self.stamp.rotate_right(8 * (offset % 4) as u32)

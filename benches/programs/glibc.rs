@@ -1,8 +1,8 @@
 //! The two loops of the GNU C library's benchmarks of malloc.
 //!
-//! After the description of `malloc-simple` and `malloc-thread` in glibc's `benchtests`. `malloc-simple` allocates blocks of
-//! one size and frees them in the order of allocation, on one thread. `malloc-thread` replaces random blocks of random sizes on
-//! several threads, with small sizes more likely.
+//! Source: the description of `malloc-simple` and `malloc-thread` in glibc's `benchtests`. `malloc-simple`
+//! allocates blocks of one size and frees them in the order of allocation, on one thread. `malloc-thread`
+//! replaces random blocks of random sizes on several threads, with small sizes more likely.
 
 use crate::common::{Block, Parameter, Program, Random, THREADS};
 
@@ -45,7 +45,7 @@ pub(crate) const THREAD: Program = Program {
                         (0..parameters.get("blocks")).map(|_| None).collect();
                     for _ in 0..operations {
                         let place = random.below(blocks.len());
-                        // Each doubling is half as likely as the previous one.
+                        // Each doubled size is half as likely as the size before.
                         let doubling = random.next().trailing_ones().min(10);
                         let size = random.log_uniform(4 + doubling, 5 + doubling);
                         // The old block is freed first, as in glibc's benchmark.

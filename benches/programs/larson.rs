@@ -1,9 +1,9 @@
 //! Imitates the threads of a server: each thread replaces blocks of random sizes at random places, and its blocks pass
 //! to its successor.
 //!
-//! After P. Larson and M. Krishnan, "Memory allocation for long-running server applications" (ISMM 1998), section 4.1. A thread
-//! starts with blocks that exited threads allocated; the first threads start with blocks of the main thread. A second variant
-//! of the program frees by size, as C++ does with sized deallocation.
+//! Source: Larson and Krishnan, "Memory allocation for long-running server applications" (ISMM 1998), section
+//! 4.1. A thread starts with blocks that exited threads allocated; the first threads start with blocks of the
+//! main thread. A second variant of the program frees by size, as C++ does with sized deallocation.
 
 use crate::common::{Api, Block, Malloc, Parameter, Parameters, Program, Random, THREADS};
 use std::ffi::{CStr, c_void};

@@ -55,7 +55,8 @@ fn help() {
     }
 }
 
-/// Largest resident set of this process in KiB. `getrusage` is not used, because a child's value starts with its parent's.
+/// Largest resident set of this process in KiB. `getrusage` is not used, because a child's value starts with
+/// its parent's value.
 fn peak() -> Option<u64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     status.lines().find_map(|line| line.strip_prefix("VmHWM:")?.trim().strip_suffix(" kB")?.parse().ok())

@@ -1,6 +1,7 @@
 //! Allocates and frees blocks of 5 to 25 MiB, and writes to every page of each block.
 //!
-//! After the published description of mimalloc-bench's test `malloc-large`. A few dozen large blocks are live.
+//! Source: the published description of mimalloc-bench's test `malloc-large`. A few dozen large blocks are
+//! live.
 
 use crate::common::{Block, Parameter, Program, Random};
 

@@ -1,8 +1,8 @@
 //! Starts threads that soon exit. A thread keeps some blocks until it exits, and exchanges other blocks through shared
 //! places.
 //!
-//! After D. Leijen's description of mimalloc's stress test. Most blocks are small, a few blocks are a hundred times as large,
-//! and one block in eight is zeroed.
+//! Source: Leijen's description of mimalloc's stress test. Most blocks are small, a few blocks are a hundred
+//! times as large, and one block in eight is zeroed.
 
 use crate::common::{Block, Parameter, Program, Random, THREADS};
 use uslab_magazine::sync::Mutex;

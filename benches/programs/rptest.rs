@@ -1,8 +1,8 @@
 //! Runs threads that, in each loop, replace some of their blocks and pass other blocks to the next thread, which frees
 //! them.
 //!
-//! After M. Jansson's description of rpmalloc's benchmark. Sizes are at most 16,000 bytes; the probability of a size
-//! decreases linearly. In every second loop, blocks are freed on other threads.
+//! Source: Jansson's description of rpmalloc's benchmark. Sizes are at most 16,000 bytes; the probability of
+//! a size decreases linearly. In every second loop, blocks are freed on other threads.
 
 use crate::common::{Block, Parameter, Program, Random, THREADS};
 use std::sync::mpsc::sync_channel;

@@ -61,8 +61,8 @@ fn malloc_returning_a_block_twice_is_detected() {
     cc.arg(workspace().join("benches/programs/twice.c"));
     assert!(cc.status().expect("a C compiler").success());
     for name in names() {
-        // Some programs have one object at a time, which may reuse the last object's memory. Others use `calloc`, which the
-        // broken library leaves to the C library.
+        // Some programs hold only one object at a time, which may reuse the last object's memory. Other
+        // programs use `calloc`, which the broken library leaves to the C library.
         if name.starts_with("cache-") || name == "zeros" {
             continue;
         }

@@ -1,7 +1,8 @@
 //! Runs producers and consumers: all memory is freed on another thread than the one that allocated it.
 //!
-//! After C. Lever and D. Boreham, "malloc() performance in a multithreaded Linux environment" (USENIX 2000), and the later test
-//! `xmalloc-test`. Blocks are passed in batches, whose arrays are allocated and freed with the blocks.
+//! Source: Lever and Boreham, "malloc() performance in a multithreaded Linux environment" (USENIX 2000), and
+//! the later test `xmalloc-test`. Blocks are passed in batches, whose arrays are allocated and freed with the
+//! blocks.
 
 use crate::common::{Block, Parameter, Parameters, Program, Random, THREADS};
 use std::sync::mpsc::sync_channel;

@@ -9,8 +9,8 @@
 //!   AllocError: which limit was met
 //! ```
 //!
-//! A page in the CPU's magazine is allocated even below the watermark: the zone passed the watermark check when the
-//! magazine was filled.
+//! An allocation may take a page from the CPU's magazine even below the watermark, because the zone passed
+//! the watermark check when the magazine was filled.
 //!
 //! ## Locks
 //!
@@ -72,11 +72,11 @@ pub struct PageAllocator {
     pub(crate) cached_zones: Box<[CachedZone]>,
     /// Index of the zone of each maximal block.
     zone_of: Box<[u8]>,
-    /// For each node and each highest zone: the indices of the zones to try, in order.
+    /// The indices of the zones to try, in order, for each node and each highest zone.
     zonelists: Box<[[Box<[u8]>; ZoneKind::COUNT]]>,
     cpus: Cpus,
     pub(crate) tables: Tables,
-    /// Addresses reserved for the tables of the layer above.
+    /// Addresses reserved for the tables that describe the pages.
     addresses: Reservation,
     corruption: corruption::Handler,
     limited: bool,
@@ -110,9 +110,9 @@ impl PageAllocator {
 
     // --- Allocation ------------------------------------------------------------------------------------------
 
-    /// Allocates a block of `2^order` pages from `node`, or else from the nearest node with a free block. If `node` is
-    /// `None`, the node of the current CPU is used. The contents of the pages are unspecified unless `gfp` has
-    /// [`Gfp::ZERO`].
+    /// Allocates a block of `2^order` pages from `node`, or else from the nearest node with a free block. If
+    /// `node` is `None`, the allocator uses the node of the current CPU. The contents of the pages are
+    /// unspecified unless `gfp` has [`Gfp::ZERO`].
     ///
     /// # Errors
     /// Returns an error with the limit that refused the request. A failed allocation changes nothing.
@@ -221,7 +221,7 @@ impl PageAllocator {
         if self.shared.mobility { gfp.migrate_type() } else { MigrateType::Unmovable }
     }
 
-    /// Marks a block that no other thread knows as allocated.
+    /// Marks a block as allocated while only the caller knows the block.
     fn hand_out(&self, pfn: Pfn, order: Order, gfp: Gfp, mobility: MigrateType) {
         let compound = order > Order::ZERO && gfp.contains(Gfp::COMP);
         let frame = self.shared.frames.frame(pfn);
@@ -238,9 +238,9 @@ impl PageAllocator {
         }
     }
 
-    /// Allocates up to `max` single pages, many under one acquisition of a lock, and passes each page to `put`; no lock
-    /// is held while `put` runs. Returns the number of allocated pages. `alloc_bulk` returns fewer than `max` pages if
-    /// memory runs out, and none if the node does not exist.
+    /// Allocates up to `max` single pages, many of them under one lock acquisition, and passes each page to
+    /// `put` without holding a lock. Returns the number of allocated pages. `alloc_bulk` returns fewer than
+    /// `max` pages if memory runs out, and none if the node does not exist.
     pub fn alloc_bulk(&self, gfp: Gfp, node: Option<u32>, max: usize, mut put: impl FnMut(Pfn)) -> usize {
         let Ok(zonelist) = self.zonelist(gfp, node) else { return 0 };
         let (mobility, op) = (self.mobility(gfp), &self.operation(OperationKind::Alloc));
@@ -269,7 +269,7 @@ impl PageAllocator {
                 }
             }
         }
-        // The remaining pages come from magazines, and from between the low and the min watermark.
+        // The remaining pages come from magazines, or from the reserve between the low and the min watermark.
         while done < max {
             let Ok(pfn) = self.find(&self.operation(OperationKind::Alloc), Order::ZERO, gfp, node) else {
                 break;
@@ -297,8 +297,8 @@ impl PageAllocator {
 
     /// Frees the block of `order` that starts at page `pfn`.
     ///
-    /// The frame reveals a double free, a wrong order, and a page that starts no block. An invalid free is reported to
-    /// the configured handler and changes nothing.
+    /// The page's frame reveals a double free, a wrong order, and a page that starts no block. An invalid
+    /// free is reported to the configured handler and changes nothing.
     ///
     /// # Safety
     /// This allocator must have allocated the block with `order`, or split a block to `order`. No thread may use the
@@ -371,9 +371,9 @@ impl PageAllocator {
     pub unsafe fn split(&self, pfn: Pfn, from: Order, to: Order) {
         debug_assert!(to <= from);
         let state = State::new(Kind::Allocated, to, self.frame(pfn).state().migrate_type());
-        // A fork waits for this lock, so the child's audit finds either one block or all split blocks. The order of the
-        // stores to the frames does not matter. A concurrent free reads the frame of its buddy, and the split blocks
-        // are no buddies of other blocks.
+        // A fork waits for this lock, so the child's audit finds either one block or all split blocks. The
+        // order of the stores to the frames does not matter. A concurrent free reads the frame of its buddy,
+        // and the split blocks are not the buddies of any other block.
         let _zone = self.zone_at(pfn).zone.lock();
         for page in (0..from.pages()).step_by(to.pages() as usize) {
             let frame = self.frame(pfn.up(page));
@@ -386,7 +386,7 @@ impl PageAllocator {
 
     // --- Reclaim ---------------------------------------------------------------------------------------------
 
-    /// Takes the stacks of the layers of `zones`, with one fence per table.
+    /// Sweeps the stacks in front of `zones`, with one fence per table of stacks.
     fn sweep<'a>(
         &self,
         cached_zones: impl Iterator<Item = &'a CachedZone> + Clone,
@@ -411,8 +411,8 @@ impl PageAllocator {
         }
     }
 
-    /// Flushes per-CPU pages that were unused since the last call to their zones, and returns the number of flushed
-    /// pages. `reap` also decommits the pages of unused stacks. Call `reap` from a timer.
+    /// Flushes to their zones the per-CPU pages that were unused since the last call, and returns the number
+    /// of flushed pages. `reap` also decommits the pages of unused stacks. Call `reap` from a timer.
     pub fn reap(&self) -> u64 {
         self.sweep(self.cached_zones.iter(), 0..self.cpus().count(), DrainScope::Idle);
         let cached = self.cached_zones.iter().filter_map(CachedZone::cached);
@@ -454,7 +454,8 @@ impl PageAllocator {
         self.decommit_free()
     }
 
-    /// Decommits all free pages except the pages on CPUs. Returns the number of decommitted bytes.
+    /// Decommits all free pages except the pages in per-CPU magazines. Returns the number of decommitted
+    /// bytes.
     ///
     /// Cost: like [`decommit`](Self::decommit).
     #[doc(hidden)]
@@ -477,12 +478,13 @@ impl PageAllocator {
         let left = self.charge_zones(&self.cached_zones, wanted, 0);
         left.map(|_| self.cached_zones.iter().for_each(trim)).is_some()
     }
-    /// Charges `wanted` pages to `zones` and to the earlier zones. The earlier zones are locked and have `room` pages
-    /// to charge. Returns the number of pages left for the earlier zones. Returns `None` and charges nothing if the
-    /// room does not suffice. The last zone is charged first, because the earlier zones serve requests for low memory.
+    /// Charges `wanted` pages to `zones` and to the earlier zones. The caller has locked the earlier zones,
+    /// in which `room` pages can be charged. Returns the number of pages that the earlier zones must still
+    /// charge. Returns `None` and charges nothing if the room does not suffice. The last zone is charged
+    /// first, because the earlier zones serve requests for low memory.
     ///
-    /// `charge_zones` holds all zone locks until the result is known. Apart from charges, only a fork holds several
-    /// zone locks. A fork takes the locks in the same order.
+    /// `charge_zones` holds all zone locks until the result is known. Apart from charges, only a fork holds
+    /// several zone locks. Charges and forks take the zone locks in the same order.
     fn charge_zones(&self, zones: &[CachedZone], wanted: u32, room: u32) -> Option<u32> {
         let Some((CachedZone { zone, .. }, others)) = zones.split_first() else {
             return (wanted <= room).then_some(wanted);
@@ -502,8 +504,8 @@ impl PageAllocator {
         self.limited.then(|| pages.sum::<usize>() * PAGE_SIZE)
     }
 
-    /// Lowers the free memory that each zone keeps backed to `bytes` bytes, at most [`PageConfig::keep_free`]. All
-    /// depots together also keep at most `bytes` bytes.
+    /// Lets each zone keep at most `bytes` bytes of free memory backed, and never more than
+    /// [`PageConfig::keep_free`]. All depots together also keep at most `bytes` bytes.
     #[doc(hidden)]
     pub fn keep_at_most(&self, bytes: u64) {
         let pages = u32::try_from(bytes / PAGE_SIZE as u64).unwrap_or(u32::MAX);
@@ -511,7 +513,7 @@ impl PageAllocator {
         self.tables().keep_at_most(bytes);
     }
 
-    /// Number of bytes of addresses reserved for pages, committed or not.
+    /// Number of bytes of address space reserved for pages, committed or not.
     #[doc(hidden)]
     pub fn reserved_bytes(&self) -> usize {
         self.shared.region.bytes()
@@ -538,11 +540,11 @@ impl PageAllocator {
         grown
     }
 
-    /// Returns the addresses of a table after its first `bytes` bytes to the system: see [`Reserved::cut`].
+    /// Returns to the system the addresses of a table after its first `bytes` bytes: see [`Reserved::cut`].
     ///
     /// # Safety
-    /// During the call, no thread may use the table's memory after `bytes` bytes, or request a commit of it. Other
-    /// threads may [grow](Self::grow_table) and cut the table.
+    /// During the call, no thread may use the table's memory after `bytes` bytes, or request a commit of this
+    /// memory. Other threads may [grow](Self::grow_table) and cut the table.
     #[doc(hidden)]
     pub unsafe fn cut_table(&self, table: &Reserved, bytes: usize) {
         let _inner = self.cached_zones.first().map(|first| first.zone.lock());
@@ -593,8 +595,8 @@ impl PageAllocator {
         let used = |cached: &CachedZone| Self::used_addresses(max_order, cached.zone.lock().untouched());
         self.cached_zones.iter().map(used).sum::<usize>() < region.bytes()
     }
-    /// Records how many of the process's `has` bytes of limited addresses other code uses: see
-    /// [`give_up_addresses`](Self::give_up_addresses).
+    /// Records the number of bytes that other code uses, out of the process's `has` bytes of limited
+    /// addresses: see [`give_up_addresses`](Self::give_up_addresses).
     #[doc(hidden)]
     pub fn read_address_limit(&self, has: usize) {
         self.shared.record_foreign_bytes(has);
@@ -633,7 +635,8 @@ impl PageAllocator {
     pub fn decommits(&self) -> u64 {
         self.cached_zones.iter().map(|cached| cached.zone.lock().events.decommits).sum()
     }
-    /// Calls `each` with the pages of every maximal block that is currently decommitted, under its zone's lock.
+    /// Calls `each`, under the zone's lock, with the pages of every maximal block that is currently
+    /// decommitted.
     #[doc(hidden)]
     pub fn each_decommitted(&self, mut each: impl FnMut(Range<usize>)) {
         let pages = self.shared.max_order.pages() as usize;
@@ -698,8 +701,8 @@ impl PageAllocator {
         // SAFETY: the caller owns the block, and no thread accesses the block while it is inaccessible, by contract.
         unsafe { self.shared.region.protect(start..start + order.bytes(), accessible) }
     }
-    /// Decommits a block's last page and makes the page inaccessible if `on`. If `on` is false, `guard` makes the last
-    /// page accessible and zeroed.
+    /// If `on` is true, decommits a block's last page and makes the page inaccessible. If `on` is false,
+    /// `guard` makes the last page accessible and zeroed.
     ///
     /// # Safety
     /// The caller must own the block of order `order`. No thread may access the last page while it is inaccessible. The
@@ -720,8 +723,8 @@ impl PageAllocator {
             region.protect(page, !on)
         }
     }
-    /// Returns `true` if single pages are returned to the system. With [`HugePages::Advise`] and no limit, single pages
-    /// are not returned.
+    /// Returns `true` if the allocator can return single pages to the system. With [`HugePages::Advise`] and
+    /// no limit, the allocator returns no single pages.
     #[doc(hidden)]
     pub fn discards_pages(&self) -> bool {
         self.shared.discard_from == Order::ZERO

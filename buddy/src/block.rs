@@ -68,7 +68,8 @@ impl<'p> PageBlock<'p> {
 
 impl Drop for PageBlock<'_> {
     fn drop(&mut self) {
-        // SAFETY: the block was allocated with, or split to, this order. This owner of the block ends here.
+        // SAFETY: the block was allocated with, or split to, this order. This value was the only owner of the
+        // block.
         unsafe { self.pages.free(self.pfn, self.order) };
     }
 }

@@ -1,7 +1,7 @@
 //! The audit: walks every frame and every free list, and checks that frames and lists agree.
 //!
-//! The audit needs a quiet allocator, as in tests or at the end of a program: it would miss pages that are moving
-//! between a magazine and a zone. The audit proves:
+//! The audit needs a quiet allocator, as in tests or at the end of a program, because it misses pages that
+//! are moving between a magazine and a zone. The audit proves:
 //!
 //! * every committed page is in exactly one block, and each block is aligned and inside its zone;
 //! * a frame marks its block as free iff the block is exactly once on the list of its order and type;
@@ -29,7 +29,7 @@ pub struct Census {
     pub uncommitted: u64,
     /// Number of committed pages on the free lists.
     pub listed: u64,
-    /// Number of listed pages whose memory is returned to the system until the next touch.
+    /// Number of pages on the free lists whose memory was returned to the system until the next touch.
     pub discarded: u64,
     /// Number of pages in per-CPU magazines.
     pub per_cpu: u64,
@@ -81,7 +81,7 @@ pub enum BrokenInvariant {
         /// The number of discarded pages that the audit found.
         found: u64,
     },
-    /// The magazines hold another number of pages than the frames say.
+    /// The magazines' count of pages differs from the frames.
     PerCpu {
         /// The magazines' count of pages.
         counted: u64,
@@ -234,8 +234,9 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// Walks the free lists. The frame of each listed block must agree, and all listed blocks together must have
-    /// `listed` pages. If a block is listed twice, the list has a cycle, so the list counts too many pages.
+    /// Walks the free lists. The frame of each listed block must agree with its list, and all listed blocks
+    /// together must have `listed` pages. If a block is listed twice, the list has a cycle, so the list
+    /// counts too many pages.
     fn lists(&self, listed: u64) -> Result<(), Violation> {
         let mut found = 0;
         for order in Order::ZERO.through(self.shared.max_order) {

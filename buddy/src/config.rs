@@ -30,10 +30,11 @@ pub struct PageConfig {
     pub per_cpu_pages: bool,
     /// The distance between watermarks, in 1/10,000 of a zone.
     pub watermark_scale: u32,
-    /// Maximum number of bytes of free memory that a zone keeps backed. Frees keep an eighth of the bytes in use, and
-    /// at least a sixteenth of the maximum. The lower bound of the kept memory doubles while returned memory is soon
-    /// used again, and halves otherwise. Frees return the excess to the system, largest blocks first, until three
-    /// quarters of the kept amount are left. If `keep_free` is `None`, frees return no memory to the system.
+    /// Maximum number of bytes of free memory that a zone keeps backed. After a free, at least an eighth of
+    /// the bytes in use, and at least a sixteenth of the maximum, stay backed. The lower bound of the kept
+    /// memory doubles while returned memory is soon used again, and halves otherwise. Frees return the excess
+    /// to the system, largest blocks first, until three quarters of the kept amount are left. If `keep_free`
+    /// is `None`, frees return no memory to the system.
     /// [`decommit_idle`](crate::PageAllocator::decommit_idle) and
     /// [`decommit_free`](crate::PageAllocator::decommit_free) return memory in any case.
     pub keep_free: Option<usize>,
@@ -56,7 +57,7 @@ pub struct PageConfig {
     pub corruption: corruption::Handler,
     /// The faults to inject.
     pub faults: Faults,
-    /// Bytes of addresses for tables of the layer above, per page and in total: see
+    /// Bytes of addresses, per page and in total, for tables of the code that uses the pages: see
     /// [`take_addresses`](crate::PageAllocator::take_addresses).
     #[doc(hidden)]
     pub beside: (usize, usize),
@@ -65,20 +66,20 @@ pub struct PageConfig {
 /// Number of pages of the default range: 64 GiB of address space, or 1 GiB if a reservation takes memory.
 const DEFAULT_PAGES: u32 = if MAPPED { 16 << 20 } else { 1 << 18 };
 
-/// Upper bound of page numbers, chosen so that a number plus one fits.
+/// Upper bound of page numbers, chosen so that a page number plus one also fits.
 pub(crate) const MAX_PAGES: u64 = (u32::MAX - (1 << MAX_ORDER)) as u64;
 
 impl PageConfig {
-    /// One zone Normal on each node of `cpus`, with 64 GiB of address space in total. The default zones commit memory
-    /// as it is used. The range is smaller if `RLIMIT_AS` grants less (see
-    /// [`PageAllocator::new`](crate::PageAllocator::new)), and 1 GiB on systems without mappings (see
+    /// Creates a configuration with one zone Normal on each node of `cpus`, and 64 GiB of address space in
+    /// total. The default zones commit memory as it is used. The range is smaller if `RLIMIT_AS` grants less
+    /// (see [`PageAllocator::new`](crate::PageAllocator::new)), and 1 GiB on systems without mappings (see
     /// [`region`](crate::region)).
     pub fn default_for(cpus: Cpus) -> Self {
         let pages = DEFAULT_PAGES / cpus.nodes();
         Self::with_nodes(cpus, vec![vec![(ZoneKind::Normal, pages)]; cpus.nodes() as usize])
     }
 
-    /// The given zones of each node, and defaults for all other fields.
+    /// Creates a configuration with the given zones of each node, and defaults for all other fields.
     pub fn with_nodes(cpus: Cpus, nodes: Vec<Vec<(ZoneKind, u32)>>) -> Self {
         Self {
             cpus,

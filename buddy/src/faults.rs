@@ -181,7 +181,7 @@ impl Rule {
     }
 }
 
-/// Parses `2`, `1..`, `..3` or `1..3`. A range includes both ends.
+/// Parses a range of orders, such as `2`, `1..`, `..3` or `1..3`. A range includes both ends.
 fn orders(text: &str) -> Option<RangeInclusive<u8>> {
     let end = |text: &str, open| if text.is_empty() { Some(open) } else { text.parse().ok() };
     let most = crate::MAX_ORDER;

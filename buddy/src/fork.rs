@@ -10,7 +10,7 @@ use uslab_magazine::sync::fork::ForkLock;
 use uslab_magazine::{Fork, Layer};
 
 impl CachedZone {
-    /// Returns the zone and the magazines in front of the zone, if it has any.
+    /// Returns the zone, and the magazines in front of the zone if the zone has magazines.
     pub(crate) fn cached(&self) -> Option<(&Zone, &PerCpuPages)> {
         Some((&self.zone, self.per_cpu.as_ref()?))
     }

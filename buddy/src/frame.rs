@@ -18,8 +18,8 @@
 //! block, one thread gets a double-free error. Frames of never-committed memory read as zero, which is
 //! [`Kind::Inside`]: reading the frame of any page in the range never faults.
 //!
-//! The frames of a block are committed and decommitted with the block. 64 bytes per page are 1.6 % of the memory in
-//! use, not of the reserved memory.
+//! Each block's frames are committed and decommitted with the block. A frame's 64 bytes are 1.6 % of the
+//! memory in use, not of the reserved memory.
 
 use crate::gfp::MigrateType;
 use crate::pfn::{Order, Pfn};
@@ -200,7 +200,7 @@ impl Frame {
     /// Returns the frame's neighbours on its list.
     ///
     /// # Safety
-    /// The caller must own the link: own the allocated block, or hold the lock of the list.
+    /// The caller must own the allocated block, or hold the lock of the frame's list.
     #[inline(always)]
     pub unsafe fn link(&self) -> Link {
         // SAFETY: the caller owns the link, so no other thread writes it.
@@ -209,7 +209,7 @@ impl Frame {
     /// Sets the frame's neighbours.
     ///
     /// # Safety
-    /// The caller must own the link: own the allocated block, or hold the lock of the list.
+    /// The caller must own the allocated block, or hold the lock of the frame's list.
     #[inline(always)]
     pub unsafe fn set_link(&self, link: Link) {
         // SAFETY: the caller owns the link, so no other thread accesses it.
@@ -219,8 +219,8 @@ impl Frame {
     /// Returns the frame's current state: exact for the owner of the block, a snapshot for other threads.
     #[inline(always)]
     pub fn state(&self) -> State {
-        // Relaxed: a thread that acts on the state owns the block, holds the zone's lock, which orders the state, or
-        // claims the block by CAS.
+        // Relaxed: a thread that acts on the state owns the block, or holds the zone's lock (which orders the
+        // state), or claims the block by CAS.
         State(self.state.load(Relaxed))
     }
     #[inline(always)]
@@ -390,7 +390,8 @@ impl FrameTable {
     /// Returns the addresses after the last frame to the system.
     ///
     /// # Safety
-    /// No frame after the last may ever have been committed, and no thread may read such a frame during the call.
+    /// Frames after the last frame must never have been committed, and no thread may read them during the
+    /// call.
     pub(crate) unsafe fn cut(&self) {
         // SAFETY: no thread uses the part after the last frame, by this function's contract.
         unsafe { self.memory.cut(self.len()) };
@@ -399,8 +400,8 @@ impl FrameTable {
 
 /// A list of frames, linked through their [`Link`]s. Operations at both ends, and the removal of any frame, are O(1).
 ///
-/// The list is plain data. The list's owner owns the links of the listed frames. The owner is a zone under its lock, or
-/// a cache's node under the node's lock.
+/// The list is plain data without a lock. The list's owner owns the links of the listed frames. The owner is
+/// a zone under its lock, or a cache's node under the node's lock.
 #[derive(Debug, Default)]
 pub struct FrameList {
     head: Option<Pfn>,

@@ -20,8 +20,8 @@ pub(crate) enum ListEnd {
 /// The free blocks of one order.
 ///
 /// # Invariants
-/// While the zone's lock is free, a block is listed iff its frame is [`Kind::Free`], and the frame's order, type and
-/// discarded bit name the list.
+/// While no thread holds the zone's lock, a block is listed iff its frame is [`Kind::Free`]. The frame's
+/// order, type and discarded bit determine the list.
 #[derive(Debug, Default)]
 pub(crate) struct FreeArea {
     backed: [FrameList; MigrateType::COUNT],

@@ -1,7 +1,8 @@
 //! Allocation flags, migrate types and kinds of zones.
 //!
-//! The flags have the kernel's names (`gfp_types.h`) without the two underscores, but different bits. Flags that this
-//! crate does not use are left out. The exceptions, [`Gfp::NOIO`] and [`Gfp::NOFS`], are read by reclaiming code above.
+//! The flags have the kernel's names (`gfp_types.h`) without the two underscores, but different bits. Flags
+//! that this crate does not use are left out. The crate ignores [`Gfp::NOIO`] and [`Gfp::NOFS`], which are
+//! for the reclaiming code of its callers.
 
 bitflags::bitflags! {
     /// Allocation flags. Empty flags (= [`Gfp::KERNEL`]) request a plain allocation that may wait.
@@ -19,12 +20,13 @@ bitflags::bitflags! {
         const NOFS = 1 << 4;
         /// The allocation fails at the first refusal, like `NOWAIT`, although the caller could wait.
         const NORETRY = 1 << 5;
-        /// The owner can move the contents. The allocation may use movable pageblocks and the zone [`Movable`].
+        /// The owner of the pages can move their contents. The allocation may use movable pageblocks and the
+        /// zone [`Movable`].
         ///
         /// [`Movable`]: crate::ZoneKind::Movable
         const MOVABLE = 1 << 6;
-        /// A shrinker can drop the contents. The allocation uses reclaimable pageblocks. `RECLAIMABLE` takes precedence
-        /// over `MOVABLE`.
+        /// A shrinker can drop the contents of the pages. The allocation uses reclaimable pageblocks.
+        /// `RECLAIMABLE` takes precedence over `MOVABLE`.
         const RECLAIMABLE = 1 << 7;
         /// Allocates only from the given node, or from the current CPU's node if none is given.
         const THIS_NODE = 1 << 8;
@@ -35,13 +37,14 @@ bitflags::bitflags! {
         /// Allocates from zone DMA32 or a lower zone.
         const DMA32 = 1 << 11;
         /// Ignores watermarks, for an allocation that helps to free memory. If no block is free, a `MEMALLOC`
-        /// allocation flushes all CPUs' pages. With `MEMALLOC`, shrinkers do not run, and caches only give up unused
-        /// memory. To make room for memory above 4 MiB, only freed mappings are returned to the system.
+        /// allocation flushes all CPUs' pages. With `MEMALLOC`, shrinkers do not run, and caches release only
+        /// unused memory. With `MEMALLOC`, only freed mappings are returned to the system to make room for
+        /// memory above 4 MiB.
         const MEMALLOC = 1 << 12;
 
-        /// High priority, for a caller that cannot wait.
+        /// The allocation has high priority, and its caller cannot wait.
         const ATOMIC = Self::HIGH.bits() | Self::NOWAIT.bits();
-        /// Movable pages of a user process.
+        /// The allocation is for movable pages of a user process.
         const HIGHUSER_MOVABLE = Self::MOVABLE.bits();
     }
 }
@@ -96,11 +99,11 @@ impl Gfp {
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[repr(u8)]
 pub enum MigrateType {
-    /// The contents stay in place until their owner frees them.
+    /// The contents of the pages stay in place until their owner frees them.
     Unmovable = 0,
-    /// The owner can move the contents.
+    /// The owner of the pages can move their contents.
     Movable = 1,
-    /// A shrinker can drop the contents.
+    /// A shrinker can drop the contents of the pages.
     Reclaimable = 2,
 }
 
@@ -138,7 +141,8 @@ impl MigrateType {
     }
 }
 
-/// The kind of a zone's memory, lowest first. A request may be served by its zone and by lower zones.
+/// The kind of a zone's memory, lowest first. A request for one kind of zone may also be served by lower
+/// zones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub enum ZoneKind {

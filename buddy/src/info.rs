@@ -55,7 +55,7 @@ pub struct ZoneInfo {
     pub charged: u32,
     /// Number of free pages that are not committed.
     pub uncommitted: u32,
-    /// Number of free committed pages whose memory is returned to the system until the next touch.
+    /// Number of free committed pages whose memory was returned to the system until the next touch.
     pub discarded: u32,
     /// Number of pages in per-CPU magazines.
     pub per_cpu: u64,
@@ -63,13 +63,13 @@ pub struct ZoneInfo {
     pub allocated: u64,
     /// The zone's watermarks.
     pub watermarks: Watermarks,
-    /// Number of pages kept above the watermarks, by the highest zone that a request could use.
+    /// Number of pages to keep free above the watermarks, indexed by the highest zone that a request may use.
     pub lowmem_reserve: [u32; ZoneKind::COUNT],
     /// Number of free blocks, by order and migrate type.
     pub blocks: [[u32; MigrateType::COUNT]; ORDERS],
     /// Number of pageblocks, indexed by migrate type.
     pub pageblocks: [u32; MigrateType::COUNT],
-    /// Number of pages that are not in the largest free block that their place allows.
+    /// Number of pages that are in use, or that are free in a smaller block than their position allows.
     pub pages_not_in_maximal_blocks: u32,
     /// Counts of the zone's events.
     pub events: ZoneEvents,
@@ -138,7 +138,7 @@ impl ZoneInfo {
     pub fn free_blocks(&self, order: Order) -> u64 {
         self.blocks[order.index()].iter().map(|n| u64::from(*n)).sum()
     }
-    /// Number of blocks of `order` that free blocks of at least that order contain.
+    /// Number of blocks of `order` that fit into the free blocks.
     fn suitable(&self, order: Order) -> u64 {
         let cut = |from: Order| self.free_blocks(from) << (from.get() - order.get());
         order.through(Order::MAX).map(cut).sum()
@@ -150,8 +150,9 @@ impl ZoneInfo {
         Order::ZERO.through(Order::MAX).map(|order| self.free_blocks(order) << order.get()).sum()
     }
 
-    /// Index of why an allocation of `order` would fail, in 1/1,000 (the kernel's `extfrag_index`). The index is near 0
-    /// for lack of memory, near 1,000 for fragmentation, and -1,000 if the allocation would succeed.
+    /// Index that shows why an allocation of `order` would fail, in 1/1,000 (the kernel's `extfrag_index`).
+    /// The index is near 0 for lack of memory, near 1,000 for fragmentation, and -1,000 if the allocation
+    /// would succeed.
     pub fn extfrag_index(&self, order: Order) -> i64 {
         let blocks = self.free_blocks_of_all_orders();
         if blocks == 0 {
@@ -202,8 +203,8 @@ impl BuddyInfo {
         let discarded = self.zones.iter().map(|zone| u64::from(zone.discarded)).sum::<u64>();
         self.committed_bytes() - discarded * PAGE_SIZE as u64
     }
-    /// Number of pages that are not in the largest free block that their place allows. The number is 0 after all pages
-    /// were freed and the per-CPU pages were flushed.
+    /// Number of pages outside free blocks of the largest size that their position allows. The number is 0
+    /// after all pages were freed and the per-CPU pages were flushed.
     #[doc(hidden)]
     pub fn pages_not_in_maximal_blocks(&self) -> u64 {
         self.zones.iter().map(|zone| u64::from(zone.pages_not_in_maximal_blocks)).sum()

@@ -1,5 +1,6 @@
-//! A buddy page allocator in userspace. The pages of one reserved address range are in zones and on nodes, split and
-//! merged by orders, and grouped by migrate type, with watermarks and per-CPU pages.
+//! A buddy page allocator in userspace. The allocator divides one reserved address range into nodes and
+//! zones. The allocator splits and merges blocks by order, groups pages by migrate type, and has watermarks
+//! and per-CPU pages.
 //!
 //! ```text
 //! PageAllocator ── zonelists: nearest node, highest zone first
@@ -25,7 +26,8 @@
 //!
 //! * All metadata of a page is in its [`Frame`], and the allocator never writes into a free page.
 //! * After construction, only reports and [`PageBlock::split`] allocate from the global allocator.
-//! * Lack of memory is an error ([`AllocError`]) that names the limit. A refused reservation leads to a smaller range.
+//! * Lack of memory is an error ([`AllocError`]) that names the limit. If the system refuses the reservation,
+//!   the allocator uses a smaller range.
 //!
 //! # Example
 //!

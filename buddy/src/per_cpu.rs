@@ -18,7 +18,8 @@ use uslab_magazine::{Config, Layer, Operation, Round, Supplier};
 
 /// Number of cached orders: 0..=3, the kernel's "not costly" orders. Under loom, only order 0 is cached.
 const ORDERS: usize = if cfg!(loom) { 1 } else { 4 };
-/// Number of magazines per CPU in addition to two. A CPU keeps at most four magazines of one order and type.
+/// Number of magazines that a CPU's stack holds in addition to the required two. A CPU keeps at most four
+/// magazines of one order and type.
 const STOCK: u16 = if cfg!(loom) { 0 } else { 2 };
 /// Number of full magazines that all CPUs share.
 const DEPOT: u32 = if cfg!(loom) { 1 } else { 4 };
@@ -50,8 +51,8 @@ pub(crate) struct PerCpuPages {
     types: usize,
 }
 
-/// Number of single pages in a magazine, for a zone of `managed` pages. The number is the kernel's batch: a power of
-/// two minus one, at most 256 KiB and 1/4096 of the zone.
+/// Number of single pages in a magazine, for a zone of `managed` pages. The number is the kernel's batch
+/// size: a power of two minus one, at most 256 KiB and at most 1/4096 of the zone.
 fn batch(managed: u32) -> u16 {
     if cfg!(loom) {
         return 1;
@@ -61,7 +62,8 @@ fn batch(managed: u32) -> u16 {
 }
 
 impl PerCpuPages {
-    /// Creates the magazines of a zone of `managed` pages. Returns `None` if the magazines' addresses are refused.
+    /// Creates the magazines of a zone of `managed` pages. Returns `None` if the system refuses addresses for
+    /// the magazines.
     pub(crate) fn new(tables: &Tables, managed: u32, shared: &ZoneShared) -> Option<Self> {
         let types = if shared.mobility { MigrateType::COUNT } else { 1 };
         let orders = ORDERS.min(shared.max_order.index() + 1);
@@ -122,7 +124,7 @@ pub(crate) struct ZoneSupplier<'a> {
     zone: &'a Zone,
     shared: &'a ZoneShared,
     wanted: BlockRequest,
-    /// The limit that the zone met when it filled less than requested.
+    /// The limit that stopped the zone from filling the requested number of blocks.
     limit: Cell<Option<Limit>>,
 }
 

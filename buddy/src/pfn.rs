@@ -2,7 +2,7 @@
 
 use crate::{MAX_ORDER, PAGE_SHIFT};
 
-/// A page frame number: index of a page in the allocator's range, from 0.
+/// A page frame number: the index of a page in the allocator's range, from 0.
 ///
 /// The range starts at an address aligned to the largest block. A block of order `n` starts at a `Pfn` *and* at an
 /// address that are multiples of its size.
@@ -110,8 +110,8 @@ impl Order {
     pub(crate) fn through(self, last: Self) -> impl DoubleEndedIterator<Item = Self> {
         (self.0..=last.0).map(Self)
     }
-    /// Returns the order of a block that starts at `pfn` and has at most `pages` pages: the largest possible order that
-    /// does not exceed `most`. `pages` must not be 0.
+    /// Returns the largest order, up to `most`, of a block that starts at `pfn` and has at most `pages`
+    /// pages. `pages` must not be 0.
     pub(crate) fn largest_at(pfn: Pfn, pages: u32, most: Self) -> Self {
         debug_assert!(pages > 0);
         let aligned = pfn.get().trailing_zeros() as u8;

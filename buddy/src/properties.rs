@@ -55,7 +55,7 @@ fn config() -> impl Strategy<Value = PageConfig> {
         prop_oneof![Just((10, 9)), Just((10, 4)), (1..=6_u8).prop_flat_map(|max| (Just(max), 0..=max))];
     let free_kib = prop_oneof![Just(Some(0)), Just(None), (0..512_u32).prop_map(Some)];
     let cpus = (1..=4_u32).prop_flat_map(|cpus| (Just(cpus), 1..=cpus));
-    // Three bounds: no bound, a bound of zero, and a bound in the middle of the sizes.
+    // The bound is absent, zero, or in the middle of the sizes.
     let keep_free = prop_oneof![Just(None), Just(Some(0)), (0..2_usize << 20).prop_map(Some)];
     let own = (any::<bool>(), 0..20_u8, keep_free);
     (prop::collection::vec(node, 1..=3), geometry, free_kib, cpus, own).prop_map(

@@ -1,16 +1,17 @@
 //! Reserved address ranges: the only code of the project that requests memory from the OS.
 //!
-//! A reservation takes only address space (`PROT_NONE`, no swap accounted). A commit makes a part of the region
-//! readable and writable. The first touch of a page backs it with zeros. A decommit returns the backing and makes the
-//! part inaccessible. A use after the decommit faults instead of silently reading zeros.
+//! A reservation takes only address space (`PROT_NONE`, no swap accounted). A commit makes a part of the
+//! region readable and writable. The first touch of a page backs the page with zeros. A decommit returns the
+//! backing and makes the part inaccessible. A use after the decommit faults instead of silently reading
+//! zeros.
 //!
 //! The crate has three memory backends. [`Backend::Os`] is the shipping backend: `mapped`, on Linux. [`Backend::Heap`]
 //! is plain heap memory behind the same interface. The heap backend is for models (loom runs thousands of executions in
 //! one address space) and for programs that must not map. With `--cfg uslab_heap`, and on systems other than Linux,
 //! `Os` is also the heap. [`Backend::Phantom`] has no memory: a simulator's pages are only addresses.
 //!
-//! A refused reservation (`ulimit -v`, strict overcommit, a container) is an ordinary outcome. [`reserve_most`] then
-//! halves the size until it succeeds.
+//! A refused reservation (`ulimit -v`, strict overcommit, a container) is an ordinary outcome. After a
+//! refused reservation, [`reserve_most`] halves the size until a reservation succeeds.
 
 mod heap;
 #[cfg(all(target_os = "linux", not(uslab_heap)))]
@@ -48,22 +49,23 @@ pub enum Backend {
     /// cost nothing if the heap maps large pieces and does not clear them, as on Linux.
     #[cfg_attr(loom, default)]
     Heap,
-    /// Addresses without memory, for pages that are never accessed. Tables that describe the pages (frames, bitmaps,
-    /// magazines) still have memory. A phantom region that must be writable as a whole is refused.
+    /// Addresses without memory, for pages that are never accessed. Tables that describe the pages (frames,
+    /// bitmaps, magazines) still have memory. The backend refuses a phantom region that must be writable as a
+    /// whole.
     Phantom(Phantom),
 }
 
-/// The right to use pages that are only addresses ([`Backend::Phantom`]). Phantom pages cost only their frames, so a
-/// simulator of gigabytes runs in megabytes.
+/// Permission to use pages that are only addresses ([`Backend::Phantom`]). Phantom pages cost only their
+/// frames, so a simulator of gigabytes runs in megabytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Phantom(());
 
 impl Phantom {
     /// # Safety
-    /// No code may read or write memory of an allocator that is made with the result or a copy of the result. Forbidden
-    /// on an allocator with phantom memory are: bytes of blocks ([`PageBlock::bytes`](crate::PageBlock::bytes) and
-    /// similar), [`Gfp::ZERO`](crate::Gfp::ZERO), objects with constructors, typed objects, and growing an allocation.
-    /// Safe code that could access pages must not get the allocator.
+    /// No code may read or write memory of an allocator that is made with the result or a copy of the result.
+    /// No program may use phantom memory for bytes of blocks ([`PageBlock::bytes`](crate::PageBlock::bytes)
+    /// and similar), [`Gfp::ZERO`](crate::Gfp::ZERO), objects with constructors, typed objects, or growing an
+    /// allocation. Safe code that could access pages must not get the allocator.
     pub const unsafe fn new() -> Self {
         Self(())
     }
@@ -155,7 +157,7 @@ impl Region {
     /// mappings. The addresses after the region are probably free, so that the region can [grow](Self::grow) up to
     /// `apart`. Also returns `None` on any backend other than [`Backend::Os`].
     ///
-    /// `apart` costs three system calls, and one more for each occupied place.
+    /// `reserve_apart` costs three system calls, and one more for each occupied place.
     pub fn reserve_apart(
         bytes: usize,
         apart: usize,
@@ -282,9 +284,9 @@ impl Region {
         source!(&self.backing, source => unsafe { source.discard(self.at(&range), range.len()) })
     }
 
-    /// Resizes a wholly committed region to `bytes` bytes, rounded up to pages. The region's contents stay, as far as
-    /// they fit. The new bytes of a larger region are zero. The region moves only if `may_move` is set, and is then
-    /// page-aligned. Returns `false` and changes nothing if the resize fails.
+    /// Resizes a wholly committed region to `bytes` bytes, rounded up to pages. The region keeps its
+    /// contents, as far as they fit. The new bytes of a larger region are zero. The region moves only if
+    /// `may_move` is set, and is then page-aligned. Returns `false` and changes nothing if the resize fails.
     ///
     /// `resize` costs one system call, which copies no byte. On [`Backend::Heap`], `resize` copies the contents.
     pub fn resize(&mut self, bytes: usize, may_move: bool) -> bool {
@@ -302,8 +304,8 @@ impl Region {
         true
     }
 
-    /// Returns the addresses after the first `bytes` bytes, rounded up to pages, to the system. Returns `false` and
-    /// changes nothing on [`Backend::Heap`].
+    /// Returns to the system the addresses after the first `bytes` bytes, rounded up to pages. Returns
+    /// `false` and changes nothing on [`Backend::Heap`].
     ///
     /// `cut` costs one system call.
     ///
@@ -382,14 +384,14 @@ impl Region {
     /// Returns the region to the system, like dropping it.
     ///
     /// # Errors
-    /// Returns the region as an error if the system took its contents but not its addresses. Unmapping would split a
-    /// mapping, and the process has reached its limit of mappings. The caller may retry `unmap` later. Dropping a
-    /// region that could not be unmapped loses its addresses.
+    /// Returns the region as an error if the system took its contents but not its addresses. The system keeps
+    /// the addresses if unmapping would split a mapping and the process has reached its limit of mappings.
+    /// The caller may retry `unmap` later. Dropping a region that could not be unmapped loses its addresses.
     pub fn unmap(mut self) -> Result<(), Self> {
         let bytes = self.bytes();
         let refused = bytes > 0
             && (self.faults.fires(Call::of(DECOMMIT, bytes))
-                // SAFETY: the memory is the whole region, and this is its last user.
+                // SAFETY: the memory is the whole region, and this call is its last use.
                 || !source!(&mut self.backing, source => unsafe { source.free(self.base, bytes) }));
         if refused {
             return Err(self);
@@ -403,7 +405,8 @@ impl Region {
     /// refused, because the system may see two mappings.
     ///
     /// # Errors
-    /// Returns `next` as an error if it does not begin at the end, or if the backend cannot divide memory.
+    /// Returns `next` as an error if `next` does not begin at the end of this region, or if the backend
+    /// cannot divide memory.
     pub fn join(&mut self, next: Self) -> Result<(), Self> {
         let ends_there = self.base.addr().get().checked_add(self.bytes()) == Some(next.base.addr().get());
         if !ends_there || !self.is_divisible() || !next.is_divisible() || self.uncommitted != next.uncommitted
@@ -495,8 +498,8 @@ pub fn process_limit() -> Option<u64> {
     return None;
 }
 
-/// Returns `true` if writable memory counts against a limit before its first touch, even if mapped without a reserve
-/// (`vm.overcommit_memory` is 2). Returns `false` if `vm.overcommit_memory` is unknown.
+/// Returns `true` if writable memory counts against a limit before its first touch, even in a mapping without
+/// a reserve (`vm.overcommit_memory` is 2). Returns `false` if `vm.overcommit_memory` is unknown.
 pub(crate) fn commits_are_counted() -> bool {
     #[cfg(all(target_os = "linux", not(uslab_heap)))]
     return mapped::commits_are_counted();
@@ -504,7 +507,7 @@ pub(crate) fn commits_are_counted() -> bool {
     return false;
 }
 
-/// Calls `reserve` with half the size each time until it succeeds, down to `least`.
+/// Calls `reserve` until it succeeds, each time with half the previous size, down to `least`.
 ///
 /// # Errors
 /// Returns the last refused size as an error.
@@ -617,10 +620,10 @@ pub struct Reserved {
 }
 
 impl Reserved {
-    /// Granularity of commits in bytes; because of it, not every new page costs a system call.
+    /// Granularity of commits in bytes, so that not every new page costs a system call.
     const COMMIT_STEP: usize = 64 << 10;
-    /// Maximum number of bytes by which a commit runs ahead. A commit doubles the committed bytes, and adds at most
-    /// `MAX_COMMIT_AHEAD`.
+    /// Maximum number of bytes that a commit adds beyond the request. A commit doubles the committed bytes,
+    /// and adds at most `MAX_COMMIT_AHEAD`.
     const MAX_COMMIT_AHEAD: usize = 1 << 20;
 
     /// Reserves `bytes` bytes. Returns `None` if the system refuses. Each commit of the region is a call of the fault
@@ -671,9 +674,9 @@ impl Reserved {
         region.advise(HugePages::Never);
         Some(Self { region, committed: Counter::new(0), point, most: bytes })
     }
-    /// Returns the addresses after the first `bytes` bytes to the system, except those that a commit may already have
-    /// taken in advance (at most 1 MiB and 64 KiB). Returned addresses cannot be committed before the region
-    /// [grows](Self::grow).
+    /// Returns the addresses after the first `bytes` bytes to the system, except addresses that a commit may
+    /// have taken in advance (at most 1 MiB and 64 KiB). Returned addresses cannot be committed before the
+    /// region [grows](Self::grow).
     ///
     /// # Safety
     /// During the call, no thread may use or commit memory after `bytes` bytes, or cut the region.
@@ -917,7 +920,7 @@ mod tests {
         assert!(cut.is_sorted_by(|low, high| end(low) <= high.base().addr().get()));
         drop(cut.swap_remove(1));
         assert!(cut.iter().all(|region| region.commit(0..4096)), "the other regions stay reserved");
-        // A request above the limit is refused like a reservation, and on the heap.
+        // `with_pages` returns `None` if a fault refuses the reservation, and always on the heap.
         let faults = Faults::new(1);
         faults.arm(crate::faults::Rule::parse_all("reserve:times=1", &crate::faults::POINTS).unwrap());
         assert!(Reservation::with_pages(4096, pages, align, backend, &faults).is_none());
@@ -1044,7 +1047,7 @@ mod tests {
         assert!(unsafe { reserved.cut(left) });
         let op = Operation::new();
         assert!(reserved.commit(&op, left) && !reserved.commit(&op, reserved.reserved() + 1));
-        // The margin by which a commit may run ahead stays.
+        // The margin by which a commit may run ahead stays reserved.
         assert_eq!(reserved.reserved(), 4 * Reserved::COMMIT_STEP + Reserved::MAX_COMMIT_AHEAD);
         let growing = Reserved::growing(
             5 << 19,

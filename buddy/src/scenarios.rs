@@ -1,10 +1,10 @@
 //! Scenarios of the zone and the per-CPU pages for loom and shuttle, with the planted bugs to detect.
 //!
-//! A scenario's name begins with the properties that it checks (`tests/claims.toml` describes them). B1-B7 are blocks,
-//! frames and their memory, B8 charges, and P1 and P2 per-CPU pages. Each scenario ends with the audit of `world`.
-//! loom's scenarios are small and exhaustive, and their scripts move one thread to another CPU before each of its first
-//! steps. shuttle's scenarios are larger, sampled, and sequentially consistent. The memory orderings are checked only
-//! by loom.
+//! A scenario's name begins with the properties that it checks (`tests/claims.toml` describes them). The
+//! properties B1-B7 cover blocks, frames and their memory, B8 covers charges, and P1 and P2 cover per-CPU
+//! pages. Each scenario ends with the audit of `world`. loom's scenarios are small and exhaustive, and their
+//! scripts move one thread to another CPU before each of its first steps. shuttle's scenarios are larger,
+//! sampled, and sequentially consistent. The memory orderings are checked only by loom.
 
 #[cfg(loom)]
 mod models;
@@ -22,7 +22,7 @@ use uslab_magazine::{
 
 #[cfg(loom)]
 const THREE: Bound = Bound::Preemptions(3);
-/// Scripts: the first thread stays on CPU 0, or moves to CPU 1 before one of its steps.
+/// Returns scripts in which the first thread stays on CPU 0, or moves to CPU 1 before one of its steps.
 #[cfg(loom)]
 fn moves(floor: u64) -> Models<Script> {
     Model::new(THREE, floor).each(Script::all(0, 2, 6))
@@ -34,13 +34,13 @@ uslab_magazine::sync::scenarios! {
     #![planted(uslab_planted)]
 
     b1 {
-        loom("B1 alloc || free of the buddy", Model::new(Bound::None, 25), models::alloc_against_the_free_of_the_buddy);
+        loom("B1 alloc || free of the buddy", Model::new(Bound::None, 25), models::allocation_during_the_free_of_its_buddy);
         bug("a merge does not check the buddy", "B1", "page 1 taken off an empty list");
         bug("no merge", "B1", "missed merge with the buddy");
         bug("a frame is marked after unlocking", "B1", "page 1 taken off an empty list");
     }
     b1_told {
-        loom("B1 two allocations, observed", Model::new(THREE, 500), models::two_allocations_are_told_apart);
+        loom("B1 two allocations, observed", Model::new(THREE, 500), models::each_of_two_allocations_reports_its_splits);
         bug("the split count is read in an earlier lock hold", "B1", "each split is reported once");
     }
     b2 {
@@ -56,23 +56,23 @@ uslab_magazine::sync::scenarios! {
         bug("a block is claimed without an atomic exchange", "B4", "Concurrent write accesses");
     }
     b5 {
-        loom("B5 a stranger asks for the owner", Model::new(Bound::None, 18), models::a_stranger_asks_for_the_owner);
+        loom("B5 a stranger asks for the owner", Model::new(Bound::None, 18), models::any_thread_reads_an_initialised_owner);
         bug("owner announced before it is initialised", "B5", "the owner that a reader finds is initialised");
     }
     b6 {
-        loom("B6 release || a block in use", Model::new(Bound::None, 1200), models::a_release_beside_a_block_in_use);
+        loom("B6 release || a block in use", Model::new(Bound::None, 1200), models::decommit_keeps_the_frames_of_a_block_in_use);
         bug("frames of a partly free page are discarded", "B6", "Concurrent read and write accesses");
     }
     b7 {
-        loom("B7 trim || alloc", Model::new(Bound::None, 4900), models::a_trim_beside_an_allocation);
+        loom("B7 trim || alloc", Model::new(Bound::None, 4900), models::trim_during_an_allocation_returns_only_free_pages);
         bug("free pages are discarded after unlocking", "B7", "Concurrent write accesses");
     }
     b8 {
-        loom("B8 two charge beside an allocation", Model::new(Bound::None, 500), models::two_charge_beside_an_allocation);
+        loom("B8 two charge beside an allocation", Model::new(Bound::None, 500), models::two_charges_during_an_allocation);
         bug("a charge is made without checking the limit again", "B8", "more pages are charged than are free");
     }
     b8_zones {
-        loom("B8 two charge two zones", Model::new(Bound::None, 2500), models::two_charge_two_zones_beside_an_allocation);
+        loom("B8 two charge two zones", Model::new(Bound::None, 2500), models::two_charges_of_two_zones_during_an_allocation);
         bug("a charge is made without checking the limit again", "B8", "more pages are charged than are free");
     }
     p1 {

@@ -36,7 +36,8 @@ pub(crate) enum Op {
     Drain(u8, u8),
     Reap,
     Release,
-    /// Refuses `times` calls of a fault point from the `nth` call on. A `point` that is too large selects all.
+    /// Refuses `times` calls of a fault point from the `nth` call on. A `point` that is too large selects all
+    /// points.
     Refuse {
         point: u8,
         nth: u8,
@@ -131,7 +132,8 @@ impl Shadow {
         (n > 0).then(|| *self.blocks.keys().nth(usize::from(pick) % n).unwrap())
     }
 
-    /// Checks a failed allocation that ignores watermarks and may flush the magazines: no zone may have a block.
+    /// Checks a failed allocation that ignores watermarks and may flush the magazines: the failure requires
+    /// that no zone has a block.
     fn failed(&self, order: Order, gfp: Gfp, node: Option<u32>) {
         let known = node.is_none_or(|node| node < self.pages.nodes()) && order <= self.pages.max_order();
         if self.refusing || !gfp.contains(Gfp::MEMALLOC) || !gfp.may_drain() || !known {

@@ -1,8 +1,8 @@
 //! The [tables](uslab_magazine::table) of an allocator: the memory of the CPUs' stacks, for pages and for all other
 //! per-CPU caches above the pages.
 //!
-//! An allocator starts with one table. When the tables run out of class numbers or addresses, another table is added.
-//! Classes never move.
+//! An allocator starts with one table. When the tables run out of class numbers or addresses, another table
+//! is added. A class never moves to another table.
 
 use crate::PAGE_SIZE;
 use crate::faults::{Faults, MAGAZINE};
@@ -78,8 +78,8 @@ pub struct Tables {
     depots: Arc<DepotBudget>,
     /// The vector has capacity for `MAX_TABLES` tables.
     tables: ForkMutex<Vec<Arc<Table<StackMemory>>>>,
-    /// Two flags, 1 if closed: the inlined paths, and the paths of frees by address. The lock of `tables` protects both
-    /// flags.
+    /// Two flags, each 1 if its paths are closed: the inlined paths, and the paths of frees by address. The
+    /// lock of `tables` protects both flags.
     closed: [Counter; 2],
 }
 
@@ -108,9 +108,9 @@ impl Tables {
         made.tables.lock().push(first);
         Some(made)
     }
-    /// Creates a table. The first table is committed as it is used; therefore each of its regions consists of two
-    /// mappings. Further tables are committed as a whole if that costs only addresses. The number of mappings does not
-    /// grow with caches times CPUs.
+    /// Creates a table. The first table is committed as it is used; therefore each of its regions consists of
+    /// two mappings. Further tables are committed as a whole if that costs only addresses. The number of
+    /// mappings thus does not grow with the product of caches and CPUs.
     fn make(&self, addresses: Option<&mut Reservation>) -> Option<Arc<Table<StackMemory>>> {
         let (cpus, backend) = (self.cpus, self.backend);
         let on_heap = !MAPPED || backend.of_tables() == Backend::Heap;
@@ -198,15 +198,16 @@ impl Tables {
         self.each().for_each(|table| table.assert_all_at_rest());
     }
 
-    /// Takes the rounds on the stacks of `cpus`, of all layers in the selected groups: see [`Table::sweep`].
+    /// Takes the objects from the stacks of `cpus`, in all layers of the selected groups: see
+    /// [`Table::sweep`].
     ///
     /// Cost: one fence per table.
     pub fn sweep(&self, cpus: Range<u32>, which: DrainScope, groups: impl Fn(SweepGroup) -> bool) {
         self.each().for_each(|table| table.sweep(cpus.clone(), which, &groups));
     }
 
-    /// Makes all inlined paths miss from now on, and the paths of frees by address only if `with_frees` is set: see
-    /// [`Table::close_inlined`]. Returns `false` if closing fails, and the inlined paths are then open.
+    /// Makes all inlined paths miss from now on, and the paths of frees by address only if `with_frees` is
+    /// set: see [`Table::close_inlined`]. Returns `false` if closing fails; the inlined paths are then open.
     pub fn close_inlined(&self, with_frees: bool) -> bool {
         // The lock is held throughout, so that a concurrently created table is closed, too.
         let tables = self.tables.lock();

@@ -22,7 +22,7 @@ fn order(n: u8) -> Order {
     Order::new(n).unwrap()
 }
 
-/// Zones on one node, without a reserve and per-CPU pages.
+/// Creates a configuration with zones on one node, without a reserve and per-CPU pages.
 fn plain(zones: &[(ZoneKind, u32)]) -> PageConfig {
     PageConfig {
         per_cpu_pages: false,
@@ -474,7 +474,7 @@ fn compatible_pages_count_towards_a_pageblock_claim() {
         let more = [(to, None), (to, None), (to, Some(6)), (to, None)];
         assert_eq!(fallback(0, (order(3), from), even, &more), (1, 3), "{from} to {to}");
     }
-    // Reclaimable pages do not count as compatible with unmovable pages, nor the reverse.
+    // Reclaimable pages and unmovable pages do not count as compatible with each other.
     let (from, to) = (Gfp::RECLAIMABLE, Gfp::KERNEL);
     let more = [(to, None), (to, None), (to, Some(6)), (to, None)];
     assert_eq!(fallback(0, (order(3), from), even, &more), (0, 4));
@@ -554,7 +554,7 @@ fn each_allocation_priority_stops_at_its_watermark() {
     assert_eq!(taken(Gfp::HIGH), (50, Limit::Watermark));
     assert_eq!(taken(Gfp::ATOMIC), (38, Limit::Watermark));
     assert_eq!(taken(Gfp::MEMALLOC), (0, Limit::Exhausted));
-    // A block with exactly the remaining pages exists, but below the watermark.
+    // A block of exactly the remaining pages is free, but its allocation would cross the watermark.
     let pages = new_allocator(PageConfig { min_free_kib: Some(400), ..normal(4096) });
     let (blocks, limit) = alloc_all(&pages, order(7), Gfp::KERNEL);
     assert_eq!((4096 - 128 * blocks.len(), limit), (128, Limit::Watermark));
@@ -1181,7 +1181,7 @@ fn child_runs_with_a_limited_address_space() {
     assert_eq!((pages.reserved_bytes(), block.bytes()[4 << 20 >> 1]), (4 << 20, 0));
     let (blocks, refused) = alloc_all(&pages, order(10), Gfp::KERNEL);
     assert_eq!(refused, Limit::CommitRefused);
-    // All addresses of the process except those reserved for other mappings.
+    // All addresses of the process are in use, except the addresses reserved for other mappings.
     let (all_of_it, left) = (1 + blocks.len(), limit - has());
     assert!((32 << 20..40 << 20).contains(&left), "{left} bytes of {limit} remain, {before} before");
     assert!(all_of_it << 22 > (limit - before) / 10 * 9, "{all_of_it} blocks");
@@ -1265,8 +1265,8 @@ fn freed_blocks_beyond_keep_free_are_decommitted() {
     pages.check().unwrap();
 }
 
-/// Frees return memory above the surplus, down to three quarters of it. If the zone keeps no more than the surplus, a
-/// free returns nothing.
+/// Frees return memory above the surplus, until three quarters of the surplus are left. If the zone keeps no
+/// more than the surplus, a free returns nothing.
 #[test]
 fn frees_decommit_only_memory_above_the_surplus() {
     let pages = new_allocator(PageConfig { keep_free: Some(128 << 20), ..normal(4 * 1024) });
@@ -1406,7 +1406,7 @@ fn free_pages_of_partly_used_blocks_are_discarded() {
     pages.check().unwrap();
 }
 
-/// A program that reuses its free memory keeps it.
+/// A program that reuses its free memory keeps this memory.
 #[test]
 fn idle_decommit_returns_memory_free_for_an_interval() {
     let config = PageConfig { per_cpu_pages: false, ..PageConfig::default_for(Cpus::os()) };
@@ -1510,7 +1510,8 @@ fn block_too_small_to_discard_stays_resident() {
         new_allocator(PageConfig { huge_pages: HugePages::Advise, keep_free: Some(usize::MAX), ..config });
     let (blocks, _) = alloc_all(&pages, Order::ZERO, Gfp::KERNEL);
     let (mut freed, kept): (Vec<_>, Vec<_>) = blocks.into_iter().partition(|block| block.pfn().get() < 5);
-    // Four pages that form one block of exactly the smallest discarded order, and one page next to the block.
+    // Frees four pages that form one block of exactly the smallest discarded order, and one page next to the
+    // block.
     freed.clear();
     assert_eq!(pages.decommit_free(), 4 * PAGE_SIZE);
     assert_eq!((pages.info().zones[0].discarded, pages.decommit_free()), (4, 0));

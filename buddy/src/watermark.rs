@@ -18,8 +18,8 @@ pub const MIN_WATERMARKED_PAGES: u32 = 64;
 /// The kernel's default of `vm.watermark_scale_factor`, in 1/10,000 of a zone: the distance between marks.
 pub const SCALE_FACTOR: u32 = 10;
 
-/// The reserve of each zone against requests for a higher zone, as 1/ratio of the higher zones' pages. A ratio of 0
-/// reserves no pages.
+/// Ratio of the higher zones' pages to the pages that each zone reserves against requests for a higher zone.
+/// A ratio of 0 reserves no pages.
 const LOWMEM_RESERVE_RATIO: [u32; ZoneKind::COUNT] = [256, 256, 32, 0];
 
 /// A zone's watermarks, in pages.
@@ -67,8 +67,8 @@ impl Watermarks {
     }
 }
 
-/// Returns the reserve of each zone of one node against requests with each highest zone: `reserve[zone][highest]`, in
-/// pages. `managed` has the zones' pages by kind, and 0 for a missing zone.
+/// Returns `reserve[zone][highest]`: the pages that each zone of one node reserves against requests with each
+/// highest zone. `managed` has the zones' pages by kind, and 0 for a missing zone.
 pub(crate) fn lowmem_reserve(managed: [u32; ZoneKind::COUNT]) -> [[u32; ZoneKind::COUNT]; ZoneKind::COUNT] {
     let mut reserve = [[0; ZoneKind::COUNT]; ZoneKind::COUNT];
     for zone in 0..ZoneKind::COUNT {
@@ -140,7 +140,7 @@ mod tests {
 
     #[test]
     fn watermarks_equal_those_of_a_running_kernel() {
-        // /proc/zoneinfo of a machine with 5.5 GiB and vm.min_free_kbytes = 67584.
+        // Values from /proc/zoneinfo of a machine with 5.5 GiB and vm.min_free_kbytes = 67584.
         let (managed, min_free) = ([3840, 772_918, 655_360, 0], 67_584 / 4);
         let lowmem = managed.iter().map(|n| u64::from(*n)).sum();
         let marks = |kind: ZoneKind| {

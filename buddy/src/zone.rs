@@ -8,16 +8,16 @@
 //!
 //! ## What keeps large blocks free
 //!
-//! * **Migrate types.** Pages that can be moved or dropped share pageblocks, apart from unmovable pages. A request
-//!   tries these sources in order:
+//! * **Migrate types.** Pages that can be moved or dropped share pageblocks, separate from unmovable pages. A
+//!   request tries these sources in order:
 //!   1. free blocks of the requested type, smallest sufficient block first;
 //!   2. reserved memory that was never committed, or was decommitted, and has no type yet;
 //!   3. *claim*: takes over the whole pageblock of a free block of a fallback type, largest block first. A block of at
 //!      least a pageblock is always claimed. A smaller block is claimed if half of its pageblock is free or compatible;
 //!   4. *steal*: takes the smallest sufficient block of a fallback type. The pageblock keeps its type, so that the
 //!      stolen page later returns to that type.
-//! * **Placement.** A freed block is put at the back of its list if the buddy of its merged block is free: later the
-//!   two may merge into a block two orders up.
+//! * **Placement.** If the buddy of a freed block's parent block is free, the freed block is put at the back
+//!   of its list, because it will probably merge into a block two orders larger.
 //!
 //! ## Commitment
 //!
@@ -35,19 +35,21 @@
 //! keep the block's state. If two blocks have one order, a backed block is allocated before a discarded block.
 //!
 //! The counter `backed` has the number of free backed pages. The largest blocks are returned first:
-//! * frees return the pages above the *surplus*, down to three quarters of the surplus. The surplus is an eighth of the
-//!   pages in use, between a sixteenth of [`ZoneShared::keep`] and all of it. The lower bound of the surplus doubles
-//!   when as many pages as the bound were returned and used again. The lower bound halves when four times as many pages
-//!   were returned and few of them used again;
+//! * frees return the pages above the *surplus*, down to three quarters of the surplus. The surplus is an
+//!   eighth of the pages in use, between a sixteenth of [`ZoneShared::keep`] and all of it. The lower bound
+//!   of the surplus doubles when the number of pages that were returned and used again reaches the bound. The
+//!   lower bound halves when four times as many pages as the bound were returned, and few of these pages were
+//!   used again;
 //! * [`decommit_idle`](Zone::decommit_idle) returns as many pages as were free throughout since its last call, and the
 //!   pages that a reap has just freed;
 //! * [`decommit_free`](Zone::decommit_free) returns all free pages.
 //!
 //! ## Charges
 //!
-//! Memory mapped outside the pages can be *charged* to a zone. A charged zone withdraws as many free pages, like a
-//! balloon in a virtual machine. A limit on the zones thus also covers charged memory. With several zones, each zone is
-//! charged a part. All zones are locked while the room is checked and the parts are charged.
+//! Memory mapped outside the pages can be *charged* to a zone. A charged zone withdraws the charged number of
+//! free pages, like a balloon in a virtual machine. A limit on the zones thus also covers charged memory.
+//! With several zones, each zone is charged a part. All zones are locked while the room is checked and the
+//! parts are charged.
 //!
 //! ## Lock
 //!
@@ -126,11 +128,12 @@ pub(crate) struct AddressLimit {
     pub(crate) tables: Counter,
 }
 
-/// Bytes of addresses left to other mappings from the time that a limit is seen; at most an eighth of a small limit.
+/// Bytes of addresses that the allocator leaves to other mappings once it knows of a limit; at most an eighth
+/// of a small limit.
 const OTHER_MAPPINGS_BYTES: usize = 32 << 20;
 
 impl ZoneShared {
-    /// Number of bytes of addresses of the pages and of the tables that describe them.
+    /// Number of bytes of address space for the pages and for the tables that describe the pages.
     fn own_addresses(&self) -> usize {
         self.region.bytes() + self.frames.reserved() + self.limit.tables.get() as usize
     }
@@ -138,8 +141,9 @@ impl ZoneShared {
     pub(crate) fn record_foreign_bytes(&self, has: usize) {
         self.limit.others.set(has.saturating_sub(self.own_addresses()) as u64);
     }
-    /// Maps the pages below `end` that have no addresses, and the addresses of their frames. Returns `false` if other
-    /// mappings have or need the addresses. The caller must hold the lock of the only zone.
+    /// Maps addresses for the pages below `end` that have no addresses, and for the frames of these pages.
+    /// Returns `false` if other mappings have or need the addresses. The caller must hold the lock of the
+    /// only zone.
     fn grow(&self, end: u32) -> bool {
         let bytes = end as usize * PAGE_SIZE;
         let more = bytes - self.region.bytes();
@@ -164,7 +168,8 @@ impl ZoneShared {
     }
 }
 
-/// Order of the group of pages that is searched for adjacent free blocks. The frames of the group fill one OS page.
+/// Order of the group of pages in which a discard searches for adjacent free blocks. The frames of the group
+/// fill one OS page.
 const CHUNK: u8 = 6;
 
 /// Counts of a zone's events, kept under its lock.
@@ -209,7 +214,7 @@ pub(crate) struct Zone {
     pub(crate) start: Pfn,
     pub(crate) managed: u32,
     pub(crate) marks: Watermarks,
-    /// The lowmem reserve, by the highest zone that the request could use.
+    /// The lowmem reserve, indexed by the highest zone that the request could use.
     pub(crate) reserve: [u32; ZoneKind::COUNT],
     /// The migrate type of each pageblock, as [`encode`] stores it. Pageblock types are written under the zone's lock.
     types: Box<[Fixed]>,
@@ -238,7 +243,8 @@ pub(crate) struct Inner {
     recent: u32,
     /// Lower bound of the free pages that frees leave backed.
     surplus: u32,
-    /// Pages that frees returned to the system, and returned pages that were used again, since `surplus` changed.
+    /// Number of pages that frees returned to the system, and number of returned pages that were used again,
+    /// since `surplus` changed.
     returned: u32,
     taken_again: u32,
     /// Number of pages that are not committed.
@@ -254,7 +260,7 @@ pub(crate) struct Inner {
 const BACKED_DIVISOR: u32 = 16;
 
 impl Inner {
-    /// Adapts the lower bound to whether returned pages were used again.
+    /// Raises or lowers the lower bound, depending on whether returned pages were used again.
     fn adapt(&mut self, keep: u32) {
         if self.taken_again > self.surplus {
             self.surplus = self.surplus.saturating_mul(2).min(keep);
@@ -479,7 +485,7 @@ impl Zone {
         // caller has just unlisted it, received it from a free, or committed it.
         unsafe { inner.areas[order.index()].insert(&shared.frames, pfn, state, end) }
     }
-    /// Unlists a block that is listed with `state`. The caller must update its frame.
+    /// Unlists a block that is listed with `state`. The caller must update the block's frame.
     fn remove(&self, shared: &ZoneShared, inner: &mut Inner, pfn: Pfn, state: State) {
         let order = state.order();
         inner.listed -= order.pages();
@@ -508,8 +514,8 @@ impl Zone {
         taken.map_err(|_| limit.unwrap_or(Limit::Exhausted))
     }
 
-    /// Takes up to `max` blocks of `order` in one lock hold, and passes each block to `put`. Returns the number of
-    /// blocks, and the limit that was met if the number is below `max`.
+    /// Takes up to `max` blocks of `order` under one acquisition of the lock, and passes each block to `put`.
+    /// Returns the number of blocks, and the limit that stopped the fill if the number is below `max`.
     pub(crate) fn fill(
         &self,
         op: &Operation,
@@ -606,8 +612,8 @@ impl Zone {
         })
     }
 
-    /// Splits an unlisted block that was free with `state` down to order `low`. `split` keeps the low half and lists
-    /// the upper halves.
+    /// Splits an unlisted block, which was free with `state`, down to order `low`. `split` keeps the low half
+    /// and lists the upper halves.
     fn split(&self, shared: &ZoneShared, inner: &mut Inner, pfn: Pfn, state: State, low: Order) {
         let mut high = state.order();
         while high > low {
@@ -650,8 +656,8 @@ impl Zone {
         None
     }
 
-    /// Changes the type of the pageblock of `pfn` to `mobility` if at least half of it is free or compatible. The
-    /// claimed pageblock's free blocks move to the lists of the new type.
+    /// Changes the type of the pageblock of `pfn` to `mobility` if at least half of the pageblock is free or
+    /// compatible. The claimed pageblock's free blocks move to the lists of the new type.
     fn claim_pageblock(
         &self,
         shared: &ZoneShared,
@@ -716,7 +722,8 @@ impl Zone {
 
     // --- Free ------------------------------------------------------------------------------------------------
 
-    /// Frees blocks of `order` in one lock hold. The frames of the freed blocks must be [`Kind::PerCpu`].
+    /// Frees blocks of `order` under one acquisition of the lock. The frames of the freed blocks must be
+    /// [`Kind::PerCpu`].
     pub(crate) fn free(
         &self,
         op: &Operation,
@@ -779,7 +786,7 @@ impl Zone {
         self.insert(shared, inner, pfn, State::new(Kind::Free, order, mobility), end);
     }
 
-    /// Returns `true` if the block, once merged with its buddy, would find its next buddy free.
+    /// Returns `true` if the buddy of the block's parent block is free.
     fn will_merge(&self, shared: &ZoneShared, pfn: Pfn, order: Order) -> bool {
         if order.get() + 1 >= shared.max_order.get() {
             return false;
@@ -862,8 +869,8 @@ impl Zone {
         let mut inner = self.inner.lock();
         inner.recent = inner.backed - inner.idle;
     }
-    /// Decommits free pages, except as many as were used in the interval that the last [`begin_reap`](Self::begin_reap)
-    /// ended. Returns the number of decommitted bytes.
+    /// Decommits free pages, except the number of pages that were used in the interval which the last
+    /// [`begin_reap`](Self::begin_reap) ended. Returns the number of decommitted bytes.
     pub(crate) fn decommit_idle(&self, shared: &ZoneShared) -> usize {
         let keep = self.inner.lock().recent;
         let bytes = self.decommit_down_to(shared, keep);
@@ -904,8 +911,8 @@ impl Zone {
         }
     }
 
-    /// Lists the backed free block `pfn` and its adjacent free blocks in the chunk as discarded. Returns the resulting
-    /// run of free pages, and the number of pages that were backed.
+    /// Moves the backed free block `pfn` and its adjacent free blocks in the chunk to the lists of discarded
+    /// blocks. Returns the resulting run of free pages, and the number of pages that were backed.
     fn mark_discarded(
         &self,
         shared: &ZoneShared,
@@ -978,7 +985,7 @@ impl Zone {
     /// the rest. Finally the zone charges as many of the remaining pages as it can, and `charge` returns the rest. If
     /// `others` returns `None`, the charge is refused and changes nothing.
     pub(crate) fn charge(&self, others: impl FnOnce(u32) -> Option<u32>) -> Option<u32> {
-        // Nested: the thread holds the locks of earlier zones, in ascending order.
+        // The lock is nested, because the thread holds the locks of earlier zones, in ascending order.
         let mut inner = self.inner.lock_nested();
         let room = inner.free().saturating_sub(self.marks.min);
         let left = others(room)?;
@@ -1032,8 +1039,8 @@ impl Zone {
         blocks
     }
 
-    /// Number of pages that are not in the largest free block that their place allows: pages in use, and free pages
-    /// that could not merge because of pages in use.
+    /// Number of pages that are in use, or that are free in a smaller block than their position allows
+    /// because of pages in use.
     pub(crate) fn pages_not_in_maximal_blocks(&self, shared: &ZoneShared, inner: &Inner) -> u32 {
         let mut maximal = inner.uncommitted + inner.area(shared.max_order).len() * shared.max_order.pages();
         if inner.tail_committed {

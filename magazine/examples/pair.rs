@@ -1,6 +1,7 @@
-//! Benchmarks one allocation and its free through four kinds of per-CPU stack: restartable sequences, the claimed slot,
-//! a thread-local `Vec`, and a thread-local magazine. A thread-local magazine is an array and a length, the cheapest
-//! possible stack. Rounds of the four kinds alternate, and the results are medians.
+//! Benchmarks one allocation and its free on four kinds of stack: a per-CPU stack with restartable sequences,
+//! a per-CPU stack that a compare-and-exchange claims, a thread-local `Vec`, and a thread-local magazine. A
+//! thread-local magazine is an array and a length, the cheapest possible stack. The benchmark alternates
+//! between the four kinds and reports medians.
 //!
 //! Run `cargo run --release --package uslab-magazine --example pair [rounds]`. Show the machine code with `objdump -d
 //! -M intel --disassemble=pair_rseq target/release/examples/pair`.
@@ -14,7 +15,7 @@ use uslab_magazine::{Config, Cpus, Heap, Layer, Operation, Path, Round, Supplier
 
 #[derive(Clone, Copy)]
 struct Block(NonNull<u8>);
-// SAFETY: the holder of a `Block` owns the memory, on any thread.
+// SAFETY: a `Block` owns its memory, whichever thread holds the `Block`.
 unsafe impl Send for Block {}
 impl Round for Block {
     fn into_raw(self) -> NonNull<u8> {

@@ -1,14 +1,16 @@
 //! The depot: full magazines of one class that the CPUs of a node share under one lock.
 //!
-//! A CPU visits the depot at most one time per magazine, so a plain lock is fast enough. Contention costs the transfer
-//! of cache lines; a lock-free pair of stacks was not faster. The depot copies magazines in and out. One visit takes
-//! the lock once, and the depot keeps no empty magazines. Finding an empty depot costs no lock, because the length is
-//! readable without the lock. The table's memory holds the magazines. A depot requests more memory as it grows, and
-//! returns unused memory at a reap. An allocator may be built on this crate, so a visit to the depot allocates nothing.
-//! An unused depot takes only a few words of memory.
+//! A CPU accesses the depot at most once per magazine, so a plain lock is fast enough. Contention costs the
+//! transfer of cache lines, so two lock-free stacks were not faster than the lock. The depot copies magazines
+//! in and out. Each access locks the depot once, and the depot keeps no empty magazines. A CPU detects an
+//! empty depot without locking, because the length is readable without the lock. The table's memory holds the
+//! magazines. A depot requests more memory as it grows, and returns unused memory at a reap. An allocator may
+//! be built on this crate, so the depot never allocates during an access. An unused depot takes only a few
+//! words of memory.
 //!
-//! **Working set** (Bonwick & Adams 2001, section 3.7): the depot records its minimum length since the last reap. A
-//! magazine below the minimum length was not needed during the whole interval, and is *surplus*.
+//! **Working set** (Bonwick & Adams 2001, section 3.7): the depot records its minimum length since the last
+//! reap. This minimum is the *surplus*: the number of magazines that were not needed during the whole
+//! interval.
 //!
 //! **Budget**: a depot always keeps its first [`FREE`] magazines. A depot keeps further magazines only while all depots
 //! of the [`DepotBudget`] together hold fewer bytes than the budget. A depot with only a few magazines does not write
@@ -33,7 +35,7 @@ pub(crate) struct Slot {
     magazine: Magazine,
 }
 
-// SAFETY: the holder of the `Block` owns the slot, on any thread.
+// SAFETY: a `Block` owns its slot, whichever thread holds the `Block`.
 unsafe impl Send for Block {}
 
 impl Block {
@@ -59,13 +61,15 @@ impl Block {
         unsafe { self.0.as_ref() }
     }
     fn slot_mut(&mut self) -> &mut Slot {
-        // SAFETY: the slot was written when the block was created, and its owner, this value, is borrowed exclusively.
+        // SAFETY: the slot was written when the block was created. This value owns the slot and is borrowed
+        // exclusively.
         unsafe { self.0.as_mut() }
     }
 }
 
 impl Slot {
-    /// Byte offsets for debuggers: the next slot's address, and the length and the rounds of the slot's magazine.
+    /// Byte offsets for debuggers: the next slot's address, and the length and the objects of the slot's
+    /// magazine.
     pub(crate) const LAYOUT: [usize; 3] = {
         let magazine = core::mem::offset_of!(Self, magazine);
         let [len, rounds] = Magazine::LAYOUT;
@@ -106,7 +110,8 @@ impl Blocks {
 /// Number of magazines of each depot that the budget does not count.
 pub(crate) const FREE: u32 = 2;
 
-/// Limit of the bytes that the depots of some tables hold together. The first two magazines of each depot do not count.
+/// A limit on the total bytes in the depots of one or more tables. The first two magazines of each depot do
+/// not count towards the budget.
 #[derive(Debug)]
 #[repr(align(64))]
 pub struct DepotBudget {
@@ -127,13 +132,13 @@ impl DepotBudget {
     pub(crate) fn new(most: u64) -> Self {
         Self { held: Counter::new(0), most: Counter::new(most), default: most }
     }
-    /// Lowers the budget to `bytes`, if that is less than the machine's budget. Depots keep the magazines that they
-    /// already hold.
+    /// Lowers the budget to `bytes`, if that is less than the machine's budget. Depots keep the magazines
+    /// that they already hold, even above the new budget.
     pub fn keep_at_most(&self, bytes: u64) {
         self.most.set(bytes.min(self.default));
     }
-    /// Adds `bytes` to the held bytes if the budget allows. Concurrent charges may each exceed the budget by a
-    /// magazine.
+    /// Adds `bytes` to the held bytes if the budget allows. Each concurrent charge may exceed the budget by
+    /// one magazine.
     fn charge(&self, bytes: u64) -> bool {
         let fits = bytes == 0 || self.held.get().saturating_add(bytes) <= self.most.get();
         if fits {
@@ -156,23 +161,24 @@ pub(crate) struct Full {
     spare: Blocks,
     /// True if the depot accepts magazines.
     open: bool,
-    /// Minimum length since the interval began.
+    /// Minimum number of magazines since the reaping interval began.
     min: u32,
 }
 
-/// The depot of one class on one node; see the [module](self). The fields of a depot that each visit writes come first.
+/// The depot of one class on one node; see the [module](self). Fields that every access writes come first.
 #[derive(Debug)]
 #[repr(C)]
 pub(crate) struct Depot {
-    /// Number of visits that moved a magazine, written under the lock.
+    /// Number of accesses that moved a magazine; only the holder of the lock writes the count.
     pub(crate) exchanges: Counter,
-    /// Number of magazines; written under the lock, and read without it as a hint.
+    /// Number of magazines. Only the holder of the lock writes the number; other threads may read it as a
+    /// hint.
     len: AtomicU32,
     limit: u32,
     /// Number of bytes that a magazine represents; 0 if the budget does not count the magazines.
     bytes: u64,
     pub(crate) full: ForkMutex<Full>,
-    /// Number of visits that found the lock taken.
+    /// Number of accesses that found the lock held.
     pub(crate) contention: Counter,
     /// 1 if the depot may have unused blocks for magazines, else 0.
     spare: Counter,
@@ -245,7 +251,8 @@ impl Depot {
             if full.len >= FREE {
                 budget.held.sub(self.bytes);
             }
-            // `spare` is written only once, because visits rarely write the cache line of `spare`.
+            // The check avoids most writes to the cache line of `spare`, which accesses of the depot rarely
+            // change.
             if self.spare.get() == 0 {
                 self.spare.set(1);
             }
@@ -326,7 +333,8 @@ impl Depot {
 
     /// Returns copies of the magazines, the next one to be taken first.
     pub(crate) fn look(&self) -> Vec<Magazine> {
-        // The vector is allocated before locking. The vector suffices if the depot has no concurrent user.
+        // The vector is allocated before locking. The vector is large enough if no other thread uses the
+        // depot.
         let mut magazines = Vec::with_capacity(self.len() as usize);
         let full = self.full.lock();
         let room = magazines.capacity();

@@ -17,7 +17,7 @@ use core::ptr::NonNull;
 #[derive(Debug)]
 pub struct FastPath<R, M = Heap> {
     pcpu: PcpuPtr,
-    /// `Some` if restartable sequences do not serve the table, and `pcpu` then points to the empty region.
+    /// `Some` if restartable sequences do not serve the table; `pcpu` then points to the empty region.
     table: Option<NonNull<Table<M>>>,
     class: Class,
     rounds: PhantomData<fn(R) -> R>,
@@ -36,8 +36,8 @@ impl<R, M> Clone for FastPath<R, M> {
 impl<R, M> Copy for FastPath<R, M> {}
 
 impl<R: Round, M: Memory> FastPath<R, M> {
-    /// Creates a fast path that belongs to no layer, so it always misses. A disabled path is for an owner whose slow
-    /// path must see each round.
+    /// Creates a fast path that belongs to no layer, so it always misses. An owner uses a disabled path if
+    /// its slow path must see each object.
     pub fn disabled() -> Self {
         Self { pcpu: PcpuPtr::disabled(), table: None, class: NO_CLASS, rounds: PhantomData }
     }
@@ -77,14 +77,15 @@ impl<R: Round, M: Memory> FastPath<R, M> {
         (&raw const self.class.stack).addr()
     }
 
-    /// Returns the number of the CPU on which this thread runs, as a hint. The number is valid only if restartable
-    /// sequences serve the table. A thread that the libc does not register gets an invalid number until it first misses.
+    /// Returns the number of the CPU on which this thread runs, as a hint. The number is valid only if
+    /// restartable sequences serve the table. An unregistered thread gets an invalid number until its first
+    /// miss registers it.
     #[inline(always)]
     pub fn cpu(&self) -> u32 {
         self.pcpu.cpu()
     }
-    /// Pops the newest round of this CPU's stack. Returns `None` if the stack is empty or the fast path is disabled.
-    /// After a miss, the caller calls [`Layer::alloc_slow`](crate::Layer::alloc_slow).
+    /// Pops the newest object of this CPU's stack. Returns `None` if the stack is empty or the fast path is
+    /// disabled. After a miss, the caller calls [`Layer::alloc_slow`](crate::Layer::alloc_slow).
     ///
     /// Cost: one operation on the CPU's region, with no access to shared memory.
     ///
@@ -105,8 +106,8 @@ impl<R: Round, M: Memory> FastPath<R, M> {
         // SAFETY: only `R::into_raw` produces the pointers on stacks.
         self.pcpu.pop(self.class).map(|raw| unsafe { R::from_raw(raw) })
     }
-    /// The second part of [`alloc`](Self::alloc), for tables that restartable sequences do not serve. `alloc_claimed`
-    /// is not inlined, because it would be most of each allocation's code.
+    /// The second part of [`alloc`](Self::alloc), for tables that restartable sequences do not serve.
+    /// `alloc_claimed` is not inlined, because it is larger than the rest of an allocation.
     ///
     /// # Safety
     /// The layer must be alive, as for [`alloc`](Self::alloc).
@@ -118,8 +119,8 @@ impl<R: Round, M: Memory> FastPath<R, M> {
         Some(unsafe { R::from_raw(round) })
     }
 
-    /// Pushes a round on this CPU's stack. Returns `false` if the stack is full or the fast path is disabled. After a
-    /// miss, the caller calls [`Layer::free_slow`](crate::Layer::free_slow).
+    /// Pushes an object on this CPU's stack. Returns `false` if the stack is full or the fast path is
+    /// disabled. After a miss, the caller calls [`Layer::free_slow`](crate::Layer::free_slow).
     ///
     /// Cost: one operation on the CPU's region, as for [`alloc`](Self::alloc).
     ///
@@ -187,14 +188,15 @@ mod statics {
         fn class(&self) -> Class {
             Class { index: NO_CLASS.index, stack: self.stack }
         }
-        /// Pops a round, like [`FastPath::alloc_fast`].
+        /// Pops an object, like [`FastPath::alloc_fast`].
         #[inline(always)]
         pub fn alloc(self) -> Option<R> {
             let pcpu = PcpuPtr::of_static(self.words, Words::Inlined);
             // SAFETY: only `R::into_raw` produces the pointers on stacks, and the layer is alive, by `new`'s contract.
             pcpu.pop(self.class()).map(|raw| unsafe { R::from_raw(raw) })
         }
-        /// Pushes a round, like [`FastPath::free_fast`], through the words of [inlined frees](Words::InlinedFrees).
+        /// Pushes an object, like [`FastPath::free_fast`], through the words of [inlined
+        /// frees](Words::InlinedFrees).
         #[inline(always)]
         #[must_use = "a round that was not taken is still the caller's"]
         pub fn free(self, round: R) -> bool {
@@ -203,7 +205,7 @@ mod statics {
     }
 }
 
-/// Pops a round with the table's mechanism, if `PcpuPtr` does not serve the table.
+/// Pops an object with the table's mechanism, if `PcpuPtr` does not serve the table.
 #[inline(never)]
 fn pop<M: Memory>(table: &Table<M>, class: Class) -> Option<NonNull<u8>> {
     #[cfg(any(loom, shuttle))]
@@ -221,8 +223,8 @@ fn push<M: Memory>(table: &Table<M>, class: Class, round: NonNull<u8>) -> bool {
     claimed::push(table, class, round)
 }
 
-/// The offset of a class's stack; a fast path needs nothing else of a class. Under a checker, the class number finds
-/// the class's cells instead.
+/// The offset of a class's stack, which is all that a fast path needs to know about the class. Under a
+/// checker, a class number, by which the checker finds the class's cells.
 #[derive(Clone, Copy, Debug)]
 struct Stack {
     #[cfg(any(loom, shuttle))]
@@ -250,8 +252,8 @@ impl Stack {
     }
 }
 
-/// The inlined paths of several layers of one table. The parts that all inlined paths share are stored once, and each
-/// path adds four bytes.
+/// The inlined paths of several layers of one table. The table stores the common parts of all inlined paths
+/// once, so each path adds only four bytes.
 #[derive(Debug)]
 #[repr(C)]
 pub struct FastPathTable<R, M, const N: usize> {
@@ -296,11 +298,11 @@ impl<R: Round, M: Memory, const N: usize> FastPathTable<R, M, N> {
     pub fn is_disabled(&self) -> bool {
         self.stacks.first().is_none_or(|stack| stack.class() == NO_CLASS)
     }
-    /// Creates a table in `place` that finds a fast path in one load. Entries up to `end(0)` are the first path,
-    /// entries up to `end(1)` are the second path, and so on.
+    /// Creates a table in `place` that finds a fast path in one load. The first path fills the entries below
+    /// `end(0)`, the second path fills the entries from there to `end(1)`, and so on.
     ///
     /// # Panics
-    /// Panics if the ends do not ascend to `K`.
+    /// Panics if the values of `end` do not increase up to `K`.
     pub fn spread<const K: usize>(
         &self,
         end: impl Fn(usize) -> usize,
@@ -322,8 +324,8 @@ impl<R: Round, M: Memory, const N: usize> FastPathTable<R, M, N> {
         }
     }
 
-    /// Returns fast path `i` with the words of `others`, which belongs to the same table. Closing the words of `others`
-    /// also closes the returned path.
+    /// Returns fast path `i`, but with the words of `others`, a fast path of the same table. Closing the
+    /// words of `others` closes the returned path, too.
     ///
     /// # Safety
     /// `i` must be below `N`.
@@ -390,7 +392,7 @@ mod tests {
                         layer.free(&supplier, round);
                     }
                 }
-                // A thread that migrated while it opened a CPU's stack passed a round to the supplier.
+                // A thread that migrated while it opened a CPU's stack passed an object to the supplier.
                 let given = supplier.free.borrow().iter().filter(|round| round.0 / 10 == i).count();
                 assert!(given == 0 || cpus == Cpus::os() || cpus == Cpus::os().claimed(), "{given}");
                 assert_eq!(layer.stats().in_magazines + given as u64, 3);

@@ -1,10 +1,10 @@
 //! Forking while other threads allocate.
 //!
-//! The child of a multi-threaded process has only the thread that forked. A lock that another thread held would stay
-//! locked in the child for ever, and the protected data might be half changed. The forking thread acquires every lock
-//! before the fork, in the [lock order](crate::sync::Rank). Parent and child release the locks after the fork. Another
-//! thread may also have *claimed* its CPU's region, and no lock waits for a claim. The child of a `fork` drops claims
-//! of other threads.
+//! The child of a multi-threaded process has only the thread that forked. A lock that another thread held
+//! would stay locked in the child for ever, and the protected data might be half changed. The forking thread
+//! acquires every lock before the fork, in the [lock order](crate::sync::Rank). Parent and child release the
+//! locks after the fork. Another thread may also have *claimed* its CPU's region, even while the forking
+//! thread holds all locks. The child of a `fork` drops claims of other threads.
 //!
 //! `before_fork` and the two `after_fork` methods are handlers for `pthread_atfork`, like jemalloc's `prefork`,
 //! `postfork_parent` and `postfork_child`.
@@ -20,11 +20,12 @@ use crate::sync::rank::held_for_a_fork;
 ///
 /// # Why everything here is `unsafe`
 ///
-/// Dropping the claim of a live thread would give one object to two threads. Locks that are never released stop every
-/// other thread. It cannot be checked exactly whether the other threads live. A child that shares its parent's memory
-/// (`vfork`, `clone(CLONE_VM)`) has another process id although the threads live. A child in a new PID namespace may
-/// have its parent's process id although the threads do not live. Only the caller of `fork` knows if the threads live;
-/// `fork` is therefore `unsafe`.
+/// Dropping the claim of a live thread would give one object to two threads. Locks that are never released
+/// stop every other thread. No check can determine exactly if the other threads still run. A child that
+/// shares its parent's memory (`vfork`, `clone(CLONE_VM)`) has another process id, although the parent's
+/// threads still run. A child in a new PID namespace may have its parent's process id, although the parent's
+/// threads do not run in it. Only the caller of `fork` knows if other threads still run; `fork` is therefore
+/// `unsafe`.
 ///
 /// ```compile_fail,E0133
 /// # use uslab_magazine::Fork;
@@ -53,22 +54,22 @@ pub trait Fork {
     #[doc(hidden)]
     unsafe fn forget_other_threads(&self);
 
-    /// Acquires every lock of the subsystem. `before_fork` allocates nothing. Fast paths of other threads continue, and
-    /// all their other operations wait.
+    /// Acquires every lock of the subsystem. `before_fork` allocates nothing. Other threads may continue on
+    /// their fast paths, but wait in all other operations.
     ///
     /// # Safety
-    /// After `before_fork`, the calling thread forks, or decides not to. The thread then calls
-    /// [`after_fork_in_parent`](Self::after_fork_in_parent) in this process, and
-    /// [`after_fork_in_child`](Self::after_fork_in_child) in the child, if the fork succeeded. Before the `after_fork`
-    /// call, the thread neither uses nor moves nor drops `self`.
+    /// After `before_fork`, the calling thread may fork. The thread then calls
+    /// [`after_fork_in_parent`](Self::after_fork_in_parent) in this process, even without a fork. After a
+    /// fork, the child calls [`after_fork_in_child`](Self::after_fork_in_child). Until the `after_fork` call,
+    /// the thread must not use, move or drop `self`.
     ///
     /// # Panics
-    /// Panics in debug builds if the thread already holds one of the locks. A second call of `before_fork` without a
-    /// release waits for ever. Several subsystems may be held for one fork.
+    /// Panics in debug builds if the thread already holds one of the locks. A second call of `before_fork`
+    /// without a release waits for ever. A thread may call `before_fork` of several subsystems for one fork.
     unsafe fn before_fork(&self) {
         for rank in Rank::ALL {
-            // SAFETY: the thread holds the locks of all earlier ranks, and one of the two `after_fork` calls releases
-            // each lock. No other thread acquires several locks of one rank in another order than `locks`.
+            // SAFETY: the thread holds the locks of all earlier ranks, and one of the two `after_fork` calls
+            // releases each lock. No thread acquires several locks of one rank in a different order.
             unsafe { self.locks(*rank, &mut |lock| lock.hold()) };
         }
         held_for_a_fork();

@@ -1,15 +1,15 @@
 //! Compares the model of the protocol (`tests/protocol/model.rs`) with the code.
 //!
-//! A random script of actions runs through the model and the code. Each thread of the model has a thread of the code.
-//! The code's thread stops at *gates*: before the layer calls its supplier, and at every
-//! [`inject_yield`](crate::layer). Between two gates, the code's thread runs alone on the CPU that the script selects.
-//! The model takes the thread's actions up to the next gate. After each step, the states of model and code must agree:
-//! stacks, places, limits, rounds taken by drains, the depot, the supplier, the class, and the owner of each round. A
-//! fork continues as the parent or as the child, as the script chooses. In the child of a fork, no other thread
-//! continues.
+//! The test executes a random script of actions in the model and in the code. For each thread of the model,
+//! one thread runs the code. The thread that runs the code stops at *gates*: before the layer calls its
+//! supplier, and at every [`inject_yield`](crate::layer). Between two gates, the code's thread runs alone on
+//! the CPU that the script selects. The model executes the thread's actions up to the next gate. After each
+//! step, the states of model and code must agree: stacks, places, limits, objects taken by drains, the depot,
+//! the supplier, the class, and the owner of each object. After a fork, the script continues as the parent or
+//! as the child. In the child of a fork, no other thread continues.
 //!
-//! The code uses the claimed slot. No thread stops inside a section or under a lock. Interruptions of sections are
-//! covered by the loom models, which run the same bodies, and by the stepper.
+//! The tested code uses the claimed slot. No thread stops inside a section or under a lock. The loom models,
+//! which run the same bodies, and the stepper cover interruptions of sections.
 
 #[allow(dead_code, reason = "what explores it is another program")]
 #[path = "../../tests/protocol/model.rs"]
@@ -31,7 +31,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
-/// A command to a thread: its CPU from now on, the operation to begin if the thread is idle, and whether the thread
+/// A command to a thread: its new CPU, the operation to begin if the thread is idle, and whether the thread
 /// continues as the child of a fork.
 type ThreadCommand = (u32, Op, bool);
 /// A thread's report: true if its operation has ended.
@@ -41,7 +41,7 @@ std::thread_local! {
     static GATE: RefCell<Option<(Sender<ThreadReport>, Receiver<ThreadCommand>)>> = const { RefCell::new(None) };
 }
 
-/// Waits until the script continues this thread. Threads outside a script pass the gate.
+/// Waits until the script continues this thread. Threads outside a script do not wait at the gate.
 pub(crate) fn gate() {
     GATE.with_borrow(|gate| {
         if let Some((said, detected)) = gate {
@@ -53,7 +53,7 @@ pub(crate) fn gate() {
     });
 }
 
-/// A supplier that supplies its lowest-numbered rounds first, as the model does.
+/// A supplier that supplies its lowest-numbered objects first, as the model does.
 struct RoundSupplier(Mutex<BTreeSet<usize>>);
 impl Supplier<TestRound> for RoundSupplier {
     fn fill(&self, _: &Operation, _: u32, max: usize, put: impl FnMut(TestRound)) -> usize {
@@ -76,7 +76,7 @@ impl Supplier<TestRound> for RoundSupplier {
 struct Code {
     table: Arc<Table<Heap>>,
     config: Config,
-    /// `None` between two owners of the class number.
+    /// The current layer; `None` between two owners of the class number.
     layer: Mutex<Option<Arc<Layer<TestRound>>>>,
     supplier: RoundSupplier,
     rounds: usize,
@@ -145,7 +145,7 @@ impl Code {
                 let class = self.class().index;
                 drop(layer);
                 drop(self.layer.lock().take());
-                // The rounds of the next owner have the following numbers.
+                // The objects of the next owner get the next higher numbers.
                 let fresh = self.rounds + 1..=2 * self.rounds;
                 *self.supplier.0.lock() = fresh.collect();
                 *self.layer.lock() = Some(Self::owner(&self.table, self.config));
@@ -271,8 +271,8 @@ fn is_gate(pc: Pc, before: Pc) -> bool {
     }
 }
 
-/// Executes all actions of a thread from one gate to the next, on `cpu`. After a fork, the thread continues as the
-/// child if `child` is set. Drains visit the CPUs in ascending order.
+/// Executes all actions of a thread from one gate to the next, on `cpu`. After a fork, the thread continues
+/// as the child if `child` is set. Drains process the CPUs in ascending order.
 fn up_to_the_next_gate(protocol: &Protocol, mut s: State, first: Action, cpu: u8, child: bool) -> State {
     let me = usize::from(first.thread);
     let mut action = first;
@@ -306,7 +306,7 @@ impl Random {
     }
 }
 
-/// A thread of the script, from its first operation to the end of the script.
+/// Runs one thread of the script, from its first operation to the end of the script.
 fn play(code: &Code, thread: usize, say: Sender<ThreadReport>, detected: Receiver<ThreadCommand>) {
     GATE.set(Some((say, detected)));
     let next = || GATE.with_borrow(|gate| gate.as_ref().and_then(|(_, detected)| detected.recv().ok()));
@@ -330,7 +330,8 @@ fn differs(protocol: &Protocol, seed: u64, steps: usize) -> Option<String> {
     let mut step = || {
         let mut actions = vec![];
         protocol.actions(&state, &mut actions);
-        // A script has at most one fork, and forks are rare, so that other threads are inside operations at the fork.
+        // A script has at most one fork. Forks are rare, so that other threads are inside operations when one
+        // occurs.
         let action = loop {
             let action = actions[dice.below(actions.len())];
             if action.act != Act::Begin(Op::Fork) || dice.below(16) == 0 {
@@ -369,8 +370,8 @@ fn differs(protocol: &Protocol, seed: u64, steps: usize) -> Option<String> {
         })
     };
     let difference = (0..steps).find_map(|_| step());
-    // After the script, each operation runs to its end without the model. Operations are abandoned if model and code
-    // differed.
+    // After the script, each operation runs to its end without the model. The test abandons the operations if
+    // model and code differed.
     for (thread, (tell, said, handle)) in ends.into_iter().enumerate() {
         if state.threads[thread].pc == Pc::Gone {
             // The child does not have this thread, which waits at the fork.

@@ -9,36 +9,38 @@
 //!                                                  └ the CPU has no stack: this round to the supplier
 //! ```
 //!
-//! Rounds move between stacks, depot and supplier in magazines. A stack has room for at least two magazines (Bonwick &
-//! Adams 2001, section 3.1). With room for one magazine, a CPU at the edge between full and empty would visit the depot
-//! at every allocation and free. With two magazines, at least one magazine's worth of operations separates two visits
-//! to the depot.
+//! Objects move between stacks, depot and supplier in magazines. A stack has room for at least two magazines
+//! (Bonwick & Adams 2001, section 3.1). With room for one magazine, a CPU at the edge between full and empty
+//! would access the depot at every allocation and free. With two magazines, at least one magazine's worth of
+//! operations separates two accesses of the depot.
 //!
 //! ## Invariants
 //!
-//! * A round is in exactly one place: with its user, on a stack, in the depot, or in a local variable of one thread.
+//! * An object is in exactly one place: with its user, on a stack, in the depot, or in a local variable of
+//!   one thread.
 //! * The depot holds only full magazines.
-//! * A thread may be on another CPU at each operation, so no operation is retried. An allocation takes its round from
-//!   the magazine before it pushes the others. Rounds of a magazine that cannot be pushed move to the depot or to the
-//!   supplier.
+//! * A thread may migrate between any two steps, so the layer never retries an operation on a stack. An
+//!   allocation takes its object from the magazine before it pushes the other objects. Objects of a magazine
+//!   that cannot be pushed move to the depot or to the supplier.
 //! * The layer calls the supplier without holding a lock or a claim.
 //!
 //! ## Nodes
 //!
-//! A layer has a class for each node. A CPU allocates from the class of its node. A freed round is pushed on the stack
-//! of the round's node, and returns to that node in magazines.
+//! A layer has a class (a set of stacks, one per CPU) for each memory node. A CPU allocates from the class of
+//! its node. A freed object is pushed on the stack of the object's node, and returns to that node in
+//! magazines.
 //!
 //! ## Locks
 //!
-//! Lock order: the table's `drains`, a depot's lock, and the table's `making`. See ARCHITECTURE.md. A depot that grows
-//! takes `making` under the depot's lock. A fork takes the locks `drains`, `making` and each depot's lock. The layer
-//! holds no lock while the supplier runs.
+//! Lock order: the table's `drains`, a depot's lock, and the table's `making`. See ARCHITECTURE.md. A growing
+//! depot takes the lock `making` while its own lock is held. A fork takes the locks `drains`, `making` and
+//! each depot's lock. The layer holds no lock while the supplier runs.
 //!
 //! ## Fork
 //!
-//! See [`Fork`]. The child of a fork sees each thread's memory accesses up to some point and none after it. Each
-//! operation commits by one store, so a head and its stack agree in the child. Rounds in local variables of other
-//! threads are lost to the child, at most one magazine per thread.
+//! See [`Fork`]. The child of a fork sees each thread's memory accesses up to some point and none after it.
+//! Each operation commits by one store, so a head and its stack agree in the child. The child loses the
+//! objects in local variables of other threads, at most one magazine per thread.
 
 use crate::cpu::regions::Words;
 use crate::cpu::rseq::StaticWords;
@@ -60,15 +62,17 @@ use core::ops::Range;
 use core::ptr::NonNull;
 use std::sync::Arc;
 
-/// The source of rounds for empty magazines and the destination of rounds from full magazines: slabs, or a zone.
+/// The source of objects for empty magazines and the destination of objects from full magazines, for example
+/// slabs or a zone.
 ///
-/// The layer calls the supplier without holding a lock or a claim. The supplier reports to [`Operation`] the level that
-/// served the request. A supplier that had no rounds need not report. A panic of the supplier propagates to the layer's
-/// caller. A panic loses only the rounds that the supplier received.
+/// The layer calls the supplier without holding a lock or a claim. The supplier reports to [`Operation`] the
+/// level that served the request. A supplier that had no objects need not report. A panic of the supplier
+/// propagates to the layer's caller. A panic loses only the objects that the supplier had received.
 pub trait Supplier<R: Round> {
-    /// Passes up to `max` rounds of `node` to `put` and returns their number. Returns 0 if no round is available.
+    /// Passes up to `max` objects of `node` to `put` and returns their number. Returns 0 if no object is
+    /// available.
     fn fill(&self, op: &Operation, node: u32, max: usize, put: impl FnMut(R)) -> usize;
-    /// Takes rounds back from the layer.
+    /// Takes objects back from the layer.
     fn flush(&self, op: &Operation, rounds: impl Iterator<Item = R>);
     /// Returns the node to which `round` belongs. The layer calls `node_of` only on machines with several nodes.
     fn node_of(&self, _round: R) -> u32 {
@@ -79,76 +83,78 @@ pub trait Supplier<R: Round> {
 /// The sizes of a layer's magazines, stacks and depots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// Number of rounds in a magazine, 1 to [`MAX_CAPACITY`].
+    /// Number of objects in a magazine, 1 to [`MAX_CAPACITY`].
     pub capacity: u16,
-    /// Number of rounds that the first fill requests, at least 1. Each later fill requests twice as many rounds as the
-    /// previous fill, up to a magazine.
+    /// Number of objects that the first fill requests, at least 1. Each later fill requests twice as many
+    /// objects as the previous fill, up to a magazine.
     pub first_fill: u16,
     /// Number of magazines that a CPU's stack holds in addition to the required two.
     ///
-    /// A stack should hold the whole batch of rounds that a CPU allocates and frees repeatedly, so that the batch never
-    /// leaves the stack.
+    /// A stack should hold the whole batch of objects that a CPU allocates and frees repeatedly, so that the
+    /// batch never leaves the stack.
     pub stock: u16,
     /// Number of magazines that each node's depot keeps, up to [`MAX_DEPOT`]. The supplier gets all magazines above the
     /// depot's limit.
     pub depot_limit: u32,
-    /// Number of bytes that a round represents. All depots of a table together hold a bounded number of bytes. Rounds
-    /// of 0 bytes do not count towards this limit.
+    /// Number of bytes that an object represents. A budget limits the total bytes in all depots of a table.
+    /// Objects of 0 bytes do not count towards the budget.
     pub round_bytes: u64,
 }
 
 /// Maximum number of magazines in a depot.
 pub const MAX_DEPOT: u32 = 1 << 12;
-/// Maximum number of rounds on a stack.
+/// Maximum number of objects on a stack.
 const MAX_REACH: u32 = 1 << 14;
 
 impl Config {
-    /// Creates a configuration with magazines of `capacity` rounds; the first fill already fills a magazine completely.
+    /// Creates a configuration with magazines of `capacity` objects; the first fill already fills a magazine
+    /// completely.
     pub fn new(capacity: u16, stock: u16, depot_limit: u32) -> Self {
         let capacity = capacity.clamp(1, MAX_CAPACITY);
         Self { capacity, first_fill: capacity, stock, depot_limit, round_bytes: 0 }
     }
 
-    /// Number of rounds for which a CPU's stack has room.
+    /// Largest number of objects on a CPU's stack.
     pub fn reach(&self) -> u16 {
         (u32::from(self.capacity) * (2 + u32::from(self.stock))).min(MAX_REACH) as u16
     }
 
-    /// Maximum number of rounds that the stacks and depots of `cpus` hold.
+    /// Maximum number of objects that the stacks and depots of `cpus` hold.
     #[doc(hidden)]
     pub fn most_rounds(&self, cpus: &Cpus) -> u64 {
-        // A CPU has a separate stack for the rounds of each node.
+        // A CPU has a separate stack for the objects of each node.
         let stacks = u64::from(cpus.count()) * u64::from(cpus.nodes());
         stacks * u64::from(self.reach())
             + u64::from(cpus.nodes()) * u64::from(self.depot_limit) * u64::from(self.capacity)
     }
 }
 
-/// Counters of a layer. Counters are exact while no operation runs. Otherwise each counter is a separate snapshot.
+/// Counters of a layer. Counters are exact while no operation runs. While operations run, each counter is a
+/// separate snapshot.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
-    /// Number of rounds allocated, on all paths.
+    /// Number of objects allocated, on all paths.
     pub allocs: u64,
-    /// Number of rounds freed, on all paths.
+    /// Number of objects freed, on all paths.
     pub frees: u64,
     /// Numbers of allocations and frees, by the level that served them.
     pub paths: Paths,
-    /// Number of rounds on the stacks of all CPUs.
+    /// Number of objects on the stacks of all CPUs.
     pub in_magazines: u64,
-    /// Number of rounds in the depots.
+    /// Number of objects in the depots.
     pub in_depot: u64,
-    /// Number of visits to a depot that moved a magazine.
+    /// Number of accesses of a depot that moved a magazine.
     pub depot_exchanges: u64,
-    /// Number of visits to a depot that found the lock taken.
+    /// Number of accesses of a depot that found the lock held.
     pub depot_contention: u64,
     /// Number of magazines filled by the supplier.
     pub fills: u64,
     /// Number of magazines flushed to the supplier.
     pub flushes: u64,
-    /// Number of frees of another node's rounds, on machines with several nodes.
+    /// Number of frees of another node's objects, on machines with several nodes.
     pub other_node_frees: u64,
-    /// Number of operations that found no stack. An operation finds no stack if the CPU's region is claimed or being
-    /// drained, or if the thread has no registration.
+    /// Number of operations that could not use a stack. An operation cannot use a stack if the CPU's region
+    /// is claimed or being drained, or if the thread has no registration.
     pub busy: u64,
     /// The mechanism that serves the stacks.
     pub mechanism: Mechanism,
@@ -156,7 +162,7 @@ pub struct Stats {
     pub aborts: u64,
     /// Number of magazines that CPUs and depots hold now, including partly filled magazines.
     pub magazines: u64,
-    /// Number of rounds in a full magazine.
+    /// Number of objects in a full magazine.
     pub capacity: u64,
 }
 
@@ -186,7 +192,7 @@ fn inject_yield() {
 #[repr(C)]
 pub(crate) struct Counts {
     pub(crate) paths: PathCounts,
-    /// Number of rounds that were allocated or freed other than by a single pop or push.
+    /// Number of objects that were allocated or freed by other means than a single pop or push.
     pub(crate) around_allocs: Counter,
     around_frees: Counter,
     fills: Counter,
@@ -195,14 +201,14 @@ pub(crate) struct Counts {
     pub(crate) busy: Counter,
 }
 
-/// The class of one node, and the node's depot. A visit to the depot writes only the first cache line of this struct,
-/// and the moved magazine.
+/// The class of one node, and the node's depot. An access of the depot writes only the first cache line of
+/// this struct, and the moved magazine.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub(crate) struct NodeClass<R, M> {
-    /// Number of rounds that batches and drains have put on stacks, minus the number that they have taken. `net` splits
-    /// the operation counts of the heads into allocations and frees: allocations = (ops - (rounds on stacks - net)) /
-    /// 2.
+    /// Number of objects that batches and drains have put on stacks, minus the number of objects that they
+    /// have taken off. `net` splits the operation counts of the heads into allocations and frees: allocations
+    /// = (ops - (objects on stacks - net)) / 2.
     pub(crate) net: Counter,
     pub(crate) depot: Depot,
     pub(crate) fast_path: FastPath<R, M>,
@@ -214,9 +220,9 @@ impl<R: Round, M: Memory> NodeClass<R, M> {
     }
 }
 
-/// The stacks of each CPU, and a depot per node. See the [module](self).
+/// The magazine layer: the stacks of each CPU, and a depot per node. See the [module](self).
 ///
-/// Dropping a layer leaks its rounds. Call [`flush_all`](Layer::flush_all) before dropping the layer.
+/// Dropping a layer leaks its objects. Call [`flush_all`](Layer::flush_all) before dropping the layer.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub struct Layer<R, M: Memory = Heap>
@@ -233,11 +239,12 @@ where
 }
 
 impl<R: Round, M: Memory> Layer<R, M> {
-    /// Creates a layer without rounds. Returns `None` if the table has no class number or no room left.
+    /// Creates a layer without objects. Returns `None` if the table has no free class number or no space
+    /// left.
     pub fn new(table: &Arc<Table<M>>, config: Config) -> Option<Self> {
         Self::with_nodes(table, table.cpus().nodes(), config)
     }
-    /// Creates a layer like [`new`](Self::new), for rounds that belong to one node whatever CPU uses them.
+    /// Creates a layer like [`new`](Self::new), but all objects belong to one node, whichever CPU uses them.
     #[doc(hidden)]
     pub fn on_one_node(table: &Arc<Table<M>>, config: Config) -> Option<Self> {
         Self::with_nodes(table, 1, config)
@@ -288,7 +295,7 @@ impl<R: Round, M: Memory> Layer<R, M> {
         Operation::of(self.table.tracepoints(), what, &self.name)
     }
 
-    /// The CPUs for which the layer was made.
+    /// The CPUs for which the layer was created.
     pub fn cpus(&self) -> &Cpus {
         self.table.cpus()
     }
@@ -301,8 +308,8 @@ impl<R: Round, M: Memory> Layer<R, M> {
             _ => FastPath::disabled(),
         }
     }
-    /// Makes `words` a copy of the table's words, so that [static paths](crate::StaticPath) of the table's layers work
-    /// while the table lives. Returns `false` if restartable sequences do not serve the table, if the table already has
+    /// Makes `words` a copy of the table's words, for the [static paths](crate::StaticPath) of the table's
+    /// layers. Returns `false` if restartable sequences do not serve the table, if the table already has
     /// static words, or if `words` are in use or too few.
     #[doc(hidden)]
     pub fn take_static_words(&self, words: &'static StaticWords) -> bool {
@@ -312,14 +319,14 @@ impl<R: Round, M: Memory> Layer<R, M> {
     pub fn mechanism(&self) -> Mechanism {
         self.cpus().mechanism()
     }
-    /// The sizes with which the layer was made.
+    /// The sizes with which the layer was created.
     #[doc(hidden)]
     pub fn config(&self) -> &Config {
         &self.config
     }
 
-    /// Returns `true` if the layer has one class for all CPUs. With one class, a miss of the [fast
-    /// path](Self::fast_path) is the first step of the slow paths.
+    /// Returns `true` if the layer has one class for all CPUs. In a layer with one class, each slow path
+    /// starts after a miss of the [fast path](Self::fast_path).
     #[inline]
     #[doc(hidden)]
     pub fn has_one_node(&self) -> bool {
@@ -335,7 +342,8 @@ impl<R: Round, M: Memory> Layer<R, M> {
             Mechanism::Claimed => claimed::push_batch(&*self.table, class, rounds),
         }
     }
-    /// Pushes all rounds or none. `push_all` first opens the class on a CPU that has not used it yet.
+    /// Pushes all objects on this CPU's stack, or none. `push_all` first opens the class on a CPU that has
+    /// not used it yet.
     fn push_all(&self, op: &Operation, node: &NodeClass<R, M>, rounds: &[NonNull<u8>]) -> bool {
         inject_yield();
         let pushed = self.push_batch(node, rounds) || {
@@ -368,7 +376,8 @@ impl<R: Round, M: Memory> Layer<R, M> {
     fn this_node(&self) -> u32 {
         if self.nodes.len() == 1 { 0 } else { self.cpus().node_of(self.cpus().current()) }
     }
-    /// Returns the class of the node to which a round belongs. Returns `None` if the round's node has no CPUs.
+    /// Returns the class of the node to which an object belongs. Returns `None` if the object's node has no
+    /// CPUs.
     #[inline(always)]
     fn home_of(&self, supplier: &impl Supplier<R>, round: R) -> Option<&NodeClass<R, M>> {
         if self.nodes.len() == 1 {
@@ -383,42 +392,45 @@ impl<R: Round, M: Memory> Layer<R, M> {
 
     // ---- allocation ----
 
-    /// Allocates a round from the nearest level that has a round. Returns `None` if the supplier has no round either.
+    /// Allocates an object from the nearest level that has an object. Returns `None` if the supplier has no
+    /// object either.
     ///
-    /// Cost: like [`FastPath::alloc`], plus one visit to the depot per magazine. Only depot and supplier take locks.
+    /// Cost: like [`FastPath::alloc`], plus one access of the depot per magazine. Only depot and supplier
+    /// take locks.
     #[inline]
     pub fn alloc(&self, supplier: &impl Supplier<R>) -> Option<R> {
         self.pop().or_else(|| self.alloc_new(supplier))
     }
-    /// Pops this CPU's stack: the first step of [`alloc`](Self::alloc).
+    /// Pops an object from this CPU's stack, as the first step of [`alloc`](Self::alloc).
     #[inline]
     #[doc(hidden)]
     pub fn pop(&self) -> Option<R> {
         // SAFETY: this layer is alive.
         unsafe { self.nodes[self.this_node() as usize].fast_path.alloc() }
     }
-    /// Allocates like `alloc`, inside an operation that has already taken other steps. If the layer has no round, the
-    /// operation continues elsewhere.
+    /// Allocates like `alloc`, inside an operation that has already taken other steps. If the layer has no
+    /// object, the operation continues elsewhere.
     #[inline]
     #[doc(hidden)]
     pub fn alloc_in(&self, op: &Operation, supplier: &impl Supplier<R>) -> Option<R> {
         self.pop().or_else(|| self.alloc_slow(op, supplier))
     }
 
-    /// Creates the operation of a slow path, so that fast paths need no stack space for it.
+    /// Allocates on the slow path with a new operation, so that fast paths need no stack space for the
+    /// operation.
     #[cold]
     #[inline(never)]
     fn alloc_new(&self, supplier: &impl Supplier<R>) -> Option<R> {
         self.alloc_slow(&self.operation(OperationKind::Alloc), supplier)
     }
 
-    /// Allocates after a miss: takes a magazine from the depot or the supplier. The caller gets one round of the
-    /// magazine, and the stack gets the others.
+    /// Allocates after a miss: takes a magazine from the depot or the supplier. The caller gets one object of
+    /// the magazine, and the stack gets the other objects.
     #[cold]
     #[inline(never)]
     #[doc(hidden)]
     pub fn alloc_slow(&self, op: &Operation, supplier: &impl Supplier<R>) -> Option<R> {
-        // Without a retry after the registration, each new thread would bring another magazine to its CPU.
+        // Without a retry after the registration, each new thread would fetch another magazine for its CPU.
         if rseq::joins()
             // SAFETY: this layer is alive.
             && let Some(round) = unsafe { self.nodes[self.this_node() as usize].fast_path.alloc() }
@@ -430,8 +442,8 @@ impl<R: Round, M: Memory> Layer<R, M> {
         let at = self.this_node();
         let node = &self.nodes[at as usize];
         let mut magazine = Magazine::new();
-        // On a CPU without a region, or while the class is drained, nothing can be pushed. If nothing can be pushed,
-        // the allocation requests only one round.
+        // On a CPU without a region, or while the class is drained, nothing can be pushed. If nothing can be
+        // pushed, the allocation requests only one object.
         let open = self.table.region(self.cpus().current()).is_some()
             && self.table.limit(node.class()).load(crate::sync::Ordering::Relaxed) > 0;
         if !(open && node.depot.take(op, &self.table.depots, &mut magazine)) {
@@ -467,7 +479,7 @@ impl<R: Round, M: Memory> Layer<R, M> {
 
     // ---- free ----
 
-    /// Frees a round. `free` never fails, and never accesses the object that the round represents.
+    /// Frees an object. `free` never fails, and never accesses the memory of the freed object.
     ///
     /// Cost: like [`alloc`](Self::alloc).
     #[inline]
@@ -493,7 +505,7 @@ impl<R: Round, M: Memory> Layer<R, M> {
         self.free_slow(&self.operation(OperationKind::Free), supplier, round);
     }
 
-    /// Frees after a miss: the stack gets more places, or gives a magazine away.
+    /// Frees after a miss: grows the stack, or moves a magazine from the stack to the depot.
     #[cold]
     #[inline(never)]
     #[doc(hidden)]
@@ -522,9 +534,9 @@ impl<R: Round, M: Memory> Layer<R, M> {
         self.counts.paths.count(op);
     }
 
-    /// Returns `true` if the round is on top of this CPU's stack. For a free that has missed: `true` means that the
-    /// round was freed twice, and that the second free had no effect. Always returns `false` for a layer of several
-    /// nodes.
+    /// Returns `true` if the object is on top of this CPU's stack. After a free that missed, `true` means
+    /// that the object was freed twice, and that the second free had no effect. Always returns `false` for a
+    /// layer of several nodes.
     #[doc(hidden)]
     pub fn has_on_top(&self, op: &Operation, supplier: &impl Supplier<R>, round: R) -> bool {
         let [node] = &*self.nodes else { return false };
@@ -550,7 +562,8 @@ impl<R: Round, M: Memory> Layer<R, M> {
 
     // ---- magazines ----
 
-    /// Puts a magazine into the depot. A magazine that is not full, or that the depot does not accept, is flushed.
+    /// Puts a magazine into the depot. Flushes the magazine if it is not full, or if the depot does not
+    /// accept it.
     fn put_in_depot(
         &self,
         op: &Operation,
@@ -580,11 +593,11 @@ impl<R: Round, M: Memory> Layer<R, M> {
 
     // ---- drains and reports ----
 
-    /// Takes the rounds of `cpus` away and gives them to the supplier. The CPUs continue concurrently, and may hold
-    /// rounds again when `drain` returns.
+    /// Removes the objects from the stacks of `cpus` and returns them to the supplier. The CPUs continue
+    /// concurrently, so their stacks may hold objects again when `drain` returns.
     ///
-    /// Cost: the lock of the table's drains and one fence, whatever the number of CPUs. A fast path waits for nothing:
-    /// not for the lock of drains, and not for the fence.
+    /// Cost: the lock of the table's drains and one fence, whatever the number of CPUs. Fast paths wait
+    /// neither for the lock of drains nor for the fence.
     pub fn drain(&self, supplier: &impl Supplier<R>, cpus: Range<u32>) {
         self.drain_in(&self.operation(OperationKind::Reclaim), supplier, cpus, DrainScope::All);
     }
@@ -604,7 +617,7 @@ impl<R: Round, M: Memory> Layer<R, M> {
     fn classes(&self) -> impl Iterator<Item = Class> + Clone {
         self.nodes.iter().map(NodeClass::class)
     }
-    /// Gives the rounds that a drain took to the supplier. Returns the number of rounds.
+    /// Flushes the objects that a drain took to the supplier. Returns the number of objects.
     fn give(
         &self,
         op: &Operation,
@@ -626,7 +639,7 @@ impl<R: Round, M: Memory> Layer<R, M> {
         count
     }
 
-    /// Gives the rounds of all CPUs and depots to the supplier.
+    /// Flushes the objects of all CPUs and depots to the supplier.
     pub fn flush_all(&self, supplier: &impl Supplier<R>) {
         self.flush_all_in(&self.operation(OperationKind::Reclaim), supplier);
     }
@@ -644,14 +657,14 @@ impl<R: Round, M: Memory> Layer<R, M> {
 
     // ---- many layers together ----
 
-    /// Adds the layer to the [sweeps](Table::sweep) of `group`. A sweep's caller must collect from all layers in the
-    /// group.
+    /// Adds the layer to the [sweeps](Table::sweep) of `group`. After a sweep, the caller must collect the
+    /// objects of all layers in the group.
     #[doc(hidden)]
     pub fn join_sweeps(&self, group: SweepGroup) {
         self.classes().for_each(|class| self.table.join_sweeps(class, group));
     }
-    /// Gives the rounds that a [sweep](Table::sweep) took from this layer to the supplier: the second half of a
-    /// [drain](Self::drain). Returns the number of rounds.
+    /// Flushes to the supplier the objects that a [sweep](Table::sweep) took from this layer, as the second
+    /// half of a [drain](Self::drain). Returns the number of objects.
     #[doc(hidden)]
     pub fn drain_swept(&self, op: &Operation, supplier: &impl Supplier<R>) -> u64 {
         let (mut rounds, mut panics) = (0, FirstPanic::default());
@@ -668,8 +681,8 @@ impl<R: Round, M: Memory> Layer<R, M> {
         self.drain_swept(op, supplier);
         self.empty_depots(op, supplier);
     }
-    /// Completes a [reap](Self::reap) after a [sweep](Table::sweep) of idle stacks. Returns the number of rounds
-    /// flushed.
+    /// Completes a [reap](Self::reap) after a [sweep](Table::sweep) of idle stacks. Returns the number of
+    /// objects flushed.
     #[doc(hidden)]
     pub fn reap_swept(&self, supplier: &impl Supplier<R>) -> u64 {
         let op = &self.operation(OperationKind::Reclaim).cold();
@@ -696,7 +709,8 @@ impl<R: Round, M: Memory> Layer<R, M> {
         rounds
     }
 
-    /// Lowers the limits of the stacks while memory is short. [`flush_all`](Self::flush_all) frees the rounds.
+    /// Lowers the capacity limits of the stacks while memory is short. [`flush_all`](Self::flush_all) frees
+    /// the objects.
     pub fn shrink(&self) {
         self.tuning.shrink(&self.config);
         self.change_limits();
@@ -722,8 +736,8 @@ impl<R: Round, M: Memory> Layer<R, M> {
         }
     }
 
-    /// Ends a reaping interval. Flushes the depots' surplus over the interval's working set, and the stacks that served
-    /// no operation since the last call. Returns the number of rounds flushed.
+    /// Ends a reaping interval. Flushes the depot magazines that were not needed during the interval, and the
+    /// stacks that served no operation since the last call. Returns the number of objects flushed.
     ///
     /// Call `reap` at regular intervals (kernels use 10 to 20 s).
     pub fn reap(&self, supplier: &impl Supplier<R>) -> u64 {
@@ -744,7 +758,8 @@ impl<R: Round, M: Memory> Layer<R, M> {
         rounds
     }
 
-    /// Returns a snapshot of the counters. `stats` visits all CPUs that were ever used, and takes no lock.
+    /// Returns a snapshot of the counters. `stats` reads the stacks of all CPUs that were ever used, and
+    /// takes no lock.
     pub fn stats(&self) -> Stats {
         let mut stats = Stats::default();
         let counts = &self.counts;
@@ -756,7 +771,7 @@ impl<R: Round, M: Memory> Layer<R, M> {
             for region in self.table.used(0..self.cpus().count()) {
                 let (served, len) = region.served(node.class());
                 ops += served;
-                // Rounds that a drain took and has not begun to give away are still on the stack.
+                // Objects that a drain has taken but not begun to flush are still on the stack.
                 let len = len + u64::from(region.taken_rounds(node.class()));
                 held += len;
                 stats.magazines += len.div_ceil(stats.capacity);
@@ -792,7 +807,8 @@ impl<R: Round, M: Memory> Drop for Layer<R, M> {
     }
 }
 
-/// The locks of the layer's depots. The [table](Table) has separate locks, and forgets other threads after its layers.
+/// A fork takes the locks of the layer's depots. The [table](Table) has separate locks, and forgets other
+/// threads after its layers.
 impl<R: Round, M: Memory> Fork for Layer<R, M> {
     unsafe fn locks(&self, rank: Rank, visit: &mut dyn FnMut(&dyn ForkLock)) {
         if rank == Rank::Depot {

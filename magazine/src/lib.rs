@@ -3,19 +3,21 @@
 //!
 //! The crate combines three designs:
 //!
-//! * **Bonwick & Adams** ("Magazines and Vmem", USENIX 2001; Linux says *sheaf* and *barn*). Rounds (anything that fits
-//!   a pointer: objects, pages) move in **magazines**. A CPU has room for at least two magazines, so at least one
-//!   magazine's worth of operations separates two visits to shared state. The shared state is the **depot**, one per
-//!   node. A depot keeps full magazines, and returns magazines that are not in its **working set**.
+//! * **Bonwick & Adams** ("Magazines and Vmem", USENIX 2001; Linux says *sheaf* and *barn*). Objects (any
+//!   values that fit a pointer, for example addresses of pages; the paper calls them *rounds*) move in
+//!   **magazines**. A CPU has room for at least two magazines, so at least one magazine's worth of operations
+//!   separates two accesses to shared state. The shared state is the **depot**, one per node. A depot keeps
+//!   full magazines, and returns magazines that are not in its **working set**.
 //! * **tcmalloc's per-CPU mode**. Each CPU has one **region** with a stack of pointers for each class. A restartable
 //!   sequence pops or pushes with plain loads and stores, and commits by one store.
-//! * **This crate's table**. One [`Table`] of regions serves all [layers](Layer). A region costs no memory before its
-//!   CPU's first miss. A drain points a CPU's region pointer to a region of zeros, in which every operation misses. No
-//!   fast path tests for a drain, and one fence serves all CPUs and classes. Without restartable sequences, a claim of
-//!   the region has the effect of a drain's empty region. Restartable sequences and claims are both model-checked.
+//! * **This crate's table**. One [`Table`] of regions serves all [layers](Layer). A region costs no memory
+//!   before its CPU's first miss. A drain points a CPU's region pointer to a region of zeros, in which every
+//!   operation misses. No fast path tests for a drain, and one fence serves all CPUs and classes. Without
+//!   restartable sequences, a drain claims the region instead of replacing it by the region of zeros.
+//!   Restartable sequences and claims are both model-checked.
 //!
-//! The caller's [`Supplier`] supplies rounds to the depot. The crate does not depend on pages or objects. `uslab-buddy`
-//! caches pages with it, and `uslab` caches objects.
+//! The caller's [`Supplier`] supplies objects to the depot. The crate does not depend on the kind of the
+//! objects. `uslab-buddy` uses the crate to cache pages, and `uslab` to cache allocated objects.
 //!
 //! | module | |
 //! |---|---|
@@ -92,7 +94,8 @@
 #[cfg(all(uslab_models, not(loom)))]
 compile_error!("the models need --cfg loom: without it they would check nothing");
 
-// On WebAssembly, claims and rounds of 4 bytes suffice: there is one thread, simulated CPUs and addresses below 4 GiB.
+// On WebAssembly, claims and objects of 4 bytes suffice: there is one thread, simulated CPUs and addresses
+// below 4 GiB.
 #[cfg(not(any(target_pointer_width = "64", target_arch = "wasm32")))]
 compile_error!(
     "64-bit targets (and wasm32, for simulators) only: sections store rounds of 8 bytes, and pages come from a range of addresses larger than 32 bits \

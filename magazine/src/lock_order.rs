@@ -1,7 +1,8 @@
 //! The single lock order of the uslab crates.
 
 uslab_sync::ranks! {
-    /// The position of a lock in the lock order, outermost first. A lock's holder may only wait for later locks.
+    /// The position of a lock in the lock order, outermost first. A thread that holds a lock may only wait
+    /// for locks later in the order.
     ///
     /// The section "Locks" of ARCHITECTURE.md lists, for each lock, the protected data and the locks taken under it.
     pub enum Rank {
@@ -35,7 +36,7 @@ uslab_sync::ranks! {
         Huge,
         /// The tags of checked frees.
         Tags,
-        /// A CPU's batch of objects whose free waits for readers.
+        /// A CPU's batch of objects that wait for readers before their free.
         Deferred,
         /// The free numbers of a handle table.
         Numbers,

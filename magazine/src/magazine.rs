@@ -1,26 +1,27 @@
-//! A magazine: a batch of rounds in transit between a CPU's stack, the depot and the supplier.
+//! A magazine: a batch of objects in transit between a CPU's stack, the depot and the supplier.
 
 use core::ptr::NonNull;
 
-/// Maximum number of rounds in a magazine.
+/// Maximum number of objects in a magazine.
 ///
-/// One visit to the depot passes at most one magazine from one CPU to another. If one CPU allocates what another CPU
-/// frees, a pair costs 7 ns with magazines of 32 rounds, 5 ns with 64, and 86 ns with 256. With magazines of 256
-/// rounds, the rounds in circulation exceed the caches of the two CPUs.
+/// One access of the depot passes at most one magazine from one CPU to another. If one CPU frees the objects
+/// that another CPU allocates, an allocation and free cost 7 ns with magazines of 32 objects, 5 ns with 64,
+/// and 86 ns with 256. With magazines of 256 objects, the objects in circulation exceed the caches of the two
+/// CPUs.
 pub const MAX_CAPACITY: u16 = 64;
 
-/// Rounds in the order of their insertion. The holder of a magazine owns the rounds.
+/// Objects in the order of their insertion. The holder of a magazine owns the objects.
 #[derive(Clone, Debug)]
 pub(crate) struct Magazine {
     len: u32,
     rounds: [NonNull<u8>; MAX_CAPACITY as usize],
 }
 
-// SAFETY: all rounds are `Send` (`Round`).
+// SAFETY: all objects are `Send` (`Round`).
 unsafe impl Send for Magazine {}
 
 impl Magazine {
-    /// Byte offsets for debuggers: the length and the rounds.
+    /// Byte offsets for debuggers: the length and the objects.
     pub(crate) const LAYOUT: [usize; 2] =
         [core::mem::offset_of!(Self, len), core::mem::offset_of!(Self, rounds)];
 
@@ -37,7 +38,7 @@ impl Magazine {
     pub(crate) fn rounds(&self) -> &[NonNull<u8>] {
         &self.rounds[..self.len()]
     }
-    /// Adds a round. Returns `false` if the magazine is full.
+    /// Adds an object. Returns `false` if the magazine is full.
     pub(crate) fn push(&mut self, round: NonNull<u8>) -> bool {
         let Some(place) = self.rounds.get_mut(self.len as usize) else { return false };
         *place = round;
@@ -52,8 +53,8 @@ impl Magazine {
         self.rounds[..other.len()].copy_from_slice(other.rounds());
         self.len = other.len;
     }
-    /// Sets the length to `len` if `fill` returns `true`, after it wrote `len` rounds. If `fill` returns `false`, the
-    /// magazine stays empty.
+    /// Calls `fill`, which writes `len` objects, and sets the length to `len` if `fill` returns `true`. If
+    /// `fill` returns `false`, the magazine stays empty.
     #[allow(dead_code, reason = "for restartable sequences, which are not in every build")]
     #[inline]
     pub(crate) fn fill_with(&mut self, len: u32, fill: impl FnOnce(*mut NonNull<u8>) -> bool) -> bool {

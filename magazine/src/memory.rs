@@ -5,7 +5,7 @@ use core::ops::Range;
 use core::ptr::NonNull;
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 
-/// An address range for a table. The range is readable as zero from the start, and writable after a commit.
+/// An address range for a table. The range reads as zero from the start, and is writable after a commit.
 ///
 /// # Safety
 /// `base` is aligned to [`ALIGN`]. The `bytes` bytes from `base` do not move until the value is dropped, and no other

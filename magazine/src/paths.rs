@@ -8,12 +8,13 @@
 //! | [`pages`](Path::Pages) | called the page allocator: its per-CPU pages, or a zone |
 //! | [`commit`](Path::Commit) | requested memory from the system, or returned memory to it |
 //!
-//! The counts of all levels add up to the number of operations. A failed attempt reaches a level, too: a free that
-//! finds the depot full has visited the depot.
+//! The counts of all levels add up to the number of operations. A failed attempt also reaches a level: a free
+//! that finds the depot full has reached the level of the depot.
 //!
-//! An operation is one round that changed owners. A bulk request of ten is ten operations, each at the level of its
-//! batch. Failed allocations, reaps and drains are not operations. An object in an owner's reserve counts when it
-//! leaves the cache and when it is returned, and not in between. A deferred free counts when it is executed.
+//! Each object that an allocation or free passes to another owner counts as one operation. A bulk request for
+//! ten objects counts as ten operations, each at the level of its batch. Failed allocations, reaps and drains
+//! are not operations. An object in an owner's reserve counts when it leaves the cache and when it is
+//! returned, and not in between. A deferred free counts when it is executed.
 //!
 //! Fast paths do not write these counts. A slow path passes an [`Operation`] down to the page allocator. Each
 //! [`Step`](crate::tracepoints::Step) with a level raises the operation to that level. The count of the level `cpu` is

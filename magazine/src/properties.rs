@@ -1,9 +1,9 @@
-//! Property tests of the layer on simulated CPUs, in step with its specification.
+//! Property tests that compare the layer on simulated CPUs with its specification.
 //!
-//! I1 to I6 are the invariants of magazines in the kmem literature. A CPU moves only full magazines to and from the
-//! depot (I1, I6). At least a magazine's worth of a CPU's operations separates two visits to the shared depot (I2). An
-//! allocation and a free in alternation, at any fill level, never visit the depot twice (I3). An empty depot costs no
-//! visit (I4). No round is lost (I5).
+//! I1 to I6 are the invariants of magazines in the kmem literature. A CPU moves only full magazines to and
+//! from the depot (I1, I6). Between two accesses of the shared depot, a CPU executes at least a magazine's
+//! worth of operations (I2). Alternating allocations and frees, at any fill level, never access the depot
+//! twice (I3). A CPU detects an empty depot without locking it (I4). No object is lost (I5).
 
 use crate::region::LEN;
 use crate::shadow::{self, Setup, Step, TestSupplier};
@@ -39,21 +39,21 @@ fn layer(cpus: Cpus, capacity: u16, stock: u16, depot_limit: u32) -> Layer<TestR
 proptest! {
     #![proptest_config(ProptestConfig { cases: cases(), failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// The layer follows its specification, and loses no round (I1, I5, I6), for any mix of operations, CPUs, nodes and
-    /// sizes. Each place is compared after each step.
+    /// The layer follows its specification, and loses no object (I1, I5, I6), for any mix of operations,
+    /// CPUs, nodes and sizes. After each step, the test compares the contents of all stacks and depots.
     #[test]
     fn layer_follows_its_specification(setup in setup(), steps in steps()) {
         shadow::run(&setup, steps);
     }
 
-    /// I2: at least `capacity` operations of a CPU separate two visits to the shared depot.
+    /// I2: at least `capacity` operations of a CPU separate two accesses of the shared depot.
     #[test]
-    fn a_magazine_of_operations_lies_between_two_visits(
+    fn a_magazine_of_operations_separates_two_depot_visits(
         capacity in 1..8u16, seq in prop::collection::vec(any::<bool>(), 50..400),
     ) {
         let layer = layer(Cpus::simulated(1, 1).unwrap(), capacity, 0, 1000);
         on_cpu(0);
-        // The supplier is empty, so rounds come only from the depot.
+        // The supplier is empty, so objects come only from the depot.
         let supplier = TestSupplier::new(0, 1);
         let mut next = 0;
         let mut held = vec![];
@@ -82,9 +82,9 @@ proptest! {
         }
     }
 
-    /// I3: alternating alloc and free, at any fill level, does not repeatedly visit the depot.
+    /// I3: alternating allocations and frees, at any fill level, do not repeatedly access the depot.
     #[test]
-    fn alternating_does_not_thrash(capacity in 1..8u16, stock in 0..4u16, before in 0..40usize) {
+    fn alternating_operations_do_not_thrash_the_depot(capacity in 1..8u16, stock in 0..4u16, before in 0..40usize) {
         let layer = layer(Cpus::simulated(1, 1).unwrap(), capacity, stock, 1000);
         on_cpu(0);
         let supplier = TestSupplier::new(200, 1);
@@ -122,7 +122,7 @@ fn fuzzing_corpus_agrees_with_the_reference_model() {
     assert!(replayed.count() > 0);
 }
 
-/// I4: an empty depot is detected without a visit.
+/// I4: a CPU detects an empty depot without locking it.
 #[test]
 fn miss_does_not_visit_an_empty_depot() {
     let layer = layer(Cpus::simulated(1, 1).unwrap(), 4, 0, 10);
@@ -142,7 +142,7 @@ fn each_pinned_worker_touches_only_its_region() {
         let round = layer.alloc(&supplier).unwrap();
         layer.free(&supplier, round);
     }
-    // Each CPU filled a magazine of 4 rounds.
+    // Each CPU filled a magazine of 4 objects.
     assert_eq!(layer.stats().in_magazines, 32);
 }
 
@@ -157,7 +157,7 @@ fn reap_returns_only_magazines_unused_for_an_interval() {
     let full = layer.stats().in_depot;
     assert_eq!(full, 36, "40 rounds, 4 of them on the CPU's stack");
     assert_eq!(layer.reap(&supplier), 0, "the first interval began with an empty depot");
-    // The workload steadily needs 10 rounds.
+    // The workload steadily needs 10 objects.
     let steady = || {
         let held: Vec<TestRound> = (0..10).map(|_| layer.alloc(&supplier).unwrap()).collect();
         held.iter().for_each(|b| layer.free(&supplier, *b));
@@ -212,8 +212,8 @@ fn layer_keeps_no_more_rounds_than_it_has_served() {
     assert!(most > 55, "{most}: after that, whole magazines are filled");
 }
 
-/// Each shortage of memory halves a stack's limit, down to two magazines. An interval without a shortage restores one
-/// step of the limit.
+/// Each shortage of memory halves a stack's limit, down to two magazines. An interval without a shortage
+/// undoes one halving of the limit.
 #[test]
 fn stack_limits_shrink_under_memory_pressure_and_recover() {
     let cpus = Cpus::simulated(1, 1).unwrap();
@@ -237,7 +237,7 @@ fn stack_limits_shrink_under_memory_pressure_and_recover() {
     assert_eq!(recovered, [4, 8, 16, 16], "memory was short in the first interval");
 }
 
-/// Rounds on a stack above its new limit stay usable, and leave at the next drain.
+/// Objects on a stack above its new limit stay usable, and leave at the next drain.
 #[test]
 fn stack_above_its_limit_still_serves() {
     let layer = layer(Cpus::simulated(1, 1).unwrap(), 2, 2, 10);
@@ -251,7 +251,8 @@ fn stack_above_its_limit_still_serves() {
     assert_eq!((s.paths.cpu - before.paths.cpu, s.in_magazines), (16, 8));
 }
 
-/// Four real threads on two simulated CPUs, and two draining threads, lose no round, and the counts are exact.
+/// Four real threads on two simulated CPUs, and two draining threads, lose no object, and the counts are
+/// exact.
 #[test]
 fn concurrent_threads_lose_no_round() {
     use crate::sync::Mutex;
@@ -310,7 +311,7 @@ fn concurrent_threads_lose_no_round() {
     assert_eq!(back, (1..=200).collect::<Vec<_>>());
 }
 
-/// A stack has only rounds of its node, even if a thread migrates between any two steps.
+/// A stack has only objects of its node, even if a thread migrates between any two steps.
 #[test]
 fn thread_moved_between_nodes_mixes_no_rounds() {
     for at in 1..10 {
@@ -338,7 +339,7 @@ fn thread_moved_between_nodes_mixes_no_rounds() {
     }
 }
 
-/// Allocates `n` rounds and frees them, on the current CPU.
+/// Allocates `n` objects and frees them, on the current CPU.
 fn batch(layer: &Layer<TestRound>, supplier: &TestSupplier, n: usize) {
     let held: Vec<TestRound> = (0..n).map(|_| layer.alloc(supplier).unwrap()).collect();
     held.iter().for_each(|b| layer.free(supplier, *b));
@@ -366,14 +367,15 @@ fn batch_that_fits_the_stack_stays_on_its_cpu() {
     assert_eq!((s.magazines, s.in_magazines, s.in_depot), (21, 12, 30));
 }
 
-/// Freed rounds of another node are pushed on a separate stack, and return to their node in magazines.
+/// Freed objects of another node are pushed on a separate stack, and return to their node in magazines.
 #[test]
 fn remote_rounds_return_to_their_node_in_magazines() {
     let layer = layer(Cpus::simulated(2, 2).unwrap(), 4, 0, 4);
     let supplier = TestSupplier::new(0, 2);
     on_cpu(0);
     (1..=18).for_each(|b| layer.free(&supplier, TestRound(b)));
-    // Each node has nine rounds. Eight rounds of a node fit a stack, so one magazine of each node is in its depot.
+    // Each node has nine objects. Eight objects of a node fit a stack, so one magazine of each node is in its
+    // depot.
     let s = layer.stats();
     assert_eq!((s.other_node_frees, s.paths.slab, s.in_magazines, s.in_depot), (9, 0, 10, 8));
     on_cpu(1);
@@ -400,7 +402,7 @@ fn layer_on_one_node_serves_cpus_of_all_nodes() {
     assert!(layer.has_one_node());
 }
 
-/// The statistics count each place of rounds separately.
+/// The statistics count the objects in each place separately.
 #[test]
 fn statistics_count_rounds_by_place() {
     let layer = layer(Cpus::simulated(1, 1).unwrap(), 2, 1, 100);
@@ -424,7 +426,7 @@ fn drain_flushes_only_stacks_with_rounds() {
     assert_eq!((s.fills, s.flushes, s.in_magazines), (2, 1, 0));
 }
 
-/// The statistics count a visit that waits for the depot's lock.
+/// The statistics count an access that waits for the depot's lock.
 #[test]
 fn waits_for_the_depot_lock_are_counted() {
     let layer = layer(Cpus::simulated(1, 1).unwrap(), 1, 0, 4);
@@ -448,14 +450,14 @@ fn waits_for_the_depot_lock_are_counted() {
 fn layer_has_the_configured_cpus_and_depots() {
     let cpus = Cpus::simulated(4, 2).unwrap();
     let config = Config::new(5, 2, 7);
-    // The stack holds two required magazines and the stock.
+    // The stack has room for the two required magazines and the stock.
     assert_eq!(config.reach(), 5 * (2 + 2));
     // A CPU has a stack for each node, and a depot has seven magazines.
     assert_eq!(config.most_rounds(&cpus), 4 * 2 * 20 + 2 * 7 * 5);
 }
 
-/// Regression: the pop after an exchange with the depot counted as a hit. Reports showed 99.9 % hits although every
-/// other operation visited the depot.
+/// Regression: the pop after an exchange with the depot counted as a hit. Reports showed 99.9 % hits although
+/// every other operation accessed the depot.
 #[test]
 fn retried_operation_counts_as_a_depot_visit() {
     let layer = layer(Cpus::simulated(1, 1).unwrap(), 2, 0, 1);
@@ -474,21 +476,22 @@ fn retried_operation_counts_as_a_depot_visit() {
         class()
     });
     use Path::{Cpu, Depot, Slab};
-    // The first free commits a part of the region. The magazine of rounds 3 and 4 fills the depot, and rounds 5 and 6
-    // are flushed to the supplier.
+    // The first free commits a part of the region. The magazine of objects 3 and 4 fills the depot, and
+    // objects 5 and 6 are flushed to the supplier.
     assert_eq!(frees.collect::<Vec<_>>(), [Depot, Cpu, Cpu, Cpu, Depot, Cpu, Slab, Cpu]);
     let allocs = (0..8).map(|_| {
         layer.alloc(&supplier).unwrap();
         class()
     });
-    // The rounds come from the stack, from the depot's magazine, and from a magazine filled by the supplier.
+    // The objects come from the stack, from the depot's magazine, and from a magazine filled by the supplier.
     assert_eq!(allocs.collect::<Vec<_>>(), [Cpu, Cpu, Cpu, Cpu, Depot, Cpu, Slab, Cpu]);
     assert_eq!(layer.alloc(&supplier), None);
     let paths = Paths { cpu: 11, depot: 3, slab: 2, ..Paths::default() };
     assert_eq!(layer.stats().paths, paths, "a failed call does not count as an operation");
 }
 
-/// Regression: reports divided the rounds served by magazines by too few operations, and showed more than 100 %.
+/// Regression: reports divided the objects served by magazines by too few operations, and showed more than
+/// 100 %.
 #[test]
 fn hit_shares_never_exceed_the_operations() {
     let layer = layer(Cpus::simulated(2, 1).unwrap(), 3, 1, 2);

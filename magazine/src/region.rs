@@ -1,4 +1,5 @@
-//! A region: one CPU's stacks of all classes, and the effect of one section on the region.
+//! A region contains one CPU's stacks of all classes. A function that changes a region has the same effect as
+//! one section.
 //!
 //! ```text
 //!  claim, committed, notes | stack of one class                        | stack of another one | ...
@@ -6,30 +7,31 @@
 //!                                                     len:16|ops:48
 //! ```
 //!
-//! * `head`: the number of rounds on the stack, and the number of pops and pushes that the stack has served. Every
-//!   section commits by one plain store to one head.
+//! * `head`: the number of objects on the stack, and the number of pops and pushes that the stack has served.
+//!   Every section commits by one plain store to one head.
 //! * `cap`: the number of usable places. `cap` is 0 in a class that was never used on the CPU, so every push misses. A
 //!   batch raises `cap` up to `limit`. A `limit` of 0 closes the class, and the [table](crate::table) opens it.
-//! * `quiet`: the limit minus one magazine. A push below `quiet` prefetches the cache line of its round for writing:
-//!   the next pop passes the round to a user that writes to it. A stack with at least `quiet` rounds will give its
-//!   newest magazine away. The stack of a CPU that only frees always has at least `quiet` rounds. The stack of a CPU
-//!   that frees and allocates rarely has `quiet` rounds.
-//! * A word that is always null, followed by the rounds. A pop that reads the null word has missed. A pop has no other
-//!   test for an empty stack.
-//! * A push misses if its round is already on top, because the round was freed twice. The slow path can detect the
-//!   double free.
-//! * `seen` and the notes (`taken`, `served`, `backed`, `going`) are used by drains.
+//! * `quiet`: the limit minus one magazine. A push to a stack with fewer than `quiet` objects prefetches the
+//!   object's cache line for writing, because the next pop passes the object to a user that writes to it. A
+//!   stack with at least `quiet` objects will pass its newest magazine to the depot. The stack of a CPU that
+//!   only frees always has at least `quiet` objects. The stack of a CPU that frees and allocates rarely has
+//!   `quiet` objects.
+//! * A word that is always null, followed by the objects. A pop that reads the null word has missed. A pop
+//!   has no other test for an empty stack.
+//! * A push misses if its object is already on top, because the object was freed twice. The slow path can
+//!   detect the double free.
+//! * Drains use `seen` and the notes (`taken`, `served`, `backed`, `going`).
 //!
-//! A stack is contiguous: a section reaches all its data from one address, and the head shares a cache line with the
-//! lowest rounds. With heads in a separate array, a hot alloc/free pair took a tenth longer.
+//! A stack is contiguous: a section reaches all its data from one address, and the head shares a cache line
+//! with the lowest objects. With heads in a separate array, an allocation and free took 10 % longer.
 //!
 //! A class is at the same offset in every region. In a region of zeros, every pop and every push misses. The [empty
 //! region](crate::table), and the region of a CPU that was never used, are regions of zeros.
 //!
-//! The functions of this module run inside one operation of the CPU. No other operation of the CPU overlaps a call of
-//! these functions. The mechanism guarantees exclusive access. `cpu::claimed` and the token model of `cpu::rseq` run
-//! the bodies in this module. `cpu::rseq` has the same steps in assembly, and a test compares the two.
-//! [`Table`](crate::Table) lists what an operation on a region must not do.
+//! The functions of this module run inside one operation of the CPU. No other operation of the CPU overlaps a
+//! call of these functions. The mechanism guarantees exclusive access. `cpu::claimed` and the token model of
+//! `cpu::rseq` run the bodies in this module. `cpu::rseq` has the same steps in assembly, and a test compares
+//! both implementations. [`Table`](crate::Table) lists what an operation on a region must not do.
 
 // Under a checker, a region consists of cells.
 #[cfg_attr(any(loom, shuttle), path = "region/cells.rs")]
@@ -41,15 +43,15 @@ use crate::sync::tell;
 use core::ptr::NonNull;
 pub(crate) use layout::*;
 
-/// Mask of the length in a head: its low 16 bits.
+/// Mask of the stack's length, the low 16 bits of a head word.
 pub(crate) const LEN: u64 = 0xffff;
-/// Increment of the operation count in a head, above the length.
+/// Amount by which a head word grows per operation; the operation count is above the length.
 pub(crate) const OP: u64 = 1 << 16;
-/// Mask of the limit in the limit word. The upper half is `quiet`.
+/// Mask of the limit in the limit word. The upper half of the limit word is `quiet`.
 const LIMITED: u32 = 0xffff;
 /// Flag in a class's `served` word: a drain is moving the head's count to `served` and clearing the head.
 const MOVING: u64 = 1;
-/// Increment of the operation count in the `served` word, above the flag.
+/// Amount by which a `served` word grows per operation; the operation count is above the flag.
 const SERVED: u64 = 2;
 pub(crate) const ROUND: usize = size_of::<*mut u8>();
 
@@ -100,7 +102,7 @@ impl Class {
     }
 }
 
-/// Where a body ends: after its commit, or before it; only the model of restartable sequences uses the second case.
+/// The end of a body: after its commit or, only in the model of restartable sequences, before its commit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Commit {
     Done,
@@ -138,8 +140,8 @@ impl Region<'_> {
         // SAFETY: the caller is an operation of the CPU or owns the region, so no other thread accesses the cell.
         self.cap_cell(class).with_mut(|p| unsafe { *p = cap });
     }
-    /// Returns round `i`, counted from 1. Place 0 is the null word, for which `round` returns `None`. Only operations
-    /// of the region's CPU, and the region's owner, may call `round`.
+    /// Returns object `i`, counted from 1. Place 0 is the null word, for which `round` returns `None`. Only
+    /// operations of the region's CPU, and the region's owner, may call `round`.
     #[inline(always)]
     pub(crate) fn round(&self, class: Class, i: u32) -> Option<NonNull<u8>> {
         // SAFETY: the caller is an operation of the CPU or owns the region, so no other thread writes the place.
@@ -165,7 +167,8 @@ impl Region<'_> {
         Some(round)
     }
 
-    /// Pushes a round on the class's stack. Returns `false` if no place is usable, or if the round is already on top.
+    /// Pushes an object on the class's stack. Returns `false` if no place is usable, or if the object is
+    /// already on top.
     #[inline(always)]
     pub(crate) fn push(&self, class: Class, round: NonNull<u8>, commit: Commit) -> bool {
         let head = self.head(class);
@@ -173,7 +176,7 @@ impl Region<'_> {
         if len >= cap || self.round(class, len) == Some(round) {
             return false;
         }
-        // No reader sees the stored round before the stack's length grows.
+        // No reader sees the stored object before the stack's length grows.
         self.set_round(class, len + 1, round);
         if commit == Commit::Done {
             self.set_head(class, head.wrapping_add(OP) + 1);
@@ -182,8 +185,8 @@ impl Region<'_> {
         true
     }
 
-    /// Pushes all `rounds` on the class's stack, or none. A batch may double `cap`, or raise it to what the batch
-    /// needs, within the limit and the committed part.
+    /// Pushes all `rounds` on the class's stack, or none. A batch may double `cap`, or raise `cap` as far as
+    /// it needs, within the limit and the committed part.
     ///
     /// The new `cap` is computed from values that this operation has read. The new `cap` stays valid if the operation
     /// is aborted afterwards.
@@ -213,7 +216,7 @@ impl Region<'_> {
         true
     }
 
-    /// Pops the `n` newest rounds, or none.
+    /// Pops the `n` newest objects, or none.
     pub(crate) fn pop_batch(&self, class: Class, n: u32, into: &mut Magazine, commit: Commit) -> bool {
         let head = self.head(class);
         let Some(rest) = ((head & LEN) as u32).checked_sub(n) else { return false };
@@ -232,21 +235,22 @@ impl Region<'_> {
 
     // ---- for the region's owner: a drain ----
 
-    /// Closes the class's stack and notes the number of its rounds. Taken rounds belong to drain `drain` and stay in
-    /// place.
+    /// Closes the class's stack and notes the number of its objects. The taken objects stay in place and
+    /// belong to the drain with the number `drain`.
     pub(crate) fn take(&self, class: Class, drain: u64) {
         let head = self.head(class);
         let len = head & LEN;
         if len > 0 {
             debug_assert_eq!(self.taken_rounds(class), 0, "no thread pushes to a closed stack");
-            // Relaxed: the drain of that number reads its own store. Other threads use the note only as a number.
+            // Relaxed: the drain of that number reads its own store. Other threads use the stored value only
+            // as a count.
             self.taken_word(class).store((drain * OP) | len, Relaxed);
             self.set_head(class, head & !LEN);
             tell!(self => "takes a stack of {len}");
         }
         self.close(class);
     }
-    /// Closes the class: no place may be used from now on.
+    /// Closes the class, so that no place of its stack may be used.
     pub(crate) fn close(&self, class: Class) {
         // The memory of a stack that was never written may be uncommitted.
         if self.is_open(class) {
@@ -255,8 +259,8 @@ impl Region<'_> {
             self.limit_word(class).store(0, Relaxed);
         }
     }
-    /// Opens the class with up to `limit` places. The [module](self) describes `quiet`. The caller must hold the lock
-    /// of drains, and no drain may be giving away rounds of this stack.
+    /// Opens the class with up to `limit` places. The [module](self) describes `quiet`. The caller must hold
+    /// the lock of drains, and no drain may be flushing objects of this stack.
     pub(crate) fn open(&self, class: Class, limit: u16, quiet: u16) {
         self.writable(1);
         {
@@ -281,7 +285,7 @@ impl Region<'_> {
         // Relaxed: the lock of drains orders `quiet`, which is a hint for other threads.
         self.limit_word(class).load(Relaxed) >> 16
     }
-    /// Returns to the stack the rounds that a drain took and will never give away.
+    /// Gives the objects that a drain took and will never flush back to the stack.
     pub(crate) fn untake(&self, class: Class) {
         let taken = self.taken_rounds(class);
         if taken > 0 {
@@ -289,8 +293,8 @@ impl Region<'_> {
             self.clear_taken_note(class);
         }
     }
-    /// Moves the rounds that drain `from` took to drain `to`, unless `from` has begun to give them away. The caller
-    /// must hold the lock of drains.
+    /// Transfers the taken objects of drain `from` to drain `to`, unless drain `from` has begun to flush
+    /// them. The caller must hold the lock of drains.
     pub(crate) fn hand_over(&self, class: Class, from: u64, to: u64) {
         // Relaxed: the lock of drains orders the note with later readers.
         let taken = self.taken_word(class).load(Relaxed);
@@ -308,13 +312,14 @@ impl Region<'_> {
         // SAFETY: the caller holds the lock of drains, which protects the cell.
         self.backed_cell().with_mut(|p| unsafe { *p = *pages });
     }
-    /// Returns the pages that no operation can write before the decommit that noted them ends. The caller must hold the
-    /// lock of drains.
+    /// Returns the pages that no operation can write until the current decommit ends. The caller must hold
+    /// the lock of drains.
     pub(crate) fn going(&self) -> Pages {
         // SAFETY: the caller holds the lock of drains, which protects the cell.
         self.going_cell().with(|p| unsafe { *p })
     }
-    /// Sets the pages that no operation can write before the decommit ends. The caller must hold the lock of drains.
+    /// Sets the pages that no operation can write until the decommit ends. The caller must hold the lock of
+    /// drains.
     pub(crate) fn mark_pages_unwritable(&self, pages: &Pages) {
         // SAFETY: the caller holds the lock of drains, which protects the cell.
         self.going_cell().with_mut(|p| unsafe { *p = *pages });
@@ -365,8 +370,8 @@ impl Region<'_> {
             self.set_seen(class, 0);
         }
     }
-    /// Returns the number of pops and pushes that the class has served, and the number of rounds on its stack. The two
-    /// counts are one snapshot, and any thread may take the snapshot.
+    /// Returns the number of pops and pushes that the class has served, and the number of objects on its
+    /// stack. The two counts are one snapshot, and any thread may take the snapshot.
     pub(crate) fn served(&self, class: Class) -> (u64, u64) {
         loop {
             // Acquire: pairs with the second Release in `set_aside`.
@@ -380,20 +385,22 @@ impl Region<'_> {
             crate::sync::relax();
         }
     }
-    /// Returns the number of rounds that a drain has taken and not begun to give away.
+    /// Returns the number of objects that a drain has taken and not begun to flush.
     pub(crate) fn taken_rounds(&self, class: Class) -> u32 {
-        // Relaxed: the value is only a number, unless the caller is the drain that stored it.
+        // Relaxed: other callers use the value only as a count, and the drain that stored the value sees its
+        // own store.
         (self.taken_word(class).load(Relaxed) & LEN) as u32
     }
-    /// Returns the number of taken rounds if drain `drain` took them, else 0. Only drain `drain` may call `taken_by`.
+    /// Returns the number of taken objects if drain `drain` took them, else 0. Only drain `drain` may call
+    /// `taken_by`.
     pub(crate) fn taken_by(&self, class: Class, drain: u64) -> u32 {
         // Relaxed: drain `drain` reads its own store, and any other value counts as 0.
         let taken = self.taken_word(class).load(Relaxed);
         if taken / OP == drain { (taken & LEN) as u32 } else { 0 }
     }
-    /// Clears the note of taken rounds, because the rounds are being given away or are lost.
+    /// Clears the note of taken objects, because a drain is flushing them or they are lost.
     pub(crate) fn clear_taken_note(&self, class: Class) {
-        // Relaxed: only the drain that took the rounds depends on the value.
+        // Relaxed: only the drain that took the objects depends on the value.
         self.taken_word(class).store(0, Relaxed);
         tell!(self => "flushes the drained rounds");
     }

@@ -1,11 +1,11 @@
-//! The values in magazines.
+//! The objects in magazines (*rounds*).
 
 use core::ptr::NonNull;
 
-/// A value in a magazine: anything that fits a pointer.
+/// An object in a magazine (a *round*): any value that fits a pointer.
 ///
-/// Two threads may share a CPU: one thread may allocate a round that the other thread has freed. Rounds must be `Send`,
-/// and threads may share any layer.
+/// Two threads may share a CPU: one thread may allocate an object that the other thread has freed. Objects
+/// must be `Send`, and threads may share any layer.
 ///
 /// ```compile_fail,E0277
 /// use core::{cell::Cell, ptr::NonNull};
@@ -21,9 +21,9 @@ use core::ptr::NonNull;
 /// }
 /// ```
 pub trait Round: Copy + Send {
-    /// Converts the round to a pointer. Numbers are converted with `NonNull::without_provenance`.
+    /// Converts the object to a pointer. Numbers are converted with `NonNull::without_provenance`.
     fn into_raw(self) -> NonNull<u8>;
-    /// Converts a pointer back to the round.
+    /// Converts a pointer back to the object.
     ///
     /// # Safety
     /// `raw` must come from [`into_raw`](Round::into_raw) of the same type.

@@ -1,8 +1,9 @@
 //! Scenarios of the layer for loom and shuttle, with the planted bugs that the checkers must detect.
 //!
-//! A scenario's name begins with the properties that it checks (`tests/claims.toml` describes them). R1 and R3 are the
-//! contract of a section, M1-M4 the movement of rounds, H1-H5 drain and hotplug, T1-T3 the table, N1 nodes, F1 fork,
-//! and D1-D5 the depot. Each scenario ends with the census of `world`.
+//! A scenario's name begins with the properties that it checks (`tests/claims.toml` describes them). The
+//! properties specify sections (R1, R3), the movement of objects (M1-M4), drain and hotplug (H1-H5), the
+//! table (T1-T3), nodes (N1), fork (F1), and the depot (D1-D5). Each scenario ends with a census, which
+//! checks that every object is in exactly one place.
 //!
 //! All scenarios except the depot's run twice: with the claimed slot, and with the token model of restartable
 //! sequences. In loom, scenarios are small and exhaustive, and each script of migrations and aborts is a separate
@@ -163,7 +164,7 @@ crate::sync::scenarios! {
         loom("H4: a thread without a region beside a drain", both_mechanisms(THREE, [9800, 28000], stays()), models::drain_and_no_region);
     }
     h5_a_layer_is_closed_beside_a_first_free {
-        loom("H5: closed beside a first free", both_mechanisms(THREE, [310, 910], stays()), models::closed_beside_a_first_free);
+        loom("H5: closed beside a first free", both_mechanisms(THREE, [310, 910], stays()), models::closed_during_a_first_free);
         bug("a stack is opened during a drain", "H5", "a closed layer holds no rounds");
     }
     h5_a_layer_is_closed_beside_frees {
@@ -173,7 +174,7 @@ crate::sync::scenarios! {
     }
 
     h5_a_layer_is_closed_beside_a_shrink {
-        loom("H5: closed beside a shrink", both_mechanisms(THREE, [11, 11], stays()), models::closed_beside_a_shrink);
+        loom("H5: closed beside a shrink", both_mechanisms(THREE, [11, 11], stays()), models::closed_during_a_shrink);
         bug("raising the limit reopens a retired class", "H5", "a closed layer holds no rounds");
     }
 
@@ -203,7 +204,7 @@ crate::sync::scenarios! {
         bug("a class number is allocated without an atomic exchange", "T2", "a class number has one owner");
     }
     t3_pages_go_back_while_their_stacks_are_closed {
-        loom("T3: pages go back", both_mechanisms(TWO, [650, 4600], moves(4)), models::pages_go_back);
+        loom("T3: pages go back", both_mechanisms(TWO, [650, 4600], moves(4)), models::pages_are_decommitted_during_use);
         bug("a page is decommitted while its stacks are open", "T3", RACE);
         bug("a drain issues no fence", "T3", RACE);
     }
@@ -212,7 +213,7 @@ crate::sync::scenarios! {
         bug("a page is decommitted while its rounds are being flushed", "T3", RACE);
     }
     t3_operations_stay_counted_when_their_page_goes_back {
-        loom("T3: counts beside pages", both_mechanisms(THREE, [800, 800], stays()), models::counts_beside_pages);
+        loom("T3: counts beside pages", both_mechanisms(THREE, [800, 800], stays()), models::counts_survive_a_decommit);
         bug("a decommit loses the operation counts of its stacks", "T3", "the counts are exact");
     }
 

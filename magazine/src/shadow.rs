@@ -1,6 +1,6 @@
-//! The layer in step with its [specification](spec). A layer on simulated CPUs executes random steps in one thread.
-//! After each step, each round must be where the specification has it. Property tests and the fuzzer generate the
-//! steps.
+//! Compares the layer with its [specification](spec). A layer on simulated CPUs executes random steps in one
+//! thread. After each step, each object must be in the place that the specification requires. Property tests
+//! and the fuzzer generate the steps.
 
 use crate::sync::Arc;
 use crate::test_round::TestRound;
@@ -11,7 +11,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 use uslab_magazine_spec as spec;
 
-/// A supplier of rounds 1 to n. Round b belongs to node b % nodes.
+/// A supplier of objects 1 to n. Object b belongs to node b % nodes.
 pub(crate) struct TestSupplier {
     pub(crate) free: RefCell<BTreeSet<TestRound>>,
     nodes: u32,
@@ -47,7 +47,7 @@ impl Supplier<TestRound> for TestSupplier {
     }
 }
 
-/// What surrounds the specification: a supplier that chooses as [`TestSupplier`] does.
+/// The environment of the specification, with a supplier that chooses objects as [`TestSupplier`] does.
 #[derive(Debug)]
 struct SpecWorld {
     free: BTreeSet<TestRound>,
@@ -84,17 +84,17 @@ pub(crate) struct Setup {
     pub(crate) cpus: u8,
     /// Number of nodes, 1 to 2, and at most the number of CPUs.
     pub(crate) nodes: u8,
-    /// Rounds per magazine, 1 to 5.
+    /// Objects per magazine, 1 to 5.
     pub(crate) capacity: u8,
-    /// Rounds of the first fill, 1 to 5.
+    /// Objects of the first fill, 1 to 5.
     pub(crate) first_fill: u8,
-    /// Magazines of stock per stack, 0 to 3.
+    /// Number of magazines in a stack's stock, 0 to 3.
     pub(crate) stock: u8,
     /// Magazines per depot, 0 to 3.
     pub(crate) depot_limit: u8,
-    /// Total number of rounds, 1 to 80.
+    /// Total number of objects, 1 to 80.
     pub(crate) total: u8,
-    /// Rounds that the budget of the depots counts, 0 to 15.
+    /// Objects that the budget of the depots counts, 0 to 15.
     pub(crate) budget: u8,
 }
 
@@ -107,7 +107,7 @@ pub(crate) enum Step {
         cpu: u8,
         pick: u16,
     },
-    /// Allocates the given number of rounds, at most 31, and frees them.
+    /// Allocates the given number of objects, at most 31, and frees them.
     Burst {
         cpu: u8,
         n: u8,
@@ -119,7 +119,7 @@ pub(crate) enum Step {
     Reap,
     Purge,
     Shrink,
-    /// Drops the layer with all its rounds. A new layer of equal sizes takes its place in the table.
+    /// Drops the layer with all its objects. A new layer of equal sizes takes its place in the table.
     Anew,
 }
 
@@ -275,7 +275,7 @@ impl Shadow {
         assert_eq!(self.cached(), 0, "a new layer holds no rounds");
     }
 
-    /// Compares the places of all rounds with the specification, and checks the statistics.
+    /// Compares the places of all objects with the specification, and checks the statistics.
     fn check(&self) {
         // SAFETY: this is the only thread.
         let view = unsafe { self.layer.view(|round| round) };
@@ -318,7 +318,7 @@ fn specified(config: &Config, cpus: &Cpus) -> spec::Layer<TestRound> {
     spec::Layer::new(sizes, (0..cpus.count()).map(|cpu| cpus.node_of(cpu) as usize).collect())
 }
 
-/// Executes all steps, compares the state after each step, and frees all rounds at the end.
+/// Executes all steps, compares the state after each step, and frees all objects at the end.
 ///
 /// # Panics
 /// Panics if the layer and its specification disagree.

@@ -6,11 +6,12 @@ pub use crate::lock_order::Rank;
 pub use crate::tell;
 pub use uslab_sync::*;
 
-/// Asserts, in debug builds, that the calling thread holds no lock of the uslab crates. Locks of the caller do not
-/// count.
+/// Asserts, in debug builds, that the calling thread holds no lock of the uslab crates. Locks outside the
+/// uslab crates do not count.
 ///
 /// # Panics
-/// Panics in debug builds if the thread holds such a lock, because user code must not run under a lock.
+/// Panics in debug builds if the thread holds a lock of the uslab crates, because user code must not run
+/// under one.
 #[inline(always)]
 #[track_caller]
 pub fn assert_unlocked() {

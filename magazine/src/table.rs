@@ -15,56 +15,59 @@
 //!
 //! 1. points the CPU's word to the empty region;
 //! 2. issues the *fence*, after which no earlier operation is still running, so that the drain owns the region;
-//! 3. closes the selected stacks, whose rounds stay in place and now belong to the drain;
+//! 3. closes the selected stacks, whose objects stay in place and now belong to the drain;
 //! 4. restores the CPU's word;
-//! 5. gives the rounds of the closed stacks away.
+//! 5. flushes the objects of the closed stacks.
 //!
-//! The drained CPU misses only during steps 1 to 4 of the drain. Steps 1 to 4 of a drain take a few stores per class,
-//! whatever the number of rounds. One fence serves all CPUs and all classes of a drain.
+//! The drained CPU misses only during steps 1 to 4 of the drain. Steps 1 to 4 of a drain take a few stores
+//! per class, whatever the number of objects. One fence serves all CPUs and all classes of a drain.
 //!
-//! *Three sets of words.* Inlined paths read a separate set of words, and inlined frees by address read a third set.
-//! The inlined paths can be closed separately ([`Table::close_inlined`]). Closed paths always miss, and the slow paths
-//! continue to use the stacks.
+//! *Three sets of words.* Inlined paths read a separate set of words, and inlined frees by address read a
+//! third set. [`Table::close_inlined`] closes the inlined paths alone. Closed paths always miss, and the slow
+//! paths continue to use the stacks.
 //!
 //! ## Rules
 //!
-//! 1. Only operations of its CPU, and a drain that has taken its word away and fenced, write to a region. Operations
-//!    never write limits and notes. To write a limit, a note or the head of a closed stack, a thread must have the lock
-//!    of drains.
-//! 2. No thread writes to the empty region: an uncommitted region refuses every push and every widening.
+//! 1. Only two kinds of code write to a region: operations of its CPU, and a drain that has redirected the
+//!    CPU's word and then fenced. Operations never write limits and notes. To write a limit, a note or the
+//!    head of a closed stack, a thread must have the lock of drains.
+//! 2. No thread writes to the empty region: an uncommitted region refuses every push and every growth of a
+//!    stack.
 //! 3. A word changes only under the lock of drains, and is restored before any other lock is taken.
-//! 4. A CPU's first miss in a class opens the class's stack on the CPU, under the lock of drains. The stack stays
-//!    closed while a drain is giving away rounds of the class. A drain closes the stack again. A drain knows which CPUs
-//!    can use a class, and skips the other CPUs.
+//! 4. A CPU's first miss in a class opens the class's stack on the CPU, under the lock of drains. The stack
+//!    stays closed while a drain is flushing objects of the class. A drain closes the stack again. A drain
+//!    knows which CPUs can use a class, and skips the other CPUs.
 //! 5. A class number gets another owner only when its stacks are permanently closed on all CPUs.
-//! 6. Taken rounds belong to the drain whose number they bear. Until a drain begins to give its rounds away, another
-//!    drain of the class may take them over, under the lock of drains.
-//! 7. A page of stacks is decommitted only while all its stacks are closed, and no drain has rounds on the page.
+//! 6. The objects of a taken stack belong to the drain whose number the stack records. Until a drain
+//!    begins to flush its objects, another drain of the class may take over the objects, under the lock of
+//!    drains.
+//! 7. A page of stacks is decommitted only while all its stacks are closed, and no drain has objects on the
+//!    page.
 //!
 //! ## Many classes in one drain
 //!
-//! A [sweep](Table::sweep) is a drain of all classes that [take part](crate::Layer::join_sweeps), of any layer, with
-//! one fence for all classes. The rounds that a sweep takes stay in place until each layer
-//! [collects](crate::Layer::reap_swept) its rounds. A layer that drains its stacks earlier takes over rounds that a
-//! sweep took, so no layer waits for another.
+//! A [sweep](Table::sweep) is a drain of all classes that [take part](crate::Layer::join_sweeps), in any
+//! layer, with a single fence. The objects that a sweep takes stay in place until each layer
+//! [collects](crate::Layer::reap_swept) its objects. A layer that drains its stacks earlier takes over
+//! objects that a sweep took, so no layer waits for another layer.
 //!
 //! A table uses one [mechanism](crate::Mechanism). With the claimed slot, a drain claims the region instead of changing
 //! the word.
 //!
 //! ## Addresses
 //!
-//! Each CPU's region has at most [`REGION`] bytes of addresses; until the CPU's first miss, these bytes read as zero.
-//! An idle CPU costs no memory. A region is committed from its start upwards as the CPU uses classes. The rooms of
-//! classes have power-of-two sizes and never move. Rooms smaller than a page share pages with rooms of the same size. A
-//! returned class number keeps its room for the next class of that size. [`Table::decommit_idle`] decommits the pages
-//! of idle stacks.
+//! Each CPU's region has at most [`REGION`] bytes of addresses; until the CPU's first miss, these bytes read
+//! as zero. An idle CPU costs no memory. A region is committed from its start upwards as the CPU uses
+//! classes. The space of a class in each region (its *room*) has a power-of-two size and never moves. Rooms
+//! smaller than a page share pages with rooms of the same size. A returned class number keeps its room for
+//! the next class of that size. [`Table::decommit_idle`] decommits the pages of idle stacks.
 //!
 //! The magazines of all depots follow the regions, and are committed on first use.
 
 mod drain;
 mod giving;
 mod idle_pages;
-// Under a checker, the table consists of cells.
+// Under a checker, the table consists of separate cells and atomics.
 #[cfg_attr(any(loom, shuttle), path = "table/cells.rs")]
 mod layout;
 
@@ -103,20 +106,20 @@ struct Number {
     limit: AtomicU32,
     /// The limit while no drain is running.
     open: Counter,
-    /// Number of rounds that a full stack gives away: a magazine.
+    /// Number of objects that a full stack passes to the depot: one full magazine.
     magazine: Counter,
-    /// Number of the sweep group that takes from this class; 0 for no group.
+    /// Number of the sweep group that drains this class; 0 for no group.
     swept: Counter,
     /// Number of running drains of the class. The lock of drains protects the cell.
     drains: UnsafeCell<u32>,
-    /// Number of the drain whose taken rounds wait to be given away; 0 if no rounds wait. The lock of drains protects
-    /// the cell.
+    /// Number of the drain whose taken objects wait to be flushed; 0 if no objects wait. The lock of drains
+    /// protects the cell.
     waiting: UnsafeCell<u64>,
     /// Byte offset of the class's stack in a region, and the size of its room as a power of two of cache lines. The
     /// offset is set once, when the class gets its room.
     stack: Counter,
     order: Counter,
-    /// The next number of the same order without an owner. The lock `making` protects the cell.
+    /// The next class number of this order that has no owner. The lock `making` protects the cell.
     next: UnsafeCell<u32>,
 }
 
@@ -141,14 +144,14 @@ impl Number {
 /// The class numbers and their rooms.
 #[derive(Debug)]
 struct ClassRooms {
-    /// All smaller class numbers have a room.
+    /// The lowest class number without a room; all smaller numbers have a room.
     numbers: u32,
     /// Bytes of a region that rooms take up.
     used: usize,
-    /// By order: start of the next room that is smaller than a page. If the start is at a page boundary, a new page is
-    /// needed.
+    /// For each order, the start of the next room that is smaller than a page. If the start is at a page
+    /// boundary, the next room needs a new page.
     parts: [usize; PARTS],
-    /// By order: the first class number without an owner, or 0.
+    /// For each order, the first class number without an owner, or 0.
     free: [u32; 16],
     /// Number of class numbers returned since the last decommit of idle stacks.
     returned: u32,
@@ -159,8 +162,8 @@ struct ClassRooms {
 }
 /// Size of a stack of one magazine, in bytes, rounded up to cache lines.
 const MAGAZINE: usize = ((MAX_CAPACITY as usize + 1) * ROUND).next_multiple_of(LINE);
-/// Number of returned class numbers after which idle stacks are decommitted. Decommitting idle stacks visits every
-/// class number.
+/// Number of returned class numbers after which idle stacks are decommitted. Decommitting idle stacks checks
+/// every class number.
 const RETURNED: u32 = 64;
 /// Number of room sizes below a page.
 const PARTS: usize = (PAGE / LINE).ilog2() as usize;
@@ -177,18 +180,19 @@ pub struct Table<M> {
     pub(crate) depots: Arc<DepotBudget>,
     done: Counter,
     refused: Counter,
-    /// Longest time that a region was away, in nanoseconds.
+    /// Longest time for which a drain kept a CPU from its region, in nanoseconds.
     longest_away: Counter,
-    /// For each kind of [`Words`], 1 if the words are closed. The lock of drains protects the field.
+    /// One number for each kind of [`Words`]: 1 if the words are closed, else 0. The lock of drains protects
+    /// the field.
     closed: [Counter; 3],
     tracepoints: Arc<Tracepoints>,
     layout: Layout,
 }
 
-// SAFETY: the table points into its memory, which any thread may own. Regions are atomics, and cells whose accesses the
-// module's rules serialise.
+// SAFETY: the table points into its memory, which any thread may own. Regions consist of atomics, and of
+// cells whose accesses the module's rules serialise.
 unsafe impl<M: Memory> Send for Table<M> {}
-// SAFETY: regions are atomics, and cells whose accesses the module's rules serialise.
+// SAFETY: regions consist of atomics, and of cells whose accesses the module's rules serialise.
 unsafe impl<M: Memory> Sync for Table<M> {}
 
 impl<M> core::fmt::Debug for Table<M> {
@@ -221,8 +225,8 @@ fn front(cpus: &Cpus) -> usize {
 }
 
 impl<M: Memory> Table<M> {
-    /// Bytes of addresses that a table needs: for the words, for a region of `region` bytes per CPU, and for the depots
-    /// as much as for the regions.
+    /// Bytes of address space that a table needs for the words, for a region of `region` bytes per CPU, and
+    /// for the depots, which get as many bytes as all regions together.
     #[doc(hidden)]
     pub fn footprint(cpus: &Cpus, region: usize) -> usize {
         front(cpus) + Self::stride(region) * (cpus.count() as usize + 2)
@@ -233,11 +237,11 @@ impl<M: Memory> Table<M> {
     pub fn writable(cpus: &Cpus, region: usize) -> usize {
         front(cpus) + Self::stride(region) * cpus.count() as usize
     }
-    /// Size of a region in bytes: of addresses, or of memory if `on_heap` is set.
+    /// Size of a region in bytes of address space, or of memory if `on_heap` is set.
     #[doc(hidden)]
     pub fn region_bytes(cpus: &Cpus, on_heap: bool) -> usize {
         if MODEL {
-            // A checker creates a line of cells for each class, in every execution.
+            // A checker creates the cells of all classes in every execution, so its regions are small.
             return CLASSES as usize * LINE;
         }
         if on_heap { (HEAP_REGIONS_BYTES / cpus.count() as usize).clamp(128 << 10, REGION) } else { REGION }
@@ -314,7 +318,7 @@ impl<M: Memory> Table<M> {
     fn address(&self) -> usize {
         core::ptr::from_ref(self).addr()
     }
-    /// The CPUs for which the table was made.
+    /// The CPUs for which the table was created.
     pub fn cpus(&self) -> &Cpus {
         &self.cpus
     }
@@ -352,8 +356,8 @@ impl<M: Memory> Table<M> {
 
     // ---- classes ----
 
-    /// Allocates a number for a class whose stack has up to `reach` places. Returns `None` if no number or no room is
-    /// left.
+    /// Allocates a number for a class whose stack has up to `reach` places. Returns `None` if no class number
+    /// or no space is left.
     pub(crate) fn class(&self, reach: u16) -> Option<Class> {
         let (bytes, colours) = Self::room(reach);
         let order = (bytes / LINE).ilog2() as u8;
@@ -379,8 +383,9 @@ impl<M: Memory> Table<M> {
             }
             let number = &self.numbers[index as usize];
             number.order.set(order.into());
-            // Callers often write the beginnings of cache lines. A load that follows a store to the same offset of
-            // another page waits for the store. Heads and caps avoid the offsets to which callers often write.
+            // Callers often write to the start of a cache line. A load that follows a store to the same
+            // offset of another page waits for the store. Heads and caps avoid the offsets to which callers
+            // often write.
             number.stack.set((start + index as usize * 7 * LINE % colours + SEEN_OFFSET) as u64);
             index
         };
@@ -393,22 +398,23 @@ impl<M: Memory> Table<M> {
     fn class_at(&self, index: u32) -> Class {
         Class { index, stack: self.numbers[index as usize].stack.get() as u32 }
     }
-    /// The classes of all numbers that have a room.
+    /// Returns the classes of all class numbers that have a room.
     fn all(&self) -> impl Iterator<Item = (Class, &Number)> + Clone {
         let numbers = (0..).zip(&*self.numbers).skip(1);
         let roomy = numbers.filter(|(_, number)| !number.pages().is_empty());
         roomy.map(|(index, number)| (self.class_at(index), number))
     }
 
-    /// Sets the number of rounds that a full stack of the class gives away. `set_magazine` is called once, before the
-    /// first push.
+    /// Sets the number of objects that a full stack of the class passes to the depot. `set_magazine` is
+    /// called once, before the first push.
     pub(crate) fn set_magazine(&self, class: Class, rounds: u16) {
         self.numbers[class.index as usize].magazine.set(rounds.into());
     }
 
-    /// Returns the size of the room for a stack of `reach` places (a power of two of cache lines), and the number of
-    /// bytes at the start of the room in which the stack may begin. Stacks at equal offsets of different pages would
-    /// compete for the same sets of the processor's cache. Stacks of a page or more begin at different offsets.
+    /// Returns the size of the room for a stack of `reach` places, a power of two of cache lines. Also
+    /// returns the number of bytes at the start of the room in which the stack may begin. Stacks at equal
+    /// offsets of different pages would compete for the same sets of the processor's cache. Stacks of a page
+    /// or more begin at different offsets.
     fn room(reach: u16) -> (usize, usize) {
         let stack = SEEN_OFFSET + NULL + (usize::from(reach) + 1) * ROUND;
         let mut bytes = stack.next_power_of_two().max(LINE);
@@ -421,10 +427,10 @@ impl<M: Memory> Table<M> {
         }
     }
 
-    /// Sets the number of usable places of the class's stacks. A limit of 0 closes the class permanently. `limit` is
-    /// called under the lock, so that the result of the last call is the one that remains.
+    /// Sets the number of usable places of the class's stacks. A limit of 0 closes the class permanently.
+    /// `set_limit` calls `limit` under the lock, so that the result of the last call remains in effect.
     ///
-    /// Rounds above the limit stay until they are used, or a drain takes them.
+    /// Objects above the limit stay on a stack until they are used, or a drain takes them.
     pub(crate) fn set_limit(&self, class: Class, limit: impl FnOnce() -> u16) {
         let _one_at_a_time = self.drains.lock();
         // SAFETY: this thread holds the lock of drains.
@@ -446,7 +452,8 @@ impl<M: Memory> Table<M> {
         number.open.set(limit.into());
         // SAFETY: this thread holds the lock of drains.
         if number.drains.with(|p| unsafe { *p }) == 0 {
-            // Relaxed: written and depended on under the lock of drains, and a hint elsewhere.
+            // Relaxed: threads that depend on the limit hold the lock of drains, and other threads use it as
+            // a hint.
             number.limit.store(limit.into(), Relaxed);
         }
         // Open stacks stay open until they are drained.
@@ -465,8 +472,8 @@ impl<M: Memory> Table<M> {
         &self.numbers[class.index as usize].limit
     }
 
-    /// Returns the limit without drains, the current limit, the number of drains, and whether rounds wait to be given
-    /// away.
+    /// Returns the limit that applies without drains, the current limit, the number of running drains, and
+    /// whether objects wait to be flushed.
     #[cfg(all(test, not(any(loom, shuttle))))]
     pub(crate) fn limits_of(&self, class: Class) -> (u64, u32, u32, bool) {
         let _one_at_a_time = self.drains.lock();
@@ -476,13 +483,14 @@ impl<M: Memory> Table<M> {
         (number.open.get(), number.limit.load(Relaxed), drains, waiting > 0)
     }
 
-    /// Returns an unused class number to the table. Rounds on the stacks of the class are leaked.
+    /// Returns an unused class number to the table. Objects on the stacks of the class are leaked.
     pub(crate) fn retire(&self, class: Class) {
         self.numbers[class.index as usize].swept.set(0);
         let all = 0..self.cpus.count();
         {
             let _one_at_a_time = self.lock_drains();
-            // SAFETY: this thread holds the lock of drains. Rounds of the class that a sweep has taken are leaked, too.
+            // SAFETY: this thread holds the lock of drains. Objects of the class that a sweep has taken are
+            // leaked, too.
             unsafe {
                 self.set_limit_locked(class, 0);
                 if self.claim(class) > 0 {
@@ -491,7 +499,8 @@ impl<M: Memory> Table<M> {
             }
             let wanted = |region: Region<'_>| region.is_open(class) || region.head(class) & LEN > 0;
             let mut owned = |region: Region<'_>| region.take(class, 0);
-            // Without a fence, an operation may still use the class number, which then gets no other owner.
+            // If the kernel refuses the fence, an operation may still use the class number, so the number
+            // gets no other owner.
             if !self.own_regions(all.clone(), wanted, &mut owned) {
                 return;
             }
@@ -581,10 +590,10 @@ impl<M: Memory> Fork for Table<M> {
             // Relaxed: the child of a fork has one thread.
             region.claim().store(0, Relaxed);
         }
-        // Rounds that drains of other threads had taken and not begun to give away return to their stacks.
+        // Objects that drains of other threads had taken and not begun to flush return to their stacks.
         for (class, number) in self.all() {
-            // Rounds that drains of this thread give away stay with these drains. Stacks of running drains are closed
-            // until the drains end.
+            // Objects that drains of this thread are flushing stay with these drains. Stacks of running
+            // drains are closed until the drains end.
             let own = ActiveDrain::drains_of_thread(self.address(), class);
             // SAFETY: the child of a fork has one thread.
             let drains = number.drains.with_mut(|p| unsafe { p.replace(own.clone().count() as u32) });

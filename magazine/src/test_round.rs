@@ -1,11 +1,11 @@
-//! Rounds for tests of layers: numbers instead of pointers, and a table. Tests of other crates include this file
-//! (`tests/kit/rounds.rs`), so the file uses names from its parent module.
+//! Test objects, which are numbers instead of pointers, and a test table. Tests of other crates include this
+//! file (`tests/kit/rounds.rs`), so the file uses names from its parent module.
 
 use super::Round;
 use super::{Cpus, Heap, Table, sync::Arc};
 use core::ptr::NonNull;
 
-/// A round, identified by its number. Rounds are numbered from 1.
+/// An object, identified by its number. Objects are numbered from 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct TestRound(pub(crate) usize);
 impl Round for TestRound {

@@ -3,11 +3,11 @@
 use crate::cpu::{Script, on_cpu};
 use crate::sync::{Arc, thread};
 
-/// A thread's function. Returns the rounds that the thread keeps.
+/// A thread's function. Returns the objects that the thread keeps.
 pub type ThreadFn<W> = fn(&W) -> Vec<Option<usize>>;
 
-/// Runs `here` in this thread and each of the others in a new thread, each under its script. Returns the rounds that
-/// the threads keep.
+/// Runs `here` in this thread and each other function in a new thread. Each thread follows its script.
+/// Returns the objects that the threads keep.
 pub fn together<W: Send + Sync + 'static>(
     world: &Arc<W>,
     here: (Script, ThreadFn<W>),

@@ -1,19 +1,19 @@
 //! Tracepoints: observers receive the steps of slow operations.
 //!
-//! Fast paths have no tracepoints: an operation that no observer sees was served by its CPU's stack. A slow operation
-//! tests once whether there are [observers](Tracepoints::observe). With observers, a slow operation notes each [`Step`]
-//! in its stack frame, even under locks. At its end, without locks, the operation passes the steps to the observers. An
-//! observer may allocate, free, wait, drop caches and panic. CPUs share no trace buffer that must be drained, and an
-//! operation in a signal handler has separate notes.
+//! Fast paths have no tracepoints: an operation that no observer sees was served by its CPU's stack. A slow
+//! operation tests once whether there are [observers](Tracepoints::observe). With observers, a slow operation
+//! notes each [`Step`] in its stack frame, even under locks. When the operation ends, it holds no locks and
+//! passes the steps to the observers. An observer may allocate, free, wait, drop caches and panic. CPUs share
+//! no trace buffer that must be drained, and an operation in a signal handler has separate notes.
 //!
 //! Cost without observers: one relaxed load per slow operation, and one branch per step. Cost with observers: a write
 //! to the stack per step, and two atomic operations on a shared word per observer and operation.
 //!
-//! With the feature `usdt`, each step is also a USDT probe, to which `perf`, `bpftrace` and gdb can attach in the
-//! running program. The probe's provider is `uslab`, its name is the step's name, and its arguments are the step's
-//! fields. Each operation begins with the probe `uslab:Operation`. The arguments of `uslab:Operation` are [`OperationKind`] as a
-//! number, and the address and length of the name, which is not null-terminated. A probe costs a `nop`, and registers
-//! for its arguments.
+//! With the feature `usdt`, each step is also a USDT probe, to which `perf`, `bpftrace` and gdb can attach in
+//! the running program. The probe's provider is `uslab`, its name is the step's name, and its arguments are
+//! the step's fields. Each operation begins with the probe `uslab:Operation`. The arguments of
+//! `uslab:Operation` are [`OperationKind`] as a number, and the address and length of the name, which is not
+//! null-terminated. Each probe costs one `nop` instruction, and the registers for its arguments.
 //!
 //! Comparison with the kernel: its tracepoints (`include/linux/tracepoint.h`) take locks and write into ring buffers; a
 //! reader reads the buffers later, and overwritten entries are lost.
@@ -97,13 +97,13 @@ steps! {
     RegionCommitted { cpu: u32 } => Depot, "commits a part of the region of CPU {cpu}";
     /// The operation filled a magazine with `rounds` objects or page blocks.
     Filled { rounds: u16 } => Cpu, "filled a magazine with {rounds} rounds";
-    /// The operation flushed a magazine of `rounds` rounds.
+    /// The operation flushed a magazine of `rounds` objects.
     Flushed { rounds: u16 } => Cpu, "flushes a magazine of {rounds} rounds";
-    /// The operation flushed `rounds` rounds that a drain took from a CPU's stack.
+    /// The operation flushed `rounds` objects that a drain took from a CPU's stack.
     Drained { rounds: u32 } => Cpu, "flushes {rounds} drained rounds";
-    /// The operation bypassed the stacks with one round.
+    /// The operation allocated or freed one object without the stacks.
     Bypassed => Cpu, "bypasses the stacks";
-    /// The operation set the limit of stacks to `places` rounds.
+    /// The operation set the limit of stacks to `places` objects.
     Resized { places: u16 } => Cpu, "sets the stack limit to {places} rounds";
     /// The operation locked a node's lists of slabs.
     NodeVisited => Slab, "locks the slab lists of its node";
@@ -145,13 +145,14 @@ pub struct Observed<'a> {
     pub what: OperationKind,
     /// The CPU at the operation's start.
     pub cpu: u32,
-    /// Name of the cache, or size of the page blocks; empty if the operation involves several.
+    /// Name of the cache, or size of the page blocks; empty if the operation involves several caches or
+    /// sizes.
     pub name: &'a str,
     /// The highest level that the operation has reached.
     pub path: Path,
     /// The operation's steps, in order, since the observer last saw the operation.
     pub steps: &'a [Step],
-    /// Number of steps that were not kept.
+    /// Number of steps that the operation did not keep.
     pub lost: u32,
     /// True if the operation continues, and the observer will see it again. For example, a flush of many magazines is
     /// shown in several parts.
@@ -214,7 +215,8 @@ impl<'t> Operation<'t> {
         probe::probe!(uslab, Operation, what, name.as_ptr(), name.len());
         Self::with(tracepoints.notes(what, name))
     }
-    /// The observers see the operation under the name `name`.
+    /// Marks the memory that the operation frees as cold: no CPU should keep the memory for its next
+    /// allocation.
     #[must_use]
     #[doc(hidden)]
     pub fn cold(mut self) -> Self {
@@ -226,7 +228,7 @@ impl<'t> Operation<'t> {
     pub const fn is_cold(&self) -> bool {
         self.cold
     }
-    /// Runs a part of the operation in another layer; this layer counts the part separately.
+    /// Runs a part of the operation in the layer below, which counts the part separately.
     #[doc(hidden)]
     pub fn below<R>(&self, part: impl FnOnce(&Self) -> R) -> R {
         let before = self.slowest_level.replace(Path::Cpu);
@@ -260,7 +262,7 @@ impl<'t> Operation<'t> {
     pub fn path(&self) -> Path {
         self.slowest_level.get()
     }
-    /// Passes the noted steps to the observers, if there are many steps. The caller must hold no lock.
+    /// Passes the noted steps to the observers, if many steps are noted. The caller must hold no lock.
     #[inline]
     #[doc(hidden)]
     pub fn pause(&self) {
@@ -424,7 +426,7 @@ mod tests {
         let op = Operation::of(tracepoints, OperationKind::Free, "inode");
         steps.iter().for_each(|step| op.note(*step));
     }
-    /// Name, steps, number of lost steps, and whether more steps follow.
+    /// The name, the steps, the number of lost steps, and `true` if more steps follow.
     type Seen = (String, Vec<Step>, u32, bool);
 
     /// Registers an observer that sends each operation to a channel.
@@ -483,7 +485,8 @@ mod tests {
         assert_eq!((steps, lost, more, _observer.counts().lost), (vec![Step::Full; STEPS], 3, false, 3));
     }
 
-    /// Each operation of a signal handler is shown or suppressed, and none waits, wherever the signal arrives.
+    /// Wherever a signal arrives, each operation of its handler is shown or suppressed, and no operation
+    /// waits.
     #[cfg(all(target_os = "linux", not(miri)))]
     #[test]
     fn signal_handler_operations_never_wait() {

@@ -1,8 +1,8 @@
 //! Limits of a CPU's stack, and sizes of fills.
 //!
-//! * **Slow start.** The first fill requests [`Config::first_fill`] rounds, and each later fill requests twice as many.
-//!   A layer that has supplied ten rounds thus keeps no more than ten. A stack also doubles its places whenever it is
-//!   full.
+//! * **Slow start.** The first fill requests [`Config::first_fill`] objects, and each later fill requests
+//!   twice as many. A layer that has supplied ten objects thus keeps no more than ten. A stack also doubles
+//!   its places whenever it is full.
 //! * **Shrinking.** When memory is short, the limit of a stack halves, down to two magazines. After a shortage, fills
 //!   start small again. Each reaping interval without a shortage undoes one halving. FreeBSD's UMA also shrinks its
 //!   limits.
@@ -14,7 +14,7 @@ use crate::sync::Hint;
 
 #[derive(Debug)]
 pub(crate) struct Tuning {
-    /// Number of rounds that the next fill requests.
+    /// Number of objects that the next fill requests.
     fill: Hint,
     /// Limit of places of a stack.
     reach: Hint,
@@ -31,11 +31,11 @@ impl Tuning {
         }
     }
 
-    /// Returns the number of rounds for this fill, and increases the number for the next fill.
+    /// Returns the number of objects for this fill, and increases the number for the next fill.
     pub(crate) fn next_fill(&self, config: &Config) -> usize {
         let fill = self.fill.get();
         let next = (2 * fill).min(config.capacity.into());
-        // An unchanged number is not stored, so that other CPUs keep their cached line.
+        // An unchanged number is not stored, so that other CPUs can keep the cache line.
         if next != fill {
             self.fill.set(next);
         }

@@ -1,11 +1,12 @@
-//! A view of the rounds of each CPU and depot, magazine by magazine: for pictures, and for stepping through a run.
+//! A view of the objects on each CPU and in each depot, magazine by magazine, for pictures and for stepping
+//! through a run.
 //!
-//! [`Stats`](crate::Stats) has the totals, which are available at any time. A view has the rounds themselves, not only
-//! totals.
+//! [`Stats`](crate::Stats) has the totals, which are available at any time. A view has the objects
+//! themselves, not only totals.
 //!
-//! A view divides a CPU's stack into magazines from the bottom. Each magazine of a view would move in one visit to the
-//! depot. The top magazine serves allocations and receives frees, like Bonwick and Adams' *loaded* magazine. The
-//! magazine below the loaded one is *previous*.
+//! A view divides a CPU's stack into magazines from the bottom. Each magazine of a view would move in one
+//! access of the depot. The top magazine serves allocations and receives frees, like Bonwick and Adams'
+//! *loaded* magazine. The magazine below the loaded one is *previous*.
 
 use crate::depot::Slot;
 use crate::layer::{Layer, Round};
@@ -14,7 +15,7 @@ use crate::region::LEN;
 use crate::region::{NULL, ROUND};
 use core::ptr::NonNull;
 
-/// A view of a layer. `T` represents a round.
+/// A view of a layer. `T` represents an object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LayerView<T> {
     /// Stacks, indexed by CPU.
@@ -23,11 +24,12 @@ pub struct LayerView<T> {
     pub depots: Vec<DepotView<T>>,
 }
 
-/// The rounds of a CPU.
+/// The objects of a CPU.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CpuView<T> {
-    /// The magazines of the CPU's stack, the serving magazine first. All magazines except the serving one are full.
-    /// Rounds of other nodes come last. Rounds of other nodes return to their node in separate magazines.
+    /// The magazines of the CPU's stack, the serving magazine first. All magazines except the serving one are
+    /// full. Objects of other nodes come last. Objects of other nodes return to their node in separate
+    /// magazines.
     pub magazines: Vec<MagazineView<T>>,
     /// Maximum number of magazines on the stack.
     pub most: u32,
@@ -36,22 +38,22 @@ pub struct CpuView<T> {
 /// The depot of a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DepotView<T> {
-    /// Full magazines, the next one to be taken first.
+    /// The full magazines, with the next magazine to be taken first.
     pub full: Vec<MagazineView<T>>,
 }
 
-/// The rounds and the size of a magazine.
+/// The objects and the size of a magazine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MagazineView<T> {
-    /// The rounds, newest last.
+    /// The objects, newest last.
     pub rounds: Vec<T>,
-    /// Maximum number of rounds.
+    /// Maximum number of objects.
     pub capacity: u32,
 }
 
-/// For debuggers: the offset in bytes from the head of a stack to the lowest round of the stack; the head's low 16 bits
-/// are the number of rounds. The other three offsets are in a depot's slot: the next slot's address, the magazine's
-/// length, and the rounds.
+/// For debuggers: the byte offset from the head of a stack to the lowest object. The head's low 16 bits are
+/// the number of objects. Three further offsets describe a depot's slot: the next slot's address, the
+/// magazine's length, and the objects.
 #[doc(hidden)]
 pub const LAYOUT: [usize; 4] = {
     let [next, len, rounds] = Slot::LAYOUT;
@@ -75,7 +77,7 @@ impl<R: Round, M: Memory> Layer<R, M> {
 }
 
 impl<R: Round, M: Memory> Layer<R, M> {
-    /// Returns the rounds of each CPU and depot, each converted by `show`.
+    /// Returns the objects of each CPU and depot, each converted by `show`.
     ///
     /// # Safety
     /// No other thread may use the layer during the call.

@@ -1,10 +1,11 @@
-//! Stress test of the magazines on the machine's CPUs, with the mechanism that serves.
+//! Stress test of the magazines on the machine's CPUs, with the mechanism that the machine supports.
 //!
-//! The test stamps each round when it is allocated, and removes the stamp when the round is freed. At the end, no round
-//! is lost or duplicated, and the layer's counts agree. No single setting of the test finds every bug. Each setting was
-//! tried against planted bugs (see `.ci/controls`). Long undisturbed runs find sections that are not restarted. Tiny
-//! magazines, with yields between a miss and its batch, find drains that do not own the rounds that they take. During
-//! each run, another layer is created and dropped in the table, over and over, so that class numbers are reused.
+//! The test stamps each object at its allocation, and removes the stamp at its free. At the end, no object is
+//! lost or duplicated, and the layer's counts agree. No single setting of the test finds every bug. Each
+//! setting was tried against planted bugs (see `.ci/controls`). Long undisturbed runs find sections that are
+//! not restarted. Tiny magazines, with yields between a miss and its batch, find drains that do not own the
+//! objects that they take. During each run, another layer is created and dropped in the table, over and over,
+//! so that class numbers are reused.
 //!
 //! `USLAB_STRESS=full` runs each setting with 20 times as many operations, the first setting with 1,200 million.
 //! `USLAB_STRESS=tenth`, and `small` (a 200th), are for slow machines such as an emulator or valgrind.
@@ -26,8 +27,8 @@ use uslab_magazine::layer::yield_every;
 use uslab_magazine::sync::{Arc, AtomicBool, Counter, Mutex, Ordering::Relaxed};
 use uslab_magazine::{Cpus, Heap, Mechanism, Table};
 
-/// Serialises the tests, because they load the machine and change the state of the whole process. A facade lock cannot
-/// be used, because the layer's debug assertions would find it held.
+/// Serialises the tests, because they load the machine and change the state of the whole process. A lock of
+/// `uslab_sync` cannot be used, because the layer's debug assertions reject held locks.
 #[allow(clippy::disallowed_types)]
 static TEST_LOCK: std::sync::Mutex<()> = std::sync::Mutex::new(());
 
@@ -72,7 +73,7 @@ struct Setting {
 }
 
 const WORKERS: usize = 16;
-/// Maximum number of rounds that a worker holds.
+/// Maximum number of objects that a worker holds.
 const MAX_HELD_ROUNDS: usize = 256;
 
 /// Returns the number of operations, scaled by `USLAB_STRESS`.
@@ -86,7 +87,7 @@ fn size(usual: usize) -> usize {
     }
 }
 
-/// Creates and drops a layer, over and over; the layer must never see rounds of other layers.
+/// Creates and drops a layer, over and over; the layer must never see objects of other layers.
 fn neighbour(table: &Arc<Table<Heap>>, stop: &AtomicBool, pause: Duration) {
     let supplier = TestSupplier::new(64);
     for turn in 0.. {
@@ -113,7 +114,7 @@ fn neighbour(table: &Arc<Table<Heap>>, stop: &AtomicBool, pause: Duration) {
             (48, 48),
             "the neighbour layer's counts begin at 0 and are exact"
         );
-        // Every other layer is dropped with rounds on its stacks.
+        // Every other layer is dropped with objects on its stacks.
         if turn % 2 == 0 {
             layer.flush_all(&supplier);
             assert_eq!(supplier.census().len(), 64, "the neighbour layer must lose no rounds");
@@ -162,7 +163,7 @@ fn stress(name: &str, cpus: Cpus, setting: Setting) {
                             if supplier.stamp(round, me) {
                                 held.push(round);
                             } else {
-                                // Another thread owns the round, so this thread must not free it.
+                                // Another thread owns the object, so this thread must not free it.
                                 bad.add(1);
                             }
                         } else {
@@ -182,7 +183,7 @@ fn stress(name: &str, cpus: Cpus, setting: Setting) {
         if let Some(pause) = setting.drains {
             let (table, layer, supplier, stop, drains) = (&table, &layer, &supplier, &stop, &drains);
             scope.spawn(move || neighbour(table, stop, pause));
-            // Two concurrent drains of the same stacks.
+            // Two threads drain the same stacks concurrently.
             scope.spawn(move || {
                 while !stop.load(Relaxed) {
                     layer.drain(supplier, 0..layer.cpus().count());
@@ -318,7 +319,8 @@ fn layer_uses_the_expected_mechanism() {
     assert!(stats.paths.cpu >= 1980 && stats.busy <= usable().len() as u64, "{stats:?}");
 }
 
-/// A CPU number that is computed once, or always 0, is the classic mistake. Every CPU must use a separate region.
+/// A classic mistake is a CPU number that the code computes only once, or that is always 0. Every CPU must
+/// use a separate region.
 #[test]
 fn each_pinned_thread_touches_only_its_cpu_region() {
     let _alone = TEST_LOCK.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
@@ -438,7 +440,7 @@ fn claimed_slot_is_used_if_a_sandbox_forbids_membarrier() {
     });
 }
 
-/// A drain whose barrier is refused takes nothing: the rounds stay on the stacks and are usable.
+/// A drain whose barrier is refused takes nothing: the objects stay on the stacks and are usable.
 #[test]
 fn drains_take_nothing_after_a_sandbox_forbids_membarrier() {
     in_a_process("child_drains_without_membarrier", |c| c);
@@ -471,11 +473,11 @@ fn child_drains_without_membarrier() {
     assert_eq!(left as u64, stats.in_magazines + stats.in_depot, "the layer must lose no rounds");
     match layer.mechanism() {
         Mechanism::Claimed => assert_eq!(left, 0, "the claimed mechanism issues no barrier"),
-        // At most one stack has rounds for each CPU on which this thread ran.
+        // At most one stack has objects for each CPU on which this thread ran.
         Mechanism::Rseq => assert!(left > 0 && left <= usable().len() * 16, "{left} rounds remain on stacks"),
     }
-    // The layer was dropped with rounds on its stacks. The layer could not make sure that its class number was unused,
-    // so no other layer gets the number.
+    // The layer was dropped with objects on its stacks. The layer could not make sure that its class number
+    // was unused, so no other layer gets the number.
     drop(layer);
     let (next, nothing) = (rounds::layer(&table, 4, 2, 2), TestSupplier::new(0));
     assert!(

@@ -27,10 +27,11 @@ struct PlannedZone {
 }
 
 impl PageAllocator {
-    /// Reserves the address range and lays out the zones. If limited addresses (`RLIMIT_AS`) refuse the reservation,
-    /// the allocator has a single zone with as many pages as the limit allows, and each maximal block gets its
-    /// addresses when it is committed. Any other refused reservation is retried with halved zones, down to 1 MiB in
-    /// total. [`info`](PageAllocator::info) reports the resulting size.
+    /// Reserves the address range and lays out the zones. If limited addresses (`RLIMIT_AS`) refuse the
+    /// reservation, the allocator has a single zone with as many pages as the limit allows. Each maximal
+    /// block then gets its addresses when it is committed. If the system refuses for another reason, `new`
+    /// retries with halved zones, down to 1 MiB in total. [`info`](PageAllocator::info) reports the resulting
+    /// size.
     ///
     /// # Errors
     /// Returns an error if the configuration is invalid, or if the system refuses even the smallest reservation.

@@ -33,7 +33,7 @@ impl Memory {
         false
     }
     /// # Safety
-    /// No thread may read a frame from `_len` on during the call.
+    /// During the call, no thread may read a frame with the index `_len` or higher.
     pub(super) unsafe fn cut(&self, _len: u32) {}
 }
 

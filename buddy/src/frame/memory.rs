@@ -45,7 +45,8 @@ impl Memory {
         self.0.grow(bytes.next_multiple_of(1 << 20)) || self.0.grow(bytes)
     }
     /// # Safety
-    /// No frame from `len` on may ever have been committed, and no thread may read such a frame during the call.
+    /// Frames with the index `len` or higher must never have been committed, and no thread may read them
+    /// during the call.
     pub(super) unsafe fn cut(&self, len: u32) {
         // SAFETY: no thread uses the part from `len` on, by this function's contract.
         unsafe { self.0.cut(bytes(0..len).end) };

@@ -53,7 +53,7 @@ unsafe impl Source for Heap {
         may_move: bool,
     ) -> Option<NonNull<u8>> {
         if !may_move {
-            // A piece shrinks in place by leaving its end unused. Heap memory cannot grow in place.
+            // A piece shrinks in place; its end stays unused. Heap memory cannot grow in place.
             return (new <= old).then_some(at);
         }
         let (moved, mut piece) = Self::new(new, crate::PAGE_SIZE, Access::ReadWrite)?;

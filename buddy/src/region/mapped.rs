@@ -199,7 +199,8 @@ unsafe impl Source for Mapped {
     }
 }
 
-/// Number of places to try for a region that is apart. Other mappings may already occupy some of the places.
+/// Number of addresses to try for a region far from other mappings. Other mappings may already occupy some of
+/// the places.
 const PLACES: usize = 64;
 
 /// Minimum size in bytes at which core dumps leave out inaccessible parts. A commit in a region of at least this size
@@ -218,9 +219,9 @@ unsafe fn in_dumps(at: NonNull<u8>, bytes: usize, has: bool) {
     let _ = unsafe { madvise(at.cast(), bytes, advice) };
 }
 
-/// Minimum size in bytes at which memory is cleared by returning it to the system. `mincore` would report which pages
-/// are backed, but sandboxes kill a process for calling it. Writing a cleared page costs a page fault, like writing a
-/// page of a new mapping.
+/// Minimum size in bytes of memory that `clear` returns to the system instead of writing zeros. `mincore`
+/// would report which pages are backed, but sandboxes kill a process for calling it. Writing a cleared page
+/// costs a page fault, like writing a page of a new mapping.
 const DISCARDED: usize = 4 << 20;
 
 /// Returns a resource limit of this process. Returns `None` if the resource is unlimited.
@@ -236,8 +237,8 @@ pub(super) fn process_limit() -> Option<u64> {
 /// Implements [`region::address_limit`](super::address_limit). Reading a limit allocates nothing.
 pub(super) fn address_limit() -> Option<(usize, usize)> {
     let limit = limit_of(Resource::RLIMIT_AS)?;
-    // The first number is the pages of all mappings, which the kernel counts against the limit. The size is 0 if the
-    // number is unknown.
+    // The first number counts the pages of all mappings, and the kernel compares this count with the limit.
+    // The size is 0 if the number is unknown.
     let mut text = [0; 128];
     let read = std::fs::File::open("/proc/self/statm").and_then(|mut file| file.read(&mut text));
     let text = core::str::from_utf8(&text[..read.unwrap_or(0)]).unwrap_or_default();

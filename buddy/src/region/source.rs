@@ -5,10 +5,10 @@ use core::ptr::NonNull;
 /// Use of huge pages (2 MiB on x86-64) for a region. Huge pages reduce TLB misses, but the first touch of a huge page
 /// takes and zeroes 2 MiB, and no smaller part can be returned.
 ///
-/// The default was measured on a system that leaves the choice to programs, with 100,000 live objects of 64 bytes in
-/// bursts, and with 10,000 objects of 8 to 1024 bytes. With huge pages, no pair was faster by more than the noise, and
-/// a million objects took 1 % more memory. By default, the system gets no advice on huge pages. `Advise` is for a cache
-/// of gigabytes with random accesses.
+/// The default was measured on a system that leaves the choice to programs, with 100,000 live objects of 64
+/// bytes in bursts, and with 10,000 objects of 8 to 1024 bytes. With huge pages, no allocation and free were
+/// faster by more than the noise, and a million objects took 1 % more memory. By default, the system gets no
+/// advice on huge pages. `Advise` is for a cache of gigabytes with random accesses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum HugePages {
     /// The system's default for memory without advice.
@@ -53,8 +53,8 @@ pub(super) unsafe trait Source: core::fmt::Debug + Sized {
     /// The part must be in this memory.
     unsafe fn commit(&self, at: NonNull<u8>, bytes: usize) -> bool;
 
-    /// Decommits a part of the memory. The next commit finds the part zeroed. Until its next commit, a decommitted part
-    /// allows only `access`. See [`Region::decommit`].
+    /// Decommits a part of the memory. The next commit finds the part zeroed. Until its next commit, a
+    /// decommitted part permits only accesses of the kind `access`. See [`Region::decommit`].
     ///
     /// # Safety
     /// The part must be in this memory, and no thread may use it.

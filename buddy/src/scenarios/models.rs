@@ -13,7 +13,7 @@ fn allocator(pages: u32, per_cpu_pages: bool) -> Arc<PageAllocator> {
 }
 
 /// B1: an allocation runs against the free of its buddy. The two blocks never overlap, and no merge is missed.
-pub(super) fn alloc_against_the_free_of_the_buddy() {
+pub(super) fn allocation_during_the_free_of_its_buddy() {
     let pages = allocator(4, false);
     let mine = pages.alloc(ONE, Gfp::KERNEL, None).unwrap();
     let other = pages.clone();
@@ -24,7 +24,7 @@ pub(super) fn alloc_against_the_free_of_the_buddy() {
 }
 
 /// B1: each of two concurrent allocations reports only its own splits.
-pub(super) fn two_allocations_are_told_apart() {
+pub(super) fn each_of_two_allocations_reports_its_splits() {
     let pages = allocator(4, false);
     let reported = Arc::new(AtomicU32::new(0));
     let splits = reported.clone();
@@ -99,7 +99,7 @@ pub(super) fn order_and_owner_travel_with_the_block() {
     audit(&pages);
 }
 
-/// B4: of two frees of one block, one succeeds and the other is reported.
+/// B4: of two frees of one block, one free succeeds and the other free is reported.
 pub(super) fn two_frees_of_one_block() {
     let pages = allocator_of(2, two(), false, |_| ());
     let page = pages.alloc(ONE, Gfp::KERNEL, None).unwrap();
@@ -112,7 +112,7 @@ pub(super) fn two_frees_of_one_block() {
 }
 
 /// B5: any thread that reads a frame's owner finds it initialised, even without owning the block.
-pub(super) fn a_stranger_asks_for_the_owner() {
+pub(super) fn any_thread_reads_an_initialised_owner() {
     let pages = allocator(2, false);
     let owner = Arc::new(Owner::new());
     let pfn = pages.alloc(ONE, Gfp::KERNEL, None).unwrap();
@@ -127,7 +127,7 @@ pub(super) fn a_stranger_asks_for_the_owner() {
 }
 
 /// B6: decommitting memory does not decommit the frames of another block.
-pub(super) fn a_release_beside_a_block_in_use() {
+pub(super) fn decommit_keeps_the_frames_of_a_block_in_use() {
     let pages = allocator_of(4, two(), false, |corruption| panic!("{corruption}"));
     let mine = pages.alloc(two(), Gfp::KERNEL, None).unwrap();
     let theirs = pages.alloc(ONE, Gfp::KERNEL, None).unwrap();
@@ -146,7 +146,7 @@ pub(super) fn a_release_beside_a_block_in_use() {
 }
 
 /// B7: a trim during an allocation returns only free pages.
-pub(super) fn a_trim_beside_an_allocation() {
+pub(super) fn trim_during_an_allocation_returns_only_free_pages() {
     let pages = allocator(4, false);
     let mine = pages.alloc(ONE, Gfp::KERNEL, None).unwrap();
     let other = pages.clone();
@@ -169,13 +169,14 @@ pub(super) fn a_trim_beside_an_allocation() {
     audit(&pages);
 }
 
-/// B8: two charges, of which only one fits, run during an allocation. Charges and allocations never exceed the pages.
-pub(super) fn two_charge_beside_an_allocation() {
+/// B8: two charges, of which only one fits, run during an allocation. Charges and allocations together never
+/// exceed the number of pages.
+pub(super) fn two_charges_during_an_allocation() {
     two_charge(allocator(4, false));
 }
 
 /// B8: two charges across two zones run during an allocation. No single zone has enough pages for a charge.
-pub(super) fn two_charge_two_zones_beside_an_allocation() {
+pub(super) fn two_charges_of_two_zones_during_an_allocation() {
     let zones = [(ZoneKind::Dma32, 2), (ZoneKind::Normal, 2)];
     two_charge(zones_of(&zones, two(), false, |corruption| panic!("{corruption}")));
 }

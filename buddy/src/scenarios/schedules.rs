@@ -80,7 +80,7 @@ pub(super) fn zone() {
     audit(&world.pages);
 }
 
-/// All threads free the same pages, each thread starting at another page.
+/// All threads free the same pages, each thread starting at a different page.
 pub(super) fn twice() {
     fn side((pages, pfns): &(Arc<PageAllocator>, Vec<Pfn>), thread: usize) {
         let from = thread * pfns.len() / THREADS;

@@ -1,4 +1,4 @@
-//! The specification of the magazine layer: which rounds an operation moves, and where.
+//! Specifies the magazine layer: which objects (*rounds*) each operation moves, and where.
 //!
 //! ```text
 //!  CPU 0: a stack          CPU 1: a stack
@@ -8,27 +8,30 @@
 //!              supplier                 slabs, or a zone
 //! ```
 //!
-//! - **Allocate**: take the newest round of the CPU's stack. If the stack is empty, take a magazine from the depot; if
-//!   the depot is empty, from the supplier. The caller gets the magazine's last round, the stack gets the others.
-//! - **Fill**: the first fill requests [`first_fill`](Sizes::first_fill) rounds; each later fill requests twice as many
-//!   as the fill before, up to a magazine.
-//! - **Free**: put the round on the CPU's stack. A stack without a place for it doubles its places, up to the limit. At
-//!   the limit, the stack's newest magazine moves to the depot. If the depot refuses, the magazine goes to the
-//!   supplier.
-//! - **Depot**: holds full magazines, and passes on the [newest](Depot::take) one first. It refuses a magazine beyond
-//!   its limit or beyond the [budget](Budget) of all depots.
-//! - **Drain**: takes the rounds of stacks away. A drained stack starts without places.
-//! - **Reap**: drains the stacks that were not used since the last reap, and flushes the magazines that the depot did
-//!   not need in that time.
-//! - **Shortage**: halves the limit of stacks, down to two magazines, and lets fills start small again. Each reap
-//!   without a shortage doubles the limit again.
+//! - **Allocate**: take the newest object of the CPU's stack. If the stack is empty, take a magazine from the
+//!   depot. If the depot is also empty, take objects from the supplier. The caller gets the last object of
+//!   the magazine, and the stack gets the other objects.
+//! - **Fill**: the first fill requests [`first_fill`](Sizes::first_fill) objects from the supplier. Each
+//!   later fill requests twice as many, up to a full magazine.
+//! - **Free**: put the object on the CPU's stack. A full stack doubles its capacity, up to a limit. At the
+//!   limit, a full stack passes its newest magazine to the depot. If the depot refuses the magazine, the
+//!   supplier gets it.
+//! - **Depot**: holds full magazines, and hands out the [newest](Depot::take) magazine first. A depot refuses
+//!   a magazine above its own limit or above the [budget](Budget) of all depots.
+//! - **Drain**: removes all objects from the stacks of some CPUs. A drained stack starts again with capacity
+//!   0.
+//! - **Reap**: drains the stacks that no CPU used since the last reap, and flushes the magazines that the
+//!   depots did not need in that interval.
+//! - **Shortage**: halves the capacity limit of stacks, down to two magazines, and resets the size of fills.
+//!   Each reap in an interval without a shortage doubles the limit.
 //!
-//! The state is plain: no memory, no locks, no interleavings. The shipping code is compared with it operation by
-//! operation. An exploration of interleavings takes steps inside of operations, so it has its own states for
-//! restartable sections and drains, and uses this crate's [`Depot`], [`Usage`] and [`widened`] for the rest.
+//! The specification's state has no memory management, no locks and no concurrency. Tests compare the
+//! shipping code with the specification, operation by operation. A model checker that interleaves the steps
+//! of operations has separate states for restartable sections and drains. From this crate, the checker uses
+//! [`Depot`], [`Usage`] and [`widened`].
 //!
-//! Source: Bonwick and Adams, "Magazines and Vmem" (USENIX 2001), sections 3.1 to 3.4, with a stack in place of two
-//! magazines for each CPU.
+//! Source: Bonwick and Adams, "Magazines and Vmem" (USENIX 2001), sections 3.1 to 3.4, but with one stack per
+//! CPU instead of two magazines.
 #![no_std]
 #![forbid(unsafe_code)]
 
@@ -67,10 +70,10 @@ impl<T> List for Vec<T> {
     }
 }
 
-/// A list of at most `N` elements, without heap memory. Explorations copy, compare and hash it.
+/// A list of at most `N` elements, without heap memory. A model checker can copy, compare and hash a `Few`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Few<T, const N: usize> {
-    /// The elements; unused places have the default value.
+    /// The elements; unused array entries have the default value.
     items: [T; N],
     len: u8,
 }
@@ -116,7 +119,7 @@ pub struct Depot<L> {
     magazines: L,
     /// `true` if the depot accepts magazines.
     pub open: bool,
-    /// The smallest number of magazines since the last reap.
+    /// The smallest number of magazines in the depot since the last reap.
     fewest: u16,
 }
 
@@ -130,20 +133,21 @@ impl<L: List> Depot<L> {
     pub fn magazines(&self) -> &L {
         &self.magazines
     }
-    /// The magazines, for a program that gives rounds other names.
+    /// Mutable access to the magazines, for a checker that renames the objects in them.
     pub fn magazines_mut(&mut self) -> &mut L {
         &mut self.magazines
     }
-    /// Forgets what the depot has noticed since the last reap, for a program without reaps.
+    /// Resets the depot's statistics since the last reap, for a program that never reaps.
     pub fn forget_interval(&mut self) {
         self.fewest = 0;
     }
 
-    /// The policy: the index of the magazine that is taken next from `len` magazines, of which the oldest has index 0.
+    /// Returns the index of the magazine to take next from a depot of `len` magazines; the oldest magazine
+    /// has index 0.
     fn next(len: usize) -> usize {
         len - 1
     }
-    /// Takes a magazine.
+    /// Takes the next magazine out of the depot.
     pub fn take(&mut self) -> Option<L::Item> {
         let len = self.magazines.len();
         let taken = (len > 0).then(|| self.magazines.remove(Self::next(len)));
@@ -162,15 +166,16 @@ impl<L: List> Depot<L> {
     pub fn accepts(&self, limit: usize) -> bool {
         self.open && self.magazines.len() < limit
     }
-    /// Returns `true` if the budget counts the next magazine that arrives, or counted the last one that was taken.
+    /// Returns `true` if the budget counts the next magazine, because the depot already holds [`UNCOUNTED`]
+    /// magazines.
     pub fn is_counted(&self) -> bool {
         self.magazines.len() >= UNCOUNTED
     }
-    /// Adds a magazine, which the depot [accepts](Self::accepts).
+    /// Adds a magazine. The caller must have checked that the depot [accepts](Self::accepts) the magazine.
     pub fn put(&mut self, magazine: L::Item) {
         self.magazines.push(magazine);
     }
-    /// Ends a reaping interval. Returns the number of magazines that were there during the whole interval.
+    /// Ends a reaping interval. Returns the number of magazines that the depot did not need in the interval.
     pub fn surplus(&mut self) -> usize {
         let surplus = self.fewest;
         self.fewest = self.magazines.len() as u16 - surplus;
@@ -178,7 +183,7 @@ impl<L: List> Depot<L> {
     }
 }
 
-/// A limit of the bytes that several depots hold together.
+/// A limit on the total bytes in several depots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Budget {
     held: u64,
@@ -198,7 +203,8 @@ impl Budget {
     pub fn limit(&self) -> u64 {
         self.most
     }
-    /// Counts `bytes`. Returns `false` if they do not fit.
+    /// Adds `bytes` to the counted bytes if the sum stays within the limit. Returns `false` if the bytes
+    /// would exceed the limit.
     fn charge(&mut self, bytes: u64) -> bool {
         let fits = bytes == 0 || self.held + bytes <= self.most;
         self.held += if fits { bytes } else { 0 };
@@ -209,31 +215,31 @@ impl Budget {
     }
 }
 
-/// What a sweep remembers of a stack, to find the stacks that were not used since the sweep before.
+/// The use of a stack since the last sweep, by which the next sweep detects an idle stack.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Usage {
-    /// `true` if a single round was popped or pushed.
+    /// `true` if a caller popped or pushed a single object since the last sweep.
     served: bool,
-    /// The number of rounds at the sweep.
+    /// The number of objects on the stack at the last sweep.
     seen: u16,
 }
 
 impl Usage {
-    /// Notes that a single round was popped or pushed, not a magazine.
+    /// Records that a caller popped or pushed a single object, not a magazine.
     pub fn serve(&mut self) {
         self.served = true;
     }
-    /// Notes that a sweep visits the stack, which has `len` rounds.
+    /// Records that a sweep inspects the stack, which has `len` objects.
     pub fn see(&mut self, len: usize) {
         *self = Self { served: false, seen: len as u16 };
     }
-    /// Returns `true` if a stack of `len` rounds has rounds that were not used since the last sweep.
+    /// Returns `true` if a stack of `len` objects is not empty and was not used since the last sweep.
     pub fn is_idle(&self, len: usize) -> bool {
         len > 0 && !self.served && usize::from(self.seen) == len
     }
 }
 
-/// Returns the new number of places of a stack that needs `need` places; `None` if `limit` is too low.
+/// Returns the new capacity of a stack that must hold `need` objects; `None` if `limit` is too low.
 pub fn widened(places: usize, need: usize, limit: usize) -> Option<usize> {
     let most = (2 * places).max(need).min(limit);
     (need <= most).then_some(most)
@@ -242,36 +248,36 @@ pub fn widened(places: usize, need: usize, limit: usize) -> Option<usize> {
 /// The sizes of a layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sizes {
-    /// Number of rounds in a full magazine, at least 1.
+    /// Number of objects in a full magazine, at least 1.
     pub capacity: usize,
-    /// Number of rounds that the first fill requests, at least 1 and at most a magazine.
+    /// Number of objects that the first fill requests, at least 1 and at most a magazine.
     pub first_fill: usize,
-    /// Largest number of places of a stack, at least two magazines.
+    /// Largest capacity of a stack, at least two magazines.
     pub reach: usize,
     /// Largest number of magazines of each depot.
     pub depot_limit: usize,
-    /// Number of bytes in the rounds of a full magazine.
+    /// Number of bytes in the objects of a full magazine.
     pub magazine_bytes: u64,
 }
 
-/// A step of an operation that is more than a push or pop of one round.
+/// A step of an operation, other than a push or pop of one object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// A stack got more places, because a round was freed to a full stack.
+    /// A stack grew because a caller freed an object to the full stack.
     Widened,
     /// A magazine moved between a stack and the depot.
     Exchange,
-    /// The depot, which has a limit above 0, refused a magazine.
+    /// A depot whose limit is above 0 refused a magazine.
     Refused,
 }
 
-/// What surrounds a layer: its supplier, the budget of the depots, and an observer.
+/// The environment of a layer: its supplier, the budget of the depots, and an observer.
 pub trait World<R> {
-    /// Returns up to `most` rounds of a node.
+    /// Returns up to `most` new objects from a node's memory.
     fn fill(&mut self, node: usize, most: usize) -> Vec<R>;
-    /// Takes rounds back, the first one first.
+    /// Takes flushed objects back, in the order of the vector.
     fn flush(&mut self, rounds: Vec<R>);
-    /// Returns the node to which a round belongs.
+    /// Returns the node to which an object belongs.
     fn node_of(&self, _round: &R) -> usize {
         0
     }
@@ -281,12 +287,12 @@ pub trait World<R> {
     fn observe(&mut self, _event: Event) {}
 }
 
-/// The stack of a CPU for the rounds of one node.
+/// The stack of a CPU for the objects of one node.
 #[derive(Clone, Debug)]
 struct Stack<R> {
-    /// The rounds, the newest last.
+    /// The objects, the newest last.
     rounds: Vec<R>,
-    /// The number of rounds for which the stack has places now. After a shortage, it may have more than the limit.
+    /// The current capacity of the stack, in objects. After a shortage, the capacity may exceed the limit.
     places: usize,
     usage: Usage,
 }
@@ -297,7 +303,8 @@ impl<R> Default for Stack<R> {
     }
 }
 impl<R> Stack<R> {
-    /// Ensures that `more` rounds have places. Returns `None` if `limit` is too low, else `true` if the places grew.
+    /// Grows the stack, if necessary, until `more` further objects fit. Returns `None` if `limit` is too low,
+    /// and `Some(true)` if the stack grew.
     fn widen(&mut self, more: usize, limit: usize) -> Option<bool> {
         let need = self.rounds.len() + more;
         if need <= self.places {
@@ -306,7 +313,7 @@ impl<R> Stack<R> {
         self.places = widened(self.places, need, limit)?;
         Some(true)
     }
-    /// Takes all rounds away, the newest first; the stack starts again without places.
+    /// Removes all objects and returns them, the newest first; the capacity becomes 0.
     fn take_all(&mut self) -> Vec<R> {
         let mut rounds = core::mem::take(&mut self.rounds);
         rounds.reverse();
@@ -318,7 +325,7 @@ impl<R> Stack<R> {
 
 #[derive(Clone, Debug)]
 struct Node<R> {
-    /// The stacks, by CPU.
+    /// The stacks, indexed by CPU.
     stacks: Vec<Stack<R>>,
     depot: Depot<Vec<Vec<R>>>,
 }
@@ -330,16 +337,17 @@ pub struct Layer<R> {
     /// The node of each CPU.
     node_of_cpu: Vec<usize>,
     nodes: Vec<Node<R>>,
-    /// Number of rounds that the next fill requests.
+    /// Number of objects that the next fill requests.
     fill: usize,
     /// The current limit of a stack's places.
     limit: usize,
-    /// `true` if memory was short since the last reap.
+    /// `true` if memory was short at any time since the last reap.
     short: bool,
 }
 
 impl<R> Layer<R> {
-    /// Creates a layer without rounds. `node_of_cpu` has the node of each CPU; every node has a CPU.
+    /// Creates a layer without objects. `node_of_cpu` contains the node of each CPU. Every node must have a
+    /// CPU.
     pub fn new(sizes: Sizes, node_of_cpu: Vec<usize>) -> Self {
         let (cpus, nodes) = (node_of_cpu.len(), node_of_cpu.iter().max().map_or(0, |last| last + 1));
         let stacks = || (0..cpus).map(|_| Stack::default()).collect();
@@ -355,7 +363,7 @@ impl<R> Layer<R> {
     pub fn cpus(&self) -> usize {
         self.node_of_cpu.len()
     }
-    /// The rounds of a node on a CPU's stack, the newest last.
+    /// The objects of a node on a CPU's stack, the newest last.
     pub fn stack(&self, node: usize, cpu: usize) -> &[R] {
         &self.nodes[node].stacks[cpu].rounds
     }
@@ -364,7 +372,7 @@ impl<R> Layer<R> {
         &self.nodes[node].depot
     }
 
-    /// Allocates a round on a CPU. Returns `None` if the supplier has no round.
+    /// Allocates an object on a CPU. Returns `None` if the supplier has no object.
     pub fn alloc(&mut self, cpu: usize, world: &mut impl World<R>) -> Option<R> {
         let (node, limit) = (self.node_of_cpu[cpu], self.limit);
         let stack = &mut self.nodes[node].stacks[cpu];
@@ -383,7 +391,7 @@ impl<R> Layer<R> {
         Some(round)
     }
 
-    /// Frees a round on a CPU.
+    /// Frees an object on a CPU.
     pub fn free(&mut self, cpu: usize, round: R, world: &mut impl World<R>) {
         let (node, limit, capacity) = (world.node_of(&round), self.limit, self.sizes.capacity);
         let stack = &mut self.nodes[node].stacks[cpu];
@@ -394,7 +402,8 @@ impl<R> Layer<R> {
                     world.observe(Event::Widened);
                 }
                 stack.rounds.push(round);
-                // The push that gets more places is a batch of one.
+                // A push that grows the stack does not count as a use, because the shipping code executes it
+                // as a batch.
                 if single {
                     stack.usage.serve();
                 }
@@ -437,12 +446,12 @@ impl<R> Layer<R> {
         }
     }
 
-    /// Flushes the stacks of `cpus`. Returns the number of rounds.
+    /// Flushes the stacks of `cpus`. Returns the number of flushed objects.
     pub fn drain(&mut self, cpus: Range<usize>, world: &mut impl World<R>) -> usize {
         self.drain_if(cpus, world, |stack| !stack.rounds.is_empty(), |_| true)
     }
-    /// Flushes the stacks that are `taken`, on CPUs that have a `wanted` stack: a drain takes a CPU's region away with
-    /// the stacks of all nodes.
+    /// On each CPU with a stack for which `wanted` is true, flushes the stacks for which `taken` is true. A
+    /// drain takes the stacks of all nodes from a CPU together.
     fn drain_if(
         &mut self,
         cpus: Range<usize>,
@@ -466,7 +475,7 @@ impl<R> Layer<R> {
         flushed
     }
 
-    /// Flushes all stacks and depots. Returns the number of rounds.
+    /// Flushes all stacks and depots. Returns the number of flushed objects.
     pub fn flush_all(&mut self, world: &mut impl World<R>) -> usize {
         let stacks = self.drain(0..usize::MAX, world);
         stacks + (0..self.nodes.len()).map(|node| self.flush_depot(node, usize::MAX, world)).sum::<usize>()
@@ -482,8 +491,8 @@ impl<R> Layer<R> {
         flushed
     }
 
-    /// Ends a reaping interval: flushes idle stacks, and the magazines that the depots did not need. Returns the number
-    /// of rounds.
+    /// Ends a reaping interval: flushes idle stacks, and the magazines that the depots did not need. Returns
+    /// the number of flushed objects.
     pub fn reap(&mut self, world: &mut impl World<R>) -> usize {
         let idle = |stack: &Stack<R>| stack.usage.is_idle(stack.rounds.len());
         let mut flushed = self.drain_if(0..usize::MAX, world, idle, idle);
@@ -499,7 +508,7 @@ impl<R> Layer<R> {
         flushed
     }
 
-    /// Handles a shortage of memory. Stacks keep the places that they have.
+    /// Handles a shortage of memory. Each stack keeps its current capacity.
     pub fn shrink(&mut self) {
         let Sizes { capacity, first_fill, reach, .. } = self.sizes;
         self.short = true;

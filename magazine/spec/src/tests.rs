@@ -1,6 +1,6 @@
 use super::*;
 
-/// A supplier of the rounds 1 to n, lowest first.
+/// A supplier of the objects 1 to n, the lowest number first.
 #[derive(Debug)]
 struct Rounds {
     free: Vec<u32>,
@@ -55,13 +55,13 @@ fn stack_passes_its_newest_magazine_to_the_depot() {
     assert_eq!(layer.stack(0, 0), [2, 1, 6, 5]);
     assert_eq!(layer.depot(0).upcoming().collect::<Vec<_>>(), [[4, 3]]);
     assert_eq!(world.events, [Event::Widened, Event::Widened, Event::Exchange]);
-    // The other CPU gets the magazine.
+    // The other CPU gets the magazine from the depot.
     assert_eq!([(); 2].map(|()| layer.alloc(1, &mut world)), [Some(3), Some(4)]);
     assert!(layer.depot(0).magazines().is_empty());
 }
 
 #[test]
-fn depot_refuses_beyond_its_limit_and_beyond_the_budget() {
+fn depot_refuses_magazines_beyond_its_limit_or_budget() {
     let (mut limited, mut world) = (layer(1, 1, 0, 1), Rounds::new(9, 9));
     let rounds: Vec<u32> = (0..5).map(|_| limited.alloc(0, &mut world).unwrap()).collect();
     rounds.iter().for_each(|round| limited.free(0, *round, &mut world));
@@ -76,7 +76,7 @@ fn depot_refuses_beyond_its_limit_and_beyond_the_budget() {
 }
 
 #[test]
-fn reap_flushes_what_was_not_used_in_the_interval() {
+fn reap_flushes_objects_unused_in_the_interval() {
     let (mut layer, mut world) = (layer(2, 2, 0, 4), Rounds::new(20, 9));
     let rounds: Vec<u32> = (0..8).map(|_| layer.alloc(0, &mut world).unwrap()).collect();
     rounds.iter().for_each(|round| layer.free(0, *round, &mut world));
@@ -88,7 +88,7 @@ fn reap_flushes_what_was_not_used_in_the_interval() {
 fn shortage_halves_the_limit_of_stacks() {
     let (mut layer, mut world) = (layer(2, 2, 6, 0), Rounds::new(40, 0));
     let mut most = |layer: &mut Layer<u32>| {
-        // A drained stack starts without places.
+        // A drained stack starts again with capacity 0.
         layer.flush_all(&mut world);
         let rounds: Vec<u32> = (0..20).map(|_| layer.alloc(0, &mut world).unwrap()).collect();
         rounds.iter().for_each(|round| layer.free(0, *round, &mut world));

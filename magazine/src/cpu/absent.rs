@@ -1,5 +1,6 @@
-//! Stubs for systems without restartable sequences: another OS, another processor, or a checker. On such systems the
-//! rseq mechanism is never chosen, and the inlined path always misses.
+//! Stubs for systems without restartable sequences: another OS, another processor, or a checker. On systems
+//! without restartable sequences, the crate never chooses the rseq mechanism, and the inlined path always
+//! misses.
 
 use super::Mechanism;
 pub use super::no_static_words::StaticWords;

@@ -1,8 +1,10 @@
-//! The claimed slot: the portable mechanism for exclusive access to a region.
+//! The claimed slot: a portable mechanism that gives one operation exclusive access to a CPU's stacks (its
+//! *region*).
 //!
-//! The CPU number is a hint. One compare-and-exchange claims the CPU's region for one operation. If the region is
-//! already claimed, the operation continues without the region and never waits. The holder may be a pre-empted thread
-//! of the same CPU. A thread may migrate after it reads the CPU number: the claim, not the number, gives ownership of
+//! The CPU number that an operation reads is only a hint. An operation claims the CPU's region with one
+//! compare-and-exchange. If another thread has already claimed the region, the operation bypasses the region
+//! instead of waiting. Waiting could take long, because the claiming thread may be pre-empted on the same
+//! CPU. A thread may migrate after it reads the CPU number, so the claim, not the number, grants access to
 //! the region.
 //!
 //! Cost: one locked instruction (6 to 17 ns) per operation.
@@ -14,7 +16,7 @@ use crate::sync::Ordering::{Acquire, Relaxed, Release};
 use crate::sync::relax;
 use core::ptr::NonNull;
 
-/// Runs `f` with the region claimed. Returns `None` if the region is already claimed, or was never used.
+/// Claims the region and runs `f`. Returns `None` if the region is already claimed, or was never used.
 #[inline(always)]
 fn claimed<R>(region: Region<'_>, f: impl FnOnce() -> R) -> Option<R> {
     // No thread may write to an uncommitted region, not even to claim the region.
@@ -51,8 +53,8 @@ pub(crate) fn pop_batch(table: &impl Regions, class: Class, n: u32, into: &mut M
     claimed(region, || region.pop_batch(class, n, into, Commit::Done)) == Some(true)
 }
 
-/// Claims the region for a drain and runs `f` on it. Waits for the thread that holds the claim; this thread may be
-/// pre-empted. Drains may wait for a claim, unlike fast paths.
+/// Claims the region for a drain and runs `f` on it. Waits while another thread, which may be pre-empted,
+/// holds the claim. A drain may wait for a claim, but a fast path may not.
 pub(crate) fn run_claimed(region: Region<'_>, f: &mut dyn FnMut(Region<'_>)) {
     while claimed(region, || f(region)).is_none() {
         relax();

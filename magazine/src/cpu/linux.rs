@@ -33,8 +33,8 @@ fn highest(list: &[u8]) -> Option<u32> {
     highest
 }
 
-/// Number of configured CPUs, and at least one more than the highest CPU in this thread's affinity mask. musl's count
-/// only includes the CPUs of the mask.
+/// Number of configured CPUs, or the highest CPU in this thread's affinity mask plus one if that is larger.
+/// The libc musl counts only the CPUs of the mask.
 fn configured() -> u32 {
     let count = nix::unistd::sysconf(nix::unistd::SysconfVar::_NPROCESSORS_CONF).ok().flatten();
     let allowed = nix::sched::sched_getaffinity(nix::unistd::Pid::from_raw(0))
@@ -54,7 +54,7 @@ mod tests {
         let mut only = nix::sched::CpuSet::new();
         only.set(highest as usize).unwrap();
         let this = nix::unistd::Pid::from_raw(0);
-        // The test pins a separate, short-lived thread. A container may forbid a thread to run on a given CPU.
+        // The test pins a separate, short-lived thread. A container may forbid a thread to run on some CPUs.
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 if nix::sched::sched_setaffinity(this, &only).is_ok() {

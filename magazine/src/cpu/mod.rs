@@ -1,17 +1,18 @@
 //! CPUs: their number, their memory nodes, and the CPU of the current thread.
 //!
-//! The number of the current CPU is only a **hint**: a thread may migrate between reading and using the number. The
-//! [`Mechanism`] of an operation makes a stale CPU number harmless. The mechanism is `rseq`, a restartable sequence, if
-//! libc and kernel support it, and otherwise `claimed`. A process chooses one mechanism. A layer never mixes
-//! mechanisms, because a claim does not exclude a restartable sequence. Simulated CPUs always use the claimed
-//! mechanism. One OS thread can drive a thousand simulated CPUs deterministically by calling [`on_cpu`].
+//! The number of the current CPU is only a **hint**: a thread may migrate between reading and using the
+//! number. The [`Mechanism`] of an operation makes a stale CPU number harmless. The mechanism is `rseq`
+//! (restartable sequences) if the libc and the kernel support it, and `claimed` otherwise. A process chooses
+//! one mechanism. A layer never mixes mechanisms, because claiming a region does not stop a restartable
+//! sequence. Simulated CPUs always use the claimed mechanism. One OS thread can drive a thousand simulated
+//! CPUs deterministically by calling [`on_cpu`].
 //!
 //! **`USLAB_RSEQ=off`** in the environment forces the claimed slot, for example for a debugger that single-steps.
 //! `--cfg uslab_no_rseq` removes restartable sequences from the build.
 //!
-//! Linux reports the CPU of a thread. Other systems, and builds with `--cfg uslab_heap`, assign each thread a fixed CPU
-//! number (`threads`). If numbers are assigned to threads, two threads may share one region while another region is
-//! idle. The claim of a region keeps such sharing sound.
+//! Linux reports the CPU of a thread. Other systems, and builds with `--cfg uslab_heap`, assign each thread a
+//! fixed CPU number (`threads`). With assigned CPU numbers, two threads may share one region while another
+//! region is idle. Two threads can share a region safely, because each operation claims the region.
 
 pub(crate) mod claimed;
 mod mechanism;
@@ -69,9 +70,9 @@ pub struct Cpus {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Source {
-    /// The operating system, or the number assigned to the thread.
+    /// The number from the operating system, or the number assigned to the thread.
     Os,
-    /// The thread's last call of [`on_cpu`].
+    /// The number from the thread's last call of [`on_cpu`].
     Simulated,
 }
 
@@ -108,12 +109,12 @@ thread_local! {
 pub struct Script {
     /// The thread's CPU at the start.
     pub cpu: u32,
-    /// Number of the CPU read before which the thread migrates, counted from 1; 0 disables the migration.
+    /// The migration precedes this read of the CPU number, counted from 1; 0 disables the migration.
     pub at: u32,
     /// The thread's CPU after the migration.
     pub then: u32,
-    /// True if a restartable sequence that starts at the migration first runs up to its commit on the old CPU and is
-    /// aborted. The claimed slot ignores `aborted`, because its operations cannot be aborted.
+    /// True if the migration aborts a restartable sequence that has run on the old CPU up to its commit. The
+    /// claimed slot ignores `aborted`, because a thread with a claim cannot be aborted.
     pub aborted: bool,
 }
 
@@ -122,8 +123,8 @@ impl Script {
     pub const fn on(cpu: u32) -> Self {
         Self { cpu, at: 0, then: 0, aborted: false }
     }
-    /// All scripts with at most one migration: the script that stays on `cpu`, and each move to another of `cpus` CPUs
-    /// before one of the first `reads` reads.
+    /// Returns all scripts with at most one migration. One script stays on `cpu`; each other script moves to
+    /// another of `cpus` CPUs before one of the first `reads` reads.
     pub fn all(cpu: u32, cpus: u32, reads: u32) -> impl Iterator<Item = Self> + Clone {
         let moves = (1..=reads).flat_map(move |at| {
             let elsewhere = (0..cpus).filter(move |then| *then != cpu);
@@ -131,7 +132,8 @@ impl Script {
         });
         core::iter::once(Self::on(cpu)).chain(moves)
     }
-    /// All scripts with at most one migration or abort. An aborted sequence restarts on the old CPU or on another CPU.
+    /// Returns all scripts with at most one migration or abort. An aborted sequence restarts on the old CPU
+    /// or on another CPU.
     pub fn all_aborting(cpu: u32, cpus: u32, reads: u32) -> impl Iterator<Item = Self> + Clone {
         let aborts =
             (1..=reads).flat_map(move |at| (0..cpus).map(move |then| Self { cpu, at, then, aborted: true }));
@@ -149,10 +151,10 @@ pub fn on_cpu(cpu: u32) {
 }
 
 impl Cpus {
-    /// The machine's CPUs (at most [`MAX_CPUS`]), on one node. On Linux, the count is the number of CPUs that the
-    /// kernel may ever bring up. On other systems, the count is the number of CPUs that the process may use
-    /// concurrently. If `/sys` has no list of CPUs, the CPUs are those that the C library knows, and the CPUs in this
-    /// thread's affinity mask. Threads on a CPU beyond the count bypass the stacks.
+    /// The machine's CPUs (at most [`MAX_CPUS`]), on one node. On Linux, the count is the number of CPUs that
+    /// the kernel may ever bring up. On other systems, the count is the number of CPUs that the process may
+    /// use concurrently. If `/sys` has no list of CPUs, the count includes the CPUs that the C library knows
+    /// and the CPUs in this thread's affinity mask. A thread on a CPU beyond the count bypasses the stacks.
     ///
     /// The first call chooses the process's [`Mechanism`]. On Linux, `Cpus::os` allocates nothing.
     pub fn os() -> Self {
@@ -176,10 +178,11 @@ impl Cpus {
     /// Creates `cpus` simulated CPUs on `nodes` nodes. Each thread selects its CPU with [`on_cpu`].
     ///
     /// # Errors
-    /// Returns an error if a count is zero, exceeds [`MAX_CPUS`] or [`MAX_NODES`], or if nodes exceed CPUs.
+    /// Returns an error if a count is zero or exceeds [`MAX_CPUS`] or [`MAX_NODES`], or if there are more
+    /// nodes than CPUs.
     pub fn simulated(cpus: u32, nodes: u32) -> Result<Self, BadCpus> {
         let good = (1..=MAX_CPUS).contains(&cpus) && (1..=MAX_NODES.min(cpus)).contains(&nodes);
-        // The trace shows the CPU as the thread's role.
+        // The counterexample trace names each thread by its simulated CPU.
         #[cfg(loom)]
         crate::sync::story::roles(|| format!("CPU {}", current_cpu()));
         if good {
@@ -194,7 +197,7 @@ impl Cpus {
     pub fn mechanism(&self) -> Mechanism {
         self.mechanism
     }
-    /// Number of restarts of restartable sequences in this *process*; 0 if the mechanism is not rseq.
+    /// Number of restarts of restartable sequences in this *process*; 0 with the claimed mechanism.
     #[doc(hidden)]
     pub fn aborts(&self) -> u64 {
         rseq::aborts()
@@ -203,7 +206,8 @@ impl Cpus {
     pub fn count(&self) -> u32 {
         self.count
     }
-    /// Number of pointers in a table's set: one for each number that a restartable sequence may read.
+    /// Number of per-CPU pointers in each set of a table: one for each CPU number that a restartable sequence
+    /// may read.
     pub(crate) fn slots(&self) -> u32 {
         rseq::slots(self.count, self.mechanism)
     }
@@ -219,14 +223,16 @@ impl Cpus {
         }
         cpu.min(self.count - 1) * self.nodes / self.count
     }
-    /// The CPU on which this thread runs, as a hint. The number may be stale, or at least [`count`](Self::count).
+    /// The CPU on which this thread runs, as a hint. The number may be stale, and it may be
+    /// [`count`](Self::count) or higher.
     #[inline]
     pub fn current(&self) -> u32 {
         match (self.source, self.mechanism) {
             // Restartable sequences read this CPU number. For an unregistered thread, `sched_getcpu` returns the number
             // of a region that the thread cannot use.
             (Source::Os, Mechanism::Rseq) => rseq::cpu_id(),
-            // A thread that the libc has registered needs no call.
+            // For a thread that the libc has registered, the CPU number is in memory, so no system call is
+            // needed.
             (Source::Os, Mechanism::Claimed) => match rseq::cpu_id() {
                 cpu if cpu < self.count => cpu,
                 _ => os::current(self.count),
@@ -236,7 +242,8 @@ impl Cpus {
     }
 }
 
-/// Reads the simulated CPU of the calling thread: the current number, and the CPU of an aborted sequence.
+/// Reads the calling thread's simulated CPU. Also returns the CPU of an aborted sequence, if the script
+/// aborts a sequence at this read.
 #[inline]
 fn step() -> (u32, Option<u32>) {
     CURRENT.with(|c| {

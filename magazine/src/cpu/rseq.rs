@@ -12,12 +12,12 @@
 //!
 //! # The mechanism
 //!
-//! Linux lets a thread detect that it was pre-empted. Each thread shares a `struct rseq` with the kernel. In `struct
-//! rseq`, the kernel stores the thread's CPU number (`cpu_id`), and the thread stores a pointer to the section that it
-//! runs (`rseq_cs`). When the kernel pre-empts or migrates a thread, or delivers a signal, it checks whether the thread
-//! is inside its announced section. If a thread was inside its section, it continues at the section's abort address,
-//! and the section restarts. If a section reaches its end, it has run on one CPU, and no other section has run on this
-//! CPU since the section began.
+//! Linux lets a thread detect that it was pre-empted. Each thread shares a `struct rseq` with the kernel. In
+//! `struct rseq`, the kernel stores the thread's CPU number (`cpu_id`), and the thread stores a pointer to
+//! the section that it runs (`rseq_cs`). When the kernel pre-empts or migrates a thread, or delivers a
+//! signal, the kernel checks whether the thread is inside its announced section. A thread that was inside its
+//! section continues at the section's abort address, which restarts the section. A section that reaches its
+//! end has run on a single CPU, and no other section ran on that CPU in between.
 //!
 //! A section therefore uses plain loads and stores. The **last instruction of a section is one store**; this store
 //! makes the section's effect visible. Before its last store, a section has had no effect; after the store, its
@@ -41,44 +41,48 @@
 //!
 //! * *Two operations of one CPU* never overlap. Consecutive operations of a CPU are ordered by program order or by the
 //!   context switch between them.
-//! * *A restart* begins at label 5 with the registers that the aborted attempt left. Before its commit, a section never
-//!   writes a register, a flag or memory that the restart reads. A section changes only copies of its inputs. A test
-//!   decodes every section of the program and checks that inputs stay unchanged (`tests/sections`). Another test
-//!   interrupts every section at each instruction and runs other operations there (`rseq_stepper.rs`). One store
-//!   survives an abort: a batch that widens its stack writes the new `cap` before the commit. The new `cap` is within
-//!   limits that hold on every CPU, so it is valid for any later operation.
+//! * *A restart* begins at label 5 with the registers that the aborted attempt left. Before its commit, a
+//!   section never writes a register, a flag or memory that a restart reads. A section changes only copies of
+//!   its inputs. A test decodes every section of the program and checks that inputs stay unchanged
+//!   (`tests/sections`). Another test interrupts every section at each instruction and runs other operations
+//!   there (`rseq_stepper.rs`). Only one store survives an abort: a batch that grows its stack writes the new
+//!   `cap` before the commit. The new `cap` is within limits that hold on every CPU, so it is valid for any
+//!   later operation.
 //! * *A drain from another CPU* points the CPU's word to the empty region and calls
-//!   `membarrier(PRIVATE_EXPEDITED_RSEQ)`. When `membarrier` returns, every section that was running has committed or
-//!   will restart. A restarted section finds the drain's empty region. After `membarrier`, the drain owns the CPU's
-//!   region.
-//! * *A wrong CPU number*: an unregistered thread reads -1, or -2 if the registration failed. On a CPU without a
-//!   region, a thread reads a number that is too large. A table has two spare words in front of CPU 0's word, and one
-//!   word for every possible CPU number of the kernel (see [`slots`]). Words of no CPU point to the empty region. A
-//!   thread with a wrong CPU number misses, and no comparison is needed. The slow path of a thread with a wrong CPU
-//!   number bypasses the stacks. The slow path does **not** use the claimed slot: claims and sections do not exclude
-//!   each other, so a table uses only one mechanism.
-//! * *A signal handler that allocates* has interrupted the thread, so an interrupted section restarts.
+//!   `membarrier(PRIVATE_EXPEDITED_RSEQ)`. When `membarrier` returns, every section that was running has
+//!   committed or will restart. A restarted section finds the empty region, to which the drain has pointed
+//!   the CPU's word. After `membarrier`, the drain owns the CPU's region.
+//! * *A wrong CPU number*: an unregistered thread reads -1, or -2 if the registration failed. On a CPU
+//!   without a region, a thread reads a number that is too large. A table has two spare words in front of CPU
+//!   0's word, and one word for every possible CPU number of the kernel (see [`slots`]). Every word that
+//!   belongs to no CPU points to the empty region. A thread with a wrong CPU number therefore misses without
+//!   any comparison of CPU numbers. The slow path of a thread with a wrong CPU number bypasses the stacks.
+//!   The slow path does **not** use the claimed slot: claims and sections do not exclude each other, so a
+//!   table uses only one mechanism.
+//! * *A signal handler may allocate*: the signal aborts the section that it interrupts, and the section
+//!   restarts after the handler.
 //!
 //! # When it is used
 //!
-//! [`mechanism`] decides once per process. Restartable sequences need the kernel's rseq membarrier, and threads
-//! registered by the libc (`__rseq_size` is not 0) or by this module ([registration](registration)). Otherwise, and
-//! with **`USLAB_RSEQ=off`** in the environment, the claimed slot serves all operations. A debugger that single-steps
-//! needs `USLAB_RSEQ=off`: every step aborts the section, which never completes. Breakpoints outside a section are
-//! harmless.
+//! [`mechanism`] decides once per process. Restartable sequences need the kernel's rseq membarrier, and
+//! threads registered by the libc (`__rseq_size` is not 0) or by this module ([registration](registration)).
+//! Without restartable sequences, or with **`USLAB_RSEQ=off`** in the environment, the claimed slot serves
+//! all operations. A debugger that single-steps needs `USLAB_RSEQ=off`: every step aborts the section, which
+//! never completes. Breakpoints outside a section are harmless.
 //!
 //! # One path for both
 //!
-//! An allocation does not test which mechanism is in use. A layer that must not use sections has the same [`PcpuPtr`]
-//! path as any other layer. The path of a layer without sections points to the table's empty region, so every section
-//! misses. Without sections, the path announces its sections in a thread-local scratch area that the kernel ignores. A
-//! slow path tests for the mechanism after the miss.
+//! The code of an allocation does not test which mechanism is in use. A layer that must not use sections has
+//! a [`PcpuPtr`] path like every other layer. The path of a layer without sections points to the table's
+//! empty region, so every section misses. A thread announces the sections of a disabled path in a
+//! thread-local scratch area, which the kernel ignores. A slow path tests for the mechanism after the miss.
 //!
 //! # Measured choices
 //!
-//! A section loads and stores a head as one whole word. `add [word], imm` saves one instruction but costs 2 ns more per
-//! pair, because store forwarding works best for whole words. Every instruction counts: a bounds check of the CPU
-//! number by a conditional move cost 0.5 of 2.9 ns per pair. Spare words avoid a bounds check of the CPU number.
+//! A section loads and stores the head of a stack as one whole word. `add [word], imm` saves one instruction
+//! but costs 2 ns more per allocation and free, because store forwarding works best for whole words. A bounds
+//! check of the CPU number, compiled to a conditional move, cost 0.5 ns of the 2.9 ns for an allocation and
+//! free. Spare words make a bounds check of the CPU number unnecessary.
 //!
 //! Source: Linux, Documentation/userspace-api/rseq.rst and membarrier(2); glibc manual, "Restartable Sequences".
 
@@ -126,15 +130,16 @@ fn libc_area() -> Option<isize> {
     let (offset, size) = unsafe { (offset.as_ref()?, size.as_ref()?) };
     (*size as usize >= RSEQ_CS + size_of::<u64>()).then_some(*offset)
 }
-/// Returns the offset of the libc's `struct rseq`, or else of this module's area.
+/// Returns the offset of the libc's `struct rseq`, or of this module's area if the libc has no `struct rseq`.
 fn area() -> isize {
     libc_area().unwrap_or_else(|| scratch() + SIZE as isize)
 }
 
-// Thread-local memory for two areas: a scratch area for layers without sections, and a `struct rseq` for threads that
-// the libc does not register. The area for unregistered threads starts as unregistered. Both areas are in the static
-// TLS block, as [`scratch`] requires, so their offset is equal in all threads. The symbol of the areas is weak: two
-// copies of this crate in one program share the memory.
+// Thread-local memory for two areas: a scratch area for layers without sections, and a `struct rseq` for
+// threads that the libc does not register. The `struct rseq` for unregistered threads starts in the state
+// "unregistered". Both areas are in the static TLS block, so each area has the same offset in every thread,
+// as [`scratch`] requires. The areas have a weak symbol, so that two copies of this crate in one program
+// share the memory.
 global_asm!(
     ".pushsection .tdata.uslab_rseq_scratch, \"awT\", @progbits",
     ".balign 32",
@@ -157,7 +162,7 @@ pub(crate) fn cpu_id() -> u32 {
         cpu => cpu,
     }
 }
-/// Returns `true` if this call registered the thread; a missed operation may then hit if it is tried again.
+/// Returns `true` if this call registered the thread. The caller may then retry an operation that missed.
 pub(crate) fn joins() -> bool {
     cpu_id_at(area()) == UNREGISTERED && first_use() < registration::REFUSED
 }
@@ -173,8 +178,8 @@ fn register_thread() -> bool {
     unsafe { register(thread_pointer().offset(area()).cast()) }
 }
 
-/// Defines the descriptor `66` of a section from label `2` to label `3` that aborts to label `4`, and the section's
-/// entry for tools.
+/// Defines the descriptor (label `66`) of a section that starts at label `2`, ends at label `3` and aborts to
+/// label `4`. The macro also defines the section's entry for tools.
 macro_rules! descriptor {
     () => {
         concat!(
@@ -203,8 +208,8 @@ pub(crate) fn mechanism() -> Mechanism {
     if chosen() == CLAIMED { Mechanism::Claimed } else { Mechanism::Rseq }
 }
 
-/// Returns the number of words in a set of a table for `cpus` CPUs. With restartable sequences, the table has a word
-/// for every CPU number that the kernel may use.
+/// Returns the number of words in each set of a table, on a machine with `cpus` CPUs. With restartable
+/// sequences, the table has a word for every CPU number that the kernel may use.
 pub(crate) fn slots(cpus: u32, mechanism: Mechanism) -> u32 {
     match mechanism {
         Mechanism::Rseq => cpus.max(chosen()),
@@ -226,8 +231,9 @@ fn chosen() -> u32 {
     }
 }
 
-/// Upper bound of the kernel's CPU numbers: the size of its CPU masks, and at least [`MAX_CPUS`]. A process may migrate
-/// to a larger machine. Returns `None` if the bound of CPU numbers is unknown, or exceeds what Linux supports.
+/// Upper bound of the kernel's CPU numbers: the size of its CPU masks, and at least [`MAX_CPUS`]. A
+/// checkpointed process may move to a machine with more CPUs. Returns `None` if the bound of CPU numbers is
+/// unknown, or exceeds what Linux supports.
 fn most_cpus() -> Option<u32> {
     const BYTES: usize = 8192 / 8;
     let mut mask = [0_u64; BYTES / size_of::<u64>()];
@@ -267,7 +273,7 @@ const REGISTER: libc::c_int = libc::MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED_RS
 const FENCE: libc::c_int = libc::MEMBARRIER_CMD_PRIVATE_EXPEDITED_RSEQ as libc::c_int;
 
 fn membarrier(command: libc::c_int, cpu: Option<u32>) -> bool {
-    /// `MEMBARRIER_CMD_FLAG_CPU`.
+    /// The value of `MEMBARRIER_CMD_FLAG_CPU`, for a barrier on one CPU.
     const ONE_CPU: libc::c_int = 1;
     let flags = if cpu.is_some() { ONE_CPU } else { 0 };
     // SAFETY: `membarrier` takes three numbers and touches no memory.
@@ -278,8 +284,8 @@ fn membarrier(command: libc::c_int, cpu: Option<u32>) -> bool {
 /// process, only the caller's sections have run, and all have ended. A signal handler aborts the section that it
 /// interrupts. Returns `false` if the libc does not report the number of threads.
 fn is_single_threaded() -> bool {
-    // SAFETY: the pointer is null, or points to the libc's `char`. Only a thread that starts another thread writes the
-    // `char`, and while the `char` is not 0, this thread is the only thread.
+    // SAFETY: the pointer is null, or points to the libc's `char`. While the `char` is not 0, this thread is
+    // the only thread. Only a thread that starts another thread writes the `char`.
     unsafe { symbols().2.as_ref().is_some_and(|alone| core::ptr::read_volatile(alone) != 0) }
 }
 
@@ -297,8 +303,8 @@ pub(crate) fn fence(_: &impl Regions, cpus: impl Iterator<Item = u32>) -> bool {
     if is_single_threaded() {
         return true;
     }
-    // The kernel drops the registration for `membarrier` in a process that does not inherit all memory. A second
-    // request to register for `membarrier` is cheap.
+    // The kernel does not pass the `membarrier` registration to a child process, unless the child inherits
+    // all memory. A second request to register for `membarrier` is cheap.
     membarrier(FENCE, one) || membarrier(REGISTER, None) && membarrier(FENCE, one)
 }
 
@@ -315,7 +321,7 @@ struct EmptyRegion {
 }
 // SAFETY: no thread writes to the region, because every section misses and no table owns the region.
 unsafe impl Sync for EmptyRegion {}
-/// The class of a fast path with which every operation misses.
+/// A class with which every operation of a fast path misses.
 pub(crate) const NO_CLASS: Class = Class { index: 0, stack: offset_of!(EmptyRegion, head) as u32 };
 static EMPTY_REGION: EmptyRegion =
     EmptyRegion { word: (&raw const EMPTY_REGION).cast(), cap: 0, head: 0, null: 0 };
@@ -324,7 +330,7 @@ const _: () = assert!(offset_of!(EmptyRegion, null) - offset_of!(EmptyRegion, he
 
 /// The inputs of a section except its class: the address of the table's words, and the `struct rseq` of the thread.
 ///
-/// A `PcpuPtr` is valid while the table lives; the holder of the pointer guarantees that the table lives.
+/// The holder of a `PcpuPtr` must keep the table alive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PcpuPtr {
     words: NonNull<u8>,

@@ -121,7 +121,8 @@ fn interrupted<T>(
     (outcome, breakpoint.traps.get() > 0)
 }
 
-/// Runs `operation`, interrupted at the first instruction, and at the second instruction when the section restarts.
+/// Runs `operation`, interrupts it at the first instruction, and interrupts its restarted section at the
+/// second instruction.
 fn interrupted_twice<T>(
     [first, second]: [&Instruction; 2],
     [then, again]: [&dyn Fn(); 2],
@@ -145,13 +146,15 @@ mod registers;
 mod registers;
 use registers::Registers;
 
-/// Returns the code of a section that breakpoints overwrite: the section, and the start of its miss.
+/// Returns the code ranges that breakpoints overwrite: the section itself, and the start of the code for a
+/// miss.
 fn code(section: &Section) -> impl Iterator<Item = Range<usize>> + use<> {
     let miss = section.miss().map(|miss| miss..miss + size_of::<Code>());
     core::iter::once(section.code.start..section.code.end + size_of::<Code>()).chain(miss)
 }
 
-/// A call of a section in place in the program, even if the section is inlined into a function that no test calls.
+/// Calls a section at its address in the program, even if the compiler inlined the section into a function
+/// that no test calls.
 ///
 /// A trap jumps to the section's restart label with the operands in the expected registers. A second trap, after the
 /// section, returns from the call.
@@ -211,7 +214,7 @@ impl<'s> Copied<'s> {
     fn operations(&self, class: usize) -> Vec<Operation> {
         match self.operands.kind {
             Kind::Pop => vec![Operation::Pop(class)],
-            // Some stacks already have round 403 on top.
+            // Some stacks already have object 403 on top.
             Kind::Push => [77, 403].map(|n| Operation::Push(class, round(n))).to_vec(),
             Kind::PushBatch => [1, 3].map(|n| Operation::PushBatch(class, n)).to_vec(),
             Kind::PopBatch => [1, 3].map(|n| Operation::PopBatch(class, n)).to_vec(),
@@ -237,7 +240,7 @@ impl<'s> Copied<'s> {
             Operation::PopBatch(..) => (&raw mut into).expose_provenance(),
             _ => address,
         };
-        // The kernel supplies the CPU number, so the test shifts the words instead.
+        // The test cannot choose the CPU number, so it shifts the address of the words instead.
         let zero = world
             .table
             .words_of(Words::Always)
@@ -269,7 +272,7 @@ impl<'s> Copied<'s> {
     }
 }
 
-/// Counts of interruptions; the test requires that each count reaches its floor.
+/// Counts of interruptions; the test requires a minimum for each count.
 #[derive(Default)]
 struct Steps {
     sections: BTreeSet<usize>,
@@ -291,7 +294,7 @@ impl Steps {
             .map(|(section, instruction)| section.name(instruction))
             .collect()
     }
-    /// Prints the counts and asserts that they reach the floors.
+    /// Prints the counts and asserts that each count reaches its minimum.
     fn end(&self, all: &[Section], sections: usize, interrupted: u64) {
         println!(
             "{} of {} sections, {} of {} instructions, {} interrupted operations",
@@ -314,7 +317,7 @@ enum Interruption {
     Nothing,
     /// A drain takes all stacks of the CPU.
     Drain,
-    /// A drain begins and does not end: the CPU's word points to the empty region.
+    /// A drain begins and does not end, so the CPU's word points to the empty region.
     Away,
     /// Another part of the region is committed.
     Commit,
@@ -324,7 +327,7 @@ enum Interruption {
     Whole(Operation),
 }
 
-/// The class of the tested operation. The other class is used by concurrent events.
+/// The class of the tested operation. The class that events use while the tested operation is interrupted.
 const CLASS: usize = 1;
 const OTHER_CPU: usize = 0;
 
@@ -369,8 +372,8 @@ impl Interruption {
     }
 }
 
-/// Start states of `class` with each number of rounds and places, and with the minimum or a larger part of the region
-/// committed.
+/// Returns start states of `class` with every length and capacity. In each state, the minimum or a larger
+/// part of the region is committed.
 fn starts(world: &World, class: usize) -> Vec<State> {
     let mut starts = vec![];
     for (len, cap) in [(0, 0), (0, 6), (1, 1), (1, 2), (2, 3), (3, 3), (3, 6), (6, 6)] {
@@ -409,7 +412,8 @@ impl Word {
         cpus.dedup();
         cpus.into_iter().map(|cpu| Self { number: cpu.into(), cpu: Some(cpu) }).collect()
     }
-    /// Words of no CPU: the words in front of CPU 0's, the first word behind the last CPU's, and the last word.
+    /// Returns words that belong to no CPU: the words in front of CPU 0's word, the first word behind the
+    /// last CPU's word, and the last word.
     fn spare(world: &World) -> Vec<Self> {
         let (count, last) = (i64::from(world.cpus()), i64::from(world.table.cpus().slots()) - 1);
         let spare =
@@ -418,9 +422,9 @@ impl Word {
     }
 }
 
-/// The allowed outcomes of an operation from `state` that all of `meanwhiles` interrupt in order. The portable body
-/// must have one of the allowed outcomes when it runs a single time after `meanwhiles`, on the old stack or on a stack
-/// that an aborted attempt has widened.
+/// Returns the allowed outcomes of an operation that starts in `state` and is interrupted by each of
+/// `meanwhiles` in order. An outcome is allowed if the portable body produces it after `meanwhiles`, on the
+/// old stack or on a stack that an aborted attempt has grown.
 fn expected(
     twin: &World,
     word: Word,
@@ -454,19 +458,19 @@ fn expected(
     starts.into_iter().flat_map(behind).collect()
 }
 
-/// All sections of the program, each interrupted at all of its instructions.
+/// A test of all program sections that interrupts each section at every instruction.
 struct AllSections {
     world: World,
     twin: World,
     steps: Steps,
-    /// Number of runs in which a widening by an aborted attempt was visible.
+    /// Number of runs in which the test saw a stack that an aborted attempt had grown.
     survived: u64,
     pairs: u64,
 }
 
 impl AllSections {
-    /// Asserts that the answer and the memory equal the answer and the memory of the portable body when it runs one
-    /// time after the events.
+    /// Asserts that the answer and the memory equal the outcome of the portable body, run once after the
+    /// events.
     fn assert_expected(
         &mut self,
         got: Outcome,
@@ -521,12 +525,12 @@ impl AllSections {
     }
 }
 
-/// Covers every section of this program, including sections inlined into functions that no test calls. The sections run
-/// on the words of the first CPU, of the last CPU and of no CPU, on the first and the last class of a region, and on
-/// stacks of any fill.
+/// Covers every section of this program, including sections inlined into functions that no test calls. The
+/// sections run on the words of the first CPU, of the last CPU and of no CPU, on the first and the last class
+/// of a region, and on stacks of every length.
 ///
-/// Copies of a section that differ only in registers and addresses run from fewer stacks, but are interrupted at each
-/// instruction. `USLAB_STRESS=full` also runs copies of a section from all stacks.
+/// Copies of a section that differ only in registers and addresses start from fewer stack states, but are
+/// also interrupted at each instruction. `USLAB_STRESS=full` starts these copies from all stack states, too.
 #[test]
 fn interrupted_operation_takes_effect_after_its_interruption() {
     run_test_alone(module_path!(), "interrupted_operation_takes_effect_after_its_interruption", || {
@@ -584,12 +588,12 @@ fn interrupted_operation_takes_effect_after_its_interruption() {
 
 // ---------------------------------------------------------------- the layer as a whole
 
-/// A layer, and the owner of each round.
+/// A layer, and the owner of each object.
 struct LayerGame {
     table: Arc<Table<Heap>>,
     layer: Layer<TestRound>,
     supplier: TestSupplier,
-    /// True for each round that a thread owns.
+    /// True for each object that a thread owns.
     out: Vec<AtomicBool>,
     allocs: Counter,
     frees: Counter,
@@ -598,13 +602,13 @@ struct LayerGame {
 #[derive(Clone, Copy, Debug)]
 enum Step {
     Alloc,
-    /// Frees the thread's oldest round.
+    /// Frees the thread's oldest object.
     Free,
     Drain,
     Reap,
     Purge,
     Shrink,
-    /// Creates another layer and drops it with rounds on its stacks, so that its class number is reused.
+    /// Creates another layer and drops it with objects on its stacks, so that its class number is reused.
     Another,
 }
 
@@ -652,7 +656,7 @@ impl LayerGame {
             }
         }
     }
-    /// Asserts that every round is in one place, and that the counts are exact.
+    /// Asserts that each object is in exactly one place, and that the counts are exact.
     fn census(&self) {
         let stats = self.layer.stats();
         assert_eq!(
@@ -670,7 +674,7 @@ impl LayerGame {
     }
 }
 
-/// The rounds that a thread owns. A `OwnedRounds` allocates nothing while a handler runs.
+/// The objects that a thread owns. An `OwnedRounds` does not allocate while a signal handler runs.
 struct OwnedRounds {
     rounds: Vec<TestRound>,
     oldest: usize,
@@ -691,7 +695,8 @@ impl OwnedRounds {
 
 use Step::{Alloc, Another, Drain, Free, Purge, Reap, Shrink};
 
-/// The steps of the interrupted thread. Among them are misses, widenings, visits to the depot, fills and flushes.
+/// The steps of the interrupted thread. The steps include misses, grown stacks, accesses of the depot, fills
+/// and flushes.
 const SCRIPT: [&[Step]; 9] = [
     &[Alloc; 9],
     &[Free; 9],
@@ -718,8 +723,8 @@ const OTHER_STEPS: [&[Step]; 12] = [
     &[Drain, Another, Free, Free, Free, Free, Free, Alloc, Alloc, Free],
 ];
 
-/// No interruption of an allocation or a free loses a round, hands it out twice or changes the counts. The test
-/// interrupts every instruction, and then runs other threads of the CPU.
+/// No interruption of an allocation or a free loses an object, hands it out twice or changes the counts. The
+/// test interrupts every instruction, and then runs other threads of the CPU.
 #[test]
 fn layer_interrupted_at_any_instruction_loses_no_round() {
     run_test_alone(module_path!(), "layer_interrupted_at_any_instruction_loses_no_round", || {

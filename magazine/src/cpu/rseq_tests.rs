@@ -42,7 +42,7 @@ enum Operation {
 enum Outcome {
     Pop(Option<NonNull<u8>>),
     Push(bool),
-    /// The rounds of the popped batch; empty if the pop failed.
+    /// The objects of the popped batch; empty if the pop failed.
     PopBatch(Vec<NonNull<u8>>),
 }
 
@@ -59,7 +59,8 @@ impl Operation {
                 Outcome::Push(push_batch(table, *pcpu, classes[class], &Self::batch(n)[..n]))
             }
             Self::PopBatch(class, n) => {
-                // `into` has one place more than a batch has rounds, so that a write past the batch is detected.
+                // `into` has one place more than a batch has objects, so that a write past the batch is
+                // detected.
                 let mut into = [NonNull::dangling(); 4];
                 let popped = pcpu.pop_batch(classes[class], n as u32, into.as_mut_ptr());
                 let written = into.into_iter().filter(|place| popped && *place != NonNull::dangling());
@@ -85,8 +86,8 @@ impl Operation {
     }
 }
 
-/// The part of a region that sections read or write. Rounds above the length are left out, because an aborted push may
-/// have written them.
+/// The part of a region that sections read or write. Objects above the length are left out, because an
+/// aborted push may have written them.
 #[derive(Clone, Debug, Default, PartialEq)]
 struct SectionState {
     committed: usize,
@@ -115,7 +116,8 @@ impl World {
     const REGION: usize = 64 << 10;
 
     fn new() -> Self {
-        // Registers this thread if the libc does not: every section of an unregistered thread misses.
+        // Registers this thread if the libc has not registered it, because every section of an unregistered
+        // thread misses.
         cpu_id();
         let cpus = Cpus::os();
         let bytes = Table::<Heap>::footprint(&cpus, Self::REGION);
@@ -214,7 +216,7 @@ impl Random {
     }
 }
 
-/// Returns any round, or one of a few rounds that may already be on top.
+/// Returns a random object, or one of a few objects that may already be on top of a stack.
 fn some_round(dice: &mut Random) -> NonNull<u8> {
     let most = dice.of(&[2, 1 << 40]);
     // The value 1 marks places that were never written.
@@ -231,8 +233,8 @@ fn operation(dice: &mut Random) -> Operation {
     }
 }
 
-/// Returns a state in which stacks have any fill and any number of places. The committed part of the region is the
-/// minimum, the maximum, or ends exactly with a wider stack.
+/// Returns a random state, in which stacks have any length and any capacity. The committed part of the region
+/// is the minimum, the maximum, or ends exactly at the end of a grown stack.
 fn state(dice: &mut Random, world: &World) -> State {
     let look = |dice: &mut Random| {
         let caps = CLASSES.map(|_| dice.below(usize::from(REACH) + 1));
@@ -299,9 +301,9 @@ fn restartable_sections_do_not_modify_their_restart_inputs() {
     assert!(checked.survive >= 1, "a batch widens its stack: {checked:?}");
 }
 
-/// Writes all sections to a file, and the results of the portable bodies on regions of random words. A proof compares
-/// the sections with a separate specification. The samples in this file compare the separate specification with the
-/// portable bodies.
+/// Writes all sections to a file, and the results of the portable bodies on regions of random words. A proof
+/// compares the sections with a separate specification. The proof uses the samples in this file to compare
+/// its specification with the portable bodies.
 #[test]
 #[ignore = "writes to a file; run by .ci/sections"]
 fn restartable_sections_are_written_to_the_document() {
@@ -352,8 +354,8 @@ fn restartable_sections_are_written_to_the_document() {
     }}));
 }
 
-/// Every operation must have the answer and the effect on memory of the portable body on one of the CPUs. On a CPU
-/// where an operation was aborted, it may have widened the stack, as the portable body would.
+/// Each operation must return the portable body's answer, and must have its effect on the memory of one CPU.
+/// An aborted operation may also have grown the stack of another CPU, as the portable body would.
 #[test]
 fn restartable_sections_agree_with_the_portable_code() {
     if mechanism() != Mechanism::Rseq {
@@ -395,7 +397,7 @@ fn restartable_sections_agree_with_the_portable_code() {
             let here = cpu_id();
             let found = [here].into_iter().chain((0..world.cpus()).filter(|c| *c != here)).find(|cpu| {
                 let (expected, tried) = on(*cpu);
-                // On other CPUs, the operation may have been aborted after it widened the stack.
+                // An operation that was aborted on another CPU may have grown that CPU's stack.
                 let mut looked = after.clone();
                 for (at, look) in (0..).zip(&mut looked.cpus).filter(|(at, _)| at != cpu) {
                     let caps = before.cpus[at as usize].caps;
@@ -501,7 +503,8 @@ impl Supplier<TestRound> for TestSupplier {
     }
 }
 
-/// Moves 100 rounds through a layer on a thread without a region. All operations bypass the stacks, and none hangs.
+/// Moves 100 objects through a layer on a thread without a region. All operations bypass the stacks, and none
+/// hangs.
 fn cycle_rounds(layer: &Layer<TestRound>, supplier: &TestSupplier) {
     let before = layer.stats();
     let held: Vec<_> = (0..100).map(|_| layer.alloc(supplier).unwrap()).collect();
@@ -523,7 +526,7 @@ fn thread_without_registration_bypasses_the_stacks() {
         return;
     }
     let (layer, supplier) = (layer(Cpus::os()), TestSupplier(Mutex::new((1..=1000).collect())));
-    // All stacks have rounds, so a slow path that retried because of rounds on a stack would never end.
+    // All stacks have objects, so a slow path that retried because of objects on a stack would never end.
     let held: Vec<_> = (0..200).map(|_| layer.alloc(&supplier).unwrap()).collect();
     held.into_iter().for_each(|b| layer.free(&supplier, b));
     std::thread::scope(|scope| {
@@ -596,7 +599,7 @@ fn exiting_thread_unregisters_its_rseq_area() {
     });
 }
 
-/// The kernel accepts one `struct rseq` per thread and refuses a second.
+/// The kernel accepts one `struct rseq` per thread and refuses a second one.
 #[test]
 fn claimed_slot_is_used_if_another_library_registered_first() {
     const NAME: &str = "claimed_slot_is_used_if_another_library_registered_first";

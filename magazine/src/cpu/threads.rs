@@ -1,8 +1,8 @@
 //! CPU numbers on systems that do not report the CPU of a thread. A thread's first call assigns its number, round
 //! robin.
 //!
-//! Up to as many threads as CPUs thus share no region. Numbers are assigned by counting threads. Hashes of addresses
-//! would map to few CPUs, because stacks and thread-locals have equal alignment.
+//! If there are no more threads than CPUs, no two threads share a region. Numbers are assigned by counting
+//! threads. Hashes of addresses would map to few CPUs, because stacks and thread-locals have equal alignment.
 
 use crate::sync::{Counter, thread_local};
 use core::cell::Cell;

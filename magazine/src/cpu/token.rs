@@ -4,10 +4,10 @@
 //! never overlap, and a context switch orders them. The rseq membarrier takes and drops the token, so each section of
 //! the CPU has committed or will restart.
 //!
-//! Pre-emption, a signal and a migration inside a section have one visible effect: the section is aborted. Everything
-//! before the commit may have happened, the commit has not, and the section restarts, perhaps on another CPU. The
-//! thread's [`Script`](super::Script) chooses the place of a migration. If the script sets `aborted`, the section first
-//! runs up to its commit on the old CPU.
+//! Pre-emption, a signal and a migration inside a section have one visible effect: the section is aborted. An
+//! aborted section may have executed any step before its commit. The section restarts, perhaps on another
+//! CPU. The thread's [`Script`](super::Script) chooses the place of a migration. If the script sets
+//! `aborted`, the section first runs up to its commit on the old CPU.
 //!
 //! Tests cover what the token model leaves out: the assembly, the registration and the kernel.
 
@@ -50,7 +50,7 @@ pub(crate) fn slots(cpus: u32, _: Mechanism) -> u32 {
     cpus
 }
 
-/// A held token: its holder runs on the CPU.
+/// The token of a CPU, held by the thread that runs on the CPU.
 struct HeldToken<'t>(#[allow(dead_code, reason = "held")] Option<MutexGuard<'t, ()>>);
 
 /// Takes the token of `cpu`. The token is in the CPU's region, even while the CPU's word points elsewhere.
@@ -71,8 +71,8 @@ pub(crate) fn fence(table: &impl Regions, cpus: impl Iterator<Item = u32>) -> bo
     true
 }
 
-/// Runs `body` on the region of the CPU that the script selects, after an aborted attempt if the script has one.
-/// Returns `None` on a CPU without a region.
+/// Runs `body` on the region of the CPU that the script selects. If the script has an abort, an aborted
+/// attempt runs first. Returns `None` on a CPU without a region.
 fn section<R>(table: &impl Regions, words: Words, body: impl Fn(Region<'_>, Commit) -> R) -> Option<R> {
     let (cpu, aborted_on) = step();
     if let Some(old) = aborted_on
@@ -89,7 +89,8 @@ fn section<R>(table: &impl Regions, words: Words, body: impl Fn(Region<'_>, Comm
 /// The class of a fast path with which every operation misses.
 pub(crate) const NO_CLASS: Class = Class { index: 0, stack: 0 };
 
-/// The inlined path under a checker. Checkers do not use the inlined path: the slow path runs the same operation.
+/// The inlined path under a checker. Under a checker, the inlined path always misses, and the slow path runs
+/// the operation instead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PcpuPtr;
 

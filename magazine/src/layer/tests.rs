@@ -51,7 +51,8 @@ fn extreme_layer_sizes_cause_no_panic() {
     }
 }
 
-/// Regression: a panicking supplier left the drained classes closed, and rounds taken from other CPUs were lost.
+/// Regression: a panicking supplier left the drained classes closed, and objects taken from other CPUs were
+/// lost.
 #[test]
 fn panicking_supplier_leaves_no_class_closed() {
     struct PanicsOnce<'a>(&'a TestSupplier, Counter);
@@ -80,7 +81,7 @@ fn panicking_supplier_leaves_no_class_closed() {
     assert_eq!(layer.stats().in_magazines, 1, "the class is open again");
 }
 
-/// Regression: the second node's class stayed closed, and the rounds taken from it were lost.
+/// Regression: the second node's class stayed closed, and the objects taken from it were lost.
 #[test]
 fn panic_while_flushing_a_node_does_not_stop_others() {
     struct Panics<'a>(&'a TestSupplier, Counter);
@@ -115,8 +116,8 @@ fn panic_while_flushing_a_node_does_not_stop_others() {
     assert_eq!(layer.stats().in_magazines, 1, "the other node's class is open");
 }
 
-/// Regression: the class stayed closed in the child, and rounds freed in the child were put on top of rounds being
-/// flushed.
+/// Regression: the class stayed closed in the child, and objects freed in the child were put on top of
+/// objects being flushed.
 #[test]
 fn fork_during_a_drain_flush_loses_no_round() {
     struct Forks<'a>(&'a TestSupplier, &'a Layer<TestRound>, Counter, u64);
@@ -126,7 +127,7 @@ fn fork_during_a_drain_flush_loses_no_round() {
         }
         fn flush(&self, op: &Operation, rounds: impl Iterator<Item = TestRound>) {
             for round in rounds {
-                // The drain still has rounds of this stack and of other stacks to flush.
+                // The drain still has objects of this stack and of other stacks to flush.
                 self.2.add(1);
                 if self.2.get() == self.3 {
                     // SAFETY: this is the only thread.
@@ -140,8 +141,8 @@ fn fork_during_a_drain_flush_loses_no_round() {
             round.0 as u32 % self.1.nodes.len() as u32
         }
     }
-    // With two nodes, one drain takes from two classes. The sixth round is in the second node's class, and is flushed
-    // after the first node's class was opened again.
+    // With two nodes, one drain takes objects from two classes. The sixth object is in the second node's
+    // class, and is flushed after the first node's class was opened again.
     for (nodes, at) in [(1, 2), (2, 2), (2, 6)] {
         let (table, none) = (table(Cpus::simulated(2, nodes).unwrap()), TestSupplier::new(0, nodes));
         let layer: Layer<TestRound> = Layer::new(&table, Config::new(4, 0, 0)).unwrap();
@@ -165,7 +166,7 @@ fn fork_during_a_drain_flush_loses_no_round() {
     }
 }
 
-/// Regression: freeing a round of a node without CPUs panicked.
+/// Regression: freeing an object of a node without CPUs panicked.
 #[test]
 fn round_from_a_cpuless_node_goes_to_the_supplier() {
     let (table, supplier) = (table(Cpus::simulated(2, 2).unwrap()), TestSupplier::new(0, 3));
@@ -222,7 +223,7 @@ fn quiet_threshold_is_a_magazine_below_the_stack_limit() {
 #[test]
 fn refused_layer_keeps_no_class_number() {
     let cpus = Cpus::simulated(3, 3).unwrap();
-    // The table has four rooms of 16 KiB.
+    // The table has space for four classes of 16 KiB.
     let config = Config::new(64, 14, 0);
     let region = crate::region::STACKS.next_multiple_of(4096) + (4 << 14);
     let memory = Heap::new(Table::<Heap>::footprint(&cpus, region)).unwrap();
@@ -235,8 +236,8 @@ fn refused_layer_keeps_no_class_number() {
     assert_eq!(numbers(), 4);
 }
 
-/// A new layer reuses the class numbers of a dropped layer. The counts of the new layer begin at 0, and the new layer
-/// never sees the old rounds.
+/// A new layer reuses the class numbers of a dropped layer. The counts of the new layer begin at 0, and the
+/// new layer never sees the old objects.
 #[test]
 fn reused_class_number_starts_empty() {
     let cpus = Cpus::simulated(2, 1).unwrap();
@@ -340,14 +341,14 @@ fn closed_layer_keeps_no_freed_round() {
     layer.close();
     let before = layer.stats();
     assert_eq!((before.in_magazines, before.in_depot), (6, 4));
-    // The rounds come from the stack, then one by one from the supplier, and then from the depot, whose magazines
-    // cannot be put on a stack.
+    // The objects come first from the stack, then one by one from the supplier, and last from the depot,
+    // whose magazines cannot be put on a stack.
     let got: Vec<_> = core::iter::from_fn(|| layer.alloc(&supplier)).collect();
     let stats = layer.stats();
     assert_eq!((stats.in_magazines, stats.in_depot), (0, 0));
     assert_eq!(stats.allocs - before.allocs, 12);
     assert_eq!((got.len(), supplier.free.borrow().len()), (12, 0));
-    // Closed stacks keep their places until the next drain.
+    // Closed stacks keep their capacity until the next drain.
     layer.flush_all(&supplier);
     got.into_iter().for_each(|round| layer.free(&supplier, round));
     let after = layer.stats();
@@ -359,7 +360,7 @@ fn closed_layer_keeps_no_freed_round() {
     );
 }
 
-/// A larger fill would fetch a whole magazine for one round.
+/// A larger fill would fetch a whole magazine for one object.
 #[test]
 fn fill_without_a_usable_stack_requests_a_single_round() {
     let (table, supplier) = (table(Cpus::simulated(2, 1).unwrap()), TestSupplier::new(9, 1));

@@ -7,16 +7,17 @@ use crate::sync::{AtomicU32, AtomicU64, UnsafeCell};
 
 /// Number of classes in a checker's region, which is enough for models.
 pub(crate) const CLASSES: u32 = 4;
-/// Size of a page, and of a class's room, in bytes.
+/// Size of a page, and of the space for a class, in bytes.
 pub(crate) const PAGE: usize = 64;
-/// Offsets of words that are not rounds. A checker's region has separate cells for the words that are not rounds.
+/// Offsets of words that are not objects. A checker's region has separate cells for the words that are not
+/// objects.
 pub(crate) const SEEN_OFFSET: usize = 0;
 pub(crate) const NULL: usize = 0;
 pub(crate) const STACKS: usize = 0;
 
 #[derive(Debug)]
 pub(crate) struct Cells {
-    /// The region's CPU, for the trace. The empty region has the number after the last CPU.
+    /// The region's CPU, for the trace. The empty region's CPU number is one more than the last CPU's number.
     cpu: u32,
     claim: AtomicU32,
     committed: Counter,

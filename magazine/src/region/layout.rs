@@ -11,13 +11,14 @@ pub(crate) const CLASSES: u32 = 512;
 /// Granularity of decommits of a region, in bytes: a page.
 pub(crate) const PAGE: usize = 4096;
 
-/// Size of each word between a class's start and the null word, in bytes. `WORD` is independent of a round's size.
+/// Size of each word between a class's start and the null word, in bytes. `WORD` is independent of an
+/// object's size.
 const WORD: usize = size_of::<u64>();
 pub(crate) const SEEN_OFFSET: usize = 2 * WORD;
 pub(crate) const CAP: usize = WORD;
 pub(crate) const LIMIT: usize = CAP - size_of::<u32>();
 pub(crate) const NULL: usize = WORD;
-// Regression: with rounds of 4 bytes, heads overlapped the null word, and `seen` overlapped `cap`.
+// Regression: with objects of 4 bytes, heads overlapped the null word, and `seen` overlapped `cap`.
 const _: () = assert!(SEEN_OFFSET - CAP == WORD && LIMIT == size_of::<u32>() && NULL == WORD);
 
 /// The fixed part at the start of a region. Zeroed memory is a valid header of an unused region.
@@ -31,8 +32,8 @@ pub(crate) struct Header {
     going: UnsafeCell<Pages>,
 }
 
-/// After the header come two words for each class: the taken rounds, and the served operations. The `taken` and
-/// `served` words are not fields, because checkers of references (such as Miri) visit each field.
+/// After the header come two words for each class: the taken objects, and the served operations. The `taken`
+/// and `served` words are not fields, because checkers of references (such as Miri) visit each field.
 const TAKEN_WORDS: usize = size_of::<Header>();
 const SERVED_WORDS: usize = TAKEN_WORDS + CLASSES as usize * size_of::<u64>();
 /// Byte offset of the first stack.
@@ -65,20 +66,20 @@ impl<'t> Region<'t> {
     }
     #[inline(always)]
     pub(super) fn head_word(&self, class: Class) -> &'t AtomicU64 {
-        // SAFETY: the table gave this offset, a multiple of a cache line, to a stack, which begins with these words.
+        // SAFETY: the table placed a stack, which begins with these words, at this cache-line-aligned offset.
         unsafe { self.part(class.stack as usize) }
     }
     #[inline(always)]
     pub(super) fn cap_cell(&self, class: Class) -> &'t UnsafeCell<u32> {
-        // SAFETY: the table gave this offset, a multiple of a cache line, to a stack, which begins with these words.
+        // SAFETY: the table placed a stack, which begins with these words, at this cache-line-aligned offset.
         unsafe { self.part(class.stack as usize - CAP) }
     }
     pub(super) fn limit_word(&self, class: Class) -> &'t AtomicU32 {
-        // SAFETY: the table gave this offset, a multiple of a cache line, to a stack, which begins with these words.
+        // SAFETY: the table placed a stack, which begins with these words, at this cache-line-aligned offset.
         unsafe { self.part(class.stack as usize - LIMIT) }
     }
     pub(super) fn seen_cell(&self, class: Class) -> &'t UnsafeCell<u64> {
-        // SAFETY: the table gave this offset, a multiple of a cache line, to a stack, which begins with these words.
+        // SAFETY: the table placed a stack, which begins with these words, at this cache-line-aligned offset.
         unsafe { self.part(class.stack as usize - SEEN_OFFSET) }
     }
     pub(super) fn served_word(&self, class: Class) -> &'t AtomicU64 {
@@ -100,7 +101,8 @@ impl<'t> Region<'t> {
     /// Returns place `i` of the stack, counted from 1. Place 0 is the null word.
     #[inline(always)]
     pub(super) fn place(&self, class: Class, i: u32) -> &'t UnsafeCell<*mut u8> {
-        // SAFETY: the table gave the class room for this many places at this offset of each region.
+        // SAFETY: at this offset of each region, the table has reserved space for this many places of the
+        // class.
         unsafe { self.part(class.stack as usize + NULL + i as usize * ROUND) }
     }
     #[inline(always)]

@@ -1,10 +1,10 @@
-//! loom's models: two or three threads on one or two CPUs, with magazines of one or two rounds.
+//! loom's models: two or three threads on one or two CPUs, with magazines of one or two objects.
 //!
-//! There is no model R2, because ABA cannot occur. Only claims are compared and swapped, and a stack's places never
-//! leave their CPU's region.
+//! A model R2 does not exist, because ABA cannot occur. The code uses compare-and-swap only for claims, and a
+//! stack's places never leave their CPU's region.
 //!
-//! Memory orderings are not planted as bugs. `cargo check-orderings` weakens each ordering and requires that a model
-//! fails. The checker provides the depot's lock, a mutex.
+//! The models plant no wrong memory orderings as bugs. `cargo check-orderings` weakens each ordering and
+//! requires that a model fails. The checker provides the depot's lock, a mutex.
 
 use super::world::{
     DepotWorld, ThreadFn, World, alloc_then_free, child, fork, magazine, raw, table, table_with_inlined_words,
@@ -24,8 +24,8 @@ use crate::tracepoints::Operation;
 use std::sync::Arc as Shared;
 
 impl World {
-    /// Creates a world with one node, magazines of `capacity` rounds, and stacks with room for `stock + 2` magazines.
-    /// The supplier supplies rounds only if `fills` is set.
+    /// Creates a world with one node, magazines of `capacity` objects, and stacks with room for `stock + 2`
+    /// magazines. The supplier supplies objects only if `fills` is set.
     fn new(by: Mechanism, cpus: u32, capacity: u16, stock: u16, fills: bool, rounds: usize) -> Self {
         let table = table(Cpus::simulated(cpus, 1).unwrap().with_mechanism(by), 1);
         Self::on(&table, Config::new(capacity, stock, 4), fills, rounds)
@@ -38,13 +38,13 @@ impl World {
         assert!(region.push_batch(class, &raw(rounds), Commit::Done));
         self.layer.nodes[node].net.add(rounds.len() as u64);
     }
-    /// Puts a magazine of the given rounds into a node's depot.
+    /// Puts a magazine of the given objects into a node's depot.
     fn in_depot(&self, node: usize, rounds: &[usize]) {
         let budget = &self.layer.table.depots;
         let depot = &self.layer.nodes[node].depot;
         assert!(depot.put(&Operation::new(), budget, &magazine(rounds), || Some(Block::on_heap())));
     }
-    /// Marks a round as allocated from the beginning.
+    /// Marks an object as allocated from the beginning.
     fn out(&self, round: usize) {
         self.set_owned(round, true);
         self.allocs.add(1);
@@ -57,7 +57,7 @@ impl World {
     }
 }
 
-/// Runs all sides concurrently, and ends with the census.
+/// Runs all threads concurrently, and then takes the census of the world.
 fn run(world: World, left: (Script, ThreadFn), others: &[(Script, ThreadFn)]) {
     let world = Arc::new(world);
     let live = together(&world, left, others);
@@ -71,8 +71,8 @@ pub(super) struct Case {
     script: Script,
 }
 
-/// Scripts of the first thread. The first thread stays on CPU 0, or migrates before one of its first `reads` reads of
-/// the CPU number. A restartable sequence can also be aborted at such a read of the CPU number.
+/// Scripts of the first thread. The first thread stays on CPU 0, or migrates before one of its first `reads`
+/// reads of the CPU number. A restartable sequence can also be aborted at a read of the CPU number.
 #[derive(Clone, Copy)]
 pub(super) struct Scripts {
     pub(super) reads: u32,
@@ -139,7 +139,7 @@ fn on(cpu: u32, side: ThreadFn) -> (Script, ThreadFn) {
 
 // ---------------------------------------------------------------- the contract of a section
 
-/// R1: CPU 0 has a round, CPU 1 has none, and the depot has two magazines of two rounds.
+/// R1: CPU 0 has an object, CPU 1 has none, and the depot has two magazines of two objects.
 pub(super) fn contract(Case { by, script }: Case) {
     let w = World::new(by, 2, 2, 0, false, 6);
     w.stack(0, 0, 2, &[1]);
@@ -155,7 +155,7 @@ pub(super) fn contract(Case { by, script }: Case) {
 
 // ---------------------------------------------------------------- M: movement of rounds
 
-/// M1, M2: rounds freed on one CPU reach another CPU in whole magazines.
+/// M1, M2: objects freed on one CPU reach another CPU in whole magazines.
 pub(super) fn travel(Case { by, script }: Case) {
     let w = World::new(by, 2, 1, 0, false, 3);
     w.stack(0, 0, 1, &[]);
@@ -189,8 +189,8 @@ pub(super) fn overflow(Case { by, script }: Case) {
     );
 }
 
-/// M3: two threads with one CPU number never both own the region, and neither waits. One thread misses and pushes a
-/// batch while the other frees.
+/// M3: two threads with one CPU number never both own the region, and neither thread waits. One thread misses
+/// and pushes a batch while the other thread frees an object.
 pub(super) fn same_cpu(Case { by, script }: Case) {
     let w = World::new(by, 1, 2, 0, false, 4);
     w.stack(0, 0, 1, &[]);
@@ -205,7 +205,7 @@ pub(super) fn same_cpu(Case { by, script }: Case) {
     run(w, (script, keep_one), &[on(0, frees)]);
 }
 
-/// M4: two CPUs take from a depot that runs empty. If the depot is empty, the supplier supplies rounds.
+/// M4: two CPUs take from a depot that runs empty. If the depot is empty, the supplier supplies objects.
 pub(super) fn depot_runs_dry(Case { by, script }: Case) {
     let w = World::new(by, 2, 1, 0, true, 4);
     w.in_depot(0, &[1]);
@@ -218,7 +218,7 @@ pub(super) fn depot_runs_dry(Case { by, script }: Case) {
     run(w, (script, keep_one), &[on(1, keep_one), on(1, frees)]);
 }
 
-/// M4: a failed allocation, after the supplier refuses, changes nothing.
+/// M4: an allocation that fails because the supplier refuses changes nothing.
 pub(super) fn nothing_to_fill_from(Case { by, script }: Case) {
     let w = World::new(by, 1, 1, 0, false, 1);
     w.stack(0, 0, 1, &[]);
@@ -283,8 +283,8 @@ pub(super) fn drain_batches(Case { by, script }: Case) {
     run(w, (script, batches), &[on(1, drain_cpu_0)]);
 }
 
-/// H1: frees widen the stack and overflow it during a drain. After the drain, the layer shrinks, as in a shortage of
-/// memory.
+/// H1: frees grow the stack and overflow it during a drain. After the drain, the layer shrinks, as in a
+/// shortage of memory.
 pub(super) fn drain_growing(Case { by, script }: Case) {
     let w = World::new(by, 2, 1, 0, false, 3);
     (1..=3).for_each(|round| w.out(round));
@@ -300,7 +300,7 @@ pub(super) fn drain_growing(Case { by, script }: Case) {
     run(w, (script, frees), &[on(1, drain_and_shrink)]);
 }
 
-/// H1: when a drain returns, the supplier has the unused rounds of a CPU, although the CPU continues.
+/// H1: when a drain returns, the supplier has the unused objects of a CPU, although the CPU continues.
 pub(super) fn drain_leaves_nothing(Case { by, script }: Case) {
     let w = World::new(by, 2, 1, 1, false, 3);
     w.stack(0, 0, 3, &[2, 3]);
@@ -345,7 +345,7 @@ pub(super) fn reap_waking(Case { by, script }: Case) {
     world.census(&live);
 }
 
-/// H2: one drain of both CPUs, each with a running thread.
+/// H2: one drain covers both CPUs, while a thread runs on each CPU.
 pub(super) fn drain_and_two(Case { by, script }: Case) {
     let w = World::new(by, 2, 1, 0, false, 2);
     w.stack(0, 0, 1, &[1]);
@@ -353,14 +353,14 @@ pub(super) fn drain_and_two(Case { by, script }: Case) {
     run(w, (script, alloc_then_free), &[on(1, alloc_then_free), on(1, drain_both)]);
 }
 
-/// H2, M3: two threads of one CPU, and a drain of that CPU.
+/// H2, M3: two threads run on one CPU during a drain of that CPU.
 pub(super) fn drain_and_two_of_one(Case { by, script }: Case) {
     let w = World::new(by, 2, 1, 0, false, 2);
     w.stack(0, 0, 2, &[1, 2]);
     run(w, (script, alloc_then_free), &[on(0, alloc_then_free), on(1, drain_cpu_0)]);
 }
 
-/// H3: two concurrent drains of both CPUs, against an alloc and a free.
+/// H3: two concurrent drains of both CPUs run during an allocation and a free.
 pub(super) fn two_drains(Case { by, script }: Case) {
     let w = World::new(by, 2, 1, 0, false, 2);
     w.stack(0, 0, 1, &[1]);
@@ -368,7 +368,8 @@ pub(super) fn two_drains(Case { by, script }: Case) {
     run(w, (script, alloc_then_free), &[on(0, drain_both), on(1, drain_both)]);
 }
 
-/// H3: a drain meets another drain of the same class that is still giving rounds away, during a free to the stack.
+/// H3: during a free to a stack, a drain meets another drain that is still flushing objects of the stack's
+/// class.
 pub(super) fn drain_meets_drain(Case { by, script }: Case) {
     let w = World::new(by, 1, 1, 0, false, 2);
     w.stack(0, 0, 1, &[1]);
@@ -380,7 +381,7 @@ pub(super) fn drain_meets_drain(Case { by, script }: Case) {
     run(w, (script, frees), &[on(0, drain_cpu_0), on(0, drain_cpu_0)]);
 }
 
-/// H4: a thread migrates to a CPU beyond the table, plugged in later, on which another thread already runs.
+/// H4: a thread migrates to a CPU beyond the table (plugged in later), on which another thread already runs.
 pub(super) fn beyond_the_table(Case { by, script }: Case) {
     let table = table(Cpus::simulated(2, 2).unwrap().with_mechanism(by), 2);
     let mut w = World::on(&table, Config::new(1, 0, 4), false, 3);
@@ -404,8 +405,8 @@ pub(super) fn drain_and_no_region(Case { by, script }: Case) {
     run(w, (script, alloc_then_free), &[on(2, past), on(1, drain_cpu_0)]);
 }
 
-/// H5: a layer is closed and flushed during two frees. One free finds a place on its stack, and the other finds its
-/// stack full. When the close, the flush and the frees have returned, the supplier has all rounds.
+/// H5: a layer is closed and flushed during two frees. One free finds a place on its stack, and the other
+/// finds its stack full. When the close, the flush and the frees have returned, the supplier has all objects.
 pub(super) fn close_and_flush(Case { by, script }: Case) {
     let w = World::new(by, 2, 1, 0, false, 4);
     w.stack(0, 0, 2, &[]);
@@ -431,7 +432,7 @@ pub(super) fn close_and_flush(Case { by, script }: Case) {
     world.census(&[]);
 }
 /// H5: a layer is closed and flushed while memory is short; the shortage changes the layer's limits.
-pub(super) fn closed_beside_a_shrink(Case { by, script }: Case) {
+pub(super) fn closed_during_a_shrink(Case { by, script }: Case) {
     let w = World::new(by, 2, 1, 0, false, 2);
     w.stack(0, 0, 2, &[1]);
     w.out(2);
@@ -451,7 +452,7 @@ pub(super) fn closed_beside_a_shrink(Case { by, script }: Case) {
     world.census(&[]);
 }
 /// H5: a layer is closed and flushed while a CPU frees for the first time. No drain has visited the CPU before.
-pub(super) fn closed_beside_a_first_free(Case { by, script }: Case) {
+pub(super) fn closed_during_a_first_free(Case { by, script }: Case) {
     let w = World::new(by, 2, 2, 0, false, 4);
     w.stack(0, 0, 2, &[1, 2]);
     w.out(3);
@@ -489,7 +490,7 @@ pub(super) fn two_classes(Case { by, script }: Case) {
     run(w, (script, uses), &[on(1, drain_cpu_0)]);
 }
 
-/// T1: one sweep covers two layers, and each layer collects its rounds, while a thread uses the two layers.
+/// T1: one sweep covers two layers, and each layer collects its objects, while a thread uses the two layers.
 pub(super) fn sweep_of_two(Case { by, script }: Case) {
     let table = table(Cpus::simulated(1, 1).unwrap().with_mechanism(by), 2);
     let mut w = World::on(&table, Config::new(1, 0, 4), false, 1);
@@ -527,8 +528,8 @@ pub(super) fn sweep_meets_drain(Case { by, script }: Case) {
     run(w, (script, frees), &[on(0, sweep), on(0, drain_cpu_0)]);
 }
 
-/// H3: two threads of a CPU push to places whose rounds a drain gave away. One of the threads opens the stack, and the
-/// other may write first.
+/// H3: two threads of a CPU push to places whose objects a drain has flushed. One of the threads opens the
+/// stack, and the other thread may write first.
 pub(super) fn opened_for_another(Case { by, script }: Case) {
     let w = World::new(by, 1, 2, 0, false, 3);
     w.stack(0, 0, 2, &[1]);
@@ -545,7 +546,8 @@ pub(super) fn opened_for_another(Case { by, script }: Case) {
     run(w, (script, drain_cpu_0), &[on(0, frees_2), on(0, frees_3)]);
 }
 
-/// T1: a region is committed up to a stack's first place, and a drain visits the region while it is widened.
+/// T1: a region is committed up to a stack's first place, and a drain visits the region while a thread grows
+/// the stack.
 pub(super) fn committed_in_part(Case { by, script }: Case) {
     let w = World::new(by, 1, 2, 0, false, 2);
     w.stack(0, 0, 1, &[]);
@@ -559,7 +561,7 @@ pub(super) fn committed_in_part(Case { by, script }: Case) {
 }
 
 /// T3: the pages of a drained stack are decommitted while a free and an allocation use the stack again.
-pub(super) fn pages_go_back(Case { by, script }: Case) {
+pub(super) fn pages_are_decommitted_during_use(Case { by, script }: Case) {
     let w = World::new(by, 1, 1, 0, false, 2);
     w.stack(0, 0, 2, &[1]);
     w.drain(0..1);
@@ -575,7 +577,7 @@ pub(super) fn pages_go_back(Case { by, script }: Case) {
     run(w, (script, uses), &[on(0, release)]);
 }
 
-/// T3: pages are decommitted during a drain that gives away the rounds on the page.
+/// T3: pages are decommitted during a drain that flushes the objects on the page.
 pub(super) fn pages_beside_a_drain(Case { by, script }: Case) {
     let w = World::new(by, 1, 1, 0, false, 1);
     w.stack(0, 0, 2, &[1]);
@@ -587,7 +589,7 @@ pub(super) fn pages_beside_a_drain(Case { by, script }: Case) {
 }
 
 /// T3: the counts of the stacks on a page survive the page's decommit, for any concurrent reader.
-pub(super) fn counts_beside_pages(Case { by, script }: Case) {
+pub(super) fn counts_survive_a_decommit(Case { by, script }: Case) {
     let w = World::new(by, 1, 1, 0, false, 1);
     w.stack(0, 0, 2, &[1]);
     alloc_then_free(&w);
@@ -604,8 +606,8 @@ pub(super) fn counts_beside_pages(Case { by, script }: Case) {
     run(w, (script, looks), &[on(0, release)]);
 }
 
-/// T2: the last user of a layer returns the class number while the stacks hold rounds. The next created layer may get
-/// the returned class number.
+/// T2: the last user of a layer returns the class number while the stacks hold objects. The next created
+/// layer may get the returned class number.
 pub(super) fn number_is_reused(Case { by, script }: Case) {
     let table = table(Cpus::simulated(2, 1).unwrap().with_mechanism(by), 2);
     let config = Config::new(1, 0, 4);
@@ -665,7 +667,8 @@ pub(super) fn numbers_have_one_owner() {
 
 // ---------------------------------------------------------------- N: nodes
 
-/// N1: a CPU frees rounds that belong to another CPU's node; these rounds return to their node in magazines.
+/// N1: a CPU frees objects that belong to another CPU's node; these objects return to their node in
+/// magazines.
 pub(super) fn frees_of_another_node(Case { by, script }: Case) {
     let table = table(Cpus::simulated(2, 2).unwrap().with_mechanism(by), 2);
     let mut w = World::on(&table, Config::new(1, 0, 4), false, 3);
@@ -679,8 +682,8 @@ pub(super) fn frees_of_another_node(Case { by, script }: Case) {
     run(w, (script, frees), &[on(1, |w| vec![w.alloc(), w.alloc()])]);
 }
 
-/// N1: a thread migrates to another node at each of its steps. Each stack has a round at first, so that a thread needs
-/// few steps.
+/// N1: a thread migrates to another node at each of its steps. Each stack has an object at first, so that a
+/// thread needs few steps.
 pub(super) fn between_nodes(Case { by, script }: Case) {
     let table = table(Cpus::simulated(2, 2).unwrap().with_mechanism(by), 2);
     let mut w = World::on(&table, Config::new(2, 0, 4), true, 4);
@@ -735,13 +738,13 @@ pub(super) fn depot_publish() {
     let d = DepotWorld::new(1);
     let e = d.clone();
     let t = thread::spawn(move || e.put(0));
-    // loom reports a race on the round if the write does not happen before this take.
+    // loom reports a race on the object if the write does not happen before this take.
     d.take().into_iter().for_each(|round| d.put(round));
     t.join().unwrap();
     d.census(&[]);
 }
 
-/// D3: put, put and take lose nothing, and a take after a put finds a magazine.
+/// D3: two puts and a take lose no magazine, and a take after a put finds a magazine.
 pub(super) fn depot_three() {
     let d = DepotWorld::new(2);
     let threads: Vec<_> = (0..2)
@@ -851,7 +854,7 @@ fn failed_model_prints_a_repeatable_trace() {
     // The replay refuses a path from the file of another model.
     let missing = command.replace(".replay'", ".missing'");
     assert!(printed(unset(&mut Command::new("sh")).args(["-c", &missing])).contains("no such file"));
-    // The repeated execution has the same steps and rounds.
+    // The repeated execution has the same steps and objects.
     let (again_title, again_steps, again_message) = of(&again);
     assert!(again_title.ends_with("| execution 1"), "no other execution ran before: {again_title}");
     assert_eq!((again_steps, again_message), (steps.clone(), message));

@@ -1,6 +1,6 @@
-//! shuttle's scenarios: four threads run on two CPUs, and each CPU's stack has room for three magazines of two rounds.
-//! Sometimes a thread runs on a third CPU that has no region. Before each operation, the schedule chooses the thread's
-//! CPU, its migration, and whether a restartable sequence is aborted.
+//! shuttle's scenarios: four threads run on two CPUs, and each CPU's stack has room for three magazines of
+//! two objects. Sometimes a thread runs on a third CPU that has no region. Before each operation, the
+//! schedule chooses the thread's CPU, its migration, and whether a restartable sequence is aborted.
 
 use super::linearizable::{Object, OwnedOp, Recorder, check_each};
 use super::world::{DepotWorld, ThreadFn, World, child, fork, table};
@@ -15,7 +15,7 @@ use crate::tracepoints::Operation;
 const ROUNDS: usize = 12;
 const STEPS: usize = 12;
 
-/// With few rounds and a small depot, the supplier refuses, and the depot runs empty and overflows.
+/// With few objects and a small depot, the supplier refuses, and the depot runs empty and overflows.
 const CONFIG: Config = Config { capacity: 2, first_fill: 1, stock: 1, depot_limit: 1, round_bytes: 0 };
 
 fn world(by: Mechanism) -> World {
@@ -36,7 +36,7 @@ fn works(w: &World) -> Vec<Option<usize>> {
     }
     held
 }
-/// Allocates as many rounds as possible and frees all of them, so that stacks grow, overflow and run empty.
+/// Allocates as many objects as possible and frees all of them, so that stacks grow, overflow and run empty.
 fn batches(w: &World) -> Vec<Option<usize>> {
     for _ in 0..STEPS / 6 {
         migrate_between_cpus(w.layer.cpus().count());
@@ -98,13 +98,13 @@ pub(super) fn history(by: Mechanism) {
     assert!(outcome.is_ok(), "no sequential order explains the results: {outcome:?}");
 }
 
-/// Holds all locks, as for a fork.
+/// Holds all locks, as a forking process does.
 fn holds(w: &World) -> Vec<Option<usize>> {
     (0..STEPS / 3).for_each(|_| fork(w));
     vec![]
 }
 
-/// Runs the left side on CPU 0 and the other sides on CPU 1.
+/// Runs the function `left` on CPU 0 and the other functions on CPU 1.
 fn run_beside_threads(world: World, left: ThreadFn, others: [ThreadFn; 3]) -> (Arc<World>, Vec<usize>) {
     let world = Arc::new(world);
     let live = together(&world, (Script::on(0), left), &others.map(|side| (Script::on(1), side)));
@@ -124,8 +124,8 @@ pub(super) fn drain(by: Mechanism) {
     (0..4).for_each(|_| _ = world.layer.reap(&world.supplier));
     world.census(&live);
 }
-/// A layer is closed and flushed during other operations. At the end, the supplier has all rounds that the other
-/// operations do not hold.
+/// A layer is closed and flushed during other operations. At the end, the supplier has all objects that the
+/// other operations do not hold.
 pub(super) fn closed(by: Mechanism) {
     let closes = |w: &World| {
         migrate_between_cpus(w.layer.cpus().count());
@@ -155,7 +155,7 @@ pub(super) fn pages(by: Mechanism) {
     let (world, live) = run_beside_threads(world(by), works, [batches, drains, releases]);
     world.census(&live);
 }
-/// Two nodes with one CPU each, and half of the rounds on each node.
+/// Two nodes with one CPU each, and half of the objects on each node.
 pub(super) fn nodes(by: Mechanism) {
     let table = table(Cpus::simulated(2, 2).unwrap().with_mechanism(by), 2);
     let mut w = World::on(&table, CONFIG, true, ROUNDS);
@@ -169,7 +169,7 @@ pub(super) fn forks(by: Mechanism) {
     child(&world);
     world.census(&live);
 }
-/// Layers are created and dropped on one table, next to a layer that stays.
+/// Layers are created and dropped on one table, while another layer stays in use.
 pub(super) fn numbers(by: Mechanism) {
     let table = table(Cpus::simulated(2, 1).unwrap().with_mechanism(by), 3);
     let w = World::on(&table, CONFIG, true, ROUNDS);
@@ -190,7 +190,7 @@ pub(super) fn numbers(by: Mechanism) {
                             round.is_none_or(|round| mine.contains(&round)),
                             "no round belongs to the layer that had the number before"
                         );
-                        // Rounds on the dropped layer's stacks are leaked.
+                        // Objects on the dropped layer's stacks are leaked.
                         round.filter(|_| choose(2) == 0).into_iter().for_each(|round| brief.free(round));
                     }
                 }

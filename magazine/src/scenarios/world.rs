@@ -1,8 +1,9 @@
-//! Common parts of the scenarios: a layer whose rounds record their owners, and a separate depot.
+//! Common parts of the scenarios: a layer whose objects record their owners, and a separate depot.
 //!
-//! A world ends with a census. Every round is in exactly one correct place, the counts are exact, and the table is
-//! quiescent. Each round has an ownership cell; because of the cell, a double allocation makes an assertion fail. loom
-//! also finds a free that does not happen before the round's next allocation.
+//! A world ends with a census, a check of its final state. The census requires that every object is in
+//! exactly one correct place, that the counts are exact, and that the table is quiescent. Each object has a
+//! cell that records its owner, so a double allocation makes an assertion fail. loom also finds a free that
+//! does not happen before the object's next allocation.
 
 use crate::cpu::Cpus;
 use crate::depot::{Block, Blocks, Depot, DepotBudget};
@@ -20,7 +21,7 @@ use crate::tracepoints::Operation;
 use core::ptr::NonNull;
 use std::sync::Arc as Shared;
 
-/// A supplier that holds rounds under a lock.
+/// A supplier that holds objects under a lock.
 pub(super) struct TestSupplier {
     pub(super) rounds: Mutex<Vec<usize>>,
     fills: bool,
@@ -54,7 +55,7 @@ impl Supplier<TestRound> for TestSupplier {
 pub(super) struct World {
     pub(super) layer: Layer<TestRound, Heap>,
     pub(super) supplier: TestSupplier,
-    /// One cell per round, which the round's owner writes.
+    /// One cell per object, which the object's owner writes.
     held: Vec<UnsafeCell<bool>>,
     pub(super) allocs: Counter,
     pub(super) frees: Counter,
@@ -108,7 +109,7 @@ impl World {
         self.frees.add(1);
         self.layer.free(&self.supplier, TestRound(round));
     }
-    /// Frees a round like an inlined path, with the slow path after a miss.
+    /// Frees an object on the inlined path, and on the slow path after a miss.
     #[cfg(loom)]
     pub(super) fn free_inlined(&self, round: usize) {
         use crate::cpu::{Mechanism, regions::Words, rseq::push_inlined};
@@ -139,8 +140,8 @@ impl World {
 
     // ---- the end ----
 
-    /// Asserts that every round is in exactly one place of its node, that the counts are exact, and that the table is
-    /// quiescent.
+    /// Asserts that every object is in exactly one place of its node, that the counts are exact, and that the
+    /// table is quiescent.
     pub(super) fn census(&self, live: &[usize]) {
         let mut rounds: Vec<usize> = live.to_vec();
         let (mut on_stacks, mut in_depots) = (0, 0);
@@ -174,7 +175,7 @@ impl World {
                 in_depots += magazine.len();
                 here.extend(magazine.rounds().iter().map(|round| round.addr().get()));
             }
-            // With one node, no round can be on the wrong node, and a checker limits the number of steps.
+            // With one node, no object can be on the wrong node, so the census skips the check to save steps.
             let home = self.layer.nodes.len() == 1
                 || here.iter().all(|round| self.supplier.node_of(TestRound(*round)) == node);
             assert!(home, "the stacks and the depot of a node hold only rounds of that node");
@@ -193,7 +194,8 @@ impl World {
         }
     }
 
-    /// Asserts that no CPU has a round after `what` emptied all CPUs. The caller ensures that no thread is running.
+    /// Asserts that no CPU has an object after `what` emptied all CPUs. The caller ensures that no thread is
+    /// running.
     pub(super) fn assert_cpus_hold_no_round(&self, what: &str) {
         for class in self.layer.nodes.iter().map(|node| node.class()) {
             let held: Vec<usize> =
@@ -249,8 +251,8 @@ pub(super) fn fork(world: &World) {
         world.after_fork_in_parent();
     }
 }
-/// Runs the only thread of a forked child. Other threads had claimed a region, and a drain had taken the rounds of CPU
-/// 0's stack.
+/// Runs the only thread of a forked child. Other threads had claimed a region, and a drain had taken the
+/// objects of CPU 0's stack.
 pub(super) fn child(world: &World) {
     let (layer, table, class) = (&world.layer, &world.layer.table, world.class(0));
     world.drain(0..layer.cpus().count());
@@ -274,13 +276,13 @@ pub(super) fn child(world: &World) {
     assert_eq!(layer.stats().busy, busy, "a child has no claims or drains of its parent's other threads");
 }
 
-/// A depot without a layer, with magazines of one round. Rounds count from 0.
+/// A depot without a layer, with magazines of one object. Objects are numbered from 0.
 pub(super) struct DepotWorld {
     pub(super) depot: Depot,
-    /// Counts one byte for each magazine.
+    /// The budget, which counts one byte for each magazine.
     pub(super) budget: DepotBudget,
     limit: usize,
-    /// One cell per round, written by the thread that puts the round in.
+    /// One cell per object, written by the thread that puts the object in.
     written: Vec<UnsafeCell<()>>,
     made: Counter,
     /// Number of magazines put and taken.
@@ -299,11 +301,11 @@ impl DepotWorld {
         let written = (0..rounds).map(|_| UnsafeCell::new(())).collect();
         Arc::new(Self { depot, budget, limit, written, made: Counter::new(0), moved: Counter::new(0) })
     }
-    /// Writes to a round, and puts a magazine with this round into the depot.
+    /// Writes to an object, and puts a magazine with this object into the depot.
     pub(super) fn put(&self, round: usize) {
         assert!(self.try_put(round));
     }
-    /// Puts a round into the depot like [`put`](Self::put), if the depot has room.
+    /// Puts an object into the depot like [`put`](Self::put), if the depot has room.
     pub(super) fn try_put(&self, round: usize) -> bool {
         let write = || self.written[round].with_mut(|_| ());
         let room = || {
@@ -323,7 +325,7 @@ impl DepotWorld {
         write();
         put()
     }
-    /// Takes a magazine out of the depot, and reads its round.
+    /// Takes a magazine out of the depot, and reads its object.
     pub(super) fn take(&self) -> Option<usize> {
         let mut magazine = Magazine::new();
         self.depot.take(&Operation::new(), &self.budget, &mut magazine).then(|| {
@@ -333,8 +335,8 @@ impl DepotWorld {
             round
         })
     }
-    /// Asserts that each round is exactly once in the depot or in `out`. `census` then checks the depot with a single
-    /// user.
+    /// Asserts that each object is exactly once in the depot or in `out`. `census` then checks the depot
+    /// while no other thread uses it.
     pub(super) fn census(&self, out: &[Option<usize>]) {
         assert_eq!(
             self.depot.len() as usize + out.iter().flatten().count(),

@@ -16,7 +16,7 @@ use core::ops::Range;
 /// A word and a region for each CPU, and the empty region.
 #[derive(Debug)]
 pub(super) struct Layout {
-    /// A word for each CPU, or empty.
+    /// One word for each CPU; empty if the model has no words of this kind.
     words: [Vec<AtomicUsize>; 3],
     regions: Vec<Cells>,
 }
@@ -104,7 +104,7 @@ impl<M: Memory> Table<M> {
         blocks.free();
     }
 
-    /// The CPUs whose regions are not taken away, for a counterexample trace.
+    /// The CPUs whose regions no drain has taken away, for a counterexample trace.
     #[cfg(loom)]
     pub(super) fn watched(&self) -> crate::sync::story::Watched {
         let part = |(cpu, word): (usize, &AtomicUsize)| {

@@ -1,4 +1,5 @@
-//! Drains: how a thread takes the rounds on another CPU's stacks. The module [table](super) describes the rules.
+//! Drains: a thread takes the objects from another CPU's stacks. The module [table](super) describes the
+//! rules.
 
 use super::giving::ActiveDrain;
 use super::{Number, Table};
@@ -23,7 +24,8 @@ pub enum DrainScope {
     Idle,
 }
 
-/// A group of layers that one caller sweeps. The caller must collect from all layers of the group.
+/// A group of layers that one caller sweeps. After a sweep, the caller must collect the objects of all layers
+/// in the group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[doc(hidden)]
 pub struct SweepGroup(NonZeroU32);
@@ -40,11 +42,12 @@ impl SweepGroup {
 #[non_exhaustive]
 #[doc(hidden)]
 pub struct Drains {
-    /// Number of passes that took regions away. A pass has one fence, whatever the number of CPUs and classes.
+    /// Number of drain passes that took regions from CPUs. Each pass issues one fence, whatever the number of
+    /// CPUs and classes.
     pub passes: u64,
-    /// Number of passes without effect, because the kernel refused the fence (`membarrier`). After a refused fence,
-    /// rounds stay on the stacks, and class numbers that were to be returned are lost. Fast paths are unaffected by a
-    /// refused fence.
+    /// Number of passes without effect, because the kernel refused the fence (`membarrier`). After a refused
+    /// fence, objects stay on the stacks, and class numbers that the table was about to reuse are lost. Fast
+    /// paths are unaffected by a refused fence.
     pub refused: u64,
     /// Longest time that a CPU was without its region, during which every operation on the CPU missed; 0 on systems
     /// without a clock.
@@ -77,8 +80,8 @@ impl<M: Memory> Table<M> {
             self.done.add(any.into());
             return true;
         }
-        // The set of CPUs must not change during the pass. `own_regions` calls `wanted` once per CPU, and the words
-        // record its answer.
+        // The set of CPUs must not change during the pass. `own_regions` calls `wanted` once per CPU, and
+        // records the answer in the CPU's word.
         let (mut any, since) = (false, Clock::start());
         for cpu in cpus.clone().filter(wanted) {
             self.take_away(cpu);
@@ -99,11 +102,12 @@ impl<M: Memory> Table<M> {
         self.record_absence(&since);
         fenced
     }
-    /// Closes the inlined paths until [`open_inlined`](Self::open_inlined). Closed paths always miss; each operation
-    /// then takes the slow path, which works on the stacks of the fast path. [Inlined frees](Words::InlinedFrees) stay
-    /// open unless `with_frees` is set. When `close_inlined` returns, no inlined operation that began earlier is still
-    /// running. Returns `false` if the kernel refused the fence. Inlined operations may then still run, and the caller
-    /// must open the paths again.
+    /// Closes the inlined paths until [`open_inlined`](Self::open_inlined). Closed paths always miss; each
+    /// operation then takes the slow path, which works on the stacks of the fast path. [Inlined
+    /// frees](Words::InlinedFrees) stay open unless `with_frees` is set. When `close_inlined` returns, no
+    /// inlined operation that began earlier is still running. Returns `false` if the kernel refused the
+    /// fence. After a refused fence, inlined operations may still run, and the caller must open the paths
+    /// again.
     ///
     /// Without restartable sequences, `close_inlined` does nothing: inlined paths always miss, and the claimed slot
     /// serves all operations.
@@ -146,12 +150,13 @@ impl<M: Memory> Table<M> {
             longest_away: Duration::from_nanos(self.longest_away.get()),
         }
     }
-    /// Closes the stacks of `classes` on `cpus` that `which` selects. Passes each closed stack to `give`, which takes
-    /// the rounds with [`DrainedRounds::pop`]. One fence serves all stacks. Fast paths continue concurrently, and miss on
-    /// closed stacks. `drain` also gives away rounds that a sweep took from the drained classes.
+    /// Closes the stacks of `classes` on `cpus` that `which` selects. Passes each closed stack to `give`,
+    /// which takes the objects with [`DrainedRounds::pop`]. One fence serves all stacks. Fast paths continue
+    /// concurrently, and miss on closed stacks. `drain` also flushes objects that a sweep took from the
+    /// drained classes.
     ///
-    /// If `give` panics, the remaining rounds of its stack are lost. The first panic is resumed after all other stacks
-    /// have been given away and the classes are open again.
+    /// If `give` panics, the remaining objects of its stack are lost. The first panic is resumed after all
+    /// other stacks have been flushed and the classes are open again.
     pub(crate) fn drain(
         &self,
         cpus: Range<u32>,
@@ -159,7 +164,7 @@ impl<M: Memory> Table<M> {
         classes: impl Iterator<Item = Class> + Clone,
         mut give: impl FnMut(Class, &mut DrainedRounds<'_>),
     ) {
-        // Other drains may work on the same stacks. Each drain gives away only the rounds that it took.
+        // Other drains may work on the same stacks. Each drain flushes only the objects that it took.
         let number = drain_number();
         {
             let _one_at_a_time = self.lock_drains();
@@ -167,8 +172,8 @@ impl<M: Memory> Table<M> {
             unsafe {
                 classes.clone().for_each(|class| self.close(class, number));
                 self.take(number, cpus, which, classes.clone());
-                // The rounds are claimed under the same lock: when a drain returns, all rounds that it found have been
-                // given away.
+                // The drain claims waiting objects under the lock that it already holds. When `drain`
+                // returns, all objects that it found have been flushed.
                 classes.clone().for_each(|class| _ = self.claim(class));
             }
         }
@@ -188,10 +193,10 @@ impl<M: Memory> Table<M> {
         self.numbers[class.index as usize].swept.set(group.0.get().into());
     }
 
-    /// Takes rounds from those stacks of `cpus` that `which` selects, in all classes that have
-    /// [joined](crate::Layer::join_sweeps) one of `groups`. The rounds wait until their layers
-    /// [collect](crate::Layer::reap_swept) them. Until their rounds are collected, stacks of the swept classes cannot
-    /// be opened.
+    /// Takes objects from those stacks of `cpus` that `which` selects, in all classes that have
+    /// [joined](crate::Layer::join_sweeps) one of `groups`. The objects wait until their layers
+    /// [collect](crate::Layer::reap_swept) them. Until their objects are collected, stacks of the swept
+    /// classes cannot be opened.
     ///
     /// Cost: the lock of drains and one fence, whatever the number of classes.
     #[doc(hidden)]
@@ -215,8 +220,8 @@ impl<M: Memory> Table<M> {
         unsafe { self.take(number, cpus.clone(), which, closed[..count].iter().copied()) };
     }
 
-    /// Gives away the rounds of the class that a sweep took, unless another drain did so. A panic of `give` is handled
-    /// as in [`drain`](Self::drain).
+    /// Flushes the objects of the class that a sweep took, unless another drain has flushed them. A panic of
+    /// `give` is handled as in [`drain`](Self::drain).
     pub(crate) fn collect(&self, class: Class, mut give: impl FnMut(Class, &mut DrainedRounds<'_>)) {
         let number = {
             let _one_at_a_time = self.lock_drains();
@@ -235,13 +240,13 @@ impl<M: Memory> Table<M> {
         self.drains.lock()
     }
 
-    /// Returns `true` if the stack holds rounds and has served no operation since the last call of `see`.
+    /// Returns `true` if the stack holds objects and has served no operation since the last call of `see`.
     pub(crate) fn is_idle(region: Region<'_>, class: Class) -> bool {
         let head = region.head(class);
         head & LEN > 0 && region.head_at_see(class) == head
     }
 
-    /// Takes the rounds on the stacks of `classes`, with one fence.
+    /// Takes the objects on the stacks of `classes`, with one fence.
     ///
     /// # Safety
     /// The caller must hold the lock of drains, and must have [closed](Self::close) the classes for drain `number`.
@@ -253,7 +258,7 @@ impl<M: Memory> Table<M> {
         classes: impl Iterator<Item = Class> + Clone,
     ) {
         let wanted = |region: Region<'_>| match which {
-            // A class that is closed permanently must accept no rounds from now on, even if it is empty.
+            // A class that is closed permanently must accept no objects from now on, even if it is empty.
             DrainScope::All => classes.clone().any(|class| {
                 let closed = self.is_closed(class);
                 closed && region.is_open(class) || region.head(class) & LEN > 0
@@ -283,8 +288,8 @@ impl<M: Memory> Table<M> {
         region.set_backed(&pages);
     }
 
-    /// Gives away the rounds that drain `number` took or took over, and opens the class. `panics` catches panics of
-    /// `give`.
+    /// Flushes the objects that drain `number` took or took over, and opens the class. `panics` catches
+    /// panics of `give`.
     fn give(
         &self,
         class: Class,
@@ -304,8 +309,7 @@ impl<M: Memory> Table<M> {
         unsafe { self.reopen(class) };
     }
 
-    /// Closes the class for the drain with the number `number`; this drain takes over the rounds that wait to be given
-    /// away.
+    /// Closes the class for drain `number`, which takes over the objects that wait to be flushed.
     ///
     /// # Safety
     /// The caller must hold the lock of drains.
@@ -325,11 +329,12 @@ impl<M: Memory> Table<M> {
         let number = &self.numbers[class.index as usize];
         // SAFETY: the caller holds the lock of drains, by contract.
         number.drains.with_mut(|p| unsafe { *p += 1 });
-        // Relaxed: written and depended on under the lock of drains, and a hint elsewhere.
+        // Relaxed: threads that depend on the limit hold the lock of drains, and other threads use it as a
+        // hint.
         number.limit.store(0, Relaxed);
     }
-    /// Claims the rounds of the class that wait to be given away. Returns the number of the drain that took the rounds,
-    /// or 0 if no rounds wait.
+    /// Claims the objects of the class that wait to be flushed. Returns the number of the drain that took the
+    /// objects, or 0 if no objects wait.
     ///
     /// # Safety
     /// The caller must hold the lock of drains.
@@ -347,8 +352,8 @@ impl<M: Memory> Table<M> {
             *p
         });
         if left == 0 {
-            // Relaxed: an operation that opens the stack later takes the lock of drains, which orders it after this
-            // drain's reads.
+            // Relaxed: an operation that later opens the stack takes the lock of drains, which orders the
+            // operation after this drain's reads.
             number.limit.store(number.open.get() as u32, Relaxed);
         }
     }
@@ -372,7 +377,7 @@ fn drain_number() -> u64 {
     crate::sync::unique() + 1
 }
 
-/// Rounds of a stack that a drain has closed.
+/// The objects of a stack that a drain has closed.
 pub(crate) struct DrainedRounds<'t> {
     region: Region<'t>,
     class: Class,
@@ -383,7 +388,7 @@ impl DrainedRounds<'_> {
     pub(crate) fn len(&self) -> u32 {
         self.left
     }
-    /// Takes the newest round of the stack.
+    /// Takes the newest object of the stack.
     pub(crate) fn pop(&mut self) -> Option<NonNull<u8>> {
         let round = (self.left > 0).then(|| self.region.round(self.class, self.left))??;
         self.left -= 1;

@@ -1,5 +1,5 @@
-//! A list of the current thread's drains that are giving rounds away. While a drain gives rounds away, user code runs
-//! and may fork. The child finds its thread's drains in the list of this module.
+//! A list of the current thread's drains that are flushing objects. While a drain flushes objects, user code
+//! runs and may fork. The child finds its thread's drains in the list of this module.
 
 use crate::region::{CLASSES, Class};
 use crate::sync::thread_local;
@@ -35,7 +35,7 @@ impl ActiveDrain {
     fn bit(class: Class) -> u64 {
         1 << (class.index % 64)
     }
-    /// Runs `f`, which gives the rounds away; during the call, this drain is in the list.
+    /// Runs `f`, which flushes the objects, while this drain is in the thread's list.
     pub(super) fn during<R>(&self, f: impl FnOnce() -> R) -> R {
         INNERMOST_DRAIN.with(|giving| giving.set(self));
         let done = f();

@@ -11,14 +11,14 @@ impl<M: Memory> Table<M> {
     /// Returns the number of decommitted bytes. Call `decommit_idle` after a sweep. `decommit_idle` also handles stacks
     /// of returned class numbers.
     ///
-    /// Cost: the lock of drains and a visit to every class on every used CPU. For idle pages, one fence, and a system
-    /// call for each run of pages. The pages are decommitted while their stacks are closed. Every CPU keeps its region
-    /// during the system calls.
+    /// Cost: the lock of drains, and a check of every class on every used CPU. If there are idle pages, the
+    /// call also costs one fence, and one system call for each run of pages. The pages are decommitted while
+    /// their stacks are closed. Every CPU keeps its region during the system calls.
     #[doc(hidden)]
     pub fn decommit_idle(&self) -> usize {
         let _one_at_a_time = self.lock_drains();
         let cpus = || 0..self.cpus.count();
-        // Rounds that a drain is giving away are still on their stacks.
+        // Objects that a drain is flushing are still on their stacks.
         let mut drained = [false; CLASSES as usize];
         for (class, at) in self.all() {
             // SAFETY: this thread holds the lock of drains.
@@ -53,8 +53,8 @@ impl<M: Memory> Table<M> {
         }
         bytes
     }
-    /// Returns the pages with a stack that holds rounds, is `drained`, or has served an operation since the table last
-    /// checked it.
+    /// Returns the pages with a stack that holds objects, is `drained`, or has served an operation since the
+    /// table last checked it.
     fn pages_in_use(&self, region: Region<'_>, drained: &[bool; CLASSES as usize]) -> Pages {
         let (mut pages, backed) = (Pages::default(), region.backed());
         for (class, at) in self.all().filter(|(_, at)| at.pages().any(|page| backed.has_page(page))) {

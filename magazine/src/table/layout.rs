@@ -69,8 +69,8 @@ impl<M: Memory> Table<M> {
         // SAFETY: the words were committed, and no other thread knows them yet. An `AtomicPtr` has the layout of a
         // pointer.
         let words = unsafe { core::slice::from_raw_parts_mut(words, 3 * set) };
-        // One fill of the words is faster than separate stores: most words belong to no CPU, and each start of a
-        // process runs this code.
+        // One fill of all words is faster than separate stores. Most words belong to no CPU, and each start
+        // of a process runs this code.
         words.fill(MaybeUninit::new(empty));
         for set in words.chunks_mut(set) {
             let homes = (0..self.cpus.count()).map(|cpu| self.home(cpu).as_ptr());
@@ -138,19 +138,19 @@ impl<M: Memory> Table<M> {
     /// Points a word of `cpu` to the empty region.
     pub(super) fn detach_cpu(&self, words: Words, cpu: u32) {
         let empty = self.home(self.cpus.count()).as_ptr();
-        // Relaxed: the fence publishes the store. Until the fence, both the empty region and the CPU's region are
-        // correct.
+        // Relaxed: the fence publishes the store. Until the fence, an operation may use either the empty
+        // region or the CPU's region.
         self.copies(words, cpu).for_each(|word| word.store(empty, Relaxed));
     }
     /// Points a word of `cpu` to the CPU's region.
     pub(super) fn reattach_cpu(&self, words: Words, cpu: u32) {
         let home = self.home(cpu).as_ptr();
-        // Release: pairs with the load of the word in a section, on whose value the section's other accesses depend. An
-        // operation that finds the region again sees what a drain did to the region.
+        // Release: pairs with a section's load of the word; the section's other accesses depend on the loaded
+        // value. An operation that finds the region again sees what a drain did to the region.
         self.copies(words, cpu).for_each(|word| word.store(home, Release));
     }
-    /// Returns `true` if a drain has taken the region of `cpu` away. `is_away` is only for the drain that took the
-    /// region away.
+    /// Returns `true` if a drain has taken the region of `cpu` away. Only the drain that took the region away
+    /// may call `is_away`.
     pub(crate) fn is_away(&self, cpu: u32) -> bool {
         // Relaxed: only drains write the word, and this thread holds the lock of drains.
         self.word(Words::Always, cpu).load(Relaxed) != self.home(cpu).as_ptr()
@@ -167,7 +167,7 @@ impl<M: Memory> Table<M> {
     /// Decommits pages of the region of `cpu`. Returns the number of decommitted bytes.
     pub(super) fn decommit_pages(&self, cpu: u32, pages: Range<usize>) -> usize {
         let start = self.home(cpu).addr().get() - self.memory.base().addr().get();
-        // The room of a class may end behind the committed part.
+        // The room of a class may extend beyond the committed part.
         let granted = self.region(cpu).map_or(0, |region| region.committed());
         let range = start + pages.start * PAGE..start + granted.min(pages.end * PAGE);
         let bytes = range.len();
@@ -199,7 +199,7 @@ impl<M: Memory> Table<M> {
             making.cut[1] = goal;
         }
         making.cut[0] = end;
-        // SAFETY: the block is committed and aligned, and is cut off only once.
+        // SAFETY: the block is committed and aligned, and the table hands out its bytes only once.
         Some(unsafe { Block::at(base.add(cut)) })
     }
     /// Takes blocks back from a depot.

@@ -81,8 +81,8 @@ pub fn models<S: Clone + Send + Sync + fmt::Debug + 'static>(
     explore(name, bound, floor, scripts, f, None)
 }
 
-/// Minimum number of executions in one part of a split model. A model's minimum number of executions divided by this
-/// number limits its parts.
+/// Minimum number of executions in one part of a split model. The number of a model's parts is at most the
+/// model's minimum number of executions divided by this constant.
 const MIN_PART_EXECUTIONS: u64 = 50;
 /// Number of parts for each shard. Several small parts balance the running times of the shards.
 const PARTS: u64 = 8;
@@ -242,8 +242,9 @@ impl Model {
     pub fn run(self, name: &str, f: impl Fn() + Send + Sync + 'static) {
         self.each([()]).run(name, move |()| f());
     }
-    /// Asserts that the model detects a planted bug: see [`caught`]. Each planted bug is tested by only one shard. The
-    /// search tries two pre-emptions before a higher bound, because two find most bugs in far less time than three.
+    /// Asserts that the model detects a planted bug: see [`caught`]. Each planted bug is tested by only one
+    /// shard. The search tries two pre-emptions before a higher bound, because two pre-emptions find most
+    /// bugs in far less time than three.
     pub fn bug(
         self,
         bug: &'static str,

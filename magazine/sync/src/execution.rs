@@ -57,9 +57,9 @@ pub fn plant(bug: &'static str) {
     PLANTED.set(bug);
 }
 
-/// Plants `bug` and asserts that `explore` fails with a message that contains `expected`. `explore` returns the number
-/// of passed executions, or the number and the panic of a failed execution. `unit` is the word for an execution.
-/// `property` names the property that the bug breaks.
+/// Plants `bug` and asserts that `explore` fails with a message that contains `expected`. `explore` returns
+/// the number of passed executions, or the number and the panic of a failed execution. `unit` is the printed
+/// word for an execution. `property` names the property that the bug breaks.
 ///
 /// # Panics
 /// Panics if no execution fails, or if the failure has another message.

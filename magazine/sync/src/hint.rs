@@ -1,8 +1,8 @@
 // Backends include this file if they have no checker, or a checker that does not track the uses of atomics.
 
-/// A number that guides decisions, for example a limit or a batch size; a reader may get an old value. All accesses are
-/// `Relaxed`, because a lost update is harmless. A read under a checker may return any value that the memory model
-/// allows; a read of a [`Counter`](crate::Counter) returns only the newest.
+/// A number that guides decisions, for example a limit or a batch size; a reader may get an old value. All
+/// accesses are `Relaxed`, because a lost update is harmless. A read under a checker may return any value
+/// that the memory model allows; a read of a [`Counter`](crate::Counter) returns only the newest value.
 #[derive(Debug)]
 pub struct Hint(AtomicU64);
 

@@ -153,8 +153,9 @@ pub fn catch_panic<R>(f: impl FnOnce() -> R) -> std::thread::Result<R> {
     }
 }
 
-/// Runs a user's function; if it panics, discards the panic, because the panic hook has already reported it. Returns
-/// `None` if the function panicked. The panic payload is leaked, because the payload's `Drop` may panic.
+/// Runs a user's function. If the function panics, `contain_panic` discards the panic, because the panic hook
+/// has already reported it. Returns `None` if the function panicked. The panic payload is leaked, because the
+/// payload's `Drop` may panic.
 pub fn contain_panic<R>(f: impl FnOnce() -> R) -> Option<R> {
     catch_panic(f).map_err(core::mem::forget).ok()
 }
@@ -269,8 +270,9 @@ pub fn unique() -> u64 {
     NEXT.fetch_add(1, core::sync::atomic::Ordering::Relaxed)
 }
 
-/// A statistics counter that many threads increment and that reports read. An algorithm may use a counter only for a
-/// rough limit, because races may exceed the limit. A counter is a `Relaxed` `std` atomic in every build.
+/// A statistics counter that many threads increment and that reports read. An algorithm may use a counter
+/// only for a rough limit, because concurrent updates may exceed the limit. A counter is a `Relaxed` `std`
+/// atomic in every build.
 ///
 /// Each [`add`](Counter::add) costs a locked instruction, so counters belong on slow paths.
 #[derive(Debug, Default)]

@@ -33,7 +33,7 @@ pub fn relax() {
     loom::thread::yield_now();
 }
 
-/// loom's threads, counted for the model's row.
+/// loom's threads, counted for the row that a model prints.
 pub mod thread {
     pub use loom::thread::*;
 
@@ -204,8 +204,8 @@ std::thread_local! {
     static WEAK: std::cell::Cell<u32> = const { std::cell::Cell::new(0) };
 }
 
-/// Makes the `k`-th following `compare_exchange_weak` on any thread of the model fail spuriously. If `k` is 0, no call
-/// fails spuriously.
+/// Makes the `k`-th next call of `compare_exchange_weak`, on any thread of the model, fail spuriously. If `k`
+/// is 0, no call fails spuriously.
 pub fn weak_arm(k: u32) {
     WEAK.with(|w| w.set(k));
 }

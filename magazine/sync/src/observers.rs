@@ -1,9 +1,9 @@
 //! Observers: functions that many threads call without a lock, and that any thread may remove.
 //!
-//! A call increments the slot's count before it tests the slot's open flag. A remover closes the slot and waits for the
-//! counted calls. The last counted call drops the function. When `remove` returns, no call runs and the function is
-//! dropped. Calling an observer takes no lock and never waits. Signal handlers may call observers, and a `fork` holds
-//! no lock for them.
+//! A call increments the slot's count before it tests the slot's open flag. A remover closes the slot and
+//! waits for the counted calls. The last counted call drops the function. When `remove` returns, no call runs
+//! and the function is dropped. Calling an observer takes no lock and never waits. Signal handlers may call
+//! observers, and a `fork` need not hold a lock for observers.
 
 // loom's `thread_local!` has no `const` form.
 #![allow(clippy::missing_const_for_thread_local)]
@@ -244,8 +244,8 @@ impl<F: ?Sized> Slot<F> {
             }
         }
     }
-    /// The slot's state after the call that dropped the function ends. One atomic step ends the dropping call and frees
-    /// the slot, so the slot's next owner inherits no count.
+    /// Returns the slot's state at the end of the call that dropped the function. One atomic step ends the
+    /// dropping call and frees the slot, so the slot's next owner inherits no count.
     fn after_dropping_call(state: u32) -> u32 {
         let done = match state & !(SLOT_RESERVED | OPEN | CLOSING | REMOVER_LEFT) {
             1 if state & REMOVER_LEFT == 0 => CLOSING,

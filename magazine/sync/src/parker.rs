@@ -10,11 +10,12 @@ use std::sync::Arc;
 use std::task::Wake;
 use std::time::Instant;
 
-/// Blocks one thread until a wake-up, and gives a thread that polls a future its [`Waker`](std::task::Waker).
+/// Blocks one thread until a wake-up. A thread that polls a future can use the parker's
+/// [`Waker`](std::task::Waker).
 ///
-/// A wake-up before the wait is stored, and the next wait returns immediately. Several wake-ups before one wait count
-/// as one wake-up. A parker does not use the token of [`std::thread::park`], because this token belongs to the code
-/// around it.
+/// A wake-up before the wait is stored, and the next wait returns immediately. Several wake-ups before one
+/// wait count as one wake-up. A parker does not use the token of [`std::thread::park`], because the code that
+/// uses the parker may use that token.
 ///
 /// ```
 /// use std::sync::Arc;

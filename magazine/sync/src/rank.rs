@@ -64,8 +64,8 @@ macro_rules! ranks {
                 /// without a rank, and locks of other lists, are ignored.
                 ///
                 /// # Panics
-                /// Panics in debug and checker builds if the calling thread holds such a lock, because user code must
-                /// not run under locks.
+                /// Panics in debug and checker builds if the calling thread holds a lock of these ranks,
+                /// because user code must not run under locks.
                 #[inline(always)]
                 #[track_caller]
                 $visibility fn assert_unlocked() {
@@ -250,8 +250,8 @@ impl LockRank {
     #[cfg(any(loom, shuttle, debug_assertions))]
     #[track_caller]
     fn check(self, nesting: Nesting) {
-        // A checker may run other threads while it unwinds a failed thread. Other threads that run then keep their
-        // table entries (see `RankEntry`), and their panics would hide the first panic.
+        // A checker may run other threads while it unwinds a failed thread. Threads that run during the
+        // unwinding keep their table entries (see `RankEntry`), and their panics would hide the first panic.
         let innermost =
             |list| HELD_RANKS.with(|table| table.innermost(list, nesting)).filter(|_| !abandoned());
         let Some(rank) = self.0 else {
@@ -291,7 +291,8 @@ impl Drop for RankEntry {
 #[cfg(any(loom, shuttle))]
 #[derive(Debug)]
 pub struct Locked<G> {
-    // The entry is dropped first, so that the trace records the release before another thread's acquisition.
+    // The trace entry is dropped first, so that the trace records the release before another thread's
+    // acquisition.
     #[cfg(loom)]
     _told: crate::story::RecordedLock,
     guard: G,

@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-/// A failed execution: its number, counted from 1, and its panic.
+/// The number (from 1) and the panic of a failed execution.
 pub(crate) struct Failure {
     /// The path of the first execution that ran, or `None` if the model began without a path.
     pub(crate) from: Option<String>,
@@ -143,7 +143,7 @@ impl<S: Clone + Send + Sync + fmt::Debug + 'static, F: Fn(S) + Send + Sync + 'st
         let (counted, read) = (count.clone(), path.clone());
         let outcome = catch_unwind(AssertUnwindSafe(|| {
             let mut builder = builder(self.bound);
-            // loom writes the path before it runs the execution with the number of the checkpoint interval, and then
+            // loom writes the path before the execution whose number equals the checkpoint interval, and then
             // stops.
             builder.checkpoint_interval = most as usize + 1;
             builder.max_permutations = Some(most as usize + 1);

@@ -163,7 +163,7 @@ mod models {
             "1 stores 1 to atomic 1 (Relaxed) at FILE:9",
         ];
         assert_eq!(shown, expected.join("\n").replace("FILE", file));
-        // The value of an atomic is a named part of the trace, which stores change.
+        // The trace shows the value of an atomic as a named part, which stores change.
         let parts: Vec<_> = steps_of_all.iter().map(|step| step["changes"].to_string()).collect();
         let to = |before: &str| format!(r#"[{{"after":"1","before":{before},"part":"atomic 1","thing":0}}]"#);
         assert_eq!(parts, ["[]".to_owned(), to("null"), "[]".to_owned(), to("\"1\"")]);

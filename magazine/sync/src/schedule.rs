@@ -1,8 +1,9 @@
 //! Runs scenarios under many random and many PCT schedules.
 //!
-//! A scenario is too large for an exhaustive model: three or four threads, and tens of operations. PCT (Burckhardt et
-//! al., ASPLOS 2010) finds a bug that needs [`DEPTH`] ordered steps with a known probability. Random schedules find
-//! other bugs than PCT, without such a guarantee. Random and PCT schedules use fixed seeds, so that a failure repeats.
+//! A scenario is too large for an exhaustive model: three or four threads, and tens of operations. PCT
+//! (Burckhardt et al., ASPLOS 2010) finds a bug that needs [`DEPTH`] ordered steps with a known probability.
+//! Random schedules find other bugs than PCT, but without a known probability. Random and PCT schedules use
+//! fixed seeds, so that a failure repeats.
 //!
 //! [`once`] runs the schedule of one seed. A simulation can derive its input from the seed of `once`.
 
@@ -32,7 +33,7 @@ const SEEDS: u64 = 20;
 /// Stack size of a model thread, in bytes.
 const STACK: usize = 256 << 10;
 
-/// A failed schedule: its number, counted from 1, and its panic.
+/// The number (from 1) and the panic of a failed schedule.
 type Failure = (u64, Box<dyn Any + Send>);
 
 /// Runs `f` under all schedules of one kind. Returns the number of schedules that ran, or the failure.

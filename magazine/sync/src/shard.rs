@@ -1,4 +1,4 @@
-//! Shards of numbered work that several machines divide, and files with the results of shards.
+//! Shards, which divide numbered work among several machines, and files with the results of shards.
 //!
 //! `3/200` is shard 3 of 200, counted from 0. A job engine may assign the shard: see [`Shard::of_engine`]. A shard
 //! writes its result rows to a file that carries the shard's name ([`Share`]). [`Share::join`] reads the files of all
@@ -191,7 +191,7 @@ impl Share {
     /// Reads a result file that [`write`](Self::write) wrote.
     ///
     /// # Errors
-    /// Returns an error if the file cannot be read, is of other work, or is truncated.
+    /// Returns an error if the file cannot be read, belongs to other work, or is truncated.
     pub fn read(what: &str, path: &Path) -> Result<Self, String> {
         let shown = path.display();
         let text = std::fs::read_to_string(path).map_err(|error| format!("{shown}: {error}"))?;
@@ -254,8 +254,9 @@ impl Share {
 /// Joins the rows of all shards of models and schedules into the rows of a single run. Executions of a model, and
 /// schedules of a scenario, are added up.
 ///
-/// If a caller needs all executions, its row appears in every shard. The joined output has a repeated row only once. A
-/// row may have a prefix with the name of its crate, as in `uslab-buddy | MODEL B1: ...`.
+/// A model whose caller needs the total number of executions prints its row in every shard. The joined output
+/// contains a repeated row only once. A row may begin with the name of its
+/// crate: `uslab-buddy | MODEL B1: ...`.
 ///
 /// # Errors
 /// Returns an error if no shard ran a part, if parts of one name differ, or if a model is below its floor.

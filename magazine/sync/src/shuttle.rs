@@ -11,7 +11,7 @@ pub use shuttle::thread_local;
 use crate::Ordering;
 use crate::rank::{LockRank, Locked, Nesting, Rank};
 
-/// shuttle's threads, counted for the scenario's row.
+/// shuttle's threads, counted for the row that a scenario prints.
 pub mod thread {
     pub use shuttle::thread::*;
 

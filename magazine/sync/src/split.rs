@@ -1,24 +1,24 @@
 //! Splits a model into parts that can run on different machines. The parts together run each execution of the whole
 //! model exactly once.
 //!
-//! loom explores a tree of executions. An execution is a *path* of choices: which thread runs next, and which value a
-//! load reads. loom's search (DPOR) is depth-first. An execution may show that another choice at an earlier place
-//! matters. The execution *requests* the alternative choice. The tree of executions is not known before the search. The
-//! subtree below a place in the tree depends only on the choices above that place.
+//! loom explores a tree of executions. An execution is a *path* of choices: which thread runs next, and which
+//! value a load reads. loom's search (DPOR) is depth-first. An execution may show that another choice at an
+//! earlier place matters; the execution then *requests* that choice. The tree of executions is not known
+//! before the search. The subtree below a place in the tree depends only on the choices above that place.
 //!
-//! **The parts.** A part is the subtree below a sequence of first choices. Initially the whole tree is the only part.
-//! The first execution of a part shows the requested choices, and from their number follows a size estimate. While
-//! there are too few parts, the search splits the largest part at its first place with several requested choices. Each
-//! requested choice becomes a part. All shards compute the same parts. Each of `n` shards then runs every `n`-th part,
-//! larger parts first.
+//! **The parts.** A part is the subtree below a sequence of first choices. Initially the whole tree is the
+//! only part. The first execution of a part shows the requested choices, whose number gives an estimate of
+//! the part's size. While there are too few parts, the search splits the largest part at its first place with
+//! several requested choices. Each requested choice becomes a part. All shards compute the same parts. Each
+//! of `n` shards then runs every `n`-th part, larger parts first.
 //!
 //! **One part alone.** loom continues from a path that consists of the part's first choices. Choices on the part's path
 //! that belong to other parts are marked as visited, so that the search skips them.
 //!
-//! **Late requests.** An execution inside a part may request a choice above the part that belongs to no part yet. The
-//! shard that notices a late request runs the choice as a new part without a number. Several shards may notice the same
-//! late request. Each shard reports the new part's name, so the join counts the part once. The parts together thus run
-//! exactly the executions of the whole model, and the counts add up.
+//! **Late requests.** An execution inside a part may request a choice that is above the part and belongs to
+//! no part yet. The shard that notices a late request runs the choice as a new part without a number. Several
+//! shards may notice the same late request. Each shard reports the new part's name, so the join counts the
+//! part once. The parts together thus run exactly the executions of the whole model, and the counts add up.
 
 use crate::check::LIMIT;
 use crate::replay::{Failure, Run};
@@ -56,7 +56,7 @@ struct ChoicePoint {
     known: BTreeSet<u8>,
 }
 
-/// All places above the parts, keyed by the choices that lead to the place; and the parts.
+/// The parts, and all places above the parts, keyed by the choices that lead to the place.
 #[derive(Debug)]
 struct Tree {
     /// A path in loom's checkpoint format, without its places.
@@ -74,7 +74,7 @@ struct Probed {
     size: f64,
 }
 
-/// loom's names of thread states: not to run next, to run next, has run, and skipped.
+/// loom's names of thread states, which mean: not to run next, to run next, has run, and skipped.
 const STATES: [&str; 4] = ["Active", "Pending", "Visited", "Skip"];
 
 /// The choice that an execution's path makes at a place of the tree.
@@ -106,7 +106,8 @@ fn requested_choices(entry: &Value) -> BTreeSet<u8> {
     if of["exploring"] == true { (0..all).collect() } else { [chosen(entry)].into() }
 }
 
-/// The place on the path of a part that takes `choice` there. The choices in `known` belong to some part.
+/// Returns the place in the form for the path of a part that takes `choice` at this place. The choices in
+/// `known` belong to some part.
 fn fixed(entry: &Value, choice: u8, known: &BTreeSet<u8>) -> Value {
     let mut entry = entry.clone();
     if let Some(Value::Array(threads)) = entry.pointer_mut("/Schedule/threads") {
@@ -339,7 +340,8 @@ mod tests {
     use crate::check::Bound;
     use crate::{Arc, AtomicUsize, Mutex, Ordering::Relaxed, thread};
 
-    /// Three threads, two atomics and a lock: 23, 166 and 746 executions within 1, 2 and 3 pre-emptions.
+    /// Runs three threads with two atomics and a lock, which have 23, 166 and 746 executions within 1, 2 and
+    /// 3 pre-emptions.
     fn three(seed: usize) {
         let shared = Arc::new((AtomicUsize::new(seed), AtomicUsize::new(0), Mutex::new(0)));
         let start = |deeds: fn(&(AtomicUsize, AtomicUsize, Mutex<usize>))| {

@@ -125,7 +125,8 @@ impl<T: Default> Default for Mutex<T> {
 impl<T> Drop for MutexGuard<'_, T> {
     #[inline(always)]
     fn drop(&mut self) {
-        // Release: pairs with the Acquire of the next guard. This thread still holds the lock when it stores.
+        // Release: pairs with the Acquire of the next guard. This thread still holds the lock during the
+        // store.
         self.handover.0.store(0, Ordering::Release);
     }
 }

@@ -116,7 +116,8 @@ fn record(did: String, changes: Vec<Change>) {
     STORY.with_borrow_mut(|story| story.steps.push(Step { thread, role, did, changes }));
 }
 
-/// Returns a short name for an address. Small numbers stay, and larger addresses are numbered by first use.
+/// Returns a short name for an address. A small number keeps its value, and larger addresses are numbered in
+/// the order of first use.
 pub fn name(of: NonNull<u8>) -> String {
     const PAGE: usize = 4096;
     let at = of.addr().get();

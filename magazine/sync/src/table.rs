@@ -28,8 +28,8 @@
 /// calls another method of the kind of run, with the function as the last argument. `Model` and `Schedules` have the
 /// method `bug`.
 ///
-/// After `#![planted(NAME)]` at the top of the table, the bugs are planted only in builds with `--cfg NAME`: in other
-/// builds, the tests `planted` are ignored.
+/// After `#![planted(NAME)]` at the top of the table, the bugs are planted only in builds with `--cfg NAME`.
+/// In other builds, the tests `planted` are ignored.
 #[macro_export]
 macro_rules! scenarios {
     (#![planted($only:ident)] $($scenarios:tt)*) => { $crate::scenarios! { @all [$only] $($scenarios)* } };

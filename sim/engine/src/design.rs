@@ -122,16 +122,16 @@ pub trait Design {
     /// # Errors
     /// Fails if memory is exhausted.
     fn alloc(&mut self, at: At, cache: u32, bytes: u64) -> Result<Self::Object, NoMemory>;
-    /// Adds a slab that existed before the stream; the slab has `free` free objects. If `owned` is true, the slab
-    /// belongs to the CPU. Returns the objects in use of the slab; an empty list if the design cannot start with
-    /// existing slabs.
+    /// Adds a slab that existed before the stream; the slab has `free` free objects. If `owned` is true, the
+    /// slab belongs to the CPU. Returns the slab's objects in use; the list is empty if the design cannot
+    /// start with existing slabs.
     fn start(&mut self, _at: At, _cache: u32, _used: u32, _free: u32, _owned: bool) -> Vec<Self::Object> {
         vec![]
     }
     /// Frees an object of a cache.
     fn free(&mut self, at: At, cache: u32, object: Self::Object);
-    /// Returns the place of an object: its slab's first page, and its index in the slab. `None` if the object is in no
-    /// slab.
+    /// Returns the place of an object: its slab's first page, and its index in the slab. Returns `None` if
+    /// the object is in no slab.
     fn place(&self, cache: u32, object: &Self::Object) -> Option<(u32, u16)>;
 
     /// Allocates a block of `2^order` pages. `migratetype` is 0 for unmovable pages, 1 for movable, 2 for reclaimable.
@@ -141,7 +141,7 @@ pub trait Design {
     fn alloc_pages(&mut self, at: At, order: u8, migratetype: u8) -> Result<Self::Block, NoMemory>;
     /// Frees a block of pages.
     fn free_pages(&mut self, at: At, block: Self::Block);
-    /// Splits a block into blocks of a smaller order; returns them beginning with the lowest.
+    /// Splits a block into blocks of a smaller order, and returns the new blocks, lowest address first.
     fn split_pages(&mut self, block: Self::Block, order: u8) -> Vec<Self::Block>;
     /// Returns the first page of a block, and its order.
     fn block(&self, block: &Self::Block) -> (u32, u8);
@@ -158,7 +158,7 @@ pub trait Design {
     fn locks(&self) -> Locks {
         Locks::default()
     }
-    /// Returns the contents of a cache, slab by slab. `None` for large kmalloc.
+    /// Returns the contents of a cache, slab by slab. Returns `None` for large kmalloc.
     fn show(&self, cache: u32) -> Option<ShownCache>;
     /// Returns the page allocator that the design uses.
     fn pages(&self) -> &PageAllocator;
@@ -167,9 +167,9 @@ pub trait Design {
     /// Returns `true` if a slab, or a block of large kmalloc, begins at this page.
     fn is_slab(&self, page: u32) -> bool;
 
-    /// Returns the level that served a CPU's last operation on a cache, and a phrase that describes it at the end of a
-    /// sentence. `None` if the cache is unknown. `steps` contains the steps that the shipping code reported. The shipping
-    /// design gets all steps; a model gets only page steps.
+    /// Returns the level that served a CPU's last operation on a cache, and a phrase that describes the
+    /// operation and can end a sentence. Returns `None` if the cache is unknown. `steps` contains the steps
+    /// that the shipping code reported. The shipping design gets all steps; a model gets only page steps.
     fn describe(&self, cpu: u32, cache: u32, freeing: bool, steps: &[Step]) -> Option<(Path, String)>;
 
     /// Checks the design's invariants, given the numbers of objects and pages that the stream has in use.

@@ -51,7 +51,7 @@ struct Object<O> {
 /// Live values, which are found by their birth number.
 #[derive(Debug)]
 struct Slots<T> {
-    /// The slot of each value that was inserted at any time. The list only grows, by 4 bytes per inserted value.
+    /// The slot of each value that was ever inserted. The list only grows, by 4 bytes per inserted value.
     slots_by_birth: Vec<u32>,
     live: Vec<Option<T>>,
     free: Vec<u32>,
@@ -305,7 +305,7 @@ impl<'s, D: Design> Engine<'s, D> {
         What::Failed
     }
 
-    /// Shrinks all caches, which is no operation of the stream.
+    /// Shrinks all caches; the shrink does not count as an operation of the stream.
     pub fn shrink(&mut self) {
         let at = self.at();
         self.design.shrink(at, None);

@@ -185,9 +185,9 @@ extern "C" fn run(operation: u32) -> usize {
     }
 }
 
-/// Runs the stream up to an operation and writes the state as JSON; returns the length. The caller has filled [`room`]
-/// with the numbers of the caches to show, four bytes each. The state includes the steps of the last operation if it
-/// ran in this call.
+/// Runs the stream up to an operation and writes the state as JSON; returns the length. The caller has filled
+/// [`room`] with the numbers of the caches to show, four bytes each. The state includes the steps of the last
+/// operation if this call ran the operation.
 #[unsafe(no_mangle)]
 extern "C" fn view(operation: u32) -> usize {
     let cache_numbers = TEXT.with_borrow_mut(core::mem::take);
@@ -224,10 +224,10 @@ extern "C" fn profiles() -> usize {
     return_text(serde_json::to_vec(&names).unwrap_or_default())
 }
 
-/// Runs the stream in [`room`] in virtual time; no CPU has idle times between its operations. If `cpus` is 0, the
-/// stream's number of CPUs is used. `profile` is an index into the list that [`profiles`] writes. A call replaces a
-/// call of [`open`], because an instance has addresses for only one machine. Writes `{"Ok": ...}` with an [`Outcome`],
-/// or `{"Err": ...}` with an error message, as JSON; returns the length.
+/// Runs the stream in [`room`] in virtual time; no CPU has idle times between its operations. If `cpus` is 0,
+/// the stream's number of CPUs is used. `profile` is an index into the list that [`profiles`] writes. A page
+/// calls this function instead of [`open`], because an instance has addresses for only one machine. Writes
+/// `{"Ok": ...}` with an [`Outcome`], or `{"Err": ...}` with an error message, as JSON; returns the length.
 #[unsafe(no_mangle)]
 extern "C" fn back_to_back(cpus: u32, profile: usize) -> usize {
     let outcome = stream(cpus).and_then(|stream| {
@@ -255,7 +255,7 @@ impl PolicyVisitor for VirtualTimeRun<'_> {
     }
 }
 
-/// The largest number of operations of a film.
+/// The largest number of operations in a film, which is a recorded run.
 const MAX_FILM: u64 = 5000;
 
 /// A request for a film. The fields are the options of `uslab scale`.
@@ -270,9 +270,10 @@ struct FilmRequest {
     seed: u64,
 }
 
-/// Runs a generated workload in virtual time and records each operation. The caller has filled [`room`] with a
-/// [`FilmRequest`] as JSON. A call replaces a call of [`open`], because an instance has addresses for only one machine.
-/// Writes `{"Ok": ...}` with a [`Film`], or `{"Err": ...}` with an error message, as JSON; returns the length.
+/// Runs a generated workload in virtual time and records each operation. The caller has filled [`room`] with
+/// a [`FilmRequest`] as JSON. A page calls this function instead of [`open`], because an instance has
+/// addresses for only one machine. Writes `{"Ok": ...}` with a [`Film`], or `{"Err": ...}` with an error
+/// message, as JSON; returns the length.
 #[unsafe(no_mangle)]
 extern "C" fn film() -> usize {
     let text = TEXT.with_borrow_mut(core::mem::take);

@@ -94,7 +94,7 @@ impl Machine {
         Self::on(page_config(cpus, &[])?, magazines)
     }
     fn on(pages: PageConfig, magazines: Magazines) -> Result<Self, MachineError> {
-        // The configuration is the same on all targets and in all profiles.
+        // The configuration is the same on all targets and in all build profiles.
         let config = Config { magazines, check_frees: false, ..Config::new(pages) };
         Ok(Self { subsystem: Subsystem::new(config)?, bytes: false, named_caches: FrozenVec::new() })
     }
@@ -113,7 +113,7 @@ impl Machine {
         {
             return Ok(Some(class));
         }
-        // A cache that only hidden events name may have no size, so the smallest size is used.
+        // A cache that appears only in hidden events may have no recorded size, so the smallest size is used.
         let name = info.name.replace(char::is_whitespace, "_");
         let cache = KmemCache::builder(name, info.size.max(8) as usize).build_in(&self.subsystem);
         let cache = cache.map_err(|error| MachineError::Cache(info.name.clone(), error))?;

@@ -113,7 +113,8 @@ pub trait Policy: Debug + Sized {
     fn alloc(&mut self, op: &mut Op<'_>) -> Result<Object, NoMemory>;
     /// Frees an object: keeps it in a layer, or returns it to its slab.
     fn free(&mut self, op: &mut Op<'_>, object: Object);
-    /// Gives a slab from before the stream to the CPU; the slab is on a [shared list](Self::SHARED_LISTS).
+    /// Gives the CPU a slab that existed before the stream; the slab is on a [shared
+    /// list](Self::SHARED_LISTS).
     fn adopt(&mut self, _: &mut Op<'_>, _slab: u32) {}
     /// Does the periodic work: see [`TICK`](Self::TICK).
     fn tick(&mut self, _: &mut Op<'_>) {}
@@ -147,14 +148,16 @@ pub struct Lines {
     pub depot: u32,
     /// Lines of the slab lists' lock and of the list heads.
     pub lists: u32,
-    /// Lines of counters that change in every operation that needs more than the CPU's own memory; 0 if each CPU has
-    /// its own counters. If these counters exist, one more line is next to the lock of the shared level.
+    /// Lines of counters that change in every operation that needs more than the CPU's own memory; 0 if each
+    /// CPU has its own counters. A design with shared counters has one more line, next to the lock of the
+    /// shared level.
     pub counts: u32,
     /// Lines of counters that change when a slab is created or freed.
     pub slabs: u32,
 }
 
-/// A part of an operation that needs more than the memory of its CPU. An operation without any of these parts is a hit.
+/// A part of an operation that needs more than the memory of its CPU. An operation without a cost event is a
+/// hit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CostEvent {
     /// The CPU swapped its two containers, or chose a slab from its own list as its current slab.
@@ -293,8 +296,8 @@ pub enum ModelObject<'p> {
     },
 }
 
-/// The largest number of intervals that are run between two operations; 10,000 of the shortest intervals, of 2 s, are
-/// several hours.
+/// The largest number of intervals that are run between two operations; at the shortest interval of 2 s,
+/// 10,000 intervals are more than five hours.
 const MAX_TICKS: u64 = 10_000;
 
 impl<'p, P: Policy> Model<'p, P> {
@@ -320,7 +323,7 @@ impl<'p, P: Policy> Model<'p, P> {
             violation: None,
         })
     }
-    /// Declares if this is the policy of the traced kernel, so that the recorded attributes of caches apply.
+    /// Declares if this is the policy of the traced kernel, to which the recorded attributes of caches apply.
     #[must_use]
     pub fn as_traced(self, as_traced: bool) -> Self {
         Self { as_traced, ..self }
@@ -378,8 +381,8 @@ impl<'p, P: Policy> Model<'p, P> {
         self.cost_events.clear();
         let Some(period) = P::TICK else { return };
         let due = at.ns / period;
-        // If the trace's clock jumps, only the last ticks are played: after this many idle ticks the caches no longer
-        // change.
+        // If the trace's clock jumps, the model runs only the last ticks, because the caches no longer change
+        // after this many idle ticks.
         self.ticks = self.ticks.max(due.saturating_sub(MAX_TICKS));
         while self.ticks < due {
             self.ticks += 1;
@@ -480,7 +483,8 @@ impl<'p, P: Policy> Design for Model<'p, P> {
         self.caches.push(match info.kind {
             Kind::Large => None,
             _ => {
-                // A cache that only hidden events name may have no size, so the smallest size is used.
+                // A cache that appears only in hidden events may have no recorded size, so the smallest size
+                // is used.
                 let geometry = P::geometry(info.size.max(8) as usize, self.cpus.count(), &self.knobs)
                     .map_err(|error| Unsupported(format!("cache {}: {error}", info.name)))?;
                 let recorded = info.sheaf_capacity.filter(|_| self.as_traced);

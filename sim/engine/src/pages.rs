@@ -57,7 +57,7 @@ pub(crate) struct SlabPages<'p> {
     blocks: FxHashMap<u32, PageBlock<'p>>,
 }
 
-/// The source of pages for slabs. Behind a trait object, its lifetime does not appear in the type
+/// The source of pages for slabs. A trait object hides the source's lifetime from the type
 /// [`Op`](crate::model::Op).
 pub(crate) trait PageSource {
     /// Allocates a block for a slab. Returns the block's first page.

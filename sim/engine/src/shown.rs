@@ -48,8 +48,8 @@ impl ShownCache {
     /// Shows a cache of the shipping allocator; `capacity` is the number of objects in a magazine.
     pub(crate) fn shipping(cache: u32, view: &CacheView, capacity: u32) -> Self {
         let mut slabs: Vec<_> = view.slabs.iter().take(MAX_SHOWN_SLABS).collect();
-        // Full slabs are the most frequent and the least interesting: if there are too many slabs, other slabs come
-        // first.
+        // Full slabs are the most frequent and the least interesting, so other slabs come first if there are
+        // too many slabs.
         if view.slabs.len() > MAX_SHOWN_SLABS {
             slabs =
                 view.slabs.iter().filter(|slab| slab.list != SlabList::Full).take(MAX_SHOWN_SLABS).collect();

@@ -25,8 +25,8 @@ pub struct Object {
 pub struct Slabs {
     geometry: Geometry,
     objects: u16,
-    /// The order of a slab that is created when no block of the preferred order is free. `None` if the creation fails
-    /// in this case.
+    /// The order of a slab that is created when no block of the preferred order is free. `None` if the
+    /// creation of a slab fails without a block of the preferred order.
     fallback: Option<Order>,
     slabs: Vec<Slab>,
     /// The numbers of freed slabs; new slabs reuse these numbers.
@@ -355,9 +355,9 @@ impl Slabs {
             self.touched.push(page);
         }
     }
-    /// Returns the pages whose frames were accessed since the beginning of the operation. These frames belong to slabs
-    /// that gained or lost objects or moved on their lists, to the list neighbours of these slabs, to freed objects,
-    /// and to a created slab.
+    /// Returns the pages whose frames were accessed since the beginning of the operation. The frames belong
+    /// to slabs that gained or lost objects or moved on their lists, to the list neighbours of these slabs,
+    /// to freed objects, and to a created slab.
     pub(crate) fn touched(&self) -> &[u32] {
         &self.touched
     }
@@ -466,7 +466,7 @@ mod tests {
 
     #[test]
     fn slab_falls_back_to_the_smallest_sufficient_order() {
-        // Four pages hold 23 objects of 704 bytes, one page holds five.
+        // Four pages hold 23 objects of 704 bytes, and one page holds five.
         let geometry = || Geometry::new(704, 0, &OrderRule::for_cpus(4)).unwrap();
         assert_eq!((geometry().order().get(), geometry().objects()), (2, 23));
         let mut slabs = Slabs::new(geometry(), 1, true);

@@ -1,5 +1,5 @@
-//! A stream is a resolved trace: operations that are stored in columns. The engine reads a stream, and a web page
-//! contains one.
+//! A stream is a resolved trace: operations that are stored in columns. The engine reads a stream, and a web
+//! page contains a stream.
 //!
 //! A stream does not keep the trace's addresses. A stream identifies an object by its *age*: the number of allocations
 //! that happened after the object's allocation. Blocks of pages are also identified by their age. The writer resolves

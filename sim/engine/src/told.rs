@@ -43,8 +43,8 @@ pub(crate) fn pages_text(steps: &[Step]) -> String {
     }
 }
 
-/// Describes how an object of the shipping design was allocated or freed: the level that served, and the reason; the
-/// slabs have the order `order`.
+/// Describes how an object of the shipping design was allocated or freed: the level that served, and the
+/// reason. The slabs have the order `order`.
 pub(crate) fn describe(steps: &[Step], order: u8, freeing: bool, stack: Option<Level>) -> (Path, String) {
     use Step::{
         DepotGiven, DepotTaken, ObjectsGiven, ObjectsTaken, SlabAdded, SlabReleased, TablesCommitted,

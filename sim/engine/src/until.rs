@@ -116,7 +116,8 @@ impl<D: Design> Engine<'_, D> {
         Ok(None)
     }
 
-    /// Returns the counts that the condition depends on: if no count changes, the condition is not met.
+    /// Returns the counts that the condition depends on. The condition is not met while all these counts stay
+    /// the same.
     fn watched(&self, until: &Until) -> [u64; 3] {
         match *until {
             Until::DepotEmpty { cache } => [self.design.counts(cache).in_depot, 0, 0],

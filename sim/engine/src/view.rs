@@ -157,10 +157,11 @@ impl<D: Design> Engine<'_, D> {
         buffer.truncate(end.next_multiple_of(1 << uslab_buddy::MAX_ORDER) as usize);
     }
 
-    /// Writes the values of a time line to the vector `buffer`. The first [`SUMS`] values are sums: objects in use, objects
-    /// in magazines and depots, free objects in slabs, slabs, and operations that a depot, a slab, the pages and the
-    /// system served. Then three values follow for each cache of the stream, also for caches not used so far: objects
-    /// in use, objects in magazines and depots, and operations.
+    /// Writes the values of a time line to the vector `buffer`. The first [`SUMS`] values are sums: objects
+    /// in use, objects in magazines and depots, free objects in slabs, slabs, and operations that a depot, a
+    /// slab, the pages and the system served. After the sums, three values follow for each cache of the
+    /// stream, including caches not used so far: objects in use, objects in magazines and depots, and
+    /// operations.
     pub fn sample(&self, buffer: &mut Vec<f64>) {
         buffer.clear();
         buffer.resize(SUMS + 3 * self.stream.caches.len(), 0.0);

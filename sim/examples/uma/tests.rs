@@ -170,7 +170,7 @@ impl Shadow for Rules {
 
 proptest! {
     #[test]
-    fn the_model_does_what_its_rules_say(steps in steps(), size in 400..5000_u32, entries in 1..9_usize) {
+    fn model_follows_its_rules(steps in steps(), size in 400..5000_u32, entries in 1..9_usize) {
         agrees::<Uma>(size, Knobs { bucket_size: Some(entries) }, steps, |per_slab| {
             let buckets = || vec![vec![]; CPUS as usize];
             Box::new(Rules {

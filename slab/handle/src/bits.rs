@@ -37,7 +37,7 @@ pub(super) mod sealed {
     pub trait Word: Copy + Ord + Hash + fmt::Debug + Into<u64> + Send + Sync + 'static {
         type NonZero: Copy + Ord + Hash + fmt::Debug + Into<Self> + TryFrom<Self> + Send + Sync;
         const BITS: u32;
-        /// Converts `bits`; the value must fit.
+        /// Converts `bits`, which must fit into the word.
         fn of(bits: u64) -> Self;
     }
     impl Word for u32 {
@@ -102,7 +102,7 @@ impl<W: Word, const GENERATION_BITS: u32> Handle<W, GENERATION_BITS> {
     };
     /// Number of distinct slots.
     pub const SLOTS: u64 = 1 << Self::INDEX_BITS;
-    /// The last generation: the number of handles that one slot can have, one after the other.
+    /// The last generation, which equals the number of successive handles of one slot.
     pub const LAST_GENERATION: u32 = u32::MAX >> (32 - GENERATION_BITS);
 
     /// Makes the handle of a slot and a generation. Returns `None` if slot and generation do not fit into the bits, or

@@ -6,8 +6,8 @@ use core::fmt;
 /// Reason why an allocation that returns a handle failed. A failed allocation changes nothing. The caller may free an
 /// object and try again.
 ///
-/// If handles name objects elsewhere, in a cache, `E` is the reason why there is no object. Tables and maps store their
-/// values themselves.
+/// If handles name objects of a cache, `E` is the reason why the cache supplied no object. Tables and maps
+/// store their values themselves.
 ///
 /// ```
 /// use uslab_handle::{HandleError, HandleTable};

@@ -1,10 +1,10 @@
 //! Tests what happens if a slot counts its generation in more bits than a handle has.
 //!
-//! The listing in the tutorial "Memory Allocators from Scratch" counts a slot's lives in 32 bits and packs 8 of them
-//! into a handle. The tutorial says that after 256 frees a stale handle is mistaken for a new one. The tutorial is
-//! wrong: after 256 frees, the slot's count is 256 and a new handle has generation 0, so *every* handle of the slot is
-//! stale from the start. The tutorial would be right if the slot also counted in 8 bits. A slot that retires is neither
-//! lost in use nor mistaken.
+//! The listing in the tutorial "Memory Allocators from Scratch" counts a slot's lives in 32 bits and packs 8
+//! of them into a handle. The tutorial says that after 256 frees a stale handle is mistaken for a new one.
+//! The tutorial is wrong: after 256 frees, the slot's count is 256 and a new handle has generation 0, so
+//! *every* handle of the slot is stale from the start. The tutorial would be right if the slot also counted
+//! in 8 bits. A retired slot is neither lost while in use nor reached by a stale handle.
 
 use super::{HandleTable, WrapPolicy};
 

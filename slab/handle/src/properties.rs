@@ -4,10 +4,10 @@ use super::{HandleTable, SlotMap};
 use proptest::prelude::*;
 
 proptest! {
-    /// A handle gives the results of the crate's key. Iterations yield equal values, in equal order if both maps are
-    /// dense.
+    /// Each handle gives the same results as the matching key of the `slotmap` crate. Iterations yield equal
+    /// values, in equal order if both maps are dense.
     #[test]
-    fn slot_maps_and_tables_say_what_the_slotmap_crate_says(
+    fn slot_maps_and_tables_agree_with_the_slotmap_crate(
         steps in prop::collection::vec((any::<bool>(), any::<u16>(), any::<u32>()), 1..200)
     ) {
         let (mut map, mut table) = (SlotMap::<u32>::new(), HandleTable::<u32>::new());

@@ -183,7 +183,7 @@ mod tests {
 
     type Table = HandleTable<&'static str, u32, 8>;
 
-    /// The error without ids: after a load, the first handle of the old table names the new first object.
+    /// Without stable ids, the first handle of the old table names the first object of the loaded table.
     #[test]
     fn saved_raw_handle_names_a_wrong_object_after_loading() {
         let mut old = Table::new();

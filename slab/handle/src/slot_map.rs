@@ -38,15 +38,15 @@ use alloc::vec::Vec;
 /// # Ok::<(), uslab_handle::HandleError>(())
 /// ```
 ///
-/// Overhead of a value: a handle, and for each slot that was ever in use a word and 4 bytes. Handles of 64 bits cost 20
-/// bytes per value, and handles of 32 bits cost 12 bytes.
+/// Overhead: one handle for each value, and one word and 4 bytes for each slot that was ever in use. Handles
+/// of 64 bits cost 20 bytes per value, and handles of 32 bits cost 12 bytes.
 #[doc(alias = "DenseSlotMap")]
 #[derive(Clone, Debug)]
 pub struct SlotMap<T, W: Word = u64, const GENERATION_BITS: u32 = 32> {
     slots: Slots<W, GENERATION_BITS>,
     /// Places of the values, by sparse index. The place of a free slot is meaningless.
     sparse_to_dense: Vec<u32>,
-    /// Handles by place, as many as `values`.
+    /// The handle of each value, in the order of `values`.
     dense_to_sparse: Vec<Handle<W, GENERATION_BITS>>,
     values: PackedArray<T>,
 }
@@ -115,7 +115,7 @@ impl<T, W: Word, const GENERATION_BITS: u32> SlotMap<T, W, GENERATION_BITS> {
 
     /// Frees all values for which `keep` returns `false`. `keep` is called once for each value, in unspecified order.
     pub fn retain(&mut self, mut keep: impl FnMut(Handle<W, GENERATION_BITS>, &mut T) -> bool) {
-        // Visits places from the end, so that a value that moves into a gap was visited before.
+        // `retain` begins at the end, so that `keep` has already seen a value that moves into a gap.
         for place in (0..self.len()).rev() {
             let handle = self.dense_to_sparse[place];
             if !keep(handle, &mut self.values.as_mut_slice()[place]) {
@@ -235,7 +235,7 @@ mod tests {
         let [a, b] = [1, 2].map(|value| map.alloc(value).unwrap());
         assert_eq!((map.free(b), map.as_slice(), map.place(a)), (Some(2), &[1][..], Some(0)));
         assert_eq!((map.free(a), map.is_empty(), map.free(a)), (Some(1), true, None));
-        // Allocates as many values again, in slots that were used before.
+        // Allocates the same number of values again, in slots that were used before.
         let again = [3, 4].map(|value| map.alloc(value).unwrap());
         assert_eq!(again.map(|handle| (handle.index(), handle.generation())), [(0, 2), (1, 2)]);
         assert_eq!(map.free(Handle24x8::new(9, 1).unwrap()), None);

@@ -61,9 +61,9 @@ pub enum WrapPolicy {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Generations {
-    /// Generation of a slot's first handle. A first generation above 1 distinguishes the handles of this table from the
-    /// handles of an earlier table: see [`remap`](super::remap). Above the last generation a slot has no generation, or
-    /// generation 1 with [`Wrap`](WrapPolicy::Wrap).
+    /// Generation of a slot's first handle. A first generation above 1 distinguishes the handles of this
+    /// table from the handles of an earlier table: see [`remap`](super::remap). If `first` exceeds the last
+    /// generation, a slot has no generation, or generation 1 with [`Wrap`](WrapPolicy::Wrap).
     pub first: u32,
     /// The policy for a slot whose last generation was freed.
     pub policy: WrapPolicy,
@@ -92,7 +92,7 @@ impl Generations {
             WrapPolicy::Wrap => Some(1),
         }
     }
-    /// Returns a generation above all of `used`, and at least the first.
+    /// Returns a generation that exceeds all generations in `used` and is at least the first generation.
     #[doc(hidden)]
     pub fn fresh(self, used: impl Iterator<Item = u32>, last: u32) -> Option<u32> {
         let newest = used.max().unwrap_or(0).max(self.first.max(1) - 1);
@@ -139,7 +139,7 @@ impl<W: Word, const G: u32> Slots<W, G> {
         Handle::from_bits(pack::<W, G>(index, generation)).ok_or(HandleError::Memory)
     }
 
-    /// Takes the handle that [`next`](Self::next) just returned into use.
+    /// Puts into use the handle that [`next`](Self::next) has just returned.
     pub(super) fn take(&mut self, handle: Handle<W, G>) {
         match self.words.get_mut(handle.index() as usize) {
             Some(word) => {
@@ -191,12 +191,13 @@ impl<W: Word, const G: u32> Slots<W, G> {
         let handle = Handle::from_bits(*self.words.get(index)?)?;
         (handle.index() as usize == index).then_some(handle)
     }
-    /// Generation of a slot: its life in use, its next life, or, if it is retired, its last life.
+    /// Generation of a slot: the current life of a slot in use, the next life of a free slot, or the last
+    /// life of a retired slot.
     pub(super) fn generation_at(&self, index: usize) -> Option<u32> {
         self.words.get(index).map(|word| generation_of::<W, G>(*word))
     }
-    /// Returns a generation above all handles so far, also of earlier tables, and above the next generations of free
-    /// slots. Returns `None` if the result would exceed the last generation.
+    /// Returns a generation above all handles so far, including the handles of earlier tables, and above the
+    /// next generations of free slots. Returns `None` if the result would exceed the last generation.
     pub(super) fn fresh_generation(&self) -> Option<u32> {
         let used = self.words.iter().map(|word| generation_of::<W, G>(*word));
         self.generations.fresh(used, Handle::<W, G>::LAST_GENERATION)
@@ -299,7 +300,7 @@ mod tests {
             slots.free(handle);
         }
         assert_eq!(slots.fresh_generation(), Some(6));
-        // A table that was loaded and not used is not behind its predecessor.
+        // A table that was loaded but not used has generations at least as high as its predecessor's.
         let unused = Slots::<u32, 8>::new(Generations { first: 9, ..Generations::default() });
         assert_eq!(unused.fresh_generation(), Some(9));
         let mut last = Slots::<u32, 8>::new(Generations { first: 255, policy: WrapPolicy::Wrap });

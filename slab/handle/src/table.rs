@@ -5,12 +5,12 @@
 //!   values        [  A  ][ ---- ][  C  ] ...     of any size
 //! ```
 //!
-//! The generations are in a separate array. Rejecting a stale handle takes one load, with sixteen 4-byte words in a
-//! cache line, whatever the size of the values. In the tutorial "Memory Allocators from Scratch", the generation is
-//! behind the value, so a check of a large value loads a line with no other useful data. A test of this module prints
-//! the addresses of both layouts. For small live values, a generation behind the value is better, with one line instead
-//! of two: 5 ns against 10 ns in `benches/handles.rs`, with 100,000 values of 64 bytes. Growth may move values, and
-//! handles stay valid.
+//! The generations are in a separate array. Rejecting a stale handle takes one load, with sixteen 4-byte
+//! words in a cache line, whatever the size of the values. In the tutorial "Memory Allocators from Scratch",
+//! the generation is behind the value, so a check of a large value loads a line with no other useful data. A
+//! test of this module prints the addresses of both layouts. For small live values, a generation behind the
+//! value is better, because a check loads one cache line instead of two: 5 ns against 10 ns in
+//! `benches/handles.rs`, with 100,000 values of 64 bytes. Growth may move values, and handles stay valid.
 
 use super::bits::{Handle, Word};
 use super::error::HandleError;
@@ -220,7 +220,8 @@ mod tests {
         assert_eq!(table.get_mut(a), None);
         *table.get_mut(b).unwrap() += 1;
         assert_eq!((table.get(b), table.len()), (Some(&3), 1));
-        // One handle has an index without a slot, and one has a life that no slot had yet.
+        // One handle has an index that belongs to no slot; the other handle has a generation that no slot has
+        // reached.
         for foreign in [Handle24x8::new(1, 1), Handle24x8::new(0xff_ffff, 255), Handle24x8::new(0, 3)] {
             assert_eq!(table.get(foreign.unwrap()), None);
         }

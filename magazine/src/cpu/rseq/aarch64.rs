@@ -6,22 +6,24 @@
 //! order nothing. The portable bodies in [`region`](crate::region) request several orderings; a concurrent drain needs
 //! the orderings listed here.
 //!
-//! * *The word*, Acquire in the portable body: pairs with the Release in `Table::put_back`. An operation that finds its
-//!   region after a drain sees the drain's writes to the region. In a section, the addresses of all accesses to the
-//!   region are computed from the word. The address dependency orders all accesses to the region after the load of the
-//!   word. A plain load of the word suffices.
-//! * *The limit*, Acquire: pairs with the Release in `Region::open`. A drain gives rounds away in place while
-//!   operations of the CPU run, and then opens the stack. Pushes after the drain overwrite places that the drain has
-//!   read. The section loads the limit with `ldar`.
-//! * *Committed*, Acquire: pairs with the Release in `Region::set_committed`, which follows the commit of the memory.
-//!   The section loads the committed size with `ldar`. For the limit and the committed size, the branch after the load
-//!   would also order the later stores. Only a batch that widens its stack reads the limit and the committed size.
-//! * *The commit*, Relaxed: the plain store may become visible before the rounds that it publishes. Operations of the
-//!   same CPU follow in program order, or after a context switch, which is a full barrier. A drain reads rounds only
-//!   after its `membarrier`. The `membarrier` is a full barrier on each CPU that runs a thread of the process. Other
-//!   threads use only the number of rounds in a head.
-//! * *A drain's first step*, Relaxed: the `membarrier` shows the empty region to every section that begins later.
-//! * *The descriptor's address*: the kernel reads it on the same CPU in the same thread, in program order.
+//! * *The word*: the Acquire load in the portable body pairs with the Release in `Table::put_back`. An
+//!   operation that finds its region after a drain sees the drain's writes to the region. In a section, the
+//!   addresses of all accesses to the region are computed from the word. The address dependency orders all
+//!   accesses to the region after the load of the word. A plain load of the word suffices.
+//! * *The limit*: the Acquire load pairs with the Release in `Region::open`. A drain removes objects from a
+//!   closed stack while operations of the CPU run, and then opens the stack. Pushes after the drain overwrite
+//!   places that the drain has read. The section loads the limit with `ldar`.
+//! * *The committed size*: the Acquire load pairs with the Release in `Region::set_committed`, which runs
+//!   after the memory is committed. The section loads the committed size with `ldar`. The branch after a load
+//!   of the limit or of the committed size would also order all later stores. Only a batch that widens its
+//!   stack reads the limit and the committed size.
+//! * *The commit*: the plain (Relaxed) store may become visible before the objects that it publishes. Later
+//!   operations of the CPU follow in program order, or after a context switch, which is a full barrier. A
+//!   drain reads objects only after its `membarrier`. The `membarrier` is a full barrier on each CPU that
+//!   runs a thread of the process. Threads on other CPUs use only the number of objects in a head.
+//! * *A drain's first store* is Relaxed: the `membarrier` makes the empty region visible to every section
+//!   that begins later.
+//! * *The address of the descriptor*: the kernel reads this address on the thread's CPU, in program order.
 //!
 //! Code outside sections uses Rust's atomics, which use LSE instructions on processors that have them. The abort path
 //! counts aborts with a loop of `ldxr` and `stxr`, because every processor has these instructions.
@@ -42,7 +44,8 @@ use core::ptr::NonNull;
 /// The symbols are weak references through the GOT, so that the program also starts with a libc that lacks them.
 pub(super) fn symbols() -> (*const isize, *const u32, *const u8) {
     let (offset, size, alone);
-    // SAFETY: loads three addresses from the GOT. The address of an undefined weak symbol is null.
+    // SAFETY: the assembly only loads three addresses from the GOT. The address of an undefined weak symbol
+    // is null.
     unsafe {
         asm!(
             ".weak __rseq_offset",
@@ -66,7 +69,7 @@ pub(super) fn symbols() -> (*const isize, *const u32, *const u8) {
 /// The offset of `uslab_rseq_scratch` from the thread pointer.
 pub(super) fn scratch() -> isize {
     let offset;
-    // SAFETY: loads a link-time constant from the GOT.
+    // SAFETY: the assembly only loads a link-time constant from the GOT.
     unsafe {
         asm!(
             "adrp {offset}, :gottprel:uslab_rseq_scratch",
@@ -81,7 +84,7 @@ pub(super) fn scratch() -> isize {
 /// Returns the thread pointer, to which area offsets are relative.
 pub(super) fn thread_pointer() -> *mut u8 {
     let here;
-    // SAFETY: reads a register.
+    // SAFETY: the assembly only reads a register.
     unsafe { asm!("mrs {}, tpidr_el0", out(reg) here, options(nostack, pure, nomem, preserves_flags)) };
     here
 }
@@ -136,13 +139,15 @@ macro_rules! section { ([$($body:tt)*] [$($operands:tt)*]) => {
 } }
 
 impl PcpuPtr {
-    /// Pops the newest round of the class on this CPU. Returns `None` if the stack is empty, or the thread has no CPU.
+    /// Pops the newest object of the class on this CPU. Returns `None` if the stack is empty, or the thread
+    /// has no CPU.
     #[inline(always)]
     pub(crate) fn pop(&self, class: Class) -> Option<NonNull<u8>> {
         let round: *mut u8;
-        // SAFETY: each CPU number's word leads to a region with a stack of the class above a null word, and unwritten
-        // words are 0. Only sections of this CPU store to the stack, and none to a stack of length 0 (see the module).
-        // `area` is the offset of this thread's `struct rseq`, or of its scratch area.
+        // SAFETY: for each CPU number, the word leads to a region with a stack of the class. A null word is
+        // below the stack, and unwritten words are 0. Only sections of this CPU store to the stack, and a pop
+        // from an empty stack stores nothing. `area` is the offset of this thread's `struct rseq`, or of its
+        // scratch area.
         unsafe {
             section!([
                 "add x17, x16, {w:w}, uxth 3",
@@ -163,14 +168,14 @@ impl PcpuPtr {
         NonNull::new(round)
     }
 
-    /// Pushes a round on the class's stack on this CPU. Returns `false` if no place is usable, the round is already on
-    /// top, or the thread has no CPU. After the section, `push` prefetches the round's cache line for writing. If the
-    /// stack is quiet, `push` prefetches the head's line instead.
+    /// Pushes an object on the class's stack on this CPU. Returns `false` if no place is usable, the object
+    /// is already on top, or the thread has no CPU. After the section, `push` prefetches a cache line for
+    /// writing: the object's line if the stack has fewer than `quiet` objects, else the head's line.
     #[inline(always)]
     pub(crate) fn push(&self, class: Class, round: NonNull<u8>) -> bool {
-        // SAFETY: each word leads to a region with a stack of the class, to which only sections of its CPU store. The
-        // round is stored above the length, in a place that `cap` allows. No operation reads a place before the stack's
-        // length covers it. The caps of the empty region are 0.
+        // SAFETY: each word leads to a region with a stack of the class, to which only sections of its CPU
+        // store. The object is stored above the length, in a place that `cap` allows. No operation reads a
+        // place before the stack's length covers it. The caps of the empty region are 0.
         unsafe {
             section!([
                 "ldur {c}, [x16, -{cap}]",                        // cap:32 | limit:16 | quiet:16
@@ -201,13 +206,13 @@ impl PcpuPtr {
         true
     }
 
-    /// Pushes a batch on this CPU's region, like [`Region::push_batch`](crate::region::Region::push_batch). `rounds`
-    /// must have at least one round.
+    /// Pushes a batch on this CPU's region, like [`Region::push_batch`](crate::region::Region::push_batch).
+    /// `rounds` must have at least one object.
     #[inline(never)]
     pub(super) fn push_batch(&self, class: Class, rounds: &[NonNull<u8>]) -> bool {
-        // SAFETY: each word leads to a region with a stack of the class. The pushed rounds are stored above the stack's
-        // length, up to the new `cap`. The new `cap` is within the class's limit and the committed part of the region;
-        // the empty region has no committed part.
+        // SAFETY: each word leads to a region with a stack of the class. The pushed objects are stored above
+        // the stack's length, up to the new `cap`. The new `cap` is within the class's limit and the
+        // committed part of the region; the empty region has no committed part.
         unsafe {
             section!([
                 "and x17, {w}, {len}",
@@ -262,8 +267,8 @@ impl PcpuPtr {
     /// be at least 1.
     #[inline(never)]
     pub(super) fn pop_batch(&self, class: Class, count: u32, into: *mut NonNull<u8>) -> bool {
-        // SAFETY: each word leads to a region with a stack of the class, which pops only if it has `count` rounds.
-        // `into` has room for `count` rounds, and no other thread uses `into`.
+        // SAFETY: each word leads to a region with a stack of the class. The section pops only if the stack
+        // has `count` objects. `into` has room for `count` objects, and no other thread uses `into`.
         unsafe {
             section!([
                 "and x17, {w}, {len}",

@@ -7,15 +7,15 @@
 //! and retries once. This module's area is at the same offset from the thread pointer in all threads, like the libc's
 //! area. Sections need not know whether the libc or this module registered the area.
 //!
-//! * **A thread that ends** unregisters its area before the memory is unmapped. The kernel writes to a registered area
-//!   whenever it resumes the thread, and a detached musl thread unmaps its stack. A thread's later frees, in
-//!   destructors of other keys, bypass the stacks.
+//! * **A thread that ends** unregisters its area before the memory is unmapped. The kernel writes to a
+//!   registered area whenever it resumes the thread, and a detached musl thread unmaps its stack. A free in a
+//!   key destructor that runs after the unregistration bypasses the stacks.
 //! * **Another library registered first**: the kernel accepts one area per thread and refuses a second area. If a
 //!   refused thread decides the mechanism, the claimed slot serves the whole process. Any later refused thread bypasses
 //!   the stacks. Two copies of this crate in one program share an area, and the second copy finds the area registered.
-//! * **A fork** keeps the registration of the forking thread, because the kernel copies it. A child that shares its
-//!   parent's memory (`vfork`) has no registration and may not allocate. The C library's own `struct rseq` has the same
-//!   restriction after `vfork`.
+//! * **A fork** keeps the registration of the forking thread, because the kernel copies it. A child that
+//!   shares its parent's memory (`vfork`) has no registration and may not allocate. After `vfork`, a child
+//!   must not use the C library's own `struct rseq` either.
 //! * **A signal handler** should not make a thread's first allocation. An allocation in a handler would register the
 //!   thread. A section that was interrupted before it read the CPU number would then continue unannounced.
 
@@ -35,7 +35,7 @@ pub(super) const CPU_ID: usize = 4;
 /// The signature word in front of each abort address.
 const SIGNATURE: u32 = if cfg!(target_arch = "x86_64") { 0x5305_3053 } else { 0xd428_bc00 };
 
-/// One more than the key whose destructor unregisters a thread; 0 before the key exists.
+/// The key whose destructor unregisters a thread, plus one; 0 before the key exists.
 static KEY: Fixed = Fixed::new(0);
 
 fn rseq(area: *mut c_void, flags: libc::c_int) -> Result<(), nix::Error> {
@@ -65,11 +65,13 @@ pub(super) unsafe fn register(area: *mut c_void) -> bool {
     registered
 }
 
-/// Two threads whose first calls overlap create a key each. One of two created keys stays unused.
+/// If the first calls of two threads overlap, each thread creates a key. If two threads create a key, one of
+/// the keys stays unused.
 fn key() -> Option<libc::pthread_key_t> {
     if KEY.get() == 0 {
         let mut key = 0;
-        // SAFETY: `key` is a valid place for the result. The destructor receives the key's value, the thread's area.
+        // SAFETY: `key` is a valid place for the result. The destructor receives the value of the key, which
+        // is the address of the thread's area.
         (unsafe { libc::pthread_key_create(&raw mut key, Some(leave)) } == 0).then(|| KEY.set(key + 1))?;
     }
     Some(KEY.get() - 1)
@@ -78,10 +80,10 @@ fn key() -> Option<libc::pthread_key_t> {
 /// Unregisters this thread permanently.
 ///
 /// # Safety
-/// `area` must be valid as for [`register`].
+/// `area` must satisfy the conditions of [`register`].
 pub(super) unsafe extern "C" fn leave(area: *mut c_void) {
     const UNREGISTER: libc::c_int = 1;
-    // The area may not be registered.
+    // The call fails harmlessly if the area is not registered.
     let _ = rseq(area, UNREGISTER);
     // SAFETY: the area is this thread's, by contract, and the kernel no longer writes to it.
     unsafe { area.byte_add(CPU_ID).cast::<u32>().write_volatile(REFUSED) };

@@ -1,8 +1,10 @@
-//! Per-CPU pointers (words) of a table in a static, so that inlined paths need no load to find their address.
+//! Per-CPU pointers (words) that a table keeps in a `static`, so that inlined paths know their address
+//! without a load.
 //!
-//! The static words are copies of the two sets that inlined paths read. The table that [takes](StaticWords::take)
-//! static words updates each copy together with its own word. A drain points all of a CPU's words to the empty region,
-//! and issues its membarrier afterwards. Only a [`StaticPath`](crate::StaticPath) of that table's layers reads the static words.
+//! The static words are copies of the two sets that inlined paths read. The table that owns the static words
+//! updates each copy together with the original word. A drain points all of a CPU's words to the empty
+//! region, and issues its membarrier afterwards. Only a [`StaticPath`](crate::StaticPath) of the owning
+//! table's layers reads the static words.
 
 use super::super::MAX_CPUS;
 use super::super::regions::{SPARE_POINTERS, Words};
@@ -35,14 +37,15 @@ impl StaticWords {
             sets: [const { [const { AtomicPtr::new(null_mut()) }; SLOTS] }; 2],
         }
     }
-    /// Takes the static words for a table with `slots` words per set. Returns `false` if `slots` is too large, or
-    /// another table has them.
+    /// Takes the static words for a table with `slots` words per set. Returns `false` if `slots` is too
+    /// large, or if another table has taken the words.
     pub(crate) fn take(&self, slots: usize) -> bool {
         // Acquire: pairs with the Release in `give_back`. The previous owner no longer writes to the static words.
         if slots > SLOTS || self.taken.swap(true, Acquire) {
             return false;
         }
-        // Relaxed: the table makes static paths later, and a thread that gets a path synchronises with its creation.
+        // Relaxed: the table creates its static paths later, and a thread that receives a path synchronises
+        // with the path's creation.
         self.area.store(area(), Relaxed);
         true
     }

@@ -12,7 +12,8 @@ use core::ptr::NonNull;
 /// The symbols are weak references through the GOT, so that the program also starts with a libc that lacks them.
 pub(super) fn symbols() -> (*const isize, *const u32, *const u8) {
     let (offset, size, alone);
-    // SAFETY: loads three addresses from the GOT. The address of an undefined weak symbol is null.
+    // SAFETY: the assembly only loads three addresses from the GOT. The address of an undefined weak symbol
+    // is null.
     unsafe {
         asm!(
             ".weak __rseq_offset",
@@ -33,7 +34,7 @@ pub(super) fn symbols() -> (*const isize, *const u32, *const u8) {
 /// The offset of `uslab_rseq_scratch` from the thread pointer.
 pub(super) fn scratch() -> isize {
     let offset;
-    // SAFETY: loads a link-time constant from the GOT.
+    // SAFETY: the assembly only loads a link-time constant from the GOT.
     unsafe {
         asm!("mov {offset}, qword ptr [rip + uslab_rseq_scratch@GOTTPOFF]", offset = out(reg) offset,
             options(nostack, pure, readonly, preserves_flags));
@@ -94,13 +95,15 @@ macro_rules! section { ([$($body:tt)*] [$($operands:tt)*]) => {
 } }
 
 impl PcpuPtr {
-    /// Pops the newest round of the class on this CPU. Returns `None` if the stack is empty, or the thread has no CPU.
+    /// Pops the newest object of the class on this CPU. Returns `None` if the stack is empty, or the thread
+    /// has no CPU.
     #[inline(always)]
     pub(crate) fn pop(&self, class: Class) -> Option<NonNull<u8>> {
         let round: *mut u8;
-        // SAFETY: each CPU number's word leads to a region with a stack of the class above a null word, and unwritten
-        // words are 0. Only sections of this CPU store to the stack, and none to a stack of length 0 (see the module).
-        // `area` is the offset of this thread's `struct rseq`, or of its scratch area.
+        // SAFETY: for each CPU number, the word leads to a region with a stack of the class. A null word is
+        // below the stack, and unwritten words are 0. Only sections of this CPU store to the stack, and a pop
+        // from an empty stack stores nothing. `area` is the offset of this thread's `struct rseq`, or of its
+        // scratch area.
         unsafe {
             section!([
                 "mov {round}, qword ptr [{t} + {n}*8 + {null}]",
@@ -121,14 +124,16 @@ impl PcpuPtr {
         NonNull::new(round)
     }
 
-    /// Pushes a round on the class's stack on this CPU. Returns `false` if no place is usable, the round is already on
-    /// top, or the thread has no CPU. After the section, `push` prefetches the round's cache line for writing, or the
-    /// head's line if the stack is quiet. A conditional move selects the line, because a branch would be mispredicted.
+    /// Pushes an object on the class's stack on this CPU. Returns `false` if no place is usable, the object
+    /// is already on top, or the thread has no CPU. After the section, `push` prefetches a cache line for
+    /// writing: the object's line if the stack has fewer than `quiet` objects, else the head's line. A
+    /// conditional move selects the cache line to prefetch, because the CPU would mispredict a branch.
     #[inline(always)]
     pub(crate) fn push(&self, class: Class, round: NonNull<u8>) -> bool {
-        // SAFETY: each word leads to a region with a stack of the class, to which only sections of its CPU store. The
-        // round is stored above the length, in a place that `cap` allows. No operation reads a place before the stack's
-        // length covers it. The caps of the empty region are 0. A prefetch is valid for any address.
+        // SAFETY: each word leads to a region with a stack of the class, to which only sections of its CPU
+        // store. The object is stored above the length, in a place that `cap` allows. No operation reads a
+        // place before the stack's length covers it. The caps of the empty region are 0. A prefetch is valid
+        // for any address.
         unsafe {
             section!([
                 "mov {c}, qword ptr [{t} - {cap}]",               // cap:32 | limit:16 | quiet:16
@@ -156,13 +161,13 @@ impl PcpuPtr {
         true
     }
 
-    /// Pushes a batch on this CPU's region, like [`Region::push_batch`](crate::region::Region::push_batch). `rounds`
-    /// must have at least one round.
+    /// Pushes a batch on this CPU's region, like [`Region::push_batch`](crate::region::Region::push_batch).
+    /// `rounds` must have at least one object.
     #[inline(never)]
     pub(super) fn push_batch(&self, class: Class, rounds: &[NonNull<u8>]) -> bool {
-        // SAFETY: each word leads to a region with a stack of the class. The pushed rounds are stored above the stack's
-        // length, up to the new `cap`. The new `cap` is within the class's limit and the committed part of the region;
-        // the empty region has no committed part.
+        // SAFETY: each word leads to a region with a stack of the class. The pushed objects are stored above
+        // the stack's length, up to the new `cap`. The new `cap` is within the class's limit and the
+        // committed part of the region; the empty region has no committed part.
         unsafe {
             section!([
                 "lea {x}, [{n} + {count}]",                       // the places that it takes
@@ -211,8 +216,8 @@ impl PcpuPtr {
     /// be at least 1.
     #[inline(never)]
     pub(super) fn pop_batch(&self, class: Class, count: u32, into: *mut NonNull<u8>) -> bool {
-        // SAFETY: each word leads to a region with a stack of the class, which pops only if it has `count` rounds.
-        // `into` has room for `count` rounds, and no other thread uses `into`.
+        // SAFETY: each word leads to a region with a stack of the class. The section pops only if the stack
+        // has `count` objects. `into` has room for `count` objects, and no other thread uses `into`.
         unsafe {
             section!([
                 "sub {n}, {count}",

@@ -3,7 +3,7 @@
 use super::super::sections::{Code, Register};
 use nix::libc;
 
-/// The registers in a signal handler's format.
+/// The registers in the format of a signal handler's context.
 #[derive(Clone, Copy)]
 pub(super) struct Registers {
     general: [libc::c_ulonglong; 31],
@@ -27,7 +27,7 @@ impl Registers {
         Self { general: all.regs, pc: all.pc, flags: all.pstate }
     }
     pub(super) fn write(self, context: *mut libc::c_void) {
-        // SAFETY: the kernel passed `context` to the handler, and reads it back.
+        // SAFETY: the kernel passed `context` to the handler, and restores the registers from it.
         let all = unsafe { &mut (*context.cast::<libc::ucontext_t>()).uc_mcontext };
         (all.regs, all.pc, all.pstate) = (self.general, self.pc, self.flags);
     }

@@ -3,7 +3,7 @@
 use super::super::sections::Register;
 use nix::libc;
 
-/// The registers in a signal handler's format.
+/// The registers in the format of a signal handler's context.
 #[derive(Clone, Copy)]
 pub(super) struct Registers([libc::greg_t; 23]);
 
@@ -24,7 +24,7 @@ impl Registers {
         Self(unsafe { (*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs })
     }
     pub(super) fn write(self, context: *mut libc::c_void) {
-        // SAFETY: the kernel passed `context` to the handler, and reads it back.
+        // SAFETY: the kernel passed `context` to the handler, and restores the registers from it.
         unsafe { (*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs = self.0 };
     }
     pub(super) fn get(&self, register: Register) -> u64 {
@@ -46,7 +46,7 @@ impl Registers {
     }
 }
 
-/// Index of a register in the signal handler's format.
+/// Returns the index of a register in a signal handler's context.
 fn greg(register: Register) -> usize {
     use Register::{R8, R9, R10, R11, R12, R13, R14, R15, RAX, RBP, RBX, RCX, RDI, RDX, RSI};
     let known = [

@@ -15,7 +15,7 @@ fn stack_operations_respect_capacity_and_limit() {
     assert!(batch(1..2));
     assert_eq!(look(), (0, 1, 1));
     assert!(!region.push(class, round(2), Commit::Done));
-    // A batch doubles the number of places, or adds as many as it needs, up to the limit.
+    // A batch doubles the number of places, or adds the number of places that it needs, up to the limit.
     assert!(batch(2..3));
     assert_eq!(look(), (0, 2, 2));
     assert!(batch(3..8));
@@ -93,7 +93,7 @@ fn retiring_a_class_leaves_unused_cpus_alone() {
     assert!((0..3).all(|cpu| table.put(cpu, one, &rounds(1..4))));
     assert!(table.put(1, two, &rounds(4..7)));
     let claims = |claim| [0, 2].map(|cpu| table.region(cpu).unwrap().claim().store(claim, Relaxed));
-    // A drain that needs one of these regions waits for its claim.
+    // A drain that needs a claimed region waits for the claim.
     claims(1);
     let done = AtomicBool::new(false);
     let passes = table.drains().passes;
@@ -124,7 +124,8 @@ fn retiring_a_class_leaves_unused_cpus_alone() {
     assert_eq!(table.class(8), Some(two));
 }
 
-/// Regression: a drain gave away rounds that another drain was still giving away, so that each round had two owners.
+/// Regression: a drain flushed objects that another drain was still flushing, so that each object had two
+/// owners.
 #[test]
 fn drain_skips_rounds_being_flushed_by_a_concurrent_drain() {
     let table = simulated(2, 64 << 10);
@@ -145,7 +146,7 @@ fn drain_skips_rounds_being_flushed_by_a_concurrent_drain() {
 }
 
 #[test]
-fn rounds_are_handed_over_only_by_their_drain() {
+fn rounds_are_flushed_only_by_their_drain() {
     let table = simulated(1, 64 << 10);
     let class = table.class(8).unwrap();
     assert!(table.put(0, class, &rounds(1..4)));
@@ -157,7 +158,7 @@ fn rounds_are_handed_over_only_by_their_drain() {
     assert_eq!([5, 6].map(|drain| region.taken_by(class, drain)), [0, 3]);
 }
 
-/// A drain may take long, so widening an open stack must not need the lock of drains.
+/// A drain may take long, so growing an open stack must not need the lock of drains.
 #[test]
 fn open_stack_grows_during_a_drain() {
     let table = simulated(1, 1 << 20);
@@ -202,7 +203,8 @@ fn stacks_of_a_freed_class_number_are_empty() {
         assert!(table.put(cpu, class, &rounds(1..5)));
         table.region(cpu).unwrap().pop(class, Commit::Done).unwrap();
     }
-    // The drain has seen CPU 1's idle stack. Rounds of the class's next owner must not immediately count as idle.
+    // The drain has seen CPU 1's idle stack. Objects of the class's next owner must not immediately count as
+    // idle.
     assert!(table.put(1, class, &rounds(1..5)));
     let other = table.class(8).unwrap();
     assert!(table.put(2, other, &rounds(1..3)));
@@ -220,8 +222,8 @@ fn stacks_of_a_freed_class_number_are_empty() {
     assert_eq!(table.len(2, other), 2, "another class is unchanged");
 }
 
-/// One stack is open and empty, and must not accept a late free. Another stack is closed with rounds on it, as after a
-/// fork. The rounds on the closed stack must not stay.
+/// One stack is open and empty, and must not accept a late free. Another stack is closed with objects on it,
+/// as after a fork. The objects on the closed stack must not stay.
 #[test]
 fn retiring_a_class_closes_and_empties_its_stacks() {
     let table = simulated(2, 64 << 10);
@@ -240,7 +242,7 @@ fn retiring_a_class_closes_and_empties_its_stacks() {
     assert_eq!(table.class(8), Some(class));
 }
 
-/// No layer ever collects the rounds that the sweep took.
+/// No layer ever collects the objects that the sweep took.
 #[test]
 fn class_number_freed_during_a_drain_is_reusable() {
     let table = simulated(1, 64 << 10);
@@ -288,8 +290,8 @@ fn cpu_without_a_region_always_misses() {
 
 // ---------------------------------------------------------------- fork
 
-/// In the child, claims of other threads must be released. Rounds that another thread's drain had not begun to give
-/// away must be on their stacks.
+/// In the child, claims of other threads must be released. Objects that another thread's drain had not begun
+/// to flush must be on their stacks.
 #[test]
 fn forked_child_inherits_no_claim_or_drain() {
     let table = simulated(2, 64 << 10);
@@ -303,7 +305,7 @@ fn forked_child_inherits_no_claim_or_drain() {
         if taken.len() == 0 {
             return;
         }
-        // The child runs on another thread than the drain.
+        // The child and the drain run on different threads.
         let child = || {
             table.region(1).unwrap().claim().store(1, Relaxed);
             // SAFETY: no other thread uses the table now, as in a child after a fork.
@@ -416,14 +418,15 @@ fn joined_drain_returns_rounds_to_their_class() {
     assert_eq!((collected(&table, one), collected(&table, silent)), (vec![3, 2, 1, 6, 5, 4], vec![]));
     assert!(collected(&table, one).is_empty(), "once");
     assert_eq!([one, two].map(|class| table.limit(class).load(Relaxed)), [8, 0]);
-    // A drain takes over rounds that were not collected. The next sweep also takes over rounds that were not collected.
+    // A drain takes over objects that were not collected. The next sweep also takes over objects that were
+    // not collected.
     assert_eq!(table.drain_all(DrainScope::Idle, &[two]), [(two, vec![13, 12, 11]), (two, vec![16, 15, 14])]);
     assert!(collected(&table, two).is_empty());
     assert!(table.put(2, two, &rounds(1..3)));
     (0..2).for_each(|_| table.sweep(0..3, DrainScope::All, |_| true));
     assert_eq!(collected(&table, two), [2, 1]);
     assert_eq!(table.limit(two).load(Relaxed), 8);
-    // A drain takes over uncollected rounds of all CPUs, not only of the drained CPUs.
+    // A drain takes over uncollected objects of all CPUs, not only of the drained CPUs.
     assert!(table.put(2, two, &rounds(1..3)));
     table.sweep(0..3, DrainScope::All, |_| true);
     let mut rounds = 0;
@@ -473,7 +476,7 @@ fn drained_rounds_of_a_retired_class_are_dropped() {
     assert_eq!(table.len(1, class), 3, "the earlier layer took part");
 }
 
-/// Regression: the stacks stayed closed in the child, and their rounds were lost.
+/// Regression: the stacks stayed closed in the child, and their objects were lost.
 #[test]
 fn forked_child_finds_drained_rounds_on_its_stacks() {
     let table = simulated(2, 64 << 10);

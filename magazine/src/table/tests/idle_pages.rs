@@ -8,7 +8,7 @@ struct Noting {
     granted: crate::sync::Mutex<Vec<Range<usize>>>,
     decommitted: crate::sync::Mutex<Vec<Range<usize>>>,
 }
-// SAFETY: all methods are the heap's, and decommitted memory becomes zero.
+// SAFETY: all methods call the heap's methods, and `decommit` zeroes the memory.
 unsafe impl Memory for Noting {
     fn base(&self) -> NonNull<u8> {
         self.heap.base()
@@ -27,7 +27,7 @@ unsafe impl Memory for Noting {
         true
     }
 }
-/// `drop` has the check, because a table treats a panic in a method as a refusal.
+/// `drop` contains the check, because a table treats a panic in any other method as a refusal.
 impl Drop for Noting {
     fn drop(&mut self) {
         let granted = self.granted.lock().clone();
@@ -68,7 +68,7 @@ fn decommit_skips_memory_that_was_never_committed() {
 #[test]
 fn decommit_of_idle_stacks_keeps_neighbouring_stacks() {
     let table = noting(2);
-    // Two classes share a page, one class has two pages, and one class has another size and shares no page.
+    // Two classes share a page, one class has two pages, and one class of another size shares no page.
     let [a, b] = [100; 2].map(|reach| table.class(reach).unwrap());
     let large = table.class(700).unwrap();
     let alone = table.class(30).unwrap();
@@ -119,7 +119,7 @@ fn unused_stack_has_no_page_to_decommit() {
     assert_eq!(*table.memory.decommitted.lock(), [decommitted]);
 }
 
-/// Regression: the rounds were overwritten with zeros before the supplier received them.
+/// Regression: the objects were overwritten with zeros before the supplier received them.
 #[test]
 fn page_with_rounds_being_flushed_is_not_decommitted() {
     let table = noting(1);
@@ -156,7 +156,8 @@ fn operation_count_survives_the_decommit_of_its_stack() {
     );
 }
 
-/// Regression: decommitting a class's page on another CPU closed a stack that held rounds and that no drain had seen.
+/// Regression: decommitting a class's page on another CPU closed a stack that held objects and that no drain
+/// had seen.
 #[test]
 fn decommit_on_another_cpu_leaves_undrained_stacks_unchanged() {
     let table = noting(2);

@@ -31,7 +31,7 @@ fn simulated(cpus: u32, region: usize) -> Table<Heap> {
 }
 
 impl<M: Memory> Table<M> {
-    /// Pushes rounds on the class's stack on `cpu`. No other thread may use the class's stack on `cpu`.
+    /// Pushes objects on the class's stack on `cpu`. No other thread may use the class's stack on `cpu`.
     fn put(&self, cpu: u32, class: Class, rounds: &[NonNull<u8>]) -> bool {
         let region = self.region(cpu).unwrap();
         let push = || region.push_batch(class, rounds, Commit::Done);
@@ -125,8 +125,8 @@ fn closed_inlined_paths_always_miss() {
         used();
         for _ in 0..1000 {
             assert!(!hits());
-            // SAFETY: the layer exists until the end of the test. The inlined path is closed, so it does not push the
-            // round on a stack.
+            // SAFETY: the layer exists until the end of the test. The inlined path is closed, so it does not
+            // push the object on a stack.
             assert!(!unsafe { inlined.free_fast(TestRound(1000)) });
         }
         layer.flush_all(&supplier);
@@ -156,7 +156,8 @@ fn closed_cpu_words_point_to_the_empty_region() {
         let class = table.class(8).unwrap();
         assert!((0..count).all(|cpu| table.put(cpu, class, &rounds(1..2))));
         let set = SPARE_POINTERS + cpus.slots() as usize;
-        // `closed` applies to the words of inlined paths, and to the words of inlined frees by address.
+        // The flags of `closed` are for the words of inlined paths, and for the words of inlined frees by
+        // address.
         let check = |closed: [bool; 2]| {
             for slot in 0..3 * set {
                 // SAFETY: `new` has written three sets of words at the start of the memory.

@@ -114,7 +114,7 @@ fn word_below_a_stack_stays_null() {
                 assert_eq!((popped, region.round(*class, 0)), (*reach, None));
             }
         }
-        // New classes reuse the rooms of returned classes.
+        // New classes reuse the space of returned class numbers.
         for (class, reach) in &mut used {
             table.retire(*class);
             *class = table.class(*reach as u16).unwrap();
@@ -131,7 +131,7 @@ struct Refusing {
     granted: Counter,
     committed_ranges: crate::sync::Mutex<Vec<Range<usize>>>,
 }
-// SAFETY: all methods are the heap's, and some commits are refused.
+// SAFETY: all methods call the heap's methods, and some commits are refused.
 unsafe impl Memory for Refusing {
     fn base(&self) -> NonNull<u8> {
         self.heap.base()
@@ -147,7 +147,7 @@ unsafe impl Memory for Refusing {
         true
     }
 }
-/// `drop` has the check, because a table treats a panic in a method as a refusal.
+/// `drop` contains the check, because a table treats a panic in any other method as a refusal.
 impl Drop for Refusing {
     fn drop(&mut self) {
         let mut committed_ranges = self.committed_ranges.lock().clone();
@@ -171,7 +171,7 @@ fn refusing(cpus: u32, region: usize) -> Table<Refusing> {
 #[test]
 fn panicking_commit_counts_as_refused() {
     struct Panics(Heap);
-    // SAFETY: all methods are the heap's, and a commit that panics counts as a refusal.
+    // SAFETY: all methods call the heap's methods, and a commit that panics counts as a refusal.
     unsafe impl Memory for Panics {
         fn base(&self) -> NonNull<u8> {
             self.0.base()
@@ -257,7 +257,7 @@ struct SlowCommitHeap {
     requested: AtomicBool,
     asked_again: AtomicBool,
 }
-// SAFETY: all methods are the heap's.
+// SAFETY: all methods call the heap's methods.
 unsafe impl Memory for SlowCommitHeap {
     fn base(&self) -> NonNull<u8> {
         self.heap.base()
@@ -388,8 +388,8 @@ fn unused_regions_are_never_written() {
     assert_eq!([0, 1].map(|cpu| table.region(cpu).unwrap().committed()), [COMMIT_STEP, 0]);
 }
 
-/// The room for depot magazines follows the empty region. The depots' room has the size of a region, and is committed
-/// step by step.
+/// The space for depot magazines follows the empty region. The depots' space has the size of a region, and is
+/// committed step by step.
 #[test]
 fn room_for_depot_magazines_is_reused() {
     let magazine = size_of::<crate::depot::Slot>();
@@ -415,7 +415,7 @@ fn room_for_depot_magazines_is_reused() {
     assert_eq!(all().0, 512);
 }
 
-/// A layer whose table gets no memory allocates from its supplier, and loses no round.
+/// A layer whose table gets no memory allocates from its supplier, and loses no object.
 #[test]
 fn rounds_return_to_the_supplier_without_region_memory() {
     use crate::test_round::TestRound;
@@ -445,7 +445,7 @@ fn regions_are_committed_for_used_cpus_and_existing_classes() {
     assert!(!table.open(&Operation::new(), 4, near, 1), "a CPU without a region");
 }
 
-/// A region of addresses has its full size. Regions on a heap share a fixed amount of memory.
+/// A region that only reserves addresses has its full size. Regions on a heap share a fixed amount of memory.
 #[test]
 fn table_footprint_covers_words_regions_and_depots() {
     for count in [1, 3, 32, 1024] {
@@ -488,7 +488,7 @@ fn stack_heads_do_not_start_a_cache_line() {
     }
 }
 
-/// Threads that concurrently request room for a magazine get different rooms.
+/// Threads that concurrently request space for a magazine get different blocks.
 #[test]
 fn concurrently_requested_magazine_rooms_are_distinct() {
     let (rounds, each) = if cfg!(miri) { (1, 10) } else { (20, 400) };

@@ -103,7 +103,7 @@ mod compared {
     use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
     use uslab_sync::check::record;
 
-    /// RC11 with one limit of loom added, if a changed axiom can express the limit.
+    /// RC11 with one limitation of loom added, if a changed axiom can express the limitation.
     fn changed(limit: &str) -> Option<Model> {
         match limit {
             "sc-accesses" => Some(Model { sc_accesses: false, ..RC11 }),
@@ -238,7 +238,7 @@ mod compared {
         println!("CAUGHT {bug} | property K1 | execution 1 | misses outcomes");
     }
 
-    /// The outcomes that loom with `loom-0.7.2.patch` still misses. `.ci/loom` runs this test.
+    /// loom with `loom-0.7.2.patch` still misses these outcomes. `.ci/loom` runs this test.
     #[test]
     #[ignore = "for a patched loom"]
     fn patched() {

@@ -1,9 +1,9 @@
 //! Enumerates the outcomes that RC11 allows.
 //!
-//! The model is RC11 of "Repairing Sequential Consistency in C/C++11" (Lahav, Vafeiadis, Kang, Hur, Dreyer; PLDI 2017).
-//! The relations in this module have the paper's names. A candidate execution consists of a run of each thread in which
-//! the values read are guessed, a write for each read (`rf`), and an order of the writes to each location (`mo`). A
-//! candidate execution is consistent if these axioms hold:
+//! The model is RC11 of "Repairing Sequential Consistency in C/C++11" (Lahav, Vafeiadis, Kang, Hur, Dreyer;
+//! PLDI 2017). The relations in this module have the paper's names. A candidate execution consists of a run
+//! of each thread with guessed read values, a write for each read (`rf`), and an order of the writes to each
+//! location (`mo`). A candidate execution is consistent if these axioms hold:
 //!
 //! - coherence: the relation `hb; eco?` is irreflexive,
 //! - atomicity: the relations `rmw` and `rb; mo` are disjoint,
@@ -205,7 +205,7 @@ fn runs(shape: &Shape, thread: usize, values: &BTreeSet<u64>) -> Vec<Run> {
 /// The values that memory locations may hold.
 fn values(shape: &Shape) -> BTreeSet<u64> {
     let mut values = BTreeSet::from([0]);
-    // Each round propagates a value through one more statement.
+    // Each iteration propagates a value through one more statement.
     for _ in 0..=shape.threads.iter().map(Vec::len).sum::<usize>() {
         let written: Vec<u64> = (0..shape.threads.len())
             .flat_map(|thread| runs(shape, thread, &values))

@@ -236,7 +236,7 @@ pub(crate) fn explore<M: Memory>(shape: &Shape) -> ExploredOutcomes {
     ExploredOutcomes { outcomes, executions: executions.load(Ordering::Relaxed), failure }
 }
 
-/// The bound on pre-emptions for a litmus test. Larger litmus tests need no more pre-emptions for any outcome.
+/// The bound on pre-emptions for a litmus test. For larger litmus tests, a higher bound adds no outcome.
 pub(crate) fn bound(shape: &Shape) -> Option<usize> {
     let statements: usize = shape.threads.iter().map(Vec::len).sum();
     match shape.threads.len() {

@@ -17,7 +17,7 @@ use serde::Serialize;
 #[cfg_attr(test, derive(ts_rs::TS))]
 #[serde(rename_all = "kebab-case")]
 pub enum LockKind {
-    /// The lock of the level between CPUs and slabs that all CPUs share.
+    /// The lock of the shared level (such as a depot) between CPUs and slabs.
     Depot,
     /// The lock of a cache's slab lists.
     Lists,
@@ -51,7 +51,7 @@ pub struct TimedOperation {
     pub holds: Vec<LockHold>,
     /// The number of cache lines that came from another CPU.
     pub lines: u64,
-    /// The state after the operation. Its only step is the operation.
+    /// The state after the operation. The state's only step is the operation.
     pub view: View,
 }
 

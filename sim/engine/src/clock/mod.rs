@@ -3,10 +3,10 @@
 //! Each CPU has its own clock. The CPU whose clock is furthest behind runs next (of several, the lowest-numbered). The
 //! chosen CPU does one whole operation.
 //!
-//! - **A lock** is free from some point in time on. A CPU that arrives earlier waits for the lock until then.
-//! - **A cache line** is held by the CPU that last wrote it, and by the CPUs that have read it since. A CPU fetches a
-//!   line to read it if another CPU holds it, and to write it if others share it. The [profile](Profile) prices each
-//!   distance.
+//! - **A lock** becomes free at some point in time. A CPU that requests the lock earlier waits until then.
+//! - **A cache line** is held by the CPU that last wrote it, and by the CPUs that have read it since. A CPU
+//!   that reads a line fetches it if another CPU holds the line. A CPU that writes a line fetches it if other
+//!   CPUs share the line. The [profile](Profile) sets the price of each distance between CPUs.
 //!
 //! A [`Model`] reports each part of an operation that uses more than the CPU's own memory: its [cost events](CostEvent). Each cost event
 //! names the lock that it takes, if any, the cache lines that it moves, and its work under the lock. A [`Profile`] sets
@@ -27,9 +27,9 @@
 //! compares the number of cache lines moved with the model's number. Models of other designs have no memory, so this
 //! test cannot check the lines that they move.
 //!
-//! The clock counts neither reaps nor allocations of the allocator's own metadata. Each slab that is created or freed
-//! is assumed to take the zone lock. Because of per-CPU pages, the shipping code visits the zone less often; each
-//! remaining visit moves some twelve lines.
+//! The clock counts neither reaps nor allocations of the allocator's own metadata. Each slab that is created
+//! or freed is assumed to take the zone lock. Because of per-CPU pages, the shipping code accesses the zone
+//! less often; each remaining access moves some twelve lines.
 
 mod film;
 mod profile;
@@ -85,7 +85,7 @@ enum Line {
     Place(u32, u32),
     /// The frame metadata of a page.
     Frame(u32),
-    /// The counters of a cache's operations that need more than the memory of their CPU.
+    /// The counters of a cache that change in each operation which needs more than the memory of its CPU.
     Counts(u32),
     /// The counters of a cache's slabs.
     Slabs(u32),
@@ -119,7 +119,7 @@ pub struct Outcome {
     pub waiting: f64,
     /// The number of cache lines that moved, per operation.
     pub lines_per_operation: f64,
-    /// The locks of the levels between CPUs and slabs that all CPUs share.
+    /// The locks of the shared levels between CPUs and slabs.
     pub depot: LockCounts,
     /// The locks of the slab lists.
     pub lists: LockCounts,
@@ -135,7 +135,7 @@ pub struct Outcome {
     pub container: u32,
 }
 
-/// The effects of one operation; its cost follows from them.
+/// The effects of one operation, which determine the operation's cost.
 struct OperationEffects<'a> {
     /// The cache's number in the stream.
     cache: u32,
@@ -163,7 +163,8 @@ impl OperationEffects<'_> {
             Line::Slabs(_) => self.lines.slabs,
             // A container has a header of 16 bytes and pointers of 8 bytes.
             Line::Place(..) => (16 + 8 * self.container_objects).div_ceil(64),
-            // A visit to the zone moves some twelve lines, and per-CPU pages spare most slabs the visit.
+            // An access of the zone moves some twelve lines, but per-CPU pages serve most slabs without the
+            // zone.
             Line::Lock(Lock::Zone) => 3,
             Line::Frame(_) => 1,
         }
@@ -217,7 +218,8 @@ impl<'p> Clock<'p> {
         })
     }
 
-    /// Returns the nanoseconds until the CPU holds the line; if the CPU writes, until no other CPU holds it.
+    /// Returns the nanoseconds until the CPU holds the line or, for a write, until no other CPU holds the
+    /// line.
     fn fetch(&mut self, cpu: u32, line: Line, access: Access, effects: &OperationEffects<'_>) -> f64 {
         let copies = self.lines.entry(line).or_default();
         let has_copy = copies.contains(&cpu);
@@ -308,8 +310,8 @@ impl<'p> Clock<'p> {
     }
 }
 
-/// The number of intervals in a run, at whose ends depots adapt their sizes. A run takes only milliseconds, so not even
-/// one real interval of some seconds would end during the run.
+/// The number of intervals in a run; depots adapt their sizes at the end of each interval. A run takes only
+/// milliseconds, so not even one real interval of some seconds would end during the run.
 pub const INTERVALS: u64 = 20;
 
 /// The reason why a run failed.
@@ -351,9 +353,9 @@ pub fn run<P: Policy>(
     drive::<P>(pages, knobs, &[object], &mut team, profile, total, workload.think_ns(), &mut |_, _| ())
 }
 
-/// Runs a recorded stream without its idle times. Each CPU runs its own object operations as fast as possible. If
-/// another CPU allocates an object, its free waits until the allocation is done. The run ignores recorded times, pages
-/// that belong to no cache, and shrinks.
+/// Runs a recorded stream without its idle times. Each CPU runs its own object operations as fast as
+/// possible. The free of an object that another CPU allocates waits until the allocation is done. The run
+/// ignores recorded times, pages that belong to no cache, and shrinks.
 ///
 /// Runs of one stream give bit-identical outcomes.
 ///
@@ -385,8 +387,9 @@ struct Ran<'a> {
     lines: u64,
 }
 
-/// Runs about `operations_goal` operations of a source; after each operation, the CPU does other work for `think_ns` nanoseconds.
-/// `watch` receives the model before the first operation, after each operation with this operation, and at the end.
+/// Runs about `operations_goal` operations of a source; after each operation, the CPU does other work for
+/// `think_ns` nanoseconds. `watch` receives the model before the first operation, after each operation
+/// (together with the operation), and at the end.
 #[expect(clippy::too_many_arguments, reason = "all callers are in this module")]
 fn drive<'p, P: Policy>(
     pages: &'p Pages,

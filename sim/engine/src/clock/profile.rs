@@ -23,7 +23,7 @@ pub struct Price {
 pub struct Level {
     /// The number of CPUs in a group; 0 if one group has all CPUs.
     pub cpus: u32,
-    /// The time to move a cache line from a CPU of the group that has written it to another CPU of the group.
+    /// The time to move a cache line between two CPUs of the group, from the CPU that has written the line.
     pub line: Price,
 }
 
@@ -140,7 +140,8 @@ impl Profile {
         n.checked_sub(1)
             .map_or(0.0, |further_objects| self.object.ns + f64::from(further_objects) * self.batched.ns)
     }
-    /// Returns the nanoseconds for moving a cache line to CPU `to`, if CPU `from` has written the line.
+    /// Returns the nanoseconds for moving a cache line from CPU `from`, which has written the line, to CPU
+    /// `to`.
     pub fn distance_ns(&self, from: u32, to: u32) -> f64 {
         let is_shared_level = |level: &&Level| level.cpus == 0 || from / level.cpus == to / level.cpus;
         self.levels.iter().find(is_shared_level).map_or(0.0, |level| level.line.ns)

@@ -18,8 +18,8 @@ pub(super) enum Next<O> {
 pub(super) trait Source<O> {
     /// Returns the next action of a CPU; the CPU is free from the time `now` on.
     fn next(&mut self, cpu: u32, now: f64) -> Next<O>;
-    /// Receives an object; its allocation ends at the time `end_ns`. Returns the CPU that slept until this allocation, if
-    /// a CPU did.
+    /// Receives an object whose allocation ends at the time `end_ns`. Returns the CPU that slept until this
+    /// allocation, if any.
     fn allocated(&mut self, cpu: u32, end_ns: f64, object: O) -> Option<u32>;
     /// Returns the number of objects in use.
     fn objects_in_use(&self) -> u64;

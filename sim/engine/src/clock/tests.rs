@@ -53,10 +53,10 @@ fn simulated_hit_costs_its_work_and_cpu_lock() {
 fn second_cpu_waits_for_the_contended_lock() {
     let profile = profile();
     let mut clock = Clock::new(&profile);
-    // The CPU's own work costs 1, the lock 2, the object 3.
+    // The CPU's own work costs 1, the lock costs 2, and the object costs 3.
     assert_eq!(clock.charge(0, 0.0, &effects(&[CostEvent::Refill(1)], &[0])).0, 6.0);
-    // The CPU requests the lock at 1 and waits until 6. The lock costs 2, its line 10, the slab's line 10, the object
-    // 3.
+    // The CPU requests the lock at 1 and waits until 6. The lock costs 2, the lock's line and the slab's line
+    // cost 10 each, and the object costs 3.
     assert_eq!(clock.charge(1, 0.0, &effects(&[CostEvent::Refill(1)], &[0])).0, 31.0);
     // The other pair of CPUs is farther away; the operation uses a new slab.
     assert_eq!(

@@ -1,8 +1,8 @@
 //! Runs a recorded stream without its idle times: each CPU runs its own operations as fast as possible.
 //!
-//! The order of each CPU's operations is kept. If another CPU allocates an object, its free waits until the allocation
-//! is done. The run omits pages that belong to no cache, marks, shrinks, and objects that were allocated before the
-//! recording.
+//! The run keeps the order of each CPU's operations. The free of an object that another CPU allocates waits
+//! until the allocation is done. The run omits pages that belong to no cache, marks, shrinks, and objects
+//! that were allocated before the recording.
 
 use super::source::{Next, Source};
 use crate::stream::{Action, Reader, Stream};

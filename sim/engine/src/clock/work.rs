@@ -18,7 +18,7 @@ pub struct Workload {
 enum Kind {
     /// Each CPU allocates an object and frees it, repeatedly.
     Pairs,
-    /// Each CPU allocates this many objects, then frees them all, last allocated first.
+    /// Each CPU allocates this number of objects, then frees all of them, last allocated first.
     Bursts(u64),
     /// CPUs work in pairs: one CPU allocates objects, and its partner frees them. A queue with this number of places
     /// connects the two CPUs of a pair.
@@ -115,7 +115,7 @@ pub enum ScriptAction<O> {
 
 /// The channel through which CPUs exchange objects, in virtual time or between threads.
 pub trait Exchange<O> {
-    /// Takes the first object that was sent to the CPU `cpu_number`. `None` if the queue is empty.
+    /// Takes the first object that was sent to the CPU `cpu_number`. Returns `None` if the queue is empty.
     fn take(&mut self, cpu_number: u32) -> Option<O>;
     /// Sends an object to a CPU.
     fn send(&mut self, receiver: u32, object: O);
@@ -201,7 +201,7 @@ impl<O> Script<O> {
                     () => self.objects.pop_back().map_or(ScriptAction::Done, ScriptAction::Free),
                 }
             }
-            // The last CPU of an odd number has no partner, so it both allocates and frees.
+            // If the number of CPUs is odd, the last CPU has no partner, so it both allocates and frees.
             Kind::Handoff(_) if self.number == self.cpus - 1 && self.cpus % 2 == 1 => self.pair_action(),
             Kind::Handoff(n) if self.number.is_multiple_of(2) => match self.remaining {
                 0 => ScriptAction::Done,
@@ -223,7 +223,7 @@ impl<O> Script<O> {
 
     /// Requests frees of the objects that the CPU `maker` sends, until `maker` has finished.
     fn free_received(&self, exchange: &mut impl Exchange<O>, maker: u32) -> ScriptAction<O> {
-        // Read `finished` first: objects sent before the end are then visible.
+        // The code reads `finished` first, so that objects sent before the end are visible.
         let finished = exchange.is_finished(maker);
         match exchange.take(self.number) {
             Some(object) => ScriptAction::Free(object),

@@ -37,7 +37,7 @@ pub enum Work {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(test, derive(ts_rs::TS))]
 pub struct Code {
-    /// A source file that compiles but does not do its work yet.
+    /// A source file that compiles but lacks the student's part.
     pub starter: &'static str,
     /// The criteria by which the judge decides, one sentence each.
     pub judged_by: &'static [&'static str],

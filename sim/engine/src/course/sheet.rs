@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 #[cfg_attr(test, derive(ts_rs::TS))]
 #[serde(deny_unknown_fields)]
 pub struct Sheet {
-    /// The version of the course that the sheet belongs to. [`Sheet::COURSE_VERSION`].
+    /// The version of the course that the sheet belongs to. The current version is [`Sheet::COURSE_VERSION`].
     pub course: u32,
     /// The name of the student.
     pub name: String,
@@ -112,7 +112,7 @@ impl Sheet {
         Ok(sheet)
     }
 
-    /// Compares the answers with the answers that the engine computes.
+    /// Compares the student's answers with the answers that the engine computes.
     pub fn grade(&self) -> MarkedSheet {
         let mut marks = Vec::new();
         for lab in labs(self.seed) {

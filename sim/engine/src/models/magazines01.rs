@@ -8,10 +8,11 @@
 //!               slabs as [`bonwick94`](super::bonwick94)
 //! ```
 //!
-//! The layer is the real code with its real locks, which runs here on simulated CPUs. If no magazine can serve an
-//! allocation, one object is taken from a slab; therefore only frees fill magazines. The magazine size depends on the
-//! object's size. The magazine size grows when CPUs contend for the depot; this requires a clock that models locks.
-//! Every 15 seconds the depot starts a new measurement of its working set. Shrinking empties all magazines.
+//! The model runs the real code of the layer, with its real locks, on simulated CPUs. If no magazine can
+//! serve an allocation, one object is taken from a slab; therefore only frees fill magazines. The magazine
+//! size depends on the object's size. The magazine size grows when CPUs contend for the depot, which only a
+//! clock that models locks can show. Every 15 seconds the depot starts a new measurement of its working set.
+//! Shrinking empties all magazines.
 //!
 //! Source: Bonwick and Adams, "Magazines and Vmem", USENIX 2001, section 3; the sizes are from illumos.
 
@@ -41,8 +42,8 @@ pub struct Magazines01 {
     cache: Cache<Object, FlushCollector>,
 }
 
-/// The slab layer below the magazines. This layer has no free objects; it collects returned objects until the model
-/// puts them into their slabs.
+/// The slab layer below the magazines. This layer supplies no objects, and collects returned objects until
+/// the model puts them into their slabs.
 #[derive(Debug, Default)]
 struct FlushCollector(RefCell<Vec<Object>>);
 
@@ -55,8 +56,8 @@ impl Slab<Object> for FlushCollector {
     }
 }
 
-/// The types of magazines, each with three numbers: the rounds in a magazine; the object size above which a cache
-/// starts with this type; the object size below which a cache can grow to the next type.
+/// The types of magazines, each with three numbers: the objects in a magazine; the object size above which a
+/// cache starts with this type; the object size below which a cache can grow to the next type.
 const TYPES: [(usize, usize, usize); 9] = [
     (1, 3200, 65_536),
     (3, 256, 32_768),
@@ -140,7 +141,7 @@ impl Policy for Magazines01 {
 }
 
 impl Magazines01 {
-    /// Runs an operation of the magazine layer on the CPU of `op`, and records a visit to the depot.
+    /// Runs an operation of the magazine layer on the CPU of `op`, and records an access of the depot.
     fn visit<T>(&self, op: &mut Op<'_>, act: impl FnOnce(&Cache<Object, FlushCollector>) -> T) -> T {
         on_cpu(op.cpu);
         let before = self.cache.exchanges();

@@ -10,21 +10,24 @@
 //!              7.x: the node's partial slabs        6.18: as [`slub`](super::slub)
 //! ```
 //!
-//! - **Allocate**: take an object from the main sheaf. If the main sheaf is empty, swap it with the spare sheaf if that
-//!   has objects; else exchange it for a full sheaf of the barn; else fill an empty sheaf and make it the main sheaf.
-//!   In 6.18 a non-blocking request does not fill a sheaf, but takes one object from the layer below.
-//! - **Free**: put the object into the main sheaf. If the main sheaf is full, swap it with the spare sheaf if that has
-//!   room; without a spare sheaf, make the full sheaf the spare; else exchange it for an empty sheaf of the barn. If
-//!   the barn already has ten full sheaves, flush the spare sheaf.
-//! - **Free after a grace period**: put the object into the CPU's rcu sheaf. A full rcu sheaf waits for a grace period
-//!   as a whole. Afterwards the sheaf moves to the barn, or is flushed if the barn has ten full sheaves.
-//! - **Refill** (7.x): slabs leave the front of the node's list until their free objects suffice to fill the sheaf. The
-//!   slab taken last serves objects first. A partly used slab returns to the back of the list, unused slabs to its
-//!   front. Empty slabs are freed if the list has [`min_partial`](Knobs::min_partial) slabs. If the sheaf still has
-//!   room, new slabs are created, and the unused objects of the last new slab enter at the front.
-//! - **Flush** (7.x): from the last object to the first, each together with nearby objects of the same slab. A slab
-//!   that was full enters at the back of the list. A slab that becomes empty is freed if the list has `min_partial`
-//!   slabs.
+//! - **Allocate**: take an object from the main sheaf. If the main sheaf is empty: swap it with a spare sheaf
+//!   that has objects; else exchange it for a full sheaf of the barn; else fill an empty sheaf and make this
+//!   sheaf the main sheaf. In 6.18 a non-blocking request does not fill a sheaf, but takes one object from
+//!   the layer below.
+//! - **Free**: put the object into the main sheaf. If the main sheaf is full: swap it with a spare sheaf that
+//!   has room; without a spare sheaf, make the full sheaf the spare sheaf; else exchange the main sheaf for
+//!   an empty sheaf of the barn. If the barn already has ten full sheaves, flush the spare sheaf.
+//! - **Free after a grace period**: put the object into the CPU's rcu sheaf. A full rcu sheaf waits for a
+//!   grace period as a whole. After the grace period, the rcu sheaf moves to the barn, or is flushed if the
+//!   barn has ten full sheaves.
+//! - **Refill** (7.x): slabs leave the front of the node's list until their free objects suffice to fill the
+//!   sheaf. The slab taken last serves objects first. A partly used slab returns to the back of the list, and
+//!   unused slabs return to its front. Empty slabs are freed if the list has
+//!   [`min_partial`](Knobs::min_partial) slabs. If the sheaf still has room, new slabs are created, and the
+//!   unused objects of the last new slab enter at the front.
+//! - **Flush** (7.x): return the objects to their slabs from the last to the first, each together with nearby
+//!   objects of the same slab. A slab that was full enters at the back of the list. A slab that becomes empty
+//!   is freed if the list has `min_partial` slabs.
 //! - **Shrink**: flush all sheaves, free empty slabs, and sort the list, fullest first.
 //!
 //! Objects in sheaves count as active in `/proc/slabinfo`.
@@ -271,8 +274,8 @@ impl<B: SlabLayer> Sheaves<B> {
         if !B::refills(op.manner) {
             return;
         }
-        // The empty sheaf to fill is the spare one, else one of the barn, else a new one. The empty main sheaf becomes
-        // the spare sheaf.
+        // The empty sheaf to fill is the spare sheaf, else a sheaf of the barn, else a new sheaf. The empty
+        // main sheaf becomes the spare sheaf.
         if spare.take().is_none() {
             self.empty = self.empty.saturating_sub(1);
         }

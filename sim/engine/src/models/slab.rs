@@ -11,15 +11,15 @@
 //!   partial slabs, free slabs, full slabs              at most `free_limit` free objects, beyond them free slabs go
 //! ```
 //!
-//! - **Allocate**: take an object from the CPU's array. If the array is empty, take `batchcount` objects from the
-//!   shared array; else from partial slabs, then free slabs, then one new slab. An array that was not used since its
-//!   last reap takes only 16.
-//! - **Free**: put the object into the CPU's array. If the array is full, its oldest `batchcount` objects move to the
-//!   shared array, as far as they fit. If the shared array is full, they move to their slabs. A slab that gets a free
-//!   object moves to the back of the partial list.
-//! - **Every two seconds**: a fifth of each array that was not used since the last time moves to slabs. Every four
-//!   seconds the shared array is reaped in the same way. If no free slab was needed since, a fifth of the free slabs'
-//!   limit is freed.
+//! - **Allocate**: take an object from the CPU's array. If the array is empty, take `batchcount` objects from
+//!   the shared array; else from partial slabs, then free slabs, then one new slab. An array that was not
+//!   used since its last reap takes only 16 objects.
+//! - **Free**: put the object into the CPU's array. If the array is full, its oldest `batchcount` objects
+//!   move to the shared array, as far as they fit. Objects that do not fit into the shared array move to
+//!   their slabs. A slab that gets a free object moves to the back of the partial list.
+//! - **Every two seconds**: a fifth of each array that was not used since the last time moves to slabs. Every
+//!   four seconds, a fifth of a shared array that was not used since the last time moves to slabs. If no
+//!   allocation needed a free slab since the last reap, a fifth of the limit on free slabs is freed.
 //! - **Shrink**: flush all arrays, and free all free slabs.
 //!
 //! A slab has order 0 if this order wastes at most an eighth of the slab; otherwise it has order 1, or the order that

@@ -15,13 +15,15 @@
 //!   full slabs: on no list
 //! ```
 //!
-//! - **Allocate**: take an object from the CPU's current slab; then from remote frees to the current slab; then from
-//!   the CPU's newest partial slab; then from slabs of the node; then from a new slab. The node's first slab becomes
-//!   current, and more of its slabs fill the CPU's list to half of its limit.
-//! - **Free**: an object of the current slab returns to the current slab. Any other object returns to its own slab. A
-//!   slab that was full joins this CPU's partial slabs. If the CPU already has too many partial slabs, all of them move
-//!   to the node first. Empty slabs among them are freed if the node has [`min_partial`](Knobs::min_partial) other
-//!   slabs. A slab of the node that becomes empty is freed by the same rule. A CPU therefore keeps the last slab that
+//! - **Allocate**: take an object from the CPU's current slab; then from remote frees to the current slab;
+//!   then from the CPU's newest partial slab; then from slabs of the node; then from a new slab. The node's
+//!   first slab becomes current, and further slabs of the node fill the CPU's list to half of the list's
+//!   limit.
+//! - **Free**: an object of the current slab returns to the current slab. Any other object returns to its own
+//!   slab. A slab that was full joins this CPU's partial slabs. If the CPU already has too many partial
+//!   slabs, all its partial slabs first move to the node. The empty slabs that move to the node are freed if
+//!   the node has [`min_partial`](Knobs::min_partial) other slabs. A slab on the node's list that becomes
+//!   empty is also freed if the node has `min_partial` other slabs. A CPU therefore keeps the last slab that
 //!   was full, even if `cpu_partial` is 0.
 //! - **Shrink**: each CPU returns its slabs to the node. Empty slabs are freed, and the node's list is sorted, fullest
 //!   first.
@@ -52,9 +54,9 @@ pub struct Knobs {
     /// The number of objects that a slab should hold, if the limit on its order permits it. `None` derives the number
     /// from the number of CPUs.
     pub slab_min_objects: Option<u32>,
-    /// The smallest order of a slab; `None` is 0.
+    /// The smallest order of a slab; `None` means 0.
     pub slab_min_order: Option<u8>,
-    /// The largest order of a slab that holds more than one object; `None` is 3.
+    /// The largest order of a slab that holds more than one object; `None` means 3.
     pub slab_max_order: Option<u8>,
     /// The number of CPUs of the machine, if it differs from the stream's number. For example, on 4 CPUs, CPU 1 also
     /// runs the operations of CPU 5 of the stream.
@@ -254,7 +256,8 @@ pub(super) fn sort_partial(op: &mut Op<'_>) {
     let slabs: Vec<_> = op.slabs.walk(PARTIAL).collect();
     let (empty, rest): (Vec<_>, Vec<_>) = slabs.into_iter().partition(|slab| op.slabs.is_empty(*slab));
     empty.into_iter().for_each(|slab| op.release(slab));
-    // The most free objects of a slab that a shrink sorts; sorting emptier slabs does not pay.
+    // A shrink sorts only slabs with at most this number of free objects, because sorting emptier slabs does
+    // not pay.
     const SORTED: u16 = 32;
     let (mut sorted, rest): (Vec<_>, Vec<_>) =
         rest.into_iter().partition(|slab| op.slabs.free(*slab) <= SORTED);
@@ -271,7 +274,7 @@ impl Slub {
     fn cpu(&self, op: &Op<'_>) -> usize {
         op.cpu as usize % self.cpus.len()
     }
-    /// Returns the CPU's current slab; it has a free object that the CPU may allocate.
+    /// Returns the CPU's current slab, which has a free object that the CPU may allocate.
     fn current(&mut self, op: &mut Op<'_>, number: usize) -> Result<u32, NoMemory> {
         let cpu = &mut self.cpus[number];
         if let Some(slab) = cpu.current {

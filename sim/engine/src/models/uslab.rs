@@ -17,10 +17,10 @@
 //!
 //! The model deliberately omits:
 //!
-//! - **The allocator's own memory**: stacks, magazines of depots, long bitmaps, and uncommitted pages. No operation of
-//!   the model is therefore served at level [`Commit`](uslab_magazine::Path::Commit). Its level follows from its other
-//!   steps, which the test compares. A depot of the model always has room up to its limit; in the shipping code all
-//!   depots share the addresses of one region.
+//! - **The allocator's own memory**: stacks, magazines of depots, long bitmaps, and uncommitted pages.
+//!   Therefore no operation of the model is served at level [`Commit`](uslab_magazine::Path::Commit). The
+//!   level of an operation follows from its other steps, which the test compares. A depot of the model always
+//!   has room up to its limit; in the shipping code all depots share the addresses of one region.
 //! - **Memory shortage**: smaller slabs, drains, shrinkers, and limits on stacks. An allocation of the model fails if
 //!   the page allocator has no page.
 //! - **Several nodes, bulk requests, constructors, limits and grace periods**, which no stream contains.
@@ -45,9 +45,10 @@ use uslab_magazine_spec::{Budget, Event, Layer, Sizes, World};
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Knobs {
-    /// The number of objects in a full magazine; 0: no magazines, and no other field may be set.
+    /// The number of objects in a full magazine; with 0, the cache has no magazines, and no other field may
+    /// be set.
     pub capacity: Option<u16>,
-    /// The largest number of objects that the first fill takes. `None` is 1.
+    /// The largest number of objects that the first fill takes. `None` means 1.
     pub first_fill: Option<u16>,
     /// The number of magazines, in addition to two, that fit into a stack.
     pub stock: Option<u16>,
@@ -83,15 +84,15 @@ fn by_size(size: usize, cpus: u32, of: fn(&Sizes) -> usize) -> u64 {
 const EMPTY: u8 = 0;
 const BANDS: u8 = 4;
 const FULL: u8 = EMPTY + BANDS + 1;
-/// The number of objects that are returned to slabs while the lock is held once.
+/// The number of objects that are returned to slabs under one acquisition of the lock.
 const BATCH: usize = 32;
-/// The largest number of free objects with which a slab is sorted by a shrink.
+/// A shrink sorts only slabs with at most this number of free objects.
 const SORTED: u16 = 32;
 
 /// A cache of `uslab`: see the [module](self).
 #[derive(Debug)]
 pub struct Uslab {
-    /// `None` without magazines: each operation visits the slabs.
+    /// `None` if the cache has no magazines, so that each operation accesses the slabs.
     layer: Option<Layer<Object>>,
     min_partial: usize,
 }
@@ -112,7 +113,7 @@ impl World<Object> for Supplier<'_, '_> {
         {
             take(op.slabs, slab, most, &mut objects);
         }
-        // This access to the lists counts even if it found no object.
+        // The fill's access to the lists counts even if the fill found no object.
         op.did(CostEvent::Refill(objects.len() as u32));
         if objects.is_empty()
             && let Ok(slab) = op.make(EMPTY)

@@ -44,7 +44,7 @@ impl FreeLists {
     pub fn order(&self) -> u8 {
         ORDER
     }
-    /// Takes the free block of an order that has the lowest address. `None` if the list is empty.
+    /// Takes the free block of an order that has the lowest address. Returns `None` if the list is empty.
     ///
     /// # Panics
     /// Panics if the order is above the largest.

@@ -70,7 +70,7 @@ impl<L: Layer<Object>> Policy for Layered<L> {
     }
 }
 
-/// Running totals, one after each operation: visits to the depot, and objects taken from slabs.
+/// Running totals, one after each operation: accesses of the depot, and objects taken from slabs.
 struct Costs {
     visits: Vec<u64>,
     slabs: Vec<u64>,

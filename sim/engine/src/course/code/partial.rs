@@ -62,7 +62,7 @@ pub fn partial<P: Policy>(seed: u32) -> Verdict {
             remaining_slabs == 0,
         ),
     ];
-    // The operation after which the policy has the most slabs beyond the reference's.
+    // The operation after which the policy's number of slabs exceeds the reference's number by the most.
     let excess =
         student.slabs.iter().zip(&reference.slabs).map(|(student, other)| student.saturating_sub(*other));
     let worst_operation = excess

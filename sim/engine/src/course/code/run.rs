@@ -19,7 +19,8 @@ pub(super) struct PolicyFailure {
     pub(super) wrong: String,
 }
 
-/// The states before a policy's failure, and the error at one of them. A failure has either `views` or `scenes`.
+/// The states before a policy's failure, and the error at one of these states. A failure has either `views`
+/// or `scenes`.
 #[derive(Clone, Debug, Default, Serialize)]
 #[cfg_attr(test, derive(ts_rs::TS))]
 pub(crate) struct Failure {

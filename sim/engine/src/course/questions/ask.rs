@@ -132,7 +132,7 @@ impl ScriptResult {
     pub(super) fn last(&self) -> (u64, Option<&Step>) {
         (self.end.operation, self.steps.last().and_then(|steps| steps.last()))
     }
-    /// Returns an answer: the number of the given operations; the answer shows the first of these operations.
+    /// Returns an answer that counts the given operations and shows the first of these operations.
     pub(super) fn count(&self, operations: &[u64], why: String) -> Answer {
         Answer::new(operations.len() as u64, why, operations.first().copied().unwrap_or(self.mark + 1))
     }

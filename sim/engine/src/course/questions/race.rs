@@ -34,7 +34,8 @@ struct Change {
 }
 
 impl Change {
-    /// Returns `true` if the step leaves a previous magazine that is neither full nor empty. `[1] of 2`.
+    /// Returns `true` if the step leaves a previous magazine that is neither full nor empty. An example is
+    /// `[1] of 2`.
     fn leaves_partial_magazine(&self) -> bool {
         let Some((rounds, size)) = self.after.as_deref().and_then(|after| after.split_once("] of ")) else {
             return false;

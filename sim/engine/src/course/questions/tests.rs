@@ -32,7 +32,8 @@ fn two_magazines_absorb_alternating_operations() {
             "seed {seed}, M = {m}"
         );
         assert_eq!(answers_of(seed, "two-magazines")[1], 1);
-        // At most two depot visits a round, and one more at the start and until both sides are in a steady state.
+        // Each round has at most two depot accesses, and up to two more accesses occur until both sides are
+        // in a steady state.
         let visits = answers_of(seed, "two-magazines")[2];
         assert!((2 * rounds..=2 * rounds + 2).contains(&visits), "seed {seed}: {visits} in {rounds} rounds");
     }

@@ -81,8 +81,8 @@ fn remotely_freed_object_serves_any_cpu() {
 
 #[test]
 fn slab_wastes_at_most_an_eighth() {
-    // Slabs of 1,400-byte objects: two objects leave 1,296 bytes of one page, five leave 1,192 of two pages,
-    // eleven leave 984 of four.
+    // With objects of 1,400 bytes, two objects leave 1,296 bytes of one page unused, five objects leave 1,192
+    // bytes of two pages, and eleven objects leave 984 bytes of four pages.
     let geometry = an_eighth_of_waste(1400, u8::MAX).unwrap();
     assert_eq!((geometry.order().get(), geometry.objects(), geometry.waste()), (2, 11, 984));
     let bounded = an_eighth_of_waste(1400, 1).unwrap();
@@ -140,7 +140,7 @@ impl Shadow for Rules {
 
 proptest! {
     #[test]
-    fn the_model_does_what_its_rules_say(steps in steps(), size in 400..5000_u32) {
+    fn model_follows_its_rules(steps in steps(), size in 400..5000_u32) {
         agrees::<Bonwick94>(size, Knobs::default(), steps, |per_slab| Box::new(Rules::new(per_slab)))?;
     }
 }

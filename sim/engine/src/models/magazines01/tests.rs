@@ -2,7 +2,7 @@ use super::*;
 use crate::testing::{CPUS, ObjectPlace, Script, Shadow, agrees, script, steps};
 use proptest::prelude::*;
 
-/// Runs a script on a cache with four objects per slab and two rounds per magazine.
+/// Runs a script on a cache with four objects per slab and two objects per magazine.
 fn play(play: impl FnOnce(&mut Script<'_, Magazines01>)) {
     script(1024, Knobs { magsize: Some(2) }, |script: &mut Script<'_, Magazines01>| {
         assert_eq!(script.per_slab(), 4);
@@ -44,8 +44,8 @@ fn full_magazine_moves_from_one_cpu_to_another() {
     play(|script| {
         script.alloc(0, 8);
         let place = script.place(3);
-        // Objects 6 and 7 are in the loaded magazine, 4 and 5 in the previous one. The depot got 0 and 1 first, then 2
-        // and 3.
+        // Objects 6 and 7 are in the loaded magazine, and objects 4 and 5 are in the previous magazine. The
+        // depot got objects 0 and 1 first, and then objects 2 and 3.
         script.free(0, 0..8);
         script.alloc(1, 1);
         assert_eq!((script.place(8), script.cost_events()), (place, &[CostEvent::Exchange][..]));

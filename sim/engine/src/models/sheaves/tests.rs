@@ -105,7 +105,7 @@ fn refill_uses_the_last_detached_slab_first() {
 
 #[test]
 fn flush_groups_nearby_objects_of_one_slab() {
-    // Sheaves of eight, and a flush of a sheaf whose objects alternate between two slabs.
+    // Flushes a sheaf of eight objects, which alternate between two slabs.
     script(SIZE, knobs(8, 5), |script: &mut Script<'_, Sheaves<Node>>| {
         script.alloc(0, 16);
         let (a, b): (Vec<_>, Vec<_>) = (0..16).partition(|n| script.slab_of(*n) == 0);
@@ -226,7 +226,7 @@ trait Ground {
     fn active(&self) -> u64;
 }
 
-/// The layer below the sheaves of 6.18, with the slabs of CPUs. SLUB until 6.17.
+/// The layer below the sheaves of 6.18, with the slabs of CPUs. This layer is SLUB until 6.17.
 struct CpuSlabs(slub::tests::Rules);
 
 impl Ground for CpuSlabs {
@@ -332,8 +332,8 @@ impl<G: Ground> Rules<G> {
     fn flush(&mut self, cpu: usize, mut sheaf: Sheaf) {
         while let Some(last) = sheaf.pop() {
             let mut same = vec![last];
-            // The flush searches from the end until it has seen three objects of other slabs. The last object takes the
-            // place of the object found.
+            // The flush searches from the end until it has seen three objects of other slabs. The last object
+            // takes the place of the object that was found.
             let (mut at, mut others) = (sheaf.len(), 0);
             while at > 0 && others < 3 {
                 at -= 1;

@@ -262,7 +262,7 @@ impl Shadow for Rules {
 
 proptest! {
     #[test]
-    fn the_model_does_what_its_rules_say(
+    fn model_follows_its_rules(
         steps in steps(),
         size in 400..5000_u32,
         (limit, batchcount) in (1..24_u32).prop_flat_map(|limit| (Just(limit), 1..=limit)),

@@ -58,8 +58,8 @@ fn remote_free_adds_a_full_slab_to_cpu_partial() {
         // The slab of objects 0 to 7 is full and not current. CPU 1 gets the slab, and its free objects stay active.
         script.free(1, [0]);
         assert_eq!(script.counts(), (4, 32));
-        // The slab of objects 8 to 15 follows. The list had room for one slab: the older slab moves to the node, where
-        // its free object shows.
+        // The slab of objects 8 to 15 joins CPU 1's partial slabs, too. The list had room for one slab: the
+        // older slab moves to the node, where its free object shows.
         script.free(1, [8]);
         assert_eq!(script.counts(), (4, 31));
         // CPU 1 first allocates from its own list.
@@ -108,8 +108,8 @@ fn slub_frees_empty_slabs_beyond_min_partial() {
 
 #[test]
 fn cpu_takes_extra_partial_slabs_from_its_node() {
-    // A CPU has room for two partial slabs. The CPU takes one slab to serve, and two more, which is one above half of
-    // two.
+    // A CPU has room for two partial slabs. The CPU takes one slab as its current slab, and two further
+    // slabs: one more than half of its limit of two.
     play(8, 5, |script| {
         script.alloc(0, 48);
         script.free(1, [0, 8, 16, 24, 32]);
@@ -314,7 +314,7 @@ impl Rules {
 
 proptest! {
     #[test]
-    fn the_model_does_what_its_rules_say(steps in steps(), cpu_partial in 0..20_u32, min_partial in 0..4_usize) {
+    fn model_follows_its_rules(steps in steps(), cpu_partial in 0..20_u32, min_partial in 0..4_usize) {
         agrees::<Slub>(SIZE, knobs(cpu_partial, min_partial), steps, |per_slab| {
             Box::new(Rules::new(per_slab, cpu_partial, min_partial))
         })?;

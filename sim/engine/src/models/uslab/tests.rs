@@ -47,7 +47,7 @@ fn fill_size_doubles_with_each_miss() {
 #[test]
 fn full_stack_doubles_its_capacity() {
     play(Knobs::default(), |script| {
-        // A shrink takes the places of stacks that have objects.
+        // A shrink resets the capacity of stacks that have objects.
         script.alloc(0, 41);
         script.shrink();
         let mut widened = vec![];
@@ -243,7 +243,7 @@ impl Setup {
     }
 }
 
-/// How the allocated object to free is chosen.
+/// The rule by which a step chooses the object to free.
 #[derive(Clone, Copy, Debug)]
 enum FreedObject {
     Newest,
@@ -418,8 +418,8 @@ fn beside_memory(before: &ShippingCounts, after: &ShippingCounts) -> Path {
     }
 }
 
-/// Runs the shipping code and the model until everything is freed, with at most `most` allocated objects, and compares
-/// the two.
+/// Runs the shipping code and the model until everything is freed, with at most `most` allocated objects, and
+/// compares both.
 fn side_by_side(setup: &Setup, steps: impl IntoIterator<Item = Step>, most: usize) -> Paths {
     let machine = Machine::with(setup.cpus, setup.magazines()).expect("a machine without memory must start");
     let pages = Pages::new(setup.cpus).expect("a machine without memory must start");

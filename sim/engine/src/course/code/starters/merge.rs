@@ -1,4 +1,4 @@
-//! Buddy merging: how small free blocks become large ones again.
+//! Buddy merging: how small free blocks become large blocks again.
 //!
 //! The memory is one block of `2^lists.order()` pages at first. `alloc` is complete: it takes the smallest block that
 //! is large enough and splits it. A block of order n that begins at page p has one buddy, which begins at page p ^ (1
@@ -9,8 +9,8 @@
 //!
 //! - `lists.pop(order)`: takes the lowest free block of an order; returns `None` if the list is empty.
 //! - `lists.push(page, order)`: adds a free block.
-//! - `lists.remove(page, order)`: takes the block that begins at that page, if it is free and has exactly this order; returns
-//!   `true` if it did.
+//! - `lists.remove(page, order)`: takes the block that begins at that page, if it is free and has exactly
+//!   this order; returns `true` if it took the block.
 //! - `lists.order()`: returns the order of the largest block.
 
 use uslab_engine::course::{Buddy, FreeLists};

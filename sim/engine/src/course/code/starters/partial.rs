@@ -1,8 +1,9 @@
-//! Which partial slab: a cache that keeps as few slabs as possible.
+//! Choosing a partial slab: a cache that keeps as few slabs as possible.
 //!
-//! There are no magazines here: each allocation takes an object from a slab, each free returns one. A slab can be freed only when
-//! all of its objects are free. So it matters which slab serves an allocation. The code below takes the slab that was used last.
-//! Choose better, without looking at every slab: looks and moves are both counted.
+//! The cache has no magazines: each allocation takes an object from a slab, and each free returns an object.
+//! A slab can be freed only when all of its objects are free. The choice of the slab that serves an
+//! allocation therefore matters. The code below takes the slab that was used last. Choose a better slab
+//! without inspecting every slab: the judge counts inspections and moves.
 //!
 //! Available calls, with their costs:
 //!
@@ -28,7 +29,7 @@ impl Policy for Exercise {
     const NAME: &'static str = "mine";
     const DESCRIPTION: &'static str = "which partial slab";
     type Knobs = ();
-    /// The lists that a slab can be on. You may add more.
+    /// The lists that a slab can be on. You may add more lists.
     const LISTS: &'static [&'static str] = &["partial", "full"];
 
     fn new(_: &CacheInfo, _: Cpus, _: &Geometry, _: &()) -> Self {
