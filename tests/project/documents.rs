@@ -13,17 +13,10 @@ const BOOK: &str = "slab/book/src";
 
 /// The crates that make up the allocator.
 const CORE: [&str; 3] = ["magazine", "buddy", "slab"];
-<<<<<<< HEAD
-/// Parts of these crates that have their own rows: separate products, and code that finds mistakes and does nothing
-/// unless it is enabled. Each part has the name of the row in which its lines are counted. Two files that find mistakes
-/// are in higher rooms, because they import caches.
-const SEPARATE_PARTS: [(&str, &str); 10] = [
-=======
 /// Parts of these crates whose lines have separate rows: separate products, and code that finds mistakes and
 /// runs only if it is enabled. Each part is listed with the name of its row. Two files with code that finds
 /// mistakes are in higher modules, because they import caches.
-const SEPARATE_PARTS: [(&str, &str); 4] = [
->>>>>>> h-sim
+const SEPARATE_PARTS: [(&str, &str); 10] = [
     ("slab/src/debug", "slab/src/debug"),
     ("slab/src/profile.rs", "slab/src/debug"),
     ("slab/src/profile", "slab/src/debug"),
