@@ -10,15 +10,9 @@ use uslab_tests::workspace;
 /// all of these layers.
 const FLOORS: [&str; 4] = ["magazine", "buddy", "slab", "sim"];
 
-<<<<<<< HEAD
-/// The rooms of `slab/src`, from the ground up. A room may import from itself and from the rooms that are listed before
-/// it.
-const ROOMS: [&str; 18] = [
-=======
 /// The modules of `slab/src`, from the lowest up. A module may import from itself and from the modules listed
 /// before it.
-const ROOMS: [&str; 15] = [
->>>>>>> h-sim
+const ROOMS: [&str; 18] = [
     "geometry",
     "error",
     "published",
