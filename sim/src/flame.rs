@@ -182,7 +182,7 @@ mod tests {
         std::hint::black_box(cache.alloc_block(uslab::Gfp::KERNEL).unwrap())
     }
 
-    /// The test reads a profile of its own process, in pprof's format and as folded stacks.
+    /// The test reads a profile of the test process, in pprof's format and as folded stacks.
     #[cfg(target_os = "linux")]
     #[test]
     fn function_names_are_read_from_mapped_files() {

@@ -42,7 +42,7 @@ except MemoryError: print('no memory')
 ";
     let own_malloc = || {
         let mut python = command(&python, &["-c", script]);
-        // Python allocates everything with malloc instead of its own arenas.
+        // Python allocates everything with malloc instead of Python arenas.
         python.env("PYTHONMALLOC", "malloc");
         python
     };
