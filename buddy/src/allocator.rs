@@ -89,20 +89,6 @@ pub struct PageAllocator {
 const BULK: usize = 64;
 
 impl PageAllocator {
-    /// Takes the addresses that the configuration reserves for tables that describe the pages.
-    #[doc(hidden)]
-    pub fn take_addresses(&mut self) -> Reservation {
-        let none = Reservation::none(self.addresses.backend, &self.addresses.faults);
-        core::mem::replace(&mut self.addresses, none)
-    }
-
-    // --- Observers -------------------------------------------------------------------------------------------
-
-    /// The observers of operations on pages, and on objects in per-CPU caches above the pages.
-    #[doc(hidden)]
-    pub fn tracepoints(&self) -> &Arc<Tracepoints> {
-        self.tables.tracepoints()
-    }
     #[inline]
     fn operation(&self, what: OperationKind) -> Operation<'_> {
         Operation::of(self.tracepoints(), what, PAGES)
@@ -118,27 +104,6 @@ impl PageAllocator {
     /// Returns an error with the limit that refused the request. A failed allocation changes nothing.
     pub fn alloc(&self, order: Order, gfp: Gfp, node: Option<u32>) -> Result<Pfn, AllocError> {
         self.alloc_in(&self.operation(OperationKind::Alloc), order, gfp, node)
-    }
-
-    /// Allocates a block like [`alloc`](PageAllocator::alloc), as part of the operation `op`.
-    ///
-    /// # Errors
-    /// Returns an error with the limit that refused the request. A failed allocation changes nothing.
-    #[doc(hidden)]
-    pub fn alloc_in(
-        &self,
-        op: &Operation,
-        order: Order,
-        gfp: Gfp,
-        node: Option<u32>,
-    ) -> Result<Pfn, AllocError> {
-        let only = gfp.contains(Gfp::THIS_NODE);
-        self.find(op, order, gfp, node).map_err(|limit| {
-            self.counts.failures.add(1);
-            let here = || self.cpus().node_of(self.cpus().current());
-            let node = node.filter(|_| limit == Limit::Node || only).or_else(|| only.then(here));
-            AllocError { order, node, limit }
-        })
     }
 
     fn find(&self, op: &Operation, order: Order, gfp: Gfp, node: Option<u32>) -> Result<Pfn, Limit> {
@@ -308,31 +273,6 @@ impl PageAllocator {
         unsafe { self.free_in(&self.operation(OperationKind::Free), pfn, order) };
     }
 
-    /// Frees a block like [`free`](PageAllocator::free), as part of the operation `op`.
-    ///
-    /// # Safety
-    /// This allocator must have allocated the block with `order`, or split a block to `order`. No thread may use the
-    /// block during or after the call.
-    #[doc(hidden)]
-    pub unsafe fn free_in(&self, op: &Operation, pfn: Pfn, order: Order) {
-        if let Err(corruption) = self.take_back(pfn, order) {
-            self.counts.corruptions.add(1);
-            assert_unlocked();
-            _ = contain_panic(|| (self.corruption)(&corruption));
-            return;
-        }
-        let cached = self.zone_at(pfn);
-        let zone = &cached.zone;
-        let mobility = zone.type_of(&self.shared, pfn);
-        let per_cpu = cached.per_cpu.as_ref().filter(|_| !op.is_cold());
-        match per_cpu.and_then(|per_cpu| per_cpu.layer(order, mobility)) {
-            Some(layer) => {
-                layer.free_in(op, &ZoneSupplier::returning(zone, &self.shared, order), PageRound(pfn));
-            }
-            None => zone.free(op, &self.shared, order, core::iter::once(pfn)),
-        }
-    }
-
     /// Claims an allocated block for a free. Only one of two frees of a block succeeds.
     fn take_back(&self, pfn: Pfn, order: Order) -> Result<(), Corruption> {
         let frames = &self.shared.frames;
@@ -421,28 +361,6 @@ impl PageAllocator {
         pages
     }
 
-    /// Ends a reaping interval: calls [`reap`](Self::reap), then decommits the memory that was free since the last
-    /// call, in zones or on CPUs. Returns the number of decommitted bytes. Call `decommit_idle` from a timer.
-    ///
-    /// `decommit_idle` calls `reap_users` first. The pages that `reap_users` frees count as free throughout the
-    /// interval.
-    ///
-    /// Cost: like [`decommit`](Self::decommit), for the returned memory.
-    #[doc(hidden)]
-    pub fn decommit_idle(&self, reap_users: impl FnOnce()) -> usize {
-        self.cached_zones.iter().for_each(|cached| cached.zone.begin_reap());
-        reap_users();
-        self.sweep(self.cached_zones.iter(), 0..self.cpus().count(), DrainScope::Idle);
-        let release = |cached: &CachedZone| {
-            let zone = &cached.zone;
-            cached.per_cpu.iter().for_each(|per_cpu| _ = per_cpu.reap_swept(zone, &self.shared));
-            zone.decommit_idle(&self.shared)
-        };
-        let bytes = self.cached_zones.iter().map(release).sum();
-        self.tables.decommit_idle();
-        bytes
-    }
-
     /// Flushes all per-CPU pages to their zones and decommits all free pages. Returns the number of bytes returned to
     /// the system, including locked memory whose contents the system kept.
     ///
@@ -452,15 +370,6 @@ impl PageAllocator {
         self.flush_all(&self.operation(OperationKind::Reclaim), self.cached_zones.iter());
         self.tables.decommit_idle();
         self.decommit_free()
-    }
-
-    /// Decommits all free pages except the pages in per-CPU magazines. Returns the number of decommitted
-    /// bytes.
-    ///
-    /// Cost: like [`decommit`](Self::decommit).
-    #[doc(hidden)]
-    pub fn decommit_free(&self) -> usize {
-        self.cached_zones.iter().map(|cached| cached.zone.decommit_free(&self.shared)).sum()
     }
 
     /// Withdraws `pages` free pages, because other code uses that much memory. Returns `false` and changes nothing if
@@ -503,10 +412,158 @@ impl PageAllocator {
         let pages = self.cached_zones.iter().map(|cached| cached.zone.managed as usize);
         self.limited.then(|| pages.sum::<usize>() * PAGE_SIZE)
     }
+    fn used_addresses(max_order: &Order, untouched: u32) -> usize {
+        (untouched as usize).max(1) * max_order.bytes()
+    }
+
+    /// Number of bytes of committed pages. `committed_bytes` allocates nothing.
+    pub fn committed_bytes(&self) -> usize {
+        let pages = |cached: &CachedZone| cached.zone.managed - cached.zone.lock().uncommitted();
+        self.cached_zones.iter().map(|cached| pages(cached) as usize * PAGE_SIZE).sum()
+    }
+    /// Returns the address of the first byte of page `pfn`. Only allocated pages may be accessed.
+    ///
+    /// # Panics
+    /// Panics if the page is not one of the allocator's pages.
+    #[inline(always)]
+    pub fn address(&self, pfn: Pfn) -> NonNull<u8> {
+        assert!(pfn.get() < self.shared.frames.len(), "page {pfn} is outside the allocator's range");
+        // SAFETY: the page is inside the region, which has as many pages as the table has frames.
+        unsafe { address_above(self.shared.region.base(), pfn.index() << PAGE_SHIFT) }
+    }
+    /// Returns the page that contains `address`. Returns `None` outside the allocator's range.
+    #[inline(always)]
+    pub fn pfn_of(&self, address: *const u8) -> Option<Pfn> {
+        let offset = address.addr().wrapping_sub(self.shared.region.base().addr().get());
+        let page = offset >> PAGE_SHIFT;
+        (page < self.shared.frames.len() as usize).then(|| Pfn::new(page as u32))
+    }
+    /// Returns the first page and the order of the allocated block that contains page `pfn`. `block_of` finds a
+    /// compound block from any of its pages, and any other block from its first page. Returns `None` if the page is
+    /// free, or inside a block that is not compound. The result is exact unless another thread frees the block
+    /// concurrently.
+    pub fn block_of(&self, pfn: Pfn) -> Option<(Pfn, Order)> {
+        let head = self.shared.frames.get(pfn)?.head();
+        let state = self.shared.frames.get(head)?.state();
+        let found = state.kind() == Kind::Allocated
+            && (pfn == head || state.is_compound())
+            && (head.get()..head.get() + state.order().pages()).contains(&pfn.get());
+        found.then_some((head, state.order()))
+    }
+    /// Returns the node of page `pfn`.
+    ///
+    /// # Panics
+    /// Panics if the page is not one of the allocator's pages.
+    #[inline]
+    pub fn node_of(&self, pfn: Pfn) -> u32 {
+        self.zone_at(pfn).zone.node
+    }
+    /// The CPUs that have per-CPU pages.
+    pub fn cpus(&self) -> Cpus {
+        self.cpus
+    }
+    /// Number of nodes, including nodes without zones.
+    pub fn nodes(&self) -> u32 {
+        self.zonelists.len() as u32
+    }
+
+    #[inline(always)]
+    fn zone_at(&self, pfn: Pfn) -> &CachedZone {
+        &self.cached_zones[usize::from(self.zone_of[pfn.index() >> self.shared.max_order.get()])]
+    }
+}
+
+/// Functions for the other crates of this allocator, which may change in any version.
+#[doc(hidden)]
+impl PageAllocator {
+    /// Takes the addresses that the configuration reserves for tables that describe the pages.
+    pub fn take_addresses(&mut self) -> Reservation {
+        let none = Reservation::none(self.addresses.backend, &self.addresses.faults);
+        core::mem::replace(&mut self.addresses, none)
+    }
+
+    // --- Observers -------------------------------------------------------------------------------------------
+
+    /// The observers of operations on pages, and on objects in per-CPU caches above the pages.
+    pub fn tracepoints(&self) -> &Arc<Tracepoints> {
+        self.tables.tracepoints()
+    }
+
+    /// Allocates a block like [`alloc`](PageAllocator::alloc), as part of the operation `op`.
+    ///
+    /// # Errors
+    /// Returns an error with the limit that refused the request. A failed allocation changes nothing.
+    pub fn alloc_in(
+        &self,
+        op: &Operation,
+        order: Order,
+        gfp: Gfp,
+        node: Option<u32>,
+    ) -> Result<Pfn, AllocError> {
+        let only = gfp.contains(Gfp::THIS_NODE);
+        self.find(op, order, gfp, node).map_err(|limit| {
+            self.counts.failures.add(1);
+            let here = || self.cpus().node_of(self.cpus().current());
+            let node = node.filter(|_| limit == Limit::Node || only).or_else(|| only.then(here));
+            AllocError { order, node, limit }
+        })
+    }
+
+    /// Frees a block like [`free`](PageAllocator::free), as part of the operation `op`.
+    ///
+    /// # Safety
+    /// This allocator must have allocated the block with `order`, or split a block to `order`. No thread may use the
+    /// block during or after the call.
+    pub unsafe fn free_in(&self, op: &Operation, pfn: Pfn, order: Order) {
+        if let Err(corruption) = self.take_back(pfn, order) {
+            self.counts.corruptions.add(1);
+            assert_unlocked();
+            _ = contain_panic(|| (self.corruption)(&corruption));
+            return;
+        }
+        let cached = self.zone_at(pfn);
+        let zone = &cached.zone;
+        let mobility = zone.type_of(&self.shared, pfn);
+        let per_cpu = cached.per_cpu.as_ref().filter(|_| !op.is_cold());
+        match per_cpu.and_then(|per_cpu| per_cpu.layer(order, mobility)) {
+            Some(layer) => {
+                layer.free_in(op, &ZoneSupplier::returning(zone, &self.shared, order), PageRound(pfn));
+            }
+            None => zone.free(op, &self.shared, order, core::iter::once(pfn)),
+        }
+    }
+
+    /// Ends a reaping interval: calls [`reap`](Self::reap), then decommits the memory that was free since the last
+    /// call, in zones or on CPUs. Returns the number of decommitted bytes. Call `decommit_idle` from a timer.
+    ///
+    /// `decommit_idle` calls `reap_users` first. The pages that `reap_users` frees count as free throughout the
+    /// interval.
+    ///
+    /// Cost: like [`decommit`](Self::decommit), for the returned memory.
+    pub fn decommit_idle(&self, reap_users: impl FnOnce()) -> usize {
+        self.cached_zones.iter().for_each(|cached| cached.zone.begin_reap());
+        reap_users();
+        self.sweep(self.cached_zones.iter(), 0..self.cpus().count(), DrainScope::Idle);
+        let release = |cached: &CachedZone| {
+            let zone = &cached.zone;
+            cached.per_cpu.iter().for_each(|per_cpu| _ = per_cpu.reap_swept(zone, &self.shared));
+            zone.decommit_idle(&self.shared)
+        };
+        let bytes = self.cached_zones.iter().map(release).sum();
+        self.tables.decommit_idle();
+        bytes
+    }
+
+    /// Decommits all free pages except the pages in per-CPU magazines. Returns the number of decommitted
+    /// bytes.
+    ///
+    /// Cost: like [`decommit`](Self::decommit).
+    pub fn decommit_free(&self) -> usize {
+        self.cached_zones.iter().map(|cached| cached.zone.decommit_free(&self.shared)).sum()
+    }
 
     /// Lets each zone keep at most `bytes` bytes of free memory backed, and never more than
     /// [`PageConfig::keep_free`]. All depots together also keep at most `bytes` bytes.
-    #[doc(hidden)]
     pub fn keep_at_most(&self, bytes: u64) {
         let pages = u32::try_from(bytes / PAGE_SIZE as u64).unwrap_or(u32::MAX);
         self.shared.keep.set(pages.min(self.shared.most_kept));
@@ -514,23 +571,21 @@ impl PageAllocator {
     }
 
     /// Number of bytes of address space reserved for pages, committed or not.
-    #[doc(hidden)]
     pub fn reserved_bytes(&self) -> usize {
         self.shared.region.bytes()
     }
 
     /// Maximum number of pages. Some pages may have [no addresses yet](Self::has_unmapped_pages).
-    #[doc(hidden)]
     pub fn most_pages(&self) -> usize {
         self.shared.most.get() as usize
     }
+
     /// Required [distance](Region::reserve_apart) between tables that describe the pages, if addresses are limited.
-    #[doc(hidden)]
     pub fn required_spacing(&self) -> Option<usize> {
         self.apart
     }
+
     /// Ensures that the first `bytes` bytes of a table that describes the pages have addresses.
-    #[doc(hidden)]
     pub fn grow_table(&self, table: &Reserved, bytes: usize) -> bool {
         let Some(first) = self.cached_zones.first().filter(|_| bytes > table.reserved()) else { return true };
         let _inner = first.zone.lock();
@@ -545,7 +600,6 @@ impl PageAllocator {
     /// # Safety
     /// During the call, no thread may use the table's memory after `bytes` bytes, or request a commit of this
     /// memory. Other threads may [grow](Self::grow_table) and cut the table.
-    #[doc(hidden)]
     pub unsafe fn cut_table(&self, table: &Reserved, bytes: usize) {
         let _inner = self.cached_zones.first().map(|first| first.zone.lock());
         let before = table.reserved();
@@ -562,7 +616,6 @@ impl PageAllocator {
     /// Watermarks do not reserve pages without addresses. Any request may get the last page that has an address.
     ///
     /// Cost: one system call under the zone's lock.
-    #[doc(hidden)]
     pub fn give_up_addresses(&self, limit: usize) {
         let ZoneShared { region, frames, max_order, most, .. } = &self.shared;
         if let [CachedZone { zone, .. }] = &*self.cached_zones
@@ -585,25 +638,21 @@ impl PageAllocator {
             }
         }
     }
-    fn used_addresses(max_order: &Order, untouched: u32) -> usize {
-        (untouched as usize).max(1) * max_order.bytes()
-    }
+
     /// Returns `true` if [`give_up_addresses`](Self::give_up_addresses) would return any addresses.
-    #[doc(hidden)]
     pub fn has_unused_addresses(&self) -> bool {
         let ZoneShared { region, max_order, .. } = &self.shared;
         let used = |cached: &CachedZone| Self::used_addresses(max_order, cached.zone.lock().untouched());
         self.cached_zones.iter().map(used).sum::<usize>() < region.bytes()
     }
+
     /// Records the number of bytes that other code uses, out of the process's `has` bytes of limited
     /// addresses: see [`give_up_addresses`](Self::give_up_addresses).
-    #[doc(hidden)]
     pub fn read_address_limit(&self, has: usize) {
         self.shared.record_foreign_bytes(has);
     }
 
     /// Returns `true` if some pages have no addresses; a commit would map addresses for these pages.
-    #[doc(hidden)]
     pub fn has_unmapped_pages(&self) -> bool {
         let pages = self.cached_zones.iter().map(|cached| cached.zone.managed as usize);
         self.shared.region.bytes() < pages.sum::<usize>() * PAGE_SIZE
@@ -614,7 +663,6 @@ impl PageAllocator {
     ///
     /// # Safety
     /// No thread may read the frame of a page without addresses during the call.
-    #[doc(hidden)]
     pub unsafe fn give_up_frames(&self) -> usize {
         // Frames are committed only under this zone's lock, so no frame is being committed now.
         let _inner = self.cached_zones.first().map(|cached| cached.zone.lock());
@@ -624,20 +672,13 @@ impl PageAllocator {
         self.shared.frames.len() as usize
     }
 
-    /// Number of bytes of committed pages. `committed_bytes` allocates nothing.
-    pub fn committed_bytes(&self) -> usize {
-        let pages = |cached: &CachedZone| cached.zone.managed - cached.zone.lock().uncommitted();
-        self.cached_zones.iter().map(|cached| pages(cached) as usize * PAGE_SIZE).sum()
-    }
-
     /// Number of blocks decommitted so far.
-    #[doc(hidden)]
     pub fn decommits(&self) -> u64 {
         self.cached_zones.iter().map(|cached| cached.zone.lock().events.decommits).sum()
     }
+
     /// Calls `each`, under the zone's lock, with the pages of every maximal block that is currently
     /// decommitted.
-    #[doc(hidden)]
     pub fn each_decommitted(&self, mut each: impl FnMut(Range<usize>)) {
         let pages = self.shared.max_order.pages() as usize;
         for CachedZone { zone, .. } in &self.cached_zones {
@@ -648,7 +689,6 @@ impl PageAllocator {
 
     /// Counts the pages freed to the zones and the memory returned to the system. While the count of changes stays the
     /// same, a reap finds nothing new.
-    #[doc(hidden)]
     pub fn changes(&self) -> u64 {
         let changes = |cached: &CachedZone| {
             let events = cached.zone.lock().events;
@@ -658,7 +698,6 @@ impl PageAllocator {
     }
 
     /// Number of pages freed to the zones so far.
-    #[doc(hidden)]
     pub fn pages_freed(&self) -> u64 {
         self.cached_zones.iter().map(|cached| cached.zone.lock().events.pages_freed).sum()
     }
@@ -670,44 +709,33 @@ impl PageAllocator {
     /// # Panics
     /// Panics if the page is not one of the allocator's pages. Every `Pfn` that the allocator returned has a frame.
     #[inline(always)]
-    #[doc(hidden)]
     pub fn frame(&self, pfn: Pfn) -> &Frame {
         self.shared.frames.frame(pfn)
     }
+
     /// The frames of all pages, for [`FrameList`](crate::FrameList)s.
     #[inline(always)]
-    #[doc(hidden)]
     pub fn frames(&self) -> &FrameTable {
         &self.shared.frames
     }
-    /// Returns the address of the first byte of page `pfn`. Only allocated pages may be accessed.
-    ///
-    /// # Panics
-    /// Panics if the page is not one of the allocator's pages.
-    #[inline(always)]
-    pub fn address(&self, pfn: Pfn) -> NonNull<u8> {
-        assert!(pfn.get() < self.shared.frames.len(), "page {pfn} is outside the allocator's range");
-        // SAFETY: the page is inside the region, which has as many pages as the table has frames.
-        unsafe { address_above(self.shared.region.base(), pfn.index() << PAGE_SHIFT) }
-    }
+
     /// Makes a block accessible or inaccessible: see [`Region::protect`](crate::Region::protect).
     ///
     /// # Safety
     /// The caller must own the block of order `order`. No thread may access the block's bytes while the block is
     /// inaccessible. The block must be accessible when it is freed.
-    #[doc(hidden)]
     pub unsafe fn protect(&self, pfn: Pfn, order: Order, accessible: bool) -> bool {
         let start = pfn.index() << PAGE_SHIFT;
         // SAFETY: the caller owns the block, and no thread accesses the block while it is inaccessible, by contract.
         unsafe { self.shared.region.protect(start..start + order.bytes(), accessible) }
     }
+
     /// If `on` is true, decommits a block's last page and makes the page inaccessible. If `on` is false,
     /// `guard` makes the last page accessible and zeroed.
     ///
     /// # Safety
     /// The caller must own the block of order `order`. No thread may access the last page while it is inaccessible. The
     /// last page must be accessible when the block is freed.
-    #[doc(hidden)]
     pub unsafe fn guard(&self, pfn: Pfn, order: Order, on: bool) -> bool {
         let end = (pfn.index() << PAGE_SHIFT) + order.bytes();
         let (region, page) = (&self.shared.region, end - PAGE_SIZE..end);
@@ -723,88 +751,48 @@ impl PageAllocator {
             region.protect(page, !on)
         }
     }
+
     /// Returns `true` if the allocator can return single pages to the system. With [`HugePages::Advise`] and
     /// no limit, the allocator returns no single pages.
-    #[doc(hidden)]
     pub fn discards_pages(&self) -> bool {
         self.shared.discard_from == Order::ZERO
     }
+
     /// Returns the memory of some pages of an allocated block to the system. The caller keeps the pages; afterwards the
     /// pages read as zero.
     ///
     /// # Safety
     /// The pages must belong to an allocated block, and no thread may read or write them during the call.
-    #[doc(hidden)]
     pub unsafe fn discard(&self, first: Pfn, pages: u32) {
         let start = first.index() << PAGE_SHIFT;
         // SAFETY: no thread accesses the pages during the call, by this function's contract.
         unsafe { self.shared.region.discard(start..start + pages as usize * PAGE_SIZE) };
     }
-    /// Returns the page that contains `address`. Returns `None` outside the allocator's range.
-    #[inline(always)]
-    pub fn pfn_of(&self, address: *const u8) -> Option<Pfn> {
-        let offset = address.addr().wrapping_sub(self.shared.region.base().addr().get());
-        let page = offset >> PAGE_SHIFT;
-        (page < self.shared.frames.len() as usize).then(|| Pfn::new(page as u32))
-    }
+
     /// Returns the number of bytes from the beginning of page `pfn` to `address`. `pfn` and `address` must be in one
     /// block, so the distance is below 4 GiB.
     #[inline(always)]
-    #[doc(hidden)]
     pub fn offset_from(&self, pfn: Pfn, address: *const u8) -> u32 {
         let offset = address.addr().wrapping_sub(self.shared.region.base().addr().get());
         (offset as u32).wrapping_sub(pfn.get() << PAGE_SHIFT)
     }
-    /// Returns the first page and the order of the allocated block that contains page `pfn`. `block_of` finds a
-    /// compound block from any of its pages, and any other block from its first page. Returns `None` if the page is
-    /// free, or inside a block that is not compound. The result is exact unless another thread frees the block
-    /// concurrently.
-    pub fn block_of(&self, pfn: Pfn) -> Option<(Pfn, Order)> {
-        let head = self.shared.frames.get(pfn)?.head();
-        let state = self.shared.frames.get(head)?.state();
-        let found = state.kind() == Kind::Allocated
-            && (pfn == head || state.is_compound())
-            && (head.get()..head.get() + state.order().pages()).contains(&pfn.get());
-        found.then_some((head, state.order()))
-    }
-    /// Returns the node of page `pfn`.
-    ///
-    /// # Panics
-    /// Panics if the page is not one of the allocator's pages.
-    #[inline]
-    pub fn node_of(&self, pfn: Pfn) -> u32 {
-        self.zone_at(pfn).zone.node
-    }
+
     /// Returns the kind of zone of page `pfn`.
     ///
     /// # Panics
     /// Panics if the page is not one of the allocator's pages.
-    #[doc(hidden)]
     pub fn zone_of(&self, pfn: Pfn) -> ZoneKind {
         self.zone_at(pfn).zone.kind
     }
+
     /// The tables of the CPUs' stacks.
-    #[doc(hidden)]
     pub fn tables(&self) -> &Tables {
         &self.tables
     }
-    /// The CPUs that have per-CPU pages.
-    pub fn cpus(&self) -> Cpus {
-        self.cpus
-    }
-    /// Number of nodes, including nodes without zones.
-    pub fn nodes(&self) -> u32 {
-        self.zonelists.len() as u32
-    }
+
     /// The largest block order.
-    #[doc(hidden)]
     pub fn max_order(&self) -> Order {
         self.shared.max_order
-    }
-
-    #[inline(always)]
-    fn zone_at(&self, pfn: Pfn) -> &CachedZone {
-        &self.cached_zones[usize::from(self.zone_of[pfn.index() >> self.shared.max_order.get()])]
     }
 }
 

@@ -187,7 +187,6 @@ unsafe impl Send for Frame {}
 
 impl Frame {
     /// For debuggers: size of a frame in bytes, and the byte offsets of link, state, head, owner and data.
-    #[doc(hidden)]
     pub const LAYOUT: [usize; 6] = [
         size_of::<Self>(),
         core::mem::offset_of!(Self, link),
@@ -332,7 +331,6 @@ impl FrameTable {
     }
 
     /// Number of reserved bytes of addresses.
-    #[doc(hidden)]
     pub fn reserved(&self) -> usize {
         self.memory.bytes()
     }
@@ -412,7 +410,6 @@ pub struct FrameList {
 impl FrameList {
     /// For debuggers: the size of a list in bytes, the byte offset of its first page number (valid unless the list is
     /// empty), and the byte offset of its length.
-    #[doc(hidden)]
     pub const LAYOUT: [usize; 3] = {
         // SAFETY: a `Some` of a number without padding has no uninitialised bytes.
         let first: [u32; 2] = unsafe { core::mem::transmute(Some(Pfn::new(u32::MAX - 1))) };

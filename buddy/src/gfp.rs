@@ -109,7 +109,6 @@ pub enum MigrateType {
 
 impl MigrateType {
     /// Number of migrate types.
-    #[doc(hidden)]
     pub const COUNT: usize = 3;
     /// All migrate types, in the kernel's order.
     pub const ALL: [Self; Self::COUNT] = [Self::Unmovable, Self::Movable, Self::Reclaimable];
@@ -158,7 +157,6 @@ pub enum ZoneKind {
 
 impl ZoneKind {
     /// Number of zone kinds.
-    #[doc(hidden)]
     pub const COUNT: usize = 4;
     /// All zone kinds, lowest first.
     pub const ALL: [Self; Self::COUNT] = [Self::Dma, Self::Dma32, Self::Normal, Self::Movable];

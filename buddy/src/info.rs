@@ -205,7 +205,6 @@ impl BuddyInfo {
     }
     /// Number of pages outside free blocks of the largest size that their position allows. The number is 0
     /// after all pages were freed and the per-CPU pages were flushed.
-    #[doc(hidden)]
     pub fn pages_not_in_maximal_blocks(&self) -> u64 {
         self.zones.iter().map(|zone| u64::from(zone.pages_not_in_maximal_blocks)).sum()
     }

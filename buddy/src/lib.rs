@@ -57,23 +57,17 @@ pub mod census;
 mod config;
 pub mod corruption;
 mod error;
-#[doc(hidden)]
 pub mod faults;
 mod fork;
-#[doc(hidden)]
 pub mod frame;
 mod free_area;
 mod gfp;
 pub mod info;
 mod per_cpu;
 mod pfn;
-#[doc(hidden)]
 pub mod region;
-#[doc(hidden)]
 pub mod tables;
-#[doc(hidden)]
 pub mod view;
-#[doc(hidden)]
 pub mod watermark;
 mod zone;
 
@@ -93,25 +87,18 @@ pub use census::{Census, Violation};
 pub use config::PageConfig;
 pub use corruption::Corruption;
 pub use error::{AllocError, Limit, PageError};
-#[doc(hidden)]
 pub use faults::Faults;
-#[doc(hidden)]
 pub use frame::{Frame, FrameList, FrameTable, Kind, Link, State};
 pub use gfp::{Gfp, MigrateType, ZoneKind};
 pub use info::{BuddyInfo, ZoneInfo};
 pub use pfn::{Order, Pfn};
 pub use region::{Backend, HugePages};
-#[doc(hidden)]
 pub use region::{Phantom, Region, Reservation, Reserved};
-#[doc(hidden)]
 pub use tables::{StackMemory, Tables};
-#[doc(hidden)]
 pub use view::PerCpuView;
-#[doc(hidden)]
 pub use zone::ZoneEvents;
 
 /// Number of address bits inside a page.
-#[doc(hidden)]
 pub const PAGE_SHIFT: u32 = 12;
 /// Size of a page in bytes. If the system's pages are larger, memory cannot be committed in units of this size, and
 /// creating an allocator fails with [`PageError::Refused`].
@@ -119,7 +106,6 @@ pub const PAGE_SIZE: usize = 1 << PAGE_SHIFT;
 /// The largest order, inclusive: blocks of 4 MiB.
 pub const MAX_ORDER: u8 = 10;
 /// The order of a pageblock, the unit of grouping by migrate type: 2 MiB.
-#[doc(hidden)]
 pub const PAGEBLOCK_ORDER: u8 = 9;
 
 /// Runs the README's example.

@@ -19,7 +19,6 @@ impl PageAllocator {
     ///
     /// # Safety
     /// No other thread may use the allocator during the call.
-    #[doc(hidden)]
     pub unsafe fn per_cpu_view(&self) -> PerCpuView {
         let mut view =
             PerCpuView { cpus: vec![Vec::new(); self.cpus().count() as usize], ..PerCpuView::default() };

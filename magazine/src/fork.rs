@@ -44,14 +44,12 @@ pub trait Fork {
     ///
     /// # Safety
     /// For a rank after [`Rank::Caches`], the thread must hold the locks of all earlier ranks.
-    #[doc(hidden)]
     unsafe fn locks(&self, rank: Rank, visit: &mut dyn FnMut(&dyn ForkLock));
 
     /// Drops the claims of other threads.
     ///
     /// # Safety
     /// The caller must be the only thread, in the child of a `fork`.
-    #[doc(hidden)]
     unsafe fn forget_other_threads(&self);
 
     /// Acquires every lock of the subsystem. `before_fork` allocates nothing. Other threads may continue on

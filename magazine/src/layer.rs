@@ -120,7 +120,6 @@ impl Config {
     }
 
     /// Maximum number of objects that the stacks and depots of `cpus` hold.
-    #[doc(hidden)]
     pub fn most_rounds(&self, cpus: &Cpus) -> u64 {
         // A CPU has a separate stack for the objects of each node.
         let stacks = u64::from(cpus.count()) * u64::from(cpus.nodes());
@@ -244,11 +243,6 @@ impl<R: Round, M: Memory> Layer<R, M> {
     pub fn new(table: &Arc<Table<M>>, config: Config) -> Option<Self> {
         Self::with_nodes(table, table.cpus().nodes(), config)
     }
-    /// Creates a layer like [`new`](Self::new), but all objects belong to one node, whichever CPU uses them.
-    #[doc(hidden)]
-    pub fn on_one_node(table: &Arc<Table<M>>, config: Config) -> Option<Self> {
-        Self::with_nodes(table, 1, config)
-    }
     fn with_nodes(table: &Arc<Table<M>>, nodes: u32, config: Config) -> Option<Self> {
         let capacity = config.capacity.clamp(1, MAX_CAPACITY);
         let config = Config {
@@ -288,39 +282,16 @@ impl<R: Round, M: Memory> Layer<R, M> {
     pub fn set_name(&mut self, name: &str) {
         self.name = name.into();
     }
-    /// Starts an operation of this layer.
-    #[inline]
-    #[doc(hidden)]
-    pub fn operation(&self, what: OperationKind) -> Operation<'_> {
-        Operation::of(self.table.tracepoints(), what, &self.name)
-    }
 
     /// The CPUs for which the layer was created.
     pub fn cpus(&self) -> &Cpus {
         self.table.cpus()
-    }
-    /// Returns the fast path of the layer's class, through the given `words` of each CPU. On a machine with several
-    /// nodes, the fast path always misses, because each operation must find its node.
-    #[doc(hidden)]
-    pub fn fast_path(&self, words: Words) -> FastPath<R, M> {
-        match &*self.nodes {
-            [node] => FastPath::new(&self.table, node.fast_path.class(), words),
-            _ => FastPath::disabled(),
-        }
-    }
-    /// Makes `words` a copy of the table's words, for the [static paths](crate::StaticPath) of the table's
-    /// layers. Returns `false` if restartable sequences do not serve the table, if the table already has
-    /// static words, or if `words` are in use or too few.
-    #[doc(hidden)]
-    pub fn take_static_words(&self, words: &'static StaticWords) -> bool {
-        self.table.take_static_words(words)
     }
     /// The mechanism that serves the stacks.
     pub fn mechanism(&self) -> Mechanism {
         self.cpus().mechanism()
     }
     /// The sizes with which the layer was created.
-    #[doc(hidden)]
     pub fn config(&self) -> &Config {
         &self.config
     }
@@ -328,7 +299,6 @@ impl<R: Round, M: Memory> Layer<R, M> {
     /// Returns `true` if the layer has one class for all CPUs. In a layer with one class, each slow path
     /// starts after a miss of the [fast path](Self::fast_path).
     #[inline]
-    #[doc(hidden)]
     pub fn has_one_node(&self) -> bool {
         self.nodes.len() == 1
     }
@@ -403,7 +373,6 @@ impl<R: Round, M: Memory> Layer<R, M> {
     }
     /// Pops an object from this CPU's stack, as the first step of [`alloc`](Self::alloc).
     #[inline]
-    #[doc(hidden)]
     pub fn pop(&self) -> Option<R> {
         // SAFETY: this layer is alive.
         unsafe { self.nodes[self.this_node() as usize].fast_path.alloc() }
@@ -411,7 +380,6 @@ impl<R: Round, M: Memory> Layer<R, M> {
     /// Allocates like `alloc`, inside an operation that has already taken other steps. If the layer has no
     /// object, the operation continues elsewhere.
     #[inline]
-    #[doc(hidden)]
     pub fn alloc_in(&self, op: &Operation, supplier: &impl Supplier<R>) -> Option<R> {
         self.pop().or_else(|| self.alloc_slow(op, supplier))
     }
@@ -428,7 +396,6 @@ impl<R: Round, M: Memory> Layer<R, M> {
     /// the magazine, and the stack gets the other objects.
     #[cold]
     #[inline(never)]
-    #[doc(hidden)]
     pub fn alloc_slow(&self, op: &Operation, supplier: &impl Supplier<R>) -> Option<R> {
         // Without a retry after the registration, each new thread would fetch another magazine for its CPU.
         if rseq::joins()
@@ -491,7 +458,6 @@ impl<R: Round, M: Memory> Layer<R, M> {
     }
     /// Frees like `free`, inside an operation that has already taken other steps.
     #[inline]
-    #[doc(hidden)]
     pub fn free_in(&self, op: &Operation, supplier: &impl Supplier<R>, round: R) {
         // SAFETY: this layer is alive.
         if !self.home_of(supplier, round).is_some_and(|node| unsafe { node.fast_path.free(round) }) {
@@ -508,7 +474,6 @@ impl<R: Round, M: Memory> Layer<R, M> {
     /// Frees after a miss: grows the stack, or moves a magazine from the stack to the depot.
     #[cold]
     #[inline(never)]
-    #[doc(hidden)]
     pub fn free_slow(&self, op: &Operation, supplier: &impl Supplier<R>, round: R) {
         tell!(op: Step::Full);
         let at = if self.nodes.len() == 1 { 0 } else { supplier.node_of(round) };
@@ -537,7 +502,6 @@ impl<R: Round, M: Memory> Layer<R, M> {
     /// Returns `true` if the object is on top of this CPU's stack. After a free that missed, `true` means
     /// that the object was freed twice, and that the second free had no effect. Always returns `false` for a
     /// layer of several nodes.
-    #[doc(hidden)]
     pub fn has_on_top(&self, op: &Operation, supplier: &impl Supplier<R>, round: R) -> bool {
         let [node] = &*self.nodes else { return false };
         let mut top = Magazine::new();
@@ -644,7 +608,6 @@ impl<R: Round, M: Memory> Layer<R, M> {
         self.flush_all_in(&self.operation(OperationKind::Reclaim), supplier);
     }
     /// Flushes like `flush_all`, inside an operation that found no memory elsewhere.
-    #[doc(hidden)]
     pub fn flush_all_in(&self, op: &Operation, supplier: &impl Supplier<R>) {
         self.drain_in(op, supplier, 0..self.cpus().count(), DrainScope::All);
         self.empty_depots(op, supplier);
@@ -653,40 +616,6 @@ impl<R: Round, M: Memory> Layer<R, M> {
         for node in &self.nodes {
             self.flush_depot(op, supplier, node, u32::MAX);
         }
-    }
-
-    // ---- many layers together ----
-
-    /// Adds the layer to the [sweeps](Table::sweep) of `group`. After a sweep, the caller must collect the
-    /// objects of all layers in the group.
-    #[doc(hidden)]
-    pub fn join_sweeps(&self, group: SweepGroup) {
-        self.classes().for_each(|class| self.table.join_sweeps(class, group));
-    }
-    /// Flushes to the supplier the objects that a [sweep](Table::sweep) took from this layer, as the second
-    /// half of a [drain](Self::drain). Returns the number of objects.
-    #[doc(hidden)]
-    pub fn drain_swept(&self, op: &Operation, supplier: &impl Supplier<R>) -> u64 {
-        let (mut rounds, mut panics) = (0, FirstPanic::default());
-        for class in self.classes() {
-            let give = |class, taken: &mut DrainedRounds<'_>| rounds += self.give(op, supplier, class, taken);
-            panics.catch(|| self.table.collect(class, give));
-        }
-        panics.resume();
-        rounds
-    }
-    /// Completes a [flush](Self::flush_all_in) after a [sweep](Table::sweep) of all stacks.
-    #[doc(hidden)]
-    pub fn flush_swept(&self, op: &Operation, supplier: &impl Supplier<R>) {
-        self.drain_swept(op, supplier);
-        self.empty_depots(op, supplier);
-    }
-    /// Completes a [reap](Self::reap) after a [sweep](Table::sweep) of idle stacks. Returns the number of
-    /// objects flushed.
-    #[doc(hidden)]
-    pub fn reap_swept(&self, supplier: &impl Supplier<R>) -> u64 {
-        let op = &self.operation(OperationKind::Reclaim).cold();
-        self.drain_swept(op, supplier) + self.end_interval(op, supplier)
     }
 
     fn flush_depot(
@@ -720,7 +649,6 @@ impl<R: Round, M: Memory> Layer<R, M> {
     }
 
     /// Closes stacks and depots. After a [`flush_all`](Self::flush_all), all frees reach the supplier.
-    #[doc(hidden)]
     pub fn close(&self) {
         for node in &self.nodes {
             self.table.set_limit(node.class(), || 0);
@@ -728,7 +656,6 @@ impl<R: Round, M: Memory> Layer<R, M> {
         }
     }
     /// Opens stacks and depots again after [`close`](Self::close).
-    #[doc(hidden)]
     pub fn reopen(&self) {
         for node in &self.nodes {
             self.table.set_limit(node.class(), || self.tuning.reach());
@@ -793,6 +720,70 @@ impl<R: Round, M: Memory> Layer<R, M> {
         stats.mechanism = self.mechanism();
         stats.aborts = rseq::aborts();
         stats
+    }
+}
+
+/// Functions for the other crates of this allocator, which may change in any version.
+#[doc(hidden)]
+impl<R: Round, M: Memory> Layer<R, M> {
+    /// Creates a layer like [`new`](Self::new), but all objects belong to one node, whichever CPU uses them.
+    pub fn on_one_node(table: &Arc<Table<M>>, config: Config) -> Option<Self> {
+        Self::with_nodes(table, 1, config)
+    }
+
+    /// Starts an operation of this layer.
+    #[inline]
+    pub fn operation(&self, what: OperationKind) -> Operation<'_> {
+        Operation::of(self.table.tracepoints(), what, &self.name)
+    }
+
+    /// Returns the fast path of the layer's class, through the given `words` of each CPU. On a machine with several
+    /// nodes, the fast path always misses, because each operation must find its node.
+    pub fn fast_path(&self, words: Words) -> FastPath<R, M> {
+        match &*self.nodes {
+            [node] => FastPath::new(&self.table, node.fast_path.class(), words),
+            _ => FastPath::disabled(),
+        }
+    }
+
+    /// Makes `words` a copy of the table's words, for the [static paths](crate::StaticPath) of the table's
+    /// layers. Returns `false` if restartable sequences do not serve the table, if the table already has
+    /// static words, or if `words` are in use or too few.
+    pub fn take_static_words(&self, words: &'static StaticWords) -> bool {
+        self.table.take_static_words(words)
+    }
+
+    // ---- many layers together ----
+
+    /// Adds the layer to the [sweeps](Table::sweep) of `group`. After a sweep, the caller must collect the
+    /// objects of all layers in the group.
+    pub fn join_sweeps(&self, group: SweepGroup) {
+        self.classes().for_each(|class| self.table.join_sweeps(class, group));
+    }
+
+    /// Flushes to the supplier the objects that a [sweep](Table::sweep) took from this layer, as the second
+    /// half of a [drain](Self::drain). Returns the number of objects.
+    pub fn drain_swept(&self, op: &Operation, supplier: &impl Supplier<R>) -> u64 {
+        let (mut rounds, mut panics) = (0, FirstPanic::default());
+        for class in self.classes() {
+            let give = |class, taken: &mut DrainedRounds<'_>| rounds += self.give(op, supplier, class, taken);
+            panics.catch(|| self.table.collect(class, give));
+        }
+        panics.resume();
+        rounds
+    }
+
+    /// Completes a [flush](Self::flush_all_in) after a [sweep](Table::sweep) of all stacks.
+    pub fn flush_swept(&self, op: &Operation, supplier: &impl Supplier<R>) {
+        self.drain_swept(op, supplier);
+        self.empty_depots(op, supplier);
+    }
+
+    /// Completes a [reap](Self::reap) after a [sweep](Table::sweep) of idle stacks. Returns the number of
+    /// objects flushed.
+    pub fn reap_swept(&self, supplier: &impl Supplier<R>) -> u64 {
+        let op = &self.operation(OperationKind::Reclaim).cold();
+        self.drain_swept(op, supplier) + self.end_interval(op, supplier)
     }
 }
 

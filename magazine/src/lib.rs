@@ -106,7 +106,6 @@ pub mod cpu;
 mod depot;
 #[doc(hidden)]
 pub mod fast_path;
-#[doc(hidden)]
 pub mod fork;
 pub mod layer;
 mod lock_order;
@@ -121,10 +120,8 @@ pub mod table;
 #[cfg(any(loom, shuttle))]
 #[doc(hidden)]
 pub mod threads;
-#[doc(hidden)]
 pub mod tracepoints;
 mod tuning;
-#[doc(hidden)]
 pub mod view;
 
 #[cfg(all(test, not(any(loom, shuttle))))]
@@ -139,33 +136,23 @@ pub mod shadow;
 #[cfg(any(test, uslab_fuzz))]
 mod test_round;
 
-#[doc(hidden)]
-pub use cpu::Script;
-#[doc(hidden)]
-pub use cpu::regions::Words;
-#[doc(hidden)]
-pub use cpu::rseq::StaticWords;
 pub use cpu::{BadCpus, Cpus, MAX_CPUS, MAX_NODES, Mechanism, on_cpu};
-#[doc(hidden)]
 pub use depot::DepotBudget;
-#[doc(hidden)]
-pub use fast_path::StaticPath;
-#[doc(hidden)]
-pub use fast_path::{FastPath, FastPathTable};
-#[doc(hidden)]
 pub use fork::Fork;
 pub use layer::{Config, Layer, MAX_DEPOT, Round, Stats, Supplier};
 pub use magazine::MAX_CAPACITY;
 pub use memory::{Heap, Memory};
-#[doc(hidden)]
 pub use paths::PathCounts;
 pub use paths::{Path, Paths};
-#[doc(hidden)]
 pub use uslab_sync;
+#[doc(hidden)]
+pub use {
+    cpu::{Script, regions::Words, rseq::StaticWords},
+    fast_path::{FastPath, FastPathTable, StaticPath},
+};
 
 pub use table::{DrainScope, Drains, SweepGroup, Table, TooSmall};
 pub use tracepoints::Operation;
-#[doc(hidden)]
 pub use view::{CpuView, DepotView, LayerView, MagazineView};
 
 /// Runs the README's example.

@@ -36,7 +36,6 @@ pub unsafe trait Memory: Send + Sync {
 }
 
 /// Alignment of a [`Memory`], in bytes.
-#[doc(hidden)]
 pub const ALIGN: usize = 4096;
 
 /// [`Memory`] from the global allocator. The whole range is writable.

@@ -47,7 +47,6 @@ impl Path {
     pub const ALL: [Self; 5] = [Self::Cpu, Self::Depot, Self::Slab, Self::Pages, Self::Commit];
 
     /// The level's name in reports and in [`Paths`].
-    #[doc(hidden)]
     pub const fn name(self) -> &'static str {
         match self {
             Self::Cpu => "cpu",
@@ -78,7 +77,6 @@ pub struct Paths {
 
 impl Paths {
     /// Returns the number of operations of one level.
-    #[doc(hidden)]
     pub const fn of(&self, path: Path) -> u64 {
         match path {
             Path::Cpu => self.cpu,
@@ -135,7 +133,6 @@ impl fmt::Display for Paths {
 
 /// Counts of the operations above [`Path::Cpu`], by level.
 #[derive(Debug, Default)]
-#[doc(hidden)]
 pub struct PathCounts([Counter; Path::ALL.len() - 1]);
 
 impl PathCounts {
@@ -161,7 +158,6 @@ impl PathCounts {
 impl Paths {
     /// Sets the count of [`Path::Cpu`] to the remainder of `operations` operations.
     #[must_use]
-    #[doc(hidden)]
     pub const fn of_operations(self, operations: u64) -> Self {
         let dear = self.depot + self.slab + self.pages + self.commit;
         Self { cpu: operations.saturating_sub(dear), ..self }

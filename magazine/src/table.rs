@@ -77,7 +77,6 @@ use crate::depot::{Blocks, DepotBudget};
 use crate::fork::Fork;
 use crate::magazine::MAX_CAPACITY;
 use crate::memory::{ALIGN, Memory};
-#[doc(hidden)]
 pub use crate::region::REGION;
 use crate::region::{CLASSES, Class, LEN, NULL, PAGE, ROUND, Region, SEEN_OFFSET, STACKS};
 use crate::sync::Ordering::Relaxed;
@@ -225,27 +224,6 @@ fn front(cpus: &Cpus) -> usize {
 }
 
 impl<M: Memory> Table<M> {
-    /// Bytes of address space that a table needs for the words, for a region of `region` bytes per CPU, and
-    /// for the depots, which get as many bytes as all regions together.
-    #[doc(hidden)]
-    pub fn footprint(cpus: &Cpus, region: usize) -> usize {
-        front(cpus) + Self::stride(region) * (cpus.count() as usize + 2)
-    }
-    /// Number of bytes at the start of the footprint that may be committed immediately: all bytes before the empty
-    /// region.
-    #[doc(hidden)]
-    pub fn writable(cpus: &Cpus, region: usize) -> usize {
-        front(cpus) + Self::stride(region) * cpus.count() as usize
-    }
-    /// Size of a region in bytes of address space, or of memory if `on_heap` is set.
-    #[doc(hidden)]
-    pub fn region_bytes(cpus: &Cpus, on_heap: bool) -> usize {
-        if MODEL {
-            // A checker creates the cells of all classes in every execution, so its regions are small.
-            return CLASSES as usize * LINE;
-        }
-        if on_heap { (HEAP_REGIONS_BYTES / cpus.count() as usize).clamp(128 << 10, REGION) } else { REGION }
-    }
     const fn stride(region: usize) -> usize {
         let align = if MODEL { LINE } else { ALIGN };
         region.next_multiple_of(align)
@@ -259,61 +237,6 @@ impl<M: Memory> Table<M> {
         let (tracepoints, depots) = (Tracepoints::new(cpus), DepotBudget::of(&cpus));
         Self::observed(cpus, region, memory, Arc::new(tracepoints), Arc::new(depots))
     }
-    /// Creates a table like [`new`](Self::new), with `tracepoints` for the operations of its layers, and a budget for
-    /// their depots.
-    ///
-    /// # Errors
-    /// Fails like [`new`](Self::new).
-    #[doc(hidden)]
-    pub fn observed(
-        cpus: Cpus,
-        region: usize,
-        memory: M,
-        tracepoints: Arc<Tracepoints>,
-        depots: Arc<DepotBudget>,
-    ) -> Result<Self, TooSmall> {
-        let region = Self::stride(region);
-        if !Self::fits(&cpus, region, &memory) {
-            return Err(TooSmall);
-        }
-        let number = |_| Number {
-            limit: AtomicU32::new(0),
-            open: Counter::new(0),
-            magazine: Counter::new(0),
-            swept: Counter::new(0),
-            drains: UnsafeCell::new(0),
-            waiting: UnsafeCell::new(0),
-            stack: Counter::new(0),
-            order: Counter::new(0),
-            next: UnsafeCell::new(0),
-        };
-        let making = ClassRooms {
-            numbers: 1,
-            used: STACKS.next_multiple_of(PAGE),
-            parts: [0; PARTS],
-            free: [0; 16],
-            returned: 0,
-            blocks: Blocks::default(),
-            cut: [0; 2],
-        };
-        let table = Self {
-            cpus,
-            memory,
-            region,
-            numbers: (0..CLASSES).map(number).collect(),
-            drains: ForkMutex::new(Rank::Drains, ()),
-            making: ForkMutex::new(Rank::NumbersAndRooms, making),
-            depots,
-            done: Counter::new(0),
-            refused: Counter::new(0),
-            longest_away: Counter::new(0),
-            closed: [const { Counter::new(0) }; 3],
-            tracepoints,
-            layout: Layout::new(&cpus, region),
-        };
-        table.write_words();
-        Ok(table)
-    }
 
     fn address(&self) -> usize {
         core::ptr::from_ref(self).addr()
@@ -321,11 +244,6 @@ impl<M: Memory> Table<M> {
     /// The CPUs for which the table was created.
     pub fn cpus(&self) -> &Cpus {
         &self.cpus
-    }
-    /// The tracepoints of the table's layers.
-    #[doc(hidden)]
-    pub fn tracepoints(&self) -> &Arc<Tracepoints> {
-        &self.tracepoints
     }
 
     // ---- words and regions ----
@@ -574,6 +492,91 @@ impl<M: Memory> Table<M> {
             }
             granted
         })
+    }
+}
+
+/// Functions for the other crates of this allocator, which may change in any version.
+#[doc(hidden)]
+impl<M: Memory> Table<M> {
+    /// Bytes of address space that a table needs for the words, for a region of `region` bytes per CPU, and
+    /// for the depots, which get as many bytes as all regions together.
+    pub fn footprint(cpus: &Cpus, region: usize) -> usize {
+        front(cpus) + Self::stride(region) * (cpus.count() as usize + 2)
+    }
+
+    /// Number of bytes at the start of the footprint that may be committed immediately: all bytes before the empty
+    /// region.
+    pub fn writable(cpus: &Cpus, region: usize) -> usize {
+        front(cpus) + Self::stride(region) * cpus.count() as usize
+    }
+
+    /// Size of a region in bytes of address space, or of memory if `on_heap` is set.
+    pub fn region_bytes(cpus: &Cpus, on_heap: bool) -> usize {
+        if MODEL {
+            // A checker creates the cells of all classes in every execution, so its regions are small.
+            return CLASSES as usize * LINE;
+        }
+        if on_heap { (HEAP_REGIONS_BYTES / cpus.count() as usize).clamp(128 << 10, REGION) } else { REGION }
+    }
+
+    /// Creates a table like [`new`](Self::new), with `tracepoints` for the operations of its layers, and a budget for
+    /// their depots.
+    ///
+    /// # Errors
+    /// Fails like [`new`](Self::new).
+    pub fn observed(
+        cpus: Cpus,
+        region: usize,
+        memory: M,
+        tracepoints: Arc<Tracepoints>,
+        depots: Arc<DepotBudget>,
+    ) -> Result<Self, TooSmall> {
+        let region = Self::stride(region);
+        if !Self::fits(&cpus, region, &memory) {
+            return Err(TooSmall);
+        }
+        let number = |_| Number {
+            limit: AtomicU32::new(0),
+            open: Counter::new(0),
+            magazine: Counter::new(0),
+            swept: Counter::new(0),
+            drains: UnsafeCell::new(0),
+            waiting: UnsafeCell::new(0),
+            stack: Counter::new(0),
+            order: Counter::new(0),
+            next: UnsafeCell::new(0),
+        };
+        let making = ClassRooms {
+            numbers: 1,
+            used: STACKS.next_multiple_of(PAGE),
+            parts: [0; PARTS],
+            free: [0; 16],
+            returned: 0,
+            blocks: Blocks::default(),
+            cut: [0; 2],
+        };
+        let table = Self {
+            cpus,
+            memory,
+            region,
+            numbers: (0..CLASSES).map(number).collect(),
+            drains: ForkMutex::new(Rank::Drains, ()),
+            making: ForkMutex::new(Rank::NumbersAndRooms, making),
+            depots,
+            done: Counter::new(0),
+            refused: Counter::new(0),
+            longest_away: Counter::new(0),
+            closed: [const { Counter::new(0) }; 3],
+            tracepoints,
+            layout: Layout::new(&cpus, region),
+        };
+        table.write_words();
+        Ok(table)
+    }
+
+    /// The tracepoints of the table's layers.
+    pub fn tracepoints(&self) -> &Arc<Tracepoints> {
+        &self.tracepoints
     }
 }
 

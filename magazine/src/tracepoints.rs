@@ -207,67 +207,6 @@ impl<'t> Operation<'t> {
             steps: Steps { len: Cell::new(0), steps },
         }
     }
-    /// Creates an operation at the lowest level, for the observers of `tracepoints`. Observers see `name`.
-    #[inline]
-    #[doc(hidden)]
-    pub fn of(tracepoints: &'t Tracepoints, what: OperationKind, name: &'t str) -> Self {
-        #[cfg(feature = "usdt")]
-        probe::probe!(uslab, Operation, what, name.as_ptr(), name.len());
-        Self::with(tracepoints.notes(what, name))
-    }
-    /// Marks the memory that the operation frees as cold: no CPU should keep the memory for its next
-    /// allocation.
-    #[must_use]
-    #[doc(hidden)]
-    pub fn cold(mut self) -> Self {
-        self.cold = true;
-        self
-    }
-    /// Returns `true` if the freed memory is [cold](Self::cold): no CPU should keep it for its next allocation.
-    #[doc(hidden)]
-    pub const fn is_cold(&self) -> bool {
-        self.cold
-    }
-    /// Runs a part of the operation in the layer below, which counts the part separately.
-    #[doc(hidden)]
-    pub fn below<R>(&self, part: impl FnOnce(&Self) -> R) -> R {
-        let before = self.slowest_level.replace(Path::Cpu);
-        let result = part(self);
-        self.did(before);
-        result
-    }
-    /// Raises the operation's level to at least `path`. [`tell!`](crate::tell) calls `did` with the level of the
-    /// recorded step.
-    #[doc(hidden)]
-    pub fn did(&self, path: Path) {
-        self.slowest_level.set(self.slowest_level.get().max(path));
-    }
-    /// Records a step of the operation. `note` may be called under any lock.
-    #[inline]
-    #[doc(hidden)]
-    pub fn note(&self, step: Step) {
-        #[cfg(feature = "usdt")]
-        step.probe();
-        self.did(step.path());
-        if self.notes.is_some() {
-            let len = self.steps.len.get();
-            if let Some(place) = self.steps.steps.get(len as usize) {
-                place.set(MaybeUninit::new(step));
-            }
-            self.steps.len.set(len.saturating_add(1));
-        }
-    }
-    /// Returns the highest level that the operation has reached.
-    #[doc(hidden)]
-    pub fn path(&self) -> Path {
-        self.slowest_level.get()
-    }
-    /// Passes the noted steps to the observers, if many steps are noted. The caller must hold no lock.
-    #[inline]
-    #[doc(hidden)]
-    pub fn pause(&self) {
-        self.show(STEPS as u32 / 2, true);
-    }
     #[inline]
     fn show(&self, above: u32, more: bool) {
         if let Some(notes) = &self.notes
@@ -289,6 +228,71 @@ impl<'t> Operation<'t> {
         let (steps, lost) = (&steps[..kept], len - kept as u32);
         tracepoints.lost.add(lost.into());
         tracepoints.show(&Observed { what, cpu, name, path: self.path(), steps, lost, more });
+    }
+}
+
+/// Functions for the other crates of this allocator, which may change in any version.
+#[doc(hidden)]
+impl<'t> Operation<'t> {
+    /// Creates an operation at the lowest level, for the observers of `tracepoints`. Observers see `name`.
+    #[inline]
+    pub fn of(tracepoints: &'t Tracepoints, what: OperationKind, name: &'t str) -> Self {
+        #[cfg(feature = "usdt")]
+        probe::probe!(uslab, Operation, what, name.as_ptr(), name.len());
+        Self::with(tracepoints.notes(what, name))
+    }
+
+    /// Marks the memory that the operation frees as cold: no CPU should keep the memory for its next
+    /// allocation.
+    #[must_use]
+    pub fn cold(mut self) -> Self {
+        self.cold = true;
+        self
+    }
+
+    /// Returns `true` if the freed memory is [cold](Self::cold): no CPU should keep it for its next allocation.
+    pub const fn is_cold(&self) -> bool {
+        self.cold
+    }
+
+    /// Runs a part of the operation in the layer below, which counts the part separately.
+    pub fn below<R>(&self, part: impl FnOnce(&Self) -> R) -> R {
+        let before = self.slowest_level.replace(Path::Cpu);
+        let result = part(self);
+        self.did(before);
+        result
+    }
+
+    /// Raises the operation's level to at least `path`. [`tell!`](crate::tell) calls `did` with the level of the
+    /// recorded step.
+    pub fn did(&self, path: Path) {
+        self.slowest_level.set(self.slowest_level.get().max(path));
+    }
+
+    /// Records a step of the operation. `note` may be called under any lock.
+    #[inline]
+    pub fn note(&self, step: Step) {
+        #[cfg(feature = "usdt")]
+        step.probe();
+        self.did(step.path());
+        if self.notes.is_some() {
+            let len = self.steps.len.get();
+            if let Some(place) = self.steps.steps.get(len as usize) {
+                place.set(MaybeUninit::new(step));
+            }
+            self.steps.len.set(len.saturating_add(1));
+        }
+    }
+
+    /// Returns the highest level that the operation has reached.
+    pub fn path(&self) -> Path {
+        self.slowest_level.get()
+    }
+
+    /// Passes the noted steps to the observers, if many steps are noted. The caller must hold no lock.
+    #[inline]
+    pub fn pause(&self) {
+        self.show(STEPS as u32 / 2, true);
     }
 }
 

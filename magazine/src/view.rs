@@ -54,7 +54,6 @@ pub struct MagazineView<T> {
 /// For debuggers: the byte offset from the head of a stack to the lowest object. The head's low 16 bits are
 /// the number of objects. Three further offsets describe a depot's slot: the next slot's address, the
 /// magazine's length, and the objects.
-#[doc(hidden)]
 pub const LAYOUT: [usize; 4] = {
     let [next, len, rounds] = Slot::LAYOUT;
     [NULL + ROUND, next, len, rounds]
@@ -62,13 +61,12 @@ pub const LAYOUT: [usize; 4] = {
 
 impl<R: Round, M: Memory> Layer<R, M> {
     /// For debuggers: address of CPU 0's region, distance to the next region, and number of regions.
-    #[doc(hidden)]
     pub fn homes(&self) -> [usize; 3] {
         self.table.homes()
     }
+
     /// For debuggers, four numbers about nodes: the address of the first node's stack offset, the address of the
     /// pointer to the first slot of its depot, the distance to the fields of the next node, and the number of nodes.
-    #[doc(hidden)]
     pub fn places(&self) -> [usize; 4] {
         let [stack, depot] =
             self.nodes.first().map_or([0; 2], |node| [node.fast_path.stack_place(), node.depot.first()]);
@@ -81,7 +79,6 @@ impl<R: Round, M: Memory> Layer<R, M> {
     ///
     /// # Safety
     /// No other thread may use the layer during the call.
-    #[doc(hidden)]
     pub unsafe fn view<T>(&self, mut show: impl FnMut(R) -> T) -> LayerView<T> {
         let capacity = u32::from(self.config.capacity);
         let mut magazine = |rounds: &[NonNull<u8>]| MagazineView {

@@ -116,7 +116,7 @@ pub use uslab_pool as pool;
 pub use {uslab_buddy as buddy, uslab_magazine as magazine, uslab_sync as sync};
 
 // Short names of frequently used items, which are documented in their modules.
-#[doc(hidden)]
+#[doc(no_inline)]
 pub use self::{
     block::Block,
     cache::kmem_cache::{KmemCacheBuilder, Limit},
@@ -143,7 +143,7 @@ pub use self::{
     subsystem::{Config, Info, StartError, slabinfo},
 };
 #[cfg(not(any(loom, shuttle)))]
-#[doc(hidden)]
+#[doc(no_inline)]
 pub use self::{
     process::{global_alloc, options},
     reclaim::pressure,
@@ -152,19 +152,19 @@ pub use self::{
     subsystem::HeapUsage,
 };
 #[cfg(any(loom, shuttle))]
-#[doc(hidden)]
+#[doc(no_inline)]
 pub use debug::check;
 #[cfg(not(shuttle))]
-#[doc(hidden)]
+#[doc(no_inline)]
 pub use objects::StaticCache;
 #[cfg(any(not(loom), crossbeam_loom))]
-#[doc(hidden)]
+#[doc(no_inline)]
 pub use objects::{StableBox, TypeStableCache};
 #[cfg(any(not(loom), crossbeam_loom))]
-#[doc(hidden)]
+#[doc(no_inline)]
 pub use reclaim::rcu;
 #[cfg(feature = "prometheus")]
-#[doc(hidden)]
+#[doc(no_inline)]
 pub use report::prometheus;
 
 /// Runs the README's examples as doctests.

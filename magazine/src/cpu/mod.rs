@@ -162,19 +162,6 @@ impl Cpus {
         Self { count, nodes: 1, source: Source::Os, mechanism: rseq::mechanism() }
     }
 
-    /// Returns the CPUs with the claimed slot as mechanism, even if the machine supports restartable sequences.
-    #[doc(hidden)]
-    pub fn claimed(self) -> Self {
-        Self { mechanism: Mechanism::Claimed, ..self }
-    }
-
-    /// Returns simulated CPUs that use the token model of restartable sequences.
-    #[cfg(any(loom, shuttle))]
-    #[doc(hidden)]
-    pub fn with_mechanism(self, mechanism: Mechanism) -> Self {
-        Self { mechanism, ..self }
-    }
-
     /// Creates `cpus` simulated CPUs on `nodes` nodes. Each thread selects its CPU with [`on_cpu`].
     ///
     /// # Errors
@@ -196,11 +183,6 @@ impl Cpus {
     #[inline]
     pub fn mechanism(&self) -> Mechanism {
         self.mechanism
-    }
-    /// Number of restarts of restartable sequences in this *process*; 0 with the claimed mechanism.
-    #[doc(hidden)]
-    pub fn aborts(&self) -> u64 {
-        rseq::aborts()
     }
     /// Number of CPUs with a region.
     pub fn count(&self) -> u32 {
@@ -239,6 +221,26 @@ impl Cpus {
             },
             (Source::Simulated, _) => step().0,
         }
+    }
+}
+
+/// Functions for the other crates of this allocator, which may change in any version.
+#[doc(hidden)]
+impl Cpus {
+    /// Returns the CPUs with the claimed slot as mechanism, even if the machine supports restartable sequences.
+    pub fn claimed(self) -> Self {
+        Self { mechanism: Mechanism::Claimed, ..self }
+    }
+
+    /// Returns simulated CPUs that use the token model of restartable sequences.
+    #[cfg(any(loom, shuttle))]
+    pub fn with_mechanism(self, mechanism: Mechanism) -> Self {
+        Self { mechanism, ..self }
+    }
+
+    /// Number of restarts of restartable sequences in this *process*; 0 with the claimed mechanism.
+    pub fn aborts(&self) -> u64 {
+        rseq::aborts()
     }
 }
 

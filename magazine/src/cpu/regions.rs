@@ -10,7 +10,6 @@ pub(crate) const SPARE_POINTERS: usize = 2;
 /// A CPU's three region pointers (*words*): each kind of code path reads a different word. A drain points all
 /// three words of a CPU to the empty region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[doc(hidden)]
 pub enum Words {
     /// The word that slow paths read after a miss. No caller can close the word of the slow paths.
     Always,

@@ -116,7 +116,6 @@ impl<M: Memory> Table<M> {
     }
 
     /// Asserts that all classes are quiescent.
-    #[doc(hidden)]
     pub fn assert_all_at_rest(&self) {
         self.all().for_each(|(class, _)| self.assert_at_rest(class));
     }

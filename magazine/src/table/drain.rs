@@ -16,7 +16,6 @@ use core::time::Duration;
 
 /// The stacks that a drain takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[doc(hidden)]
 pub enum DrainScope {
     /// All stacks.
     All,
@@ -27,7 +26,6 @@ pub enum DrainScope {
 /// A group of layers that one caller sweeps. After a sweep, the caller must collect the objects of all layers
 /// in the group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[doc(hidden)]
 pub struct SweepGroup(NonZeroU32);
 
 impl SweepGroup {
@@ -40,7 +38,6 @@ impl SweepGroup {
 /// Counters of a table's drains.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
-#[doc(hidden)]
 pub struct Drains {
     /// Number of drain passes that took regions from CPUs. Each pass issues one fence, whatever the number of
     /// CPUs and classes.
@@ -102,32 +99,6 @@ impl<M: Memory> Table<M> {
         self.record_absence(&since);
         fenced
     }
-    /// Closes the inlined paths until [`open_inlined`](Self::open_inlined). Closed paths always miss; each
-    /// operation then takes the slow path, which works on the stacks of the fast path. [Inlined
-    /// frees](Words::InlinedFrees) stay open unless `with_frees` is set. When `close_inlined` returns, no
-    /// inlined operation that began earlier is still running. Returns `false` if the kernel refused the
-    /// fence. After a refused fence, inlined operations may still run, and the caller must open the paths
-    /// again.
-    ///
-    /// Without restartable sequences, `close_inlined` does nothing: inlined paths always miss, and the claimed slot
-    /// serves all operations.
-    ///
-    /// Cost: the lock of drains and one fence.
-    #[doc(hidden)]
-    pub fn close_inlined(&self, with_frees: bool) -> bool {
-        let _one_at_a_time = self.lock_drains();
-        if self.cpus.mechanism() == Mechanism::Claimed {
-            return true;
-        }
-        self.lead_inlined([true, with_frees]);
-        rseq::fence(self, 0..self.cpus.count())
-    }
-    /// Opens the inlined paths again after [`close_inlined`](Self::close_inlined).
-    #[doc(hidden)]
-    pub fn open_inlined(&self) {
-        let _one_at_a_time = self.lock_drains();
-        self.lead_inlined([false; 2]);
-    }
     /// The caller must hold the lock of drains, so that no drain has taken a region away.
     fn lead_inlined(&self, closed: [bool; 2]) {
         for (words, closed) in Words::INLINED.into_iter().zip(closed) {
@@ -139,16 +110,6 @@ impl<M: Memory> Table<M> {
     /// Records how long a CPU was without its region.
     fn record_absence(&self, since: &Clock) {
         self.longest_away.set(self.longest_away.get().max(since.nanoseconds()));
-    }
-    /// Returns the counters of the table's drains.
-    #[doc(hidden)]
-    pub fn drains(&self) -> Drains {
-        let refused = self.refused.get();
-        Drains {
-            passes: self.done.get() + refused,
-            refused,
-            longest_away: Duration::from_nanos(self.longest_away.get()),
-        }
     }
     /// Closes the stacks of `classes` on `cpus` that `which` selects. Passes each closed stack to `give`,
     /// which takes the objects with [`DrainedRounds::pop`]. One fence serves all stacks. Fast paths continue
@@ -191,33 +152,6 @@ impl<M: Memory> Table<M> {
     /// Adds the class to all sweeps of `group`, until the class number is returned.
     pub(crate) fn join_sweeps(&self, class: Class, group: SweepGroup) {
         self.numbers[class.index as usize].swept.set(group.0.get().into());
-    }
-
-    /// Takes objects from those stacks of `cpus` that `which` selects, in all classes that have
-    /// [joined](crate::Layer::join_sweeps) one of `groups`. The objects wait until their layers
-    /// [collect](crate::Layer::reap_swept) them. Until their objects are collected, stacks of the swept
-    /// classes cannot be opened.
-    ///
-    /// Cost: the lock of drains and one fence, whatever the number of classes.
-    #[doc(hidden)]
-    pub fn sweep(&self, cpus: Range<u32>, which: DrainScope, groups: impl Fn(SweepGroup) -> bool) {
-        let number = drain_number();
-        let _one_at_a_time = self.lock_drains();
-        let regions = || self.used(cpus.clone());
-        let (mut closed, mut count) = ([Class::default(); CLASSES as usize], 0);
-        let group = |at: &Number| NonZeroU32::new(at.swept.get() as u32).map(SweepGroup);
-        for (class, _) in self.all().filter(|(_, at)| group(at).is_some_and(&groups)) {
-            if which == DrainScope::All || regions().any(|region| Self::is_idle(region, class)) {
-                // SAFETY: this thread holds the lock of drains.
-                unsafe { self.close(class, number) };
-                closed[count] = class;
-                count += 1;
-            } else {
-                regions().for_each(|region| region.see(class));
-            }
-        }
-        // SAFETY: this thread holds the lock of drains, and closed the classes for this number.
-        unsafe { self.take(number, cpus.clone(), which, closed[..count].iter().copied()) };
     }
 
     /// Flushes the objects of the class that a sweep took, unless another drain has flushed them. A panic of
@@ -356,6 +290,72 @@ impl<M: Memory> Table<M> {
             // operation after this drain's reads.
             number.limit.store(number.open.get() as u32, Relaxed);
         }
+    }
+}
+
+/// Functions for the other crates of this allocator, which may change in any version.
+#[doc(hidden)]
+impl<M: Memory> Table<M> {
+    /// Closes the inlined paths until [`open_inlined`](Self::open_inlined). Closed paths always miss; each
+    /// operation then takes the slow path, which works on the stacks of the fast path. [Inlined
+    /// frees](Words::InlinedFrees) stay open unless `with_frees` is set. When `close_inlined` returns, no
+    /// inlined operation that began earlier is still running. Returns `false` if the kernel refused the
+    /// fence. After a refused fence, inlined operations may still run, and the caller must open the paths
+    /// again.
+    ///
+    /// Without restartable sequences, `close_inlined` does nothing: inlined paths always miss, and the claimed slot
+    /// serves all operations.
+    ///
+    /// Cost: the lock of drains and one fence.
+    pub fn close_inlined(&self, with_frees: bool) -> bool {
+        let _one_at_a_time = self.lock_drains();
+        if self.cpus.mechanism() == Mechanism::Claimed {
+            return true;
+        }
+        self.lead_inlined([true, with_frees]);
+        rseq::fence(self, 0..self.cpus.count())
+    }
+
+    /// Opens the inlined paths again after [`close_inlined`](Self::close_inlined).
+    pub fn open_inlined(&self) {
+        let _one_at_a_time = self.lock_drains();
+        self.lead_inlined([false; 2]);
+    }
+
+    /// Returns the counters of the table's drains.
+    pub fn drains(&self) -> Drains {
+        let refused = self.refused.get();
+        Drains {
+            passes: self.done.get() + refused,
+            refused,
+            longest_away: Duration::from_nanos(self.longest_away.get()),
+        }
+    }
+
+    /// Takes objects from those stacks of `cpus` that `which` selects, in all classes that have
+    /// [joined](crate::Layer::join_sweeps) one of `groups`. The objects wait until their layers
+    /// [collect](crate::Layer::reap_swept) them. Until their objects are collected, stacks of the swept
+    /// classes cannot be opened.
+    ///
+    /// Cost: the lock of drains and one fence, whatever the number of classes.
+    pub fn sweep(&self, cpus: Range<u32>, which: DrainScope, groups: impl Fn(SweepGroup) -> bool) {
+        let number = drain_number();
+        let _one_at_a_time = self.lock_drains();
+        let regions = || self.used(cpus.clone());
+        let (mut closed, mut count) = ([Class::default(); CLASSES as usize], 0);
+        let group = |at: &Number| NonZeroU32::new(at.swept.get() as u32).map(SweepGroup);
+        for (class, _) in self.all().filter(|(_, at)| group(at).is_some_and(&groups)) {
+            if which == DrainScope::All || regions().any(|region| Self::is_idle(region, class)) {
+                // SAFETY: this thread holds the lock of drains.
+                unsafe { self.close(class, number) };
+                closed[count] = class;
+                count += 1;
+            } else {
+                regions().for_each(|region| region.see(class));
+            }
+        }
+        // SAFETY: this thread holds the lock of drains, and closed the classes for this number.
+        unsafe { self.take(number, cpus.clone(), which, closed[..count].iter().copied()) };
     }
 }
 

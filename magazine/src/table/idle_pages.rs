@@ -14,7 +14,6 @@ impl<M: Memory> Table<M> {
     /// Cost: the lock of drains, and a check of every class on every used CPU. If there are idle pages, the
     /// call also costs one fence, and one system call for each run of pages. The pages are decommitted while
     /// their stacks are closed. Every CPU keeps its region during the system calls.
-    #[doc(hidden)]
     pub fn decommit_idle(&self) -> usize {
         let _one_at_a_time = self.lock_drains();
         let cpus = || 0..self.cpus.count();

@@ -83,7 +83,6 @@ impl From<WrapPolicy> for Generations {
 
 impl Generations {
     /// Returns the generation after `generation`, out of `last` generations.
-    #[doc(hidden)]
     #[inline(always)]
     pub fn next_generation(self, generation: u32, last: u32) -> Option<u32> {
         match self.policy {
@@ -92,14 +91,14 @@ impl Generations {
             WrapPolicy::Wrap => Some(1),
         }
     }
+
     /// Returns a generation that exceeds all generations in `used` and is at least the first generation.
-    #[doc(hidden)]
     pub fn fresh(self, used: impl Iterator<Item = u32>, last: u32) -> Option<u32> {
         let newest = used.max().unwrap_or(0).max(self.first.max(1) - 1);
         (newest < last).then(|| newest + 1)
     }
+
     /// Returns the first generation of a new slot.
-    #[doc(hidden)]
     #[inline(always)]
     pub fn first(self, last: u32) -> Option<u32> {
         self.next_generation(self.first.max(1) - 1, last)

@@ -105,7 +105,6 @@ impl<A: Area> BestFit<A> {
 blocks_by_pointer!(BestFit);
 
 /// The heap's blocks by position, in safe code that is generic over the access to the memory's words.
-#[doc(hidden)]
 #[derive(Debug)]
 pub struct Blocks<M> {
     memory: M,
@@ -127,7 +126,6 @@ struct Placement {
     gap: usize,
 }
 
-#[doc(hidden)]
 impl<M: Words> Blocks<M> {
     /// Makes a heap in which all of `memory` is free.
     ///

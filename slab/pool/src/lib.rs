@@ -78,7 +78,6 @@ pub mod allocator;
 pub mod area;
 pub mod arena;
 pub mod best_fit;
-#[doc(hidden)]
 pub mod bits;
 mod blocks;
 #[cfg(feature = "std")]
@@ -101,13 +100,11 @@ pub mod marked;
 pub mod reserved;
 pub mod safe_pool;
 pub mod slot;
-#[doc(hidden)]
 pub mod source;
 pub mod stack;
 pub mod tlsf;
 pub mod typed;
 pub mod usage;
-#[doc(hidden)]
 pub mod words;
 
 pub use allocator::{Allocator, Pooled};

@@ -29,7 +29,6 @@ use core::cell::RefCell;
 use core::ptr::NonNull;
 
 /// Returns the start and end of `layout` after `head`, in memory of `bytes` bytes at `address`.
-#[doc(hidden)]
 #[inline]
 pub fn place(address: usize, bytes: usize, head: usize, layout: Layout) -> Option<(usize, usize)> {
     // Alignments are powers of two, so no division is needed.
@@ -39,7 +38,6 @@ pub fn place(address: usize, bytes: usize, head: usize, layout: Layout) -> Optio
 }
 
 /// A chain of chunks, and a position in the last chunk.
-#[doc(hidden)]
 #[derive(Debug)]
 pub struct Chain<C> {
     full: Vec<C>,
@@ -49,7 +47,6 @@ pub struct Chain<C> {
 }
 
 /// A position of a [`Chain`]: the index of its chunk, and the byte in the chunk.
-#[doc(hidden)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Head {
     /// Index of the chunk, from 0.
@@ -58,7 +55,6 @@ pub struct Head {
     pub at: usize,
 }
 
-#[doc(hidden)]
 impl<C: Span> Chain<C> {
     /// Makes a chain of one chunk.
     pub const fn new(first: C) -> Self {

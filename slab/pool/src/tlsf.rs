@@ -108,7 +108,6 @@ impl<A: Area> Tlsf<A> {
 blocks_by_pointer!(Tlsf);
 
 /// The heap's blocks by position, in safe code that is generic over the access to the memory's words.
-#[doc(hidden)]
 #[derive(Debug)]
 pub struct Blocks<M> {
     memory: M,
@@ -123,7 +122,6 @@ pub struct Blocks<M> {
     heads: Vec<u32>,
 }
 
-#[doc(hidden)]
 impl<M: Words> Blocks<M> {
     /// Makes a heap in which all of `memory` is free.
     ///

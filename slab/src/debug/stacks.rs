@@ -245,7 +245,6 @@ impl CallStack {
 
     /// The stack without the leading frames for which `is_own` is true; unchanged if `is_own` is true for all frames, or the table is
     /// full. The library `libuslab` uses this function.
-    #[doc(hidden)]
     pub fn skip(self, is_own: impl Fn(usize) -> bool) -> Self {
         let first = self.frames().iter().position(|&at| !is_own(at));
         first.and_then(|first| DEPOT.save(&self.frames()[first..])).map_or(self, Self)

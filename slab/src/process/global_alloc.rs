@@ -350,10 +350,13 @@ impl Uslab {
             None => bootstrap::alloc(layout).ok_or(AllocError::Refused { bytes: layout.size() }),
         }
     }
+}
 
+/// Functions for the C libraries, which may change in any version.
+#[doc(hidden)]
+impl Uslab {
     /// The inlined part of [`allocate`](Self::allocate), for a power-of-two alignment. On `None` nothing was done, and the
     /// caller must call [`allocate_missed`](Self::allocate_missed).
-    #[doc(hidden)]
     #[inline(always)]
     pub fn allocate_fast(&self, size: usize, align: usize) -> Option<NonNull<u8>> {
         FAST.alloc(size, align)
@@ -363,7 +366,6 @@ impl Uslab {
     ///
     /// If the static paths are closed, the malloc's own inlined paths are tried. While a profile observes allocations only, the
     /// complete path is taken.
-    #[doc(hidden)]
     #[inline(always)]
     pub fn allocate_next(&self, size: usize, align: usize) -> Option<NonNull<u8>> {
         let process = PROCESS.get()?;
@@ -374,7 +376,6 @@ impl Uslab {
         }
     }
     /// Allocates without the inlined part; returns null if memory is short.
-    #[doc(hidden)]
     #[cold]
     #[inline(never)]
     pub fn allocate_missed(&self, layout: Layout, gfp: Gfp) -> *mut u8 {
@@ -402,7 +403,9 @@ impl Uslab {
         };
         memory.map_or(core::ptr::null_mut(), NonNull::as_ptr)
     }
+}
 
+impl Uslab {
     /// Frees memory of an unknown layout.
     ///
     /// # Safety
@@ -415,12 +418,16 @@ impl Uslab {
             unsafe { self.free_slow(memory) };
         }
     }
+}
+
+/// Functions for the C libraries, which may change in any version.
+#[doc(hidden)]
+impl Uslab {
     /// The inlined part of [`free`](Self::free). On `false`, as for null, nothing was done, and the caller must call
     /// [`free_slow`](Self::free_slow).
     ///
     /// # Safety
     /// `memory` is null, or the conditions of [`free`](Self::free) hold.
-    #[doc(hidden)]
     #[inline(always)]
     #[must_use]
     pub unsafe fn free_fast(&self, memory: *mut u8) -> bool {
@@ -432,7 +439,6 @@ impl Uslab {
     ///
     /// # Safety
     /// The conditions of [`free_fast`](Self::free_fast) hold.
-    #[doc(hidden)]
     #[inline(always)]
     #[must_use]
     pub unsafe fn free_next(&self, memory: *mut u8) -> bool {
@@ -442,7 +448,6 @@ impl Uslab {
     }
     /// # Safety
     /// The conditions of [`free`](Self::free) hold.
-    #[doc(hidden)]
     #[cold]
     #[inline(never)]
     pub unsafe fn free_slow(&self, memory: NonNull<u8>) {
@@ -461,7 +466,6 @@ impl Uslab {
 
     /// Returns `true` if memory was allocated for this size and alignment, as far as checked frees and samples can tell;
     /// otherwise reports [corruption].
-    #[doc(hidden)]
     #[cold]
     pub fn has_size(&self, memory: NonNull<u8>, size: usize, align: usize) -> bool {
         let (process, layout) = (PROCESS.get(), Layout::from_size_align(size, align));
@@ -476,6 +480,30 @@ impl Uslab {
         }
     }
 
+    /// File and byte limit of the recording that `USLAB_OPTIONS` requests; `None` before the allocator has started.
+    #[inline]
+    pub fn record(&self) -> Option<(&'static [u8], usize)> {
+        PROCESS.get()?.record
+    }
+
+    /// Returns `true` if the static paths are open.
+    pub fn has_static_paths(&self) -> bool {
+        FAST.are_open()
+    }
+
+    /// Starts the allocator unless it has started, and installs the fault handler if allocations are sampled.
+    ///
+    /// A constructor of the library calls `start` early, because a start reads files, and a sandbox may later forbid
+    /// opening files.
+    pub fn start(&self) {
+        if process().is_some_and(|process| process.core().guard.is_on()) {
+            #[cfg(target_os = "linux")]
+            crate::guard::faults::handler::install();
+        }
+    }
+}
+
+impl Uslab {
     /// Resizes memory as [`Malloc::realloc`] does.
     ///
     /// # Errors
@@ -636,12 +664,6 @@ impl Uslab {
             _ => process()?.dump,
         }
     }
-    /// File and byte limit of the recording that `USLAB_OPTIONS` requests; `None` before the allocator has started.
-    #[doc(hidden)]
-    #[inline]
-    pub fn record(&self) -> Option<(&'static [u8], usize)> {
-        PROCESS.get()?.record
-    }
     /// Sampling rate in bytes of the heap profile that `USLAB_OPTIONS` requests. A library's constructor calls this function
     /// and starts the profile.
     pub fn profile_wanted(&self) -> Option<usize> {
@@ -664,11 +686,6 @@ impl Uslab {
     /// [`Subsystem::profile`](crate::Subsystem::profile). The call allocates.
     pub fn profile(&self) -> Profile {
         PROCESS.get().map_or_else(Profile::default, |process| process.core().profiler.profile())
-    }
-    /// Returns `true` if the static paths are open.
-    #[doc(hidden)]
-    pub fn has_static_paths(&self) -> bool {
-        FAST.are_open()
     }
     /// Counters of the allocator's caches and pages; `None` before the allocator has started. The call allocates.
     pub fn info(&self) -> Option<Info> {
@@ -750,17 +767,6 @@ impl Uslab {
         STARTING.fetch_add(0, AcqRel);
         if let Some(process) = PROCESS.get() {
             process.guard_as_wanted();
-        }
-    }
-    /// Starts the allocator unless it has started, and installs the fault handler if allocations are sampled.
-    ///
-    /// A constructor of the library calls `start` early, because a start reads files, and a sandbox may later forbid
-    /// opening files.
-    #[doc(hidden)]
-    pub fn start(&self) {
-        if process().is_some_and(|process| process.core().guard.is_on()) {
-            #[cfg(target_os = "linux")]
-            crate::guard::faults::handler::install();
         }
     }
     /// Number of allocations sampled, and number of samples in use.

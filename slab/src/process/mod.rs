@@ -19,7 +19,6 @@ pub mod global_alloc;
 pub mod options;
 
 #[cfg(not(any(loom, shuttle)))]
-#[doc(hidden)]
 pub use crate::reclaim::reaper::{OwnThread, are_alone};
 
 /// Statistics of the heaps that have started: `objects` (the global subsystem) and `malloc` (the subsystem of

@@ -24,7 +24,6 @@
 mod background;
 
 pub(crate) use background::{Background, Reap};
-#[doc(hidden)]
 pub use background::{OwnThread, are_alone};
 pub use background::{ReaperInfo, ReaperThread, START_BYTES};
 
