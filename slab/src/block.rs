@@ -1,4 +1,4 @@
-//! Blocks: memory as a safe, owned value, for callers without `unsafe`.
+//! Blocks, which are owned memory for callers without `unsafe`.
 
 use crate::cache::kmem_cache::KmemCache;
 use crate::cache::mempool::Mempool;
@@ -55,12 +55,12 @@ impl<'c> Block<'c> {
         cache.alloc(gfp).map(|object| unsafe { Self::of_object(cache, object, gfp) })
     }
     /// # Safety
-    /// `object` was allocated from `cache` with `gfp` and is the caller's.
+    /// `object` was allocated from `cache` with `gfp`, and the caller owns it.
     unsafe fn of_object(cache: &'c KmemCache, object: NonNull<u8>, gfp: Gfp) -> Self {
         Self::from_cache(cache, object, gfp, Origin::Cache(cache))
     }
     /// # Safety
-    /// `object` was allocated from `pool` with `gfp` and is the caller's.
+    /// `object` was allocated from `pool` with `gfp`, and the caller owns it.
     unsafe fn of_mempool(pool: &'c Mempool, object: NonNull<u8>, gfp: Gfp) -> Self {
         Self::from_cache(pool.cache(), object, gfp, Origin::Mempool(pool))
     }
@@ -86,7 +86,8 @@ impl<'c> Block<'c> {
         Self { memory, layout, origin, initialised }
     }
 
-    /// Converts a block of `cache` into an object that the caller owns; returns a block of any other cache unchanged.
+    /// Converts a block of `cache` into an object that the caller owns, and returns a block of any other cache
+    /// unchanged.
     fn into_object(self, cache: &KmemCache) -> Result<NonNull<u8>, Self> {
         match self.origin {
             Origin::Cache(own) if core::ptr::eq(own.cache(), cache.cache()) => {
@@ -106,7 +107,7 @@ impl<'c> Block<'c> {
     }
     /// Number of usable bytes: the requested size rounded up to the allocator's size; 0 for an empty layout.
     ///
-    /// The cost is the same as of [`Malloc::usable_size`].
+    /// A call costs as much as [`Malloc::usable_size`].
     pub fn usable_size(&self) -> usize {
         match self.origin {
             Origin::Cache(cache) => cache.geometry().usable(),
@@ -122,17 +123,18 @@ impl<'c> Block<'c> {
     pub fn bytes(&self) -> &[u8] {
         self.front(self.layout.size())
     }
-    /// All bytes of the block, mutably.
+    /// All bytes of the block, as a mutable slice.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         self.front_mut(self.layout.size())
     }
-    /// The first `n` bytes of the block, or all if the block has fewer. Bytes after the first `n` are not touched.
+    /// The first `n` bytes of the block, or the whole block if it is shorter. Bytes after the first `n` are not
+    /// touched.
     pub fn front(&self, n: usize) -> &[u8] {
         let n = self.initialise(n);
         // SAFETY: the block owns the first `n` bytes, which are initialised.
         unsafe { core::slice::from_raw_parts(self.memory.as_ptr(), n) }
     }
-    /// The first `n` bytes of the block, or all if the block has fewer, mutably.
+    /// The first `n` bytes of the block as a mutable slice, or the whole block if it is shorter.
     pub fn front_mut(&mut self, n: usize) -> &mut [u8] {
         let n = self.initialise(n);
         // SAFETY: the block owns the first `n` bytes, which are initialised, and the borrow is exclusive.
@@ -154,8 +156,8 @@ impl<'c> Block<'c> {
     fn initialise(&self, n: usize) -> usize {
         let (n, done) = (n.min(self.layout.size()), self.initialised.get());
         if done < n {
-            // SAFETY: the block owns these bytes. No reference to bytes beyond `done` exists, because each method that
-            // returns a reference initialises its bytes first, and `Cell` excludes other threads.
+            // SAFETY: the block owns the bytes from `done` to `n`. No reference to bytes beyond `done` exists, because
+            // each method that returns a reference initialises its bytes first, and `Cell` excludes other threads.
             unsafe { self.memory.add(done).write_bytes(0, n - done) };
             self.initialised.set(n);
         }
@@ -163,7 +165,7 @@ impl<'c> Block<'c> {
     }
 }
 
-/// Lends the bytes to generic owners, such as `bytes::Bytes::from_owner`.
+/// Lends the block's bytes to generic owners, such as `bytes::Bytes::from_owner`.
 impl AsRef<[u8]> for Block<'_> {
     fn as_ref(&self) -> &[u8] {
         self.bytes()
@@ -182,7 +184,8 @@ impl KmemCache {
     /// Allocates `n` objects as owned, safe [`Block`]s, as [`alloc_bulk`](Self::alloc_bulk) does.
     ///
     /// # Errors
-    /// Fails as [`alloc_bulk`](Self::alloc_bulk) does; [`AllocError::Refused`] if the heap has no room for the `Vec`.
+    /// Fails as [`alloc_bulk`](Self::alloc_bulk) does, and with [`AllocError::Refused`] if the heap has no room for
+    /// the `Vec`.
     pub fn alloc_blocks(&self, gfp: Gfp, n: usize) -> Result<Vec<Block<'_>>, AllocError> {
         // SAFETY: `object` was just allocated from this cache with `gfp`, and is not shared.
         self.alloc_owners(gfp, n, |object| unsafe { Block::of_object(self, object, gfp) })
@@ -197,7 +200,8 @@ impl<'c> Prefilled<'c> {
         Some(unsafe { Block::of_object(self.cache, object, self.gfp) })
     }
 
-    /// Returns a block to the stock; frees a block of another cache to that cache.
+    /// Returns a block of this cache to the stock, and frees a block of another cache to that other
+    /// cache.
     pub fn free_block(&mut self, block: Block<'_>) {
         if let Ok(object) = block.into_object(self.cache) {
             // SAFETY: `object` belongs to this cache, and the block owned it.
@@ -207,7 +211,7 @@ impl<'c> Prefilled<'c> {
 }
 
 impl Mempool {
-    /// Allocates an owned, safe [`Block`], whose drop frees it to the pool.
+    /// Allocates an owned, safe [`Block`], which frees its object to the pool when it is dropped.
     ///
     /// # Errors
     /// Fails as [`alloc`](Self::alloc) does.
@@ -245,7 +249,8 @@ impl Drop for Block<'_> {
         if abandoned() {
             return;
         }
-        // SAFETY: `origin` allocated the memory, the block owned it since, and nothing refers to it after this drop.
+        // SAFETY: `origin` allocated the memory, only the block has owned it since then, and nothing refers to it
+        // after this drop.
         unsafe {
             match self.origin {
                 Origin::Cache(cache) => cache.free(self.memory),
@@ -299,7 +304,7 @@ mod tests {
         // SAFETY: the address is inside the object.
         let last = unsafe { block.address().add(63) };
         block.front_mut(8).fill(1);
-        // SAFETY: the object's last byte was written by its last user.
+        // SAFETY: the object's last user wrote its last byte.
         assert_eq!(unsafe { last.read() }, 7, "only the front of the memory was written");
         assert_eq!(block.front(16), [1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0]);
         block.front_mut(32).fill(2);

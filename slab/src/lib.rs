@@ -1,4 +1,5 @@
-//! Object caches for Linux userspace, built like the kernel's: slabs on buddy pages, with per-CPU magazines.
+//! Object caches for Linux userspace, built like the kernel's: objects are in slabs on buddy pages, with
+//! per-CPU magazines.
 //!
 //! | purpose | type |
 //! |---|---|
@@ -8,7 +9,7 @@
 //! | separate pages and caches, also on simulated CPUs | [`Subsystem`] |
 //! | flags of an allocation | [`Gfp`] |
 //!
-//! Embedding: objects stay constructed between uses, and a freed object goes to the magazine of the current CPU.
+//! To embed: objects stay constructed between uses, and a freed object moves to the magazine of the current CPU.
 //!
 //! ```
 //! use uslab::ObjectCache;
@@ -21,7 +22,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! Study: reports show where each object is, and count all operations.
+//! To study: reports show where each object is, and count all operations.
 //!
 //! ```
 //! use uslab::subsystem::Config;
@@ -37,7 +38,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! Checking: under `--cfg loom`, loom runs code that uses these caches in every schedule.
+//! To check: under `--cfg loom`, loom runs code that uses these caches in every schedule.
 //!
 //! ```
 //! use uslab::ObjectCache;
@@ -58,7 +59,8 @@
 //! uslab::check::model("a shared cache", uslab::check::Bound::Preemptions(2), 2, two_threads_share_a_cache);
 //! ```
 //!
-//! Frequently used types are also available from the crate's root: `uslab::AllocError` is [`error::AllocError`].
+//! Frequently used types are also exported from the crate's root, for example [`error::AllocError`] as
+//! `uslab::AllocError`.
 
 #![cfg_attr(
     any(loom, shuttle),
@@ -69,7 +71,7 @@
 #[cfg(all(uslab_models, not(loom)))]
 compile_error!("the models need --cfg loom: without it they would check nothing");
 
-// ARCHITECTURE.md says which module may import from which.
+// The file ARCHITECTURE.md states which module may import from which.
 pub mod block;
 pub mod cache;
 pub mod debug;
@@ -80,7 +82,7 @@ mod memory;
 pub mod objects;
 pub mod observe;
 pub mod process;
-// Models do not publish their global subsystem, but they do check this module.
+// Models do not publish their global subsystem, but they do check the module `published`.
 mod published;
 pub mod reclaim;
 mod registry;
@@ -96,7 +98,7 @@ mod scenarios;
 #[doc(hidden)]
 pub mod shadow;
 
-// Items on the first page of the documentation.
+// These items are on the first page of the documentation.
 #[doc(inline)]
 pub use cache::kmem_cache::KmemCache;
 #[doc(inline)]
@@ -112,7 +114,7 @@ pub use uslab_buddy::Gfp;
 pub use uslab_pool as pool;
 pub use {uslab_buddy as buddy, uslab_magazine as magazine, uslab_sync as sync};
 
-// Short names of frequently used items, which are documented in their modules.
+// These short names are aliases of frequently used items, which are documented in their modules.
 #[doc(hidden)]
 pub use self::{
     block::Block,

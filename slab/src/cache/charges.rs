@@ -1,10 +1,10 @@
-//! Charges of an account: see [`Account`](super::Account).
+//! Charges of an account (see [`Account`](super::Account)).
 
 use crate::error::AllocError;
 use uslab_magazine::sync::Ordering::{Relaxed, Release};
 use uslab_magazine::sync::{AtomicU32, AtomicUsize, Counter};
 
-/// The charged bytes, limit and waiters of an account.
+/// The charged bytes, the limit and the waiters of an account.
 #[derive(Debug)]
 pub(crate) struct Charges {
     limit: AtomicUsize,
@@ -12,7 +12,7 @@ pub(crate) struct Charges {
     pub(super) peak: Counter,
     pub(super) refusals: Counter,
     pub(super) name: String,
-    /// Number of caches with a waiter for a charge.
+    /// Number of caches that have a waiter for the account's charge to fall.
     waiting: AtomicU32,
 }
 
@@ -23,14 +23,15 @@ impl Charges {
         Self { limit: AtomicUsize::new(limit), bytes, peak, refusals, name: "account".to_owned(), waiting }
     }
     pub(super) fn limit(&self) -> usize {
-        // Relaxed: the limit publishes no other data. A waiter for a larger limit reads it under the queue's lock.
+        // Relaxed: the limit publishes no other data. A waiter for a larger limit reads the limit under the lock
+        // of its wait queue.
         self.limit.load(Relaxed)
     }
     pub(super) fn set_limit(&self, bytes: usize) {
         self.limit.store(bytes, Relaxed);
     }
     pub(super) fn charge(&self, bytes: usize) -> Result<(), AllocError> {
-        // Relaxed: the charge orders nothing about the slabs.
+        // Relaxed: the charge publishes nothing about the slabs.
         let mut charged = self.bytes.load(Relaxed);
         while charged + bytes <= self.limit() {
             match self.bytes.compare_exchange_weak(charged, charged + bytes, Relaxed, Relaxed) {
@@ -50,7 +51,7 @@ impl Charges {
     pub(super) fn error(&self) -> AllocError {
         AllocError::AccountLimit { bytes: self.limit() }
     }
-    /// Returns `true` if a cache has a waiter for a charge.
+    /// Returns `true` if a cache has a waiter for the account's charge to fall.
     pub(super) fn is_waited_for(&self) -> bool {
         // Relaxed: see "No lost wake-up by a charge" in `waiters`.
         self.waiting.load(Relaxed) > 0

@@ -1,4 +1,4 @@
-//! Prefilled stocks: objects reserved for one owner, whose next allocations cannot fail.
+//! Prefilled stocks, which are objects reserved for one owner, whose next allocations cannot fail.
 
 use crate::cache::kmem_cache::KmemCache;
 use crate::error::AllocError;
@@ -8,9 +8,9 @@ use uslab_magazine::sync::abandoned;
 
 /// A stock of objects reserved for one owner, made by [`KmemCache::prefill`]. Linux calls such a stock a prefilled sheaf.
 ///
-/// An allocation or free is a few plain instructions: no CPU number, no locked instruction, no shared memory. Dropping the
-/// stock frees the remaining objects. The cache counts the stock's objects as [used](crate::CacheInfo::used), and does not
-/// count the stock's allocations and frees.
+/// An allocation or free takes a few plain instructions, with no CPU number, no locked instruction, and no shared
+/// memory. Dropping the stock frees the remaining objects. The cache counts the stock's objects as
+/// [used](crate::CacheInfo::used), and does not count the stock's allocations and frees.
 ///
 /// ```
 /// use uslab::{Gfp, KmemCache};
@@ -38,8 +38,8 @@ impl KmemCache {
     /// Reserves at least `n` objects for one owner, whose next `n` allocations cannot fail and access no shared memory.
     ///
     /// # Errors
-    /// Fails as [`alloc_bulk`](Self::alloc_bulk) does, with nothing allocated; [`AllocError::Refused`] if the heap has no room
-    /// for the pointers.
+    /// Fails as [`alloc_bulk`](Self::alloc_bulk) does, with nothing allocated, and with [`AllocError::Refused`] if the
+    /// heap has no room for the pointers.
     #[doc(alias = "kmem_cache_prefill_sheaf")]
     pub fn prefill(&self, gfp: Gfp, n: usize) -> Result<Prefilled<'_>, AllocError> {
         Prefilled::new(self, gfp, n)
@@ -56,7 +56,7 @@ impl<'c> Prefilled<'c> {
         Ok(new)
     }
 
-    /// Takes an object; returns `None` if the stock is empty, which never happens during the first `n` allocations.
+    /// Takes an object; returns `None` if the stock is empty, which cannot happen during the first `n` allocations.
     #[inline(always)]
     pub fn alloc(&mut self) -> Option<NonNull<u8>> {
         let object = self.objects.pop()?;
@@ -66,7 +66,7 @@ impl<'c> Prefilled<'c> {
     /// Returns an object to the stock; if the stock is full, frees the object to the cache.
     ///
     /// # Safety
-    /// The conditions of [`KmemCache::free`] hold; any object of the cache is accepted.
+    /// The conditions of [`KmemCache::free`] hold; `object` may be any object of the cache.
     #[inline(always)]
     pub unsafe fn free(&mut self, object: NonNull<u8>) {
         if self.objects.len() < self.max_stock {
@@ -76,7 +76,7 @@ impl<'c> Prefilled<'c> {
         unsafe { self.cache.free(object) };
     }
 
-    /// Number of objects in stock: the next `len` allocations cannot fail.
+    /// Number of objects in stock, which is also the number of next allocations that cannot fail.
     pub fn len(&self) -> usize {
         self.objects.len()
     }
@@ -88,7 +88,7 @@ impl<'c> Prefilled<'c> {
     /// Refills the stock to at least `n` objects, and raises its capacity to `n`.
     ///
     /// # Errors
-    /// Fails if fewer objects are available; the stock keeps its objects.
+    /// Fails if fewer objects are available, and leaves the stock unchanged.
     #[doc(alias = "kmem_cache_refill_sheaf")]
     pub fn refill(&mut self, n: usize) -> Result<(), AllocError> {
         let more = n.saturating_sub(self.len());
@@ -127,7 +127,7 @@ mod tests {
         let cache = KmemCache::builder("limited", 64).limit(Limit::Slabs(4)).build_in(&subsystem).unwrap();
         let mut mine = cache.prefill(Gfp::KERNEL, 150).unwrap();
         assert!(mine.len() >= 150);
-        // Another user takes all remaining objects.
+        // Another user takes all remaining objects of the cache.
         let mut rest = vec![];
         while let Ok(object) = cache.alloc(Gfp::KERNEL) {
             rest.push(object);
@@ -166,7 +166,8 @@ mod tests {
         let info = plain.info();
         assert_eq!((three.len(), info.allocs), (3, 3), "the objects are from the slabs");
         assert_eq!((info.paths.operations(), info.paths.cpu), (3, 0));
-        // The vector's room is allocated before any object, because nothing may be allocated under a lock.
+        // The room of the vector is allocated before any object, because nothing may be allocated under a
+        // lock.
         assert_eq!(three.objects.capacity(), 3);
         three.refill(100).unwrap();
         assert_eq!((three.len(), three.objects.capacity(), plain.info().allocs), (100, 100, 100));

@@ -1,4 +1,4 @@
-//! The queue of a cache's waiters. [`waiters`](super::waiters) describes the protocol.
+//! The queue of a cache's waiters. The module [`waiters`](super::waiters) describes the protocol.
 
 use super::object::Object;
 use core::ops::Range;
@@ -10,31 +10,33 @@ use uslab_magazine::sync::{AtomicBool, Counter, Rank};
 
 #[derive(Debug)]
 pub(crate) struct Waiters {
-    /// True if there is a waiter without an object. The fields `waiting` and `closed` are written under the lock of `queue`.
+    /// True if a waiter has no object yet. The fields `waiting` and `closed` are written under the lock of `queue`.
     pub(super) waiting: AtomicBool,
     /// True if the magazines are closed, because the cache or its account has a waiter.
     pub(super) closed: AtomicBool,
     pub(crate) queue: ForkMutex<Queue>,
 }
 
-/// State of the queue, under the lock.
+/// State of the queue, which the queue's lock protects.
 #[derive(Debug, Default)]
 pub(crate) struct Queue {
-    /// Waiters by ticket. The first `served_waiters` waiters have an object; all later waiters wait.
+    /// Waiters in the order of their tickets. The first `served_waiters` waiters have an object, and
+    /// all later waiters still wait.
     pub(super) entries: VecDeque<Waiter>,
     pub(super) served_waiters: usize,
     pub(super) next_ticket: u64,
-    /// Number of times that a waiter joined an empty queue. `called_in` is the value of `closings` for which the CPUs
-    /// were last drained.
+    /// Number of times that a waiter joined an empty queue. `called_in` is the value that `closings` had when the
+    /// CPUs were last drained.
     pub(super) closings: u64,
     pub(super) called_in: u64,
     /// True if the first waiter should try to make a slab.
     pub(super) grow: bool,
-    /// True if the waiters also wait for the account.
+    /// True if the waiters wait for the account in addition to the cache's own limit.
     pub(super) at_account: bool,
     /// True if the cache no longer has an owner, so that its magazines stay closed.
     pub(super) is_left: bool,
-    /// Nonzero in the child of a fork until the queue was emptied, because the waiting threads do not exist in the child.
+    /// Nonzero in the child of a fork until the queue is emptied, because the waiting threads do not exist in the
+    /// child.
     pub(super) forked: Counter,
 }
 
@@ -42,11 +44,12 @@ pub(crate) struct Queue {
 #[derive(Debug)]
 pub(super) struct Waiter {
     pub(super) ticket: u64,
-    /// Start of the wait; `None` without a clock.
+    /// Start of the wait, or `None` on systems without a clock.
     since: Option<Instant>,
-    /// True for a thread, which may sleep long and polls periodically; the reaper polls for futures.
+    /// True if the waiter is a thread, which polls periodically and may sleep long; for futures, the
+    /// reaper polls.
     is_thread: bool,
-    /// The waiter's waker; `None` after it was woken.
+    /// The waiter's waker, or `None` after the waiter was woken.
     pub(super) waker: Option<Waker>,
     pub(super) object: Option<Object>,
 }
@@ -68,8 +71,8 @@ impl Queue {
     pub(super) fn is_waiting(&self) -> bool {
         self.entries.len() > self.served_waiters
     }
-    /// Takes the waker of the first waiting thread with one of `tickets` that has not been woken, and removes the tickets up to
-    /// that thread's.
+    /// Takes the waker of the first sleeping thread whose ticket is in `tickets`, and removes the tickets up to that
+    /// thread's ticket.
     pub(super) fn next_thread(&mut self, tickets: &mut Range<u64>) -> Option<Waker> {
         let from =
             self.entries.partition_point(|waiter| waiter.ticket < tickets.start).max(self.served_waiters);

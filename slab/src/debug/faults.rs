@@ -1,7 +1,7 @@
 //! Fault injection in a whole subsystem, at the fault points of pages and of object caches.
 //!
-//! [`uslab_buddy::faults`] has the mechanism and the syntax of rules. Faults are part of the pages' configuration, so that they
-//! also affect the first reservation:
+//! [`uslab_buddy::faults`] implements the injection, and describes the syntax of rules. Faults are part of the pages'
+//! configuration, so that they also affect the first reservation of addresses:
 //!
 //! ```
 //! use uslab::faults::{self, Faults};
@@ -22,33 +22,35 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
-// Rules name points by their text; `POINTS` lists all points.
+// A rule names a fault point by its text; `POINTS` lists all points.
 pub use uslab_buddy::faults::{BadRule, Faults, Point, Rule, Tally};
 #[doc(hidden)]
 pub use uslab_buddy::faults::{COMMIT, Call, DECOMMIT, MAGAZINE, PAGE, RESERVE};
 
-/// Fault point of a slab's bitmap: see [`Point::what`].
+/// Fault point of a slab's bitmap (see [`Point::what`]).
 #[doc(hidden)]
 pub const BITMAP: Point =
     Point { name: "bitmap", what: "no memory for the bitmap of a slab of many objects" };
-/// Fault point of a cache's slabs: see [`Point::what`]. Allocations that magazines serve do not reach the fault point `slab`.
+/// Fault point of a cache's slabs (see [`Point::what`]). Allocations that magazines serve do not reach this fault
+/// point.
 #[doc(hidden)]
 pub const SLAB: Point = Point { name: "slab", what: "a cache's slabs give no object" };
-/// Fault point of an object's constructor: see [`Point::what`].
+/// Fault point of an object's constructor (see [`Point::what`]).
 #[doc(hidden)]
 pub const CONSTRUCTOR: Point = Point { name: "constructor", what: "an object's constructor panics" };
-/// Fault point of a cache's limit: see [`Point::what`].
+/// Fault point of a cache's limit (see [`Point::what`]).
 #[doc(hidden)]
 pub const LIMIT: Point = Point { name: "limit", what: "a cache is at its limit of slabs" };
 
-/// All fault points, from the lowest level up.
+/// All fault points, in order from the lowest level of the allocator.
 pub const POINTS: [Point; 9] = [RESERVE, COMMIT, DECOMMIT, MAGAZINE, PAGE, BITMAP, SLAB, CONSTRUCTOR, LIMIT];
 
-/// Payload of an injected constructor panic, a `&'static str`. An injected panic bypasses the panic hook.
+/// Payload of an injected constructor panic, which is a `&'static str`. An injected panic bypasses the
+/// panic hook.
 #[doc(hidden)]
 pub const CONSTRUCTOR_PANIC: &str = "the constructor was refused by fault injection";
 
-/// Parses rules for all [`POINTS`].
+/// Parses rules that may name any of the [`POINTS`].
 ///
 /// # Errors
 /// Fails as [`Rule::parse_all`] does.

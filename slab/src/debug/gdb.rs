@@ -1,13 +1,16 @@
-//! Layout of a process's subsystems for a debugger of a process or a core. The script `slab/gdb/uslab.py` reads the layout.
+//! Layout of a process's subsystems, for a debugger that inspects the process or its core. The script
+//! `slab/gdb/uslab.py` reads the layout.
 //!
 //! ```text
 //! section `.uslab`: magic, version, layouts, subsystems[64] ──> SubsystemSeen ──> the list of caches ──> CacheSeen of each
 //! ```
 //!
-//! The debugger needs no debug information and no symbol, because a section's name survives `strip`. A program with two copies
-//! of this library has two descriptions in the section. The program itself never reads the section.
+//! The debugger finds the description by its section's name, which survives `strip`, so it needs no debug information
+//! and no symbol. If a program contains two copies of this library, the section has two descriptions. The program
+//! itself never reads the section.
 //!
-//! The description begins with the version of its format; the script reports a version that it does not know.
+//! The description begins with the version of its format, and the script reports a version that it does not
+//! know.
 
 use super::stacks::{self, Depot};
 use super::tracks::Record;
@@ -19,7 +22,7 @@ use uslab_magazine::sync::Ordering::Relaxed;
 use uslab_magazine::sync::unseen::AtomicPtr;
 use uslab_magazine::view;
 
-/// Maximum number of listed subsystems; a process's further subsystems are not shown.
+/// Maximum number of listed subsystems; the description omits further subsystems of the process.
 const SUBSYSTEMS: usize = 64;
 
 /// Contents of the section that a debugger reads.
@@ -30,9 +33,9 @@ struct Description {
     frame: [usize; 6],
     frame_list: [usize; 3],
     layer: [usize; 4],
-    /// Layout of the allocation and free records.
+    /// Layout of the records of allocations and frees.
     record: [usize; 7],
-    /// The table of call stacks.
+    /// The process's table of call stacks.
     stacks: &'static Depot,
     depot: [usize; 3],
     subsystems: [AtomicPtr<SubsystemSeen>; SUBSYSTEMS],
@@ -56,15 +59,15 @@ static DESCRIPTION: Description = Description {
 #[derive(Debug)]
 #[repr(C)]
 pub(crate) struct SubsystemSeen {
-    /// Address of the first page, number of pages, and address of the frames.
+    /// Address of the first page, number of pages, and address of the pages' frames.
     pub(crate) pages: usize,
     pub(crate) len: usize,
     pub(crate) frames: usize,
-    /// Address of the long bitmaps, with 64 bytes per page.
+    /// Address of the bitmaps of slabs with many objects, with 64 bytes per page.
     pub(crate) side: usize,
     /// Owner word of large blocks, which are not slabs.
     pub(crate) large: usize,
-    /// Address and layout of the list of caches, and the offset of a [`CacheSeen`] in a cache.
+    /// Address and layout of the list of caches, and the offset of the [`CacheSeen`] in each cache.
     pub(crate) caches: usize,
     pub(crate) list: [usize; 4],
     pub(crate) cache: usize,
@@ -72,7 +75,7 @@ pub(crate) struct SubsystemSeen {
     pub(crate) bands: usize,
 }
 
-/// A subsystem's entry in the description, from [`list`](Self::list) until the drop.
+/// Entry of a subsystem in the description, from [`list`](Self::list) until the drop.
 #[derive(Debug)]
 pub(crate) struct DebuggerEntry(AtomicPtr<SubsystemSeen>);
 
@@ -80,12 +83,12 @@ impl DebuggerEntry {
     pub(crate) const fn new() -> Self {
         Self(AtomicPtr::new(null_mut()))
     }
-    /// Lists the subsystem in the description; call this once.
+    /// Lists the subsystem in the description; must be called only once.
     pub(crate) fn list(&self, seen: SubsystemSeen) {
         let seen = Box::into_raw(Box::new(seen));
         // Relaxed: the program reads the pointer only in the drop, which has the subsystem exclusively.
         self.0.store(seen, Relaxed);
-        // Relaxed: the first thread takes the entry, and reads nothing else.
+        // Relaxed: the first thread gets the entry, and reads no other data.
         let take = |place: &&AtomicPtr<_>| place.compare_exchange(null_mut(), seen, Relaxed, Relaxed).is_ok();
         _ = DESCRIPTION.subsystems.iter().find(take);
     }
@@ -95,11 +98,11 @@ impl Drop for DebuggerEntry {
     fn drop(&mut self) {
         // Relaxed: the drop of the subsystem comes after all its uses.
         let seen = self.0.load(Relaxed);
-        // Relaxed: only this value's drop removes the entry.
+        // Relaxed: only the drop of this value removes the entry.
         let leave = |place: &AtomicPtr<_>| _ = place.compare_exchange(seen, null_mut(), Relaxed, Relaxed);
         if !seen.is_null() {
             DESCRIPTION.subsystems.iter().for_each(leave);
-            // SAFETY: `list` made the box, and otherwise only a debugger reads it.
+            // SAFETY: `list` made the box, and besides this value only a debugger reads the box.
             drop(unsafe { Box::from_raw(seen) });
         }
     }
@@ -115,13 +118,13 @@ pub(crate) struct CacheSeen {
     /// Offset of the first object in its slab, and the stride of objects.
     lead: usize,
     stride: usize,
-    /// 1 if free objects stay constructed and may own other memory; otherwise 0.
+    /// 1 if free objects stay constructed and may own other memory, otherwise 0.
     constructed: usize,
     nodes: Nodes,
     stacks: Stacks,
     /// Address and number of the quarantine's places.
     quarantine: [usize; 2],
-    /// Address of the table of records, with a word per page; 0 without a table.
+    /// Address of the table of debug records, which has a word per page, or 0 without a table.
     tracks: usize,
 }
 
@@ -136,19 +139,20 @@ pub(crate) struct Nodes {
     pub(crate) len: usize,
 }
 
-/// Description of the stacks and depots of a cache; zeros without magazines.
+/// Description of the stacks and depots of a cache, which is all zeros without magazines.
 #[derive(Debug, Default)]
 #[repr(C)]
 pub(crate) struct Stacks {
-    /// For the first node: address of the 4-byte offset of its stack's head in a region, and address of the pointer to its
-    /// depot's first slot. The last two numbers are the distance between two nodes, and the number of nodes.
+    /// For the first node: address of the 4-byte offset of the node's stack head in a region, and address of the
+    /// pointer to the first slot of the node's depot. The last two numbers are the distance between two nodes in bytes,
+    /// and the number of nodes.
     pub(crate) nodes: [usize; 4],
     /// Address of CPU 0's region, distance between two regions, and number of regions.
     pub(crate) regions: [usize; 3],
 }
 
 impl CacheSeen {
-    /// Describes a cache, whose name, nodes and stacks must not move.
+    /// Describes a cache; its name, nodes and stacks must not move while the description exists.
     pub(crate) fn new(
         name: &str,
         geometry: &Geometry,
@@ -190,7 +194,7 @@ mod tests {
             cache: 8,
             bands: 9,
         };
-        // Other tests may have listed their subsystems.
+        // Other tests may have listed their subsystems in the meantime.
         let all: Vec<_> = (0..=SUBSYSTEMS).map(|_| DebuggerEntry::new()).collect();
         all.iter().for_each(|one| one.list(seen()));
         // Relaxed: this thread wrote the pointers.

@@ -1,5 +1,5 @@
-//! Traces: objects in use by the call stack of their allocation, or of their preceding free, like `alloc_traces` and
-//! `free_traces` of Linux's debugfs.
+//! Traces, which group objects in use by the call stack of their allocation or of their preceding free, like
+//! `alloc_traces` and `free_traces` of Linux's debugfs.
 
 use super::stacks::CallStack;
 use super::tracks::Track;
@@ -21,17 +21,17 @@ use std::collections::{BTreeMap, BTreeSet};
 pub struct Trace {
     /// Number of objects.
     pub count: u64,
-    /// Number of bytes of the objects beyond the requested sizes.
+    /// Number of bytes that the objects have beyond the requested sizes.
     pub waste: u64,
-    /// Milliseconds since the most recent event, an allocation or free.
+    /// Milliseconds since the most recent event of the group, which is an allocation or a free.
     pub age_min: u64,
-    /// Mean number of milliseconds since the events.
+    /// Mean number of milliseconds since the events of the group.
     pub age_mean: u64,
-    /// Milliseconds since the first event.
+    /// Milliseconds since the first event of the group.
     pub age_max: u64,
-    /// Lowest id of a thread with an event.
+    /// Lowest id of a thread that caused an event.
     pub thread_min: u32,
-    /// Highest id of a thread with an event.
+    /// Highest id of a thread that caused an event.
     pub thread_max: u32,
     /// CPUs on which the events happened.
     pub cpus: BTreeSet<u32>,
@@ -39,7 +39,7 @@ pub struct Trace {
     pub stack: CallStack,
 }
 
-/// Traces of a cache, most objects first.
+/// Traces of a cache, in descending order of their numbers of objects.
 ///
 /// ```
 /// use uslab::{Gfp, KmemCache, SlabDebug};
@@ -52,14 +52,15 @@ pub struct Trace {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// `Display` writes Linux's format: a line for each trace, and the stack with one function per line.
+/// `Display` writes Linux's format, which has a line for each trace, and then the call stack with
+/// one function per line.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[cfg_attr(feature = "serde", serde(transparent))]
 pub struct Traces(pub Vec<Trace>);
 
 impl Traces {
-    /// Groups tracks and wasted bytes by call stack.
+    /// Groups tracks and their wasted bytes by call stack.
     pub(crate) fn of(tracks: impl Iterator<Item = (Track, u64)>) -> Self {
         let mut traces = BTreeMap::<CallStack, (Trace, Duration)>::new();
         let mut outer = BTreeMap::new();
@@ -119,7 +120,7 @@ impl fmt::Display for Traces {
 
 #[cfg(feature = "serde")]
 impl serde::Serialize for CallStack {
-    /// Serialises the functions, the innermost first.
+    /// Serialises the functions of the stack, innermost first.
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut functions = Vec::new();
         self.each_function(|function| functions.push(function.to_string()));

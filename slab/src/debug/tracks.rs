@@ -1,12 +1,12 @@
-//! Tracks of the last allocation and free of each object, in a record outside the slab.
+//! Tracks of the last allocation and the last free of each object, in a record outside the slab.
 //!
 //! ```text
 //! page of the slab ── table: a word per page ──> its records, a separate mapping as long as the slab lives
 //! ```
 //!
-//! The records are outside of the slab, so an overflow of an object does not reach them. The thread that allocates or
-//! frees an object writes the object's record, and reports may read the record at any time. Each word of a record is
-//! read as a whole, but two words may come from different events.
+//! The records are outside the slab, so an overflow of an object does not reach them. The thread that allocates or
+//! frees an object writes the object's record, and reports may read the record at any time. A report reads each word
+//! of a record atomically, but two words may come from different events.
 
 use super::stacks::CallStack;
 use crate::debug::faults::{BITMAP, Faults};
@@ -20,7 +20,7 @@ use uslab_magazine::Operation;
 use uslab_magazine::sync::Ordering::{Acquire, Relaxed, Release};
 use uslab_magazine::sync::{AtomicPtr, AtomicU32, AtomicU64};
 
-/// The allocation or free of an object: stack, thread, CPU and age.
+/// An allocation or a free of an object, with call stack, thread, CPU and age.
 ///
 /// ```
 /// use uslab::debug::tracks::Track;
@@ -32,13 +32,13 @@ use uslab_magazine::sync::{AtomicPtr, AtomicU32, AtomicU64};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Track {
-    /// Call stack of the event; empty if stacks are not taken.
+    /// Call stack of the event, which is empty if call stacks are not saved.
     pub stack: CallStack,
-    /// The kernel's id of the thread; 0 on systems without thread ids.
+    /// The kernel's id of the thread, or 0 on systems without thread ids.
     pub thread: u32,
     /// CPU on which the thread ran.
     pub cpu: u32,
-    /// Time since the event, exact to a millisecond.
+    /// Time since the event, with a precision of a millisecond.
     pub age: Duration,
 }
 
@@ -59,14 +59,14 @@ pub(crate) enum TrackEvent {
 
 #[derive(Debug)]
 struct Words {
-    /// Time of the event in milliseconds of [`now`]; 0 means never.
+    /// Time of the event in milliseconds of [`now`], or 0 if the event never happened.
     when: AtomicU64,
     stack: AtomicU32,
     thread: AtomicU32,
     cpu: AtomicU32,
 }
 
-/// Record of an object. All zeros means empty.
+/// Record of an object's last events. A record of all zeros is empty.
 #[derive(Debug)]
 pub(crate) struct Record {
     deeds: [Words; 2],
@@ -75,8 +75,8 @@ pub(crate) struct Record {
 }
 
 impl Record {
-    /// For debuggers: offset of the records in a block, size of a record, and distance from the allocation's track to the
-    /// free's track; then the offsets of time, stack, thread and CPU.
+    /// For debuggers: offset of the records in a block, size of a record, and distance from the track of the allocation
+    /// to the track of the free; then the offsets of time, call stack, thread and CPU.
     pub(crate) const LAYOUT: [usize; 7] = {
         let deeds = offset_of!(Self, deeds);
         [
@@ -90,7 +90,8 @@ impl Record {
         ]
     };
 
-    // Relaxed, here and below: only the thread that has the object writes its record, and a report accepts any value.
+    // Relaxed, here and below: only the thread that has the object writes the object's record, and a report accepts
+    // any value.
     pub(crate) fn size(&self) -> usize {
         self.size.load(Relaxed) as usize
     }
@@ -105,7 +106,7 @@ impl Record {
         words.cpu.store(cpu, Relaxed);
         words.when.store(now(), Relaxed);
     }
-    /// The last event of the given kind, if any.
+    /// Returns the last event of the given kind, if any.
     pub(crate) fn track(&self, deed: TrackEvent) -> Option<Track> {
         let words = &self.deeds[deed as usize];
         let when = words.when.load(Relaxed);
@@ -118,7 +119,7 @@ impl Record {
     }
 }
 
-/// The kernel's id of the current thread; 0 on systems without thread ids.
+/// The kernel's id of the current thread, or 0 on systems without thread ids.
 pub(crate) fn this_thread() -> u32 {
     #[cfg(target_os = "linux")]
     // SAFETY: the system call has no arguments.
@@ -127,7 +128,7 @@ pub(crate) fn this_thread() -> u32 {
     0
 }
 
-/// Milliseconds since some fixed time; 1 without a clock.
+/// Milliseconds since some fixed time, or 1 on systems without a clock.
 fn now() -> u64 {
     #[cfg(not(target_family = "wasm"))]
     return std::time::UNIX_EPOCH.elapsed().map_or(1, |since| since.as_millis() as u64);
@@ -135,22 +136,22 @@ fn now() -> u64 {
     1
 }
 
-/// Head of a slab's records, which follow in the same memory.
+/// Head of the records of a slab, which follow the head in the same memory.
 struct Block {
-    /// The mapped memory of the block itself.
+    /// The mapped memory that contains this block.
     memory: Region,
 }
 
 const FIRST: usize = size_of::<Block>().next_multiple_of(align_of::<Record>());
 
-/// Table of the records' addresses, with a word per page.
+/// Table of the addresses of all records, with a word per page.
 #[derive(Debug)]
 pub(crate) struct Tracks {
     table: Reserved,
 }
 
 impl Tracks {
-    /// Makes a table for `pages` pages; `None` if the table's address space is refused.
+    /// Makes a table for `pages` pages; returns `None` if the system refuses address space.
     pub(crate) fn new(pages: usize, backend: Backend, faults: &Faults) -> Option<Self> {
         let table = Reserved::new(pages.checked_mul(size_of::<usize>())?, backend, faults, BITMAP)?;
         Some(Self { table })
@@ -158,7 +159,7 @@ impl Tracks {
     /// Unmaps the table's words for pages that [cannot exist](PageAllocator::most_pages).
     ///
     /// # Safety
-    /// No slab is or will be at these pages.
+    /// No slab is at these pages, now or later.
     pub(crate) unsafe fn cut(&self, of: &PageAllocator) {
         // SAFETY: the region has no other user. By contract, no slab needs the unmapped words.
         unsafe { of.cut_table(&self.table, of.most_pages() * size_of::<usize>()) };
@@ -170,7 +171,8 @@ impl Tracks {
     /// # Safety
     /// The table is committed up to the slab's word.
     unsafe fn word(&self, slab: Pfn) -> &AtomicPtr<Block> {
-        // SAFETY: by contract, the word is committed. An atomic pointer is a word, and zero is null.
+        // SAFETY: by contract, the word is committed. An atomic pointer has the layout of a word,
+        // and zero means null.
         unsafe { self.table.base().cast::<AtomicPtr<Block>>().add(slab.get() as usize).as_ref() }
     }
 
@@ -180,12 +182,13 @@ impl Tracks {
         if !self.table.commit(op, (slab.get() as usize + 1) * size_of::<usize>()) {
             return false;
         }
-        // Records are always real memory, whatever the pages' backend is.
+        // Records always use mapped memory, whatever the backend of the pages is.
         let memory = Region::committed(bytes, PAGE_SIZE, Backend::default(), faults);
         let Some(memory) = memory else { return false };
         let block = memory.base().cast::<Block>();
-        // SAFETY: the memory was just mapped, is aligned to a page and larger than a block. The table is committed up to the
-        // slab's word. Release: pairs with the Acquire of `record`, so that the records are found mapped.
+        // SAFETY: the memory was just mapped, is aligned to a page, and is larger than a block. The table is committed
+        // up to the slab's word. Release: pairs with the Acquire of `record`, so that the reader finds the records
+        // mapped.
         unsafe {
             block.write(Block { memory });
             self.word(slab).store(block.as_ptr(), Release);
@@ -203,12 +206,14 @@ impl Tracks {
             drop(block.read().memory);
         }
     }
-    /// The record of an object.
+    /// Returns the record of an object.
     ///
     /// # Safety
-    /// The slab is [covered](Self::cover), has more than `index` objects, and stays as long as the record is used.
+    /// The slab is [covered](Self::cover), has more than `index` objects, and exists as long as the record is
+    /// used.
     pub(crate) unsafe fn record(&self, slab: Pfn, index: usize) -> &Record {
-        // SAFETY: by contract, the slab is covered; records of zeros are empty. Acquire: pairs with the Release of `cover`.
+        // SAFETY: by contract, the slab is covered; a record of all zeros is empty. Acquire: pairs with the Release of
+        // `cover`.
         unsafe {
             let block = NonNull::new_unchecked(self.word(slab).load(Acquire)).cast::<u8>();
             block.add(FIRST).cast::<Record>().add(index).as_ref()
@@ -245,7 +250,7 @@ mod tests {
         }
     }
 
-    /// The committed memory may be larger than the words in use.
+    /// More memory may be committed than the words in use need.
     #[cfg(all(target_os = "linux", not(uslab_heap)))]
     #[test]
     fn truncated_record_table_still_covers_the_remaining_pages() {
@@ -273,7 +278,7 @@ mod tests {
         };
         let slabs: BTreeSet<_> = objects.iter().map(head).collect();
         let tags = subsystem.core().tags.lock().0.clone().unwrap();
-        // SAFETY: these pages are or were slabs.
+        // SAFETY: these pages are slabs, or were slabs.
         let with =
             || slabs.iter().filter(|slab| unsafe { !tags.tracks.word(**slab).load(Acquire).is_null() });
         assert_eq!(with().count(), slabs.len());

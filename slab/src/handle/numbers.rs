@@ -1,4 +1,5 @@
-//! Numbers of a handle cache's objects, and the shared state of each number: its life, its use, and its holders.
+//! Numbers of the objects of a handle cache, and the state that threads share for each number: the object's
+//! life, its use, and its holders.
 //!
 //! ```text
 //!   number ──> segment (64, 128, 256 ... entries, never moved or freed) ──> entry
@@ -7,12 +8,12 @@
 //! ```
 //!
 //! An object keeps its number from its first allocation until it is destructed or its generations are used up. Objects
-//! therefore keep their numbers in the cache's magazines, and only a new number takes the lock. Entries are never freed, so
-//! even the oldest stale handle finds a word that may be read.
+//! therefore keep their numbers while they are in the cache's magazines, and only a new number takes the lock. Entries
+//! are never freed, so even the oldest stale handle leads to a word that may be read.
 //!
-//! Invariants:
-//! * An object is reallocated only if its word is "not in use, no holders".
-//! * Unless the word is "not in use, no holders", `entry.object` and the generation do not change.
+//! The invariants are:
+//! * An object is reallocated only if its entry's word is "not in use, no holders".
+//! * `entry.object` and the generation change only while the word is "not in use, no holders".
 //! * The one thread that changes a word to "not in use, no holders" frees the object.
 
 use crate::error::AllocError;
@@ -20,26 +21,29 @@ use core::ptr::{null_mut, slice_from_raw_parts_mut, without_provenance_mut};
 use uslab_handle::{Generations, HandleError};
 use uslab_magazine::sync::{AtomicPtr, AtomicU64, Mutex, Ordering::*, Rank, abandoned, tell};
 
-/// Number of entries in the first segment; each following segment has twice as many.
+/// Number of entries in the first segment; each later segment has twice as many entries as the one
+/// before.
 const FIRST: u64 = if cfg!(loom) { 1 } else { 64 };
-/// Number of segments, enough for 32 bits of number. A model soon uses two segments, and each further segment enlarges
-/// the search.
+/// Number of segments, which suffices for numbers of 32 bits. A model soon uses two segments, and each further segment
+/// would enlarge the search.
 const SEGMENTS: usize = if cfg!(loom) { 3 } else { 27 };
 
-/// Flag of an entry's word: the object is in use.
+/// Flag in an entry's word, set if the object is in use.
 const IN_USE: u64 = 1 << 31;
-/// Mask of the holder count in an entry's word.
+/// Mask of the number of holders in an entry's word.
 const HOLDERS: u64 = IN_USE - 1;
 
-/// State of the object that has a certain number.
+/// State of the object that has a given number.
 #[derive(Debug)]
 pub(super) struct Entry {
     word: AtomicU64,
-    /// Address of the object, from one allocation to the next. In a free number's entry, the next free number.
+    /// Address of the object, which stays until the object's next allocation. If the number is free, this
+    /// field holds the next free number instead.
     object: AtomicPtr<u8>,
 }
 
-/// Proof that an object has no user or holder left, and must be freed to its cache.
+/// Proof that an object has no user or holder left, so that the owner of the proof must free it to
+/// its cache.
 #[must_use]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct LastReference;
@@ -48,18 +52,21 @@ impl Entry {
     fn new() -> Self {
         Self { word: AtomicU64::new(0), object: AtomicPtr::new(null_mut()) }
     }
-    /// Address of the entry's object. The object belongs to its number until it is freed.
+    /// Address of the object that the entry describes. The object belongs to its number until it is
+    /// freed.
     #[inline(always)]
     pub(super) fn object(&self) -> *mut u8 {
-        // Relaxed: the address was written before the word became "in use", which the reader has read.
+        // Relaxed: the address was written before the word became "in use", and the caller has read
+        // that word.
         self.object.load(Relaxed)
     }
-    /// Current or last life of the object; 0 before its first life.
+    /// Number of the current or last life of the object, or 0 before its first life.
     fn generation(word: u64) -> u32 {
         (word >> 32) as u32
     }
 
-    /// Begins life `generation` of the object. Only the thread that owns the object may call this.
+    /// Begins life `generation` of the object. Only the thread that owns the object may call this
+    /// function.
     pub(super) fn begin(&self, object: *mut u8, generation: u32) {
         self.object.store(object, Relaxed);
         // Release: pairs with the Acquire in `hold` and `end`, so that a holder or freer finds the object prepared.
@@ -67,22 +74,23 @@ impl Entry {
         tell!("begins generation {generation} of the object at {object:?}");
     }
 
-    /// Current word of the entry, as a hint.
+    /// Current word of the entry, which may be outdated when the call returns.
     #[inline(always)]
     fn now(&self) -> u64 {
         self.word.load(Relaxed)
     }
-    /// Returns `true` if life `generation` has not ended. Cost: one load.
+    /// Returns `true` if life `generation` of the object has not ended. Cost: one load.
     #[inline(always)]
     pub(super) fn is_in(&self, generation: u32) -> bool {
         let word = self.now();
         Self::generation(word) == generation && word & IN_USE != 0
     }
 
-    /// Holds the object if life `generation` has not ended. The object is not reallocated until [`let_go`](Self::let_go).
+    /// Holds the object if its life `generation` has not ended, and returns `true` on success. The object is not
+    /// reallocated until [`let_go`](Self::let_go).
     ///
     /// # Panics
-    /// Panics if the object has 2,147,483,647 holders.
+    /// Panics if the object is already held 2,147,483,647 times.
     #[inline]
     pub(super) fn hold(&self, generation: u32) -> bool {
         let mut word = self.word.load(Relaxed);
@@ -104,19 +112,20 @@ impl Entry {
         }
     }
 
-    /// Releases a hold. If the object's life has ended, the last holder gets the object, and must free it.
+    /// Releases an object that the caller held. If the object's life has ended, the last thread to release
+    /// it gets the object, and must free it.
     #[inline]
     pub(super) fn let_go(&self) -> Option<LastReference> {
-        // Release: the holder's accesses come before the object's next life. Acquire: all accesses of other holders, and of the
-        // thread that ended the life, come before the last holder frees the object. The Acquire pairs with the Release in
-        // `let_go` and in `end`.
+        // Release: the accesses of this holder come before the object's next life. Acquire: the accesses of all other
+        // holders, and of the thread that ended the life, come before the last holder frees the object. The Acquire
+        // pairs with the Release in `let_go` and in `end`.
         let before = self.word.fetch_sub(1, AcqRel);
         tell!("releases the object: there were {} holders", before & HOLDERS);
         (before & (IN_USE | HOLDERS) == 1).then_some(LastReference)
     }
 
-    /// Ends life `generation`; returns `None` if that life had ended before. After the end no new hold succeeds;
-    /// without holders, the caller gets the object.
+    /// Ends life `generation` of the object; returns `None` if that life has ended before. Afterwards no thread
+    /// can hold the object anew; if no thread holds it, the caller gets the object.
     pub(super) fn end(&self, generation: u32) -> Option<Option<LastReference>> {
         let mut word = self.word.load(Relaxed);
         loop {
@@ -138,28 +147,30 @@ impl Entry {
         }
     }
 
-    /// Returns `true` if the object is in use or held. No other thread may use the entry.
+    /// Returns `true` if the object is in use or held. No other thread may use the entry during the
+    /// call.
     fn is_out(&self) -> bool {
         self.word.load(Relaxed) & (IN_USE | HOLDERS) != 0
     }
 }
 
-/// The list of free numbers, and counts of used and retired numbers.
+/// The list of free numbers, and the counts of used and of retired numbers.
 #[derive(Debug, Default)]
 struct Free {
-    /// The first free number plus one; 0 if no number is free.
+    /// The first free number plus one, or 0 if no number is free.
     head: u64,
-    /// Number of numbers that were ever used.
+    /// Count of numbers that were ever used.
     used: u64,
     retired: u64,
 }
 
 #[derive(Debug)]
 pub(super) struct NumberTable {
-    /// Entries of each segment, never freed; null before the segment is made.
+    /// Entries of each segment, which are never freed; null before the segment is made.
     segments: [AtomicPtr<Entry>; SEGMENTS],
     free: Mutex<Free>,
-    /// Number of objects that a handle can distinguish; `last` is the last generation of an object.
+    /// `limit` is the number of objects that a handle can distinguish, and `last` is the last
+    /// generation of an object.
     limit: u64,
     last: u32,
     generations: Generations,
@@ -177,14 +188,14 @@ impl NumberTable {
         self.free.lock()
     }
 
-    /// Segment of a number, and the number's index in the segment.
+    /// Returns the segment of a number, and the number's index in this segment.
     #[inline(always)]
     fn at(number: u32) -> (usize, usize) {
         let shifted = u64::from(number) + FIRST;
         let segment = shifted.ilog2() - FIRST.ilog2();
         (segment as usize, (shifted - (FIRST << segment)) as usize)
     }
-    /// Entry of a number; `None` if the number's segment was never made.
+    /// Entry of a number, or `None` if the number's segment was never made.
     #[inline(always)]
     pub(super) fn entry(&self, number: u32) -> Option<&Entry> {
         let (segment, place) = Self::at(number);
@@ -202,7 +213,8 @@ impl NumberTable {
         entries.try_reserve_exact((FIRST << segment) as usize).map_err(|_| HandleError::Memory)?;
         entries.extend((0..FIRST << segment).map(|_| Entry::new()));
         let entries = Box::into_raw(entries.into_boxed_slice()).cast();
-        // Release: pairs with the Acquire in `entry`, by which the losing thread finds the segment.
+        // Release: pairs with the Acquire in `entry`, by which a thread whose exchange fails finds
+        // the segment.
         if self.segments[segment].compare_exchange(null_mut(), entries, Release, Relaxed).is_err() {
             // SAFETY: this call made the segment, and did not publish it.
             drop(unsafe { Box::from_raw(slice_from_raw_parts_mut(entries, (FIRST << segment) as usize)) });
@@ -231,13 +243,13 @@ impl NumberTable {
             } else {
                 free.head = entry.object().addr() as u64;
             }
-            // Free numbers have a generation left, because `give` retires a number after its last generation.
+            // A free number has a generation left, because `give` retires a number after its last generation.
             return self.next(number).map(|generation| (number, generation)).ok_or(HandleError::Memory);
         }
     }
 
-    /// Returns the next generation of an object's number; the caller owns the number. `None` if the generations are
-    /// used up.
+    /// Returns the next generation of an object's number; the caller owns the number. Returns `None` if the
+    /// generations of the number are used up.
     pub(super) fn next(&self, number: u32) -> Option<u32> {
         // Relaxed: the caller got the object from the thread that last changed the word.
         match Entry::generation(self.entry(number)?.word.load(Relaxed)) {
@@ -246,7 +258,8 @@ impl NumberTable {
         }
     }
 
-    /// Frees the number of a destructed object, or retires it if its generations are used up.
+    /// Frees the number of a destructed object, or retires the number if its generations are used
+    /// up.
     pub(super) fn give(&self, number: u32) {
         let next = self.next(number);
         let mut free = self.free.lock();
@@ -259,7 +272,7 @@ impl NumberTable {
         }
     }
 
-    /// Objects that are in use or held. No other thread may use the numbers.
+    /// Iterates the objects that are in use or held. No other thread may use the numbers meanwhile.
     pub(super) fn out(&self) -> impl Iterator<Item = *mut u8> {
         let used = self.free.lock().used;
         (0..used)
@@ -267,11 +280,12 @@ impl NumberTable {
             .filter(|entry| entry.is_out())
             .map(Entry::object)
     }
-    /// A generation that no number has used, as in [`HandleTable::fresh_generation`](super::HandleTable::fresh_generation).
+    /// Returns a generation that no number has used, as
+    /// [`HandleTable::fresh_generation`](super::HandleTable::fresh_generation) does.
     pub(super) fn fresh_generation(&self) -> Option<u32> {
         let used = self.free.lock().used;
         let entries = (0..used).filter_map(|number| self.entry(number as u32));
-        // The next life of a free number has the next generation.
+        // When a free number is used again, it gets the next generation.
         let used = entries.map(|entry| match Entry::generation(entry.now()) {
             next if next > 0 && !entry.is_in(next) => {
                 self.generations.next_generation(next, self.last).unwrap_or(next)
@@ -293,7 +307,8 @@ impl Drop for NumberTable {
         for (segment, entries) in self.segments.iter().enumerate() {
             let entries = entries.load(Relaxed);
             if !entries.is_null() {
-                // SAFETY: `extend` made the segment with that many entries, and no other user is left.
+                // SAFETY: `extend` made the segment with this number of entries, and no other user is
+                // left.
                 drop(unsafe {
                     Box::from_raw(slice_from_raw_parts_mut(entries, (FIRST << segment) as usize))
                 });
@@ -346,7 +361,7 @@ mod tests {
         numbers.entry(0).unwrap().begin(null_mut(), 255);
         numbers.give(0);
         assert_eq!((numbers.take(), numbers.retired()), (Ok((1, 1)), 1));
-        // The first generation already exceeds the last one.
+        // The first generation of this table already exceeds the last generation.
         let none = NumberTable::new(64, 255, Generations { first: 256, ..Generations::default() });
         assert_eq!(none.take(), Err(HandleError::Full { slots: 64, retired: 0 }));
     }
@@ -358,7 +373,8 @@ mod tests {
         assert!(entry.is_in(3) && !entry.is_in(2) && !entry.hold(2) && entry.end(4).is_none());
         assert!(entry.hold(3) && entry.hold(3));
         assert_eq!((entry.let_go(), entry.end(3), entry.end(3)), (None, Some(None), None));
-        // The life has ended: new holds fail, and the remaining holder is the last.
+        // After the life has ended, no thread can hold the object anew, and the remaining holder is
+        // the last.
         assert!(!entry.is_in(3) && !entry.hold(3) && entry.is_out());
         assert_eq!((entry.let_go(), entry.is_out()), (Some(LastReference), false));
         entry.begin(null_mut(), 4);

@@ -1,17 +1,18 @@
-//! Large blocks: blocks of pages that are not slabs, with a mark in their frame, and their counts.
+//! Large blocks, which are blocks of pages that are not slabs; their frames have a mark, and this
+//! module counts them.
 
 use uslab_buddy::Order;
 use uslab_magazine::sync::Counter;
 use uslab_magazine::{Operation, PathCounts, Paths};
 
-/// The target of large blocks' owner words; it is not a cache.
+/// The owner word of each large block points to this static, which is not a cache.
 static LARGE: u8 = 0;
 
 pub(crate) fn large() -> *mut u8 {
     (&raw const LARGE).cast_mut()
 }
 
-/// Numbers of the blocks above the size classes.
+/// Numbers of the blocks that are larger than the size classes.
 ///
 /// ```
 /// use uslab::{Config, Gfp, Subsystem};
@@ -31,7 +32,8 @@ pub struct LargeInfo {
     pub frees: u64,
     /// Number of pages of the blocks in use.
     pub pages: u64,
-    /// Numbers of allocations and frees by where they were served; the CPU's own pages count as `cpu`.
+    /// Numbers of allocations and frees by the level that served them; the CPU's own pages count as
+    /// `cpu`.
     pub paths: Paths,
 }
 
@@ -49,12 +51,12 @@ impl LargeBlocks {
         self.paths.count(op);
         self.pages.add(u64::from(order.pages()));
     }
-    /// Counts a free, before the block is returned.
+    /// Counts a free, before the block is freed to the page allocator.
     pub(crate) fn freed(&self, order: Order) {
         self.frees.add(1);
         self.pages.sub(u64::from(order.pages()));
     }
-    /// Counts the path of a finished free.
+    /// Counts the level that served a finished free.
     pub(crate) fn returned(&self, op: &Operation) {
         self.paths.count(op);
     }

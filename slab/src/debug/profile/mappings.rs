@@ -1,5 +1,5 @@
-//! Code mappings: the files whose code the process has mapped, with addresses. A profile lists code mappings, so that another
-//! program can look up symbols.
+//! Code mappings, which are the files whose code the process has mapped, and the addresses of this code. A written
+//! profile lists the code mappings, so that another program can look up symbols.
 
 /// A mapped segment of a file that contains code.
 #[cfg_attr(
@@ -8,7 +8,7 @@
 )]
 #[derive(Debug)]
 pub(super) struct Mapping {
-    /// Range of addresses.
+    /// Address at which the segment is mapped.
     pub(super) start: usize,
     pub(super) end: usize,
     /// Offset of the segment in the file.
@@ -16,11 +16,12 @@ pub(super) struct Mapping {
     /// Address of the file's first segment.
     pub(super) base: usize,
     pub(super) file: String,
-    /// Build id in hexadecimal; empty if the file has none.
+    /// Build id of the file in hexadecimal, or an empty string if the file has none.
     pub(super) build_id: String,
 }
 
-/// All code mappings of the process, starting with the program's own. Empty on systems without `dl_iterate_phdr`.
+/// All code mappings of the process, starting with the program's own. On systems without `dl_iterate_phdr`, the
+/// list is empty.
 pub(super) fn mappings() -> Vec<Mapping> {
     #[cfg_attr(not(target_os = "linux"), allow(unused_mut, reason = "nothing is found"))]
     let mut found = vec![];
@@ -41,7 +42,8 @@ pub(super) fn position(mappings: &[Mapping], address: usize) -> Option<usize> {
 #[cfg(target_os = "linux")]
 unsafe extern "C" fn add(info: *mut libc::dl_phdr_info, _: usize, list: *mut core::ffi::c_void) -> i32 {
     use uslab_buddy::PAGE_SIZE;
-    // SAFETY: by contract, the pointers are valid. The headers are mapped as long as the file, and its name ends in a NUL.
+    // SAFETY: by contract, the pointers are valid. The headers are mapped as long as the file, and the file's name ends
+    // in a NUL.
     let (info, headers, name, list) = unsafe {
         let (info, list) = (&*info, &mut *list.cast::<Vec<Mapping>>());
         let headers = core::slice::from_raw_parts(info.dlpi_phdr, info.dlpi_phnum.into());
@@ -53,7 +55,7 @@ unsafe extern "C" fn add(info: *mut libc::dl_phdr_info, _: usize, list: *mut cor
         |address| of_kind(libc::PT_LOAD).any(|of| (of.p_vaddr..=of.p_vaddr + of.p_filesz).contains(&address));
     let id = of_kind(libc::PT_NOTE).filter(|of| is_loaded(of.p_vaddr) && is_loaded(of.p_vaddr + of.p_filesz));
     let id = id.map(|of| (core::ptr::with_exposed_provenance(at(of.p_vaddr as usize)), of.p_filesz as usize));
-    // SAFETY: the bytes are in a segment of the file, and notes are never written.
+    // SAFETY: the bytes are in a mapped segment of the file, and notes are never written.
     let id = id
         .into_iter()
         .find_map(|(notes, bytes)| build_id(unsafe { core::slice::from_raw_parts(notes, bytes) }));
@@ -135,7 +137,7 @@ mod tests {
             maps.lines().any(|line| line.starts_with(&mapped) && line.ends_with(&program)),
             "{mapped}: {maps}"
         );
-        // A backtrace of another test may map the file, too.
+        // A backtrace in another test may map the file at a second address.
         let base = format!("{:x}-", own.base);
         let maps_base = |line: &str| line.starts_with(&base) && line.ends_with(&program);
         assert!(maps.lines().any(maps_base), "{base}: {maps}");

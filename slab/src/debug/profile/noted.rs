@@ -1,11 +1,11 @@
-//! Records of a profile: sites, and live samples.
+//! Records of a profile, which are its sites and its live samples.
 
 use super::own::{LIVE, SampleMemory};
 use super::{Amount, CallStack, NAME, PARTS, SITES};
 use core::hash::{Hash, Hasher};
 use std::hash::DefaultHasher;
 
-/// A site of a profile: a cache, and a call stack that allocated from it.
+/// A site of a profile: a cache, and a call stack that allocated from this cache.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Site {
     pub(super) cache: [u8; NAME],
@@ -14,7 +14,7 @@ pub(super) struct Site {
     pub(super) stack: u32,
     pub(super) allocated: Sum,
     pub(super) live: Sum,
-    /// Index plus one of the next site on the same list.
+    /// Index of the next site on the list, plus one.
     pub(super) next: u32,
 }
 
@@ -28,7 +28,7 @@ pub(super) struct Sum {
 }
 
 impl Sum {
-    /// Estimate from a sample of `bytes` bytes.
+    /// Estimate that a sample of `bytes` bytes contributes.
     pub(super) fn of(bytes: u64, rate: u64) -> Self {
         let share = -super::expm1(-(bytes as f64) / rate as f64);
         Self {
@@ -58,18 +58,19 @@ impl Sum {
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LiveObjects {
-    /// Inverted address of the sample, so that a search for leaks finds no pointer to it; 0 if unused.
+    /// Inverted address of the sample, so that a search for leaks finds no pointer to the object; 0 if
+    /// the entry is unused.
     pub(super) address: usize,
     pub(super) bytes: u64,
     pub(super) site: u32,
-    /// Index plus one of the next sample on the same list, or on the free list.
+    /// Index plus one of the next sample on this sample's list, or on the free list.
     pub(super) next: u32,
 }
 
-/// Records of a profile. The records allocate only when they are made, because they are used inside a malloc.
+/// Records of a profile. Records allocate memory only when they are made, because a malloc uses them.
 #[derive(Debug)]
 pub(super) struct Records {
-    /// Number of the profile, from 1.
+    /// Number of the profile, counted from 1.
     pub(super) run: u32,
     pub(super) rate: u64,
     pub(super) lost: u64,
@@ -82,7 +83,7 @@ pub(super) struct Records {
 }
 
 impl Records {
-    /// Records before the first profile, which are empty.
+    /// Empty records, for the time before the first profile.
     pub(super) const fn nothing() -> Self {
         Self {
             run: 0,
@@ -96,7 +97,8 @@ impl Records {
             own: None,
         }
     }
-    /// Makes records with room for all sites and samples. Unused parts are untouched memory, except the list heads.
+    /// Makes records with room for all sites and samples. The system commits only the list heads, because other
+    /// unused parts are not touched.
     pub(super) fn with_room(rate: u64) -> Option<Self> {
         let mut noted = Self { rate, ..Self::nothing() };
         noted.sites.try_reserve_exact(SITES).ok()?;
@@ -108,7 +110,7 @@ impl Records {
         Some(noted)
     }
 
-    /// Index of a site; `None` if a new site has no room.
+    /// Index of a site, or `None` if the site is new and has no room.
     pub(super) fn site(&mut self, name: &str, stack: CallStack) -> Option<u32> {
         let stack = stack.number();
         let len = name.len().min(NAME);
@@ -161,7 +163,7 @@ impl Records {
         site.live.add(sum);
         Some(())
     }
-    /// Removes the sample at an address; returns `false` if no sample is there.
+    /// Removes the sample at an address; returns `false` if the address is not a sample.
     pub(super) fn forget(&mut self, address: usize) -> bool {
         let list = Self::list_of(address);
         let (mut before, mut place) = (0, self.live_lists.get(list).copied().unwrap_or(0));

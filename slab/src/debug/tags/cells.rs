@@ -1,4 +1,4 @@
-//! Tags in a checker's builds, whose atomics cannot be zeroed bytes.
+//! Tags in builds for a model checker, whose atomics cannot be zeroed bytes.
 
 use super::BYTES_PER_TAG;
 use crate::geometry::SPACING;
@@ -13,7 +13,7 @@ impl Bytes {
     pub(super) fn new(bytes: usize) -> Self {
         Self((0..bytes * BYTES_PER_TAG / SPACING).map(|_| AtomicU8::new(0)).collect())
     }
-    /// Tag for the byte at `offset` in the pages; `None` if no object begins there.
+    /// Tag for the byte at `offset` in the pages, or `None` if no object can begin there.
     ///
     /// # Safety
     /// This build has no safety condition.

@@ -1,4 +1,4 @@
-//! Object ownership in shipping builds, which do not watch it.
+//! Ownership of objects in shipping builds, which do not watch it.
 
 use super::SlabMemory;
 use core::ptr::NonNull;
