@@ -1,4 +1,4 @@
-//! Property tests with shadow models: the lists of a node, and caches on simulated CPUs.
+//! Property tests with shadow models, for the lists of a node, and for caches on simulated CPUs.
 
 use crate::cache::node::{
     BANDS, FreeOptions, FreedState, Node, NodeClosed, NodeCount, ObjectIndex, State, UnlistedSlabs,
@@ -42,7 +42,7 @@ fn list_steps() -> impl Strategy<Value = Vec<ListStep>> {
     prop::collection::vec(step, 1..60)
 }
 
-/// A node, and its shadow: the objects that are out, and the constructed objects, by slab.
+/// A node and its shadow, which has the taken objects and the constructed objects of each slab.
 struct Lists {
     memory: SlabMemory,
     geometry: Geometry,
@@ -51,7 +51,7 @@ struct Lists {
     constructed: Constructed,
     shadow: BTreeMap<u32, BTreeSet<usize>>,
     built: BTreeMap<u32, BTreeSet<usize>>,
-    /// Pages whose memory was returned, by the first page of their slab.
+    /// Pages whose memory was returned to the system, by the first page of their slab.
     discarded: BTreeMap<u32, BTreeSet<usize>>,
 }
 
@@ -142,7 +142,7 @@ impl Lists {
             self.stamp(place);
         }
     }
-    /// First and last byte of an object, and the value that its user writes to these bytes.
+    /// First and last byte of an object, and the value that its user writes to both bytes.
     fn ends(&self, ObjectIndex { slab, index }: ObjectIndex) -> ([*mut u8; 2], u8) {
         let at = self.geometry.offset(index);
         let base = self.memory.pages.address(slab).as_ptr();
@@ -151,10 +151,10 @@ impl Lists {
     }
     fn stamp(&self, place: ObjectIndex) {
         let (ends, stamp) = self.ends(place);
-        // SAFETY: the object is out, so the test owns its bytes.
+        // SAFETY: the object is in use, so the test owns its bytes.
         ends.into_iter().for_each(|byte| unsafe { byte.write(stamp) });
     }
-    /// Pages of a slab that no object in use touches.
+    /// Pages of a slab on which no object is in use.
     fn unused(&self, slab: u32) -> BTreeSet<usize> {
         let mut pages: BTreeSet<usize> = (0..self.order().pages() as usize).collect();
         let bytes =
@@ -162,16 +162,16 @@ impl Lists {
         for bytes in self.shadow[&slab].iter().map(|&index| bytes(index)) {
             (bytes.start / PAGE_SIZE..=(bytes.end - 1) / PAGE_SIZE).for_each(|page| _ = pages.remove(&page));
         }
-        // Slabs of more than 16 pages discard their pages in parts.
+        // A slab of more than 16 pages discards its pages in parts of several pages.
         let part = (self.order().pages() as usize).div_ceil(16);
         let whole =
             |page: &usize| (page / part * part..(page / part + 1) * part).all(|page| pages.contains(&page));
         pages.iter().copied().filter(whole).collect()
     }
-    /// Returns the memory of about `most` unused pages.
+    /// Returns the memory of about `most` unused pages to the system.
     fn discard_unused(&mut self, most: u64) {
         let mut all = 0;
-        // Full slabs and one-page slabs in use have no unused pages.
+        // Full slabs have no unused pages, and neither have slabs of one page that is in use.
         let slabs = self.shadow.keys().filter(|slab| match self.state(**slab).0 {
             State::Empty => true,
             State::Partial(_) => self.order() > Order::ZERO,
@@ -188,7 +188,7 @@ impl Lists {
         if pages == all as u64 {
             self.discarded.extend(unused.into_iter().filter(|(_, pages)| !pages.is_empty()));
         } else {
-            // The node chooses the slabs, and discards all unused pages of a chosen slab.
+            // The node chooses the slabs, and discards all unused pages of a slab that it chose.
             for (slab, unused) in unused {
                 // SAFETY: the test has no other thread.
                 let now = unsafe { self.memory.slab(Pfn::new(slab)).discarded() } as usize;
@@ -223,7 +223,7 @@ impl Lists {
         }
         assert_eq!(destructed, if self.is_one_by_one() { idle } else { 0 });
     }
-    /// Frees objects; objects that are already free are refused.
+    /// Frees objects, and checks that objects which are already free are refused.
     fn give(&mut self, places: &[ObjectIndex], back: FreedState) {
         let (mut unlisted, mut refused) = (UnlistedSlabs::default(), Vec::new());
         let mut expected = Vec::new();
@@ -236,7 +236,7 @@ impl Lists {
                 self.built.get_mut(&place.slab.get()).unwrap().remove(&place.index);
             }
         }
-        // SAFETY: all slabs of the shadow are listed, and empty slabs are only unlisted at the end.
+        // SAFETY: all slabs of the shadow are listed, and empty slabs are unlisted only at the end.
         unsafe {
             let op = &Operation::new();
             self.node.free(
@@ -295,20 +295,21 @@ impl Lists {
         assert_eq!(count.discarded as usize, self.discarded.values().map(BTreeSet::len).sum::<usize>());
         for (ends, stamp) in self.out().into_iter().map(|place| self.ends(place)) {
             for byte in ends {
-                // SAFETY: the object is out, so the test owns its bytes.
+                // SAFETY: the object is in use, so the test owns its bytes.
                 let found = unsafe { byte.read() };
                 assert_eq!(found, stamp, "memory of an allocated object was discarded");
             }
         }
         for (&slab, pages) in &self.discarded {
             let base = self.memory.pages.address(Pfn::new(slab)).as_ptr();
-            // Memory on the heap keeps its contents.
+            // Discarded memory on the heap keeps its contents.
             #[cfg(all(target_os = "linux", not(uslab_heap)))]
-            // SAFETY: the pages are in an allocated block, which no thread writes.
+            // SAFETY: the pages are in an allocated block, to which no thread writes.
             assert!(pages.iter().all(|page| unsafe { base.add(page * PAGE_SIZE).read() } == 0));
         }
     }
-    /// Checks, after a shrink, that slabs with few free objects are sorted by their number in each band.
+    /// Checks after a shrink that, in each band, slabs with few free objects are sorted by the number of
+    /// these objects.
     fn check_sorted(&self) {
         let mut last: BTreeMap<usize, usize> = BTreeMap::new();
         self.node.walk(&self.memory, |_, state, fill, _| {
@@ -323,11 +324,11 @@ impl Lists {
 }
 
 proptest! {
-    /// S1, in one thread: each slab is on exactly the list for its state, after any sequence of steps.
+    /// S1, in one thread: after any sequence of steps, each slab is on exactly the list for its state.
     #[test]
     fn lists_against_a_shadow(
-        // The bitmaps have 8, 1, 1, 1, 1, 4 and 5 words. Four words are the longest bitmap that fits into a frame. The
-        // remaining slabs have many pages; the last slab has two pages per `discarded` bit.
+        // The bitmaps of these slabs have 8, 1, 1, 1, 1, 4 and 5 words. Four words are the longest bitmap that fits
+        // into a frame. The remaining slabs have many pages, and the last slab has two pages per bit of `discarded`.
         (size, order) in prop::sample::select(vec![
             (8_usize, 0_u8), (64, 0), (500, 1), (2048, 0), (4096, 0), (32, 1), (56, 2), (1000, 2), (3000, 3), (20_000, 5),
         ]),
@@ -357,7 +358,8 @@ proptest! {
                     let slabs: Vec<_> = lists.shadow.keys().copied().collect();
                     if let Some(&slab) = slabs.get(pick % slabs.len().max(1)) {
                         let place = ObjectIndex { slab: Pfn::new(slab), index: pick % lists.geometry.objects() };
-                        // The object is free, or in use and then freed. A second free is refused in both cases.
+                        // The object is already free, or it is in use and has just been freed. In both cases, a
+                        // second free must be refused.
                         if lists.shadow[&slab].len() > 1 || !lists.shadow[&slab].contains(&place.index) {
                             lists.give(&[place, place], FreedState::Constructed);
                         }
@@ -386,10 +388,11 @@ proptest! {
     }
 }
 
-/// A slab whose last object is freed stays if fewer than `min_partial` slabs had free objects before.
+/// A slab whose last object is freed must stay if fewer than `min_partial` slabs had free objects
+/// before.
 #[test]
 fn node_frees_empty_slabs_beyond_min_partial() {
-    // The first free makes room in a slab of two objects, but not in a slab of one object.
+    // The first free makes room in a slab of two objects, but empties a slab of one object.
     for (size, objects) in [(2048, 2), (4096, 1)] {
         for min_partial in 0..5 {
             let mut lists = Lists::new(size, 0, min_partial);
@@ -403,7 +406,7 @@ fn node_frees_empty_slabs_beyond_min_partial() {
     }
 }
 
-/// A shrink sorts slabs with up to 32 free objects; other slabs keep their order behind them.
+/// A shrink sorts slabs with up to 32 free objects; the other slabs follow in their previous order.
 #[test]
 fn shrink_keeps_the_order_of_sparse_slabs() {
     let mut lists = Lists::new(40, 0, 0);
@@ -433,7 +436,7 @@ fn shrink_sorts_nearly_full_slabs() {
     assert_eq!(order, [1, 2, 3]);
 }
 
-/// The nodes of a destroyed cache close when no object is out, and then list no slab.
+/// The nodes of a destroyed cache must close when no object is in use, and list no slab afterwards.
 #[test]
 fn nodes_of_destroyed_caches_close_after_the_last_free() {
     let mut lists = Lists::new(2048, 0, 5);
@@ -499,7 +502,8 @@ fn setup() -> impl Strategy<Value = caches::Setup> {
     )
 }
 
-/// Debug flags; none in half of the cases. Traces are excluded, because they print lines to standard error.
+/// Draws debug flags; in half of the cases, no flag is set. The flag for traces is excluded, because traces
+/// print lines to standard error.
 fn debug() -> impl Strategy<Value = SlabDebug> {
     let flags = any::<u8>().prop_map(|bits| SlabDebug::from_bits_truncate(bits) - SlabDebug::TRACE);
     prop_oneof![Just(SlabDebug::empty()), flags]
@@ -529,12 +533,13 @@ fn cache_steps() -> impl Strategy<Value = Vec<caches::Step>> {
     use caches::Step;
     let refusing =
         prop_oneof![20 => cache_step(), 1 => refuse().prop_map(Step::Refuse), 1 => Just(Step::Grant)];
-    // In half of the cases no failure is injected, and the expected result is exact.
+    // In half of the cases no failure is injected, so that the expected result is exact.
     prop_oneof![prop::collection::vec(cache_step(), 1..60), prop::collection::vec(refusing, 1..60)]
 }
 
 proptest! {
-    /// Caches compared with a shadow of the objects in use: no object is allocated twice, overlaps another one, or is lost.
+    /// Compares caches with a shadow of the objects in use: no object is allocated twice, overlaps another one, or is
+    /// lost.
     #[test]
     fn caches_against_a_shadow(setup in setup(), steps in cache_steps()) {
         caches::run(setup, &steps);
@@ -572,19 +577,20 @@ fn memory_step() -> impl Strategy<Value = memory::Step> {
 
 proptest! {
     #![proptest_config(ProptestConfig {
-        // Each case maps some megabytes and writes to them, ten times the work of a case of the other properties.
+        // Each case maps some megabytes and writes to them, which is ten times the work of a case of the other
+        // properties.
         cases: std::env::var("PROPTEST_CASES").ok().and_then(|n| n.parse().ok()).unwrap_or(4000_u32).div_ceil(4),
         ..ProptestConfig::default()
     })]
 
-    /// Memory of all sizes, mostly above the size classes, compared with a map of the allocated memory.
+    /// Compares memory of all sizes, mostly above the size classes, with a map of the allocated memory.
     #[test]
     fn memory_against_a_shadow(debug in debug(), steps in prop::collection::vec(memory_step(), 1..40)) {
         memory::run(uslab_buddy::Backend::Os, debug, &steps);
     }
 }
 
-/// Runs the kept inputs of the fuzzer.
+/// Runs the inputs that the fuzzer has kept.
 pub(crate) fn corpus(target: &str, fuzz: fn(&[u8])) {
     let folder = format!("{}/../tests/fuzz/corpus/{target}", env!("CARGO_MANIFEST_DIR"));
     let replayed = std::fs::read_dir(folder).unwrap().map(|file| {

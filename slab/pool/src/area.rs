@@ -1,4 +1,4 @@
-//! Areas: the caller's choice of memory for a pool.
+//! Areas, by which the caller chooses the memory of a pool.
 //!
 //! | area | memory |
 //! |---|---|
@@ -7,7 +7,8 @@
 //! | [`HeapArea`] | the global allocator's, with the requested alignment |
 //! | [`MappedArea`] | the system's: pages that are committed when they are first touched |
 //!
-//! The names are from Reinalter's area policies (2012), whose example has a heap area and memory on the stack.
+//! The names come from Reinalter's area policies (2012), whose example has a heap area and memory on the
+//! stack.
 
 use super::error::PoolError;
 use core::alloc::Layout;
@@ -17,17 +18,17 @@ use core::ptr::NonNull;
 #[cfg(feature = "std")]
 use uslab_buddy::region::{Backend, Region};
 
-/// Memory for a pool.
+/// A source of memory for a pool.
 ///
 /// # Safety
-/// [`memory`](Self::memory) must return the same range at each call, even after the value moved. The range must be
-/// valid for reads and writes, and not used by other code, until the value is dropped.
+/// [`memory`](Self::memory) must return the same range at each call, even after the value was moved. The range
+/// must be valid for reads and writes, and no other code may use it, until the value is dropped.
 pub unsafe trait Area {
     /// Returns the start of the memory and its length in bytes. The contents of the memory are unspecified.
     fn memory(&self) -> NonNull<[u8]>;
 }
 
-/// An area in borrowed memory. A `Borrowed` area has a size of 16 bytes.
+/// An area in memory that is borrowed from the caller. A value of type `Borrowed` takes 16 bytes.
 ///
 /// ```
 /// use core::alloc::Layout;
@@ -47,7 +48,8 @@ pub unsafe trait Area {
 #[derive(Debug)]
 pub struct Borrowed<'m> {
     memory: NonNull<[u8]>,
-    // The area does not store the reference itself: moving a reference would invalidate pointers derived from it.
+    // The area does not store the reference itself, because moving a reference would invalidate pointers derived
+    // from it.
     owner: PhantomData<&'m mut [MaybeUninit<u8>]>,
 }
 
@@ -69,8 +71,8 @@ impl<'m> From<&'m mut [MaybeUninit<u8>]> for Borrowed<'m> {
     }
 }
 
-/// An area of `N` bytes inside the value, at a multiple of 64. The area must be lent, not moved into a pool, because a
-/// move would invalidate pointers.
+/// An area of `N` bytes inside this value, aligned to 64 bytes. Lend the area to a pool instead of moving it into the
+/// pool, because a move would invalidate the pool's pointers.
 ///
 /// ```
 /// use core::alloc::Layout;
@@ -105,7 +107,7 @@ impl<const N: usize> Default for StackArea<N> {
     }
 }
 
-/// An area in memory of the global allocator, freed on drop.
+/// An area in memory of the global allocator, which the drop frees.
 #[derive(Debug)]
 pub struct HeapArea {
     start: NonNull<u8>,
@@ -115,7 +117,7 @@ pub struct HeapArea {
 // SAFETY: the area owns its memory, which any thread may free.
 unsafe impl Send for HeapArea {}
 
-// SAFETY: the memory was allocated in `new`, is owned until the value is dropped, and does not move with the value.
+// SAFETY: `new` allocated the memory, which is owned until the value is dropped, and does not move with the value.
 unsafe impl Area for HeapArea {
     fn memory(&self) -> NonNull<[u8]> {
         NonNull::slice_from_raw_parts(self.start, self.layout.size())
@@ -137,7 +139,7 @@ impl HeapArea {
         }
         let memory = PoolError::Memory { bytes };
         let layout = Layout::from_size_align(bytes, align).map_err(|_| memory)?;
-        // SAFETY: the layout's size is not zero.
+        // SAFETY: the size of the layout is not zero.
         let start = NonNull::new(unsafe { alloc::alloc::alloc(layout) }).ok_or(memory)?;
         Ok(Self { start, layout })
     }
@@ -150,8 +152,8 @@ impl Drop for HeapArea {
     }
 }
 
-/// An area of pages of the system. The first touch of a page commits it, and until then the page is zero. Dropping the
-/// area unmaps its pages.
+/// An area of pages that the system maps. The first access to a page commits it; until then, the page reads as zero.
+/// Dropping the area unmaps its pages.
 ///
 /// ```
 /// use uslab_pool::{Area, MappedArea};
@@ -165,7 +167,7 @@ impl Drop for HeapArea {
 pub struct MappedArea(Region);
 
 #[cfg(feature = "std")]
-// SAFETY: the whole memory is committed in `new`, belongs to the region until it is dropped, and does not move with the
+// SAFETY: `new` commits all of the memory, which belongs to the region until it is dropped, and does not move with the
 // value.
 unsafe impl Area for MappedArea {
     fn memory(&self) -> NonNull<[u8]> {
@@ -179,7 +181,8 @@ impl MappedArea {
     /// exceeds a page.
     ///
     /// # Errors
-    /// Returns [`PoolError::Align`] if `align` is not a power of two, and [`PoolError::Memory`] if the system refuses.
+    /// Returns [`PoolError::Align`] if `align` is not a power of two, and [`PoolError::Memory`] if the system refuses
+    /// the memory.
     pub fn new(bytes: usize, align: usize) -> Result<Self, PoolError> {
         if !align.is_power_of_two() {
             return Err(PoolError::Align { align });
@@ -218,9 +221,10 @@ mod tests {
     #[test]
     fn unavailable_memory_is_an_error() {
         let error = PoolError::Memory { bytes: isize::MAX as usize };
-        // Miri's heap aborts the program instead of refusing.
+        // The heap of Miri aborts the program instead of refusing an allocation.
         if !cfg!(miri) {
-            // `black_box` hides the allocation from the optimiser, which assumes that an unused allocation succeeds.
+            // `black_box` hides the allocation from the optimiser, which assumes that an allocation succeeds if its
+            // result is unused.
             let area = core::hint::black_box(HeapArea::new(isize::MAX as usize, 1));
             assert_eq!(area.err(), Some(error));
         }

@@ -1,4 +1,5 @@
-//! A heap with one free list and boundary tags: the `malloc` of textbooks, with best fit by default.
+//! A heap with one free list and boundary tags, like the `malloc` of textbooks, which uses best fit
+//! by default.
 //!
 //! ```text
 //!          block of 48 bytes, used        block of 32 bytes, free
@@ -6,24 +7,25 @@
 //!      ^12 ^16                                                     16 bytes apart, payloads at multiples of 16
 //! ```
 //!
-//! The tags before and behind each block contain its size and a used flag. A freed block finds both neighbours by
-//! arithmetic and merges with them immediately. Free blocks are in one doubly linked list, whose links are stored in
-//! the blocks.
+//! The tags before and after each block contain the block's size and a flag that marks it as used. When a block is
+//! freed, it finds both neighbours by arithmetic, and merges with them immediately if they are free. Free blocks
+//! form one doubly linked list, whose links are stored in the blocks.
 //!
-//! - Allocate: a search of the free list, in which [`Fit`] selects the block. The search takes up to as many steps as
-//!   there are free blocks: O(n).
-//! - Free: O(1) with [`Order::Lifo`]. With [`Order::Address`], a free searches for the place in the list, unless a
-//!   neighbour is free.
-//! - Waste: 8 bytes of tags, rounding up to 16, and the gaps between blocks.
+//! - An allocation searches the free list, in which [`Fit`] selects the block. The search takes at most as many steps
+//!   as there are free blocks, so an allocation is O(n).
+//! - A free is O(1) with [`Order::Lifo`]. With [`Order::Address`], a free also searches for the block's place in
+//!   the list, unless a neighbour is free.
+//! - The waste is 8 bytes of tags per block, rounding up to 16 bytes, and the gaps between blocks.
 //!
-//! [`Tlsf`](super::Tlsf) allocates and frees in O(1), and wastes a little more between blocks. The heap stores only
-//! three numbers outside of its memory.
+//! The other heap, [`Tlsf`](super::Tlsf), allocates and frees in O(1), and wastes a little more between blocks. The
+//! heap stores only three numbers outside its memory.
 //!
 //! Invariants: no two neighbours are free; a block is free iff it is in the list; both tags of a block are equal.
 //!
-//! Sources: Knuth, The Art of Computer Programming 1, section 2.5 (1968), for boundary tags and the policies. Wilson,
-//! Johnstone, Neely and Boles, "Dynamic Storage Allocation: A Survey and Critical Review" (1995), which recommends
-//! address-ordered first fit and best fit. Users: the malloc of K&R and, with segregated lists, dlmalloc.
+//! Source for boundary tags and the policies: Knuth, The Art of Computer Programming 1, section 2.5 (1968). Further
+//! source: Wilson, Johnstone, Neely and Boles, "Dynamic Storage Allocation: A Survey and Critical Review" (1995),
+//! which recommends best fit and address-ordered first fit. Users of this kind of heap: the malloc of K&R and, with
+//! segregated lists, dlmalloc.
 
 use crate::area::Area;
 use crate::blocks::{NONE, UNIT, blocks_by_pointer, ends, gap, need};
@@ -38,20 +40,21 @@ use core::ptr::NonNull;
 /// Policy that selects the free block for a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fit {
-    /// The first block of the list that is large enough.
+    /// The first block in the list that is large enough.
     First,
-    /// The smallest block that is large enough, and the first of equal blocks.
+    /// The smallest block that is large enough, and the first of equally small blocks.
     Best,
-    /// The first block that is large enough, searching from the end of the last search and wrapping around.
+    /// The first block that is large enough, searching from where the last search ended and wrapping
+    /// around.
     Next,
 }
 
-/// Position of a freed block in the list.
+/// Position at which a freed block is put into the list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
-    /// A freed block is put at the front of the list.
+    /// A freed block becomes the first block of the list.
     Lifo,
-    /// The list is in address order.
+    /// A freed block is put at its place in address order.
     Address,
 }
 
@@ -59,7 +62,8 @@ const TAG: usize = 4;
 /// Flag in a tag: the block is used.
 const USED: u32 = 1;
 
-/// A free-list heap in memory of the caller's choice. See the [module](self).
+/// A heap with one free list, in memory of the caller's choice. The [module](self) describes its
+/// costs.
 ///
 /// ```
 /// use core::alloc::Layout;
@@ -84,16 +88,17 @@ pub struct BestFit<A> {
 }
 
 impl<A: Area> BestFit<A> {
-    /// Makes a heap in `area` with best fit, and free blocks in address order. Memory before the area's first multiple
-    /// of 16, and after its last, is unused. The heap uses 16 bytes to mark its ends. Cost: writes a few words.
+    /// Makes a heap in `area` that uses best fit, and keeps free blocks in address order. Memory before the first and
+    /// after the last multiple of 16 in the area is unused. The heap uses 16 bytes to mark its ends. Cost: writes a
+    /// few words.
     ///
     /// # Errors
     /// Returns [`PoolError::NoRoom`] for fewer than 32 bytes, and [`PoolError::Positions`] for more than 2 GiB.
     pub fn new(area: A) -> Result<Self, PoolError> {
         Self::with_policy(area, Fit::Best, Order::Address)
     }
-    /// Makes a heap with another policy. In the literature, first fit in address order wastes hardly more and searches
-    /// less than best fit.
+    /// Makes a heap with another policy. In the literature, first fit in address order wastes hardly more than best
+    /// fit, and searches less.
     ///
     /// # Errors
     /// Returns the errors of [`new`](Self::new).
@@ -104,7 +109,8 @@ impl<A: Area> BestFit<A> {
 
 blocks_by_pointer!(BestFit);
 
-/// The heap's blocks by position, in safe code that is generic over the access to the memory's words.
+/// The blocks of the heap by position, in safe code that is generic over how it accesses the words of
+/// the memory.
 #[doc(hidden)]
 #[derive(Debug)]
 pub struct Blocks<M> {
@@ -112,15 +118,17 @@ pub struct Blocks<M> {
     fit: Fit,
     order: Order,
     /// The first field is the position of the first block, whose payload is at a multiple of [`UNIT`]. The second field
-    /// is the position of the tag behind the last block.
+    /// is the position of the tag after the last block.
     first: usize,
     end: usize,
     head: u32,
-    /// Start of the next search with next fit; `NONE` selects the head.
+    /// Block at which the next search begins if next fit is used; `NONE` stands for the head of the
+    /// list.
     rover: u32,
 }
 
-/// A place for a request: a free block, and the gap in front of the payload for its alignment.
+/// A place for a request, which consists of a free block and the gap that the alignment requires
+/// before the payload.
 #[derive(Clone, Copy)]
 struct Placement {
     at: usize,
@@ -137,7 +145,8 @@ impl<M: Words> Blocks<M> {
         let (start, end) = ends(&memory)?;
         let (first, end) = (start + UNIT - TAG, end - TAG);
         let mut blocks = Self { memory, fit, order, first, end, head: NONE, rover: NONE };
-        // The end blocks have size 0 and are used, so that no block merges beyond the ends.
+        // The blocks at both ends have size 0 and are marked as used, so that no block merges
+        // beyond the ends.
         blocks.memory.store(first - TAG, USED);
         blocks.memory.store(end, USED);
         blocks.set_tags(first, end - first, false);
@@ -150,7 +159,7 @@ impl<M: Words> Blocks<M> {
     pub fn memory(&self) -> &M {
         &self.memory
     }
-    /// The memory of the heap, for writing to blocks.
+    /// The memory of the heap, for writing to its blocks.
     pub fn memory_mut(&mut self) -> &mut M {
         &mut self.memory
     }
@@ -206,7 +215,8 @@ impl<M: Words> Blocks<M> {
         }
     }
 
-    /// Returns the place of a block of `need` bytes in the free block `position`. Returns `None` if the block is too small.
+    /// Returns the place at which the free block `position` has room for a block of `need` bytes. Returns `None` if the
+    /// free block is too small.
     fn place(&self, position: usize, size: usize, need: usize, align: usize) -> Option<Placement> {
         let gap = gap(&self.memory, position + TAG, align);
         (gap <= size && need <= size - gap).then_some(Placement { at: position, gap })
@@ -245,14 +255,14 @@ impl<M: Words> Blocks<M> {
         best.map(|(_, placement)| placement)
     }
 
-    /// Allocates a block. Returns the position of the block's payload.
+    /// Allocates a block of memory. Returns the position of the block's payload.
     pub fn alloc_block(&mut self, layout: Layout) -> Option<usize> {
         let need = need(layout.size(), 2 * TAG)?;
         let placement = self.search(need, layout.align())?;
         Some(self.split(placement, need) + TAG)
     }
 
-    /// Cuts `need` bytes out of the free block. The parts of the block before and behind these bytes stay free.
+    /// Cuts `need` bytes out of a free block. The parts of the block before and after these bytes stay free.
     fn split(&mut self, Placement { at: position, gap }: Placement, need: usize) -> usize {
         let size = self.memory.load(position) as usize;
         let (allocated, rest_position, rest) = (position + gap, position + gap + need, size - gap - need);
@@ -264,7 +274,7 @@ impl<M: Words> Blocks<M> {
             self.set_tags(position, gap, false);
             self.memory.record(Event::Split { at: position, bytes: gap });
         }
-        // After an exact fit, the next search begins at the block's successor in the list.
+        // After an exact fit, the next search begins at the next block in the list.
         let is_exact = self.fit == Fit::Next && size == need;
         let follows = if is_exact { self.memory.load(position + TAG) } else { NONE };
         match (gap > 0, rest > 0) {
@@ -287,7 +297,7 @@ impl<M: Words> Blocks<M> {
         allocated
     }
 
-    /// Inserts a free block that has no free neighbour into the list.
+    /// Inserts a free block without free neighbours into the list.
     fn insert(&mut self, position: usize) {
         match self.order {
             Order::Lifo => {
@@ -330,7 +340,7 @@ impl<M: Words> Blocks<M> {
                 }
                 self.insert(start);
             }
-            // The merged block keeps the neighbour's place in the list.
+            // The merged block keeps the place that its neighbour had in the list.
             (Order::Address, true, true) => self.unlink(position + size),
             (Order::Address, true, false) => {}
             (Order::Address, false, true) => self.replace(position + size, position),
@@ -338,14 +348,14 @@ impl<M: Words> Blocks<M> {
         }
         self.set_tags(start, end - start, false);
     }
-    /// Frees the block. A tag that becomes part of the preceding free block is also marked free, so that a second free
-    /// is detected.
+    /// Frees the block, which was checked before. The tag that becomes part of the preceding free block is also marked
+    /// as free, so that a second free is detected.
     fn free_checked(&mut self, payload: usize) {
         let tag = self.memory.load(payload - TAG);
         self.memory.store(payload - TAG, tag & !USED);
         self.free_block(payload);
     }
-    /// Returns `true` if the tags show a used block at `payload`.
+    /// Returns `true` if the tags show that a used block begins at `payload`.
     fn is_allocated(&self, payload: usize) -> bool {
         let unit = payload.wrapping_sub(self.first + TAG);
         if !unit.is_multiple_of(UNIT) || unit >= self.end - self.first {
@@ -364,7 +374,8 @@ impl<M: Words> Blocks<M> {
     pub fn size(&self, payload: usize) -> usize {
         (self.memory.peek(payload - TAG) & !USED) as usize - 2 * TAG
     }
-    /// Resizes a used block in place. Returns `false` if the following block is in use or too small.
+    /// Resizes a used block without moving it. Returns `false` if the next block is in use or too
+    /// small.
     pub fn resize(&mut self, payload: usize, bytes: usize) -> bool {
         let position = payload - TAG;
         let size = (self.memory.load(position) & !USED) as usize;
@@ -404,11 +415,12 @@ impl<M: Words> Blocks<M> {
             Some(block)
         })
     }
-    /// Returns the size in bytes of each free block, in address order, without tags.
+    /// Returns the size of each free block in bytes, in address order, not counting the tags.
     pub fn holes(&self) -> impl Iterator<Item = usize> {
         self.blocks().filter(|(.., used)| !used).map(|(_, size, _)| size - 2 * TAG)
     }
-    /// Returns `true` if a request for `layout` would be served. `room` searches all memory instead of the free list.
+    /// Returns `true` if a request for `layout` would be served. The check searches all memory instead of the free
+    /// list.
     pub fn room(&self, layout: Layout) -> bool {
         need(layout.size(), 2 * TAG).is_some_and(|need| {
             let mut free = self.blocks().filter(|(.., used)| !used);
@@ -416,10 +428,10 @@ impl<M: Words> Blocks<M> {
         })
     }
 
-    /// Checks all tags and the list.
+    /// Checks all tags, and checks the list.
     ///
     /// # Errors
-    /// Returns the first inconsistency, and its position, as an error.
+    /// Returns the first inconsistency and its position as the error.
     pub fn check(&self) -> Result<(), String> {
         let (mut end, mut free, mut previous_is_free) = (self.first, vec![], false);
         for (position, size, used) in self.blocks() {

@@ -1,10 +1,10 @@
-//! A pool for each size class: memory of any small size, for one thread.
+//! Pools for size classes, one per class, which serve memory of any small size to one thread.
 //!
-//! One pool for several sizes wastes the difference to the largest size in each slot. A pool per size class wastes at
-//! most the step between two classes. The sizes of the classes are in [`SizeClasses`]. Each size class has a
-//! [`ReservedPool`]. An address shows whether it belongs to a class, and each pool grows as needed. Reinalter announces
-//! such pools as a micro allocator, and Kenwright proposes them for varying sizes. `uslab::Malloc` applies the idea to
-//! all threads and sizes.
+//! If one pool serves several sizes, each slot wastes the difference to the largest size. If each size class has its
+//! own pool, a slot wastes at most the step between two classes. The type [`SizeClasses`] lists the sizes of the
+//! classes. Each size class has a [`ReservedPool`]. An address shows if it belongs to a class, and each pool grows as
+//! needed. Reinalter announces pools of this kind as a micro allocator, and Kenwright proposes them for varying sizes.
+//! `uslab::Malloc` applies the same idea to all threads and sizes.
 //!
 //! Sources: Reinalter, "Memory allocation strategies: a pool allocator" (2012) and its comments; Kenwright, "Fast Efficient
 //! Fixed-Size Memory Pool" (2012).
@@ -18,12 +18,12 @@ use core::alloc::Layout;
 use core::ptr::NonNull;
 use uslab_buddy::PAGE_SIZE;
 
-/// Sizes of the classes, ascending multiples of a word.
+/// Sizes of the classes, which are multiples of a word in ascending order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SizeClasses(Vec<usize>);
 
 impl SizeClasses {
-    /// Size classes of 8 to 512 bytes in steps of 8, for example for a hash table of small pieces.
+    /// Size classes of 8 to 512 bytes in steps of 8, for example for a hash table of small entries.
     pub fn words() -> Self {
         Self((1..=64).map(|k| k * 8).collect())
     }
@@ -31,11 +31,11 @@ impl SizeClasses {
     pub fn micro() -> Self {
         Self((1..=8).map(|k| k * 32).collect())
     }
-    /// Makes classes of any sizes, in any order.
+    /// Makes size classes from any sizes, which may be in any order.
     ///
     /// # Errors
-    /// Returns [`PoolError::Class`] for no sizes, for size 0, and for a size that is not a multiple of a word. Returns
-    /// [`PoolError::Many`] for more than 65,535 sizes.
+    /// Returns [`PoolError::Class`] if there are no sizes, for a size of 0, and for a size that is not a multiple of a
+    /// word. Returns [`PoolError::Many`] for more than 65,535 sizes.
     pub fn new(sizes: impl IntoIterator<Item = usize>) -> Result<Self, PoolError> {
         let max = usize::from(u16::MAX);
         let mut sizes: Vec<_> = sizes.into_iter().take(max + 1).collect();
@@ -51,25 +51,26 @@ impl SizeClasses {
             None => Ok(Self(sizes)),
         }
     }
-    /// Returns the object size of each class in bytes.
+    /// Size of the objects of each class, in bytes.
     pub fn sizes(&self) -> &[usize] {
         &self.0
     }
 }
 
-/// Requested bytes and allocated bytes of all objects in use.
+/// Requested bytes and allocated bytes of the objects in use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Waste {
     /// Number of requested bytes.
     pub requested: u64,
-    /// Number of bytes of the slots.
+    /// Number of bytes of the slots that the objects occupy.
     pub allocated: u64,
 }
 
-/// Maximum size in bytes whose class is found in a table. Classes of larger sizes are found by search.
+/// Maximum size in bytes for which a table gives the class. A search finds the classes of larger
+/// sizes.
 const TABLE: usize = 4096;
 
-/// A pool for each size class. See the [module](self).
+/// A set of pools, one for each size class. The [module](self) describes the purpose.
 ///
 /// ```
 /// use core::alloc::Layout;
@@ -86,19 +87,21 @@ const TABLE: usize = 4096;
 #[derive(Debug)]
 pub struct ClassPools {
     pools: Vec<ReservedPool>,
-    /// For each `i`, the first class that holds the sizes `8 * i - 7 ..= 8 * i`, up to [`TABLE`] bytes.
+    /// Element `i` is the first class that has room for the sizes `8 * i - 7 ..= 8 * i`, up to
+    /// [`TABLE`] bytes.
     by_words: Vec<u16>,
     requested: u64,
 }
 
 impl ClassPools {
-    /// Makes pools that may grow to `bytes` bytes each. Cost: a system call for each pool.
+    /// Makes pools, each of which may grow to `bytes` bytes. Cost: a system call for each pool.
     ///
     /// # Errors
     /// Returns the errors of [`ReservedPool::new`].
     pub fn new(classes: &SizeClasses, bytes: usize) -> Result<Self, PoolError> {
         let sizes = classes.sizes();
-        // A class guarantees an alignment of the largest power of two that divides its size, up to a page.
+        // A class guarantees an alignment of the largest power of two that divides its size, but at most a
+        // page.
         let align = |size: usize| (1 << size.trailing_zeros()).min(PAGE_SIZE);
         let pools = sizes.iter().map(|&size| ReservedPool::new(SlotLayout::new(size, align(size))?, bytes));
         let pools = pools.collect::<Result<_, _>>()?;
@@ -107,12 +110,13 @@ impl ClassPools {
         Ok(Self { pools, by_words: (0..=words).map(class).collect(), requested: 0 })
     }
 
-    /// Returns the smallest class that holds `layout` and guarantees its alignment.
+    /// Returns the smallest class that has room for `layout` and guarantees its alignment.
     ///
-    /// Cost: a load. Alignments above a word, and sizes above [`TABLE`], cost a few more loads.
+    /// Cost: one load. For alignments above a word, or sizes above [`TABLE`], the cost is a few
+    /// more loads.
     ///
     /// # Errors
-    /// Returns an error if no class is that large, or guarantees that alignment.
+    /// Returns an error if no class is large enough, or guarantees the alignment.
     pub(super) fn class(&self, layout: Layout) -> Result<usize, Refused> {
         let (requested, align) = (layout.size(), layout.align());
         let max = |field: fn(SlotLayout) -> usize| {
@@ -129,10 +133,10 @@ impl ClassPools {
             .find(|&class| self.pools[class].slots().align() >= align)
             .ok_or_else(|| Refused::Align { requested: align, max: max(|slots| slots.align()) })
     }
-    /// Allocates memory of the smallest class that holds `layout`.
+    /// Allocates memory from the smallest class that has room for `layout`.
     ///
     /// # Errors
-    /// Returns an error if no class holds `layout`, or if the class's pool is full.
+    /// Returns an error if no class has room for `layout`, or if the pool of the class is full.
     pub fn alloc(&mut self, layout: Layout) -> Result<NonNull<u8>, Refused> {
         let class = self.class(layout)?;
         self.alloc_in(class, layout)
@@ -146,7 +150,7 @@ impl ClassPools {
     /// Frees memory.
     ///
     /// # Errors
-    /// Returns an error if the address is not a slot of the layout's class.
+    /// Returns an error if the address is not a slot of the class of `layout`.
     ///
     /// # Safety
     /// If the address is a slot, it must have been allocated from these pools with `layout`. The slot must not have
@@ -157,7 +161,7 @@ impl ClassPools {
         unsafe { self.free_in(class, memory, layout) }
     }
     /// # Safety
-    /// Has the contract of [`free`](Self::free), and `class` must be the layout's class.
+    /// The conditions of [`free`](Self::free) hold, and `class` is the class of the layout.
     #[inline]
     pub(super) unsafe fn free_in(
         &mut self,
@@ -170,27 +174,27 @@ impl ClassPools {
         self.requested -= layout.size() as u64;
         Ok(())
     }
-    /// Returns the number of bytes that an object of `layout` takes.
+    /// Returns the number of bytes that an object of `layout` occupies.
     ///
     /// # Errors
-    /// Returns an error if no class holds `layout`.
+    /// Returns an error if no class has room for `layout`.
     pub fn slot_size(&self, layout: Layout) -> Result<usize, Refused> {
         self.class(layout).map(|class| self.pools[class].slots().stride())
     }
-    /// Requested and allocated bytes of all objects in use. The difference between requested and allocated bytes is
-    /// internal waste.
+    /// Requested and allocated bytes of the objects in use. The difference between the requested and the allocated
+    /// bytes is the internal waste.
     pub fn waste(&self) -> Waste {
         let live_bytes = |pool: &ReservedPool| pool.usage().live() * pool.slots().stride() as u64;
         Waste { requested: self.requested, allocated: self.pools.iter().map(live_bytes).sum() }
     }
-    /// The pools, ascending by size.
+    /// The pools of all classes, in ascending order of size.
     pub fn pools(&self) -> &[ReservedPool] {
         &self.pools
     }
 }
 
-// SAFETY: a slot of the class has the layout's size and alignment. Slots align their first byte, and other offsets are
-// refused.
+// SAFETY: a slot of the class has the size and the alignment of the layout. Slots align their first byte, and the
+// pools refuse other offsets.
 unsafe impl Allocator for ClassPools {
     fn allocate(&mut self, layout: Layout, offset: usize) -> Result<NonNull<u8>, Refused> {
         if !offset.is_multiple_of(layout.align()) {
@@ -202,7 +206,7 @@ unsafe impl Allocator for ClassPools {
         // SAFETY: the memory has this layout and is no longer used, by this function's contract.
         unsafe { self.free(memory, layout) }
     }
-    /// Succeeds if the new layout belongs to the class of the memory's slot.
+    /// Succeeds if the new layout belongs to the same class as the memory's slot.
     unsafe fn resize(&mut self, _: NonNull<u8>, old: Layout, new: Layout, _: usize) -> bool {
         let is_same_class = self.class(new).is_ok_and(|class| self.class(old) == Ok(class));
         if is_same_class {
@@ -257,8 +261,8 @@ mod tests {
         assert_eq!(size(1, 8192), Err(Refused::Align { requested: 8192, max: 4096 }));
     }
 
-    /// A slot of 96 bytes for an object of 80 wastes 16 bytes. For an object of 80 bytes, a class of 80 bytes would
-    /// waste nothing.
+    /// A slot of 96 bytes wastes 16 bytes if its object has 80 bytes. A class of 80 bytes would waste nothing for
+    /// this object.
     #[test]
     fn waste_is_counted_for_objects_in_use() {
         let mut coarse_pools = pools(&SizeClasses::micro());
@@ -284,7 +288,7 @@ mod tests {
         let mut pools = pools(&SizeClasses::micro());
         let object = pools.alloc(layout(30, 8)).unwrap();
         let address = object.addr().get();
-        // SAFETY: invalid frees are refused, and then the memory is freed once.
+        // SAFETY: the pools refuse invalid frees, and then the memory is freed once.
         unsafe {
             assert_eq!(pools.free(object, layout(40, 8)), Err(BadFree::Foreign { address }));
             assert_eq!(pools.free(object, layout(4000, 8)), Err(BadFree::Foreign { address }));

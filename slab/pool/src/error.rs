@@ -1,8 +1,9 @@
-//! Errors of making pools, of allocations and of frees. All errors are values, and a failed call changes nothing.
+//! Errors that making a pool, allocating or freeing can return. All errors are values, and a failed call changes
+//! nothing.
 
 use core::fmt;
 
-/// Reason why a pool cannot be made from the memory.
+/// Reason why a pool cannot be made from the given memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PoolError {
@@ -16,9 +17,9 @@ pub enum PoolError {
         /// Required alignment, in bytes.
         align: usize,
     },
-    /// A size class is not a multiple of a word, or there is no size class.
+    /// A size class is not a multiple of a word, or the list of size classes is empty.
     Class {
-        /// Size of the class in bytes; 0 if there is no size class.
+        /// Size of the class in bytes, or 0 if the list of size classes is empty.
         size: usize,
     },
     /// A free slot is too small for the link to the next free slot.
@@ -28,44 +29,44 @@ pub enum PoolError {
         /// Size of a link in bytes.
         least: usize,
     },
-    /// Size plus alignment exceed the address space.
+    /// The sum of size and alignment exceeds the address space.
     Large {
         /// Size of an object in bytes.
         size: usize,
     },
-    /// The memory does not hold the requested slots, or not even one slot.
+    /// The memory has no room for the requested slots, or not even for one slot.
     NoRoom {
         /// Number of available bytes.
         bytes: usize,
         /// Number of required bytes.
         needed: usize,
     },
-    /// The memory has more blocks than an index of four bytes can count, or there are more sizes than an index of two
-    /// bytes can count.
+    /// The memory has more blocks than an index of four bytes can count, or there are more size classes than an index
+    /// of two bytes can count.
     Many {
-        /// Number of blocks or sizes, or a lower bound of that number.
+        /// Number of blocks or size classes, or a lower bound of that number.
         blocks: usize,
-        /// Maximum number of blocks or sizes.
+        /// Maximum number of blocks or size classes.
         max: usize,
     },
-    /// Objects are in use, so the memory cannot be divided again.
+    /// Objects are in use, so the memory cannot be divided anew.
     Busy {
         /// Number of objects in use.
         live: usize,
     },
-    /// The system refused memory or address space.
+    /// The system refused to provide memory or address space.
     Memory {
         /// Number of requested bytes.
         bytes: usize,
     },
-    /// The memory is larger than positions of 32 bits can address.
+    /// The memory is larger than what positions of 32 bits can address.
     Positions {
         /// Size of the memory in bytes.
         bytes: usize,
         /// Maximum size of the memory in bytes.
         max: usize,
     },
-    /// A doubling cannot be divided into that many size classes.
+    /// A doubling of the size cannot be divided into `2^bits` size classes.
     Steps {
         /// Base-2 logarithm of the number of size classes per doubling.
         bits: u32,
@@ -99,13 +100,14 @@ impl fmt::Display for PoolError {
 }
 impl core::error::Error for PoolError {}
 
-/// Reason why an allocation failed. The caller may free memory, or use another pool.
+/// Reason why an allocation failed. After an error, the caller may free memory, or use another
+/// pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Refused {
     /// Every slot is in use.
     Full,
-    /// No free block is large enough with that alignment.
+    /// No free block is large enough at the requested alignment.
     NoRoom {
         /// Number of requested bytes.
         bytes: usize,
@@ -119,14 +121,14 @@ pub enum Refused {
         /// Size of the largest object in bytes.
         max: usize,
     },
-    /// The object needs more alignment than a slot has.
+    /// The object needs a larger alignment than a slot has.
     Align {
         /// Requested alignment, in bytes.
         requested: usize,
         /// Largest supported alignment, in bytes.
         max: usize,
     },
-    /// The pool is [strict](super::SlotLayout::strict), and serves only one size and alignment.
+    /// The pool is [strict](super::SlotLayout::strict), so it serves only one size and alignment.
     Strict {
         /// Number of requested bytes.
         size: usize,
@@ -135,9 +137,9 @@ pub enum Refused {
         /// The only size and alignment that the pool serves, in bytes.
         only: (usize, usize),
     },
-    /// The request aligns another byte of the slot than the pool.
+    /// The request aligns another byte of the slot than the pool does.
     Offset {
-        /// Requested offset of the aligned byte.
+        /// Requested offset of the byte to be aligned.
         requested: usize,
         /// Offset of the byte that the pool aligns.
         aligned: usize,
@@ -147,7 +149,8 @@ pub enum Refused {
         /// Number of requested bytes.
         bytes: usize,
     },
-    /// The next slot was overwritten while it was free, or by an overrun. A corrupt pool serves no more requests.
+    /// The next slot was overwritten, either while it was free or by an overrun. After the damage is detected,
+    /// the pool serves no more requests.
     Corrupt(Overrun),
 }
 
@@ -188,16 +191,16 @@ pub enum BadFree {
         /// The freed address.
         address: usize,
     },
-    /// The address is inside a slot, not at its start.
+    /// The address is inside a slot, but not at its start.
     Interior {
         /// The freed address.
         address: usize,
-        /// Index of the slot, from 0.
+        /// Index of the slot, counted from 0.
         slot: usize,
     },
     /// The slot is already free, or was never in use.
     Double {
-        /// Index of the slot, from 0.
+        /// Index of the slot, counted from 0.
         slot: usize,
     },
     /// No block in use begins at the address.
@@ -205,7 +208,7 @@ pub enum BadFree {
         /// The freed address.
         address: usize,
     },
-    /// The bytes next to the object were overwritten.
+    /// Bytes next to the object were overwritten.
     Overrun(Overrun),
 }
 
@@ -216,20 +219,20 @@ pub struct Overrun {
     pub address: usize,
     /// Position of the damaged bytes relative to the object.
     pub side: Side,
-    /// Current value of the damaged bytes.
+    /// Value that the damaged bytes have.
     pub found: u32,
-    /// Expected value of the damaged bytes.
+    /// Value that the damaged bytes should have.
     pub written: u32,
 }
 
-/// Position relative to an object.
+/// Position of damaged bytes relative to an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
-    /// The guard in front of the object.
+    /// The guard before the object.
     Before,
-    /// The object itself, while it was free.
+    /// The object, which was overwritten while it was free.
     Inside,
-    /// The guard behind the object.
+    /// The guard after the object.
     After,
 }
 

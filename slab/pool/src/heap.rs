@@ -1,4 +1,4 @@
-//! Area, pool and arena in one type: a heap of a fixed number of objects.
+//! A heap of a fixed number of objects, which combines an area, a pool and an arena in one type.
 //!
 //! Source: the `FixedSizeHeap` in Reinalter's comments on "Memory allocation strategies: a pool allocator" (2012).
 
@@ -8,7 +8,8 @@ use super::error::PoolError;
 use super::fixed::FixedPool;
 use core::ops::{Deref, DerefMut};
 
-/// An area, a pool on the area, and the arena that guards the pool's objects. The heap derefs to its arena.
+/// An area, a pool in this area, and the arena that guards the pool's objects. The heap dereferences to its
+/// arena.
 ///
 /// ```
 /// use core::alloc::Layout;
@@ -29,19 +30,20 @@ use core::ops::{Deref, DerefMut};
 pub struct FixedSizeHeap<A: Area, B: Bounds>(MemoryArena<FixedPool<A>, B>);
 
 impl<A: Area, B: Bounds> FixedSizeHeap<A, B> {
-    /// Makes a heap of as many objects, with their guards, as `area` holds. Objects have at most `size` bytes, at a
-    /// multiple of `align`.
+    /// Makes a heap of as many objects, with their guards, as fit into `area`. Objects have at most `size` bytes,
+    /// at a multiple of `align`.
     ///
     /// # Errors
-    /// Returns the errors of [`SlotLayout::new`](super::SlotLayout::new) for an object with its guards, and of
-    /// [`FixedPool::new`].
+    /// Returns the errors of [`SlotLayout::new`](super::SlotLayout::new) for an object with its guards, and
+    /// the errors of [`FixedPool::new`].
     pub fn new(area: A, size: usize, align: usize) -> Result<Self, PoolError> {
         MemoryArena::of_pool(size, align, |slots| FixedPool::new(area, slots)).map(Self)
     }
 }
 
 impl<B: Bounds> FixedSizeHeap<HeapArea, B> {
-    /// Makes a heap of `count` objects in memory of the global allocator, with extra bytes to align the first object.
+    /// Makes a heap of `count` objects in memory of the global allocator, which includes extra bytes to align the
+    /// first object.
     ///
     /// # Errors
     /// Returns the errors of [`new`](Self::new), and [`PoolError::Memory`] if memory is short.

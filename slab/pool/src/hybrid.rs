@@ -1,12 +1,14 @@
-//! An allocator that uses pools first, and the system's heap for all other requests.
+//! An allocator that tries pools first, and uses the system's heap for all other requests.
 //!
-//! The pool of its class serves an allocation if the slot has at most *tolerance* unused bytes and the pool has room.
-//! All other allocations are served by the system's heap. A free finds the pool or the heap by the address. The hybrid
-//! counts operations by route: if too many allocations use the heap, the classes are wrong.
+//! An allocation is served by the pool of its class if the slot would have at most *tolerance* unused bytes, and if
+//! the pool has room. The system's heap serves all other allocations. A free finds the pool or the heap by the
+//! memory's address. The hybrid counts operations by the allocator that served them: if the heap serves too many
+//! allocations, the classes are badly chosen.
 //!
 //! [`boxed`](Hybrid::boxed) makes objects that are dropped automatically.
 //!
-//! Source: Kenwright, "Fast Efficient Fixed-Size Memory Pool" (2012), which overloads `new` and `delete` this way.
+//! Source: Kenwright, "Fast Efficient Fixed-Size Memory Pool" (2012), which overloads `new` and `delete` in this
+//! way.
 
 use super::allocator::Allocator;
 use super::classes::ClassPools;
@@ -19,14 +21,14 @@ use core::ops::{Deref, DerefMut};
 use core::ptr::NonNull;
 use std::alloc::System;
 
-/// Numbers of operations by route.
+/// Numbers of operations by the allocator that served them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Routes {
     /// Number of allocations that a pool served.
     pub pool: u64,
-    /// Number of allocations that the heap served because no class serves their layout within the tolerance.
+    /// Number of allocations that the heap served because no class fits their layout within the tolerance.
     pub unfit: u64,
-    /// Number of allocations that the heap served because the pool had no room.
+    /// Number of allocations that the heap served because the pool was full.
     pub full: u64,
     /// Number of frees that a pool served.
     pub pool_frees: u64,
@@ -34,7 +36,8 @@ pub struct Routes {
     pub heap_frees: u64,
 }
 
-/// Pools backed by the heap. See the [module](self).
+/// A set of pools with the system's heap behind them. The [module](self) describes which allocator
+/// serves a request.
 ///
 /// ```
 /// use uslab_pool::{ClassPools, Hybrid, SizeClasses};
@@ -56,15 +59,16 @@ pub struct Hybrid {
 }
 
 impl Hybrid {
-    /// Makes a hybrid of `pools`, for allocations that leave at most `tolerance` bytes of their slot unused.
+    /// Makes a hybrid of `pools`, which serve the allocations that leave at most `tolerance` bytes of their
+    /// slot unused.
     pub fn new(pools: ClassPools, tolerance: usize) -> Self {
         Self { pools: RefCell::new(pools), tolerance, routes: Cell::default() }
     }
 
-    /// Allocates memory for `layout`, from a pool or the heap.
+    /// Allocates memory for `layout`, from a pool or from the heap.
     ///
     /// # Errors
-    /// Returns [`Refused::Memory`] if the heap has no memory either.
+    /// Returns [`Refused::Memory`] if neither a pool nor the heap has memory.
     pub fn alloc(&self, layout: Layout) -> Result<NonNull<u8>, Refused> {
         let mut routes = self.routes.get();
         let mut pools = self.pools.borrow_mut();
@@ -87,13 +91,13 @@ impl Hybrid {
         self.routes.set(routes);
         Ok(memory)
     }
-    /// Frees memory to the pool or heap from which it came.
+    /// Frees memory to the pool or the heap from which it came.
     ///
     /// # Errors
     /// Returns an error if the address is inside a slot of a pool.
     ///
     /// # Safety
-    /// This hybrid must have allocated the memory with `layout` and not freed it since. The memory is no longer used.
+    /// This hybrid has allocated the memory with `layout`, and has not freed it since. The memory is no longer used.
     pub unsafe fn free(&self, memory: NonNull<u8>, layout: Layout) -> Result<(), BadFree> {
         let mut routes = self.routes.get();
         let mut pools = self.pools.borrow_mut();
@@ -112,30 +116,31 @@ impl Hybrid {
         Ok(())
     }
 
-    /// Boxes an object. Dropping the box drops the object and frees the object's memory.
+    /// Moves an object into a box. Dropping the box drops the object, and frees the object's
+    /// memory.
     ///
     /// # Errors
-    /// Returns the object as an error if memory is short.
+    /// Returns the object as the error if memory is short.
     pub fn boxed<T>(&self, object: T) -> Result<HybridBox<'_, T>, T> {
         let Ok(memory) = self.alloc(Layout::new::<T>()) else { return Err(object) };
         let memory = memory.cast();
-        // SAFETY: the memory was just allocated, with the size and alignment of the type.
+        // SAFETY: the memory was just allocated, with the size and the alignment of the type.
         unsafe { memory.write(object) };
         Ok(HybridBox { object: memory, hybrid: self })
     }
-    /// Numbers of operations by route.
+    /// Numbers of operations by the allocator that served them.
     pub fn routes(&self) -> Routes {
         self.routes.get()
     }
-    /// Consumes the hybrid and returns the pools. After `into_pools`, objects of the heap may still be in use. Objects
-    /// of the returned pools become invalid.
+    /// Consumes the hybrid, and returns its pools. Objects in the heap may still be in use after this call. Objects in
+    /// the returned pools become invalid.
     pub fn into_pools(self) -> ClassPools {
         self.pools.into_inner()
     }
 }
 
-// SAFETY: pools and heap fulfil the contract, and addresses distinguish their memory. Pools only align the first byte
-// of a slot, so other offsets are refused.
+// SAFETY: the pools and the heap fulfil the contract, and addresses show to which of them memory belongs. The pools
+// align only the first byte of a slot, so other offsets are refused.
 unsafe impl Allocator for Hybrid {
     fn allocate(&mut self, layout: Layout, offset: usize) -> Result<NonNull<u8>, Refused> {
         if !offset.is_multiple_of(layout.align()) {
@@ -149,7 +154,7 @@ unsafe impl Allocator for Hybrid {
     }
 }
 
-/// A boxed object of a [`Hybrid`].
+/// An object in a box, whose memory belongs to a [`Hybrid`].
 pub struct HybridBox<'h, T> {
     object: NonNull<T>,
     hybrid: &'h Hybrid,
@@ -165,7 +170,8 @@ impl<T> HybridBox<'_, T> {
         object
     }
     fn give(&self) {
-        // SAFETY: `boxed` allocated the memory with this layout, and both callers end the box.
+        // SAFETY: `boxed` allocated the memory with this layout, and after both callers the box no
+        // longer exists.
         let freed = unsafe { self.hybrid.free(self.object.cast(), Layout::new::<T>()) };
         debug_assert_eq!(freed, Ok(()));
     }
@@ -173,7 +179,7 @@ impl<T> HybridBox<'_, T> {
 
 impl<T> Drop for HybridBox<'_, T> {
     fn drop(&mut self) {
-        /// Frees the memory even if the object's drop panics.
+        /// Frees the memory even if the drop of the object panics.
         struct FreeOnDrop<'b, 'h, T>(&'b HybridBox<'h, T>);
         impl<T> Drop for FreeOnDrop<'_, '_, T> {
             fn drop(&mut self) {
@@ -181,7 +187,7 @@ impl<T> Drop for HybridBox<'_, T> {
             }
         }
         let give = FreeOnDrop(self);
-        // SAFETY: the box owns the object, and ends here.
+        // SAFETY: the box owns the object, and does not exist after this call.
         unsafe { give.0.object.drop_in_place() };
     }
 }
@@ -219,7 +225,7 @@ mod tests {
 
     #[test]
     fn hybrid_pool_counts_pool_and_heap_allocations() {
-        // A page of each class: 128 slots of 32 bytes.
+        // Each class has a page, which is 128 slots of 32 bytes.
         let hybrid = hybrid(4096, 8);
         let sizes = [32, 24, 23, 300, 0];
         let objects: Vec<_> = sizes.iter().map(|&size| (hybrid.alloc(layout(size)).unwrap(), size)).collect();
@@ -227,7 +233,7 @@ mod tests {
         let pool_objects: Vec<_> = (0..130).map(|_| hybrid.alloc(layout(32)).unwrap()).collect();
         assert_eq!(hybrid.routes(), Routes { pool: 128, unfit: 3, full: 4, ..Routes::default() });
         for (memory, size) in objects.into_iter().chain(pool_objects.into_iter().map(|memory| (memory, 32))) {
-            // SAFETY: the memory was allocated above with that size, and is freed once.
+            // SAFETY: the memory was allocated above with this size, and is freed once.
             unsafe {
                 memory.write_bytes(1, size);
                 hybrid.free(memory, layout(size)).unwrap();

@@ -1,4 +1,4 @@
-//! Memory reclaim: its triggers, and grace periods.
+//! Memory reclaim: the events that trigger it, and grace periods.
 //!
 //! | file | |
 //! |---|---|

@@ -8,12 +8,12 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! Sizes are in bytes, and names that end in `_total` are counters. A counter that is read during operations may
-//! include unfinished operations, and be lower at the next read. A counter also falls when one of several caches of its
-//! name is destroyed. A cache that never had a slab has no series, unless [all](Exposition::all) caches are requested.
-//! If several caches have one name, they share one series, which has their sum, because two series must not have equal
-//! labels. Accounts with the same name share a series, too. The format is described in Prometheus' documentation,
-//! "Exposition formats".
+//! Sizes are in bytes, and names that end in `_total` belong to counters. If a counter is read during operations, it
+//! may include unfinished operations, and be lower at the next read. A counter also decreases if several caches have
+//! the same name and one of them is destroyed. A cache that never had a slab has no series, unless the caller requests
+//! [all](Exposition::all) caches. If several caches have the same name, they share one series, which contains their
+//! sum, because two series must not have equal labels. Accounts that have the same name also share a series. The format
+//! is described in Prometheus' documentation, "Exposition formats".
 
 use crate::cache::AccountInfo;
 use crate::report::info::CacheInfo;
@@ -28,7 +28,7 @@ use prometheus_client::{
 use std::collections::BTreeMap;
 use uslab_buddy::{PAGE_SIZE, ZoneInfo};
 
-/// Statistics whose `Display` writes Prometheus' text. See the [module](self).
+/// Statistics that `Display` writes as Prometheus' text. The [module](self) describes the series.
 ///
 /// ```
 /// let info = uslab::Subsystem::global()?.info();
@@ -43,7 +43,8 @@ pub struct Exposition<'i> {
 }
 
 impl<'i> Exposition<'i> {
-    /// Puts several heaps on one page: each series has a label `heap` with the heap's name.
+    /// Puts several heaps on one page, on which each series has a label `heap` with the name of its
+    /// heap.
     ///
     /// ```
     /// use uslab::{process::heaps, prometheus::Exposition};
@@ -55,7 +56,7 @@ impl<'i> Exposition<'i> {
     pub fn of(heaps: impl IntoIterator<Item = (&'i str, &'i Info)>) -> Self {
         Self { heaps: heaps.into_iter().collect(), all: false }
     }
-    /// Includes caches that never had a slab.
+    /// Includes caches that never had a slab in the output.
     #[must_use]
     pub fn all(self) -> Self {
         Self { all: true, ..self }
@@ -63,14 +64,14 @@ impl<'i> Exposition<'i> {
 }
 
 impl Info {
-    /// The statistics in Prometheus' format. The call allocates a little.
+    /// Returns the statistics in Prometheus' format. The call allocates a little memory.
     pub fn prometheus(&self) -> Exposition<'_> {
         Exposition { heaps: vec![("", self)], all: false }
     }
 }
 
-/// A collector of heap statistics for a registry of [`prometheus_client`]. Series have the same names as in the text,
-/// and the label `heap`.
+/// A collector of heap statistics for a registry of [`prometheus_client`]. The series have the same names as in the
+/// text format, and the label `heap`.
 ///
 /// ```
 /// use prometheus_client::{encoding::text::encode, registry::Registry};
@@ -90,8 +91,9 @@ pub struct Heaps<F>(F);
 
 #[cfg(feature = "prometheus-client")]
 impl<F: Fn() -> Vec<(&'static str, Info)> + Send + Sync + 'static> Heaps<F> {
-    /// Makes a collector of the statistics that `heaps` returns, with a name each: pass
-    /// [`heaps`](crate::process::heaps), or report your own subsystems. `heaps` is called for each page.
+    /// Makes a collector of the statistics that `heaps` returns, each with a name: pass
+    /// [`heaps`](crate::process::heaps), or a function that reports your own subsystems. The collector
+    /// calls `heaps` for each page.
     pub fn new(heaps: F) -> Self {
         Self(heaps)
     }
@@ -109,7 +111,7 @@ impl<F: Fn() -> Vec<(&'static str, Info)> + Send + Sync + 'static> Collector for
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let heaps = (self.0)();
         Exposition::of(heaps.iter().map(|(name, info)| (*name, info))).visit(&mut |name, help, series| {
-            // The registry appends `_total`, and a full stop after the help text.
+            // The registry itself appends `_total` to a name, and a full stop to the help text.
             let help = help.strip_suffix('.').unwrap_or(help);
             let (name, kind) = match name.strip_suffix("_total") {
                 Some(name) => (name, MetricType::Counter),
@@ -128,7 +130,8 @@ impl<F: Fn() -> Vec<(&'static str, Info)> + Send + Sync + 'static> Collector for
     }
 }
 
-/// A metric of items `T`, with a series for each value of `label`, or a single series.
+/// A metric of items of type `T`, which has a series for each value of `label`, or one series if
+/// there is no label.
 struct Metric<T: 'static> {
     name: &'static str,
     help: &'static str,
@@ -146,7 +149,7 @@ const fn single<T: 'static>(
 }
 
 const PAGE: u64 = PAGE_SIZE as u64;
-/// Converts nanoseconds to seconds, if the metric's name contains `_seconds`.
+/// Converts nanoseconds to seconds, if the name of the metric contains `_seconds`.
 fn seconds(name: &str, value: u64) -> Option<f64> {
     name.contains("_seconds").then_some(value as f64 / 1e9)
 }
@@ -324,7 +327,7 @@ const SUBSYSTEM_METRICS: &[Metric<Info>] = &[
         name: "uslab_drains_total",
         help: "Times that objects and pages were taken from CPUs' stacks; refused ones, by membarrier, took nothing.",
         label: "outcome",
-        // A drain may be refused between the two reads.
+        // A drain may be refused between these two reads.
         series: &[
             ("done", |i| i.drains.passes.saturating_sub(i.drains.refused)),
             ("refused", |i| i.drains.refused),
@@ -338,7 +341,7 @@ const SUBSYSTEM_METRICS: &[Metric<Info>] = &[
     ),
 ];
 
-/// Value of a label, with backslash, quote and line feed escaped.
+/// Value of a label, in which backslashes, quotes and line feeds are escaped.
 struct EscapedLabel<'s>(&'s str);
 
 impl Display for EscapedLabel<'_> {
@@ -351,11 +354,11 @@ impl Display for EscapedLabel<'_> {
     }
 }
 
-/// A sample's labels, and its value.
+/// The labels and the value of a sample.
 type Sample<'i> = (Vec<(&'static str, &'i str)>, u64);
-/// Labels, and all items that have these labels.
+/// Labels, with all items that have these labels.
 type LabelledItems<'i, T> = (Vec<(&'static str, &'i str)>, Vec<&'i T>);
-/// Function that gets each metric's name, help and samples.
+/// Function that receives the name, help text and samples of each metric.
 type Visitor<'v> = dyn FnMut(&'static str, &'static str, &[Sample<'_>]) -> fmt::Result + 'v;
 
 fn visit<T: 'static>(
@@ -376,7 +379,7 @@ fn visit<T: 'static>(
 }
 
 impl Exposition<'_> {
-    /// Visits each metric, in order.
+    /// Calls `visitor` for each metric, in order.
     fn visit(&self, visitor: &mut Visitor<'_>) -> fmt::Result {
         type Labels<'i> = Vec<(&'static str, &'i str)>;
         fn labels<'i>(

@@ -1,7 +1,8 @@
-//! loom's models of grace periods with the collector's own atomics (`--cfg crossbeam_loom`): readers while memory is freed.
+//! loom's models of grace periods with the collector's own atomics (`--cfg crossbeam_loom`), in which readers read
+//! while memory is freed.
 //!
-//! A reader delays all frees of its time, and each thread that pins registers with the collector. Models of grace periods
-//! therefore have two threads that pin once or a few times, and do little else.
+//! While a reader is pinned, it delays all frees, and each thread that pins registers with the collector. Models of
+//! grace periods therefore have only two threads, which pin once or a few times, and do little else.
 
 use super::world::World;
 use crate::debug::check::{SPACING, on_cpu};
@@ -11,24 +12,26 @@ use core::ptr::{NonNull, null_mut};
 use uslab_magazine::sync::Ordering::{Acquire, Relaxed, Release};
 use uslab_magazine::sync::{Arc, AtomicPtr, AtomicU64, UnsafeCell, fence, planted, relax, thread};
 
-/// Number of turns that suffice for a grace period whose readers have exited: the epoch advances twice.
+/// Number of collector turns that suffice for a grace period after its readers have exited, because the
+/// epoch must advance twice.
 const TURNS_PER_GRACE: usize = 3;
 
-/// A published object, and its contents.
+/// A published object, with its contents.
 struct SharedObject {
     found: AtomicPtr<u8>,
     contents: UnsafeCell<u64>,
 }
 
 impl SharedObject {
-    /// Acts as a reader: reads the object while pinned, if it is published.
+    /// Acts as a reader, which pins and reads the object if it is published.
     fn look(&self, world: &World) {
         let mut reader = Some(rcu::pin());
         planted!("a reader is not pinned" => reader = None);
         // Nothing may be dropped while a failing execution unwinds.
         let reader = ManuallyDrop::new(reader);
         if let Some(object) = NonNull::new(self.found.load(Acquire)) {
-            // SAFETY: only a thread that has reallocated the object writes; loom reports a race.
+            // SAFETY: only a thread that has reallocated the object writes to it, and loom reports
+            // a race.
             self.contents.with(|contents| {
                 assert_eq!(unsafe { *contents }, 7, "the object is the one that was published")
             });
@@ -38,14 +41,15 @@ impl SharedObject {
     }
 }
 
-/// Advances the collector until no free waits.
+/// Advances the collector until no free is waiting.
 fn wait(world: &World) {
     for _ in 0..2 * TURNS_PER_GRACE {
         let info = world.cache().info();
         if info.grace == 0 && info.deferred == 0 {
             return;
         }
-        // A joined thread still unregisters from the collector, and is pinned for that.
+        // A thread that was joined still unregisters from the collector, and is pinned while it
+        // does.
         relax();
         rcu::advance();
     }
@@ -57,8 +61,8 @@ fn type_stable() -> Arc<World> {
     World::of(1, Magazines::Off, [KmemCache::builder("model", SPACING).type_stable()])
 }
 
-/// Another thread unpublishes the first object of `world` and calls `frees` with it, while this thread reads the object. The
-/// one allowed switch may therefore be in the midst of the read.
+/// Another thread unpublishes the first object of `world` and calls `frees` with it, while this thread reads the
+/// object. Loom allows one switch of threads, which may therefore be in the middle of the read.
 fn read_during(world: Arc<World>, frees: fn(&World, &SharedObject, NonNull<u8>)) {
     let object = world.alloc();
     let shared =
@@ -66,7 +70,7 @@ fn read_during(world: Arc<World>, frees: fn(&World, &SharedObject, NonNull<u8>))
     let (other, hidden) = (world.clone(), shared.clone());
     let t = thread::spawn(move || {
         on_cpu(1);
-        // Readers that start from now on do not find the object.
+        // Readers that start after this store do not find the object.
         hidden.found.store(null_mut(), Release);
         frees(&other, &hidden, object);
     });
@@ -85,7 +89,7 @@ pub(super) fn a_slab_is_freed_during_a_read() {
     });
 }
 
-/// E2: an object whose free is deferred is not reallocated while a reader reads it.
+/// E2: if the free of an object is deferred, the object is not reallocated while a reader reads it.
 pub(super) fn a_deferred_free_during_a_read() {
     let world = World::of(1, Magazines::Off, [KmemCache::builder("model", SPACING)]);
     read_during(world, |world, shared, object| {
@@ -95,15 +99,16 @@ pub(super) fn a_deferred_free_during_a_read() {
         (0..TURNS_PER_GRACE).for_each(|_| rcu::advance());
         let next = world.alloc();
         if next == object {
-            // SAFETY: the contents belong to the new owner; loom reports a concurrent reader.
+            // SAFETY: the contents belong to the object's new owner, and loom reports a concurrent
+            // reader.
             shared.contents.with_mut(|contents| unsafe { *contents = 8 });
         }
         world.free(next);
     });
 }
 
-/// E3: an object of a type-stable cache is reallocated immediately. A reader that checks the key before and after reading does
-/// not mistake the new object's contents for the old contents.
+/// E3: a freed object of a type-stable cache is reallocated immediately. If a reader checks the key before and after
+/// reading, it does not mistake the new object's contents for the old contents.
 pub(super) fn a_read_of_a_reallocated_object() {
     struct Entry {
         found: AtomicPtr<u8>,
@@ -126,7 +131,8 @@ pub(super) fn a_read_of_a_reallocated_object() {
         {
             other.touch(object);
             let value = readers.value.load(Relaxed);
-            // Pairs with the fence of the freeing thread: a reader that has read a later value sees the cleared key.
+            // The fence pairs with the fence of the freeing thread: a reader that has read a later value sees the
+            // cleared key.
             fence(Acquire);
             let same = readers.key.load(Relaxed) == 1;
             planted!("a reader does not check the key again" => let same = true);

@@ -1,5 +1,5 @@
-//! Caches compared with a map of the objects in use. No object is allocated twice, overlaps another one, or is lost, and an
-//! owner's bytes are unchanged when the object is freed.
+//! Compares caches with a map of the objects in use. No object may be allocated twice, overlap another object, or be
+//! lost, and the bytes that an owner wrote must be unchanged when the object is freed.
 
 use super::{Refusals, Refuse, catch_injected, pages};
 use crate::Config;
@@ -13,16 +13,16 @@ use uslab_magazine::{Path, on_cpu};
 
 pub(crate) const CPUS: u32 = 4;
 pub(crate) const CACHES: usize = 3;
-/// Value of every byte of a constructed object, which users do not change.
+/// Value of every byte of a constructed object; users do not change these bytes.
 const CONSTRUCTED: u8 = 0xc5;
 
-/// Configuration of the caches to be made.
+/// Configuration of the caches that a test case makes.
 #[derive(Clone, Debug, Arbitrary)]
 pub(crate) struct Setup {
     #[arbitrary(with = |u: &mut Unstructured<'_>| u.int_in_range(1..=2))]
     pub(crate) nodes: u32,
-    /// Size in bytes of the first cache's objects. Two further caches, one of which has a constructor, have objects of 1000
-    /// bytes.
+    /// Size in bytes of the objects of the first cache. Two further caches have objects of 1000 bytes, and one of these
+    /// caches has a constructor.
     #[arbitrary(with = |u: &mut Unstructured<'_>| u.int_in_range(1..=5000))]
     pub(crate) size: usize,
     #[arbitrary(with = magazines)]
@@ -30,7 +30,7 @@ pub(crate) struct Setup {
     /// Maximum number of slabs of each cache.
     #[arbitrary(with = |u: &mut Unstructured<'_>| u.int_in_range(1..=6))]
     pub(crate) limit: u32,
-    /// Debug flags of the caches' objects; the fuzzer uses none.
+    /// Debug flags of the caches' objects, which the fuzzer leaves empty.
     #[arbitrary(default)]
     pub(crate) debug: SlabDebug,
 }
@@ -47,7 +47,7 @@ fn magazines(u: &mut Unstructured<'_>) -> Result<Magazines> {
     })
 }
 
-/// Steps of a test case. A number outside its range is reduced to the range.
+/// A step of a test case. A number outside its range is reduced to the range.
 #[derive(Clone, Debug, Arbitrary)]
 pub(crate) enum Step {
     Alloc {
@@ -74,7 +74,8 @@ pub(crate) enum Step {
         node: u8,
         strict: bool,
     },
-    /// Prefills a stock of `n` objects, takes some objects from it, and returns others to it.
+    /// Prefills a stock of `n` objects, takes some objects from the stock, and returns other
+    /// objects to it.
     Prefill {
         cpu: u8,
         cache: u8,
@@ -85,7 +86,7 @@ pub(crate) enum Step {
     Shrink {
         cache: u8,
     },
-    /// Destroys a cache and, on success, makes it anew.
+    /// Destroys a cache and, if this succeeds, makes the cache again.
     Destroy {
         cache: u8,
     },
@@ -100,7 +101,7 @@ pub(crate) enum Step {
 struct World {
     setup: Setup,
     caches: [KmemCache; CACHES],
-    /// Objects in use, with their cache and their owner's byte.
+    /// Objects in use, each with its cache and the byte that its owner wrote.
     live: BTreeMap<NonNull<u8>, (usize, u8)>,
     refusals: Refusals,
     serial: u8,
@@ -128,10 +129,10 @@ impl World {
         Self { setup, caches, live: BTreeMap::new(), refusals, serial: 0, core }
     }
 
-    /// Bytes of an object that the world has in use.
+    /// Bytes of an object that the test case has in use.
     fn bytes(&self, cache: usize, object: NonNull<u8>) -> &'static mut [u8] {
         let size = self.caches[cache].geometry().object_size();
-        // SAFETY: the caller holds the object, and does not keep the slice.
+        // SAFETY: the caller has the object, and does not keep the slice.
         unsafe { core::slice::from_raw_parts_mut(object.as_ptr(), size) }
     }
     fn got(&mut self, cache: usize, object: NonNull<u8>, zeroed: bool) {
@@ -163,11 +164,12 @@ impl World {
     fn failed(&self, cache: usize, error: AllocError, wanted: usize) {
         match error {
             _ if self.refusals.any => {}
-            // On one node, a limit is only reached if no object is free, because other CPUs' objects were flushed. On two
-            // nodes, bulk and strict requests may leave the other node's objects.
+            // On one node, the limit may be reached only if no object is free, because the allocation flushes other
+            // CPUs' objects. On two nodes, bulk requests and requests for one node may leave free objects on the other
+            // node.
             AllocError::CacheLimit { slabs } => {
                 let info = self.caches[cache].info();
-                // A failed bulk request may have freed whole slabs.
+                // A bulk request that failed may have freed whole slabs.
                 assert!(info.slabs <= u64::from(slabs), "the cache exceeds its limit");
                 assert!(wanted > 1 || info.slabs == u64::from(slabs), "the cache is at its limit");
                 if wanted == 1 && self.core.cpus.nodes() == 1 {
@@ -178,7 +180,7 @@ impl World {
             error => panic!("{error}"),
         }
     }
-    /// Takes an object from its owner; with `of`, an object of that cache.
+    /// Takes an object from its owner; if `of` is given, takes an object of that cache.
     fn pick(&mut self, pick: usize, of: Option<usize>) -> Option<(NonNull<u8>, usize)> {
         let matching = |(_, (cache, _)): &(&NonNull<u8>, &(usize, u8))| of.is_none_or(|of| of == *cache);
         let n = self.live.iter().filter(matching).count();
@@ -195,8 +197,8 @@ impl World {
         }
     }
 
-    /// Does at most one operation, and checks that the operation counts at a level that explains all changed numbers. For
-    /// magazines alone, the layer's shadow checks equality.
+    /// Runs at most one operation, and checks that it was counted at a level that explains all changed numbers. For
+    /// magazines alone, the shadow model of the layer checks that the numbers are equal.
     fn observed_counts<T>(&self, cache: usize, operation: impl FnOnce() -> T) -> T {
         let look = || {
             let (info, pages) = (self.caches[cache].info(), self.core.memory.pages.info());
@@ -312,7 +314,7 @@ impl World {
         }
     }
 
-    /// Checks that the promised objects are available, whatever is refused in between.
+    /// Checks that the promised objects are available, whatever requests are refused in between.
     fn prefill(&mut self, cache: usize, n: usize, takes: usize, gives: usize) {
         let given: Vec<_> = (0..gives).map_while(|pick| self.pick(pick, Some(cache))).collect();
         let mut given = given.into_iter().map(|(object, _)| object);
@@ -327,7 +329,8 @@ impl World {
         });
         match taken {
             Some(Ok(taken)) => taken.into_iter().for_each(|object| self.got(cache, object, false)),
-            // The limit may be reached, because the objects to be freed are still in use.
+            // The limit may be reached, because the objects that the step will free are still in
+            // use.
             Some(Err(AllocError::CacheLimit { .. })) | None => {}
             Some(Err(error)) => self.failed(cache, error, n),
         }
@@ -366,10 +369,10 @@ impl World {
     }
 }
 
-/// Does all steps, checks after each step, and frees all objects at the end.
+/// Runs all steps, checks the caches after each step, and frees all objects at the end.
 ///
 /// # Panics
-/// Panics if the caches and their shadow disagree.
+/// Panics if the caches and their shadow model disagree.
 pub(crate) fn run(setup: Setup, steps: &[Step]) {
     let mut world = World::new(setup);
     for step in steps {
@@ -395,7 +398,7 @@ struct Case {
 /// Runs the caches and steps that `data` describes.
 ///
 /// # Panics
-/// Panics if the caches and their shadow disagree.
+/// Panics if the caches and their shadow model disagree.
 pub fn fuzz(data: &[u8]) {
     if let Ok(case) = Case::arbitrary_take_rest(Unstructured::new(data)) {
         run(case.setup, &case.steps);

@@ -1,12 +1,13 @@
-//! Memory of any size: size classes up to 8 KiB, and blocks of pages above.
+//! Memory of any size, in size classes up to 8 KiB, and in blocks of pages above.
 //!
-//! As in the kernel, there are four kinds of 13 caches each: `kmalloc-N`, `kmalloc-rcl-N` (reclaimable), `kmalloc-cg-N`
-//! (accounted) and `dma-kmalloc-N`. A free finds the object's cache by arithmetic and one load: the address gives the
-//! frame, and the frame names the owner. Larger requests are blocks of pages; these blocks are marked in their frame,
-//! and counted.
+//! As in the kernel, there are four kinds of caches with 13 caches each: `kmalloc-N`, `kmalloc-rcl-N` (reclaimable),
+//! `kmalloc-cg-N` (accounted) and `dma-kmalloc-N`. A free finds the object's cache by arithmetic and one load: the
+//! address gives the frame, and the frame names the owning cache. Larger requests get blocks of pages, which are marked
+//! in their frame and counted.
 //!
-//! The kernel's guarantees hold. A class's objects are aligned to the largest power of two that divides the class's
-//! size, and a large block is aligned likewise. The result for size 0 is a dangling pointer, which may be freed.
+//! The guarantees are the same as the kernel's. Objects of a class are aligned to the largest power of two that
+//! divides the class's size, and a large block is aligned in the same way. For size 0, the result is a dangling
+//! pointer, which the caller may free.
 
 use crate::cache::core::Core;
 use crate::cache::kmem_cache::KmemCache;
@@ -45,7 +46,7 @@ impl KmallocKind {
     /// All kinds, in the order of their caches.
     pub const ALL: [Self; 4] = [Self::Normal, Self::Dma, Self::Accounted, Self::Reclaimable];
 
-    /// The kind that the flags select: `DMA` takes precedence over `RECLAIMABLE`.
+    /// The kind that the flags select, for which `DMA` takes precedence over `RECLAIMABLE`.
     #[inline]
     pub const fn of(gfp: Gfp) -> Self {
         if !gfp.intersects(Gfp::DMA.union(Gfp::RECLAIMABLE)) {
@@ -82,7 +83,7 @@ impl KmallocKind {
 /// ```
 #[derive(Debug)]
 pub struct Kmalloc {
-    /// `CLASSES` caches for each kind, in the order of the kinds.
+    /// The caches of all kinds, in the order of the kinds, with `CLASSES` caches for each.
     caches: Box<[KmemCache]>,
     core: Arc<Core>,
 }
@@ -104,19 +105,19 @@ impl Kmalloc {
         Ok(Self { caches, core: core.clone() })
     }
 
-    /// The cache that serves the given kind and size class.
+    /// Returns the cache that serves the given kind and size class.
     #[inline]
     pub fn cache(&self, kind: KmallocKind, class: SizeClass) -> &KmemCache {
         &self.caches[kind as usize * CLASSES + class.index()]
     }
 
-    /// Allocates `size` bytes, zeroed with [`Gfp::ZERO`], otherwise unspecified. `gfp` selects the kind of cache.
-    /// Dropping the [`Subsystem`](crate::Subsystem) frees memory above the size classes.
+    /// Allocates `size` bytes, which are zeroed with [`Gfp::ZERO`] and otherwise unspecified. `gfp` selects the
+    /// kind of the cache. Dropping the [`Subsystem`](crate::Subsystem) frees all memory above the size classes.
     ///
-    /// Cost: a table lookup and [`KmemCache::alloc`]; above 8 KiB an allocation of pages.
+    /// Cost: a table lookup and [`KmemCache::alloc`], or above 8 KiB an allocation of pages.
     ///
     /// # Errors
-    /// [`AllocError::TooLarge`] above 4 MiB; otherwise fails as [`KmemCache::alloc`] does.
+    /// Fails with [`AllocError::TooLarge`] above 4 MiB, and otherwise as [`KmemCache::alloc`] does.
     #[inline]
     #[doc(alias = "kmalloc")]
     pub fn alloc(&self, size: usize, gfp: Gfp) -> Result<NonNull<u8>, AllocError> {
@@ -136,7 +137,7 @@ impl Kmalloc {
         }
     }
 
-    /// Allocates zeroed memory.
+    /// Allocates `size` bytes of zeroed memory.
     ///
     /// # Errors
     /// Fails as [`alloc`](Self::alloc) does.
@@ -145,10 +146,11 @@ impl Kmalloc {
         self.alloc(size, gfp | Gfp::ZERO)
     }
 
-    /// Allocates `count` times `size` bytes.
+    /// Allocates memory for an array of `count` elements of `size` bytes.
     ///
     /// # Errors
-    /// [`AllocError::TooLarge`] if the product overflows; otherwise fails as [`alloc`](Self::alloc) does.
+    /// Fails with [`AllocError::TooLarge`] if the product overflows, and otherwise as
+    /// [`alloc`](Self::alloc) does.
     #[doc(alias = "kmalloc_array")]
     #[doc(alias = "kcalloc")]
     pub fn alloc_array(&self, count: usize, size: usize, gfp: Gfp) -> Result<NonNull<u8>, AllocError> {
@@ -156,10 +158,11 @@ impl Kmalloc {
     }
 
     /// Allocates memory for `layout`, from the smallest class that guarantees the alignment. An empty layout gets
-    /// [`ZERO_SIZE`] up to an alignment of 16, and an object above.
+    /// [`ZERO_SIZE`] if its alignment is at most 16, and otherwise an object.
     ///
     /// # Errors
-    /// Fails as [`alloc`](Self::alloc) does; also [`AllocError::TooLarge`] above an alignment of 4 MiB.
+    /// Fails as [`alloc`](Self::alloc) does, and with [`AllocError::TooLarge`] above an alignment of 4
+    /// MiB.
     pub fn alloc_layout(&self, layout: Layout, gfp: Gfp) -> Result<NonNull<u8>, AllocError> {
         let (size, align) = (layout.size(), layout.align());
         if size == 0 && align <= ZERO_SIZE.addr().get() {
@@ -171,9 +174,9 @@ impl Kmalloc {
         }
     }
 
-    /// Frees memory that the subsystem's size classes, pages or caches handed out.
+    /// Frees memory that came from the subsystem's size classes, pages or caches.
     ///
-    /// Cost: one load to find the cache, then [`KmemCache::free`].
+    /// Cost: one load to find the cache, and then [`KmemCache::free`].
     ///
     /// # Safety
     /// `memory` came from this subsystem and is no longer used.
@@ -184,19 +187,21 @@ impl Kmalloc {
         unsafe { self.core.free(memory) };
     }
 
-    /// Resizes the memory to `size` bytes, and keeps as many bytes as fit; a size of 0 frees the memory. With
-    /// [`Gfp::ZERO`], bytes beyond the old [`usable_size`](Self::usable_size) are zero.
+    /// Resizes the memory to `size` bytes, and keeps as many bytes as fit; if `size` is 0, frees the memory.
+    /// With [`Gfp::ZERO`], bytes beyond the old [`usable_size`](Self::usable_size) are zeroed.
     ///
-    /// The memory stays in place if it holds `size` bytes and is less than twice as large.
+    /// The memory stays in place if it has room for `size` bytes and is less than twice as large.
     ///
-    /// Cost: one load of the page's frame in place; otherwise an allocation, a copy and a free.
+    /// Cost: one load of the page's frame if the memory stays in place, and otherwise an
+    /// allocation, a copy and a free.
     ///
     /// # Errors
-    /// Fails as [`alloc`](Self::alloc) does, and leaves the old memory unchanged. Reports
-    /// [corruption](crate::corruption) and fails with [`AllocError::NotAnObject`] if the address is not an object's.
+    /// Fails as [`alloc`](Self::alloc) does, and leaves the old memory unchanged. If the address is not an object's,
+    /// reports [corruption](crate::corruption) and fails with [`AllocError::NotAnObject`].
     ///
     /// # Safety
-    /// After a success, the conditions of [`free`](Self::free) hold.
+    /// If the call succeeds, `memory` counts as freed, so the conditions of [`free`](Self::free)
+    /// hold.
     #[doc(alias = "krealloc")]
     pub unsafe fn realloc(
         &self,
@@ -218,8 +223,8 @@ impl Kmalloc {
         Ok(new_memory)
     }
 
-    /// Number of usable bytes at `memory`, at least the requested size. Reports [corruption](crate::corruption) and
-    /// returns 0 if the address is not an object's.
+    /// Number of usable bytes at `memory`, which is at least the requested size. If the address is not an object's,
+    /// reports [corruption](crate::corruption) and returns 0.
     ///
     /// # Safety
     /// `memory` came from this subsystem and is not freed during the call.

@@ -1,8 +1,8 @@
-//! Blocks of pages above the size classes, and the free of any memory by its address.
+//! Blocks of pages for requests above the size classes, and the free of any memory by its address.
 //!
-//! [`kmalloc`](crate::kmalloc) and [`malloc`](crate::malloc) share this code; they differ only in their size tables. A
-//! large block is marked in its frame and counted. Memory above 4 MiB exceeds the largest block, and gets a separate
-//! mapping: see [`huge`](crate::huge).
+//! [`kmalloc`](crate::kmalloc) and [`malloc`](crate::malloc) share this code, and differ only in their size tables. A
+//! large block is marked in its frame, and counted. Memory above 4 MiB exceeds the largest block, and gets a separate
+//! mapping (see [`huge`](crate::huge)).
 
 use crate::cache::Object;
 use crate::cache::core::Core;
@@ -20,35 +20,38 @@ use core::ptr::NonNull;
 use uslab_buddy::{Gfp, Order, PAGE_SIZE, Pfn};
 use uslab_magazine::tracepoints::OperationKind;
 
-/// Result of an allocation of 0 bytes: a pointer aligned to 16 that must not be accessed.
+/// Result of an allocation of 0 bytes, which is a pointer aligned to 16 that must not be
+/// dereferenced.
 #[doc(alias = "ZERO_SIZE_PTR")]
 pub const ZERO_SIZE: NonNull<u8> = NonNull::without_provenance(NonZeroUsize::new(16).unwrap());
 
-/// Returns `true` if a block of `usable` bytes may stay in place for a new `size`: it holds `size` bytes, and is less
-/// than twice as large (mimalloc's rule).
+/// Returns `true` if a block of `usable` bytes may stay in place for a new `size`, because it has room for `size`
+/// bytes and is less than twice as large (mimalloc's rule).
 pub(crate) const fn fits_in_place(usable: usize, size: usize) -> bool {
     size <= usable && size >= usable / 2 && size > 0
 }
 
 impl Core {
-    /// Allocates a block of pages of at least `size` bytes, zeroed with [`Gfp::ZERO`], otherwise unspecified.
+    /// Allocates a block of pages of at least `size` bytes, which are zeroed with [`Gfp::ZERO`] and otherwise
+    /// unspecified.
     #[cold]
     pub(crate) fn alloc_large(&self, size: usize, gfp: Gfp) -> Result<NonNull<u8>, AllocError> {
         let order = Order::for_bytes(size).ok_or(AllocError::TooLarge)?;
         let gfp = self.with_zeroing(gfp);
         let (memory, op) = (&self.memory, &self.operation(OperationKind::Alloc));
-        // `ZERO` is not passed on, because only the requested bytes are zeroed. The block may be almost twice as large.
+        // The flag `ZERO` is not passed on, because only the requested bytes are zeroed. The block itself may be almost
+        // twice as large as the request.
         let flags = (gfp - Gfp::MOVABLE - Gfp::ZERO) | Gfp::COMP;
         let alloc = || memory.pages.alloc_in(op, order, flags, None);
         let first = match alloc() {
-            // The free objects that caches keep may be enough.
+            // The free objects that caches keep may be enough for the request.
             Err(error) => {
                 let result = if self.reclaim(op, None) > 0 { alloc() } else { Err(error) };
                 let try_alloc = || {
                     self.shrink(op);
                     alloc()
                 };
-                // Shrinkers may free further objects.
+                // Shrinkers may be able to free further objects.
                 self.shrink_until(gfp, None, try_alloc, result)?
             }
             Ok(first) => first,
@@ -61,7 +64,8 @@ impl Core {
         self.grown();
         let memory = memory.pages.address(first);
         if gfp.contains(Gfp::ZERO) && !is_zero {
-            // Zero the whole block if old data must not be visible, because the user may grow the allocation in place.
+            // If old data must not be visible, zero the whole block, because the user may grow the allocation in
+            // place.
             let bytes = if self.with_zeroing(Gfp::empty()).is_empty() { size } else { order.bytes() };
             // SAFETY: only this thread has the block, which has at least `bytes` bytes.
             unsafe { memory.write_bytes(0, bytes) };
@@ -70,7 +74,8 @@ impl Core {
         Ok(memory)
     }
 
-    /// Allocates memory for a [huge](is_huge) layout, zeroed with [`Gfp::ZERO`], otherwise unspecified.
+    /// Allocates memory for a [huge](is_huge) layout, which is zeroed with [`Gfp::ZERO`] and otherwise
+    /// unspecified.
     #[cold]
     pub(crate) fn alloc_huge(&self, layout: Layout, gfp: Gfp) -> Result<NonNull<u8>, AllocError> {
         if layout.size() >= ADDRESSES || layout.align() >= ADDRESSES {
@@ -87,7 +92,8 @@ impl Core {
         }
         let memory = self.press(gfp, self.huge.bytes_for(layout), || self.map_charged(layout, || ()));
         let memory = memory.or_else(|| {
-            // If addresses are short, the page allocator can give up unused ones.
+            // If addresses are short, the page allocator can give up addresses that it does not
+            // use.
             let requested = layout.size().saturating_add(layout.align());
             self.map_charged(layout, || self.give_up_addresses(|_| requested))
         });
@@ -97,7 +103,8 @@ impl Core {
         Ok(memory)
     }
 
-    /// Allocates memory of at most the largest block's size: a mapping with a guard page if available, otherwise a block.
+    /// Allocates memory that is at most as large as the largest block: a mapping with a guard page if possible, and
+    /// otherwise a block.
     #[cold]
     pub(crate) fn alloc_guarded(&self, layout: Layout, gfp: Gfp) -> Result<NonNull<u8>, AllocError> {
         let guards = self.mappings.are_there() && self.huge.may_guard();
@@ -111,8 +118,8 @@ impl Core {
         Ok(block)
     }
 
-    /// Maps and charges new memory, or does neither. `make_room` cannot be undone, so it runs only after the limit has
-    /// admitted the charge.
+    /// Maps new memory and charges it, or does neither. `make_room` cannot be undone, so it runs only after the limit
+    /// has admitted the charge.
     fn map_charged(&self, layout: Layout, make_room: impl FnOnce()) -> Option<NonNull<u8>> {
         let bytes = self.huge.bytes_for(layout);
         self.memory.pages.charge(bytes / PAGE_SIZE).then(make_room)?;
@@ -121,8 +128,9 @@ impl Core {
         memory
     }
 
-    /// Retries `attempt` after freeing unused memory, and then after running the shrinkers. Only requests that may reclaim
-    /// drain other CPUs' objects and run shrinkers. A request fails immediately if the limit can never admit `bytes`.
+    /// If `attempt` fails, retries it after freeing unused memory, and then after running the shrinkers. Only requests
+    /// that may reclaim drain the objects of other CPUs and run shrinkers. If the limit can never admit `bytes`, the
+    /// request fails immediately.
     fn press<T>(&self, gfp: Gfp, bytes: usize, attempt: impl Fn() -> Option<T>) -> Option<T> {
         self.memory.pages.limit().is_none_or(|limit| bytes <= limit).then_some(())?;
         let first = attempt().or_else(|| {
@@ -143,21 +151,22 @@ impl Core {
         if self.harden.zero_on_free || self.harden.zero_on_alloc { gfp | Gfp::ZERO } else { gfp }
     }
 
-    /// Records that the user of the object at `memory` has `size` bytes, at most the object's size. Returns `false` if
-    /// sizes are not recorded.
+    /// Records that the user of the object at `memory` uses `size` bytes, which are at most the object's size. Returns
+    /// `false` if the object's cache does not record sizes.
     ///
     /// # Safety
     /// The caller owns the memory.
     pub(crate) unsafe fn resize_object(&self, memory: NonNull<u8>, size: usize) -> bool {
         let cache = self.cache_at(memory);
-        // SAFETY: `place` confirms an object of this cache, which the caller owns.
+        // SAFETY: `place` has confirmed that the memory is an object of this cache, and the caller
+        // owns it.
         cache.is_some_and(|cache| unsafe {
             cache.place(Object::new(memory)).is_ok() && cache.resize(memory, size)
         })
     }
 
-    /// Resizes the huge allocation at `memory` to `to`; the system may move it if page alignment is enough. Returns
-    /// `None`, with nothing changed, on failure.
+    /// Resizes the huge allocation at `memory` to `to`; the system may move it if `to` needs no more than page
+    /// alignment. On failure, changes nothing and returns `None`.
     #[cold]
     pub(crate) fn resize_huge(
         &self,
@@ -165,7 +174,7 @@ impl Core {
         new_layout: Layout,
         gfp: Gfp,
     ) -> Option<NonNull<u8>> {
-        // A mapping with a guard page cannot be resized; the caller copies it.
+        // A mapping with a guard page cannot be resized, so the caller copies it.
         if self.harden.guard_pages {
             return None;
         }
@@ -174,7 +183,8 @@ impl Core {
         let added_bytes = new.saturating_sub(old);
         let charge = || self.memory.pages.charge(added_bytes / PAGE_SIZE).then_some(());
         self.press(gfp, new, charge)?;
-        // Noted before the resize, after which another allocation may use the address.
+        // The free is noted before the resize, because another allocation may use the address
+        // afterwards.
         self.note_free(memory);
         let resized = self.huge.resize(memory, new_layout.size(), new_layout.align() <= PAGE_SIZE);
         self.uncharge_huge(if resized.is_some() { old.saturating_sub(new) } else { added_bytes });
@@ -222,7 +232,8 @@ impl Core {
         self.huge.bytes(memory)
     }
 
-    /// Resizes memory that is not an object: a block with room, or a mapping that the system can resize.
+    /// Resizes memory that is not an object, which is a block with room or a mapping that the system can
+    /// resize.
     #[cold]
     pub(crate) fn resized(
         &self,
@@ -240,8 +251,8 @@ impl Core {
         }
     }
 
-    /// Frees memory that the caches and pages of this subsystem handed out. Foreign and interior addresses are refused
-    /// at no extra cost, because a free reads the frame and the cache anyway.
+    /// Frees memory that came from the caches or pages of this subsystem. Refusing foreign and interior addresses
+    /// costs nothing more, because a free reads the frame and the cache anyway.
     ///
     /// # Safety
     /// `memory` came from this subsystem and is no longer used.
@@ -253,7 +264,7 @@ impl Core {
             unsafe { self.free_other(memory) };
         }
     }
-    /// Frees memory at an address where no object begins.
+    /// Frees memory at an address at which no object begins.
     ///
     /// # Safety
     /// The conditions of [`free`](Self::free) hold.
@@ -272,7 +283,8 @@ impl Core {
         }
     }
 
-    /// Number of usable bytes at `address`; 0 for [`ZERO_SIZE`]. Fails if the subsystem did not hand out the address.
+    /// Number of usable bytes at `address`, which is 0 for [`ZERO_SIZE`]. Fails if the subsystem did not hand out the
+    /// address.
     pub(crate) fn size_of(&self, address: NonNull<u8>) -> Result<usize, CorruptionKind> {
         let memory = &self.memory;
         let Some(pfn) = memory.pages.pfn_of(address.as_ptr()) else {
@@ -285,7 +297,7 @@ impl Core {
         }
     }
 
-    /// Number of usable bytes at `memory`; reports a foreign address and returns 0.
+    /// Number of usable bytes at `memory`; if the address is foreign, reports it and returns 0.
     pub(crate) fn usable_size(&self, memory: NonNull<u8>) -> usize {
         self.size_of(memory).unwrap_or_else(|_| {
             self.refuse(CorruptionKind::NotAnObject, memory);
@@ -293,7 +305,7 @@ impl Core {
         })
     }
 
-    /// Number of usable bytes at `memory`, for a caller that is about to free the memory.
+    /// Number of usable bytes at `memory`, for a caller that will move the memory and free it.
     pub(crate) fn size_to_move(&self, memory: NonNull<u8>) -> Result<usize, AllocError> {
         self.size_of(memory).map_err(|kind| {
             self.refuse(kind, memory);
@@ -301,7 +313,8 @@ impl Core {
         })
     }
 
-    /// Resizes a watched object to `size` bytes; returns `false` if the object is not watched. See `Cache::resize_watched`.
+    /// Resizes a watched object to `size` bytes; returns `false` if the object is not watched. `Cache::resize_watched`
+    /// does the work.
     pub(crate) fn resize_watched(&self, _memory: NonNull<u8>, _size: usize, _zero: bool) -> bool {
         if self.has_zones() {
             return self.cache_at(_memory).is_some_and(|cache| cache.resize_watched(_memory, _size, _zero));
@@ -309,12 +322,12 @@ impl Core {
         false
     }
 
-    /// Order of the large block at `address`; the block begins at page `pfn`, and no cache owns the page.
+    /// Order of the large block at `address`, which begins at page `pfn`; no cache owns the page.
     fn large_at(&self, address: NonNull<u8>, pfn: Pfn) -> Result<Order, CorruptionKind> {
         let memory = &self.memory;
         let frame = memory.frames().frame(pfn);
         if frame.owner() != large() {
-            // The frames of a large block's later pages refer to its first page.
+            // The frames of the later pages of a large block refer to its first page.
             let head = memory.frames().get(frame.head());
             let interior = head.is_some_and(|head| head.owner() == large());
             return Err(if interior { CorruptionKind::Interior } else { CorruptionKind::Foreign });
@@ -326,7 +339,8 @@ impl Core {
     }
 
     /// # Safety
-    /// As [`free`](Self::free); `pfn` is the page of `memory`, and no cache owns it.
+    /// The conditions of [`free`](Self::free) hold, `pfn` is the page of `memory`, and no cache
+    /// owns the page.
     #[cold]
     unsafe fn free_large(&self, memory: NonNull<u8>, pfn: Pfn) {
         let order = match self.large_at(memory, pfn) {
@@ -336,7 +350,8 @@ impl Core {
         self.note_free(memory);
         self.large.freed(order);
         let op = self.operation(OperationKind::Free);
-        // SAFETY: the frame's owner marks a large block of the order in the frame. The free clears the owner.
+        // SAFETY: the frame's owner marks a large block, whose order is in the frame. The free clears the
+        // frame's owner.
         unsafe { self.memory.pages.free_in(&op, pfn, order) };
         self.large.returned(&op);
         self.shed();

@@ -1,4 +1,5 @@
-//! Tests that chunks are added, moved, filled and freed, and measures the pages of allocations after much churn.
+//! Tests that chunks are added, moved, filled and freed, and measurements of the pages that allocations touch
+//! after many allocations and frees.
 
 use super::super::ReservedPool;
 use super::*;
@@ -19,7 +20,7 @@ fn free_slot(pool: &mut ChunkedPool, slot: NonNull<u8>) {
 }
 fn fill(pool: &ChunkedPool) -> Vec<usize> {
     let fill: Vec<_> = pool.fill().collect();
-    // The list from back to front has equal chunks.
+    // From back to front, the list must have the same chunks.
     let mut at = pool.back;
     for live in fill.iter().rev() {
         // SAFETY: the pointer is a listed chunk.
@@ -53,7 +54,7 @@ fn purge_releases_only_empty_chunks() {
     let mut pool = pool();
     let n = pool.capacity();
     let slots = alloc_slots(&mut pool, 5 * n);
-    // Frees all slots of chunks 0, 2 and 4, one slot of chunk 1, and no slot of chunk 3.
+    // Free all slots of chunks 0, 2 and 4, one slot of chunk 1, and no slot of chunk 3.
     for slot in slots[..n].iter().chain(&slots[2 * n..3 * n]).chain(&slots[4 * n..]).chain([&slots[n]]) {
         free_slot(&mut pool, *slot);
     }
@@ -99,7 +100,7 @@ fn wrong_frees_are_reported_by_kind() {
     let mut pool = pool();
     let slot = alloc_slots(&mut pool, 1)[0];
     let address = slot.addr().get();
-    // SAFETY: the addresses are within the slot's chunk, and invalid frees are refused.
+    // SAFETY: the addresses are within the slot's chunk, and the pool refuses invalid frees.
     unsafe {
         assert_eq!(pool.free(slot.add(8)), Err(BadFree::Interior { address: address + 8, slot: 0 }));
         let head = slot.sub(64);
@@ -109,8 +110,8 @@ fn wrong_frees_are_reported_by_kind() {
     }
 }
 
-/// A dropped pool unmaps all its chunks. The test retries, because another thread may map memory at the chunks'
-/// addresses.
+/// A dropped pool must unmap all its chunks. The test tries several times, because another thread may map
+/// memory at the chunks' addresses.
 #[cfg(all(target_os = "linux", not(uslab_heap), not(miri)))]
 #[test]
 fn dropped_pool_releases_all_chunks() {
@@ -132,14 +133,15 @@ fn dropped_pool_releases_all_chunks() {
     }));
 }
 
-/// Numbers of distinct pages that 1,000 consecutive operations touch, after random churn.
+/// Numbers of distinct pages that 1,000 consecutive operations touch, after many random allocations
+/// and frees.
 #[derive(Clone, Copy, Debug)]
 struct Pages {
     allocs: usize,
     frees: usize,
 }
 
-/// Allocates `live` objects and frees half of them in random order. `pages` then allocates and frees four times as many
+/// Allocates `live` objects and frees half of them in random order. Then `pages` allocates and frees four times as many
 /// objects at random.
 fn pages<P>(
     pool: &mut P,
@@ -156,7 +158,8 @@ fn pages<P>(
     };
     let mut allocated_blocks: Vec<_> = (0..live).map(|_| alloc(pool)).collect();
     for step in 0..4 * live {
-        // The number of objects varies randomly around half of `live`, so that not only the last hole is used.
+        // The number of objects varies randomly around half of `live`, so that allocations use more than the
+        // last free slot.
         if step < live / 2 || random(live) < allocated_blocks.len() {
             let pick = random(allocated_blocks.len());
             free(pool, allocated_blocks.swap_remove(pick));
@@ -174,8 +177,8 @@ fn pages<P>(
     Pages { allocs, frees: different_pages(freed) }
 }
 
-/// The comments on the post ask whether one list over a large range touches more pages than a list per chunk. One list
-/// touches many more pages for consecutive allocations, and as many pages for random frees.
+/// The comments on Reinalter's post ask if one list over a large range touches more pages than a list per chunk. For
+/// consecutive allocations, one list touches many more pages; for random frees, it touches as many pages.
 #[cfg_attr(miri, ignore = "a million steps")]
 #[test]
 fn chunks_touch_fewer_pages_than_a_single_list() {

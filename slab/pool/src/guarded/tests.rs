@@ -1,4 +1,5 @@
-//! Tests that make each error on purpose, and check that it is detected with the right name.
+//! Tests that make each kind of error on purpose, and check that the pool detects it and names it
+//! correctly.
 
 use super::super::area::HeapArea;
 use super::*;
@@ -10,7 +11,7 @@ fn pool(objects: usize) -> GuardedPool<HeapArea> {
 }
 
 fn write_outside(target: NonNull<u8>, offset: isize) {
-    // SAFETY: the tests stay within the pool's memory, which belongs to them.
+    // SAFETY: the tests write only within the pool's memory, which belongs to them.
     unsafe { target.offset(offset).write(0x11) };
 }
 
@@ -41,7 +42,7 @@ fn user_may_write_each_byte_of_a_guarded_object() {
     let object = pool.alloc().unwrap();
     // SAFETY: the 30 bytes belong to the test.
     unsafe { object.write_bytes(0xFF, 30) };
-    // 8 + 30 + 4 bytes are rounded up to 44, so two bytes are padding.
+    // The sum 8 + 30 + 4 is rounded up to 44 bytes, so two bytes are padding.
     write_outside(object, 34);
     // SAFETY: the object was allocated above and is no longer used.
     assert_eq!(unsafe { pool.free(object) }, Ok(()));
@@ -52,7 +53,7 @@ fn wrong_frees_are_reported_by_kind() {
     let mut pool = pool(2);
     let object = pool.alloc().unwrap();
     let address = object.addr().get();
-    // SAFETY: the objects are not used, and invalid frees are refused.
+    // SAFETY: the objects are not used, and the pool refuses invalid frees.
     unsafe {
         let interior = object.add(1);
         assert_eq!(pool.free(interior), Err(BadFree::Interior { address: address + 1, slot: 0 }));
@@ -86,7 +87,7 @@ fn write_to_a_free_object_is_detected_at_reuse() {
         write_outside(a, offset);
         let found = pool.check_all().next().unwrap();
         assert_eq!((found.address, found.side), (a.addr().get(), side), "{offset}");
-        // Offset -8 is the link, which the pool does not follow.
+        // The link is at offset -8, and the pool does not follow it.
         assert_eq!(pool.alloc(), Err(Refused::Corrupt(found)));
         assert_eq!(pool.alloc(), Err(Refused::Corrupt(found)), "the slot must stay damaged");
     }
@@ -96,8 +97,8 @@ fn write_to_a_free_object_is_detected_at_reuse() {
 fn free_overwrites_the_object() {
     let mut pool = pool(1);
     let object = pool.alloc().unwrap();
-    // SAFETY: the object belongs to the test. After the object's free, the bytes are read as memory of the pool's area,
-    // which the test owns.
+    // SAFETY: the object belongs to the test. After the object's free, the test reads the bytes as memory of the pool's
+    // area, which the test owns.
     unsafe {
         object.write_bytes(0x77, 30);
         pool.free(object).unwrap();
@@ -121,7 +122,7 @@ fn leaks_are_reported_with_file_and_line() {
         "{message}"
     );
     let mut pool = pool.destroy().unwrap_err();
-    // The test destroys the four bytes of a source location, which is reported.
+    // The test overwrites the four bytes of a source location, and the pool must report this.
     (0..4).for_each(|byte| write_outside(first, byte - 8));
     assert_eq!(pool.leaks().next().unwrap().site, None);
     // SAFETY: the object was allocated above.

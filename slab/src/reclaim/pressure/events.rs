@@ -1,4 +1,5 @@
-//! Pressure events on Linux: a trigger is written to a file, which becomes ready at each event.
+//! Pressure events on Linux, where a trigger is written to a file, which becomes ready at each
+//! event.
 
 use super::Psi;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -24,7 +25,8 @@ impl Psi {
     }
 }
 
-/// Waits for the next event of `watched`. Returns `false` once `stop` is closed or broken, or no more events can come.
+/// Waits for the next event of `watched`. Returns `false` once `stop` is closed or broken, or if no more events can
+/// happen.
 pub(crate) fn next(watched: &Watched, stop: &io::PipeReader) -> bool {
     loop {
         let mut fds =

@@ -1,8 +1,9 @@
-//! Grace periods under shuttle: a minimal implementation of the guarantees of `crossbeam-epoch`. The atomics and collector of
-//! `crossbeam-epoch` belong to the process: they would outlive executions, and run closures in another execution.
+//! Grace periods under shuttle, which are a minimal implementation of the guarantees of `crossbeam-epoch`. The atomics
+//! and the collector of `crossbeam-epoch` belong to the process, so they would outlive an execution, and run its
+//! closures in another execution.
 //!
-//! A deferred closure runs when all readers that were pinned at the time of the deferral have unpinned. A closure runs
-//! in a thread that pins or flushes, immediately or later, depending on the schedule.
+//! A deferred closure runs when all readers that were pinned when the closure was deferred have unpinned. The closure
+//! runs in a thread that pins or flushes, immediately or later, depending on the schedule.
 
 use core::cell::RefCell;
 use std::collections::{BTreeSet, VecDeque};
@@ -11,20 +12,20 @@ use uslab_magazine::sync::{lazy_static, relax};
 
 #[derive(Default)]
 struct Periods {
-    /// Number of the next reader or closure.
+    /// Number that the next reader or closure gets.
     next: u64,
     readers: BTreeSet<u64>,
     waiting: VecDeque<(u64, Box<dyn FnOnce() + Send>)>,
 }
 
-/// State of an execution; all of its threads run on one system thread, and threads switch only between accesses.
+/// State of one execution, whose threads all run on one system thread and switch only between accesses.
 #[derive(Default)]
 struct SharedPeriods(RefCell<Periods>);
 // SAFETY: one system thread runs all threads, and no access is interrupted.
 unsafe impl Sync for SharedPeriods {}
 impl Drop for SharedPeriods {
     fn drop(&mut self) {
-        // The closures of a failed execution have no checker any more.
+        // After a failed execution, no model checker is left for its closures.
         core::mem::forget(core::mem::take(&mut self.0.borrow_mut().waiting));
     }
 }
@@ -33,7 +34,7 @@ lazy_static! {
     static ref PERIODS: SharedPeriods = SharedPeriods::default();
 }
 
-/// A pinned reader; dropping the guard unpins it.
+/// A pinned reader, which is unpinned when the guard is dropped.
 #[derive(Debug)]
 pub struct Guard(u64);
 
@@ -52,14 +53,14 @@ pub(super) fn pin() -> Guard {
 }
 
 impl Guard {
-    /// Runs `f` after all current readers have exited, including this guard's reader.
+    /// Runs `f` after all current readers have exited, including the reader of this guard.
     pub fn defer(&self, f: impl FnOnce() + Send + 'static) {
         let mut periods = PERIODS.0.borrow_mut();
         periods.next += 1;
         let number = periods.next;
         periods.waiting.push_back((number, Box::new(f)));
     }
-    /// Runs the closures whose readers have exited.
+    /// Runs the closures for which all readers have exited.
     pub fn flush(&self) {
         collect();
     }
@@ -71,7 +72,7 @@ impl Drop for Guard {
     }
 }
 
-/// Returns `true` if no closure waits.
+/// Returns `true` if no closure is waiting.
 #[cfg(test)]
 pub(crate) fn is_idle() -> bool {
     PERIODS.0.borrow().waiting.is_empty()

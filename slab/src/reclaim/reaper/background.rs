@@ -11,16 +11,17 @@
 //!
 //! # Rules
 //!
-//! * Allocations that make a slab, take a block, map memory, or wait at a limit start the thread. Frees never start the thread,
-//!   because thread libraries free memory while they may hold the locks that a new thread needs. The starting thread holds none
-//!   of the subsystem's locks. Allocations made by the start find the reaper running already.
-//! * The C library makes the thread, because `std`'s thread start reads the environment under a lock, and registers destructors
-//!   of thread-locals.
-//! * A free unparks the thread through a word and a futex, without a lock or an allocation.
-//! * The thread holds the subsystem only while it ends an interval. Dropping the subsystem's last user wakes the thread, which
-//!   then exits.
-//! * A process whose main thread called `pthread_exit` lives as long as it has threads. If only the library's threads are left,
-//!   they exit, which ends the process.
+//! * A thread is started by allocations that make a slab, take a block, map memory, or wait at a limit. Frees never
+//!   start the thread, because thread libraries free memory while they hold locks that starting a thread may need. The
+//!   thread that starts the reaper holds none of the subsystem's locks. If the start itself allocates, these
+//!   allocations find the reaper already running.
+//! * The C library makes the thread, because starting a thread by `std` reads the environment under a lock, and
+//!   registers destructors of thread-locals.
+//! * A free unparks the thread by a word and a futex, without a lock or an allocation.
+//! * The thread keeps the subsystem alive only while it ends an interval. When the last user of the subsystem drops it,
+//!   the drop wakes the thread, which then exits.
+//! * A process whose main thread called `pthread_exit` lives as long as it has threads. If only threads of this library
+//!   are left, they exit, which ends the process.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -29,14 +30,15 @@ use uslab_magazine::sync::thread::{Thread, current, park_timeout};
 use uslab_magazine::sync::unseen::AtomicU64;
 use uslab_magazine::sync::{AtomicPtr, AtomicU32, Counter, Fixed, MODEL, contain_panic};
 
-/// Bytes of committed pages and mappings above 4 MiB at which a subsystem starts its thread. A smaller subsystem is not
-/// worth a thread.
+/// Bytes of committed pages, plus mappings above 4 MiB, at which a subsystem starts its thread. A smaller subsystem is
+/// not worth a thread.
 pub const START_BYTES: usize = 8 << 20;
 
-/// Number of consecutive intervals without work after which the thread sleeps: more than the flush of a depot takes.
+/// Number of consecutive intervals without work after which the thread sleeps, which is more than flushing a depot
+/// takes.
 const QUIET: u32 = 4;
 
-/// Interval at which the sleeping thread checks if it is the last thread of the process.
+/// Interval at which the sleeping thread checks if it is the process's last thread.
 const LAST_THREAD_INTERVAL: Duration = Duration::from_secs(1);
 
 /// State of the thread of [`Config::reap_every`](crate::Config::reap_every).
@@ -52,13 +54,14 @@ const LAST_THREAD_INTERVAL: Duration = Duration::from_secs(1);
 #[cfg_attr(feature = "serde", derive(serde::Serialize), serde(rename_all = "snake_case"))]
 #[non_exhaustive]
 pub enum ReaperThread {
-    /// No reaper was configured.
+    /// The configuration requests no reaper.
     Off,
-    /// The thread has not started: the subsystem is too small, or the system refused a thread.
+    /// The thread has not started, because the subsystem is too small, or the system refused a
+    /// thread.
     Wanted,
-    /// The thread runs, and ends intervals.
+    /// The thread is running, and ends intervals.
     Running,
-    /// The thread sleeps until pages are freed, or a waiter joins.
+    /// The thread sleeps until pages are freed or a waiter joins.
     Asleep,
 }
 use ReaperThread::{Asleep, Off, Running, Wanted};
@@ -90,7 +93,7 @@ pub struct ReaperInfo {
     pub thread: ReaperThread,
     /// Length of a reaping interval, in milliseconds.
     pub interval_ms: u32,
-    /// Number of intervals ended.
+    /// Number of reaping intervals that have ended.
     pub intervals: u64,
     /// Number of times that the system refused a thread.
     pub refused: u64,
@@ -98,14 +101,14 @@ pub struct ReaperInfo {
 
 /// Operations that the reaper's thread calls on a subsystem.
 pub(crate) trait Reap: Send + Sync {
-    /// Ends a reaping interval. Returns the number of bytes decommitted.
+    /// Ends a reaping interval. Returns the number of decommitted bytes.
     fn end_interval(&self) -> usize;
-    /// Frees all unused memory, when the system is short of memory.
+    /// Frees all unused memory, because the system is short of memory.
     fn free_unused(&self);
-    /// Counter of changes: if it is unchanged, another interval finds no work.
+    /// Counter of changes; if it has not changed, another interval would find no work.
     fn changes(&self) -> u64;
-    /// Returns `true` if the next interval is needed: a cache has a waiter, or the state [changed](Self::changes)
-    /// without a wake-up.
+    /// Returns `true` if another interval is needed, because a cache has a waiter, or the state has
+    /// [changed](Self::changes) without waking the thread.
     fn is_needed(&self, _seen: u64) -> bool {
         false
     }
@@ -115,13 +118,13 @@ pub(crate) trait Reap: Send + Sync {
 
 #[derive(Debug)]
 pub(crate) struct Background {
-    /// State of the thread: a [`ReaperThread`].
+    /// State of the thread, as the number of a [`ReaperThread`].
     state: AtomicU32,
-    /// Reaping interval in milliseconds; 0 if unset.
+    /// Reaping interval in milliseconds, or 0 if unset.
     interval: Fixed,
     /// MiB of committed pages at which the thread is started.
     start_at: Fixed,
-    /// Handle that wakes the thread; null until the thread sets it.
+    /// Handle that wakes the thread, or null until the thread has stored it.
     thread: AtomicPtr<Thread>,
     intervals: Counter,
     refused: Counter,
@@ -133,7 +136,7 @@ impl Background {
         let new = Self {
             state: AtomicU32::new(Off as u32),
             interval: Fixed::new(0),
-            // Models need a reaper at any size, because they are small.
+            // Subsystems of models are small, so they need a reaper at any size.
             start_at: Fixed::new(if cfg!(shuttle) { 0 } else { (START_BYTES >> 20) as u32 }),
             thread: AtomicPtr::new(core::ptr::null_mut()),
             intervals: Counter::new(0),
@@ -146,20 +149,22 @@ impl Background {
         new
     }
 
-    /// Sets the reaping interval in milliseconds, at least one.
+    /// Sets the reaping interval, which is at least one millisecond.
     pub(crate) fn reap_every(&self, interval: Duration) {
         self.interval.set(u32::try_from(interval.as_millis()).unwrap_or(u32::MAX).max(1));
-        // Relaxed: the state is a hint to the next allocation that grows the subsystem.
+        // Relaxed: the state is only a hint to the next allocation that grows the subsystem.
         let _ = self.state.compare_exchange(Off as u32, Wanted as u32, Relaxed, Relaxed);
     }
 
-    /// Returns `true` if the thread should be started once the subsystem is large enough.
+    /// Returns `true` if a reaper was requested and should start once the subsystem is large
+    /// enough.
     #[inline]
     pub(crate) fn is_wanted(&self) -> bool {
         self.is_served_by(Wanted)
     }
 
-    /// Starts the reaper thread if `committed` bytes are enough.
+    /// Starts the reaper thread if the subsystem has reached the size for it, with `committed`
+    /// bytes.
     #[cold]
     pub(crate) fn start(&self, committed: usize) {
         let committed = committed as u64;
@@ -167,7 +172,8 @@ impl Background {
             self.start_at.set(u32::try_from(committed >> 19).unwrap_or(u32::MAX));
         }
     }
-    /// Starts the reaper thread if it is wanted. Returns `false` if the system refuses a thread.
+    /// Starts the reaper thread if one was requested and is not running. Returns `false` if the
+    /// system refuses a thread.
     fn start_now(&self) -> bool {
         // Relaxed: the exchange only selects the starting thread; the new thread gets its data through the start itself.
         if self.state.compare_exchange(Wanted as u32, Running as u32, Relaxed, Relaxed).is_err() {
@@ -176,18 +182,19 @@ impl Background {
         let started = thread::start(self.core.clone());
         if !started {
             self.refused.add(1);
-            // Relaxed: the store only lets another thread start the reaper next.
+            // Relaxed: the store only allows another thread to start the reaper next.
             self.state.store(Wanted as u32, Relaxed);
         }
         started
     }
 
     fn is_served_by(&self, thread: ReaperThread) -> bool {
-        // Relaxed: `run` explains why the thread does not miss the effect of a free. loom's models have no reaper.
+        // Relaxed: a comment in `run` explains why the thread does not miss the effect of a free. loom's models
+        // have no reaper.
         !cfg!(loom) && self.state.load(Relaxed) == thread as u32
     }
 
-    /// Wakes the reaper thread, after pages were freed or a waiter joined.
+    /// Wakes the reaper thread after pages were freed or a waiter joined.
     #[inline]
     pub(crate) fn wake(&self) {
         if self.is_served_by(Asleep) {
@@ -197,24 +204,27 @@ impl Background {
 
     /// Starts or wakes the reaper thread, for a waiter that the next interval may serve.
     pub(crate) fn start_or_wake(&self) {
-        // A waiter gets a reaper however small the subsystem is.
+        // If there is a waiter, the reaper starts however small the subsystem is.
         self.start_now();
         self.wake();
     }
 
     #[cold]
     fn unpark(&self) {
-        // Relaxed: one of several concurrent callers wakes the thread, and the zone's lock orders the freed pages.
+        // Relaxed: the exchange lets only one of several concurrent callers wake the thread, and the zone's lock
+        // orders the freed pages.
         if self.state.compare_exchange(Asleep as u32, Running as u32, Relaxed, Relaxed).is_ok() {
-            // Acquire: pairs with the Release in `run`. SAFETY: the pointer is null or the thread's handle, which is
-            // freed only when `self` is dropped.
+            // Acquire: pairs with the Release in `run`. SAFETY: the pointer is null or points to the thread's
+            // handle, which is freed only when `self` is dropped.
             unsafe { self.thread.load(Acquire).as_ref() }.into_iter().for_each(Thread::unpark);
         }
     }
 
-    /// Resets the state in the child of a fork, which has no reaper thread. The child's next growth or waiter starts a thread.
+    /// Resets the state in the child of a fork, which has no reaper thread. The next growth or waiter of the child
+    /// starts a new thread.
     pub(crate) fn in_child(&self) {
-        // Relaxed: the child has one thread. The handle is leaked, as is everything that other threads owned.
+        // Relaxed: the child has one thread. The handle is leaked, like everything that the parent's other
+        // threads owned.
         self.thread.store(core::ptr::null_mut(), Relaxed);
         if self.state.load(Relaxed) != Off as u32 {
             self.state.store(Wanted as u32, Relaxed);
@@ -236,18 +246,19 @@ impl Drop for Background {
         // Acquire: pairs with the Release in `run`.
         let thread = self.thread.load(Acquire);
         if !thread.is_null() {
-            // SAFETY: `run` made the handle from a box. `self` is being dropped, so it has no other user.
+            // SAFETY: `run` made the handle from a box. `self` is being dropped, so no other thread uses
+            // the handle.
             unsafe { Box::from_raw(thread) }.unpark();
         }
     }
 }
 
-/// Body of the reaper thread: ends intervals as long as the subsystem lives.
+/// Body of the reaper thread, which ends intervals as long as the subsystem lives.
 fn run(weak: &Weak<dyn Reap>) {
     let _own = OwnThread::begin();
     if let Some(core) = weak.upgrade() {
         let own = Box::into_raw(Box::new(current()));
-        // Release: pairs with the Acquires in `unpark` and `drop`.
+        // Release: pairs with the Acquire in `unpark` and in `drop`.
         core.background().thread.store(own, Release);
     }
     let (mut quiet, mut seen) = (0, 0);
@@ -265,21 +276,23 @@ fn run(weak: &Weak<dyn Reap>) {
             wait(interval);
         } else {
             quiet = 0;
-            // Relaxed: the locks of the zones and of mappings order the store. A free is either counted below, or takes
-            // its lock afterwards and then sees that the thread sleeps.
+            // Relaxed: the locks of the zones and of the mappings order the store. A free is either counted below, or
+            // takes its lock afterwards and then sees that the thread is asleep.
             own.state.store(Asleep as u32, Relaxed);
             if core.changes() != seen {
                 own.state.store(Running as u32, Relaxed);
             }
             drop(core);
-            // Sleep until another thread frees pages, waits at a limit, or drops the subsystem.
+            // The thread now sleeps until another thread frees pages, waits at a limit, or drops
+            // the subsystem.
             let sleeps =
                 |core: Arc<dyn Reap>| core.background().is_served_by(Asleep) && !core.is_needed(seen);
             while !are_alone() && weak.upgrade().is_some_and(sleeps) {
                 park_timeout(LAST_THREAD_INTERVAL);
             }
             if let Some(core) = weak.upgrade() {
-                // Relaxed: the exchange only ends the sleep, unless a waker has already ended it.
+                // Relaxed: the exchange only ends the sleep, unless another thread has already
+                // ended it.
                 _ = core.background().state.compare_exchange(Asleep as u32, Running as u32, Relaxed, Relaxed);
             }
         }
@@ -290,15 +303,16 @@ fn run(weak: &Weak<dyn Reap>) {
 }
 
 fn wait(interval: Duration) {
-    // Time does not pass under shuttle, where only a wake-up ends the park below. A lost wake-up is thus found.
+    // Time does not pass under shuttle, where only another thread's wake-up ends the park below. Shuttle
+    // therefore finds a lost wake-up.
     if cfg!(shuttle) { uslab_magazine::sync::relax() } else { park_timeout(interval) }
 }
 
-/// Pid in the upper half, and in the lower half the number of library threads of that process. The child of a fork has
-/// no library threads, and library threads do not keep a process alive.
+/// The upper half contains a pid, and the lower half the number of library threads in that process. The child of a
+/// fork has no library threads, so the pid shows if the number is valid; library threads do not keep a process alive.
 static LIBRARY_THREADS: AtomicU64 = AtomicU64::new(0);
 
-/// Changes the number of library threads.
+/// Applies `change` to the number of library threads.
 fn change_own(change: impl Fn(u32) -> u32) {
     let process = u64::from(std::process::id()) << 32;
     // Relaxed, here and at the read: the counter publishes no other data.
@@ -312,13 +326,13 @@ fn change_own(change: impl Fn(u32) -> u32) {
     }
 }
 
-/// Guard that marks the calling thread as a library thread.
+/// Guard that marks the current thread as a library thread while it exists.
 #[doc(hidden)]
 #[derive(Debug)]
 pub struct OwnThread(());
 
 impl OwnThread {
-    /// Marks the calling thread as a library thread.
+    /// Marks the current thread as a library thread until the guard is dropped.
     pub fn begin() -> Self {
         change_own(|own| own + 1);
         Self(())
@@ -331,7 +345,7 @@ impl Drop for OwnThread {
     }
 }
 
-/// Returns `true` if the main thread has exited and only the library's threads are left.
+/// Returns `true` if the main thread has exited and only threads of this library are left.
 #[doc(hidden)]
 pub fn are_alone() -> bool {
     if MODEL {
@@ -342,13 +356,13 @@ pub fn are_alone() -> bool {
         use std::io::Read;
         let (mut text, own) = ([0; 512], LIBRARY_THREADS.load(Relaxed));
         let read = std::fs::File::open("/proc/self/stat").and_then(|mut stat| stat.read(&mut text));
-        // The text is `number (name) state ...`; the twentieth field is the number of threads, and the name may contain
-        // any character.
+        // The text has the form `number (name) state ...`; its twentieth field is the number of threads, and the name
+        // may contain any character.
         let Ok(text) = core::str::from_utf8(&text[..read.unwrap_or(0)]) else { return false };
         let mut fields = text.rsplit_once(") ").map_or("", |(_, fields)| fields).split(' ');
         let is_over = fields.next() == Some("Z");
         let threads: Option<u64> = fields.nth(16).and_then(|threads| threads.parse().ok());
-        // A thread that starts or exits during the check may or may not be counted: the next check decides.
+        // A thread that starts or exits during this check may be counted or not, so the next check decides.
         is_over && LIBRARY_THREADS.load(Relaxed) == own && threads == Some(1 + (own & u64::from(u32::MAX)))
     }
     #[cfg(not(target_os = "linux"))]
@@ -362,16 +376,18 @@ mod thread {
     use core::mem::MaybeUninit;
     use core::ptr::null_mut;
 
-    /// Size of the thread's stack in bytes, as in `std`, because destructors run on it.
+    /// Size of the thread's stack in bytes, which is the same as in `std`, because destructors run
+    /// on the stack.
     const STACK: usize = 2 << 20;
 
-    /// Starts a reaper thread, which handles no signals. Returns `false` if the system refuses a thread.
+    /// Starts a reaper thread, in which all signals are blocked. Returns `false` if the system refuses a
+    /// thread.
     pub(super) fn start(core: Weak<dyn Reap>) -> bool {
         let (mut attributes, mut id) = (MaybeUninit::uninit(), MaybeUninit::uninit());
         let (mut all, mut before) = (MaybeUninit::uninit(), MaybeUninit::uninit());
         let core = Box::into_raw(Box::new(core));
-        // SAFETY: each value is initialised by the first call that gets it. The new thread owns its argument; without a
-        // new thread, this function keeps it.
+        // SAFETY: each value is initialised by the first call that receives it. A new thread owns its argument; if
+        // there is no new thread, this function keeps the argument.
         unsafe {
             if libc::pthread_attr_init(attributes.as_mut_ptr()) != 0 {
                 drop(Box::from_raw(core));
@@ -379,7 +395,8 @@ mod thread {
             }
             libc::pthread_attr_setstacksize(attributes.as_mut_ptr(), STACK);
             libc::pthread_attr_setdetachstate(attributes.as_mut_ptr(), libc::PTHREAD_CREATE_DETACHED);
-            // The new thread inherits this mask, because no signal handler of the program should run on it.
+            // The new thread inherits this signal mask, because it should run no signal handler of the
+            // program.
             libc::sigfillset(all.as_mut_ptr());
             libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr());
             let made = libc::pthread_create(id.as_mut_ptr(), attributes.as_ptr(), main, core.cast());
@@ -394,11 +411,11 @@ mod thread {
 
     extern "C" fn main(core: *mut c_void) -> *mut c_void {
         #[cfg(target_os = "linux")]
-        // SAFETY: the name has less than 16 bytes and ends in a NUL.
+        // SAFETY: the name has fewer than 16 bytes and ends in a NUL.
         unsafe {
             libc::prctl(libc::PR_SET_NAME, c"uslab-reaper".as_ptr());
         }
-        // SAFETY: the pointer came from `start`, which gave up its ownership.
+        // SAFETY: the pointer came from `start`, which passed its ownership to this thread.
         super::run(&unsafe { *Box::from_raw(core.cast::<Weak<dyn Reap>>()) });
         null_mut()
     }
@@ -411,7 +428,7 @@ mod thread {
 mod thread {
     use super::{Reap, Weak};
 
-    /// Starts the reaper as a thread of the model checker.
+    /// Starts the reaper as a simulated thread of the model checker.
     pub(super) fn start(core: Weak<dyn Reap>) -> bool {
         drop(uslab_magazine::sync::thread::spawn(move || super::run(&core)));
         true

@@ -1,4 +1,5 @@
-//! Scripts: the operations of a simulation as numbers, drawn from a seed, written as lines of text, and shrunk.
+//! Scripts, which are the operations of a simulation as numbers; they are drawn from a seed, written as lines
+//! of text, and shrunk.
 //!
 //! ```text
 //! schedule 77                                    which thread runs when: `schedule::once`
@@ -18,7 +19,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use uslab_magazine::sync::schedule::Rng;
 
-/// Defines lines of a script, which consist of named numbers, 0 by default.
+/// Defines the lines of a script, each of which consists of named numbers that are 0 by default.
 macro_rules! numbers {
     ($($(#[$doc:meta])* $name:ident { $($(#[$what:meta])* $field:ident),+ })+) => { $(
         $(#[$doc])*
@@ -51,51 +52,52 @@ macro_rules! numbers {
     )+ };
 }
 numbers! {
-    /// Configuration of the subsystem. Numbers beyond the possible range are clamped.
+    /// Configuration of the subsystem. Numbers outside the possible range are clamped to it.
     Setup {
-        /// Number of CPUs beyond the first.
+        /// Number of CPUs, not counting the first.
         cpus,
-        /// Number of nodes beyond the first.
+        /// Number of nodes, not counting the first.
         nodes,
-        /// 1 for restartable sequences, 0 for the claimed slot.
+        /// 1 for restartable sequences, or 0 for the claimed slot.
         rseq,
-        /// Number of pages of each node, beyond the first.
+        /// Number of pages of each node, not counting the first.
         pages,
         /// Order of the largest block.
         order,
         /// Largest order of slabs.
         slab_order,
-        /// 1 if CPUs keep pages.
+        /// 1 if CPUs keep pages in their magazines.
         per_cpu,
-        /// Number of free pages that are kept, plus one; 0 keeps all.
+        /// Number of free pages that are kept, plus one; 0 keeps all free pages.
         keep,
-        /// Number of objects in the reserve of a mempool; 0 for no mempool.
+        /// Number of objects in the reserve of a mempool, or 0 for no mempool.
         pool,
-        /// 1 to make kmalloc's caches.
+        /// 1 if the subsystem makes kmalloc's caches.
         kmalloc,
-        /// 1 if pages are mapped, 0 for the heap.
+        /// 1 if pages are mapped, or 0 if they come from the heap.
         mapped,
-        /// 1 if the hoard is for the limit of the first cache, 0 for all memory.
+        /// 1 if the shrinker's objects serve the limit of the first cache, or 0 if they serve all
+        /// memory.
         hoard_limit
     }
-    /// Fault rule for calls that are refused.
+    /// Fault rule for the calls that are to be refused.
     Fault {
         /// Index of the fault point in `POINTS`.
         point, percent
     }
     CacheSetup {
-        /// Number of bytes of an object, above the minimum.
+        /// Number of bytes of an object beyond the minimum.
         size,
-        /// Capacity of the cache's magazines; 0 for no magazines.
+        /// Capacity of the cache's magazines, or 0 for no magazines.
         capacity, stock, depot,
-        /// Maximum number of slabs; 0 for no limit.
+        /// Maximum number of slabs, or 0 for no limit.
         limit, ctor, reset, checked, stable, merge
     }
     /// Arguments of an operation, and its thread's place, as in `Script`.
     ScriptedOp { a, b, cpu, at, then, abort }
 }
 
-/// An operation: its index in [`OPS`], and its arguments.
+/// An operation, given by its index in [`OPS`] and its arguments.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Op {
     pub(crate) name: &'static str,
@@ -108,7 +110,7 @@ pub(crate) struct Script {
     pub(crate) setup: Setup,
     pub(crate) faults: Vec<Fault>,
     pub(crate) caches: Vec<CacheSetup>,
-    /// Operations of each thread between two rests.
+    /// Operations of each thread, in rounds between which all threads are idle.
     pub(crate) rounds: Vec<Vec<Vec<Op>>>,
 }
 
@@ -129,7 +131,7 @@ impl fmt::Display for Script {
 }
 
 impl Script {
-    /// Parses a written script, in which `#` begins a comment.
+    /// Parses a script from its text, in which `#` begins a comment.
     pub(crate) fn read(text: &str) -> Result<Self, String> {
         let mut read = Self::default();
         let mut threads: Vec<Vec<Op>> = vec![];
@@ -160,13 +162,14 @@ impl Script {
         Ok(read)
     }
 
-    /// Draws the script of a seed. A script has only a few kinds of operations, and some of them are much more frequent
-    /// than others, because mixes of all operations would all be similar (Groce et al., "Swarm Testing", ISSTA 2012).
+    /// Draws the script that a seed determines. A script has only a few kinds of operations, some of them much more
+    /// frequent than others, because mixes of all operations would all be similar (Groce et al., "Swarm Testing", ISSTA
+    /// 2012).
     pub(crate) fn draw(seed: u64) -> Self {
         let mut rng = Rng::new(seed);
         let rng = &mut rng;
         let chance = |rng: &mut Rng, percent| u64::from(rng.below(100) < percent);
-        // Some worlds are for lock-free readers.
+        // Some worlds are made for lock-free readers.
         let readers = chance(rng, 20);
         let cpus = rng.below(3);
         let setup = Setup {
@@ -186,7 +189,8 @@ impl Script {
         let faults = match rng.below(3) {
             0 => (0..1 + rng.below(2))
                 .map(|_| {
-                    // The constructor's point is excluded, because it panics, and a checker does not allow panics.
+                    // The fault point of constructors is excluded, because it panics, and a model checker does not
+                    // allow panics.
                     let point = [1, 2, 3, 4, 4, 5, 6, 6, 8][rng.below(9) as usize];
                     Fault { point, percent: [3, 10, 30][rng.below(3) as usize] }
                 })
@@ -210,8 +214,8 @@ impl Script {
                 }
             })
             .collect();
-        // Draws a few groups of operations, several groups, or half of all groups. Only among few groups do related operations
-        // meet often enough.
+        // A script uses a few groups of operations, several groups, or half of all groups. Related operations happen
+        // together often enough only if there are few groups.
         let one_of = [2, 4, 8][rng.below(3) as usize];
         let groups: BTreeMap<char, u64> = OPS
             .iter()
@@ -249,15 +253,15 @@ impl Script {
             .map(|_| (0..threads).map(|_| (0..1 + rng.below(most)).map(|_| draw(rng)).collect()).collect())
             .collect();
         if chance(rng, 10) > 0 {
-            // The fork of a child is the last operation.
+            // If a script has the fork of a child, that fork is the last operation.
             let ops = rounds.last_mut().and_then(|threads| threads.last_mut());
             ops.into_iter().for_each(|ops| ops.push(Op { name: "child", arguments: draw(rng).arguments }));
         }
         Self { schedule: rng.next() >> 1, setup, faults, caches, rounds }
     }
 
-    /// Finds the smallest script that fails in the same way. Shrinking removes rounds, threads, operations and faults, and
-    /// lowers numbers, as long as `fails` returns a schedule under which the script fails.
+    /// Finds the smallest script that fails in the same way. The search removes rounds, threads, operations and faults,
+    /// and lowers numbers, as long as `fails` returns a schedule under which the script fails.
     pub(crate) fn shrink(self, fails: impl Fn(&Self) -> Option<u64>) -> Self {
         let mut best = self;
         loop {
@@ -267,8 +271,8 @@ impl Script {
                     _ = (rounds < script.rounds.len()).then(|| script.rounds.remove(rounds))
                 });
             }
-            // Removes chunks from the list of all threads' operations: half of the list, a quarter, and so on down to one
-            // operation.
+            // Removes chunks of operations from all threads' list: first half of the list, then a quarter, and so on
+            // down to one operation.
             let mut chunk = best.ops().count().next_power_of_two();
             while chunk > 0 {
                 let mut at = 0;

@@ -1,9 +1,9 @@
-//! Tables that malloc's inlined paths read: by size for allocations, and by address for frees. Allocations and frees do not
-//! write the tables.
+//! Tables that malloc's inlined paths read, by size for allocations, and by address for frees. Allocations and frees do
+//! not write to these tables.
 //!
-//! An inlined path costs its loads and stores. Therefore one load from a 16-KiB table finds a size's fast path. A program
-//! touches only the table's lines of the sizes that it uses. The process-wide malloc has [the same tables in
-//! statics](super::static_paths).
+//! The cost of an inlined path is the cost of its loads and stores. An allocation therefore finds the fast path of its
+//! size by one load, from a table of 16 KiB. A program accesses only the cache lines of the table for the sizes that it
+//! uses. The process-wide malloc has [the same tables in statics](super::static_paths).
 
 use super::classes::{BY_WORDS, CLASSES, WORDS, size_of_class, word_of};
 use crate::cache::Object;
@@ -29,22 +29,23 @@ const BYTES: [u32; CLASSES] = {
     table
 };
 
-/// Recognises the objects of a class by their offsets in the class's slabs.
+/// Recognises the objects of a class by their offsets in the slabs of the class.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Stride {
-    /// Mask of an offset within its slab, because slabs are at multiples of their size.
+    /// Mask that gives the offset within a slab, because each slab begins at a multiple of its
+    /// size.
     mask: u32,
     /// Factor that recognises multiples of the stride, as [`Cache::begins_object`](crate::cache::Cache::begins_object) does.
     multiples: u32,
 }
 
 impl Stride {
-    /// Maximum size of a slab in bytes. For offsets below 2^17, `offset * ceil(2^32 / stride)` modulo `2^32` recognises
-    /// multiples of strides up to 2^15.
+    /// Maximum size in bytes of a slab whose objects a [`Stride`] recognises. For offsets below 2^17, `offset *
+    /// ceil(2^32 / stride)` modulo `2^32` recognises multiples of strides up to 2^15.
     const MAX_SLAB_BYTES: usize = 1 << 17;
 
-    /// Recognises objects `stride` bytes apart in slabs of `slab` bytes, a power of two. `None` for larger slabs,
-    /// because the objects of larger slabs are found by their frames.
+    /// Makes the recogniser for objects that are `stride` bytes apart in slabs of `slab` bytes, a power of two.
+    /// Returns `None` for larger slabs, whose objects are found by their frames.
     fn new(stride: usize, slab: usize) -> Option<Self> {
         (slab <= Self::MAX_SLAB_BYTES)
             .then(|| Self { mask: (slab - 1) as u32, multiples: u32::MAX / stride as u32 + 1 })
@@ -57,7 +58,8 @@ impl Stride {
     pub(super) fn from_bits(bits: u64) -> Self {
         Self { mask: bits as u32, multiples: (bits >> 32) as u32 }
     }
-    /// Returns `true` if an object begins `offset` bytes behind the first page; always `false` for the default stride.
+    /// Returns `true` if an object begins `offset` bytes after the first page; for the default stride, the result is
+    /// always `false`.
     #[inline(always)]
     pub(super) fn begins_object(self, offset: usize) -> bool {
         (offset as u32 & self.mask).wrapping_mul(self.multiples) < self.multiples
@@ -70,16 +72,18 @@ pub(crate) struct FastPaths {
     /// Address of the first page.
     base: usize,
     bytes: AtomicUsize,
-    /// The class of each page: see [`PageClasses`](crate::memory::page_classes::PageClasses).
+    /// The class of each page (see [`PageClasses`](crate::memory::page_classes::PageClasses)).
     page_classes: NonNull<PageClass>,
-    /// The caches' inlined free paths, which are disabled if objects are checked.
+    /// The inlined free paths of the caches, which are disabled if objects are checked.
     pub(super) frees: FastPathTable<Object, StackMemory, CLASSES>,
-    /// Allocation paths during a profile that counts allocations; disabled if every object is observed anyway.
+    /// Allocation paths during a profile that only counts allocations; disabled if every object is observed
+    /// anyway.
     pub(super) counted: FastPathTable<Object, StackMemory, CLASSES>,
     profiler: NonNull<Profiler>,
-    /// Strides by page class: first for pages without a known class, then for the classes.
+    /// Strides by page class: first the stride for pages without a known class, and then the
+    /// strides of the classes.
     pub(super) strides: [Stride; CLASSES + 1],
-    /// Allocation paths by number of words minus one.
+    /// Allocation paths, by the number of words of the size minus one.
     pub(super) by_words: FastPathTable<Object, StackMemory, WORDS>,
 }
 
@@ -89,15 +93,16 @@ unsafe impl Send for FastPaths {}
 unsafe impl Sync for FastPaths {}
 
 impl FastPaths {
-    /// Creates the paths of a malloc's caches in `place`, because 16 KiB is too much to move. The caches outlive any
-    /// use of the paths.
+    /// Creates the paths of a malloc's caches directly in `place`, because 16 KiB is too much to move. The caches
+    /// outlive any use of the paths.
     pub(super) fn init(place: &mut MaybeUninit<Self>, core: &Core, caches: &[KmemCache; CLASSES]) {
         let pages = &core.memory.pages;
         let mut strides = [Stride::default(); CLASSES + 1];
         for (stride, cache) in strides[1..].iter_mut().zip(caches) {
             let geometry = cache.geometry();
             let slab = geometry.order().bytes();
-            // Without `is_unguarded`, a free must check the object's state: it may have a canary, be free, or be between red zones.
+            // Unless `is_unguarded` is true, a free must check the object's state, because the object may have a
+            // canary, be free, or be between red zones.
             let is_unguarded = geometry.lead() == 0 && !core.harden.is_on();
             let stride_of_slab = Stride::new(geometry.stride(), slab).filter(|_| is_unguarded);
             *stride = stride_of_slab.unwrap_or_default();
@@ -106,7 +111,7 @@ impl FastPaths {
             .map(|i| FastPathTable::of(caches.each_ref().map(|cache| cache.cache().fast_paths()[i])));
         let place = place.as_mut_ptr();
         // SAFETY: `place` is borrowed exclusively; each field is written once, and no field is read or dropped. A field
-        // of `MaybeUninit` needs no value.
+        // of type `MaybeUninit` needs no value.
         unsafe {
             (&raw mut (*place).base).write(pages.address(Pfn::new(0)).addr().get());
             let bytes = pages.frames().len() as usize * PAGE_SIZE;
@@ -124,20 +129,21 @@ impl FastPaths {
         // Relaxed: the number publishes no other data.
         self.bytes.store(bytes, Relaxed);
     }
-    /// Address of the first page, the bytes of all pages, and the table of page classes.
+    /// Address of the first page, number of bytes of all pages, and the table of page classes.
     pub(super) fn pages(&self) -> (usize, usize, NonNull<PageClass>) {
         // Relaxed: the number publishes no other data.
         (self.base, self.bytes.load(Relaxed), self.page_classes)
     }
 
-    /// Fast path of allocations of a size at an alignment; `None` for size 0, and beyond [`MAX_CLASS`](super::MAX_CLASS).
+    /// Fast path for allocations of a size with an alignment; `None` for size 0, and for sizes beyond
+    /// [`MAX_CLASS`](super::MAX_CLASS).
     #[inline(always)]
     fn fast_path_for(&self, size: usize, align: usize) -> Option<FastPath<Object, StackMemory>> {
         let word = word_of(size, align);
         // SAFETY: `by_words` has `WORDS` entries.
         (word < WORDS).then(|| unsafe { self.by_words.fast_path(word) })
     }
-    /// Allocates an object for a size at an alignment; returns `None`, with nothing done, on a miss.
+    /// Allocates an object for a size with an alignment; on a miss, does nothing and returns `None`.
     ///
     /// # Safety
     /// The malloc is alive.
@@ -148,15 +154,15 @@ impl FastPaths {
             .and_then(|fast_path| unsafe { fast_path.alloc_fast() })
             .map(Object::memory)
     }
-    /// Allocates an object during a profile that observes only allocations. If the allocation misses, no such profile
-    /// runs, or the object would be a sample, does nothing and returns `None`.
+    /// Allocates an object during a profile that observes only allocations. Does nothing and returns `None` if the
+    /// allocation misses, if no profile of this kind is running, or if the object would be a sample.
     ///
     /// # Safety
     /// The conditions of [`alloc`](Self::alloc) hold.
     #[inline(always)]
     pub(crate) unsafe fn alloc_counted(&self, size: usize, align: usize) -> Option<NonNull<u8>> {
         let word = word_of(size, align);
-        // SAFETY: the malloc is alive, and therefore the profiler.
+        // SAFETY: the malloc is alive, and therefore the profiler is alive.
         let profiler = unsafe { self.profiler.as_ref() };
         if word >= WORDS || !profiler.counts_only() {
             return None;
@@ -170,8 +176,8 @@ impl FastPaths {
             .spend(bytes.into(), || unsafe { fast_path.alloc_fast() })
             .map(Object::memory)
     }
-    /// Frees memory that was allocated for this size and alignment. Returns `false`, with nothing done, on a miss, or
-    /// for memory outside the pages.
+    /// Frees memory that was allocated for this size with this alignment. On a miss, or for memory outside the pages,
+    /// does nothing and returns `false`.
     ///
     /// # Safety
     /// The conditions of [`alloc`](Self::alloc) hold, and the memory is no longer used.
@@ -182,13 +188,14 @@ impl FastPaths {
         if word >= WORDS || self.offset(memory).is_none() {
             return false;
         }
-        // SAFETY: by contract, the malloc is alive. The same size leads to the same layer, and null is in no page.
+        // SAFETY: by contract, the malloc is alive. The same size always leads to the same layer, and null is in
+        // no page.
         unsafe {
             let fast_path = self.by_words.fast_path_as(&self.frees, word);
             fast_path.free_fast(Object::new(NonNull::new_unchecked(memory)))
         }
     }
-    /// Frees the memory at an address, which may be null. Returns `false`, with nothing done, on a miss.
+    /// Frees the memory at an address, which may be null. On a miss, does nothing and returns `false`.
     ///
     /// # Safety
     /// The conditions of [`free_sized`](Self::free_sized) hold.
@@ -203,7 +210,7 @@ impl FastPaths {
         }
     }
 
-    /// Allocates as [`alloc`](Self::alloc) does, in processes without restartable sequences.
+    /// Allocates as [`alloc`](Self::alloc) does, for processes without restartable sequences.
     ///
     /// # Safety
     /// The conditions of [`alloc`](Self::alloc) hold.
@@ -214,7 +221,7 @@ impl FastPaths {
             .and_then(|fast_path| unsafe { fast_path.alloc_claimed() })
             .map(Object::memory)
     }
-    /// Frees as [`free`](Self::free) does, in processes without restartable sequences.
+    /// Frees as [`free`](Self::free) does, for processes without restartable sequences.
     ///
     /// # Safety
     /// The conditions of [`free`](Self::free) hold.
@@ -229,7 +236,7 @@ impl FastPaths {
         }
     }
 
-    /// Number of bytes from the first page to `memory`; `None` if `memory` is in no page.
+    /// Number of bytes from the first page to `memory`, or `None` if `memory` is in no page.
     #[inline(always)]
     fn offset(&self, memory: *mut u8) -> Option<usize> {
         let offset = memory.addr().wrapping_sub(self.base);
@@ -242,7 +249,8 @@ impl FastPaths {
         self.offset(memory.as_ptr()).is_some()
     }
 
-    /// Class of the object that begins at `memory`; `None` if the page has no known class, or no object begins at the address.
+    /// Class of the object that begins at `memory`; `None` if the page has no known class, or if no object begins
+    /// there.
     ///
     /// # Safety
     /// The caller owns the memory.
@@ -256,7 +264,7 @@ impl FastPaths {
             begins.then(|| class.wrapping_sub(1))
         }
     }
-    /// Fast path of frees to the class of the object at `memory`.
+    /// Fast path for frees of objects that have the same class as the object at `memory`.
     ///
     /// # Safety
     /// The conditions of [`class_at`](Self::class_at) hold.
@@ -324,14 +332,14 @@ mod tests {
         assert_eq!(size_of(crate::size::large::ZERO_SIZE), None);
     }
 
-    /// Slabs of an unusual order begin at other multiples, at which an address inside an object could be mistaken for
-    /// an object.
+    /// Slabs of an unusual order begin at other multiples, where an address inside an object could be mistaken for
+    /// the start of an object.
     #[test]
     fn interior_address_is_never_taken_for_an_object() {
         let pages = uslab_buddy::PageConfig::default_for(uslab_magazine::Cpus::os()).limit(4 << 20);
         let subsystem = crate::Subsystem::new(crate::Config::new(pages)).unwrap();
         let malloc = super::super::Malloc::new(&subsystem).unwrap();
-        // Leave no two adjacent pages free; a slab of the usual order needs two.
+        // The test leaves no two adjacent pages free, but a slab of the usual order needs two.
         let singles: Vec<_> = core::iter::from_fn(|| {
             subsystem.pages().alloc_block(uslab_buddy::Order::ZERO, uslab_buddy::Gfp::KERNEL, None).ok()
         })
