@@ -1,6 +1,8 @@
-//! Objects that stay constructed: connections whose buffers, locks and registrations are reused.
+//! Objects that stay constructed, here connections whose buffers, locks and registrations are
+//! reused.
 //!
-//! The example does equal work with the cache and with `Box`, and prints how many connections each constructed.
+//! The example does the same work with the cache and with `Box`, and prints how many connections each of them
+//! constructed.
 
 use std::collections::HashMap;
 use std::error::Error;
@@ -9,7 +11,7 @@ use uslab::{ObjectCache, OwnedBox, object_cache};
 
 static BUILT: Counter = Counter::new(0);
 
-/// A connection is expensive to construct, and needs to be constructed only once.
+/// A connection, which is expensive to construct, but needs to be constructed only once.
 struct Connection {
     peer: Mutex<Option<u32>>,
     input: Vec<u8>,
@@ -25,7 +27,7 @@ impl Connection {
             headers: HashMap::with_capacity(32),
         }
     }
-    /// Resets the connection to the state of a new connection, except for its memory.
+    /// Resets the connection to the state of a new connection, but keeps its memory.
     fn reset(&mut self) {
         *self.peer.get_mut() = None;
         self.input.clear();

@@ -1,4 +1,4 @@
-//! These tests are appended to the tests of `mini-redis`.
+//! The adoption test appends these tests to the tests of `mini-redis`.
 
 use mini_redis::{client, server};
 use std::time::Duration;
@@ -22,14 +22,14 @@ async fn adopted_crate_allocates_objects_from_caches() {
     }
     println!("\nOBJECTS mini-redis | {} values, {} buffers", used("malloc-"), used("buffer"));
     assert_eq!(used("malloc-"), 1000);
-    // The buffers of the client and of the server.
+    // These are the buffers of the client and of the server.
     assert_eq!(used("buffer"), 2);
     assert_eq!(client.get("key 7").await.unwrap().unwrap(), vec![7; 100]);
     client.set("key 7", b"short"[..].into()).await.unwrap();
     assert_eq!(used("malloc-"), 1000, "the old value must be freed");
     drop(client);
     serving.abort();
-    // The server's tasks exit after the server.
+    // The tasks of the server exit after the server itself.
     for _ in 0..10_000 {
         if (used("malloc-"), used("buffer")) == (0, 0) {
             return;

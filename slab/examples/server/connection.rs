@@ -1,4 +1,5 @@
-//! A client's connection: the client sends requests, possibly many at a time, and gets replies in order.
+//! A client's connection, on which the client sends requests, possibly many at a time, and gets replies
+//! in order.
 
 use super::buffer::Buffer;
 use super::command::{NextAction, execute};
@@ -10,11 +11,12 @@ use std::time::Duration;
 use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpListener, TcpStream};
 
-/// Number of reply bytes after which the replies are sent before the next request is executed.
+/// Number of bytes of replies above which the server sends the replies before it executes the next
+/// request.
 const SEND_THRESHOLD: usize = 32 << 10;
 
-/// State of a client. An idle connection has no buffers for requests and replies. A connection's buffers are allocated
-/// with its next request.
+/// State of the connection to a client. An idle connection has no buffers for requests and replies. The next request
+/// allocates the buffers again.
 pub(crate) struct Connection<M: Memory> {
     parser: Parser<M::Bytes>,
     input: Option<M::Object<Buffer<M::Bytes>>>,
@@ -36,13 +38,13 @@ impl<M: Memory> Connection<M> {
     pub(crate) fn new_in(memory: M::Bytes) -> Self {
         Self { parser: Parser::new_in(memory), input: None, output: None }
     }
-    /// Resets the connection to the state of a new connection, except for its memory.
+    /// Resets the connection to the state of a new connection, but keeps its memory.
     pub(crate) fn reset(&mut self) {
         self.parser.reset();
         (self.input, self.output) = (None, None);
     }
 
-    /// Answers the complete requests of `input`.
+    /// Answers all complete requests in `input`.
     fn answer(&mut self, store: &Store<M>) -> io::Result<AnswerResult> {
         let (Some(input), Some(output)) = (&mut self.input, &mut self.output) else {
             return Ok(AnswerResult::All);
@@ -71,7 +73,7 @@ impl<M: Memory> Connection<M> {
         Ok(AnswerResult::Some)
     }
 
-    /// Answers the complete requests of `input`, and sends the replies.
+    /// Answers all complete requests in `input`, and sends the replies.
     async fn reply(&mut self, store: &Store<M>, stream: &mut TcpStream) -> io::Result<AnswerResult> {
         loop {
             let answered = self.answer(store)?;
@@ -92,13 +94,14 @@ pub(crate) async fn accept<M: Memory>(store: &'static Store<M>, listener: TcpLis
         match listener.accept().await {
             Ok((stream, _)) => {
                 tokio::spawn(async {
-                    // `TCP_NODELAY` sends a small reply without waiting for the next reply.
+                    // With `TCP_NODELAY`, the system sends a small reply without waiting for the
+                    // next reply.
                     _ = stream.set_nodelay(true);
-                    // An error on one connection does not affect the server.
+                    // An error on one connection must not affect the server.
                     _ = serve(store, stream).await;
                 });
             }
-            // All descriptors may be in use: waits for a client to disconnect.
+            // If all descriptors are in use, wait for a client to disconnect.
             Err(error) => {
                 _ = writeln!(io::stderr(), "server: {error}");
                 tokio::time::sleep(Duration::from_millis(100)).await;
@@ -107,13 +110,14 @@ pub(crate) async fn accept<M: Memory>(store: &'static Store<M>, listener: TcpLis
     }
 }
 
-/// Serves a client, once a connection is available, until the client disconnects or sends an invalid request.
+/// Waits until a connection is available, and then serves a client until it disconnects or sends an invalid
+/// request.
 ///
 /// # Errors
 /// Returns an error if the connection breaks, or if memory for the connection is short.
 async fn serve<M: Memory>(store: &Store<M>, mut stream: TcpStream) -> io::Result<()> {
     let memory = store.memory();
-    // With `--max-clients`, the call waits for a free connection.
+    // With the option `--max-clients`, this call waits for a free connection.
     let mut connection = memory.connection().await.map_err(io::Error::other)?;
     loop {
         stream.readable().await?;
@@ -132,11 +136,12 @@ async fn serve<M: Memory>(store: &Store<M>, mut stream: TcpStream) -> io::Result
                 }
                 connection.output = None;
             }
-            // A new socket is reported as readable, and so is a socket after its last bytes.
+            // The system reports a new socket as readable, and also a socket whose last bytes were
+            // read.
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
             Err(error) => return Err(error),
         }
-        // A non-empty input has a part of a request.
+        // If the input is not empty, it has a part of a request.
         if connection.input.as_ref().is_some_and(|input| input.is_empty()) {
             connection.input = None;
         }

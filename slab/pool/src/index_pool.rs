@@ -1,8 +1,9 @@
-//! A pool that is made in constant time: free blocks are linked by number, and unused blocks are not touched.
+//! A pool that is made in constant time, because free blocks are linked by number and unused blocks are not
+//! accessed.
 //!
-//! The chain of free blocks ends at the first block that was never used. The block's number is `initialised`, and all
-//! later blocks are free. Creating the pool writes no block, whatever its size. Each allocation and free takes a few
-//! instructions without a loop.
+//! The chain of free blocks ends at the first block that was never used. That block's number is `initialised`, and
+//! all later blocks are free. Creating the pool writes to no block, whatever the pool's size. Each allocation and
+//! each free takes a few instructions without a loop.
 //!
 //! ```text
 //!  next              initialised = 4       blocks = 8
@@ -12,8 +13,8 @@
 //!  [ 3 ] [out] [out] [ 4 ] [ ? ] [ ? ] [ ? ] [ ? ]       free = 6
 //! ```
 //!
-//! The chain ends with a *number* and not a null, so a full pool is no special case: its chain starts at the block
-//! behind the last block. A free does not test whether the pool was full. A full pool may be
+//! The chain ends with a *number* instead of a null, so a full pool is no special case: its chain begins at the
+//! number after the last block. A free does not need to test if the pool was full. A full pool can be
 //! [extended](IndexPool::extend), because its chain already leads to the first new block.
 //!
 //! # Differences from the paper's listing
@@ -28,30 +29,31 @@
 //! | each allocation initialises one more block, even if old ones are free | [`Initialise`] selects the policy |
 //!
 //! Source: Kenwright, "Fast Efficient Fixed-Size Memory Pool: No Loops and No Overhead" (2012), with its section on
-//! resizing. [`free`](IndexPool::free) checks range and boundary as in the paper, and [`guarded`](super::guarded) has
-//! the paper's other checks.
+//! resizing. The method [`free`](IndexPool::free) checks range and boundary as in the paper, and
+//! [`guarded`](super::guarded) has the paper's other checks.
 
 use super::area::Area;
 use super::bits;
 use super::error::{BadFree, PoolError};
 use core::ptr::NonNull;
 
-/// Size in bytes of the link in a free block: the number of the next free block.
+/// Size in bytes of the link in a free block, which is the number of the next free block.
 pub const INDEX: usize = size_of::<u32>();
 
-/// The time at which an unused block joins the chain.
+/// The time at which an unused block is added to the chain.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Initialise {
-    /// A block joins when the chain is empty, so that memory is touched as late as possible. Adding a block only when
-    /// the chain is empty needs one more branch.
+    /// A block is added when the chain is empty, so that memory is accessed as late as possible. This policy needs
+    /// one more branch than the other policy.
     #[default]
     WhenEmpty,
-    /// One block joins at each allocation, as in the paper. With one new block per allocation, unused memory is touched
-    /// although used blocks are free.
+    /// One block is added at each allocation, as in the paper. An allocation then accesses unused memory even if used
+    /// blocks are free.
     EachAllocation,
 }
 
-/// A lazy pool of blocks of one size. See the [module](self). A pool on borrowed memory has a size of 48 bytes.
+/// A pool of blocks of one size, which accesses a block only when it is needed. The [module](self) describes
+/// the chain of free blocks. A pool on borrowed memory takes 48 bytes for itself.
 ///
 /// ```
 /// use core::mem::MaybeUninit;
@@ -68,9 +70,10 @@ pub enum Initialise {
 /// ```
 ///
 /// # Invariants
-/// * The pool uses `size * blocks` bytes from the area's start. `initialised <= blocks`.
-/// * From `next` on, each free block below `initialised` names the next free block, once. The last free block below
-///   `initialised` names `initialised`.
+/// * The pool uses `size * blocks` bytes, which begin at the area's start. `initialised <= blocks`
+///   always holds.
+/// * The chain begins at `next`, and each free block below `initialised` names the next free block and is named
+///   once. The last free block below `initialised` names the number `initialised`.
 /// * `free` is the number of free blocks below `initialised` plus `blocks - initialised`.
 #[derive(Debug)]
 #[doc(alias = "Pool_c")]
@@ -89,17 +92,18 @@ pub struct IndexPool<A> {
 pub struct State {
     /// Number of free blocks.
     pub free: u32,
-    /// Number of blocks that have joined the chain so far.
+    /// Number of blocks that were added to the chain so far.
     pub initialised: u32,
-    /// The block that the next allocation gets. If the pool is full, `next` is the number of blocks.
+    /// The block that the next allocation takes. If the pool is full, this number equals the number
+    /// of blocks.
     pub next: u32,
 }
 
 impl<A: Area> IndexPool<A> {
-    /// Makes a pool of as many blocks of `size` bytes as `area` holds. `size` and the area's start determine the
-    /// blocks' alignment.
+    /// Makes a pool of as many blocks of `size` bytes as fit into `area`. The alignment of the blocks follows
+    /// from `size` and the area's start.
     ///
-    /// Cost: `new` touches no block, so its cost does not depend on the number of blocks.
+    /// Cost: the call accesses no block, so its cost does not depend on the number of blocks.
     ///
     /// # Errors
     /// Returns [`PoolError::Small`] for blocks below 4 bytes, [`PoolError::NoRoom`] if no block fits, and
@@ -108,7 +112,8 @@ impl<A: Area> IndexPool<A> {
         let blocks = area.memory().len() / size.max(1);
         Self::with_blocks(area, size, blocks, Initialise::default())
     }
-    /// Makes a pool with `blocks` blocks, which can be [extended](Self::extend) to all blocks that the area holds.
+    /// Makes a pool with `blocks` blocks, which can be [extended](Self::extend) up to the number of blocks that
+    /// fit into the area.
     ///
     /// # Errors
     /// Returns the errors of [`new`](Self::new).
@@ -116,9 +121,11 @@ impl<A: Area> IndexPool<A> {
         let blocks = count_blocks(&area, size, blocks)?;
         Ok(Self { area, size, blocks, free: blocks, initialised: 0, next: 0, policy })
     }
-    /// Makes all blocks free and uninitialised. Cost: touches no block, like [`new`](Self::new).
+    /// Makes all blocks free and uninitialised again. Cost: the call accesses no block, like
+    /// [`new`](Self::new).
     ///
-    /// Blocks in use must no longer be used after `reset`, because they will be allocated again.
+    /// After the call, blocks that were in use must no longer be used, because they will be
+    /// allocated again.
     pub fn reset(&mut self) {
         (self.free, self.initialised, self.next) = (self.blocks, 0, 0);
     }
@@ -133,10 +140,10 @@ impl<A: Area> IndexPool<A> {
         self.reset();
         Ok(())
     }
-    /// Destroys the pool and returns the memory to its owner.
+    /// Destroys the pool, and returns its memory to the caller.
     ///
     /// # Errors
-    /// Returns the pool as an error while blocks are in use.
+    /// If blocks are in use, returns the pool as the error.
     pub fn destroy(self) -> Result<A, Self> {
         if self.live() > 0 { Err(self) } else { Ok(self.area) }
     }
@@ -147,10 +154,12 @@ impl<A: Area> IndexPool<A> {
         }
     }
 
-    /// Takes a free block. The most recently freed block is used first. Returns `None` if no block is free.
+    /// Takes a free block. The most recently freed block is taken first. Returns `None` if no block is
+    /// free.
     ///
-    /// Cost: a load from the block, without a loop. The first allocation of a block does not touch it. With
-    /// [`Initialise::EachAllocation`], the first allocation touches the block and the following block.
+    /// Cost: a load from the block, without a loop. The first allocation of a block does not access the
+    /// block. With [`Initialise::EachAllocation`], the first allocation of a block accesses the block and
+    /// the block after it.
     #[inline]
     pub fn alloc(&mut self) -> Option<NonNull<u8>> {
         if self.free == 0 {
@@ -162,7 +171,7 @@ impl<A: Area> IndexPool<A> {
         }
         let block = self.next;
         if block == self.initialised {
-            // A block is free and the chain is empty, so the block was never used.
+            // A block is free although the chain is empty, so this block was never used.
             self.initialised += 1;
             self.next = self.initialised;
         } else {
@@ -178,12 +187,13 @@ impl<A: Area> IndexPool<A> {
     ///
     /// # Errors
     /// Returns an error if the address is outside the pool or inside a block, or if the block was never in use. With
-    /// [`Initialise::EachAllocation`], a block that is not on the chain yet is also refused. A *second* free is
-    /// detected only if all blocks are free. [`guarded`](super::guarded) pools always detect a second free.
+    /// [`Initialise::EachAllocation`], a block that is not on the chain yet is also refused. A *second* free of a
+    /// block is detected only if all blocks are free. Pools of the module [`guarded`](super::guarded) always detect
+    /// a second free.
     ///
     /// # Safety
-    /// Unless the free is refused, this pool must have allocated the block. The block must not have been freed since,
-    /// and is no longer used.
+    /// Unless the call refuses the free, this pool must have allocated the block. The block must not have been freed
+    /// since, and is no longer used.
     #[inline]
     pub unsafe fn free(&mut self, block: NonNull<u8>) -> Result<(), BadFree> {
         let index = self.index(block)?;
@@ -193,7 +203,7 @@ impl<A: Area> IndexPool<A> {
         self.push(index);
         Ok(())
     }
-    /// Frees a block like [`free`](Self::free), without checking the address.
+    /// Frees a block as [`free`](Self::free) does, but without checking the address.
     ///
     /// # Safety
     /// This pool must have allocated the block. The block must not have been freed since, and is no longer used.
@@ -208,11 +218,12 @@ impl<A: Area> IndexPool<A> {
         self.free += 1;
     }
 
-    /// Adds `blocks` blocks, in the memory behind the pool's last block. Cost: touches no block.
+    /// Adds `blocks` blocks, whose memory follows the pool's last block. Cost: the call accesses no
+    /// block.
     ///
     /// # Errors
-    /// Returns the errors of [`new`](Self::new): the area does not hold the blocks, or there are 2^32 or more blocks.
-    /// After an error, the pool is unchanged.
+    /// Returns the errors of [`new`](Self::new), if the blocks do not fit into the area, or if there are 2^32 or more
+    /// blocks. After an error, the pool is unchanged.
     pub fn extend(&mut self, blocks: usize) -> Result<(), PoolError> {
         let total_blocks = (self.blocks as usize).saturating_add(blocks);
         let total_blocks = count_blocks(&self.area, self.size, total_blocks)?;
@@ -220,13 +231,15 @@ impl<A: Area> IndexPool<A> {
         self.blocks = total_blocks;
         Ok(())
     }
-    /// Removes all blocks behind the last block in use, and returns their number. The memory of removed blocks is not
-    /// touched until the pool is [extended](Self::extend) again. The pool keeps at least one block.
+    /// Removes all blocks after the last block in use, and returns the number of removed blocks. The pool does not
+    /// access the memory of removed blocks until it is [extended](Self::extend) again. The pool keeps at least one
+    /// block.
     ///
-    /// Cost: a load for each free block that was ever used, and a bit of heap memory for each block that was ever used.
+    /// Cost: a load for each free block that was ever used, and one bit of heap memory for each block that was ever
+    /// used.
     ///
     /// # Errors
-    /// Returns [`PoolError::Memory`] and changes nothing if the heap has no memory.
+    /// If the heap has no memory, changes nothing and returns [`PoolError::Memory`].
     pub fn shrink_to_used(&mut self) -> Result<usize, PoolError> {
         let mut free = bits::map(self.initialised as usize)?;
         let mut block = self.next;
@@ -238,8 +251,8 @@ impl<A: Area> IndexPool<A> {
         while remaining > 0 && bits::get(&free, remaining as usize - 1) {
             remaining -= 1;
         }
-        // Removes blocks from the chain, and keeps the chain's order. All blocks behind the last block in use are
-        // removed.
+        // Removes blocks from the chain without changing the order of the others. The removed blocks are all
+        // blocks after the last block in use.
         let (mut block, mut last) = (self.next, None);
         let end = self.initialised;
         while block != end {
@@ -266,7 +279,7 @@ impl<A: Area> IndexPool<A> {
 
     #[inline]
     fn link(&self, block: u32) -> u32 {
-        // SAFETY: the block is below `initialised` and free, so a link was written to it. Links may be unaligned.
+        // SAFETY: the block is free and below `initialised`, so a link was written to it. Links may be unaligned.
         unsafe { self.address(block).cast::<u32>().read_unaligned() }
     }
     #[inline]
@@ -281,10 +294,10 @@ impl<A: Area> IndexPool<A> {
     #[doc(alias = "AddrFromIndex")]
     pub(super) fn address(&self, block: u32) -> NonNull<u8> {
         debug_assert!(block < self.blocks, "block {block} of {}", self.blocks);
-        // SAFETY: the index is below `blocks`, and the area holds `blocks` blocks.
+        // SAFETY: the index is below `blocks`, and `blocks` blocks fit into the area.
         unsafe { self.start().add(block as usize * self.size) }
     }
-    /// Returns the index of a block, from 0.
+    /// Returns the index of a block, counted from 0.
     ///
     /// # Errors
     /// Returns an error if the address is outside the pool, or inside a block.
@@ -308,7 +321,7 @@ impl<A: Area> IndexPool<A> {
     pub fn live(&self) -> u32 {
         self.blocks - self.free
     }
-    /// Number of blocks.
+    /// Number of blocks of the pool.
     pub fn blocks(&self) -> u32 {
         self.blocks
     }
@@ -316,7 +329,7 @@ impl<A: Area> IndexPool<A> {
     pub fn size(&self) -> usize {
         self.size
     }
-    /// The free blocks that have joined the chain, in the order of the chain.
+    /// Iterates the free blocks that were added to the chain, in the order of the chain.
     pub fn free_chain(&self) -> impl Iterator<Item = u32> {
         let block = |block: u32| (block != self.initialised).then_some(block);
         core::iter::successors(block(self.next), move |last| block(self.link(*last)))
@@ -327,7 +340,7 @@ impl<A: Area> IndexPool<A> {
     }
 }
 
-/// Returns the number of blocks, or an error if the area does not hold them.
+/// Returns the number of blocks, or an error if they do not fit into the area.
 fn count_blocks(area: &impl Area, size: usize, blocks: usize) -> Result<u32, PoolError> {
     if size < INDEX {
         return Err(PoolError::Small { slot: size, least: INDEX });

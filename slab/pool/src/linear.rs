@@ -1,4 +1,5 @@
-//! The linear (bump) allocator: one position that moves forward. A linear allocator only frees a whole scope.
+//! The linear (bump) allocator, which has one position that moves forward. A linear allocator frees only
+//! whole scopes.
 //!
 //! ```text
 //!  chunk 0                    chunk 1 (when chunk 0 was full)
@@ -6,17 +7,19 @@
 //!                                    ^ head
 //! ```
 //!
-//! - Allocate: load the head, round it up, compare it with the end, and store it. An allocation is O(1), except when a
-//!   chunk is added.
-//! - The end of a [scope](Arena::scope), or a [reset](Arena::reset): store the head. The end of a scope is O(1), except
-//!   for chunks that are freed.
-//! - Waste: the padding for alignments, and the rest of each full chunk. The memory contains no metadata.
+//! - An allocation loads the head, rounds it up, compares it with the end, and stores it. An allocation is O(1),
+//!   unless a chunk is added.
+//! - The end of a [scope](Arena::scope), or a [reset](Arena::reset), stores the head. The end of a scope is O(1),
+//!   unless chunks are freed.
+//! - The waste is the padding for alignments, and the rest of each full chunk. The memory of an arena
+//!   contains no metadata.
 //!
-//! **Destructors do not run.** An arena does not drop its objects, and leaks what they own elsewhere. Collections with
-//! an allocator parameter ([`allocator-api2`]) drop their elements, and may be stored in an arena or a scope.
+//! **Destructors do not run.** An arena does not drop its objects, and leaks everything that they own elsewhere.
+//! Collections with an allocator parameter ([`allocator-api2`]) drop their elements, and may be stored in an arena or
+//! in a scope.
 //!
-//! Sources: Hanson, "Fast allocation and deallocation of memory based on object lifetimes" (1990), for chunks in a chain;
-//! Fredriksson, "Scope Stack Allocation" (DICE), for scopes.
+//! Sources: Hanson, "Fast allocation and deallocation of memory based on object lifetimes" (1990), for the chain of
+//! chunks; Fredriksson, "Scope Stack Allocation" (DICE), for scopes.
 //!
 //! [`allocator-api2`]: https://docs.rs/allocator-api2
 
@@ -28,7 +31,8 @@ use core::alloc::Layout;
 use core::cell::RefCell;
 use core::ptr::NonNull;
 
-/// Returns the start and end of `layout` after `head`, in memory of `bytes` bytes at `address`.
+/// Returns the start and the end of an allocation of `layout` after `head`, in memory of `bytes`
+/// bytes at `address`.
 #[doc(hidden)]
 #[inline]
 pub fn place(address: usize, bytes: usize, head: usize, layout: Layout) -> Option<(usize, usize)> {
@@ -38,43 +42,45 @@ pub fn place(address: usize, bytes: usize, head: usize, layout: Layout) -> Optio
     position.checked_add(layout.size()).filter(|end| *end <= bytes).map(|end| (position, end))
 }
 
-/// A chain of chunks, and a position in the last chunk.
+/// A chain of chunks, with a position in the last chunk.
 #[doc(hidden)]
 #[derive(Debug)]
 pub struct Chain<C> {
     full: Vec<C>,
     last: C,
-    /// The first free byte of `last`.
+    /// The first free byte of the last chunk.
     head: usize,
 }
 
-/// A position of a [`Chain`]: the index of its chunk, and the byte in the chunk.
+/// A position in a [`Chain`], which consists of the index of a chunk and a byte in that chunk.
 #[doc(hidden)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Head {
-    /// Index of the chunk, from 0.
+    /// Index of the chunk, counted from 0.
     pub chunk: usize,
-    /// First free byte of the chunk.
+    /// First free byte in the chunk.
     pub at: usize,
 }
 
 #[doc(hidden)]
 impl<C: Span> Chain<C> {
-    /// Makes a chain of one chunk.
+    /// Makes a chain that has one chunk.
     pub const fn new(first: C) -> Self {
         Self { full: Vec::new(), last: first, head: 0 }
     }
-    /// Moves the head behind `layout` in the last chunk, and returns the start of the allocation.
+    /// Moves the head past an allocation of `layout` in the last chunk, and returns the start of
+    /// the allocation.
     #[inline]
     pub fn place(&mut self, layout: Layout) -> Option<usize> {
         let (at, end) = place(self.last.address(), self.last.size(), self.head, layout)?;
         self.head = end;
         Some(at)
     }
-    /// Appends a chunk, in which the chain continues. The rest of the previous chunk stays unused.
+    /// Appends a chunk, in which later allocations are made. The rest of the previous chunk stays
+    /// unused.
     ///
     /// # Errors
-    /// Returns the chunk as an error if memory for the list is short.
+    /// If memory for the list is short, returns the chunk as the error.
     pub fn push(&mut self, chunk: C) -> Result<(), C> {
         if self.full.try_reserve(1).is_err() {
             return Err(chunk);
@@ -83,11 +89,11 @@ impl<C: Span> Chain<C> {
         self.head = 0;
         Ok(())
     }
-    /// Returns the current position.
+    /// Returns the current position of the chain.
     pub fn head(&self) -> Head {
         Head { chunk: self.full.len(), at: self.head }
     }
-    /// Moves the head back to `to`. Chunks behind the new head are dropped.
+    /// Moves the head back to `to`. Chunks after the new head are dropped.
     pub fn rewind(&mut self, head: Head) {
         debug_assert!(head <= self.head());
         if head.chunk < self.full.len() {
@@ -103,7 +109,7 @@ impl<C: Span> Chain<C> {
         let at = address.checked_sub(self.last.address())?;
         (at + size == self.head).then_some(at)
     }
-    /// Number of bytes from the start to a head, including padding and lost ends of chunks.
+    /// Number of bytes from the start to a position, including padding and lost ends of chunks.
     pub fn bytes_to(&self, head: Head) -> usize {
         self.full[..head.chunk].iter().map(Span::size).sum::<usize>() + head.at
     }
@@ -111,7 +117,7 @@ impl<C: Span> Chain<C> {
     pub fn first(&self) -> &C {
         self.full.first().unwrap_or(&self.last)
     }
-    /// The first chunk, mutably.
+    /// The first chunk, as a mutable reference.
     pub fn first_mut(&mut self) -> &mut C {
         self.full.first_mut().unwrap_or(&mut self.last)
     }
@@ -119,7 +125,7 @@ impl<C: Span> Chain<C> {
     pub fn last(&self) -> &C {
         &self.last
     }
-    /// The last chunk, mutably.
+    /// The last chunk, as a mutable reference.
     pub fn last_mut(&mut self) -> &mut C {
         &mut self.last
     }
@@ -127,7 +133,7 @@ impl<C: Span> Chain<C> {
     pub fn get(&self, chunk: usize) -> Option<&C> {
         if chunk == self.full.len() { Some(&self.last) } else { self.full.get(chunk) }
     }
-    /// Returns the chunk with index `chunk`, mutably.
+    /// Returns the chunk with index `chunk`, as a mutable reference.
     pub fn get_mut(&mut self, chunk: usize) -> Option<&mut C> {
         if chunk == self.full.len() { Some(&mut self.last) } else { self.full.get_mut(chunk) }
     }
@@ -137,7 +143,8 @@ impl<C: Span> Chain<C> {
     }
 }
 
-/// Memory for objects of any type that are freed together. See the [module](self).
+/// Memory for objects of any type that are freed together. The [module](self) describes chunks and
+/// scopes.
 ///
 /// ```
 /// use uslab_pool::{Arena, HeapArea, StackArea};
@@ -160,7 +167,7 @@ impl<C: Span> Chain<C> {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// Objects of an arena cannot outlive the arena, nor its reset:
+/// Objects of an arena cannot outlive the arena or its reset, so this code does not compile:
 ///
 /// ```compile_fail,E0502
 /// # use uslab_pool::{Arena, StackArea};
@@ -181,20 +188,21 @@ struct Inner<A, G> {
     grow: Option<G>,
 }
 
-// An arena of `Arena::new` does not grow, so its type needs no growth function.
+// An arena made by `Arena::new` does not grow, so its type needs no growth function.
 impl<A: Area> Arena<A> {
-    /// Makes an arena in `area`; the arena does not grow. Any area is accepted. An arena in an empty area is always
-    /// full.
+    /// Makes an arena in `area`, which does not grow. Any area may be used. If the area is empty, the arena is
+    /// always full.
     pub const fn new(area: A) -> Self {
         Self(RefCell::new(Inner { chain: Chain::new(Raw(area)), chunk: 0, grow: None }))
     }
 }
 
 impl<A: Area, G: FnMut(usize) -> Result<A, PoolError>> Arena<A, G> {
-    /// Makes an arena of chunks from `grow`, which is called with the number of bytes: `chunk`, or more for a larger
-    /// object. `growing` makes the first chunk immediately.
+    /// Makes an arena of chunks that `grow` makes; `grow` gets the number of bytes, which is `chunk`, or more for a
+    /// larger object. The call makes the first chunk immediately.
     ///
-    /// `grow` may use any source of memory, and enforce a limit. `grow` must not use this arena.
+    /// `grow` may use any source of memory, and may enforce a limit. `grow` must not use the arena
+    /// for which it makes a chunk.
     ///
     /// # Errors
     /// Returns the errors of `grow`.
@@ -210,20 +218,20 @@ impl<A: Area, G: FnMut(usize) -> Result<A, PoolError>> Arena<A, G> {
         }
         let error = Refused::NoRoom { bytes: layout.size(), align: layout.align() };
         let Some(grow) = &mut inner.grow else { return Err(error) };
-        // The number of bytes suffices for any start of the chunk.
+        // This number of bytes suffices for any address at which the chunk may start.
         let bytes = layout.size().saturating_add(layout.align() - 1).max(inner.chunk);
         let chunk = Raw(grow(bytes).map_err(|_| Refused::Memory { bytes })?);
-        // `grow` may have returned a smaller chunk than requested, which is then dropped.
+        // `grow` may have returned a smaller chunk than requested, and this chunk is then dropped.
         place(chunk.address(), chunk.size(), 0, layout).ok_or(error)?;
         inner.chain.push(chunk).map_err(|_| Refused::Memory { bytes })?;
         let at = inner.chain.place(layout).ok_or(error)?;
         Ok(inner.chain.last().at(at))
     }
 
-    /// Allocates memory for `layout`, valid until the arena is reset or dropped. The bytes of the memory are
-    /// unspecified.
+    /// Allocates memory for `layout`, which is valid until the arena is reset or dropped. The bytes of the
+    /// memory are unspecified.
     ///
-    /// Cost: a few instructions, and a call of `grow` for another chunk.
+    /// Cost: a few instructions, and a call of `grow` if another chunk is needed.
     ///
     /// # Errors
     /// Returns [`Refused::NoRoom`] if the arena does not grow, or if `grow` made the next chunk too small. Returns
@@ -231,10 +239,10 @@ impl<A: Area, G: FnMut(usize) -> Result<A, PoolError>> Arena<A, G> {
     pub fn alloc_layout(&self, layout: Layout) -> Result<NonNull<u8>, Refused> {
         self.place(layout)
     }
-    /// Allocates an object. The object is never dropped: see the [module](self).
+    /// Allocates an object. The arena never drops the object (see the [module](self)).
     ///
     /// # Errors
-    /// Returns the object as an error if the arena has no room.
+    /// If the arena has no room, returns the object as the error.
     pub fn alloc<T>(&self, object: T) -> Result<&mut T, T> {
         Scope { arena: self }.alloc(object)
     }
@@ -245,7 +253,8 @@ impl<A: Area, G: FnMut(usize) -> Result<A, PoolError>> Arena<A, G> {
     pub fn alloc_slice_copy<T: Copy>(&self, slice: &[T]) -> Result<&mut [T], Refused> {
         Scope { arena: self }.alloc_slice_copy(slice)
     }
-    /// Allocates `len` objects, and makes each object from its index. The objects are never dropped.
+    /// Allocates `len` objects, each of which `make` makes from its index. The arena never drops
+    /// these objects.
     ///
     /// # Errors
     /// Returns the errors of [`alloc_layout`](Self::alloc_layout).
@@ -257,8 +266,8 @@ impl<A: Area, G: FnMut(usize) -> Result<A, PoolError>> Arena<A, G> {
         Scope { arena: self }.alloc_slice_fill_with(len, make)
     }
 
-    /// Runs `with` in a scope. All allocations of the scope are freed at its end, even after a panic. Chunks that the
-    /// scope added are dropped.
+    /// Runs `with` in a scope. At its end, all allocations of the scope are freed, even after a panic. Chunks that
+    /// were added during the scope are dropped.
     ///
     /// ```
     /// use uslab_pool::{Arena, StackArea};
@@ -277,7 +286,7 @@ impl<A: Area, G: FnMut(usize) -> Result<A, PoolError>> Arena<A, G> {
     /// assert_eq!(frame.used(), 0);
     /// ```
     ///
-    /// A reference cannot leave its scope:
+    /// A reference cannot leave its scope, so this code does not compile:
     ///
     /// ```compile_fail
     /// # use uslab_pool::{Arena, StackArea};
@@ -286,8 +295,8 @@ impl<A: Area, G: FnMut(usize) -> Result<A, PoolError>> Arena<A, G> {
     /// let object = arena.scope(|scope| scope.alloc(7).unwrap());
     /// ```
     ///
-    /// While a scope is open, the arena allocates nothing outside of the scope, because that memory would be freed with
-    /// the scope:
+    /// While a scope is open, the arena allocates nothing outside the scope, because the end of the scope would free
+    /// that memory, too:
     ///
     /// ```compile_fail,E0502
     /// # use uslab_pool::{Arena, StackArea};
@@ -302,16 +311,17 @@ impl<A: Area, G: FnMut(usize) -> Result<A, PoolError>> Arena<A, G> {
     pub fn reset(&mut self) {
         self.0.get_mut().chain.rewind(Head { chunk: 0, at: 0 });
     }
-    /// Number of bytes from the start to the head, including padding and lost ends of chunks. Cost: O(chunks).
+    /// Number of bytes from the start to the head, including padding and lost ends of chunks. Cost: one step
+    /// per chunk.
     pub fn used(&self) -> usize {
         let inner = self.0.borrow();
         inner.chain.bytes_to(inner.chain.head())
     }
-    /// Size of all chunks in bytes. Cost: O(chunks).
+    /// Size of all chunks in bytes. Cost: one step per chunk.
     pub fn capacity(&self) -> usize {
         self.0.borrow().chain.chunks().map(Span::size).sum()
     }
-    /// Number of chunks.
+    /// Number of chunks of the arena.
     pub fn chunks(&self) -> usize {
         self.0.borrow().chain.head().chunk + 1
     }
@@ -319,21 +329,22 @@ impl<A: Area, G: FnMut(usize) -> Result<A, PoolError>> Arena<A, G> {
     pub(crate) fn obtain(&self, layout: Layout) -> Option<NonNull<u8>> {
         self.place(layout).ok()
     }
-    /// Frees memory if it is the last allocation. Memory below the last allocation stays until the end of the scope.
+    /// Frees memory if it is the last allocation of the arena. Other memory stays until the end of the scope.
     ///
     /// # Safety
-    /// This arena must have allocated the memory in the open scope, with `layout`. The memory is no longer used.
+    /// This arena must have allocated the memory with `layout`, in the scope that is open. The memory is no
+    /// longer used.
     pub(crate) unsafe fn give(&self, memory: NonNull<u8>, layout: Layout) {
         let chain = &mut self.0.borrow_mut().chain;
         if let Some(at) = chain.top(memory.addr().get(), layout.size()) {
             chain.head = at;
         }
     }
-    /// Resizes the last allocation in place, or shrinks any other allocation. Returns `false` if the memory cannot be
-    /// resized in place.
+    /// Resizes the last allocation in place; any other allocation can only be shrunk. Returns `false` if the memory
+    /// cannot be resized in place.
     ///
     /// # Safety
-    /// Has the contract of [`give`](Self::give), except that the memory is still used. After a successful resize, the
+    /// The conditions of [`give`](Self::give) hold, except that the memory is still used. If the call succeeds, the
     /// memory has the new layout.
     pub(crate) unsafe fn fit(&self, memory: NonNull<u8>, old: Layout, new: Layout) -> bool {
         let chain = &mut self.0.borrow_mut().chain;
@@ -344,29 +355,30 @@ impl<A: Area, G: FnMut(usize) -> Result<A, PoolError>> Arena<A, G> {
     }
 }
 
-/// A part of an [`Arena`]'s memory that is freed before the arena: see [`Arena::scope`]. A scope has a size of 8 bytes.
+/// A part of an [`Arena`]'s memory that is freed before the arena (see [`Arena::scope`]). A value of type `Scope` takes
+/// 8 bytes.
 #[derive(Debug)]
 pub struct Scope<'s, A, G = fn(usize) -> Result<A, PoolError>> {
     arena: &'s Arena<A, G>,
 }
 
 impl<'s, A: Area, G: FnMut(usize) -> Result<A, PoolError>> Scope<'s, A, G> {
-    /// Allocates memory for `layout`, valid until the scope ends.
+    /// Allocates memory for `layout`, which is valid until the scope ends.
     ///
     /// # Errors
     /// Returns the errors of [`Arena::alloc_layout`].
     pub fn alloc_layout(&self, layout: Layout) -> Result<NonNull<u8>, Refused> {
         self.arena.place(layout)
     }
-    /// Allocates an object. The object is never dropped.
+    /// Allocates an object. The scope never drops the object.
     ///
     /// # Errors
-    /// Returns the object as an error if the arena has no room.
+    /// If the arena has no room, returns the object as the error.
     pub fn alloc<T>(&self, object: T) -> Result<&'s mut T, T> {
         let Ok(memory) = self.arena.place(Layout::new::<T>()) else { return Err(object) };
         let mut memory = memory.cast();
-        // SAFETY: the memory has the size and alignment of the type, and no other code uses it until the scope ends,
-        // which outlives `'s`.
+        // SAFETY: the memory has the size and the alignment of the type, and no other code uses it until the scope
+        // ends, which outlives `'s`.
         unsafe {
             memory.write(object);
             Ok(memory.as_mut())
@@ -378,14 +390,15 @@ impl<'s, A: Area, G: FnMut(usize) -> Result<A, PoolError>> Scope<'s, A, G> {
     /// Returns the errors of [`Arena::alloc_layout`].
     pub fn alloc_slice_copy<T: Copy>(&self, slice: &[T]) -> Result<&'s mut [T], Refused> {
         let memory = self.arena.place(Layout::for_value(slice))?.cast();
-        // SAFETY: the memory has room for the slice and does not overlap it. No other code uses the memory until the
-        // scope ends, which outlives `'s`.
+        // SAFETY: the memory has room for the slice, and does not overlap the slice. No other code uses the memory
+        // until the scope ends, which outlives `'s`.
         unsafe {
             memory.copy_from_nonoverlapping(NonNull::from(slice).cast(), slice.len());
             Ok(NonNull::slice_from_raw_parts(memory, slice.len()).as_mut())
         }
     }
-    /// Allocates `len` objects, and makes each object from its index. The objects are never dropped.
+    /// Allocates `len` objects, each of which `make` makes from its index. The scope never drops
+    /// these objects.
     ///
     /// # Errors
     /// Returns the errors of [`Arena::alloc_layout`].
@@ -405,7 +418,7 @@ impl<'s, A: Area, G: FnMut(usize) -> Result<A, PoolError>> Scope<'s, A, G> {
         // SAFETY: all `len` objects were written.
         Ok(unsafe { NonNull::slice_from_raw_parts(memory, len).as_mut() })
     }
-    /// Runs `with` in a nested scope: see [`Arena::scope`].
+    /// Runs `with` in a nested scope (see [`Arena::scope`]).
     pub fn scope<R>(&mut self, with: impl for<'i> FnOnce(&mut Scope<'i, A, G>) -> R) -> R {
         struct HeadRestorer<'a, A: Area, G>(&'a Arena<A, G>, Head);
         impl<A: Area, G> Drop for HeadRestorer<'_, A, G> {
@@ -417,7 +430,7 @@ impl<'s, A: Area, G: FnMut(usize) -> Result<A, PoolError>> Scope<'s, A, G> {
         let end = HeadRestorer(self.arena, head);
         with(&mut Scope { arena: end.0 })
     }
-    /// Returns [`Arena::used`] of the whole arena.
+    /// Returns [`Arena::used`] for the whole arena.
     pub fn used(&self) -> usize {
         self.arena.used()
     }

@@ -1,6 +1,6 @@
-//! Compares all pools with one shadow model. Objects do not overlap, are aligned, and keep their bytes. A request that
-//! does not fit is refused, and a request that fits is served while there is room. At the end of a test, all memory of
-//! the pool is free.
+//! Tests that compare all pools with one shadow model. Objects must not overlap, must be aligned, and must keep their
+//! bytes. A request that does not fit must be refused, and a request that fits must be served as long as there is
+//! room. At the end of a test, all memory of the pool must be free.
 
 use super::area::{Area, HeapArea};
 use super::index_pool::Initialise;
@@ -14,11 +14,12 @@ use std::collections::BTreeMap;
 trait Subject {
     fn alloc(&mut self, layout: Layout) -> Result<NonNull<u8>, Refused>;
     /// # Safety
-    /// Has the contract of the pool's own `free`.
+    /// The conditions of the pool's own `free` hold.
     unsafe fn free(&mut self, object: NonNull<u8>, layout: Layout) -> Result<(), BadFree>;
-    /// Returns `true` if the pool can serve `layout` at all.
+    /// Returns `true` if the pool can serve `layout` when it is not full.
     fn fits(&self, layout: Layout) -> bool;
-    /// Number of objects that the pool holds; `None` if the pool grows beyond the test's number.
+    /// Number of objects that fit into the pool, or `None` if the pool grows beyond the number that
+    /// the test uses.
     fn capacity(&self) -> Option<usize>;
     fn check(&self, _live: usize) {}
 }
@@ -97,7 +98,7 @@ subjects! {
         |pool: &Self, live| assert_eq!(pool.live().count(), live);
 }
 
-/// A free list, and its initial number of slots.
+/// A free list, with the number of slots that it had at the start.
 struct ListOfSlots {
     list: FreeList,
     slots: usize,
@@ -174,7 +175,7 @@ impl Subject for GuardedPool<HeapArea> {
     }
 }
 
-/// An arena, the largest object that it serves, and the number of objects.
+/// An arena, with the largest object that it serves and the number of objects that fit.
 struct Arena<A, B>(MemoryArena<A, B>, Layout, Option<usize>);
 
 impl<A: Allocator, B: Bounds> Subject for Arena<A, B> {
@@ -242,8 +243,8 @@ enum Step {
     Free(usize),
 }
 
-/// Returns steps with more allocations than frees, so that pools fill up. Sizes and alignments slightly exceed
-/// [`MAX_LAYOUT`], and some sizes are up to 4,096 bytes.
+/// Returns steps with more allocations than frees, so that pools become full. Some sizes and alignments
+/// slightly exceed [`MAX_LAYOUT`], and some sizes are up to 4,096 bytes.
 fn steps() -> impl Strategy<Value = Vec<Step>> {
     let layout = |(size, log): (usize, u32)| Step::Alloc(Layout::from_size_align(size, 1 << log).unwrap());
     let step = prop_oneof![
@@ -254,7 +255,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 1..if cfg!(miri) { 40 } else { 400 })
 }
 
-/// Objects in use by address, with their layout and fill byte.
+/// Objects in use by address, each with its layout and fill byte.
 #[derive(Default)]
 struct Shadow(BTreeMap<usize, (NonNull<u8>, Layout, u8)>);
 
@@ -282,7 +283,7 @@ impl Shadow {
         if let Some((after, _)) = self.0.range(address..).next() {
             assert!(address + layout.size() <= *after, "the object overlaps the next object");
         }
-        // SAFETY: the object has that many bytes.
+        // SAFETY: the object has this number of bytes.
         unsafe { object.write_bytes(stamp, layout.size()) };
         self.0.insert(address, (object, layout, stamp));
     }
@@ -292,7 +293,8 @@ impl Shadow {
         // SAFETY: the object belongs to the test, and is filled with the stamp.
         let bytes = unsafe { core::slice::from_raw_parts(object.as_ptr(), layout.size()) };
         assert!(bytes.iter().all(|&byte| byte == stamp), "the memory was overwritten: {bytes:?}");
-        // SAFETY: the subject allocated the object with this layout, and the object is freed once.
+        // SAFETY: the tested pool allocated the object with this layout, and the object is freed
+        // once.
         assert_eq!(unsafe { subject.free(object, layout) }, Ok(()));
     }
 }
@@ -310,14 +312,14 @@ fn run(mut subject: impl Subject, steps: Vec<Step>) {
         shadow.free(&mut subject, 0);
     }
     subject.check(0);
-    // The pool's whole capacity is available again.
+    // The whole capacity of the pool must be available again.
     if let Some(capacity) = subject.capacity() {
         let layout = Layout::from_size_align(1, 1).unwrap();
         assert_eq!((0..).map_while(|_| subject.alloc(layout).ok()).count(), capacity);
     }
 }
 
-/// Makes an arena on a pool of slots for `MAX_LAYOUT` with guards.
+/// Makes an arena on a pool whose slots have room for `MAX_LAYOUT` with guards.
 fn arena<P: Pooled, B: Bounds>(
     new_pool: impl FnOnce(SlotLayout) -> Result<P, PoolError>,
 ) -> MemoryArena<P, B> {

@@ -1,4 +1,5 @@
-//! A pool that grows in place: a range of addresses is reserved once, and committed step by step.
+//! A pool that grows in place, which reserves a range of addresses once and commits it step by
+//! step.
 //!
 //! ```text
 //! |<------------------------- reserved: addresses, no memory -------------------------------->|
@@ -6,10 +7,10 @@
 //! | slot | slot | slot |  slot  | slot |   nothing yet
 //! ```
 //!
-//! When the free list is empty, the next step is committed and its slots are threaded onto the list. One list has the
-//! slots of all steps, so there are no chunks to link or find. All slots are adjacent, and one comparison shows whether
-//! an address belongs to the pool. The upper limit is the reservation: a terabyte costs no memory, only addresses.
-//! Memory is returned to the system when the pool is dropped, not before.
+//! If the free list is empty, the pool commits the next step of memory, and puts its slots on the list. One list
+//! contains the slots of all steps, so there are no chunks to link or to find. All slots are adjacent, and one
+//! comparison shows if an address belongs to the pool. The size of the reservation is the upper limit, and a terabyte
+//! costs only addresses, but no memory. The pool returns memory to the system only when it is dropped.
 //!
 //! Source: the second of the two growing pools in the comments on Reinalter's "Memory allocation strategies: a pool
 //! allocator" (2012), which his engine uses.
@@ -23,10 +24,10 @@ use core::ptr::NonNull;
 use uslab_buddy::PAGE_SIZE;
 use uslab_buddy::region::{Backend, Region, Uncommitted};
 
-/// Default number of bytes per commit, as in Reinalter's pool.
+/// Default number of bytes per commit, which is the same as in Reinalter's pool.
 pub const STEP: usize = 32 << 10;
 
-/// A pool in one reserved range. See the [module](self).
+/// A pool in one reserved range of addresses. The [module](self) describes how it grows.
 ///
 /// ```
 /// use core::alloc::Layout;
@@ -40,8 +41,8 @@ pub const STEP: usize = 32 << 10;
 /// ```
 ///
 /// # Invariants
-/// `threaded` slots from the region's start on are in its first `committed` bytes. Each slot is in the free list or in
-/// use.
+/// The `threaded` slots from the region's start on are in its first `committed` bytes. Each of these slots is in the
+/// free list or in use.
 #[derive(Debug)]
 pub struct ReservedPool {
     free: FreeList,
@@ -55,10 +56,12 @@ pub struct ReservedPool {
 }
 
 impl ReservedPool {
-    /// Makes a pool that may grow to `bytes` bytes, in steps of [`STEP`]. Cost: a system call.
+    /// Makes a pool that may grow up to `bytes` bytes, in steps of [`STEP`] bytes. Cost: one system
+    /// call.
     ///
     /// # Errors
-    /// Returns [`PoolError::Memory`] if the system refuses the range, and [`PoolError::NoRoom`] if it holds no slot.
+    /// Returns [`PoolError::Memory`] if the system refuses the range, and [`PoolError::NoRoom`] if the range has no
+    /// room for a slot.
     pub fn new(slots: SlotLayout, bytes: usize) -> Result<Self, PoolError> {
         let no_faults = uslab_buddy::Faults::default();
         let region = Region::reserve(
@@ -70,10 +73,11 @@ impl ReservedPool {
         );
         Self::on(region.ok_or(PoolError::Memory { bytes })?, slots, STEP)
     }
-    /// Makes a pool on an unused region. The pool grows by `step` bytes, rounded up to pages.
+    /// Makes a pool in a region that no other code uses. The pool grows by `step` bytes at a time,
+    /// rounded up to pages.
     ///
     /// # Errors
-    /// Returns [`PoolError::NoRoom`] if the region holds no slot.
+    /// Returns [`PoolError::NoRoom`] if the region has no room for a slot.
     pub fn on(region: Region, slots: SlotLayout, step: usize) -> Result<Self, PoolError> {
         let (bytes, pad) = (region.bytes(), slots.pad(region.base().addr().get()));
         let required = pad.saturating_add(slots.stride());
@@ -85,16 +89,16 @@ impl ReservedPool {
         Ok(Self { free, slots, pad, threaded: 0, committed: 0, step, usage, region })
     }
 
-    /// Allocates a slot for `layout`. Cost: accesses the slot. If no slot is free, the cost includes a system call and
-    /// a write to each slot of a step.
+    /// Allocates a slot for `layout`. Cost: an access to the slot. If no slot is free, the call also makes a system
+    /// call, and writes to each slot of a step.
     ///
     /// # Errors
-    /// Returns an error if the layout does not fit, [`Refused::Full`] at the upper limit, and [`Refused::Memory`] if
-    /// the system refuses more memory.
+    /// Returns an error if the layout does not fit into a slot, [`Refused::Full`] at the upper limit, and
+    /// [`Refused::Memory`] if the system refuses more memory.
     pub fn alloc(&mut self, layout: Layout) -> Result<NonNull<u8>, Refused> {
         self.alloc_at(layout, 0)
     }
-    /// Allocates a slot whose byte `offset` is aligned, instead of its first byte.
+    /// Allocates a slot whose byte `offset` is aligned, instead of the slot's first byte.
     ///
     /// # Errors
     /// Returns the errors of [`alloc`](Self::alloc), and [`Refused::Offset`] if the pool aligns another byte.
@@ -110,7 +114,8 @@ impl ReservedPool {
         self.usage.alloc(layout.size(), self.slots.stride());
         Ok(slot)
     }
-    /// Commits a step, or as many steps as one slot takes, and threads the slots that are then complete.
+    /// Commits one step, or as many steps as a slot needs, and puts the slots that are then complete on
+    /// the list.
     fn grow(&mut self) -> Result<(), Refused> {
         let min_bytes = self.pad + (self.threaded + 1) * self.slots.stride();
         if min_bytes > self.region.bytes() {
@@ -123,7 +128,8 @@ impl ReservedPool {
         }
         self.committed = goal;
         let slots = (goal - self.pad) / self.slots.stride();
-        // SAFETY: the slots from `threaded` on are in the committed part of an owned region, and none was handed out.
+        // SAFETY: the slots from `threaded` on are in the committed part of an owned region, and no slot of them was
+        // handed out.
         unsafe {
             let first = self.region.base().add(self.pad + self.threaded * self.slots.stride());
             self.free.thread(first, self.slots.stride(), slots - self.threaded);
@@ -132,13 +138,15 @@ impl ReservedPool {
         Ok(())
     }
 
-    /// Frees a slot of any step. Cost: a division and a store to the slot.
+    /// Frees a slot, whichever step it belongs to. Cost: a division and a store to the slot.
     ///
     /// # Errors
-    /// Returns an error if the address is not a slot of the committed steps, or if no slot is in use.
+    /// Returns an error if the address is not a slot in the committed memory, or if no slot is in
+    /// use.
     ///
     /// # Safety
-    /// If the address is a slot, this pool must have allocated it. The slot was not freed since, and is no longer used.
+    /// If the address is a slot, this pool must have allocated it. The slot must not have been freed since, and is no
+    /// longer used.
     pub unsafe fn free(&mut self, slot: NonNull<u8>) -> Result<(), BadFree> {
         let index = self.index(slot)?;
         if self.usage.live() == 0 {
@@ -150,23 +158,23 @@ impl ReservedPool {
         Ok(())
     }
     fn index(&self, slot: NonNull<u8>) -> Result<usize, BadFree> {
-        // SAFETY: the padding is less than a slot's alignment, and a slot follows it.
+        // SAFETY: the padding is less than the alignment of a slot, and a slot follows the padding.
         let first = unsafe { self.region.base().add(self.pad) };
         self.slots.index(first, self.threaded, slot.addr().get())
     }
-    /// Returns `true` if the address is in the pool's slots. Cost: two comparisons.
+    /// Returns `true` if the address is within the slots of the pool. Cost: two comparisons.
     pub fn owns(&self, slot: NonNull<u8>) -> bool {
         slot.addr().get().wrapping_sub(self.region.base().addr().get()) < self.committed
     }
-    /// Number of bytes of reserved addresses.
+    /// Number of bytes of addresses that the pool has reserved.
     pub fn reserved(&self) -> usize {
         self.region.bytes()
     }
-    /// Number of bytes of committed memory.
+    /// Number of bytes that the pool has committed.
     pub fn committed(&self) -> usize {
         self.committed
     }
-    /// Number of slots in the reserved range.
+    /// Number of slots that fit into the reserved range.
     pub fn capacity(&self) -> usize {
         (self.region.bytes() - self.pad) / self.slots.stride()
     }
@@ -224,7 +232,7 @@ mod tests {
             let blocks: Vec<_> = std::iter::from_fn(|| pool.alloc(layout).ok()).collect();
             assert_eq!(blocks.len(), pool.capacity());
             for slot in blocks {
-                // SAFETY: the slot has that many bytes.
+                // SAFETY: the slot has this number of bytes.
                 unsafe { slot.write_bytes(0x5A, size) };
             }
         }
@@ -249,7 +257,7 @@ mod tests {
         let slot = pool.alloc(OBJECT).unwrap();
         let with_address = |address: usize| slot.with_addr(address.try_into().unwrap());
         let address = slot.addr().get();
-        // SAFETY: invalid frees are refused.
+        // SAFETY: the pool refuses invalid frees.
         unsafe {
             assert_eq!(
                 pool.free(with_address(address + 3)),
@@ -271,7 +279,7 @@ mod tests {
         assert_eq!(small, Some(PoolError::NoRoom { bytes: 4096, needed: 8192 }));
     }
 
-    /// Compares the pool's addresses and memory with the system's counts.
+    /// Compares the pool's addresses and memory with the numbers that the system reports.
     #[cfg(all(target_os = "linux", not(uslab_heap), not(miri)))]
     #[test]
     fn pool_reserves_a_terabyte_and_commits_in_steps() {
@@ -281,7 +289,7 @@ mod tests {
             |pool: &ReservedPool| resident(NonNull::slice_from_raw_parts(pool.region.base(), 64 << 20));
         assert_eq!((pool.reserved(), pool.committed(), pages(&pool)), (1 << 40, 0, 0));
         for step in 1..=5 {
-            // All slots of a step are threaded, so all pages of the step are touched.
+            // The pool puts all slots of a step on its list, and so accesses all pages of the step.
             assert_eq!((0..STEP / 64).map_while(|_| pool.alloc(OBJECT).ok()).count(), STEP / 64);
             assert_eq!((pool.committed(), pages(&pool)), (step * STEP, step * STEP / PAGE_SIZE));
         }

@@ -1,4 +1,4 @@
-//! The layout of a pool's slots: one size, one alignment, one offset.
+//! The layout of a pool's slots, which has one size, one alignment and one offset.
 //!
 //! ```text
 //! memory   |pad|  slot 0  |  slot 1  |  slot 2  | tail |
@@ -6,34 +6,35 @@
 //!                  ^ aligned   ^ aligned  ^ aligned         stride = size, rounded up to the alignment
 //! ```
 //!
-//! The *offset* is the byte of a slot that is aligned: 0, or the number of bytes that an arena puts in front of an
-//! object. Padding before the first slot aligns that slot. The stride is a multiple of the alignment, so all later
-//! slots are aligned, too. A pool can have only one offset (Reinalter, "Memory allocation strategies: a pool
+//! The *offset* is the byte of a slot that is aligned: 0, or the number of bytes that an arena puts before an
+//! object. Padding before the first slot aligns the first slot. The stride is a multiple of the alignment, so all
+//! later slots are also aligned. A pool can have only one offset (Reinalter, "Memory allocation strategies: a pool
 //! allocator", 2012).
 
 use super::error::{BadFree, PoolError, Refused};
 use core::alloc::Layout;
 use core::ptr::NonNull;
 
-/// Size in bytes of the link in a free slot: a pointer.
+/// Size in bytes of the link in a free slot, which is a pointer.
 pub const LINK: usize = size_of::<usize>();
 
-/// Size, alignment and offset of slots. See the [module](self).
+/// Size, alignment and offset of the slots of a pool. The [module](self) describes the offset.
 ///
 /// # Invariants
-/// `align` is a power of two. `stride` is a multiple of `align`, and at least `size` and [`LINK`].
+/// `align` must be a power of two. `stride` must be a multiple of `align`, and at least as large as
+/// `size` and [`LINK`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SlotLayout {
     size: usize,
     align: usize,
     offset: usize,
     stride: usize,
-    /// True if smaller objects and weaker alignments are refused.
+    /// True if the pool refuses objects with smaller sizes or weaker alignments.
     strict: bool,
 }
 
 impl SlotLayout {
-    /// Creates a layout of slots for objects of at most `size` bytes, at a multiple of `align`.
+    /// Creates a layout of slots for objects of at most `size` bytes at a multiple of `align`.
     ///
     /// ```
     /// use uslab_pool::SlotLayout;
@@ -58,11 +59,11 @@ impl SlotLayout {
             Some(stride) => Ok(Self { size, align, offset: 0, stride, strict: false }),
         }
     }
-    /// Aligns byte `offset` of each slot instead of its first byte.
+    /// Aligns byte `offset` of each slot, instead of the slot's first byte.
     pub const fn with_offset(self, offset: usize) -> Self {
         Self { offset, ..self }
     }
-    /// Restricts the slots to objects of exactly this size and alignment. With `strict`, smaller objects are refused,
+    /// Restricts the slots to objects of exactly this size and alignment. The pool then refuses smaller objects,
     /// because they would silently waste a part of their slots.
     ///
     /// ```
@@ -77,11 +78,11 @@ impl SlotLayout {
     pub const fn strict(self) -> Self {
         Self { strict: true, ..self }
     }
-    /// Size of the largest object in bytes.
+    /// Size in bytes of the largest object that fits a slot.
     pub const fn size(&self) -> usize {
         self.size
     }
-    /// Largest alignment in bytes.
+    /// Largest alignment in bytes that a slot provides.
     pub const fn align(&self) -> usize {
         self.align
     }
@@ -94,19 +95,19 @@ impl SlotLayout {
         self.stride
     }
 
-    /// Number of bytes before the first slot of memory that begins at `start`.
+    /// Number of bytes before the first slot, in memory that begins at `start`.
     pub(crate) const fn pad(&self, start: usize) -> usize {
         start.wrapping_add(self.offset).wrapping_neg() & (self.align - 1)
     }
-    /// Returns the start of the slots of `memory`, and the number of bytes from there on. The start of the slots may be
-    /// the end of the memory.
+    /// Returns the start of the slots in `memory`, and the number of bytes from there to the end. The returned start
+    /// may be the end of the memory.
     pub(crate) fn place(&self, memory: NonNull<[u8]>) -> (NonNull<u8>, usize) {
         let start = memory.cast::<u8>();
         let pad = self.pad(start.addr().get()).min(memory.len());
-        // SAFETY: the result is at most the end of the memory.
+        // SAFETY: the result is not beyond the end of the memory.
         (unsafe { start.add(pad) }, memory.len() - pad)
     }
-    /// Checks that an object of `layout` fits a slot, with byte `offset` of the slot aligned.
+    /// Checks that an object of `layout` fits into a slot if byte `offset` of the slot is aligned.
     pub(crate) const fn admits(&self, layout: Layout, offset: usize) -> Result<(), Refused> {
         if layout.size() > self.size {
             return Err(Refused::Size { requested: layout.size(), max: self.size });
@@ -118,8 +119,8 @@ impl SlotLayout {
             let (size, align) = (layout.size(), layout.align());
             return Err(Refused::Strict { size, align, only: (self.size, self.align) });
         }
-        // Alignment to N implies alignment to each smaller power of two, so offsets may differ by multiples of the
-        // requested alignment.
+        // A multiple of N is also a multiple of each smaller power of two, so offsets may differ by multiples of
+        // the requested alignment.
         if offset.wrapping_sub(self.offset) & (layout.align() - 1) != 0 {
             return Err(Refused::Offset { requested: offset, aligned: self.offset });
         }
@@ -169,7 +170,7 @@ mod tests {
             message,
             "20 bytes aligned to 4 are not the 24 bytes aligned to 8 that this strict pool serves"
         );
-        // Without `strict`, smaller objects get a whole slot.
+        // If the layout is not strict, smaller objects get a whole slot.
         assert_eq!(SlotLayout::new(24, 8).unwrap().admits(layout(20, 4), 0), Ok(()));
     }
 
@@ -184,8 +185,8 @@ mod tests {
     }
 
     proptest! {
-        /// For any start, alignment 1 to 4096 and offset 0 to 63, the right byte of each slot is aligned, with the
-        /// least padding.
+        /// For any start, any alignment from 1 to 4096 and any offset from 0 to 63, the right byte of each slot
+        /// must be aligned, with the least possible padding.
         #[test]
         fn the_offset_byte_of_every_slot_is_aligned(
             start in any::<usize>(), log in 0..13_u32, offset in 0..64_usize, size in 8..300_usize,

@@ -1,4 +1,5 @@
-//! The implementation of [`Allocator`] of `allocator-api2` for all versions, for pools and the caches of `uslab`.
+//! The implementation of the trait [`Allocator`] of `allocator-api2` in all its versions, for pools and for the
+//! caches of `uslab`.
 //!
 //! [`Allocator`]: https://docs.rs/allocator-api2/latest/allocator_api2/alloc/trait.Allocator.html
 
@@ -12,30 +13,32 @@ use crate::local::Local;
 use core::alloc::Layout;
 use core::ptr::NonNull;
 
-/// The requirements of all versions of the trait.
+/// Memory source that provides what all versions of the trait require.
 ///
 /// # Safety
-/// Memory has its layout and belongs only to the caller until it is put back.
+/// Memory has its layout, and belongs only to the caller until the caller puts it back.
 pub unsafe trait Source: Copy {
-    /// Allocates memory for a layout that is not empty. If `zero` is set, the memory is zeroed.
+    /// Allocates memory for a layout that is not empty. If `zero` is true, the memory is zeroed.
     fn get(self, layout: Layout, zero: bool) -> Option<NonNull<u8>>;
     /// # Safety
     /// `memory` must come from `get` with this layout, and is no longer used.
     unsafe fn put(self, memory: NonNull<u8>, layout: Layout);
-    /// Resizes memory at its alignment. If `zero` is set, the bytes behind the old bytes are zero.
+    /// Resizes memory without changing its alignment. If `zero` is true, the bytes after the old
+    /// bytes are zero.
     ///
     /// # Safety
-    /// After a success, the contract of `put` applies to the old memory. Neither layout of a resize may be empty.
+    /// If the call succeeds, the old memory counts as put back, so the conditions of `put` hold. The old and the
+    /// new layout must not be empty.
     unsafe fn resize(self, memory: NonNull<u8>, old: Layout, new: Layout, zero: bool) -> Option<NonNull<u8>> {
         // SAFETY: the memory has the old layout, by this function's contract.
         unsafe { move_to_new(self, memory, old, new, zero) }
     }
 }
 
-/// Allocates other memory, copies the contents, and frees the old memory.
+/// Allocates new memory, copies the contents, and frees the old memory.
 ///
 /// # Safety
-/// Has the contract of [`Source::resize`].
+/// The conditions of [`Source::resize`] hold.
 unsafe fn move_to_new(
     source: impl Source,
     memory: NonNull<u8>,
@@ -44,7 +47,7 @@ unsafe fn move_to_new(
     zero: bool,
 ) -> Option<NonNull<u8>> {
     let new_memory = source.get(new, zero)?;
-    // SAFETY: both memories have at least that size and do not overlap, and the old memory is no longer used.
+    // SAFETY: both memories have at least this size and do not overlap, and the old memory is no longer used.
     unsafe {
         new_memory.copy_from_nonoverlapping(memory, old.size().min(new.size()));
         source.put(memory, old);
@@ -52,10 +55,10 @@ unsafe fn move_to_new(
     Some(new_memory)
 }
 
-/// Zeroes the bytes of a layout from `from` on, if `zero`.
+/// If `zero` is true, zeroes the bytes of a layout from `first_byte` on.
 ///
 /// # Safety
-/// The memory must have that layout and belong to the caller.
+/// The memory must have this layout, and must belong to the caller.
 unsafe fn zeroed(memory: NonNull<u8>, layout: Layout, first_byte: usize, zero: bool) -> NonNull<u8> {
     if zero {
         // SAFETY: the bytes belong to the caller, by this function's contract.
@@ -65,7 +68,7 @@ unsafe fn zeroed(memory: NonNull<u8>, layout: Layout, first_byte: usize, zero: b
 }
 
 #[cfg(feature = "std")]
-// SAFETY: `alloc` returns memory of the layout, which does not move with the pools.
+// SAFETY: `alloc` returns memory of the layout, which does not move if the pools move.
 unsafe impl Source for &Hybrid {
     fn get(self, layout: Layout, zero: bool) -> Option<NonNull<u8>> {
         // SAFETY: the memory was just allocated with this layout.
@@ -81,8 +84,8 @@ unsafe impl Source for &Hybrid {
 /// Implements [`Source`] for allocators that first try to resize a block in place.
 macro_rules! in_place {
     ($([$($of:tt)*] $source:ty: |$it:ident| $allocator:expr;)+) => { $(
-        // SAFETY: allocated memory belongs to the caller until it is put back, or until the reference ends, with which
-        // its memory may end.
+        // SAFETY: allocated memory belongs to the caller until it is put back, or until the end of the reference, with
+        // which the memory may end.
         unsafe impl<$($of)*> Source for $source {
             fn get(self, layout: Layout, zero: bool) -> Option<NonNull<u8>> {
                 let $it = self;
@@ -98,8 +101,8 @@ macro_rules! in_place {
                 self, memory: NonNull<u8>, old: Layout, new: Layout, zero: bool,
             ) -> Option<NonNull<u8>> {
                 let $it = self;
-                // SAFETY: the memory has the old layout, by this function's contract. After a success, the new layout's
-                // bytes belong to the caller.
+                // SAFETY: the memory has the old layout, by this function's contract. After a success, the bytes of the
+                // new layout belong to the caller.
                 unsafe {
                     if $allocator.fit(memory, old, new) {
                         return Some(zeroed(memory, new, old.size().min(new.size()), zero));
@@ -116,12 +119,12 @@ in_place! {
     [A: Area, G: FnMut(usize) -> Result<A, PoolError>] &Scope<'_, A, G>: |it| it.arena();
 }
 
-/// Returns a dangling pointer for an empty layout.
+/// Returns a dangling pointer that is aligned for an empty layout.
 fn dangling_block(layout: Layout) -> NonNull<u8> {
     NonNull::without_provenance(core::num::NonZeroUsize::MIN.saturating_add(layout.align() - 1))
 }
 
-/// Allocates memory for any layout.
+/// Allocates memory for any layout, which may be empty.
 pub fn allocate(source: impl Source, layout: Layout, zero: bool) -> Option<NonNull<[u8]>> {
     let memory = if layout.size() == 0 { Some(dangling_block(layout)) } else { source.get(layout, zero) };
     memory.map(|memory| NonNull::slice_from_raw_parts(memory, layout.size()))
@@ -129,7 +132,7 @@ pub fn allocate(source: impl Source, layout: Layout, zero: bool) -> Option<NonNu
 /// Frees memory.
 ///
 /// # Safety
-/// Has the contract of [`Source::put`], but the layout may be empty.
+/// The conditions of [`Source::put`] hold, except that the layout may be empty.
 pub unsafe fn deallocate(source: impl Source, memory: NonNull<u8>, layout: Layout) {
     if layout.size() > 0 {
         // SAFETY: the memory has this layout and is no longer used, by this function's contract.
@@ -139,7 +142,8 @@ pub unsafe fn deallocate(source: impl Source, memory: NonNull<u8>, layout: Layou
 /// Resizes memory to another layout.
 ///
 /// # Safety
-/// Has the contract of [`Source::resize`], but either layout may be empty, and alignments may differ.
+/// The conditions of [`Source::resize`] hold, except that either layout may be empty, and the
+/// alignments may differ.
 pub unsafe fn reallocate(
     source: impl Source,
     memory: NonNull<u8>,
@@ -153,7 +157,7 @@ pub unsafe fn reallocate(
         return Some(NonNull::slice_from_raw_parts(new_memory, new.size()));
     }
     let new_memory = allocate(source, new, zero)?;
-    // SAFETY: both memories have at least that size and do not overlap, and the old memory is no longer used.
+    // SAFETY: both memories have at least this size and do not overlap, and the old memory is no longer used.
     unsafe {
         new_memory.cast::<u8>().copy_from_nonoverlapping(memory, old.size().min(new.size()));
         deallocate(source, memory, old);
@@ -161,14 +165,15 @@ pub unsafe fn reallocate(
     Some(new_memory)
 }
 
-/// Implements one version of the trait for each given [`Source`]. The caller imports `Layout` and `NonNull`.
+/// Implements one version of the trait for each of the given [`Source`]s. The caller must import `Layout`
+/// and `NonNull`.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! allocators {
     ($version:ident: $($source:ty),*) => { $crate::allocators!($version: $({} $source;)*); };
     ($version:ident: $({$($of:tt)*} $source:ty;)*) => { $(
-        // SAFETY: `Source` has an equal contract. Copies share the allocator, which outlives the reference or belongs
-        // to the process.
+        // SAFETY: the contract of `Source` is the same. Copies of the value share the allocator, which outlives the
+        // reference, or belongs to the process.
         unsafe impl<$($of)*> $version::alloc::Allocator for $source {
             fn allocate(&self, layout: Layout) -> Result<NonNull<[u8]>, $version::alloc::AllocError> {
                 $crate::source::allocate(*self, layout, false).ok_or($version::alloc::AllocError)

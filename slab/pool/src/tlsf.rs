@@ -1,4 +1,4 @@
-//! TLSF, two-level segregated fit: blocks of any size, allocated and freed in bounded time.
+//! TLSF, two-level segregated fit, which allocates and frees blocks of any size in bounded time.
 //!
 //! ```text
 //!            fl bitmap   one bit per doubling, set iff its sl bitmap is not 0
@@ -7,28 +7,31 @@
 //!   256..      1                    └─> free block <-> free block
 //! ```
 //!
-//! Free blocks are in lists by size [class](classes). A request begins at the first class in which all blocks are large
-//! enough. Two bit scans find the first class that is not smaller and has a block. The surplus of the found block is
-//! cut off and put on the list of its class. A freed block merges with its free neighbours immediately.
+//! Free blocks are in lists, one list per size [class](classes). The search for a request begins at the first class in
+//! which all blocks are large enough. From this class on, two bit scans find the first class that has a free block. The
+//! surplus of that block is cut off, and put on the list of the surplus's class. A freed block immediately merges with
+//! free neighbours.
 //!
-//! - Allocate and free: O(1), whatever the state of the memory. An allocation or a free never searches a list. An
-//!   operation reads at most three words of bitmaps, and cuts one block or joins two.
-//! - Waste: a header of 4 bytes and rounding up to 16. Rounding up to a class takes no memory, but skips blocks. A
-//!   request can be refused although a block of its own class would hold it (*good* fit, not best fit). With `2^n`
-//!   classes per doubling, a request is always served if a free block is `1 + 1/2^n` times as large.
+//! - Allocations and frees are O(1), whatever the state of the memory. An allocation or a free never searches a
+//!   list. Each operation reads at most three words of bitmaps, and cuts one block or joins two blocks.
+//! - The waste is a header of 4 bytes per block, and rounding up to 16 bytes. Rounding a request up to a class
+//!   takes no memory, but makes the search skip some blocks. A request can be refused although a block of its own
+//!   class has room for it (*good* fit, not best fit). With `2^n` classes per doubling, a request is always served
+//!   if a free block is `1 + 1/2^n` times as large as the request.
 //!
-//! The header is one number: the size, a flag for a free block, and a flag for a free predecessor. The last 4 bytes of
-//! a free block store its start. A used block stores no start, so it costs only a header of 4 bytes. The reference
-//! implementation (Conte, `tlsf`) also takes 4 bytes on 32-bit machines, and 8 bytes on 64-bit machines. Links in this
-//! heap are positions of 32 bits. List heads and bitmaps are outside the memory, on the heap ([`Tlsf::control_bytes`]).
-//! The list heads take 4 bytes per class, where Conte's pointers take 8. A heap has at most 28 doublings, from 16 bytes
-//! to 2 GiB, and thus at most 896 classes.
+//! The header is one number, which contains the size, a flag for a free block, and a flag for a free predecessor. The
+//! last 4 bytes of a free block contain the position of the block's start. A used block does not store its start, so it
+//! costs only a header of 4 bytes. The reference implementation (Conte, `tlsf`) takes 4 bytes per block on 32-bit
+//! machines, and 8 bytes on 64-bit machines. Links in this heap are positions of 32 bits. List heads and bitmaps are
+//! outside the heap's memory, in memory of the global allocator ([`Tlsf::control_bytes`]). List heads take 4 bytes per
+//! class, whereas Conte's pointers take 8 bytes. A heap has at most 28 doublings, from 16 bytes to 2 GiB, and thus at
+//! most 896 classes.
 //!
-//! Invariants: no two neighbours are free; a free block is in the list of its class; a bit is set if and only if its
-//! list, or its bitmap, is not empty.
+//! Invariants: no two neighbours are free; a free block is in the list of its class; a bit is set if and only if the
+//! list or the bitmap that it stands for is not empty.
 //!
-//! Sources: Masmano, Ripoll, Crespo and Real, "TLSF: A New Dynamic Memory Allocator for Real-Time Systems" (2004).
-//! Users: Unity's dynamic heap, the Vulkan Memory Allocator, and MorphOS's system allocator.
+//! Source: Masmano, Ripoll, Crespo and Real, "TLSF: A New Dynamic Memory Allocator for Real-Time Systems" (2004).
+//! Users of TLSF: Unity's dynamic heap, the Vulkan Memory Allocator, and MorphOS's system allocator.
 
 pub mod classes;
 
@@ -47,11 +50,11 @@ use core::ptr::NonNull;
 const HEADER: usize = 4;
 /// Header flag: the block is free.
 const FREE: u32 = 1;
-/// Header flag: the previous block is free, and its last 4 bytes store its start.
+/// Header flag: the previous block is free, and its last 4 bytes contain the position of its start.
 const PREVIOUS_FREE: u32 = 2;
 const FLAGS: u32 = FREE | PREVIOUS_FREE;
 
-/// A TLSF heap in memory of the caller's choice. See the [module](self).
+/// A TLSF heap in memory of the caller's choice. The [module](self) describes its costs.
 ///
 /// ```
 /// use core::alloc::Layout;
@@ -78,9 +81,9 @@ pub struct Tlsf<A> {
 }
 
 impl<A: Area> Tlsf<A> {
-    /// Makes a heap in `area`, with 16 classes per doubling. Memory before the area's first multiple of 16, and after
-    /// its last, is unused. The heap uses 16 bytes to mark its ends. Cost: writes each list head, and a few words of
-    /// the memory.
+    /// Makes a heap in `area`, which has 16 classes per doubling. Memory before the first and after the last multiple
+    /// of 16 in the area is unused. The heap uses 16 bytes to mark its ends. Cost: the call writes each list head,
+    /// and a few words of the memory.
     ///
     /// # Errors
     /// Returns [`PoolError::NoRoom`] for fewer than 32 bytes, [`PoolError::Positions`] for more than 2 GiB, and
@@ -88,10 +91,11 @@ impl<A: Area> Tlsf<A> {
     pub fn new(area: A) -> Result<Self, PoolError> {
         Self::with_steps(area, 4)
     }
-    /// Makes a heap with `2^bits` classes per doubling. More classes skip fewer blocks, and take more list heads.
+    /// Makes a heap with `2^bits` classes per doubling. With more classes, a search skips fewer blocks, but the
+    /// list heads take more memory.
     ///
     /// # Errors
-    /// Returns the errors of [`new`](Self::new), and [`PoolError::Steps`] if `bits` is not 2 to 5.
+    /// Returns the errors of [`new`](Self::new), and [`PoolError::Steps`] unless `bits` is 2 to 5.
     pub fn with_steps(area: A, bits: u32) -> Result<Self, PoolError> {
         Ok(Self { blocks: Blocks::new(Raw(area), bits)?, usage: Usage::default() })
     }
@@ -99,7 +103,7 @@ impl<A: Area> Tlsf<A> {
     pub fn classes(&self) -> Classes {
         self.blocks.classes()
     }
-    /// Number of bytes of list heads and bitmaps, which are outside the memory.
+    /// Number of bytes of the list heads and bitmaps, which are outside the heap's memory.
     pub fn control_bytes(&self) -> usize {
         self.blocks.control_bytes()
     }
@@ -107,19 +111,20 @@ impl<A: Area> Tlsf<A> {
 
 blocks_by_pointer!(Tlsf);
 
-/// The heap's blocks by position, in safe code that is generic over the access to the memory's words.
+/// The blocks of the heap by position, in safe code that is generic over how it accesses the words of
+/// the memory.
 #[doc(hidden)]
 #[derive(Debug)]
 pub struct Blocks<M> {
     memory: M,
     classes: Classes,
     /// The first field is the position of the first block, whose payload is at a multiple of [`UNIT`]. The second field
-    /// is the position of the header behind the last block.
+    /// is the position of the header after the last block.
     first: usize,
     end: usize,
     fl_bitmap: u32,
     sl_bitmaps: Vec<u32>,
-    /// The first free block of each class. The classes of one power of two are adjacent.
+    /// The first free block of each class. The classes within one power of two are adjacent.
     heads: Vec<u32>,
 }
 
@@ -152,7 +157,7 @@ impl<M: Words> Blocks<M> {
             sl_bitmaps: filled_array(doublings, 0)?,
             heads: filled_array(doublings * classes.steps(), NONE)?,
         };
-        // The block behind the last block has size 0 and is used.
+        // The header after the last block has size 0, and is marked as used.
         blocks.memory.store(blocks.end, 0);
         blocks.make_free(blocks.first, blocks.end - blocks.first);
         Ok(blocks)
@@ -163,7 +168,7 @@ impl<M: Words> Blocks<M> {
     pub fn memory(&self) -> &M {
         &self.memory
     }
-    /// The memory of the heap, for writing to blocks.
+    /// The memory of the heap, for writing to its blocks.
     pub fn memory_mut(&mut self) -> &mut M {
         &mut self.memory
     }
@@ -171,11 +176,11 @@ impl<M: Words> Blocks<M> {
     pub fn classes(&self) -> Classes {
         self.classes
     }
-    /// The bitmaps of the first and the second level.
+    /// The bitmap of the first level, and the bitmaps of the second level.
     pub fn bitmaps(&self) -> (u32, &[u32]) {
         (self.fl_bitmap, &self.sl_bitmaps)
     }
-    /// The first free block of each class, or `u32::MAX`.
+    /// The first free block of each class, or `u32::MAX` if the class has no free block.
     pub fn heads(&self) -> &[u32] {
         &self.heads
     }
@@ -196,7 +201,8 @@ impl<M: Words> Blocks<M> {
         &mut self.heads[class.fl * self.classes.steps() + class.sl]
     }
 
-    /// Returns the first class from `class` on that has a free block, and the number of words read.
+    /// Returns the first class from `class` on that has a free block, and the number of words that
+    /// the search read.
     #[inline]
     pub fn find(&self, class: Class) -> (Option<Class>, u64) {
         let Some(bitmap) = self.sl_bitmaps.get(class.fl) else { return (None, 0) };
@@ -217,7 +223,7 @@ impl<M: Words> Blocks<M> {
         ((header & !FLAGS) as usize, header & FLAGS)
     }
 
-    /// Frees a block without free neighbours, and inserts it into its list.
+    /// Frees a block that has no free neighbours, and inserts it into its list.
     fn make_free(&mut self, position: usize, size: usize) {
         self.memory.store(position, size as u32 | FREE);
         self.memory.store(position + size - HEADER, position as u32);
@@ -234,7 +240,8 @@ impl<M: Words> Blocks<M> {
         self.sl_bitmaps[class.fl] |= 1 << class.sl;
     }
 
-    /// Removes a free block from its list. The caller must write the block's header and the neighbour's flag.
+    /// Removes a free block from its list. The caller must write the block's header and the flag in the
+    /// neighbour's header.
     fn unlist(&mut self, position: usize, size: usize) {
         let (next, prev) = (self.memory.load(position + HEADER), self.memory.load(position + HEADER + 4));
         if next != NONE {
@@ -253,24 +260,26 @@ impl<M: Words> Blocks<M> {
             }
         }
     }
-    /// Clears the flag for "the previous block is free" of the block at `position`.
+    /// Clears the flag in the header of the block at `position` that marks the previous block as
+    /// free.
     fn clear_previous_free(&mut self, position: usize) {
         let header = self.memory.load(position);
         self.memory.store(position, header & !PREVIOUS_FREE);
     }
 
-    /// Returns the first class in which all blocks hold `need` bytes at `align`, whatever their start.
+    /// Returns the first class in which all blocks have room for `need` bytes at `align`, whatever
+    /// their start.
     pub fn first_class(&self, need: usize, align: usize) -> Option<Class> {
         let max_need = need.checked_add(align.saturating_sub(UNIT))?;
         Some(self.classes.of(self.classes.round_up(max_need)?))
     }
 
-    /// Allocates a block. Returns the position of the block's payload.
+    /// Allocates a block of memory. Returns the position of the block's payload.
     #[inline]
     pub fn alloc_block(&mut self, layout: Layout) -> Option<usize> {
         self.take_by(layout, Self::find)
     }
-    /// Allocates a block, with the caller's version of [`find`](Self::find).
+    /// Allocates a block, which the caller's version of [`find`](Self::find) finds.
     #[inline]
     pub fn take_by(
         &mut self,
@@ -291,7 +300,8 @@ impl<M: Words> Blocks<M> {
         self.memory.record(Event::Inspected { at: position, bytes: size });
         self.unlist(position, size);
         let (allocated, rest_position, rest) = (position + gap, position + gap + need, size - gap - need);
-        // `make_free` writes into the following header, so the used block's header must exist before the gap is made.
+        // `make_free` writes to the header after the free block, so the used block's header must exist before the gap
+        // is made.
         self.memory.store(allocated, need as u32);
         if gap > 0 {
             self.memory.record(Event::Split { at: position, bytes: gap });
@@ -326,15 +336,15 @@ impl<M: Words> Blocks<M> {
         }
         self.make_free(start, size);
     }
-    /// Frees the block. A header that becomes part of the preceding free block is also marked free, so that a second
-    /// free is detected.
+    /// Frees the block, which was checked before. The header that becomes part of the preceding free block is also
+    /// marked as free, so that a second free is detected.
     #[inline]
     fn free_checked(&mut self, payload: usize) {
         let header = self.memory.load(payload - HEADER);
         self.memory.store(payload - HEADER, header | FREE);
         self.free_block(payload);
     }
-    /// Returns `true` if the headers show a used block at `payload`.
+    /// Returns `true` if the headers show that a used block begins at `payload`.
     #[inline]
     fn is_allocated(&self, payload: usize) -> bool {
         let unit = payload.wrapping_sub(self.first + HEADER);
@@ -354,7 +364,8 @@ impl<M: Words> Blocks<M> {
     pub fn size(&self, payload: usize) -> usize {
         self.header(payload - HEADER).0 - HEADER
     }
-    /// Resizes a used block in place. Returns `false` if the following block is in use or too small.
+    /// Resizes a used block without moving it. Returns `false` if the next block is in use or too
+    /// small.
     pub fn resize(&mut self, payload: usize, bytes: usize) -> bool {
         let position = payload - HEADER;
         let header = self.memory.load(position);
@@ -395,20 +406,21 @@ impl<M: Words> Blocks<M> {
     fn free(&self) -> impl Iterator<Item = usize> {
         self.blocks().filter(|(.., flags)| flags & FREE != 0).map(|(_, size, _)| size)
     }
-    /// Returns the size in bytes of each free block, in address order, without headers.
+    /// Returns the size of each free block in bytes, in address order, not counting the headers.
     pub fn holes(&self) -> impl Iterator<Item = usize> {
         self.free().map(|size| size - HEADER)
     }
-    /// Returns `true` if a request for `layout` would be served. `room` searches all memory instead of the lists.
+    /// Returns `true` if a request for `layout` would be served. The check searches all memory instead of the
+    /// lists.
     pub fn room(&self, layout: Layout) -> bool {
         let first = need(layout.size(), HEADER).and_then(|need| self.first_class(need, layout.align()));
         first.is_some_and(|first| self.free().any(|size| self.classes.of(size) >= first))
     }
 
-    /// Checks all headers, lists and bitmaps.
+    /// Checks all headers, lists and bitmaps of the heap.
     ///
     /// # Errors
-    /// Returns the first inconsistency, and its position, as an error.
+    /// Returns the first inconsistency and its position as the error.
     pub fn check(&self) -> Result<(), String> {
         let (mut end, mut previous_is_free, mut free) = (self.first, false, 0);
         for (position, size, flags) in self.blocks() {
@@ -476,7 +488,8 @@ mod tests {
         }
     }
 
-    /// The paper's bound: a request is served if a free block is `1 + 1/2^bits` times as large, both rounded to 16.
+    /// The paper's bound: a request is served if a free block is `1 + 1/2^bits` times as large, with both sizes
+    /// rounded to 16.
     #[test]
     fn tlsf_block_one_step_larger_serves_the_request() {
         for bits in 2..=5 {

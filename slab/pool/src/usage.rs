@@ -1,19 +1,20 @@
-//! Usage statistics of a pool, updated at each allocation and free: load, mean, peak, and wasted bytes.
+//! Usage statistics of a pool, which each allocation and each free updates: load, mean, peak, and
+//! wasted bytes.
 
 /// Usage statistics of a pool.
 ///
-/// Cost: some additions for each allocation and free, and 48 bytes.
+/// Cost: some additions for each allocation and each free, and 48 bytes of memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
     /// Number of allocations so far.
     pub allocs: u64,
     /// Number of frees so far.
     pub frees: u64,
-    /// Maximum number of objects in use at one time.
+    /// Maximum number of objects that were in use at one time.
     pub peak: u64,
     /// Number of requested bytes of all allocations so far.
     pub requested: u64,
-    /// Number of bytes of the slots of all allocations so far.
+    /// Number of bytes of the slots that all allocations so far received.
     pub given: u64,
     sum: u64,
 }
@@ -36,12 +37,13 @@ impl Usage {
     pub const fn live(&self) -> u64 {
         self.allocs - self.frees
     }
-    /// Mean number of objects in use, over allocations and frees, not over time; 0 before the first allocation.
+    /// Mean number of objects in use, averaged over allocations and frees instead of over time; 0 before the
+    /// first allocation.
     pub fn mean(&self) -> f64 {
         self.sum as f64 / (self.allocs + self.frees).max(1) as f64
     }
-    /// Number of bytes of slots beyond the requested sizes, over all allocations so far: internal waste. The rounding
-    /// up of sizes is the only waste of a pool.
+    /// Number of bytes by which slots exceeded the requested sizes, over all allocations so far (internal waste). A
+    /// pool wastes only the bytes by which it rounds sizes up.
     pub const fn wasted(&self) -> u64 {
         self.given - self.requested
     }
@@ -55,7 +57,7 @@ mod tests {
     fn usage_reports_load_mean_peak_and_waste() {
         let mut usage = Usage::default();
         assert_eq!(usage.mean(), 0.0);
-        // The numbers of objects in use are 1, 2, 1, 2, 3.
+        // After each of these steps, the numbers of objects in use are 1, 2, 1, 2, 3.
         usage.alloc(80, 96);
         usage.alloc(96, 96);
         usage.free();

@@ -1,8 +1,8 @@
-//! Memory addressed by positions, for the metadata of byte allocators.
+//! Memory that is addressed by positions, for the metadata of byte allocators.
 //!
-//! Byte allocators are safe code on positions: numbers of 32 bits, counted from the start of the memory, half the size
-//! of pointers. The memory of this crate's allocators is an [`Area`]. A study of the algorithms may use another memory,
-//! and count operations.
+//! Byte allocators are safe code that works with positions, which are numbers of 32 bits counted from the start of the
+//! memory, and half as large as pointers. The memory of this crate's allocators is an [`Area`]. A study of the
+//! algorithms may use another kind of memory, and count operations.
 
 use crate::area::Area;
 use core::ptr::NonNull;
@@ -11,11 +11,12 @@ use core::ptr::NonNull;
 pub trait Span {
     /// Address of position 0.
     fn address(&self) -> usize;
-    /// Number of bytes.
+    /// Number of bytes of the range.
     fn size(&self) -> usize;
 }
 
-/// Bytes that are read and written as words of 32 bits. A word is not read before it was written.
+/// Bytes that are read and written as words of 32 bits. The user reads only words that were written
+/// before.
 pub trait Words: Span {
     /// Reads the word at `position`, for reports and checks.
     fn peek(&self, position: usize) -> u32;
@@ -35,43 +36,43 @@ pub trait Words: Span {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Event {
-    /// A search inspected a free block.
+    /// A search has inspected a free block.
     Inspected {
         /// Position of the block.
         at: usize,
-        /// Size of the block, with its metadata.
+        /// Size of the block in bytes, including its metadata.
         bytes: usize,
     },
-    /// A search ended after the given number of steps.
+    /// A search has ended after the given number of steps.
     Searched(u64),
-    /// A block was split in two: `bytes` bytes from `position` on are a free block now.
+    /// A block was split, and the `bytes` bytes from `at` on are now a free block.
     Split {
         /// Position of the free part.
         at: usize,
-        /// Size of the free part, with its metadata.
+        /// Size of the free part in bytes, including its metadata.
         bytes: usize,
     },
-    /// A free block was merged with its neighbour: it had `bytes` bytes from `position` on.
+    /// A free block, which had `bytes` bytes from `at` on, was merged with its neighbour.
     Merged {
         /// Position of the free block.
         at: usize,
-        /// Size of the free block, with its metadata.
+        /// Size of the free block in bytes, including its metadata.
         bytes: usize,
     },
 }
 
-/// The memory of an area.
+/// The memory of an area, as words.
 ///
 /// # Invariants
-/// The user of `Raw` reads only bytes that it wrote, and does not write to bytes that it has handed out.
+/// The user of `Raw` reads only bytes that it wrote, and writes to no bytes that it has handed out.
 #[derive(Debug)]
 pub(crate) struct Raw<A>(pub(crate) A);
 
 impl<A: Area> Raw<A> {
-    /// Returns the address of byte `position`, or of the end of the memory.
+    /// Returns the address of byte `position`, which may be the end of the memory.
     ///
     /// # Panics
-    /// Panics if `position` is beyond the end.
+    /// Panics if `position` is beyond the end of the memory.
     #[inline]
     pub(crate) fn at(&self, position: usize) -> NonNull<u8> {
         self.range(position, 0)
@@ -86,7 +87,7 @@ impl<A: Area> Raw<A> {
         if position > memory.len().wrapping_sub(bytes) || bytes > memory.len() {
             out_of_bounds(position, memory.len());
         }
-        // SAFETY: the address is inside the area's memory, or its end.
+        // SAFETY: the address is inside the area's memory, or is its end.
         unsafe { memory.cast::<u8>().add(position) }
     }
 }
@@ -110,12 +111,12 @@ impl<A: Area> Span for Raw<A> {
 impl<A: Area> Words for Raw<A> {
     #[inline]
     fn peek(&self, position: usize) -> u32 {
-        // SAFETY: the four bytes are in the area and were written before, by the invariant.
+        // SAFETY: by the invariant, the four bytes are in the area and were written before.
         unsafe { self.word(position).read_unaligned() }
     }
     #[inline]
     fn store(&mut self, position: usize, word: u32) {
-        // SAFETY: the four bytes are in the area and not handed out, by the invariant.
+        // SAFETY: by the invariant, the four bytes are in the area and were not handed out.
         unsafe { self.word(position).write_unaligned(word) };
     }
 }

@@ -232,8 +232,8 @@ pub(super) fn waiters_grow_after_a_slab_is_freed(others: usize) {
 
 /// L8: two caches share an account that allows one page. At the start, the first cache has this page. `waiters` threads
 /// wait in the other cache, and get the page once all objects of the first cache are free. If `another` is true, one
-/// more waiter joins earlier, is notified, and leaves. If `shrinks` is true, the first cache frees the page without
-/// being asked. If a charge is lost, the scenario deadlocks.
+/// more waiter joins earlier, is notified, and leaves. If `shrinks` is true, the first cache is also shrunk, which
+/// frees the page. If a charge is lost, the scenario deadlocks.
 pub(super) fn waiters_get_memory_of_another_cache_of_the_account(
     waiters: usize,
     another: bool,

@@ -1,4 +1,4 @@
-//! Compares the lazy pool with a small model of the paper's listing, and checks the intended differences.
+//! Compares the pool with a small model of the paper's listing, and checks the intended differences.
 
 use super::super::area::{Borrowed, HeapArea, StackArea};
 use super::*;
@@ -6,7 +6,8 @@ use proptest::prelude::*;
 use uslab_buddy::PAGE_SIZE;
 use uslab_buddy::region::{Backend, Region, Uncommitted};
 
-/// The paper's listing, on a table of links instead of memory. A link of `None` is the listing's `NULL`.
+/// The paper's listing, which operates on a table of links instead of memory. A link of `None` is the
+/// listing's `NULL`.
 #[derive(Clone, Debug)]
 struct PaperListing {
     blocks: u32,
@@ -20,7 +21,8 @@ impl PaperListing {
     fn new(blocks: u32) -> Self {
         Self { blocks, free: blocks, initialised: 0, links: vec![u32::MAX; blocks as usize], next: Some(0) }
     }
-    /// The listing's `CreatePool` on an existing pool: sets all variables except the count of initialised blocks.
+    /// The listing's `CreatePool` for an existing pool, which sets all variables except the count of initialised
+    /// blocks.
     fn create_again(&mut self, blocks: u32) {
         *self = Self { initialised: self.initialised, ..Self::new(blocks) };
     }
@@ -66,7 +68,8 @@ fn index_pool_struct_takes_48_bytes() {
     assert_eq!(size_of::<IndexPool<Borrowed<'_>>>(), 48);
 }
 
-/// The paper's second figure has four blocks and eight states. The paper's available text lacks the drawing.
+/// The second figure of the paper has four blocks and eight states. The available text of the paper lacks
+/// this drawing.
 #[test]
 fn index_pool_follows_the_papers_four_block_example() {
     let mut pool = pool(16, 4, Initialise::EachAllocation);
@@ -97,7 +100,7 @@ fn lazily_initialized_pool_touches_no_memory_at_creation() {
         &uslab_buddy::Faults::default(),
     );
     struct ReadOnly(Region);
-    // SAFETY: the memory is only for reading, and the test makes sure that no code writes to it.
+    // SAFETY: the memory may only be read, and the test ensures that no code writes to it.
     unsafe impl Area for ReadOnly {
         fn memory(&self) -> NonNull<[u8]> {
             NonNull::slice_from_raw_parts(self.0.base(), self.0.bytes())
@@ -106,12 +109,13 @@ fn lazily_initialized_pool_touches_no_memory_at_creation() {
     let mut pool = IndexPool::new(ReadOnly(region.unwrap()), 4096).unwrap();
     let blocks = pool.blocks();
     assert_eq!(blocks as usize, BYTES / 4096);
-    // On mapped memory, a write to the area would fault here.
+    // The area is mapped read-only, so a write to it would fault here.
     assert!((0..blocks).all(|block| pool.alloc_index() == Some(block)));
     assert_eq!(pool.alloc(), None);
 }
 
-/// With one object at a time, the paper's policy adds a block to the chain, and so touches it, at each allocation.
+/// If only one object is in use at a time, the paper's policy still adds a block to the chain at each allocation,
+/// and so accesses it.
 #[test]
 fn first_allocation_of_a_lazy_pool_touches_one_block() {
     let initialised = |policy| {
@@ -125,7 +129,7 @@ fn first_allocation_of_a_lazy_pool_touches_one_block() {
     assert_eq!([Initialise::WhenEmpty, Initialise::EachAllocation].map(initialised), [1, 1000]);
 }
 
-/// Compares the policies by the resident pages of a gibibyte.
+/// Compares the two policies by how many pages of a gibibyte become resident.
 #[cfg(all(target_os = "linux", not(uslab_heap), not(miri)))]
 #[test]
 fn lazy_pool_leaves_untouched_memory_uncommitted() {
@@ -142,7 +146,7 @@ fn lazy_pool_leaves_untouched_memory_uncommitted() {
         [before, resident(pool.area.memory())]
     };
     let [when_empty, each_allocation] = [Initialise::WhenEmpty, Initialise::EachAllocation].map(pages);
-    // At most a huge page is resident, if the system makes huge pages automatically.
+    // If the system makes huge pages automatically, one huge page may be resident.
     assert!(when_empty[0] == 0 && when_empty[1] <= 512, "{when_empty:?}");
     assert!(each_allocation[0] == 0 && each_allocation[1] >= 1000, "{each_allocation:?}");
 }
@@ -181,7 +185,7 @@ fn wrong_free_addresses_are_named_in_the_error() {
     let block = pool.alloc().unwrap();
     let address = block.addr().get();
     let with_address = |address: usize| block.with_addr(address.try_into().unwrap());
-    // SAFETY: invalid frees are refused, and the block belongs to the test.
+    // SAFETY: the pool refuses invalid frees, and the block belongs to the test.
     unsafe {
         assert_eq!(
             pool.free(with_address(address + 1)),
@@ -206,7 +210,8 @@ fn wrong_free_addresses_are_named_in_the_error() {
     assert_eq!(pool.live(), 0);
 }
 
-/// When the listing's pool is created again, it keeps its count of initialised blocks and hands out an unwritten link.
+/// If the listing's pool is created again, it keeps its count of initialised blocks, and returns a block whose link
+/// was not written.
 #[test]
 fn recreated_pool_starts_empty() {
     let mut listing = PaperListing::new(4);
@@ -231,7 +236,7 @@ fn recreated_pool_starts_empty() {
     assert!(pool.destroy().is_ok());
 }
 
-/// The listing sets `m_next` to null when the pool is full, and hands out the null after the pool has grown.
+/// The listing sets `m_next` to null when the pool is full, and returns this null after the pool has grown.
 #[test]
 fn grown_pool_allocates_its_new_blocks() {
     let mut listing = PaperListing::new(2);
@@ -278,7 +283,8 @@ fn pool_works_inside_a_block_of_another_pool() {
     let mut outer_pool = IndexPool::new(area.lend(), 256).unwrap();
     for _ in 0..10 {
         let block = outer_pool.alloc().unwrap();
-        // SAFETY: the 256 bytes belong to the test until the block is freed, and the borrow ends before.
+        // SAFETY: the 256 bytes belong to the test until the block is freed, and the borrow ends before
+        // that.
         let memory = unsafe { core::slice::from_raw_parts_mut(block.cast().as_ptr(), 256) };
         let mut inner = IndexPool::new(Borrowed::from(memory), 24).unwrap();
         let taken: Vec<_> = std::iter::from_fn(|| inner.alloc()).collect();
@@ -290,12 +296,13 @@ fn pool_works_inside_a_block_of_another_pool() {
     assert_eq!(outer_pool.live(), 0);
 }
 
-/// The listing's `(uint)(p - start)` truncates the distance to 32 bits.
+/// In the listing, `(uint)(p - start)` truncates the distance to 32 bits.
 #[cfg(all(target_os = "linux", not(uslab_heap), not(miri)))]
 #[test]
 fn index_pool_addresses_blocks_beyond_four_gibibytes() {
     struct Ends(Region);
-    // SAFETY: the region owns the memory, and the test only touches the pages at both ends, which are committed.
+    // SAFETY: the region owns the memory, and the test accesses only the pages at both ends, which are
+    // committed.
     unsafe impl Area for Ends {
         fn memory(&self) -> NonNull<[u8]> {
             NonNull::slice_from_raw_parts(self.0.base(), self.0.bytes())
@@ -335,7 +342,8 @@ fn index_pool_addresses_blocks_beyond_four_gibibytes() {
 }
 
 proptest! {
-    /// With the paper's policy, the pool returns the listing's blocks in the listing's order, with equal counts.
+    /// With the paper's policy, the pool must return the same blocks as the listing in the same order, with the
+    /// same counts.
     #[test]
     fn it_does_what_the_listing_does(blocks in 1..40_u32, size in 4..40_usize, steps in prop::collection::vec(any::<u16>(), 1..300)) {
         let mut pool = pool(size, blocks as usize, Initialise::EachAllocation);
@@ -356,7 +364,7 @@ proptest! {
         }
     }
 
-    /// With each of the two policies, the pool hands out each block only once, and growing and shrinking lose no block.
+    /// With either policy, the pool must hand out each block only once, and growing and shrinking must lose no block.
     #[test]
     fn blocks_are_conserved_while_pools_grow_and_shrink(
         each_allocation in any::<bool>(), steps in prop::collection::vec(any::<u16>(), 1..300),
