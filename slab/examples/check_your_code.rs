@@ -32,7 +32,7 @@ impl Mailbox {
         Ok(Self { letters, letter: AtomicPtr::new(null_mut()) })
     }
 
-    /// Posts a letter in the mailbox. Returns the letter that the new letter replaced.
+    /// Posts a letter. Returns the letter that the new letter replaced.
     fn post(&self, text: u64) -> Result<Option<u64>, AllocError> {
         let letter = self.letters.alloc(Gfp::KERNEL)?;
         // SAFETY: the object is large enough, aligned, and not shared yet.
@@ -47,7 +47,7 @@ impl Mailbox {
         Ok(self.open(replaced))
     }
 
-    /// Takes the letter out of the mailbox, if there is one.
+    /// Takes the letter out of the mailbox.
     fn fetch(&self) -> Option<u64> {
         planted!("a message is taken without an atomic exchange" => {
             let letter = self.letter.load(Acquire);

@@ -1,8 +1,7 @@
 //! Objects that stay constructed, here connections whose buffers, locks and registrations are
 //! reused.
 //!
-//! The example does the same work with the cache and with `Box`, and prints how many connections each of them
-//! constructed.
+//! The example does equal work with the cache and with `Box`, and prints how many connections each constructed.
 
 use std::collections::HashMap;
 use std::error::Error;
@@ -11,7 +10,7 @@ use uslab::{ObjectCache, OwnedBox, object_cache};
 
 static BUILT: Counter = Counter::new(0);
 
-/// A connection, which is expensive to construct, but needs to be constructed only once.
+/// A connection is expensive to construct, and needs to be constructed only once.
 struct Connection {
     peer: Mutex<Option<u32>>,
     input: Vec<u8>,

@@ -1,4 +1,4 @@
-//! A first cache, in which an object is constructed once and used many times.
+//! A first cache: an object is constructed once and used many times.
 
 use uslab::ObjectCache;
 

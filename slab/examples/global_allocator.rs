@@ -13,7 +13,7 @@ static ALLOCATOR: Uslab = Uslab;
 
 type Counts = BTreeMap<String, usize>;
 
-/// Counts each word of the text, with one thread per line.
+/// Counts each word, with one thread per line.
 fn count(text: &str) -> Counts {
     let mut sum = Counts::new();
     std::thread::scope(|scope| {

@@ -1,5 +1,4 @@
-//! A cache of parsed pages with a limit that returns errors, and with a shrinker that prevents
-//! these errors.
+//! A limit that returns errors, and a shrinker that prevents the errors: a cache of parsed pages.
 
 use std::collections::VecDeque;
 use std::error::Error;
@@ -7,14 +6,14 @@ use std::sync::Arc;
 use uslab::sync::Mutex;
 use uslab::{AllocError, Gfp, Limit, ObjectCache, OwnedBox, Reaper, Shrinker};
 
-/// A parsed page, which is expensive to make, but can be made again.
+/// A parsed page is expensive to make, and can be made again.
 struct ParsedPage {
     page: u64,
     text: [u8; 2000],
 }
 
-/// The parsed pages, from the oldest to the newest. A thread holds the lock only briefly, and never
-/// during an allocation.
+/// The parsed pages, oldest first. A thread holds the lock only briefly, and never during an
+/// allocation.
 #[derive(Default)]
 struct Pages(Mutex<VecDeque<OwnedBox<ParsedPage>>>);
 
@@ -23,7 +22,7 @@ impl Shrinker for Pages {
         self.0.lock().len()
     }
     fn scan(&self, objects: usize, _gfp: Gfp) -> usize {
-        // The pages are dropped only after the lock is released.
+        // The pages are dropped after the lock is released.
         let oldest: Vec<_> = {
             let mut pages = self.0.lock();
             let n = objects.min(pages.len());
@@ -51,7 +50,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     println!("{} pages, then: {error}", held.len());
     drop(held);
 
-    // With a shrinker, an allocation frees the oldest pages to make room.
+    // With a shrinker, the oldest pages are freed to make room.
     let pages = Arc::new(Pages::default());
     let registered = cache.register_shrinker(pages.clone());
     for number in 0..10_000 {
@@ -66,7 +65,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     };
     println!("10000 pages through 1 MiB; kept: {:?} to {:?}", oldest.unwrap_or(0), newest.unwrap_or(0));
 
-    // A reaper would later free the unused memory.
+    // A reaper later frees the unused memory.
     drop(registered);
     let rest = std::mem::take(&mut *pages.0.lock());
     drop(rest);

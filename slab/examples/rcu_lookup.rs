@@ -4,11 +4,9 @@
 //! A reader is pinned, so every node that it finds remains a node. While a reader reads a node, the node may be
 //! freed and reused for another entry, so the reader checks three conditions:
 //!
-//! * the node's sequence number is even, and is equal before and after the fields are read, so the fields belong
-//!   together;
+//! * the node's sequence number is even, and equal before and after the fields are read, so the fields belong together;
 //! * the node has the requested key;
-//! * the chain ends in the mark of this bucket; otherwise the reader was led into another chain, and starts
-//!   again.
+//! * the chain ends in this bucket's mark; otherwise the reader was led into another chain and starts again.
 //!
 //! The marks correspond to Linux's `hlist_nulls` (Documentation/RCU/rculist_nulls.rst).
 
@@ -38,8 +36,8 @@ impl Node {
     fn read(&self) -> Option<(u64, u64)> {
         // Acquire: pairs with the Release of the second store in `write`.
         let before = self.sequence.load(Acquire);
-        // Acquire: pairs with the Release stores of the fields in `write`. A thread that has read a new field also
-        // reads a new sequence number below.
+        // Acquire: pairs with the Release of the fields in `write`. A thread that read a new field also reads a new
+        // sequence number below.
         let fields = (self.key.load(Acquire), self.value.load(Acquire));
         (before.is_multiple_of(2) && self.sequence.load(Relaxed) == before).then_some(fields)
     }
@@ -62,7 +60,7 @@ fn end(bucket: usize) -> *mut Node {
 struct Table<'c> {
     nodes: &'c TypeStableCache<Node>,
     buckets: Vec<AtomicPtr<Node>>,
-    /// Entries by key. A thread that writes to the table holds this lock.
+    /// Entries by key. Writers of the table hold the lock.
     entries: Mutex<std::collections::BTreeMap<u64, StableBox<'c, Node>>>,
     restarts: Counter,
 }
@@ -114,8 +112,7 @@ impl<'c> Table<'c> {
             // Acquire: pairs with the Release of `insert`.
             let mut at = self.buckets[bucket].load(Acquire);
             while at.addr().is_multiple_of(2) {
-                // SAFETY: the reader found the node while it was pinned, so the node remains a node until
-                // the reader unpins.
+                // SAFETY: the reader found the node while pinned, so the node stays a node until the unpin.
                 let node = unsafe { NonNull::new_unchecked(at).as_ref() };
                 match node.read() {
                     Some((found, value)) if found == key => return Some(value),
@@ -145,7 +142,7 @@ fn value(key: u64, n: u64) -> u64 {
 fn main() -> Result<(), Box<dyn Error>> {
     let nodes = ObjectCache::builder("node").ctor(Node::new).build_type_stable()?;
     let table = Table::new(&nodes, 8);
-    // Keys from `KEYS` on stay in the table while other entries change.
+    // Keys from `KEYS` on stay while other entries change.
     for key in KEYS..2 * KEYS {
         table.insert(key, value(key, 0))?;
     }
@@ -179,7 +176,7 @@ fn main() -> Result<(), Box<dyn Error>> {
                 }
             }
             if life % 64 == 0 {
-                // If a slab is freed while readers read, its pages wait for the readers.
+                // Slabs that are freed while readers read wait for the readers.
                 nodes.shrink();
             }
         }

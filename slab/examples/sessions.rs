@@ -1,4 +1,4 @@
-//! An example of handles in a server, which also shows how to check code that uses handles.
+//! Handles in a server, and how to check code that uses handles.
 //!
 //! The checked code is about sessions, which requests use and a timer closes, from any thread. A request contains the
 //! handle of its session as a number from the network. A handle that comes from the network may be stale or invented.
@@ -44,12 +44,12 @@ impl Sessions {
         Ok(self.0.alloc_with(prepare)?.to_bits())
     }
 
-    /// Serves one request of a session. Returns the client of the session, and the index of the request among the
-    /// session's requests. Returns `None` if the session is closed, or never existed.
+    /// Serves one request of a session. Returns the request's client, and the request's index among the session's
+    /// requests. Returns `None` if the session is closed, or never existed.
     fn serve(&self, number: u64) -> Option<(u64, u64)> {
         let handle = Handle::from_bits(number)?;
         planted!("a session is looked up twice" => {
-            // Each of the two lookups is consistent, but the second lookup may fail.
+            // Each lookup is consistent, but the second lookup may fail.
             let client = self.0.get(handle)?.client.load(Relaxed);
             let served = self.0.get(handle).expect("the session must exist").served.fetch_add(1, Relaxed);
             return Some((client, served));
@@ -137,7 +137,6 @@ mod models {
         models(name, TWO, 270, Script::all(0, 2, 2), a_request_beside_a_close_and_an_open);
     }
 
-    /// Runs the scenario in loom's own function `model`.
     #[test]
     fn request_gets_its_session_or_none_under_loom() {
         let mut builder = uslab::check::loom::model::Builder::new();

@@ -1,5 +1,4 @@
-//! Link arguments of the library: its soname, as in the `Makefile`; `-z nodelete`; and gcc's static
-//! unwinder.
+//! Link arguments: the library's soname, as in the `Makefile`; `-z nodelete`; and gcc's static unwinder.
 
 use std::path::Path;
 use std::process::Command;
@@ -14,10 +13,9 @@ fn has_unwinder_archive() -> bool {
 }
 
 fn main() {
-    // The library uses the unwinder to take call stacks and to contain panics. If the unwinder is linked from the
-    // archive, it adds 60 KiB to this library. With a shared unwinder, the loader would map `libgcc_s.so.1` into
-    // each process, which takes ten system calls. The whole archive is linked, because the linker arguments name the
-    // shared library first.
+    // The unwinder takes call stacks and contains panics. Linked from the archive, the unwinder adds 60 KiB to this
+    // library. With a shared unwinder, the loader would map `libgcc_s.so.1` into each process, which takes ten
+    // system calls. The whole archive is linked, because the linker arguments name the shared library first.
     if std::env::var("CARGO_CFG_TARGET_ENV").is_ok_and(|env| env == "gnu") && has_unwinder_archive() {
         println!("cargo::rustc-cdylib-link-arg=-Wl,--push-state,--whole-archive,-l:libgcc_eh.a,--pop-state");
     }

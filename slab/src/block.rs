@@ -55,12 +55,12 @@ impl<'c> Block<'c> {
         cache.alloc(gfp).map(|object| unsafe { Self::of_object(cache, object, gfp) })
     }
     /// # Safety
-    /// `object` was allocated from `cache` with `gfp`, and the caller owns it.
+    /// `object` was allocated from `cache` with `gfp` and is the caller's.
     unsafe fn of_object(cache: &'c KmemCache, object: NonNull<u8>, gfp: Gfp) -> Self {
         Self::from_cache(cache, object, gfp, Origin::Cache(cache))
     }
     /// # Safety
-    /// `object` was allocated from `pool` with `gfp`, and the caller owns it.
+    /// `object` was allocated from `pool` with `gfp` and is the caller's.
     unsafe fn of_mempool(pool: &'c Mempool, object: NonNull<u8>, gfp: Gfp) -> Self {
         Self::from_cache(pool.cache(), object, gfp, Origin::Mempool(pool))
     }
@@ -86,8 +86,7 @@ impl<'c> Block<'c> {
         Self { memory, layout, origin, initialised }
     }
 
-    /// Converts a block of `cache` into an object that the caller owns, and returns a block of any other cache
-    /// unchanged.
+    /// Converts a block of `cache` into an object that the caller owns; returns a block of any other cache unchanged.
     fn into_object(self, cache: &KmemCache) -> Result<NonNull<u8>, Self> {
         match self.origin {
             Origin::Cache(own) if core::ptr::eq(own.cache(), cache.cache()) => {
@@ -123,7 +122,7 @@ impl<'c> Block<'c> {
     pub fn bytes(&self) -> &[u8] {
         self.front(self.layout.size())
     }
-    /// All bytes of the block, as a mutable slice.
+    /// All bytes of the block, mutably.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         self.front_mut(self.layout.size())
     }
@@ -134,7 +133,7 @@ impl<'c> Block<'c> {
         // SAFETY: the block owns the first `n` bytes, which are initialised.
         unsafe { core::slice::from_raw_parts(self.memory.as_ptr(), n) }
     }
-    /// The first `n` bytes of the block as a mutable slice, or the whole block if it is shorter.
+    /// The first `n` bytes of the block, or all if the block has fewer, mutably.
     pub fn front_mut(&mut self, n: usize) -> &mut [u8] {
         let n = self.initialise(n);
         // SAFETY: the block owns the first `n` bytes, which are initialised, and the borrow is exclusive.
@@ -184,8 +183,7 @@ impl KmemCache {
     /// Allocates `n` objects as owned, safe [`Block`]s, as [`alloc_bulk`](Self::alloc_bulk) does.
     ///
     /// # Errors
-    /// Fails as [`alloc_bulk`](Self::alloc_bulk) does, and with [`AllocError::Refused`] if the heap has no room for
-    /// the `Vec`.
+    /// Fails as [`alloc_bulk`](Self::alloc_bulk) does; [`AllocError::Refused`] if the heap has no room for the `Vec`.
     pub fn alloc_blocks(&self, gfp: Gfp, n: usize) -> Result<Vec<Block<'_>>, AllocError> {
         // SAFETY: `object` was just allocated from this cache with `gfp`, and is not shared.
         self.alloc_owners(gfp, n, |object| unsafe { Block::of_object(self, object, gfp) })
@@ -200,8 +198,7 @@ impl<'c> Prefilled<'c> {
         Some(unsafe { Block::of_object(self.cache, object, self.gfp) })
     }
 
-    /// Returns a block of this cache to the stock, and frees a block of another cache to that other
-    /// cache.
+    /// Returns a block to the stock; frees a block of another cache to that cache.
     pub fn free_block(&mut self, block: Block<'_>) {
         if let Ok(object) = block.into_object(self.cache) {
             // SAFETY: `object` belongs to this cache, and the block owned it.
@@ -249,8 +246,7 @@ impl Drop for Block<'_> {
         if abandoned() {
             return;
         }
-        // SAFETY: `origin` allocated the memory, only the block has owned it since then, and nothing refers to it
-        // after this drop.
+        // SAFETY: `origin` allocated the memory, the block owned it since, and nothing refers to it after this drop.
         unsafe {
             match self.origin {
                 Origin::Cache(cache) => cache.free(self.memory),

@@ -1,7 +1,7 @@
 //! Errors of allocations, caches and subsystems.
 //!
-//! A failed call changes nothing and loses nothing, so the caller may free memory and try again. Only an [invalid
-//! free](crate::corruption) ends the process, unless a corruption handler is set.
+//! A failed call changes nothing and loses nothing: the caller may free something and try again. Only an [invalid
+//! free](crate::corruption) ends the process, unless a handler is set.
 //!
 //! | case | result | test |
 //! |---|---|---|
@@ -102,12 +102,11 @@ pub enum AllocError {
     },
     /// The page allocator has no free block for another slab.
     Memory(uslab_buddy::AllocError),
-    /// The system refused memory for the bitmap of another slab.
+    /// Memory for the bitmap of another slab was refused.
     SideTable,
     /// The size, the count, or their product, exceeds what can ever be allocated.
     TooLarge,
-    /// The system refuses to map memory, or the [limit](uslab_buddy::PageConfig::limit) of the pages leaves no bytes
-    /// for mappings.
+    /// The system refuses to map memory, or the [limit](uslab_buddy::PageConfig::limit) leaves no bytes for mappings.
     Refused {
         /// Number of bytes that were requested from the system.
         bytes: usize,
@@ -116,8 +115,7 @@ pub enum AllocError {
     Constructor,
     /// The cache was destroyed.
     Destroyed,
-    /// The address that the caller reallocates is not an object; the error was reported as a
-    /// corruption.
+    /// The address to reallocate is not an object; the error was reported as a corruption.
     NotAnObject,
     /// An injected failure (see [`faults`](crate::faults)).
     Injected,
@@ -178,8 +176,7 @@ pub enum CacheError {
     /// The name is empty, or contains blanks, which readers of slabinfo would take for the end of
     /// the name.
     Name,
-    /// The system refused address space for the tables of [checked
-    /// frees](crate::Config::check_frees).
+    /// Address space for the tables of [checked frees](crate::Config::check_frees) was refused.
     Memory,
     /// A type-stable cache cannot use the subsystem of the process-wide malloc, because the collector that frees the
     /// cache's slabs allocates memory.
@@ -266,10 +263,9 @@ impl std::error::Error for Busy {}
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum StartError {
-    /// The page allocator rejects the configuration, or the system refused address space for pages.
+    /// The page allocator rejects the configuration, or got no address space.
     Pages(PageError),
-    /// The system refused address space for the bitmaps of slabs with many objects, or for the table of huge
-    /// memory.
+    /// Address space was refused for the bitmaps of slabs with many objects, or for the table of huge memory.
     SideTable,
     /// The system refused address space for the tags of checked frees in the caches of kmalloc or
     /// of a malloc.

@@ -10,16 +10,16 @@
 //! 3. An object that is larger than the largest ordinary slab gets the smallest order that holds one object.
 //!
 //! Therefore **the CPU count is an input**: for objects of one size, slabs have another order on a machine with
-//! another CPU count. A comparison with a kernel must use the CPU count of the kernel's machine.
+//! another CPU count. A comparison with a kernel must use the kernel's CPU count.
 //!
-//! The stride is the object size rounded up to a word, and then to the alignment. Linux puts a free-list pointer after
-//! each object that has a constructor or is type-stable. In uslab, bitmaps outside the slab replace the free lists, so
-//! no object needs a larger stride.
+//! The stride is the object size rounded up to a word, then to the alignment. Linux puts a free-list pointer after each
+//! object that has a constructor or is type-stable. In uslab, bitmaps outside the slab replace free lists, so no object
+//! needs a larger stride.
 
 use core::fmt;
 use uslab_buddy::{MAX_ORDER, Order, PAGE_SIZE};
 
-/// Bytes of a word, which is the smallest size and the smallest alignment of an object.
+/// Bytes of a word: the smallest size and the smallest alignment of an object.
 pub(crate) const WORD: usize = 8;
 /// Smallest stride in models, in bytes; the model checker's record of object owners has one cell per `SPACING`
 /// bytes.
@@ -29,7 +29,7 @@ pub const CACHE_LINE: usize = 64;
 /// Maximum number of objects in a slab.
 pub const MAX_OBJECTS: usize = 32_767;
 
-/// Inputs to a slab's order in addition to the object: the CPU count and the kernel's tunables.
+/// Inputs to a slab's order besides the object: the CPU count and the kernel's tunables.
 ///
 /// ```
 /// use uslab::{Geometry, OrderRule};
@@ -42,18 +42,16 @@ pub const MAX_OBJECTS: usize = 32_767;
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OrderRule {
-    /// Number of CPUs that are present. More CPUs mean larger slabs.
+    /// Number of CPUs present. More CPUs mean larger slabs.
     pub present_cpus: u32,
     /// Maximum number of CPUs of the machine. If `present_cpus` is 1, this maximum replaces it, for machines that add
     /// their CPUs late.
     pub possible_cpus: u32,
-    /// Smallest order of a slab (`slab_min_order`), by default 0.
+    /// Smallest order of a slab (`slab_min_order`); default 0.
     pub min_order: u8,
-    /// Largest ordinary order of a slab (`slab_max_order`), by default 3, the largest order that Linux considers
-    /// cheap.
+    /// Largest ordinary order of a slab (`slab_max_order`); default 3, the largest order that Linux considers cheap.
     pub max_order: u8,
-    /// Number of objects that a slab should hold (`slab_min_objects`), or 0 to derive it from the CPU
-    /// count.
+    /// Number of objects that a slab should hold (`slab_min_objects`); 0 derives it from the CPU count.
     pub min_objects: u32,
 }
 
@@ -63,7 +61,6 @@ impl OrderRule {
         Self { present_cpus: cpus, possible_cpus: cpus, min_order: 0, max_order: 3, min_objects: 0 }
     }
 
-    /// Number of objects that a slab should hold.
     fn min_objects(&self) -> usize {
         if self.min_objects != 0 {
             return self.min_objects as usize;
@@ -72,8 +69,7 @@ impl OrderRule {
         4 * ((u32::BITS - cpus.leading_zeros()) as usize + 1)
     }
 
-    /// Order of a slab whose first object starts at byte `lead` and has `stride` bytes; `None` if no block holds one
-    /// object.
+    /// Order of a slab whose first object of `stride` bytes starts at byte `lead`; `None` if no block holds one object.
     fn order(&self, lead: usize, stride: usize) -> Option<Order> {
         let bytes = |order: u8| PAGE_SIZE << order;
         let room = |order: u8| bytes(order).saturating_sub(lead);
@@ -151,9 +147,8 @@ pub struct Geometry {
     align: u32,
     /// Number of bytes before the first object.
     lead: u32,
-    /// Number of inaccessible bytes at the end of a slab, which is 0 or one page.
+    /// Number of inaccessible bytes at the end of a slab: 0 or one page.
     guard: u32,
-    /// Maximum number of objects in a slab.
     most: u32,
     order: Order,
     min_order: Order,
@@ -183,8 +178,7 @@ impl Geometry {
             && self.align.is_multiple_of(other.align)
     }
 
-    /// Computes the slab geometry for objects of `size` bytes, aligned to `align` bytes (0 means a
-    /// word).
+    /// Computes the slab geometry for objects of `size` bytes, aligned to `align` (0 means a word).
     ///
     /// # Errors
     /// Fails if `size` is 0, `align` is not a power of two, or an object is larger than the largest block.
@@ -281,13 +275,12 @@ impl Geometry {
     pub const fn object_size(&self) -> usize {
         self.object_size as usize
     }
-    /// Number of bytes from one object to the next, which is the column `objsize` of slabinfo.
+    /// Number of bytes from one object to the next: the column `objsize` of slabinfo.
     #[inline(always)]
     pub const fn stride(&self) -> usize {
         self.stride as usize
     }
-    /// Number of bytes from the start of a slab to its first object, which is 0 without [red
-    /// zones](crate::debug::flags).
+    /// Number of bytes from the start of a slab to its first object: 0 without [red zones](crate::debug::flags).
     pub const fn lead(&self) -> usize {
         self.lead as usize
     }
@@ -296,8 +289,7 @@ impl Geometry {
         let gap = self.stride() - self.object_size();
         if self.lead == 0 { (0, 0) } else { (gap / 2, gap - gap / 2) }
     }
-    /// Number of bytes of an object that its user may write. The number includes the bytes of rounding, unless the
-    /// object is watched.
+    /// Number of bytes of an object that its user may write. Includes the bytes of rounding, unless the object is watched.
     pub(crate) const fn usable(&self) -> usize {
         if self.lead == 0 { self.stride() } else { self.object_size() }
     }
@@ -305,11 +297,11 @@ impl Geometry {
     pub const fn align(&self) -> usize {
         self.align as usize
     }
-    /// Order of a slab as long as memory is not short.
+    /// Order of a slab when memory is not short.
     pub const fn order(&self) -> Order {
         self.order
     }
-    /// Smallest order that holds one object, which is the order of a slab when memory is short.
+    /// Smallest order that holds one object: the order of a slab when memory is short.
     pub const fn min_order(&self) -> Order {
         self.min_order
     }
@@ -327,8 +319,8 @@ impl Geometry {
     pub const fn waste(&self) -> usize {
         self.order.bytes() - self.lead() - self.guard() - self.objects() * self.stride()
     }
-    /// Number of slabs that a node keeps on its partial and empty lists before it frees a slab that becomes empty; it
-    /// is half the bit length of the stride, between 5 and 10 (`set_min_partial`).
+    /// Number of slabs that a node keeps on its partial and empty lists before it frees a slab that becomes empty: half
+    /// the bit length of the stride, 5 to 10 (`set_min_partial`).
     pub const fn min_partial(&self) -> usize {
         let half = self.stride.ilog2() as usize / 2;
         if half < 5 {
@@ -347,8 +339,8 @@ impl Geometry {
         let index = ((offset as u64 * self.reciprocal) >> RECIPROCAL_SHIFT) as usize;
         if index * self.stride() == offset { Some(index) } else { None }
     }
-    /// Returns `true` if a slab of `order` has an object with this `index`. Cost: one
-    /// multiplication, whereas [`objects_at`](Self::objects_at) divides.
+    /// Returns `true` if a slab of `order` has an object `index`. Cost: one multiplication, whereas
+    /// [`objects_at`](Self::objects_at) divides.
     #[inline(always)]
     pub(crate) const fn has_object(&self, index: usize, order: Order) -> bool {
         index < self.most as usize && self.offset(index + 1) + self.guard() <= order.bytes()
@@ -414,8 +406,7 @@ mod tests {
     }
 
     proptest! {
-        /// The multiplication by the reciprocal must agree with a division for every offset of
-        /// every slab.
+        /// The reciprocal must agree with division for every offset of every slab.
         #[test]
         fn index_agrees_with_division(size in 1_usize..=4 << 20, align in 0_u32..=12, offset in 0_usize..4 << 20) {
             let geometry = Geometry::new(size, 1 << align, &OrderRule::for_cpus(4)).unwrap();
@@ -431,8 +422,6 @@ mod tests {
             }
         }
 
-        /// Red zones must surround each object, and no object may extend beyond the end of its
-        /// slab.
         #[test]
         fn objects_with_zones_are_inside_aligned_and_disjoint(
             size in 1_usize..=1 << 20, align in 0_u32..=16, cpus in 1_u32..256, index in 0_usize..MAX_OBJECTS,
@@ -460,10 +449,9 @@ mod tests {
             prop_assert_eq!(geometry.index(geometry.lead() - 1), None);
         }
 
-        /// A slab with limited objects must have no more objects than the limit, and no more pages
-        /// than its objects need.
+        /// A limited slab has no more objects than the limit, and no more pages than its objects need.
         #[test]
-        fn a_slab_of_few_objects_is_no_larger_than_they_need(size in 1_usize..=1 << 16, most in 1_usize..=MAX_OBJECTS, cpus in 1_u32..256) {
+        fn slab_with_limited_objects_has_no_superfluous_pages(size in 1_usize..=1 << 16, most in 1_usize..=MAX_OBJECTS, cpus in 1_u32..256) {
             let whole = Geometry::new(size, 0, &OrderRule::for_cpus(cpus)).unwrap();
             let few = whole.at_most(most);
             prop_assert_eq!(few.objects(), most.min(whole.objects()));

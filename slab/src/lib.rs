@@ -1,5 +1,4 @@
-//! Object caches for Linux userspace, built like the kernel's: objects are in slabs on buddy pages, with
-//! per-CPU magazines.
+//! Object caches for Linux userspace, built like the kernel's: slabs on buddy pages, with per-CPU magazines.
 //!
 //! | purpose | type |
 //! |---|---|
@@ -22,7 +21,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! To study: reports show where each object is, and count all operations.
+//! Study: reports show where each object is, and count all operations.
 //!
 //! ```
 //! use uslab::subsystem::Config;
@@ -38,7 +37,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! To check: under `--cfg loom`, loom runs code that uses these caches in every schedule.
+//! Checking: under `--cfg loom`, loom runs code that uses these caches in every schedule.
 //!
 //! ```
 //! use uslab::ObjectCache;
@@ -98,7 +97,7 @@ mod scenarios;
 #[doc(hidden)]
 pub mod shadow;
 
-// These items are on the first page of the documentation.
+// Items on the first page of the documentation.
 #[doc(inline)]
 pub use cache::kmem_cache::KmemCache;
 #[doc(inline)]
@@ -114,7 +113,7 @@ pub use uslab_buddy::Gfp;
 pub use uslab_pool as pool;
 pub use {uslab_buddy as buddy, uslab_magazine as magazine, uslab_sync as sync};
 
-// These short names are aliases of frequently used items, which are documented in their modules.
+// Short names of frequently used items, which are documented in their modules.
 #[doc(hidden)]
 pub use self::{
     block::Block,

@@ -1,4 +1,4 @@
-//! Property tests with shadow models, for the lists of a node, and for caches on simulated CPUs.
+//! Property tests with shadow models: the lists of a node, and caches on simulated CPUs.
 
 use crate::cache::node::{
     BANDS, FreeOptions, FreedState, Node, NodeClosed, NodeCount, ObjectIndex, State, UnlistedSlabs,
@@ -51,7 +51,7 @@ struct Lists {
     constructed: Constructed,
     shadow: BTreeMap<u32, BTreeSet<usize>>,
     built: BTreeMap<u32, BTreeSet<usize>>,
-    /// Pages whose memory was returned to the system, by the first page of their slab.
+    /// Pages whose memory was returned, by the first page of their slab.
     discarded: BTreeMap<u32, BTreeSet<usize>>,
 }
 
@@ -162,16 +162,15 @@ impl Lists {
         for bytes in self.shadow[&slab].iter().map(|&index| bytes(index)) {
             (bytes.start / PAGE_SIZE..=(bytes.end - 1) / PAGE_SIZE).for_each(|page| _ = pages.remove(&page));
         }
-        // A slab of more than 16 pages discards its pages in parts of several pages.
+        // Slabs of more than 16 pages discard their pages in parts.
         let part = (self.order().pages() as usize).div_ceil(16);
         let whole =
             |page: &usize| (page / part * part..(page / part + 1) * part).all(|page| pages.contains(&page));
         pages.iter().copied().filter(whole).collect()
     }
-    /// Returns the memory of about `most` unused pages to the system.
     fn discard_unused(&mut self, most: u64) {
         let mut all = 0;
-        // Full slabs have no unused pages, and neither have slabs of one page that is in use.
+        // Full slabs and one-page slabs in use have no unused pages.
         let slabs = self.shadow.keys().filter(|slab| match self.state(**slab).0 {
             State::Empty => true,
             State::Partial(_) => self.order() > Order::ZERO,
@@ -188,7 +187,7 @@ impl Lists {
         if pages == all as u64 {
             self.discarded.extend(unused.into_iter().filter(|(_, pages)| !pages.is_empty()));
         } else {
-            // The node chooses the slabs, and discards all unused pages of a slab that it chose.
+            // The node chooses the slabs, and discards all unused pages of a chosen slab.
             for (slab, unused) in unused {
                 // SAFETY: the test has no other thread.
                 let now = unsafe { self.memory.slab(Pfn::new(slab)).discarded() } as usize;
@@ -223,7 +222,7 @@ impl Lists {
         }
         assert_eq!(destructed, if self.is_one_by_one() { idle } else { 0 });
     }
-    /// Frees objects, and checks that objects which are already free are refused.
+    /// Frees objects; objects that are already free are refused.
     fn give(&mut self, places: &[ObjectIndex], back: FreedState) {
         let (mut unlisted, mut refused) = (UnlistedSlabs::default(), Vec::new());
         let mut expected = Vec::new();
@@ -304,12 +303,11 @@ impl Lists {
             let base = self.memory.pages.address(Pfn::new(slab)).as_ptr();
             // Discarded memory on the heap keeps its contents.
             #[cfg(all(target_os = "linux", not(uslab_heap)))]
-            // SAFETY: the pages are in an allocated block, to which no thread writes.
+            // SAFETY: the pages are in an allocated block, which no thread writes.
             assert!(pages.iter().all(|page| unsafe { base.add(page * PAGE_SIZE).read() } == 0));
         }
     }
-    /// Checks after a shrink that, in each band, slabs with few free objects are sorted by the number of
-    /// these objects.
+    /// Checks, after a shrink, that slabs with few free objects are sorted by their number in each band.
     fn check_sorted(&self) {
         let mut last: BTreeMap<usize, usize> = BTreeMap::new();
         self.node.walk(&self.memory, |_, state, fill, _| {
@@ -326,9 +324,9 @@ impl Lists {
 proptest! {
     /// S1, in one thread: after any sequence of steps, each slab is on exactly the list for its state.
     #[test]
-    fn lists_against_a_shadow(
-        // The bitmaps of these slabs have 8, 1, 1, 1, 1, 4 and 5 words. Four words are the longest bitmap that fits
-        // into a frame. The remaining slabs have many pages, and the last slab has two pages per bit of `discarded`.
+    fn node_lists_agree_with_their_shadow(
+        // The bitmaps have 8, 1, 1, 1, 1, 4 and 5 words. Four words are the longest bitmap that fits into a frame. The
+        // remaining slabs have many pages; the last slab has two pages per `discarded` bit.
         (size, order) in prop::sample::select(vec![
             (8_usize, 0_u8), (64, 0), (500, 1), (2048, 0), (4096, 0), (32, 1), (56, 2), (1000, 2), (3000, 3), (20_000, 5),
         ]),
@@ -358,8 +356,8 @@ proptest! {
                     let slabs: Vec<_> = lists.shadow.keys().copied().collect();
                     if let Some(&slab) = slabs.get(pick % slabs.len().max(1)) {
                         let place = ObjectIndex { slab: Pfn::new(slab), index: pick % lists.geometry.objects() };
-                        // The object is already free, or it is in use and has just been freed. In both cases, a
-                        // second free must be refused.
+                        // The object is already free, or it is in use and has just been freed. A second free is
+                        // refused in both cases.
                         if lists.shadow[&slab].len() > 1 || !lists.shadow[&slab].contains(&place.index) {
                             lists.give(&[place, place], FreedState::Constructed);
                         }
@@ -388,8 +386,6 @@ proptest! {
     }
 }
 
-/// A slab whose last object is freed must stay if fewer than `min_partial` slabs had free objects
-/// before.
 #[test]
 fn node_frees_empty_slabs_beyond_min_partial() {
     // The first free makes room in a slab of two objects, but empties a slab of one object.
@@ -421,7 +417,6 @@ fn shrink_keeps_the_order_of_sparse_slabs() {
     assert_eq!(order, [31, 32, 40, 33, 45]);
 }
 
-/// A shrink also sorts slabs that are nearly full.
 #[test]
 fn shrink_sorts_nearly_full_slabs() {
     let mut lists = Lists::new(40, 0, 0);
@@ -436,7 +431,6 @@ fn shrink_sorts_nearly_full_slabs() {
     assert_eq!(order, [1, 2, 3]);
 }
 
-/// The nodes of a destroyed cache must close when no object is in use, and list no slab afterwards.
 #[test]
 fn nodes_of_destroyed_caches_close_after_the_last_free() {
     let mut lists = Lists::new(2048, 0, 5);
@@ -502,8 +496,8 @@ fn setup() -> impl Strategy<Value = caches::Setup> {
     )
 }
 
-/// Draws debug flags; in half of the cases, no flag is set. The flag for traces is excluded, because traces
-/// print lines to standard error.
+/// Draws debug flags; in half of the cases, no flag is set. Traces are excluded, because they print lines
+/// to standard error.
 fn debug() -> impl Strategy<Value = SlabDebug> {
     let flags = any::<u8>().prop_map(|bits| SlabDebug::from_bits_truncate(bits) - SlabDebug::TRACE);
     prop_oneof![Just(SlabDebug::empty()), flags]
@@ -533,7 +527,7 @@ fn cache_steps() -> impl Strategy<Value = Vec<caches::Step>> {
     use caches::Step;
     let refusing =
         prop_oneof![20 => cache_step(), 1 => refuse().prop_map(Step::Refuse), 1 => Just(Step::Grant)];
-    // In half of the cases no failure is injected, so that the expected result is exact.
+    // In half of the cases no failure is injected, and the expected result is exact.
     prop_oneof![prop::collection::vec(cache_step(), 1..60), prop::collection::vec(refusing, 1..60)]
 }
 
@@ -541,7 +535,7 @@ proptest! {
     /// Compares caches with a shadow of the objects in use: no object is allocated twice, overlaps another one, or is
     /// lost.
     #[test]
-    fn caches_against_a_shadow(setup in setup(), steps in cache_steps()) {
+    fn caches_agree_with_their_shadow(setup in setup(), steps in cache_steps()) {
         caches::run(setup, &steps);
     }
 }
@@ -577,20 +571,19 @@ fn memory_step() -> impl Strategy<Value = memory::Step> {
 
 proptest! {
     #![proptest_config(ProptestConfig {
-        // Each case maps some megabytes and writes to them, which is ten times the work of a case of the other
-        // properties.
+        // Each case maps some megabytes and writes to them, ten times the work of a case of the other properties.
         cases: std::env::var("PROPTEST_CASES").ok().and_then(|n| n.parse().ok()).unwrap_or(4000_u32).div_ceil(4),
         ..ProptestConfig::default()
     })]
 
     /// Compares memory of all sizes, mostly above the size classes, with a map of the allocated memory.
     #[test]
-    fn memory_against_a_shadow(debug in debug(), steps in prop::collection::vec(memory_step(), 1..40)) {
+    fn memory_agrees_with_its_shadow(debug in debug(), steps in prop::collection::vec(memory_step(), 1..40)) {
         memory::run(uslab_buddy::Backend::Os, debug, &steps);
     }
 }
 
-/// Runs the inputs that the fuzzer has kept.
+/// Runs the kept inputs of the fuzzer.
 pub(crate) fn corpus(target: &str, fuzz: fn(&[u8])) {
     let folder = format!("{}/../tests/fuzz/corpus/{target}", env!("CARGO_MANIFEST_DIR"));
     let replayed = std::fs::read_dir(folder).unwrap().map(|file| {

@@ -6,7 +6,7 @@
 use core::ptr::{NonNull, null_mut};
 use uslab_magazine::sync::{AtomicPtr, Ordering::*};
 
-/// Null, or a pointer to the published value.
+/// Null, or the published value.
 #[derive(Debug)]
 pub(crate) struct Published<T>(AtomicPtr<T>);
 
@@ -24,7 +24,7 @@ impl<T: Send + Sync + 'static> Published<T> {
     #[inline(always)]
     pub(crate) fn get(&self) -> Option<&'static T> {
         // Acquire: pairs with the Release in `offer`, so that the reader finds the value initialised. SAFETY: the
-        // pointer is null or points to a published value, which is never freed.
+        // pointer is null or a published value, which is never freed.
         unsafe { self.0.load(Acquire).as_ref() }
     }
 
@@ -42,7 +42,7 @@ impl<T: Send + Sync + 'static> Published<T> {
     /// Publishes `made`.
     ///
     /// # Errors
-    /// If another thread published a value first, returns that value, and the caller keeps `made`.
+    /// If another thread published first, returns the published value; the caller keeps `made`.
     ///
     /// # Safety
     /// If the call publishes `made`, it is never freed.

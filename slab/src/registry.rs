@@ -1,4 +1,4 @@
-//! The list of the caches, or of the shrinkers, of a subsystem. A registry keeps no entry alive.
+//! The list of a subsystem's caches or shrinkers. A registry keeps no entry alive.
 //!
 //! Allocations under memory pressure iterate over a registry, and the global allocator may use one of the listed
 //! caches. A registry therefore allocates and frees outside its lock, and releases the lock before a caller uses an
@@ -13,15 +13,13 @@ use std::sync::{Arc, Weak};
 use uslab_magazine::sync::Rank;
 use uslab_magazine::sync::fork::ForkMutex;
 
-/// A list of entries, from the oldest to the newest.
+/// A list of entries, oldest first.
 pub(crate) struct Registry<T: 'static>(ForkMutex<List<T>>);
 
-/// State of a [`Registry`], which its lock protects.
 pub(crate) struct List<T> {
-    /// Entries in the order of their numbers. A removed entry becomes `None`, because moving all later entries up would
-    /// cost as much as many searches.
+    /// Entries sorted by number. A removed entry becomes `None`, because moving all later entries up would cost as much
+    /// as many searches.
     entries: Vec<(u64, Option<Weak<T>>)>,
-    /// Number of removed entries.
     removed_entries: usize,
     /// Number that the next pushed entry will get.
     next: u64,
@@ -36,7 +34,7 @@ impl<T> List<T> {
         core::mem::offset_of!(Self, place),
         size_of::<(u64, Option<Weak<T>>)>(),
         core::mem::offset_of!((u64, Option<Weak<T>>), 1),
-        // In the memory of an `Arc`, two counts precede the value.
+        // In an `Arc`'s memory, two counts precede the value.
         if align_of::<T>() > 16 { align_of::<T>() } else { 16 },
     ];
     fn placed(&mut self) {
@@ -75,8 +73,8 @@ impl<T> Registry<T> {
         }
     }
 
-    /// Removes `entry` from the list. The memory of `entry` stays valid during the call, because the caller
-    /// owns `entry` or is dropping it.
+    /// Removes `entry`. The memory of `entry` stays valid during the call, because the caller owns `entry` or
+    /// is dropping it.
     pub(crate) fn remove(&self, entry: *const T) {
         let mut list = self.0.lock();
         let is_it = |(_, other): &&mut (u64, Option<Weak<T>>)| {
@@ -96,8 +94,8 @@ impl<T> Registry<T> {
         drop(list);
     }
 
-    /// Iterates the entries that were pushed before this call and are still alive, oldest first. An entry that lives
-    /// until the iteration ends is found exactly once, even if other entries are removed meanwhile.
+    /// Iterates the live entries that were pushed before this call, oldest first. An entry that lives until the
+    /// iteration ends is found exactly once, even if other entries are removed in between.
     pub(crate) fn iter(&self) -> impl Iterator<Item = Arc<T>> + '_ {
         let end = self.0.lock().next;
         let mut from = 0;
@@ -115,7 +113,7 @@ impl<T> Registry<T> {
         })
     }
 
-    /// The lock of the list; while a caller holds it, no entry is removed.
+    /// The list's lock: while a caller holds it, no entry is removed.
     pub(crate) fn list(&self) -> &ForkMutex<List<T>> {
         &self.0
     }

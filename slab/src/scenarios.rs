@@ -1,12 +1,11 @@
-//! Scenarios of the caches for loom and shuttle, with the parameters of their runs, and the planted bugs that they
-//! must detect.
+//! Scenarios of the caches for loom and shuttle: parameters of their runs, and planted bugs that they must detect.
 //!
-//! The name of a scenario begins with the properties that it checks (`tests/claims.toml` states them): S1-S4 the lists
-//! of slabs, S5 constructed objects, C1-C4 the end of a cache, M1 magazines, W1 hives, H1-H7 handles, G1 the global
-//! subsystem, U1 the public API, R1 the registry, L1 limits, L2-L9 accounts and waiting at limits, P1 mappings, Q1 the
-//! quarantine, G2 slots of guard samples, T1 tags, V1 and V2 the reaper, O1 and O2 heap profiles, A1-A6 the whole
-//! subsystem. Each scenario ends in the census of `world`. loom's scenarios are exhaustive and small. shuttle's
-//! scenarios are larger, sampled, and sequentially consistent, so only loom checks memory orderings.
+//! A scenario's name begins with the properties that it checks (`tests/claims.toml` states them): S1-S4 the lists of
+//! slabs, S5 constructed objects, C1-C4 the end of a cache, M1 magazines, W1 hives, H1-H7 handles, G1 the global
+//! subsystem, U1 the public API, R1 the registry, L1 limits, L2-L9 waiting at them and accounts, P1 mappings, Q1 the
+//! quarantine, G2 slots of samples, T1 tags, V1 and V2 the reaper, O1 and O2 heap profiles, A1-A6 the whole subsystem.
+//! Each scenario ends in the census of `world`. loom's scenarios are exhaustive and small. shuttle's scenarios are
+//! larger, sampled, and sequentially consistent, so only loom checks memory orderings.
 
 mod handles;
 mod hardened;

@@ -1,6 +1,5 @@
 //! Shadow models, which are plain maps of the owners of all memory; tests compare them with a subsystem on simulated
-//! CPUs that runs the same steps. Property tests and the fuzzer generate the steps, and this module checks the
-//! invariants.
+//! CPUs that runs the same steps. Property tests and the fuzzer generate the steps; this module checks the invariants.
 
 pub mod caches;
 pub mod handles;
@@ -14,8 +13,7 @@ use uslab_buddy::{Backend, PageConfig};
 use uslab_magazine::Cpus;
 use uslab_magazine::sync::catch_panic;
 
-/// Configuration of `bytes` bytes of memory for simulated CPUs, taken from the heap, without a
-/// reserve.
+/// Memory of `bytes` bytes for simulated CPUs, from the heap, without a reserve.
 pub(crate) fn pages(cpus: u32, nodes: u32, bytes: usize) -> PageConfig {
     let mut config = PageConfig::default_for(Cpus::simulated(cpus, nodes).unwrap()).limit(bytes);
     config.min_free_kib = Some(0);
@@ -25,9 +23,9 @@ pub(crate) fn pages(cpus: u32, nodes: u32, bytes: usize) -> PageConfig {
 }
 
 /// Makes the C library map each large allocation anew. A test case takes megabytes from the heap, but accesses few of
-/// them. Freshly mapped memory is zero, and costs time only for pages that are accessed. Reused memory would have to be
-/// cleared, which would take three quarters of the time of these tests. By default, the C library keeps large memory
-/// once some of it has been freed.
+/// them. Freshly mapped memory is zero, and costs only for touched pages. Reused memory would have to be cleared, which
+/// would take three quarters of the time of these tests. By default, the C library keeps large memory once some of it
+/// has been freed.
 fn map_what_is_large() {
     #[cfg(all(target_os = "linux", target_env = "gnu", not(miri)))]
     // SAFETY: this option of the C library's heap may be set at any time.
@@ -36,8 +34,8 @@ fn map_what_is_large() {
     }
 }
 
-/// Magazines that are so small that a few steps reach the depot. Larger magazines would need more reserved memory,
-/// which is filled with zeros.
+/// Magazines so small that a few steps reach the depot. Larger magazines would need more reserved memory, which is
+/// filled with zeros.
 const SMALL: Magazines = Magazines::Sized { capacity: 2, stock: 1, depot_limit: 1 };
 
 /// Refuses calls at the fault point with index `point`, from the `nth` call on; if the index is too large,
@@ -49,7 +47,6 @@ pub(crate) struct Refuse {
     pub(crate) times: Option<u8>,
 }
 
-/// Fault rules for the calls that are currently refused.
 struct Refusals {
     faults: Faults,
     any: bool,
@@ -72,7 +69,7 @@ impl Refusals {
     }
 }
 
-/// Runs `operation`; returns `None` if an injected failure of a constructor panicked.
+/// Runs `operation`; returns `None` if an injected constructor failure panicked.
 fn catch_injected<R>(operation: impl FnOnce() -> R) -> Option<R> {
     match catch_panic(operation) {
         Ok(done) => Some(done),

@@ -1,4 +1,4 @@
-//! A subsystem, which consists of a page allocator, the caches on its pages, and kmalloc.
+//! A subsystem: a page allocator, the caches on its pages, and kmalloc.
 //!
 //! A process may have several subsystems, as tests and the simulator do. The plain API uses one global subsystem,
 //! which is made when the API is first used. A cache keeps its subsystem alive. A subsystem keeps no cache alive; it
@@ -34,7 +34,7 @@ use uslab_buddy::PageAllocator;
 use uslab_magazine::Cpus;
 use uslab_magazine::tracepoints::OperationKind;
 
-/// A page allocator, the caches on its pages, and kmalloc. The [module](self) describes subsystems.
+/// A page allocator, the caches on its pages, and kmalloc. See the [module](self).
 ///
 /// ```
 /// use uslab::{Config, Gfp, Subsystem};
@@ -54,7 +54,7 @@ use uslab_magazine::tracepoints::OperationKind;
 /// ```
 #[derive(Debug)]
 pub struct Subsystem {
-    /// Models have no kmalloc, because its 52 caches would take most of the time of each execution.
+    /// Absent in models: kmalloc's 52 caches would dominate each execution.
     #[cfg(not(any(loom, shuttle)))]
     kmalloc: Kmalloc,
     core: Arc<Core>,
@@ -66,8 +66,7 @@ impl Subsystem {
     /// # Errors
     /// Fails with the reason as a [`StartError`].
     pub fn new(config: Config) -> Result<Self, StartError> {
-        // The names and sizes of kmalloc's caches are valid, so the only possible error is a lack
-        // of memory.
+        // The names and sizes of kmalloc's caches are valid, so only memory can run out.
         #[cfg(not(any(loom, shuttle)))]
         let made = Core::start_with_fewer_pages(config, |core| {
             Ok(Self { kmalloc: Kmalloc::new(core)?, core: core.clone() })
@@ -77,11 +76,10 @@ impl Subsystem {
         made
     }
 
-    /// Returns the global subsystem, which the first call makes with the default [`Config`], and which is never
-    /// dropped.
+    /// The global subsystem, which the first call makes with the default [`Config`], and which is never dropped.
     ///
     /// Threads never wait for each other: if several threads call first, each makes a subsystem, and all subsystems but
-    /// one are dropped. Under a model checker, each execution has a separate global subsystem.
+    /// one are dropped. Under a checker, each execution has a separate global subsystem.
     ///
     /// # Errors
     /// Fails as [`new`](Self::new) does. Fails with [`StartError::Starting`] if the start of the subsystem calls
@@ -132,11 +130,11 @@ impl Subsystem {
     pub fn pages(&self) -> &PageAllocator {
         &self.core.memory.pages
     }
-    /// The CPUs of the machine, or the simulated CPUs.
+    /// The machine's CPUs, or the simulated CPUs.
     pub fn cpus(&self) -> Cpus {
         self.core.cpus
     }
-    /// Rule that determines the order of the subsystem's slabs.
+    /// Rule for the order of the subsystem's slabs.
     pub fn rule(&self) -> &OrderRule {
         &self.core.rule
     }
@@ -175,18 +173,17 @@ impl Subsystem {
     }
 
     /// Calls `observer` at the end of each slow operation, with the operation's steps. Slow operations are allocations
-    /// and frees that magazines could not serve, and reaps, drains and shrinks; operations on fast paths are not
-    /// reported.
+    /// and frees that magazines could not serve, reaps, drains and shrinks; fast paths are not reported.
     ///
-    /// The observer runs on the thread of the operation, with no lock held. An observer may use and drop caches of
-    /// this subsystem; the observer's own operations are [counted](Counts::suppressed), but not reported. If an
-    /// observer panics, it is not called again. Dropping the returned [`Observer`] ends the calls.
+    /// The observer runs on the operation's thread, with no lock held. An observer may use and drop caches of this
+    /// subsystem; the observer's own operations are [counted](Counts::suppressed), but not reported. If an
+    /// observer panics, it is not called again. Dropping the [`Observer`] ends the calls.
     ///
     /// Cost: without observers, one relaxed load for each slow operation. With observers, each slow operation costs
     /// two atomic operations on a shared word for each observer.
     ///
     /// # Errors
-    /// Fails with [`TooManyObservers`] if the subsystem already has four observers.
+    /// [`TooManyObservers`] if the subsystem has four observers already.
     ///
     /// ```
     /// use std::sync::mpsc::channel;
@@ -213,19 +210,18 @@ impl Subsystem {
         self.pages().tracepoints().observe(observer)
     }
 
-    /// Starts a [heap profile](crate::profile), which takes a sample every `rate` bytes on average, for instance
-    /// [`DEFAULT_RATE`].
+    /// Starts a [heap profile](crate::profile) with a sample every `rate` bytes on average, for instance [`DEFAULT_RATE`].
     ///
     /// Cost: one fence at the start. While a profile runs, allocations bypass the fast path;
     /// [`profile`](crate::profile) describes the cost of frees.
     ///
     /// # Errors
-    /// Fails if a profile is already running, memory is short, or the kernel refuses the fence.
+    /// Fails if a profile is running, memory is short, or the kernel refuses the fence.
     pub fn start_profile(&self, rate: usize) -> Result<(), NotStarted> {
         self.core.start_profile(rate, None)
     }
-    /// Starts a heap profile whose random draws depend only on `seed`. If two runs of one program have equal seeds
-    /// and equal CPUs, they get the same samples.
+    /// Starts a heap profile whose random draws depend only on `seed`. With equal seeds, two runs of one program on
+    /// equal CPUs get equal samples.
     ///
     /// # Errors
     /// Fails as [`start_profile`](Self::start_profile) does.
@@ -237,11 +233,11 @@ impl Subsystem {
     pub fn stop_profile(&self) -> bool {
         self.core.stop_profile()
     }
-    /// The heap profile, which has allocations and live objects by call stack, from the profile's start until its
-    /// end, or until now if it is running.
+    /// The heap profile: allocations and live objects by call stack since the profile's start, up to its end if it
+    /// was stopped.
     ///
-    /// Cost: the call copies the records under a lock. A thread that takes a sample meanwhile waits for this
-    /// lock.
+    /// Cost: the call copies the records under a lock. A thread that takes a sample during the copy waits for
+    /// this lock.
     pub fn profile(&self) -> Profile {
         self.core.profiler.profile()
     }
@@ -250,8 +246,7 @@ impl Subsystem {
     pub fn info(&self) -> Info {
         self.core.info()
     }
-    /// The current table of [`Info::slabinfo`], which this call makes without reading the numbers
-    /// of the pages.
+    /// The current [`Info::slabinfo`], made without reading the numbers of the pages.
     pub fn slabinfo(&self) -> SlabInfo {
         self.core.slabinfo()
     }
@@ -259,12 +254,12 @@ impl Subsystem {
     /// Objects in use by call stack, with the number of leaked objects, to which the search found no
     /// pointer (see [`leaks`](crate::report::leaks)).
     ///
-    /// The report covers caches with checked frees. With [`USERS`](crate::SlabDebug::USERS), the report includes the
-    /// call stacks of the allocations. If the system does not list the process's memory (not Linux), or refuses
+    /// The report covers caches with checked frees. With [`USERS`](crate::SlabDebug::USERS) the report includes the
+    /// stacks of the allocations. If the system does not list the process's memory (not Linux), or refuses
     /// `process_vm_readv` (a sandbox), all objects count as reachable. The report is approximate while other threads
     /// run.
     ///
-    /// Cost: the call reads all of the process's memory, and allocates memory.
+    /// Cost: the call reads all of the process's memory, and allocates.
     pub fn leaks(&self) -> Holders {
         self.core.leaks()
     }
@@ -280,7 +275,7 @@ impl Subsystem {
 }
 
 impl Account {
-    /// Makes an account with a limit of `limit` bytes, for caches of the global subsystem.
+    /// Makes an account of `limit` bytes for caches of the global subsystem.
     ///
     /// # Errors
     /// Fails if the global subsystem does not start.
@@ -318,8 +313,7 @@ impl KmemCacheBuilder {
 
 #[cfg(not(any(loom, shuttle)))]
 impl Malloc {
-    /// Makes the caches of the size classes in `subsystem`, without slabs. The size classes keep the
-    /// subsystem alive.
+    /// Makes the size classes in `subsystem`, without slabs. The size classes keep the subsystem alive.
     ///
     /// # Errors
     /// Fails if the system refuses address space for [checked frees](crate::Config::check_frees).
@@ -329,10 +323,10 @@ impl Malloc {
 }
 
 impl ReaperBuilder {
-    /// Starts the threads of the reaper, which keep the subsystem alive.
+    /// Starts the reaper's threads, which keep the subsystem alive.
     ///
     /// # Errors
-    /// Fails if the system refuses a thread, or refuses the trigger that [`psi`](Self::psi) set.
+    /// Fails if the system refuses a thread, or the trigger of [`psi`](Self::psi).
     pub fn start(self, subsystem: &Subsystem) -> io::Result<Reaper> {
         self.start_on(subsystem.core().clone())
     }
@@ -387,8 +381,7 @@ mod global {
         }
     }
 
-    /// Starts the global subsystem as `start` does, but fails if a subsystem of another caller became the
-    /// global one.
+    /// Starts the global subsystem as `start` does, but fails if another subsystem became the global one.
     pub(super) fn start_own(
         make: impl FnOnce() -> Result<Subsystem, StartError>,
     ) -> Result<&'static Subsystem, StartError> {

@@ -33,7 +33,7 @@ fn adopted_crate_allocates_objects_from_caches() {
         map.remove(&key);
     }
     drop(map);
-    // The epoch collector frees the nodes, some of them later than others.
+    // The epoch collector frees the nodes, some later than others.
     for _ in 0..10_000 {
         crossbeam_epoch::pin().flush();
         if nodes().iter().all(|(_, used)| *used == 0) {

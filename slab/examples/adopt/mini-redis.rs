@@ -22,14 +22,14 @@ async fn adopted_crate_allocates_objects_from_caches() {
     }
     println!("\nOBJECTS mini-redis | {} values, {} buffers", used("malloc-"), used("buffer"));
     assert_eq!(used("malloc-"), 1000);
-    // These are the buffers of the client and of the server.
+    // The buffers of the client and of the server.
     assert_eq!(used("buffer"), 2);
     assert_eq!(client.get("key 7").await.unwrap().unwrap(), vec![7; 100]);
     client.set("key 7", b"short"[..].into()).await.unwrap();
     assert_eq!(used("malloc-"), 1000, "the old value must be freed");
     drop(client);
     serving.abort();
-    // The tasks of the server exit after the server itself.
+    // The server's tasks exit after the server.
     for _ in 0..10_000 {
         if (used("malloc-"), used("buffer")) == (0, 0) {
             return;

@@ -1,4 +1,4 @@
-//! A queue of bytes that were received from a client, or are to be sent to a client.
+//! A queue of bytes received from a client or to be sent to a client.
 
 use allocator_api2_02::alloc::Allocator;
 use allocator_api2_02::collections::TryReserveError;
@@ -8,22 +8,20 @@ use tokio::net::TcpStream;
 
 /// Minimum number of free bytes in the buffer for a read.
 const MIN_READ_ROOM: usize = 16 << 10;
-/// Maximum number of bytes that a buffer keeps when it is freed.
+/// Maximum number of bytes that a freed buffer keeps.
 const MAX_KEPT_BYTES: usize = 64 << 10;
 
-/// Appends bytes to a vector that has room for them. The method `extend_from_slice` of allocator-api2 0.2 would copy
-/// byte by byte.
+/// Appends bytes to a vector that has room for them. `extend_from_slice` of allocator-api2 0.2 would copy byte by byte.
 ///
 /// # Panics
-/// Panics if the vector has no room for the bytes.
+/// Panics if the vector has no room.
 pub(crate) fn append<A: Allocator>(to: &mut Vec<u8, A>, bytes: &[u8]) {
     to.spare_capacity_mut()[..bytes.len()].write_copy_of_slice(bytes);
     // SAFETY: this number of bytes after the old bytes was just written.
     unsafe { to.set_len(to.len() + bytes.len()) };
 }
 
-/// A queue of bytes in memory that is reused. The memory of the queue is allocated on first use and then kept, so
-/// the object stays constructed.
+/// A queue of bytes. The queue's memory is allocated on first use and then kept, so the object stays constructed.
 pub(crate) struct Buffer<A: Allocator> {
     bytes: Vec<u8, A>,
     /// Index of the first byte of the queue.
@@ -72,7 +70,6 @@ impl<A: Allocator> Buffer<A> {
         Ok(())
     }
 
-    /// Makes room for `n` more bytes.
     fn reserve(&mut self, n: usize) -> Result<(), TryReserveError> {
         if self.bytes.capacity() - self.bytes.len() >= n {
             return Ok(());

@@ -1,4 +1,4 @@
-//! The commands of the server, which are a subset of Redis' commands on strings.
+//! The server's commands: a subset of Redis' commands on strings.
 
 use super::memory::Memory;
 use super::protocol::{Replies, ReplyResult, Request};
@@ -26,8 +26,7 @@ impl From<OutOfMemory> for NotIncreased {
 const OUT_OF_MEMORY: &str = "OOM command not allowed when used memory > 'maxmemory'";
 const NO_NUMBER: &str = "ERR value is not an integer or out of range";
 
-/// Replies `OK`, or replies with an error if memory is short. In both cases the client's connection
-/// stays open.
+/// Replies `OK`, or an error if memory is short. The client's connection stays open.
 fn done<A: Allocator>(result: Result<(), OutOfMemory>, replies: &mut Replies<'_, A>) -> ReplyResult {
     match result {
         Ok(()) => replies.status("OK"),
@@ -67,8 +66,8 @@ pub(crate) fn execute<M: Memory>(
             }
             Ok(())
         }
-        // The keys are set one after the other. If memory runs out, the keys that were already set
-        // stay set.
+        // The keys are set one after the other. If memory runs out, keys that are already set stay
+        // set.
         (b"MSET", 3..) if !request.len().is_multiple_of(2) => {
             let mut pairs = (1..request.len()).step_by(2);
             done(pairs.try_for_each(|at| store.set(&request[at], &request[at + 1])), replies)
@@ -84,8 +83,7 @@ pub(crate) fn execute<M: Memory>(
         (b"INFO", 2) if request[1].eq_ignore_ascii_case(b"slabinfo") => {
             replies.string(Some(store.memory().slabinfo().as_bytes()))
         }
-        // The server does not save its data. Load generators request the `save` setting and print
-        // it.
+        // The server saves nothing. Load generators request the `save` setting and print it.
         (b"CONFIG", 3) if request[1].eq_ignore_ascii_case(b"get") => {
             let value: &[u8] = match &request[2] {
                 b"save" => b"",

@@ -1,5 +1,4 @@
-//! A client's connection, on which the client sends requests, possibly many at a time, and gets replies
-//! in order.
+//! A client's connection: the client sends requests, possibly many at a time, and gets replies in order.
 
 use super::buffer::Buffer;
 use super::command::{NextAction, execute};
@@ -15,8 +14,8 @@ use tokio::net::{TcpListener, TcpStream};
 /// request.
 const SEND_THRESHOLD: usize = 32 << 10;
 
-/// State of the connection to a client. An idle connection has no buffers for requests and replies. The next request
-/// allocates the buffers again.
+/// State of a client. An idle connection has no buffers for requests and replies. The next request allocates the
+/// buffers again.
 pub(crate) struct Connection<M: Memory> {
     parser: Parser<M::Bytes>,
     input: Option<M::Object<Buffer<M::Bytes>>>,
@@ -88,14 +87,12 @@ impl<M: Memory> Connection<M> {
     }
 }
 
-/// Serves all clients for ever.
 pub(crate) async fn accept<M: Memory>(store: &'static Store<M>, listener: TcpListener) {
     loop {
         match listener.accept().await {
             Ok((stream, _)) => {
                 tokio::spawn(async {
-                    // With `TCP_NODELAY`, the system sends a small reply without waiting for the
-                    // next reply.
+                    // `TCP_NODELAY` sends a small reply without waiting for the next reply.
                     _ = stream.set_nodelay(true);
                     // An error on one connection must not affect the server.
                     _ = serve(store, stream).await;
@@ -117,7 +114,7 @@ pub(crate) async fn accept<M: Memory>(store: &'static Store<M>, listener: TcpLis
 /// Returns an error if the connection breaks, or if memory for the connection is short.
 async fn serve<M: Memory>(store: &Store<M>, mut stream: TcpStream) -> io::Result<()> {
     let memory = store.memory();
-    // With the option `--max-clients`, this call waits for a free connection.
+    // With `--max-clients`, the call waits for a free connection.
     let mut connection = memory.connection().await.map_err(io::Error::other)?;
     loop {
         stream.readable().await?;
@@ -141,7 +138,7 @@ async fn serve<M: Memory>(store: &Store<M>, mut stream: TcpStream) -> io::Result
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
             Err(error) => return Err(error),
         }
-        // If the input is not empty, it has a part of a request.
+        // A non-empty input has a part of a request.
         if connection.input.as_ref().is_some_and(|input| input.is_empty()) {
             connection.input = None;
         }

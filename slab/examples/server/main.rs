@@ -112,7 +112,7 @@ fn run<M: Memory>(memory: M, options: &Options) -> Result<(), Box<dyn Error>> {
         let bound = TcpListener::bind(options.listen).await;
         let listener = bound.map_err(|error| format!("--listen {}: {error}", options.listen))?;
         writeln!(std::io::stdout(), "listening on {}", listener.local_addr()?)?;
-        // A worker thread accepts clients. The main thread only waits for the worker.
+        // A worker thread accepts clients. The main thread only waits.
         Ok(tokio::spawn(connection::accept(store, listener)).await?)
     })
 }

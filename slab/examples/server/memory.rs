@@ -1,5 +1,4 @@
-//! Memory of the server, which comes from object caches, or from `Box` and thus from the program's
-//! allocator.
+//! Memory of the server: object caches, or `Box` and thus the program's allocator.
 
 use super::buffer::Buffer;
 use super::connection::Connection;
@@ -13,23 +12,21 @@ use uslab::buddy::{PAGE_SIZE, PageConfig};
 use uslab::magazine::Cpus;
 use uslab::{AllocError, CacheBox, Config, Info, Limit, Malloc, ObjectCache, Reaper, Subsystem};
 
-/// A source of memory for all data of clients and of keys. A `Memory` is passed by value, because it is a
-/// reference.
+/// A source of memory for all data of clients and keys. `Memory` is passed by value, because it is a reference.
 pub(crate) trait Memory: Copy + Send + Sync + 'static {
     /// Allocator for keys, values, tables, and the contents of buffers.
     type Bytes: Allocator + Copy + Send + Sync + 'static;
     /// An owned object of one of the types of objects that the source allocates.
     type Object<T: Send + 'static>: DerefMut<Target = T> + Send;
 
-    /// Returns the allocator for keys, values and tables.
     fn data(self) -> Self::Bytes;
-    /// Allocates an entry that has no key and no value.
     fn entry(self) -> Result<Self::Object<Entry<Self::Bytes>>, AllocError>;
     fn buffer(self) -> Result<Self::Object<Buffer<Self::Bytes>>, AllocError>;
-    /// Allocates a connection that has received nothing yet. If the limit of connections is reached, the call waits.
+    /// Allocates a connection that has received nothing yet. If the limit of connections is reached, `connection`
+    /// waits.
     fn connection(self) -> impl Future<Output = Result<Self::Object<Connection<Self>>, AllocError>> + Send;
 
-    /// Lines for the `INFO` command, each of which has a name, a colon, and numbers.
+    /// Lines for the `INFO` command: a name, a colon, and numbers.
     fn info(self) -> String;
     /// The table of caches in the format of the kernel's slabinfo.
     fn slabinfo(self) -> String;
@@ -37,7 +34,7 @@ pub(crate) trait Memory: Copy + Send + Sync + 'static {
     fn heaps(self) -> Vec<(&'static str, Info)>;
 }
 
-/// The source of memory that uses `Box`. This source has no limit. If the program's allocator has no memory for an
+/// The memory source that uses `Box`. This source has no limit. If the program's allocator has no memory for an
 /// object, the program aborts.
 #[derive(Clone, Copy)]
 pub(crate) struct Heap;
@@ -69,13 +66,13 @@ impl Memory for Heap {
     }
 }
 
-/// Interval between two passes of the reaper. Idle memory first moves from magazines to slabs and to per-CPU
-/// pages, and is decommitted some intervals later.
+/// Interval between two passes of the reaper. Idle memory moves from magazines to slabs and per-CPU pages, and is
+/// decommitted some intervals later.
 const REAP_INTERVAL: Duration = Duration::from_millis(500);
 
-/// The source of memory that uses object caches, which belong to two subsystems. The limit applies only to the data,
-/// so a client can still connect at the limit, get the error, and delete a key. The server's caches live as long as
-/// the process.
+/// The source of memory that uses object caches, which belong to two subsystems. The limit only applies to the data,
+/// so clients at the limit can still connect, get the error, and delete a key. The server's caches live as long as the
+/// process.
 pub(crate) struct Caches {
     data: Subsystem,
     clients: Subsystem,

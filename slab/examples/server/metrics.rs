@@ -1,4 +1,4 @@
-//! Statistics for Prometheus, which cover the heaps of the server and tokio's runtime.
+//! Statistics for Prometheus: the heaps of the server, and tokio's runtime.
 
 use super::memory::Memory;
 use prometheus_client::collector::Collector;
@@ -14,7 +14,6 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::{Handle, RuntimeMetrics};
 use uslab::prometheus::Heaps;
 
-/// Returns the collectors for the metrics page.
 pub(crate) fn registry<M: Memory>(memory: M) -> Registry {
     let mut registry = Registry::default();
     registry.register_collector(Box::new(Heaps::new(move || {
@@ -49,7 +48,6 @@ impl Collector for Runtime {
     }
 }
 
-/// Sends the metrics page to each client that connects.
 pub(crate) async fn serve(listener: TcpListener, registry: Registry) {
     let registry = Arc::new(registry);
     loop {
@@ -61,8 +59,8 @@ pub(crate) async fn serve(listener: TcpListener, registry: Registry) {
     }
 }
 
-/// Sends the metrics page, whatever the request. The request is read to its end first, because closing a socket that
-/// has unread bytes would reset the connection.
+/// Sends the metrics page, whatever the request. The request is read to its end first, because closing a socket with
+/// unread bytes would reset the connection.
 async fn answer(mut stream: TcpStream, registry: Arc<Registry>) -> io::Result<()> {
     let mut request = Vec::new();
     while !request.ends_with(b"\r\n\r\n") {

@@ -1,5 +1,4 @@
-//! RESP2, the protocol of Redis, in which requests are arrays of byte strings or lines of words, and replies
-//! have types.
+//! RESP2, the protocol of Redis: requests are arrays of byte strings, or lines of words; replies have types.
 //!
 //! Source: "Redis serialization protocol specification", redis.io.
 
@@ -11,13 +10,10 @@ use std::fmt;
 use std::io::Write;
 use std::ops::{Index, Range};
 
-/// Maximum size of an argument in bytes, which is the size of the largest block of pages.
+/// Maximum size of an argument in bytes: the size of the largest block of pages.
 const MAX_ARGUMENT: usize = 4 << 20;
-/// Maximum number of arguments in a request.
 const MAX_ARGUMENTS: usize = 1 << 20;
-/// Maximum size of a request in bytes.
 const MAX_REQUEST: usize = 64 << 20;
-/// Maximum length of a line in bytes.
 const MAX_LINE: usize = 64 << 10;
 /// Capacity for arguments that the parser keeps for the next request.
 const KEPT_ARGUMENTS: usize = 64;
@@ -47,7 +43,7 @@ impl fmt::Display for Malformed {
     }
 }
 
-/// Reason why no request could be parsed.
+/// Reason why no request was parsed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Failure {
     Malformed(Malformed),
@@ -60,16 +56,16 @@ impl From<Malformed> for Failure {
     }
 }
 
-/// A parser of requests, whose bytes may arrive in pieces. The parser continues where it stopped at
-/// the end of the previous piece.
+/// A parser of requests, whose bytes may arrive in pieces. The parser continues where the last
+/// piece ended.
 pub(crate) struct Parser<A: Allocator> {
     /// Ranges of the arguments, relative to the start of the request.
     arguments: Vec<Range<usize>, A>,
-    /// Number of bytes of the request that are parsed.
+    /// Number of parsed bytes of the request.
     at: usize,
-    /// Number of arguments that are still missing, or `None` before the first line is parsed.
+    /// Number of missing arguments; `None` before the first line.
     missing: Option<usize>,
-    /// Length of the next argument in bytes, if it is known.
+    /// Length of the next argument in bytes, once known.
     length: Option<usize>,
 }
 
@@ -78,7 +74,6 @@ impl<A: Allocator> Parser<A> {
         Self { arguments: Vec::new_in(memory), at: 0, missing: None, length: None }
     }
 
-    /// Prepares the parser for the next request.
     pub(crate) fn reset(&mut self) {
         self.arguments.clear();
         if self.arguments.capacity() > KEPT_ARGUMENTS {
@@ -92,9 +87,9 @@ impl<A: Allocator> Parser<A> {
         self.at
     }
 
-    /// Parses the request at the start of `bytes`. Returns `None` as long as the request is incomplete. The caller
-    /// must call [`reset`](Self::reset) after it has answered the request. Until `reset`, each call must pass the
-    /// bytes of the previous calls again.
+    /// Parses the request at the start of `bytes`. Returns `None` as long as the request is incomplete. Call
+    /// [`reset`](Self::reset) after the request was answered. Until `reset`, each call must pass the bytes of the
+    /// previous calls again.
     ///
     /// # Errors
     /// Returns an error if the bytes are not a request, or if memory is short.
@@ -102,8 +97,7 @@ impl<A: Allocator> Parser<A> {
         let complete = match self.missing {
             None if bytes.first().is_some_and(|first| *first != b'*') => self.words(bytes)?,
             None => match self.number(bytes, b'*')? {
-                // According to the specification, a negative number means that there are no
-                // arguments.
+                // By the specification, a negative number means no arguments.
                 Some(number) => {
                     let number = number.max(0) as usize;
                     if number > MAX_ARGUMENTS {
@@ -119,8 +113,7 @@ impl<A: Allocator> Parser<A> {
         Ok(complete.then_some(Request { bytes, arguments: &self.arguments }))
     }
 
-    /// Parses the byte strings that are still missing. Returns `true` if all arguments are
-    /// complete.
+    /// Parses the missing byte strings. Returns `true` if all arguments are complete.
     fn strings(&mut self, bytes: &[u8]) -> Result<bool, Failure> {
         while let Some(missing @ 1..) = self.missing {
             let length = match self.length {
@@ -159,7 +152,7 @@ impl<A: Allocator> Parser<A> {
         Ok(true)
     }
 
-    /// Parses the character `kind`, a number, and a line end.
+    /// Parses `kind`, a number and a line end.
     fn number(&mut self, bytes: &[u8], kind: u8) -> Result<Option<i64>, Malformed> {
         let bad = if kind == b'*' { Malformed::ArgumentCount } else { Malformed::ArgumentLength };
         match bytes.get(self.at) {
@@ -192,8 +185,7 @@ impl<A: Allocator> Parser<A> {
     }
 }
 
-/// A request, which consists of its arguments, beginning with the name of the command. If a request is an
-/// empty line, it has no arguments.
+/// A request: its arguments, beginning with the command's name. The request of an empty line has no arguments.
 #[derive(Clone, Copy)]
 pub(crate) struct Request<'b> {
     bytes: &'b [u8],
@@ -229,7 +221,7 @@ impl<A: Allocator> Replies<'_, A> {
     fn number(&mut self, kind: char, number: impl fmt::Display) -> ReplyResult {
         let mut line = [0; 24];
         let mut rest = &mut line[..];
-        // The line consists of a kind, at most 20 digits, and the line end.
+        // The line has a kind, at most 20 digits, and the line end.
         let written = write!(rest, "{kind}{number}\r\n");
         debug_assert!(written.is_ok());
         let length = 24 - rest.len();
@@ -240,8 +232,8 @@ impl<A: Allocator> Replies<'_, A> {
         self.push(word.as_bytes())?;
         self.push(b"\r\n")
     }
-    /// Writes an error, which consists of its kind in capitals and a sentence. Characters that would end the line of
-    /// the reply are omitted.
+    /// Writes an error: its kind in capitals, and a sentence. Characters that would end the line of the reply are
+    /// omitted.
     pub(crate) fn error(&mut self, text: impl fmt::Display) -> ReplyResult {
         let mut line = format!("-{text}");
         line.retain(|c| !c.is_control());
@@ -251,7 +243,7 @@ impl<A: Allocator> Replies<'_, A> {
     pub(crate) fn integer(&mut self, number: i64) -> ReplyResult {
         self.number(':', number)
     }
-    /// Writes a byte string, or nil for `None`.
+    /// Writes a byte string, or nil.
     pub(crate) fn string(&mut self, bytes: Option<&[u8]>) -> ReplyResult {
         let Some(bytes) = bytes else { return self.push(b"$-1\r\n") };
         self.number('$', bytes.len())?;

@@ -1,4 +1,4 @@
-//! The keys and their values, in a hash table that consists of shards, each with its own lock.
+//! The keys and their values: a hash table in shards, each with a lock.
 
 use super::buffer::append;
 use super::memory::Memory;
@@ -14,8 +14,8 @@ use std::mem;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct OutOfMemory;
 
-/// Number of shards of the table. With 64 shards, two threads rarely need the same lock, and a shard of
-/// millions of keys is small.
+/// Number of shards. With 64 shards, two threads rarely need the same lock, and a shard of millions of
+/// keys is small.
 const PARTS: usize = 64;
 
 type Bytes<A> = BoxIn<[u8], A>;
@@ -45,7 +45,7 @@ impl<A: Allocator + Copy> Entry<A> {
 
 type Table<M> = HashTable<<M as Memory>::Object<Entry<<M as Memory>::Bytes>>, <M as Memory>::Bytes>;
 
-/// All entries of the server. A removed entry is freed after the lock is released.
+/// All entries of the server. Removed entries are freed after the lock is released.
 pub(crate) struct Store<M: Memory> {
     memory: M,
     hasher: RandomState,
@@ -86,7 +86,7 @@ impl<M: Memory> Store<M> {
     /// Sets the value of `key` to the result of `change`, which gets the old value.
     ///
     /// # Errors
-    /// Returns the errors of `change`, or an error if memory is short. If the call fails, nothing has changed.
+    /// Returns the errors of `change`, or an error if memory is short. If `update` fails, nothing has changed.
     pub(crate) fn update<V: AsRef<[u8]>, E: From<OutOfMemory>>(
         &self,
         key: &[u8],
@@ -110,7 +110,7 @@ impl<M: Memory> Store<M> {
         Ok(())
     }
 
-    /// Removes `key` and its value. Returns `false` if the key did not exist.
+    /// Removes `key`. Returns `false` if the key did not exist.
     pub(crate) fn remove(&self, key: &[u8]) -> bool {
         let (hash, part) = self.find(key);
         let removed = {
@@ -124,7 +124,6 @@ impl<M: Memory> Store<M> {
         self.parts.iter().map(|part| part.lock().len()).sum()
     }
 
-    /// Removes every key, and frees the tables.
     pub(crate) fn clear(&self) {
         for part in &self.parts {
             let all = mem::replace(&mut *part.lock(), HashTable::new_in(self.memory.data()));

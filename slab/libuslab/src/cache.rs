@@ -1,5 +1,5 @@
-//! The functions of `uslab.h`, which are object caches for C programs. Two libraries are built from this source.
-//! `crate::home` provides the subsystem that contains the caches.
+//! Object caches for C programs: the functions of `uslab.h`. Two libraries are built from this source.
+//! `crate::home` has the subsystem of the caches.
 
 use crate::callbacks::{Callbacks, Functions};
 use crate::home;
@@ -80,7 +80,7 @@ unsafe fn say(error: *mut c_int, code: Code) {
     }
 }
 
-/// The options of a cache (`struct uslab_cache_options`). A struct of all zeros is valid.
+/// The options of a cache (`struct uslab_cache_options`). An all-zero struct is valid.
 #[repr(C)]
 #[derive(Debug)]
 pub struct UslabCacheOptions {
@@ -118,8 +118,8 @@ impl UslabCacheOptions {
             return Err(Code::BadOptions);
         }
         let mut read = MaybeUninit::<Self>::zeroed();
-        // SAFETY: source and destination have at least this many bytes. If the struct is older, the
-        // missing fields stay zero, which is valid.
+        // SAFETY: both sides have that many bytes. If the struct is older, the missing fields stay
+        // zero, which is valid.
         unsafe {
             read.as_mut_ptr()
                 .cast::<u8>()
@@ -179,7 +179,7 @@ impl UslabCacheOptions {
     }
 }
 
-/// `uslab_cache` of `uslab.h`, which is a cache with its callbacks and its shrinker.
+/// `uslab_cache` of `uslab.h`: a cache with its callbacks and its shrinker.
 #[derive(Debug)]
 pub struct UslabCache {
     cache: KmemCache,
@@ -261,8 +261,7 @@ pub unsafe extern "C" fn uslab_cache_destroy(cache: *mut UslabCache) -> c_int {
 }
 
 /// # Safety
-/// `cache` must come from [`uslab_cache_create`], and must not be destroyed. `error` must be null or
-/// writable.
+/// `cache` must come from [`uslab_cache_create`] and not be destroyed. `error` must be null or writable.
 #[inline(always)]
 unsafe fn allocate(cache: *const UslabCache, gfp: Gfp, error: *mut c_int) -> *mut c_void {
     // SAFETY: the cache exists, by this function's contract.
@@ -298,8 +297,8 @@ unsafe fn failed(why: AllocError, error: *mut c_int) -> *mut c_void {
 }
 
 /// # Safety
-/// `cache` must come from [`uslab_cache_create`], and must not be destroyed. `error` must be null or writable. A
-/// successful allocation does not write to `error`.
+/// `cache` must come from [`uslab_cache_create`] and not be destroyed. `error` must be null or writable. A successful
+/// allocation does not write `error`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn uslab_cache_alloc(cache: *const UslabCache, error: *mut c_int) -> *mut c_void {
     // SAFETY: the cache exists, and `error` is null or writable, by this function's contract.
@@ -341,7 +340,7 @@ pub unsafe extern "C" fn uslab_cache_alloc_bulk(
     if n == 0 {
         return Code::Ok as c_int;
     }
-    // No array in memory can be this large.
+    // No memory is that large.
     if n > isize::MAX as usize / size_of::<*mut c_void>() {
         return Code::TooMany as c_int;
     }
@@ -382,7 +381,7 @@ unsafe extern "C" fn free_missed(cache: *const UslabCache, object: NonNull<u8>) 
 }
 
 /// # Safety
-/// The contract of [`uslab_cache_free`] applies to each of the `n` objects.
+/// The contract of [`uslab_cache_free`] applies to each of `n` objects.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn uslab_cache_free_bulk(
     cache: *const UslabCache,
@@ -540,14 +539,14 @@ unsafe fn write(fd: c_int, text: &str) -> c_int {
     }
 }
 
-/// Returns the description of an error as a static string.
+/// Returns the description of an error, a static string.
 #[unsafe(no_mangle)]
 pub extern "C" fn uslab_error_text(error: c_int) -> *const c_char {
     let text = usize::try_from(error).ok().and_then(|error| TEXTS.get(error));
     text.copied().unwrap_or(c"not an error of this library").as_ptr()
 }
 
-/// Returns the version of the library as a static string.
+/// Returns the library's version, a static string.
 #[unsafe(no_mangle)]
 pub extern "C" fn uslab_version() -> *const c_char {
     concat!(env!("CARGO_PKG_VERSION"), "\0").as_ptr().cast()

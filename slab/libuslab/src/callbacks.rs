@@ -1,15 +1,15 @@
 //! Callbacks of a C program's cache, and the wait for their end.
 //!
-//! A thread that frees memory may run destructors, and a thread that is short of memory may run shrinkers. Any thread
-//! of the program may therefore run callbacks, even while another thread destroys the cache. `uslab_cache_destroy`
-//! guarantees that no callback runs after it has returned. After that, the program may free the data that its
-//! functions use. To guarantee this, `uslab_cache_destroy` waits for all threads that still refer to the cache. Each
-//! thread that refers to the cache keeps these [`Callbacks`] alive by an `Arc`.
+//! A thread that frees memory runs destructors, and a thread that is short of memory runs shrinkers. Any thread of the
+//! program may run callbacks, even while another thread destroys the cache. `uslab_cache_destroy` guarantees that no
+//! callback runs after it has returned. After that, the program may free the data that its functions use. To guarantee
+//! this, `uslab_cache_destroy` waits for all threads that still refer to the cache. Each thread that refers to the
+//! cache keeps these [`Callbacks`] alive by an `Arc`.
 //!
-//! In the child of a fork, some of the threads that referred to the cache do not exist, so the wait would never end.
-//! In the child, the [`Gate`] therefore decides if callbacks still run. The gate counts the threads inside a
-//! callback, and begins to count anew after each fork. If a missing thread was processing objects, the child loses
-//! these objects, and their destructors do not run.
+//! In the child of a fork, some threads that have the cache do not exist, and the wait would never end. In the child,
+//! the [`Gate`] therefore decides if callbacks still run. The gate counts the threads inside a callback, and begins
+//! to count anew after each fork. If a missing thread was processing objects, the child loses these objects, and
+//! their destructors do not run.
 
 use core::ffi::{c_int, c_void};
 use core::fmt;
@@ -30,7 +30,7 @@ extern "C" fn forked() {
 /// Registers the handler that counts forks, if it is not registered yet.
 fn count_forks() {
     static COUNTED: AtomicBool = AtomicBool::new(false);
-    // Relaxed: the swap only decides which thread registers the handler.
+    // Relaxed: the swap only decides which thread registers.
     if !COUNTED.swap(true, Relaxed) {
         // SAFETY: the handler is a function of this library, which is never unloaded.
         unsafe { libc::pthread_atfork(None, None, Some(forked)) };
@@ -54,9 +54,9 @@ impl Gate {
     fn change(&self, to: impl Fn(u64) -> Option<u64>) -> bool {
         let mut word = self.0.load(Relaxed);
         while let Some(next) = to(word) {
-            // Acquire and Release: pair with other changes of the word, and with `close`. Either `close` sees
-            // that a thread is inside a callback, or the thread sees that the gate is closed. A call that has
-            // ended happens before `close` returns.
+            // Acquire and Release: pair with other changes and with `close`. Either `close` sees that a thread is
+            // inside a callback, or the thread sees that the gate is closed. A finished call happens before
+            // `close` returns.
             match self.0.compare_exchange_weak(word, next, AcqRel, Relaxed) {
                 Ok(_) => return true,
                 Err(now) => word = now,
@@ -77,9 +77,9 @@ impl Gate {
         self.change(|word| (word_of_process(word, forks) == word).then(|| word - 1));
         Some(result)
     }
-    /// Prevents further calls, and returns when no thread is inside a callback.
+    /// Prevents further calls, and returns when no thread is inside.
     fn close(&self) {
-        // Acquire and Release: pair with the orderings in `change`.
+        // Acquire, Release: pairs with the orderings in `change`.
         let mut word = self.0.fetch_or(CLOSED, AcqRel);
         while word_of_process(word, FORKS.get()) & (CLOSED - 1) > 0 {
             pause();
@@ -88,13 +88,12 @@ impl Gate {
     }
 }
 
-/// Calls a function that the program provides. If the function throws or panics, the process
-/// aborts.
+/// Calls a function of the program. If the function throws or panics, the process aborts.
 extern "C" fn aborting<R>(call: impl FnOnce() -> R) -> R {
     call()
 }
 
-/// Waits for a short time. Callbacks are short, and a thread rarely has to wait for one.
+/// Waits briefly. Callbacks are short, and a thread rarely has to wait for one.
 fn pause() {
     std::thread::sleep(Duration::from_micros(100));
 }
@@ -128,19 +127,18 @@ impl Callbacks {
     /// Constructs the object; returns `false` if the constructor fails.
     pub(crate) fn construct(&self, object: &mut [u8]) -> bool {
         let object = object.as_mut_ptr().cast();
-        // SAFETY: the creator of the cache allows this call for each object of the cache.
+        // SAFETY: the creator of the cache allows calls on each object of the cache.
         self.functions
             .ctor
             .is_none_or(|ctor| self.gate.pass(|| unsafe { ctor(object, self.functions.user) }) == Some(0))
     }
     pub(crate) fn destruct(&self, object: &mut [u8]) {
         if let Some(dtor) = self.functions.dtor {
-            // SAFETY: the creator of the cache allows this call for each object of the cache.
+            // SAFETY: the creator of the cache allows calls on each object of the cache.
             self.gate.pass(|| unsafe { dtor(object.as_mut_ptr().cast(), self.functions.user) });
         }
     }
-    /// Closes the gate, and returns when no callback is running any more. The caller must have dropped the
-    /// cache.
+    /// Closes the gate, and returns when no callback runs any more. The caller must have dropped the cache.
     pub(crate) fn end(mut this: Arc<Self>) {
         while this.forks == FORKS.get() {
             if Arc::get_mut(&mut this).is_some() {
@@ -154,14 +152,14 @@ impl Callbacks {
 
 impl Shrinker for Callbacks {
     fn count(&self) -> usize {
-        // SAFETY: the creator of the cache allows any thread to call its functions.
+        // SAFETY: the creator of the cache allows calls from any thread.
         self.functions
             .count
             .and_then(|count| self.gate.pass(|| unsafe { count(self.functions.user) }))
             .unwrap_or(0)
     }
     fn scan(&self, objects: usize, _: Gfp) -> usize {
-        // SAFETY: the creator of the cache allows any thread to call its functions.
+        // SAFETY: the creator of the cache allows calls from any thread.
         self.functions
             .scan
             .and_then(|scan| self.gate.pass(|| unsafe { scan(objects, self.functions.user) }))

@@ -1,12 +1,11 @@
-//! The functions `operator new` and `operator delete` of C++. A `delete` with a size need not look up the size, and a
-//! `new` is only one call.
+//! C++'s `operator new` and `operator delete`. A `delete` with a size need not look up the size, and a `new` is only
+//! one call.
 //!
-//! A program may replace some forms of `new` and `delete` by its own functions. If a program replaces one form, C++
-//! requires that certain other forms call it. For example, `delete` with a size calls `delete` without a size, and
-//! array forms call object forms. Each form therefore first checks if the form that it must call belongs to this
-//! library.
+//! A program may replace some forms of `new` and `delete`. If a program replaces one form, C++ requires that certain
+//! other forms call it. `delete` with a size calls `delete` without a size, and array forms call object forms. Each
+//! form therefore first checks if the form that it must call belongs to this library.
 //!
-//! The forms with `std::nothrow` stay in the C++ library, and call the forms of this library. If an allocation
+//! The forms with `std::nothrow` stay in C++'s library, and call the forms of this library. If an allocation
 //! fails, the `operator new` of the C++ library tries again, calls the handler, and throws.
 
 use crate::{align_to_cache_line, allocate, free, has_size, malloc};
@@ -21,7 +20,7 @@ use uslab_magazine::sync::{AtomicBool, AtomicPtr};
 /// The definition that the program uses for a replaceable operator.
 struct OperatorDefinition {
     name: &'static CStr,
-    /// The pointer is null until the name has been looked up.
+    /// The pointer is null until the name was looked up.
     found: AtomicPtr<c_void>,
     /// True if the definition belongs to this library.
     ours: AtomicBool,
@@ -43,8 +42,7 @@ impl OperatorDefinition {
     const fn new(name: &'static CStr) -> Self {
         Self { name, found: AtomicPtr::new(null_mut()), ours: AtomicBool::new(false) }
     }
-    /// Returns `true` if the definition belongs to this library. Before the name has been looked up, returns
-    /// `false`.
+    /// Returns `true` if the definition belongs to this library. Returns `false` before the name was looked up.
     #[inline(always)]
     fn is_ours(&self) -> bool {
         // Relaxed: every thread finds the same definition.
@@ -61,8 +59,7 @@ impl OperatorDefinition {
         self.ours.store(is_in_this_library(found.as_ptr()), Relaxed);
         found
     }
-    /// Returns the definition in the C++ library, even if `dlopen` loaded the C++ library only for a part of
-    /// the program.
+    /// Returns the definition in C++'s library, even if `dlopen` loaded that library for a part of the program.
     fn next(&self) -> NonNull<c_void> {
         let next = find_symbol(libc::RTLD_NEXT, self.name);
         let of_library = |name: &&CStr| {
@@ -76,22 +73,21 @@ impl OperatorDefinition {
 }
 
 /// Looks up all forms when the library is loaded. A lookup at the first call could deadlock: `dlsym` waits for threads
-/// in `dlopen`, in which a constructor may wait for the caller.
+/// in `dlopen`, where a constructor may wait for the caller.
 pub(crate) fn find() {
     let forms = [&NEW, &NEW_ALIGNED, &DELETE, &DELETE_ARRAY, &DELETE_ALIGNED, &DELETE_ARRAY_ALIGNED];
     forms.into_iter().for_each(|form| _ = form.found_definition());
 }
 
-/// Looks up a symbol by its name. The lookup always succeeds: this library has all forms, and a caller that
-/// needs the next definition has the C++ library.
+/// Looks up a symbol. The lookup always succeeds: this library has all forms, and a caller that needs the next
+/// definition has C++'s library.
 fn find_symbol(within: *mut c_void, name: &CStr) -> Option<NonNull<c_void>> {
     // SAFETY: the name ends in a NUL.
     NonNull::new(unsafe { libc::dlsym(within, name.as_ptr()) })
 }
 
-/// Returns `true` if an address is within this library. This code does not use `dladdr`, which would visit all symbols
-/// of the library at each start of a program. If the program has replaced a function, the function's address is in the
-/// program.
+/// Returns `true` if an address is within this library. `dladdr` would visit all symbols of the library at each start
+/// of a program. If the program has replaced a function, the function's address is in the program.
 fn is_in_this_library(address: *const c_void) -> bool {
     // The linker defines these symbols as the first mapped byte of the library, and as its end.
     unsafe extern "C" {
@@ -138,7 +134,7 @@ extern "C-unwind" fn new_array_slow(size: usize) -> *mut c_void {
     found(size)
 }
 
-/// `operator new(size_t, align_val_t)`. The alignment must be a power of two.
+/// `operator new(size_t, align_val_t)`. The alignment is a power of two.
 #[unsafe(export_name = "_ZnwmSt11align_val_t")]
 pub extern "C-unwind" fn new_aligned(size: usize, align: usize) -> *mut c_void {
     match Uslab.allocate_fast(size, align.max(MAX_ALIGN)) {
@@ -176,8 +172,8 @@ extern "C-unwind" fn new_array_aligned_slow(size: usize, align: usize) -> *mut c
 /// cannot free the memory.
 #[inline(always)]
 unsafe fn free_fast(memory: *mut c_void, size: usize, align: usize) -> bool {
-    // SAFETY: the memory has this size and alignment, by the callers' contract. `free_sized_fast` refuses an address
-    // that is in no page, such as null.
+    // SAFETY: the memory has this size and alignment, by the callers' contract. `free_sized_fast` refuses an address in
+    // no page, such as null.
     unsafe { Uslab.free_sized_fast(memory.cast(), size, align) }
 }
 /// Calls the definition of `form` that the program uses.

@@ -8,17 +8,16 @@
 //!
 //! # Rules
 //!
-//! * Without the option `dump`, the library makes no thread and installs no signal handler.
-//! * The signal remains under the program's control: a handler that the program installs replaces this handler. If the
-//!   signal already has a handler at the start, the handler stays, and an ignored signal stays ignored. The library
-//!   installs its handler before `main`, and never again.
+//! * Without the option `dump`, there is no thread and no handler.
+//! * The signal remains under the program's control: a handler that the program installs replaces this handler. A
+//!   handler that exists at the start stays installed, and an ignored signal stays ignored. The library installs its
+//!   handler before `main`, and never again.
 //! * The dump thread blocks all signals, so no handler of the program runs on it.
-//! * A dump replaces its file atomically, so a reader always finds a whole dump. If the file is a link, a pipe or a
-//!   device, the dump is written to it directly.
-//! * A heap profile contains addresses instead of symbols, and is written while it is made. A dump of 500 call
-//!   stacks takes 1 MiB. Call stacks begin outside this library, which may have no debug information.
-//! * The process exits together with the last thread of the program, for which the dump thread checks once
-//!   per second.
+//! * A file is replaced atomically, so a reader finds a whole dump. If the file is a link, a pipe or a device, the
+//!   dump is written to it directly.
+//! * A heap profile contains addresses instead of symbols, and is written while it is made. A dump of 500 stacks
+//!   takes 1 MiB. Call stacks begin outside this library, which may have no debug information.
+//! * The process exits with the last thread of the program, for which the dump thread checks once per second.
 //! * The child of a fork does not have the dump thread. In the child, the signal has no effect until an
 //!   `exec`.
 
@@ -46,8 +45,8 @@ static LOADED: extern "C" fn() = loaded;
 /// Mean number of allocations per guard sample. The file `slab/book/src/harden.md` states the cost.
 const GUARD_PERIOD: u32 = 500_000;
 
-/// Semaphore that counts the dumps that were requested. This is a semaphore instead of an `eventfd` or a pipe,
-/// because programs close descriptors that they do not know.
+/// Semaphore that counts requested dumps. This is a semaphore instead of an `eventfd` or a pipe, because
+/// programs close descriptors that they do not know.
 static mut REQUESTED_DUMPS: MaybeUninit<libc::sem_t> = MaybeUninit::uninit();
 
 fn dump_semaphore() -> *mut libc::sem_t {
@@ -114,7 +113,7 @@ fn start(dump: Dump) -> Result<()> {
     let thread = std::thread::Builder::new().name("uslab-dump".to_owned()).spawn(move || run(dump));
     pthread_sigmask(SigmaskHow::SIG_SETMASK, Some(&mask), None)?;
     thread?;
-    // With this flag, system calls of the program that the signal interrupts are restarted.
+    // System calls of the program that the signal interrupts are restarted.
     let action = SigAction::new(SigHandler::Handler(wake), SaFlags::SA_RESTART, SigSet::empty());
     // SAFETY: the handler calls only async-signal-safe functions, and replaces the default action.
     unsafe { sigaction(signal, &action) }?;
@@ -183,16 +182,15 @@ fn write(file: &Path) -> Result<()> {
     })
 }
 
-/// Base address at which the file that contains this code is mapped.
+/// Base address of the file that has this code.
 fn begin(code: *const ()) -> Option<*mut core::ffi::c_void> {
     let mut info = MaybeUninit::<libc::Dl_info>::zeroed();
-    // SAFETY: `dladdr` writes the description of an address, or writes nothing. A description of all zeros
-    // is valid.
+    // SAFETY: `dladdr` writes the description of an address, or nothing. An all-zero description is valid.
     let (found, info) = unsafe { (libc::dladdr(code.cast(), info.as_mut_ptr()), info.assume_init()) };
     (found != 0).then_some(info.dli_fbase)
 }
 
-/// Returns the writer for the format that the extension of the file name selects.
+/// Returns the writer of the format that the file name's extension selects.
 fn numbers(file: &Path) -> Result<DumpWriter> {
     let profile = || match Uslab.profile() {
         mut profile if profile.rate > 0 => {

@@ -1,5 +1,5 @@
-//! The subsystem that contains this library's caches of `uslab.h`, which is the malloc's own subsystem. All
-//! caches share the pages of the malloc, so one table shows everything, and a fork holds all locks.
+//! The subsystem of this library's caches of `uslab.h`: the malloc's own subsystem. All caches share the malloc's
+//! pages, so one table shows everything and a fork holds all locks.
 
 use uslab::report::leaks::Holders;
 use uslab::{CacheError, Census, KmemCache, KmemCacheBuilder, SlabInfo, Uslab, Violation};

@@ -7,7 +7,7 @@
 //!
 //! The library has all functions of the C library that allocate, free, measure or describe memory. A program therefore
 //! never passes a pointer of the C library's own malloc to this library. The functions behave as glibc's manual
-//! describes. If versions of glibc differ, the functions behave as most programs need. For example, `aligned_alloc`
+//! describes. If glibc's versions differ, the functions behave as most programs need. For example, `aligned_alloc`
 //! accepts any alignment, as in glibc up to 2.37, and `realloc` to size 0 frees the memory and returns null. Memory is
 //! aligned to 16 bytes, and `malloc(0)` returns a unique pointer. The library replaces `dlopen` because of the flag
 //! `RTLD_DEEPBIND` (see [`loader`]).
@@ -35,9 +35,9 @@
 //!
 //! The library also contains C++'s `new` and `delete` (see [`cplusplus`]).
 //!
-//! The header `uslab.h` and the module [`cache`] provide object caches for C. The library `libuslab-cache` has the
-//! same object caches without a malloc, built from the same source. Options make the library write its statistics
-//! on a signal ([`dump`]), and record each call ([`record`]).
+//! Object caches for C are in `uslab.h` and [`cache`]. `libuslab-cache` has these caches without a malloc, from the
+//! same source. Options make the library write its statistics on a signal ([`dump`]), and record each call
+//! ([`record`]).
 //!
 //! If a program finds the symbol `uslab_version`, it runs with one of the two libraries.
 
@@ -65,15 +65,15 @@ use nix::errno::Errno;
 use uslab::malloc::MAX_ALIGN;
 use uslab::{Gfp, Uslab};
 
-/// The global allocator of this library's own code, whose functions are not inlined. If [`Uslab`] were inlined, its
-/// code would be in each of the thousand places that drop a box. The loader would then relocate the descriptors of
-/// all inlined restartable sequences, which would take 44 KiB of each process, and a tenth of its start.
+/// The global allocator of this library's own code, whose functions are not inlined. An inlined [`Uslab`] would be in
+/// each of the thousand places that drop a box. The loader would then relocate the descriptors of all inlined
+/// restartable sequences: 44 KiB of each process, and a tenth of its start.
 struct OutOfLineAllocator;
 
 #[global_allocator]
 static ALLOCATOR: OutOfLineAllocator = OutOfLineAllocator;
 
-// SAFETY: `Uslab` fulfils the contract of `GlobalAlloc`.
+// SAFETY: `Uslab` fulfils the contract.
 unsafe impl GlobalAlloc for OutOfLineAllocator {
     #[inline(never)]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
@@ -110,8 +110,7 @@ pub(crate) fn align_to_cache_line() {
     unsafe { core::arch::asm!(".p2align 6", options(nomem, nostack, preserves_flags)) };
 }
 
-/// Allocates memory for a C function. Each result is a unique address, even for size 0. Returns null and sets
-/// `ENOMEM` if memory is short.
+/// Allocates memory. Each result is unique, even for size 0. Returns null and sets `ENOMEM` if memory is short.
 #[inline(always)]
 fn allocate(size: usize, align: usize, gfp: Gfp) -> *mut c_void {
     match Uslab.allocate_fast(size, align) {
@@ -212,8 +211,8 @@ pub unsafe extern "C" fn free_sized(memory: *mut c_void, size: usize) {
     // SAFETY: the memory is null or belongs to this library and is no longer used, by this function's contract.
     unsafe { free_aligned_sized(memory, MAX_ALIGN, size) };
 }
-/// Returns `false` if the memory is known to have a size other than `size`. If the size differs and the memory is
-/// not null, `has_size` ends the program.
+/// Returns `false` if the memory is known to have another size than `size`. If the size differs, `has_size` ends the
+/// program, unless the memory is null.
 #[cold]
 #[inline(never)]
 fn has_size(memory: *mut c_void, size: usize, align: usize) -> bool {
@@ -228,7 +227,7 @@ fn has_size(memory: *mut c_void, size: usize, align: usize) -> bool {
 pub unsafe extern "C" fn free_aligned_sized(memory: *mut c_void, align: usize, size: usize) {
     // SAFETY: the memory is null or belongs to this library and is no longer used, by this function's contract.
     unsafe {
-        // If frees are checked, `free_fast` misses. The smallest alignment is `MAX_ALIGN`.
+        // With checked frees, `free_fast` misses. The smallest alignment is `MAX_ALIGN`.
         if !Uslab.free_fast(memory.cast()) && has_size(memory, size, align.max(MAX_ALIGN)) {
             free_slow(memory);
         }
@@ -270,7 +269,7 @@ pub unsafe extern "C" fn reallocarray(memory: *mut c_void, count: usize, size: u
     }
 }
 
-/// `posix_memalign(3)`, which preserves `errno` and returns the error number.
+/// `posix_memalign(3)`, which preserves `errno` and returns the error.
 ///
 /// # Safety
 /// `out` must be writable.
@@ -291,8 +290,7 @@ pub unsafe extern "C" fn posix_memalign(out: *mut *mut c_void, align: usize, siz
 }
 
 /// `aligned_alloc(3)` as in glibc up to 2.37, where it is the same as [`memalign`]. From version 2.38 on, glibc
-/// refuses an alignment that is not a power of two. Programs that were made for either version of glibc work with
-/// this library.
+/// refuses an alignment that is not a power of two. Programs made for either glibc version work with this library.
 #[unsafe(no_mangle)]
 pub extern "C" fn aligned_alloc(align: usize, size: usize) -> *mut c_void {
     memalign(align, size)
@@ -320,7 +318,7 @@ pub extern "C" fn pvalloc(size: usize) -> *mut c_void {
 /// `malloc_usable_size(3)`.
 ///
 /// # Safety
-/// `memory` must be null or come from this library, and must not be freed yet.
+/// `memory` must be null or come from this library, and not be freed yet.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn malloc_usable_size(memory: *mut c_void) -> usize {
     // SAFETY: the memory belongs to this library and is not freed, by this function's contract.
@@ -332,7 +330,7 @@ pub unsafe extern "C" fn malloc_usable_size(memory: *mut c_void) -> usize {
 const TRIM_SLACK: usize = 1 << 20;
 
 /// `malloc_trim(3)`, which decommits all unused memory. Returns 1 if more than [`TRIM_SLACK`] bytes were decommitted.
-/// If `malloc_trim` is called twice in a row, the second call returns 0.
+/// The second of two consecutive calls of `malloc_trim` returns 0.
 #[unsafe(no_mangle)]
 pub extern "C" fn malloc_trim(_keep: usize) -> c_int {
     c_int::from(Uslab.release() > TRIM_SLACK)

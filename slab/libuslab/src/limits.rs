@@ -1,15 +1,13 @@
-//! Replacements of `setrlimit` and `prlimit`, by which the library notices a new limit on addresses
-//! (`RLIMIT_AS`).
+//! Replaces `setrlimit` and `prlimit`, to notice a new limit on addresses (`RLIMIT_AS`).
 //!
-//! The kernel applies `RLIMIT_AS` to all mapped addresses of a process, whether they are used or not. The allocator's
-//! range of pages maps 64 GiB of addresses at first. A program that sets a lower limit could therefore map nothing
-//! more: no thread stack, no library, no memory above 4 MiB. Smaller allocations need no further mapping, so the limit
-//! would not apply to them. When a limit is set, the library unmaps the unused part of the range (see
-//! [`Uslab::fit_address_limit`]). Afterwards, pages get their addresses when they are committed, and leave some
-//! addresses for other uses.
+//! The kernel applies `RLIMIT_AS` to all mapped addresses of a process, used or not. The allocator's range of pages
+//! initially maps 64 GiB of addresses. A program that sets a lower limit could therefore map nothing more: no thread
+//! stack, no library, no memory above 4 MiB. Smaller allocations need no further mapping, so the limit would not apply
+//! to them. Setting the limit unmaps the unused part of the range: see [`Uslab::fit_address_limit`]. Afterwards, pages
+//! get their addresses when they are committed, and leave some addresses for other uses.
 //!
 //! The library does not notice a limit that is set without these functions (by the bare system call, or by another
-//! process's `prlimit`). A limit that exists when the program starts is read at the start of the allocator.
+//! process's `prlimit`). The allocator's start reads a limit that exists when the program starts.
 
 use core::ffi::{c_int, c_uint};
 use core::ptr::null_mut;
@@ -31,7 +29,7 @@ pub unsafe extern "C" fn prlimit(
     // SAFETY: by contract, the pointers are null or valid. On 64-bit machines, the C library's struct of a limit
     // is the same as the kernel's.
     let result = unsafe { libc::syscall(libc::SYS_prlimit64, process, resource, new, old) } as c_int;
-    // SAFETY: `getpid` only reads the pid of the process.
+    // SAFETY: `getpid` only reads the pid.
     let is_own = process == 0 || process == unsafe { libc::getpid() };
     if result == 0 && is_own && !new.is_null() && resource == libc::RLIMIT_AS as c_uint {
         let before = Errno::last_raw();

@@ -1,25 +1,23 @@
 //! A replacement of `dlopen` that ignores the flag `RTLD_DEEPBIND`.
 //!
-//! A library that is opened with `RTLD_DEEPBIND` searches its own dependencies first, so it finds the `malloc` and
-//! `free` of the C library instead of this library's functions. One allocator would then free memory that another
-//! allocator has allocated, which ends the program. PHP opens its extensions with `RTLD_DEEPBIND`. The `dlopen` of this
-//! library clears the flag, so that the opened library uses the same allocator as all other libraries. Sanitizers also
-//! refuse libraries that are opened with `RTLD_DEEPBIND`.
+//! A library that is opened with `RTLD_DEEPBIND` searches its own dependencies first, and finds the C library's
+//! `malloc` and `free` instead of this library's. One allocator would then free memory that another allocator has
+//! allocated, which ends the program. PHP opens its extensions with `RTLD_DEEPBIND`. The `dlopen` of this library
+//! clears the flag, so that the opened library uses the same allocator as all other libraries. Sanitizers also refuse
+//! libraries opened with `RTLD_DEEPBIND`.
 //!
 //! The dynamic loader uses the caller's address to find the caller's `RUNPATH` and namespace. The `dlopen` of this
-//! library therefore jumps to the C library's function instead of calling it, so that the caller's return address
-//! stays in place.
+//! library jumps to the C library's function instead of calling it, with the caller's return address in place.
 
 use core::ffi::{CStr, c_char, c_int, c_void};
 use nix::libc;
 use uslab_magazine::sync::AtomicPtr;
 use uslab_magazine::sync::Ordering::Relaxed;
 
-/// The C library's `dlopen`, or null until it was looked up.
+/// The C library's `dlopen`; null until it was looked up.
 static REAL: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
 
-/// Looks up the C library's `dlopen`. The C library is a dependency of this library, so the C library's `dlopen`
-/// exists.
+/// Looks up the C library's `dlopen`. Dependencies of this library include the C library, so its `dlopen` exists.
 extern "C" fn find() -> *mut c_void {
     const NAME: &CStr = c"dlopen";
     // SAFETY: the name ends in a NUL, and the search begins after this library.
@@ -35,7 +33,7 @@ extern "C" fn find() -> *mut c_void {
 /// `dlopen(3)`.
 ///
 /// # Safety
-/// Constructors of the opened library run, as with `dlopen(3)`.
+/// The opened library's constructors run, as with `dlopen(3)`.
 #[cfg(target_arch = "x86_64")]
 #[unsafe(no_mangle)]
 #[unsafe(naked)]
@@ -64,13 +62,13 @@ pub unsafe extern "C" fn dlopen(file: *const c_char, flags: c_int) -> *mut c_voi
 /// with optimisation.
 ///
 /// # Safety
-/// Constructors of the opened library run, as with `dlopen(3)`.
+/// The opened library's constructors run, as with `dlopen(3)`.
 #[cfg(not(target_arch = "x86_64"))]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dlopen(file: *const c_char, flags: c_int) -> *mut c_void {
     let known = REAL.load(Relaxed);
     let real = if known.is_null() { find() } else { known };
-    // SAFETY: the function of this name in the C library has this type.
+    // SAFETY: the C library's function of that name has this type.
     let real: unsafe extern "C" fn(*const c_char, c_int) -> *mut c_void =
         unsafe { core::mem::transmute(real) };
     // SAFETY: the caller fulfils the contract of `dlopen(3)`.

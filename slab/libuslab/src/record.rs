@@ -1,5 +1,4 @@
-//! Recording of the program's malloc calls, which `USLAB_OPTIONS=record=FILE` enables, for `uslab
-//! replay FILE`.
+//! Recording of the program's malloc calls: `USLAB_OPTIONS=record=FILE`, for `uslab replay FILE`.
 //!
 //! ```text
 //! a call ── takes a place in the file, by one addition to a word of its header ── before a free, after an allocation
@@ -14,17 +13,17 @@
 //!   only slow calls reach this module, and each costs one load.
 //! * The record of an allocation always follows the record of the free that released its address, whatever the order of
 //!   threads. If a `realloc` moves memory, it makes two records in the order that the program sees: a free of the old
-//!   memory, and an allocation. A `realloc` in place makes a record of the new size.
+//!   memory, and an allocation. A `realloc` in place records the new size.
 //! * Allocations of the library itself, object caches ([`cache`](crate::cache)), and frees of null are not recorded.
 //!   If the C library allocates memory for a thread of this library, this is recorded: 288 bytes for the reaper's
 //!   thread, with `reap=MS`.
-//! * A recording takes no lock and uses no heap, because any caller of malloc may be recorded, even a signal handler.
-//!   If the file cannot be made, the error report uses the library's own memory.
-//! * Each process has a new file, which is FILE if it does not exist, and otherwise FILE.PID, FILE.PID.2 and so on. If
-//!   a recorded program starts other programs, these therefore have separate files. A process makes its recording file
-//!   at its first call of malloc. The child of a fork makes its file at the first call after the fork. If the child
-//!   frees memory of the parent, the child's file has no allocation for this free. A child of `vfork` shares its
-//!   parent's memory and file.
+//! * Recording takes no lock and uses no heap: any caller of malloc may be recorded, even a signal handler. If the file
+//!   cannot be made, the report uses the library's own memory.
+//! * Each process has a new file: FILE if it does not exist, otherwise FILE.PID, FILE.PID.2 and so on. If a recorded
+//!   program starts other programs, these therefore have separate files. A process makes its recording file at its
+//!   first call of malloc. The child of a fork makes its file at the first call after the fork. If the child frees
+//!   memory of the parent, the child's file has no allocation for this free. A child of `vfork` shares its parent's
+//!   memory and file.
 //! * The file is opened by its name each time it grows, because the program may close any descriptor. If the
 //!   recording file is removed, or can no longer be opened, the recording ends. The recording file must not be
 //!   truncated while the program runs, because an access would raise `SIGBUS`. Addresses for the maximum size of the
@@ -47,48 +46,46 @@ use uslab::{AllocError, Uslab};
 use uslab_magazine::sync::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use uslab_magazine::sync::{AtomicPtr, AtomicU32, AtomicU64, Kept};
 
-/// Minimum and maximum number of records by which the file grows at a time. Between these bounds, the file doubles
-/// in size.
+/// Minimum and maximum number of records by which the file grows. Between these bounds, the file doubles in size.
 const MIN_GROWTH: u64 = (64 << 10) / (RECORD * WORD) as u64;
 const MAX_GROWTH: u64 = (1 << 20) / (RECORD * WORD) as u64;
 
-/// The recorder is in a page that the system clears in the child of a fork. A child of any kind of fork therefore
-/// starts a new recording.
+/// The recorder is in a page that the system clears in the child of a fork. A child of any kind of fork starts a new
+/// recording.
 struct Recorder {
-    /// The words of the recording file. Before the file exists, the pointer is null. While the file is being made,
-    /// and if making it fails, the pointer is [`NONE`].
+    /// The words of the file. Before the file exists, the pointer is null. While the file is being made, and if
+    /// making it fails, the pointer is [`NONE`].
     file: AtomicPtr<AtomicU64>,
     most: AtomicU64,
 }
 
 const NONE: *mut AtomicU64 = dangling_mut();
 
-/// The recorder of a process that has no file; the children of this process use the same recorder, and do not
-/// try to make a file.
+/// The recorder of a process that has no file; the children of the process use it, too, and do not try again.
 static RECORDER_WITHOUT_FILE: Recorder = Recorder { file: AtomicPtr::new(NONE), most: AtomicU64::new(0) };
 
-/// The recorder of the process, or null before the first call.
+/// The process's recorder; null before the first call.
 static RECORDER: AtomicPtr<Recorder> = AtomicPtr::new(null_mut());
 
-/// The process that was recorded last, which is this process or a process from which it was forked.
+/// The process that was recorded last: this process, or a process from which it was forked.
 static PROCESS: AtomicU32 = AtomicU32::new(0);
 
 /// The name of the file, by which the file is opened when it grows.
 static FILE: Kept<FormatFound> = Kept::new();
 
-/// A buffer for the name of a file. The buffer is shorter than the longest possible file name, because it is on the
-/// stack of the first caller.
+/// A buffer for a file name. The buffer is shorter than the longest possible file name, because it is on the stack
+/// of the first caller.
 type Name = [u8; 1024];
 
 struct FormatFound {
     name: Name,
-    /// Length of the requested name, with which all derived names begin.
+    /// Length of the requested name, with which derived names begin.
     length: usize,
     device: libc::dev_t,
     inode: libc::ino_t,
 }
 
-/// A place for one record in the file, and the time of the record.
+/// A place in the file for one record, and the record's time.
 struct RecordSlot {
     words: &'static [AtomicU64],
     cpu: u16,
@@ -144,15 +141,13 @@ fn write(place: Option<RecordSlot>, kind: Kind, address: usize, size: usize, ali
         let [address, size, align] = [address, size, align].map(|number| number as u64);
         let record = Record { kind, address, cpu, time_ns, size, align };
         for (word, value) in words.iter().zip(record.words()) {
-            // Release: a reader that sees the last word of the record in the file also sees the other
-            // words.
+            // Release: a reader that sees the record's last word in the file also sees the other words.
             word.store(value.to_le(), Release);
         }
     }
 }
 
-/// Takes the next place in the file. Returns `None` if no recording is enabled, or if the file is
-/// full.
+/// Takes the next place. Returns `None` if no recording is enabled, or if the file is full.
 #[inline]
 fn take() -> Option<RecordSlot> {
     Uslab.record()?;
@@ -161,7 +156,7 @@ fn take() -> Option<RecordSlot> {
 #[cold]
 fn take_recorded() -> Option<RecordSlot> {
     let (recorder, file) = file()?;
-    // Relaxed: all additions to one word are ordered, and a later addition gets a later place.
+    // Relaxed: additions to one word are ordered, and a later addition gets a later place.
     let place = word(file, CALLS).fetch_add(1, Relaxed);
     // Acquire: pairs with the Release in `grow`, so that the file is at least this long.
     if place >= word(file, ROOM).load(Acquire) && !recorder.grow(file, place) {
@@ -180,7 +175,7 @@ fn take_recorded() -> Option<RecordSlot> {
 }
 
 fn word(file: *mut AtomicU64, at: usize) -> &'static AtomicU64 {
-    // SAFETY: a recording file has a header, and is never unmapped.
+    // SAFETY: a file has a header, and is never unmapped.
     unsafe { &*file.add(at) }
 }
 
@@ -188,7 +183,7 @@ fn word(file: *mut AtomicU64, at: usize) -> &'static AtomicU64 {
 fn file() -> Option<(&'static Recorder, *mut AtomicU64)> {
     let (requested_path, limit) = Uslab.record()?;
     let recorder = recorder()?;
-    // Acquire and Release: publish the header of the file.
+    // Acquire, Release: publish the file's header.
     let mut file = recorder.file.load(Acquire);
     if file.is_null() {
         // Calls that happen while the file is being made are not recorded. During the first call the process has no
@@ -217,10 +212,9 @@ fn file() -> Option<(&'static Recorder, *mut AtomicU64)> {
 }
 
 fn recorder() -> Option<&'static Recorder> {
-    // Acquire: pairs with the Release that publishes the page of the recorder.
+    // Acquire: pairs with the Release that publishes the recorder's page.
     let known = RECORDER.load(Acquire);
-    // SAFETY: the pointer is null, or its target is never unmapped. A recorder of all zeros is
-    // valid.
+    // SAFETY: the pointer is null, or its target is never unmapped. All zeros is a valid recorder.
     if let Some(known) = unsafe { known.as_ref() } {
         return Some(known);
     }
@@ -241,7 +235,7 @@ fn recorder() -> Option<&'static Recorder> {
 impl Recorder {
     fn make(&self, requested_path: &[u8], limit: usize) -> Result<*mut AtomicU64> {
         let process = std::process::id();
-        // Relaxed: a child finds the value that its parent stored.
+        // Relaxed: a child finds its parent's value.
         let parent = Some(PROCESS.swap(process, Relaxed)).filter(|parent| ![0, process].contains(parent));
         let too_long = |_| Error::from_raw_os_error(libc::ENAMETOOLONG);
         // SAFETY: only this thread makes a file and writes `FILE`. The file of a child is in the same directory
@@ -292,11 +286,11 @@ impl Recorder {
         if advised { Ok(file.cast()) } else { Err(Error::last_os_error()) }
     }
 
-    /// Makes room in the file for the record at `place`. Returns `false` if the file cannot grow. Several threads may
-    /// call `grow` concurrently.
+    /// Makes room for the record at `place`. Returns `false` if the file cannot grow. Several threads may call `grow`
+    /// concurrently.
     #[cold]
     fn grow(&self, file: *mut AtomicU64, place: u64) -> bool {
-        // Relaxed: the header of the file has the number of lost records.
+        // Relaxed: the header has the number of lost records.
         let most = self.most.load(Relaxed);
         if place >= most {
             return false;
@@ -319,8 +313,8 @@ impl Recorder {
             // Release: pairs with the Acquire in `take_recorded`.
             word(file, ROOM).fetch_max(room, Release);
         } else {
-            // Relaxed: the number is only a hint. If the file could not grow, later calls do not
-            // try again.
+            // Relaxed: the number is a hint. If the file could not grow, later calls do not try
+            // again.
             self.most.fetch_min(has, Relaxed);
         }
         Errno::set_raw(errno);
@@ -359,7 +353,7 @@ fn number(name: &mut Name, length: usize, process: u32, number: u32) -> Result<(
         1 => write!(rest, ".{process}")?,
         _ => write!(rest, ".{process}.{number}")?,
     }
-    // A NUL must follow the name.
+    // A NUL follows the name.
     rest.write_all(&[0])
 }
 
@@ -382,7 +376,7 @@ fn open(name: &Name, flags: c_int) -> Result<Descriptor> {
 impl Descriptor {
     fn status(&self) -> Result<libc::stat> {
         let mut status = MaybeUninit::zeroed();
-        // SAFETY: `fstat` writes its result to `status`.
+        // SAFETY: `fstat` writes the result.
         match unsafe { libc::fstat(self.0, status.as_mut_ptr()) } {
             // SAFETY: `fstat` has written the result.
             0 => Ok(unsafe { status.assume_init() }),

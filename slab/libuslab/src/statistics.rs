@@ -1,8 +1,8 @@
 //! glibc's functions that describe or tune its malloc, implemented for this malloc: `mallinfo2(3)`,
 //! `malloc_info(3)`, `malloc_stats(3)`, and `mallopt(3)`.
 //!
-//! The functions of glibc would describe a heap that is not used. The numbers have the meaning that glibc's manual
-//! describes. Numbers of parts that this malloc does not have (fast bins, a top chunk) are 0.
+//! glibc's own functions would describe an unused heap. The numbers have the meaning that glibc's manual describes.
+//! Numbers of parts that this malloc does not have (fast bins, a top chunk) are 0.
 
 use core::ffi::c_int;
 use core::fmt::Write as _;
@@ -20,15 +20,15 @@ pub struct MallInfo<N> {
     /// Number of free objects.
     ordblks: N,
     smblks: N,
-    /// Number of blocks above 4 MiB, each of which is a separate mapping.
+    /// Number of blocks above 4 MiB, each a separate mapping.
     hblks: N,
     /// Number of bytes of the blocks above 4 MiB.
     hblkhd: N,
     usmblks: N,
     fsmblks: N,
-    /// Number of bytes of `arena` that are in use.
+    /// Number of bytes of `arena` in use.
     uordblks: N,
-    /// Number of bytes of `arena` that are not in use.
+    /// Number of bytes of `arena` not in use.
     fordblks: N,
     keepcost: N,
 }

@@ -17,14 +17,14 @@ use core::ptr::NonNull;
 #[cfg(feature = "std")]
 use std::alloc::{GlobalAlloc, System};
 
-/// An allocator whose requests consist of a layout and an offset.
+/// An allocator whose requests have a layout and an offset.
 ///
 /// # Safety
-/// Memory that [`allocate`](Self::allocate) returns must be valid for reads and writes of the layout's size, and
-/// byte `offset` of the memory must be aligned as the layout requires. The allocator must not use the memory until
-/// it is released, the allocator is dropped, or another method ends the allocation.
+/// Memory that [`allocate`](Self::allocate) returns must be valid for reads and writes of the layout's size, and its
+/// byte `offset` aligned as the layout requires. The allocator must not use the memory until it is released, the
+/// allocator is dropped, or another method ends the allocation.
 pub unsafe trait Allocator {
-    /// Allocates memory for `layout`, such that byte `offset` of the memory is aligned.
+    /// Allocates memory for `layout`, in which byte `offset` is aligned.
     ///
     /// # Errors
     /// Returns an error if memory is short, or if the request can never be served.
@@ -42,8 +42,8 @@ pub unsafe trait Allocator {
     /// nothing and returns `false`.
     ///
     /// # Safety
-    /// This allocator must have allocated the memory with the old layout and this offset, and must not have released
-    /// it since. If the call succeeds, the memory has the new layout.
+    /// This allocator must have allocated the memory with the old layout and that offset, and not released it since.
+    /// If the call succeeds, the memory has the new layout.
     unsafe fn resize(&mut self, _memory: NonNull<u8>, _old: Layout, _new: Layout, _offset: usize) -> bool {
         false
     }

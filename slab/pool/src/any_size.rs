@@ -1,6 +1,6 @@
-//! Tests that compare the allocators of blocks of any size with a shadow model. The tested blocks are aligned, do not
-//! overlap, and keep their bytes when they are resized. A request may be refused only if there is no room for it. At
-//! the end of a test, all memory must be one free block again.
+//! Compares the allocators of blocks of any size with a shadow model. The tested blocks are aligned, do not overlap,
+//! and keep their bytes when they are resized. A request is refused only if there is no room. At the end of a test, all
+//! memory is one free block again.
 
 use crate::area::{Area, HeapArea, StackArea};
 use crate::best_fit::{Fit, Order};
@@ -10,7 +10,7 @@ use core::ptr::NonNull;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 
-/// Memory whose start is odd and whose end is arbitrary.
+/// Memory with an odd start and an arbitrary end.
 #[derive(Debug)]
 struct UnalignedArea(HeapArea);
 
@@ -156,9 +156,8 @@ proptest! {
         let order = if by_address { Order::Address } else { Order::Lifo };
         run(BestFit::with_policy(unaligned_area(), [Fit::First, Fit::Best, Fit::Next][fit], order).unwrap(), steps);
     }
-    /// Compares a stack allocator with a list of its allocations. A marker can free all later allocations only once,
-    /// and is refused after an earlier marker was freed. Freeing the topmost block frees all its bytes and its padding,
-    /// so at the end no byte is used.
+    /// A marker can free all later allocations only once, and is refused after an earlier marker was freed. Freeing the
+    /// topmost block frees all its bytes and its padding, so at the end no byte is used.
     #[test]
     fn stack_with_markers_agrees_with_a_list(steps in prop::collection::vec((0..7_u8, any::<u16>()), 1..300)) {
         let mut stack = StackAlloc::new(unaligned_area()).unwrap();
@@ -233,8 +232,7 @@ proptest! {
         }
         assert_eq!(stack.used(), 0);
     }
-    /// In nested scopes, values of the outer scope must stay, and each scope must free its own
-    /// allocations.
+    /// Nested scopes: values of the outer scope stay, and each scope frees its own allocations.
     #[test]
     fn nested_arena_scopes_agree_with_a_list(steps in prop::collection::vec((0..5_u8, any::<u16>()), 1..200)) {
         fn nest<'s, G: FnMut(usize) -> Result<UnalignedArea, crate::PoolError>>(
@@ -279,7 +277,7 @@ fn wrong_frees(heap: &mut impl Subject) {
     let foreign = other.lend().memory().cast::<u8>();
     let [a, b, c] = [24, 24, 24].map(|size| heap.allocate(layout(size, 8), 0).unwrap());
     let not_allocated = |block: NonNull<u8>| Err(BadFree::NotAllocated { address: block.addr().get() });
-    // SAFETY: the stack refuses invalid frees, and the other blocks are freed once.
+    // SAFETY: invalid frees are refused, and the other blocks are freed once.
     unsafe {
         let address = foreign.addr().get();
         assert_eq!(heap.release(foreign, layout(24, 8), 0), Err(BadFree::Foreign { address }));
@@ -339,8 +337,8 @@ fn block_grows_in_place_into_a_free_neighbour() {
     }
 }
 
-/// The test nests an arena in an array, a heap in the arena's memory, another heap in a block of this heap, and a
-/// stack in a block of the inner heap.
+/// An arena in an array, a heap in the arena's memory, another heap in a block of that heap, and a stack in a block of
+/// the inner heap.
 #[test]
 fn allocators_work_inside_blocks_of_other_allocators() {
     use crate::Borrowed;
@@ -368,8 +366,8 @@ fn allocators_work_inside_blocks_of_other_allocators() {
     assert_eq!((best.look().len(), tlsf.look().len()), (1, 1));
 }
 
-/// Only blocks that need padding take bytes for it. If padded blocks are freed in reverse order,
-/// their padding is also freed.
+/// Only padded blocks take bytes for padding. If padded blocks are freed in reverse order, their
+/// padding is also freed.
 #[test]
 fn blocks_freed_from_the_top_leave_no_padding() {
     let mut array = StackArea::<1024>::new();
@@ -423,7 +421,7 @@ fn marker_of_a_dropped_stack_is_refused() {
     unsafe { bytes.write_bytes(0xff, 16) };
     let _marker = stack.mark().unwrap();
     assert_eq!((stack.free_to(marker), stack.used()), (Ok(()), 24));
-    // SAFETY: the block is in use, and is below the marker's position.
+    // SAFETY: the block is in use, and below the marker's position.
     assert_eq!((unsafe { stack.free(block, layout(8, 8)) }, stack.used()), (Ok(()), 16));
 }
 
@@ -444,8 +442,8 @@ fn marker_of_another_stack_is_refused() {
     );
 }
 
-/// After a marker was freed, later allocations may overwrite its record. The number in the record shows that the
-/// marker is invalid.
+/// Later allocations may overwrite the record of a freed marker. The number in the record shows that the marker
+/// is invalid.
 #[test]
 fn freed_marker_at_a_reused_position_is_refused() {
     let mut stack = StackAlloc::new(unaligned_area()).unwrap();

@@ -1,4 +1,4 @@
-//! Areas, by which the caller chooses the memory of a pool.
+//! Areas: the caller's choice of memory for a pool.
 //!
 //! | area | memory |
 //! |---|---|
@@ -18,17 +18,17 @@ use core::ptr::NonNull;
 #[cfg(feature = "std")]
 use uslab_buddy::region::{Backend, Region};
 
-/// A source of memory for a pool.
+/// Memory for a pool.
 ///
 /// # Safety
-/// [`memory`](Self::memory) must return the same range at each call, even after the value was moved. The range
-/// must be valid for reads and writes, and no other code may use it, until the value is dropped.
+/// [`memory`](Self::memory) must return the same range at each call, even after the value moved. The range must be
+/// valid for reads and writes, and not used by other code, until the value is dropped.
 pub unsafe trait Area {
     /// Returns the start of the memory and its length in bytes. The contents of the memory are unspecified.
     fn memory(&self) -> NonNull<[u8]>;
 }
 
-/// An area in memory that is borrowed from the caller. A value of type `Borrowed` takes 16 bytes.
+/// An area in borrowed memory. A value of type `Borrowed` takes 16 bytes.
 ///
 /// ```
 /// use core::alloc::Layout;
@@ -107,7 +107,7 @@ impl<const N: usize> Default for StackArea<N> {
     }
 }
 
-/// An area in memory of the global allocator, which the drop frees.
+/// An area in memory of the global allocator, freed on drop.
 #[derive(Debug)]
 pub struct HeapArea {
     start: NonNull<u8>,
@@ -139,7 +139,7 @@ impl HeapArea {
         }
         let memory = PoolError::Memory { bytes };
         let layout = Layout::from_size_align(bytes, align).map_err(|_| memory)?;
-        // SAFETY: the size of the layout is not zero.
+        // SAFETY: the layout's size is not zero.
         let start = NonNull::new(unsafe { alloc::alloc::alloc(layout) }).ok_or(memory)?;
         Ok(Self { start, layout })
     }
@@ -152,8 +152,8 @@ impl Drop for HeapArea {
     }
 }
 
-/// An area of pages that the system maps. The first access to a page commits it; until then, the page reads as zero.
-/// Dropping the area unmaps its pages.
+/// An area of pages of the system. The first access to a page commits it; until then, the page reads as zero. Dropping
+/// the area unmaps its pages.
 ///
 /// ```
 /// use uslab_pool::{Area, MappedArea};
@@ -181,8 +181,7 @@ impl MappedArea {
     /// exceeds a page.
     ///
     /// # Errors
-    /// Returns [`PoolError::Align`] if `align` is not a power of two, and [`PoolError::Memory`] if the system refuses
-    /// the memory.
+    /// Returns [`PoolError::Align`] if `align` is not a power of two, and [`PoolError::Memory`] if the system refuses.
     pub fn new(bytes: usize, align: usize) -> Result<Self, PoolError> {
         if !align.is_power_of_two() {
             return Err(PoolError::Align { align });
@@ -221,10 +220,9 @@ mod tests {
     #[test]
     fn unavailable_memory_is_an_error() {
         let error = PoolError::Memory { bytes: isize::MAX as usize };
-        // The heap of Miri aborts the program instead of refusing an allocation.
+        // Miri's heap aborts the program instead of refusing.
         if !cfg!(miri) {
-            // `black_box` hides the allocation from the optimiser, which assumes that an allocation succeeds if its
-            // result is unused.
+            // `black_box` hides the allocation from the optimiser, which assumes that an unused allocation succeeds.
             let area = core::hint::black_box(HeapArea::new(isize::MAX as usize, 1));
             assert_eq!(area.err(), Some(error));
         }

@@ -1,21 +1,21 @@
-//! An arena, which is an allocator with a policy that puts guards around each object.
+//! An arena: an allocator with a policy that puts guards around each object.
 //!
 //! ```text
 //! allocator's slot, 40 bytes   [ guard 4 ][   object, 32 bytes   ][ guard 4 ]
 //!                                         ^ aligned: the slot's offset is 4
 //! ```
 //!
-//! A pool must know the size of its largest object when it is made. The arena that adds guards to the objects, and so
-//! makes them larger, is made after the pool. The pool can be made first in two ways:
+//! A pool must know the size of its largest object when it is made. Guards make objects larger, but the arena that adds
+//! guards is made after the pool. The pool can be made first in two ways:
 //!
-//! * The functions [`memory_requirement`](MemoryArena::memory_requirement),
+//! * [`memory_requirement`](MemoryArena::memory_requirement),
 //!   [`alignment_requirement`](MemoryArena::alignment_requirement) and
-//!   [`offset_requirement`](MemoryArena::offset_requirement) need no arena, because the policy is part of its type. The
+//!   [`offset_requirement`](MemoryArena::offset_requirement) need no arena, because the policy is part of the type. The
 //!   caller makes the pool with the size, alignment and offset that the arena requires.
-//! * [`MemoryArena::of_pool`] makes a pool that fulfils the arena's requirements. The function
-//!   `of_pool` accepts only pools.
+//! * [`MemoryArena::of_pool`] makes a pool with the arena's requirements. The function `of_pool`
+//!   accepts only pools.
 //!
-//! The type [`FixedSizeHeap`](super::FixedSizeHeap) combines an area, a pool and an arena.
+//! [`FixedSizeHeap`](super::FixedSizeHeap) combines area, pool and arena.
 //!
 //! Source: Reinalter, "Memory allocation strategies: a pool allocator" (2012), in the answers to the post's
 //! comments.
@@ -28,7 +28,7 @@ use core::fmt::Debug;
 use core::marker::PhantomData;
 use core::ptr::NonNull;
 
-/// A policy that determines the guards around each object.
+/// A policy for guards around each object.
 pub trait Bounds: Debug {
     /// Number of guard bytes before an object.
     const FRONT: usize;
@@ -50,7 +50,7 @@ pub trait Bounds: Debug {
     unsafe fn check(object: NonNull<u8>, size: usize) -> Result<(), Overrun>;
 }
 
-/// A policy without guards, in which objects are adjacent and overruns are not detected.
+/// No guards: objects are adjacent, and overruns are not detected.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NoBounds;
 
@@ -107,8 +107,7 @@ impl Bounds for SimpleBounds {
     }
 }
 
-/// An allocator with guards around its objects. The [module](self) describes how to make the pool
-/// for an arena.
+/// An allocator with guards around its objects. See the [module](self).
 ///
 /// ```
 /// use core::alloc::Layout;
@@ -125,7 +124,7 @@ impl Bounds for SimpleBounds {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// `of_pool` rejects allocators that are not pools, so this code does not compile:
+/// `of_pool` rejects allocators that are not pools:
 ///
 /// ```compile_fail
 /// use std::alloc::System;
@@ -149,7 +148,7 @@ pub struct MemoryArena<A, B> {
 
 impl<A, B: Bounds> MemoryArena<A, B> {
     /// Number of bytes that an allocator must provide for an object of `size` bytes. With [`SimpleBounds`], an
-    /// object of 32 bytes needs 40 bytes.
+    /// object of 32 bytes needs 40.
     ///
     /// ```
     /// use uslab_pool::{MemoryArena, NoBounds, SimpleBounds};
@@ -162,8 +161,7 @@ impl<A, B: Bounds> MemoryArena<A, B> {
     pub const fn memory_requirement(size: usize) -> usize {
         size.saturating_add(B::FRONT).saturating_add(B::BACK)
     }
-    /// Alignment that an allocator must provide for objects of alignment `align`, which is the same alignment, but
-    /// for another byte.
+    /// Alignment that an allocator needs for objects of alignment `align`: the same alignment, but of another byte.
     #[doc(alias = "GetMemoryAlignmentRequirement")]
     pub const fn alignment_requirement(align: usize) -> usize {
         align
@@ -185,10 +183,10 @@ impl<A: Allocator, B: Bounds> MemoryArena<A, B> {
     /// Allocates an object.
     ///
     /// # Errors
-    /// Returns the error of the allocator for the size including guards.
+    /// Returns the allocator's error for the size with guards.
     pub fn alloc(&mut self, layout: Layout) -> Result<NonNull<u8>, Refused> {
         let memory = self.allocator.allocate(Self::inflated(layout)?, B::FRONT)?;
-        // SAFETY: the allocation includes the bytes of the guards.
+        // SAFETY: the allocation includes the guards' bytes.
         unsafe {
             let object = memory.add(B::FRONT);
             B::guard(object, layout.size());
@@ -198,12 +196,11 @@ impl<A: Allocator, B: Bounds> MemoryArena<A, B> {
     /// Frees an object.
     ///
     /// # Errors
-    /// If a guard is damaged, the object stays allocated, and the error is [`BadFree::Overrun`]. Errors of the
+    /// Returns [`BadFree::Overrun`] if a guard is damaged, and the object then stays allocated. Errors of the
     /// allocator are also returned.
     ///
     /// # Safety
-    /// This arena must have allocated the object with `layout`, and must not have freed it since. The object is no
-    /// longer used.
+    /// This arena must have allocated the object with `layout` and not freed it since. The object is no longer used.
     pub unsafe fn free(&mut self, object: NonNull<u8>, layout: Layout) -> Result<(), BadFree> {
         // SAFETY: this arena allocated the object, by this function's contract.
         unsafe { self.check(object, layout) }?;

@@ -7,25 +7,24 @@
 //!      ^12 ^16                                                     16 bytes apart, payloads at multiples of 16
 //! ```
 //!
-//! The tags before and after each block contain the block's size and a flag that marks it as used. When a block is
-//! freed, it finds both neighbours by arithmetic, and merges with them immediately if they are free. Free blocks
-//! form one doubly linked list, whose links are stored in the blocks.
+//! The tags before and after each block contain the block's size and a flag that marks it as used. A freed block
+//! finds both neighbours by arithmetic and merges with them immediately. Free blocks form one doubly linked list,
+//! whose links are stored in the blocks.
 //!
-//! - An allocation searches the free list, in which [`Fit`] selects the block. The search takes at most as many steps
-//!   as there are free blocks, so an allocation is O(n).
-//! - A free is O(1) with [`Order::Lifo`]. With [`Order::Address`], a free also searches for the block's place in
-//!   the list, unless a neighbour is free.
+//! - An allocation searches the free list, in which [`Fit`] selects the block. The search takes up to as many steps
+//!   as there are free blocks: O(n).
+//! - Free: O(1) with [`Order::Lifo`]. With [`Order::Address`], a free searches for the place in the list, unless a
+//!   neighbour is free.
 //! - The waste is 8 bytes of tags per block, rounding up to 16 bytes, and the gaps between blocks.
 //!
-//! The other heap, [`Tlsf`](super::Tlsf), allocates and frees in O(1), and wastes a little more between blocks. The
-//! heap stores only three numbers outside its memory.
+//! [`Tlsf`](super::Tlsf) allocates and frees in O(1), and wastes a little more between blocks. The heap stores only
+//! three numbers outside its memory.
 //!
 //! Invariants: no two neighbours are free; a block is free iff it is in the list; both tags of a block are equal.
 //!
-//! Source for boundary tags and the policies: Knuth, The Art of Computer Programming 1, section 2.5 (1968). Further
-//! source: Wilson, Johnstone, Neely and Boles, "Dynamic Storage Allocation: A Survey and Critical Review" (1995),
-//! which recommends best fit and address-ordered first fit. Users of this kind of heap: the malloc of K&R and, with
-//! segregated lists, dlmalloc.
+//! Source for boundary tags and the policies: Knuth, The Art of Computer Programming 1, section 2.5 (1968). Wilson,
+//! Johnstone, Neely and Boles, "Dynamic Storage Allocation: A Survey and Critical Review" (1995), which recommends
+//! address-ordered first fit and best fit. Users: the malloc of K&R and, with segregated lists, dlmalloc.
 
 use crate::area::Area;
 use crate::blocks::{NONE, UNIT, blocks_by_pointer, ends, gap, need};
@@ -49,7 +48,7 @@ pub enum Fit {
     Next,
 }
 
-/// Position at which a freed block is put into the list.
+/// Position of a freed block in the list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
     /// A freed block becomes the first block of the list.
@@ -62,8 +61,7 @@ const TAG: usize = 4;
 /// Flag in a tag: the block is used.
 const USED: u32 = 1;
 
-/// A heap with one free list, in memory of the caller's choice. The [module](self) describes its
-/// costs.
+/// A free-list heap in memory of the caller's choice. See the [module](self).
 ///
 /// ```
 /// use core::alloc::Layout;
@@ -88,9 +86,8 @@ pub struct BestFit<A> {
 }
 
 impl<A: Area> BestFit<A> {
-    /// Makes a heap in `area` that uses best fit, and keeps free blocks in address order. Memory before the first and
-    /// after the last multiple of 16 in the area is unused. The heap uses 16 bytes to mark its ends. Cost: writes a
-    /// few words.
+    /// Makes a heap in `area` with best fit, and free blocks in address order. Memory before the area's first multiple
+    /// of 16, and after its last, is unused. The heap uses 16 bytes to mark its ends. Cost: writes a few words.
     ///
     /// # Errors
     /// Returns [`PoolError::NoRoom`] for fewer than 32 bytes, and [`PoolError::Positions`] for more than 2 GiB.
@@ -109,8 +106,7 @@ impl<A: Area> BestFit<A> {
 
 blocks_by_pointer!(BestFit);
 
-/// The blocks of the heap by position, in safe code that is generic over how it accesses the words of
-/// the memory.
+/// The heap's blocks by position, in safe code that is generic over the access to the memory's words.
 #[doc(hidden)]
 #[derive(Debug)]
 pub struct Blocks<M> {
@@ -122,8 +118,7 @@ pub struct Blocks<M> {
     first: usize,
     end: usize,
     head: u32,
-    /// Block at which the next search begins if next fit is used; `NONE` stands for the head of the
-    /// list.
+    /// Block at which the next search begins with next fit; `NONE` means the head of the list.
     rover: u32,
 }
 
@@ -145,8 +140,7 @@ impl<M: Words> Blocks<M> {
         let (start, end) = ends(&memory)?;
         let (first, end) = (start + UNIT - TAG, end - TAG);
         let mut blocks = Self { memory, fit, order, first, end, head: NONE, rover: NONE };
-        // The blocks at both ends have size 0 and are marked as used, so that no block merges
-        // beyond the ends.
+        // The end blocks have size 0 and are used, so that no block merges beyond the ends.
         blocks.memory.store(first - TAG, USED);
         blocks.memory.store(end, USED);
         blocks.set_tags(first, end - first, false);
@@ -159,7 +153,7 @@ impl<M: Words> Blocks<M> {
     pub fn memory(&self) -> &M {
         &self.memory
     }
-    /// The memory of the heap, for writing to its blocks.
+    /// The memory of the heap, for writing to blocks.
     pub fn memory_mut(&mut self) -> &mut M {
         &mut self.memory
     }
@@ -215,8 +209,8 @@ impl<M: Words> Blocks<M> {
         }
     }
 
-    /// Returns the place at which the free block `position` has room for a block of `need` bytes. Returns `None` if the
-    /// free block is too small.
+    /// Returns the place of a block of `need` bytes in the free block `position`. Returns `None` if the free block is
+    /// too small.
     fn place(&self, position: usize, size: usize, need: usize, align: usize) -> Option<Placement> {
         let gap = gap(&self.memory, position + TAG, align);
         (gap <= size && need <= size - gap).then_some(Placement { at: position, gap })
@@ -340,7 +334,7 @@ impl<M: Words> Blocks<M> {
                 }
                 self.insert(start);
             }
-            // The merged block keeps the place that its neighbour had in the list.
+            // The merged block keeps the neighbour's place in the list.
             (Order::Address, true, true) => self.unlink(position + size),
             (Order::Address, true, false) => {}
             (Order::Address, false, true) => self.replace(position + size, position),
@@ -348,14 +342,14 @@ impl<M: Words> Blocks<M> {
         }
         self.set_tags(start, end - start, false);
     }
-    /// Frees the block, which was checked before. The tag that becomes part of the preceding free block is also marked
-    /// as free, so that a second free is detected.
+    /// Frees the block. A tag that becomes part of the preceding free block is also marked free, so that a second free
+    /// is detected.
     fn free_checked(&mut self, payload: usize) {
         let tag = self.memory.load(payload - TAG);
         self.memory.store(payload - TAG, tag & !USED);
         self.free_block(payload);
     }
-    /// Returns `true` if the tags show that a used block begins at `payload`.
+    /// Returns `true` if the tags show a used block at `payload`.
     fn is_allocated(&self, payload: usize) -> bool {
         let unit = payload.wrapping_sub(self.first + TAG);
         if !unit.is_multiple_of(UNIT) || unit >= self.end - self.first {
@@ -419,8 +413,7 @@ impl<M: Words> Blocks<M> {
     pub fn holes(&self) -> impl Iterator<Item = usize> {
         self.blocks().filter(|(.., used)| !used).map(|(_, size, _)| size - 2 * TAG)
     }
-    /// Returns `true` if a request for `layout` would be served. The check searches all memory instead of the free
-    /// list.
+    /// Returns `true` if a request for `layout` would be served. `room` searches all memory instead of the free list.
     pub fn room(&self, layout: Layout) -> bool {
         need(layout.size(), 2 * TAG).is_some_and(|need| {
             let mut free = self.blocks().filter(|(.., used)| !used);
@@ -428,7 +421,7 @@ impl<M: Words> Blocks<M> {
         })
     }
 
-    /// Checks all tags, and checks the list.
+    /// Checks all tags and the list.
     ///
     /// # Errors
     /// Returns the first inconsistency and its position as the error.

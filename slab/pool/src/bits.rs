@@ -1,12 +1,11 @@
-//! Operations on the bits of a word, for iterating over bitmaps, and a bitmap of bytes that marks the slots in use.
-//! The bitmap consists of bytes instead of words, because it is stored in the bytes that the slots of a pool leave.
+//! Bits of a word, for iterating over bitmaps, and a bitmap of bytes that marks the slots in use. The bitmap consists
+//! of bytes instead of words, because it is stored in the bytes that the slots of a pool leave.
 
 use super::error::PoolError;
 use alloc::vec::Vec;
 use core::ops::Range;
 
-/// Returns the lowest run of set bits by its start and its length, and `bits` without this run. `bits` must not
-/// be 0.
+/// Returns the lowest run of set bits: its start, its length, and `bits` without the run. `bits` must not be 0.
 #[inline(always)]
 pub fn lowest_run(bits: u64) -> (usize, usize, u64) {
     let start = bits.trailing_zeros();
@@ -19,7 +18,6 @@ pub(super) const fn bytes(bits: usize) -> usize {
     bits.div_ceil(8)
 }
 
-/// Allocates a bitmap of `bits` clear bits.
 pub(super) fn map(bits: usize) -> Result<Vec<u8>, PoolError> {
     let (mut map, bytes) = (Vec::new(), bytes(bits));
     map.try_reserve_exact(bytes).map_err(|_| PoolError::Memory { bytes })?;
@@ -42,8 +40,7 @@ pub(super) fn set_bits(map: &[u8]) -> impl Iterator<Item = usize> {
     runs(map).flatten()
 }
 
-/// An iterator over runs of set bits, in ascending order. The iterator reads 64 bits at a time, and also ends a run
-/// after each 64th bit.
+/// An iterator over runs of set bits, ascending. The iterator reads 64 bits at a time, and ends a run at each 64th bit.
 #[derive(Clone, Debug)]
 struct Runs<'m> {
     bytes: &'m [u8],
@@ -56,7 +53,7 @@ fn runs(map: &[u8]) -> Runs<'_> {
     Runs { bytes: remaining, word, first_bit: 0 }
 }
 
-/// Returns the first 8 bytes as a word, padded with zeros, and the remaining bytes.
+/// Returns the first 8 bytes, padded with zeros, and the rest.
 fn word(map: &[u8]) -> (u64, &[u8]) {
     match map.split_first_chunk() {
         Some((bytes, remaining)) => (u64::from_le_bytes(*bytes), remaining),

@@ -1,10 +1,9 @@
-//! Parts that all allocators of blocks of any size share: the ends of their memory, and the conversion
-//! of positions to pointers.
+//! Common parts of the allocators of blocks of any size: their memory's ends, and positions as pointers.
 
 use crate::error::PoolError;
 use crate::words::Span;
 
-/// Unit of block sizes and alignment of payloads, both in bytes.
+/// Unit of block sizes and alignment of payloads, in bytes.
 pub(crate) const UNIT: usize = 16;
 /// The position that marks the end of a list.
 pub(crate) const NONE: u32 = u32::MAX;
@@ -26,7 +25,7 @@ pub(crate) fn ends(memory: &impl Span) -> Result<(usize, usize), PoolError> {
 }
 
 /// Size in bytes of a block with `size` bytes of payload and `books` bytes of metadata. Returns `None` if no
-/// memory is large enough for this block.
+/// memory is that large.
 pub(crate) fn need(size: usize, books: usize) -> Option<usize> {
     size.checked_add(books)?.checked_next_multiple_of(UNIT).filter(|need| *need <= MAX_BYTES)
 }
@@ -36,7 +35,7 @@ pub(crate) fn gap(memory: &impl Span, position: usize, align: usize) -> usize {
     (memory.address() + position).wrapping_neg() & (align - 1)
 }
 
-/// Implements the pointer interface of a type `$name<A>` that has the fields `blocks` and `usage`.
+/// Implements the pointer interface of a type `$name<A>` with fields `blocks` and `usage`.
 macro_rules! blocks_by_pointer {
     ($name:ident) => {
         impl<A: Area> $name<A> {
@@ -59,8 +58,7 @@ macro_rules! blocks_by_pointer {
             /// again.
             ///
             /// # Safety
-            /// This heap must have allocated the block. The block must not have been freed since, and is no
-            /// longer used.
+            /// This heap must have allocated the block. The block was not freed since, and is no longer used.
             #[inline]
             pub unsafe fn free(&mut self, memory: NonNull<u8>) -> Result<(), BadFree> {
                 let position = self.position(memory)?;
@@ -75,19 +73,19 @@ macro_rules! blocks_by_pointer {
             /// Returns the errors of [`free`](Self::free).
             ///
             /// # Safety
-            /// This heap must have allocated the block, and must not have freed it since. If the call succeeds, the
-            /// block has `bytes` bytes.
+            /// This heap must have allocated the block and not freed it since. If the call succeeds, the block has
+            /// `bytes` bytes.
             pub unsafe fn resize(&mut self, memory: NonNull<u8>, bytes: usize) -> Result<bool, BadFree> {
                 let position = self.position(memory)?;
                 Ok(self.blocks.resize(position, bytes))
             }
-            /// Number of usable bytes of a block, which is at least the requested size.
+            /// Number of usable bytes of a block: at least the requested size.
             ///
             /// # Errors
             /// Returns the errors of [`free`](Self::free).
             ///
             /// # Safety
-            /// This heap must have allocated the block, and must not have freed it since.
+            /// This heap must have allocated the block and not freed it since.
             pub unsafe fn allocation_size(&self, memory: NonNull<u8>) -> Result<usize, BadFree> {
                 Ok(self.blocks.size(self.position(memory)?))
             }

@@ -1,5 +1,4 @@
-//! A pool that grows by chunks. Each chunk has its own free list, and the pool returns empty chunks to
-//! the system.
+//! A pool that grows by chunks. Each chunk has a free list, and empty chunks are returned to the system.
 //!
 //! ```text
 //! front                                          back
@@ -8,9 +7,8 @@
 //! ```
 //!
 //! Full chunks are at the back of the list of chunks, so an allocation tries only the first chunk. A full chunk moves
-//! to the front of the list when one of its slots is freed, and the next allocation takes that slot. A chunk is mapped
-//! at a multiple of its size, so arithmetic finds the chunk of an object. Allocations and frees take a constant number
-//! of steps.
+//! to the front when one of its slots is freed, and the next allocation takes that slot. A chunk is mapped at a
+//! multiple of its size, so arithmetic finds an object's chunk. Allocations and frees take a constant number of steps.
 //!
 //! **Each chunk has its own free list.** One list for all chunks would also work, and save a word per chunk, as
 //! [`ReservedPool`](super::ReservedPool) shows. However, with one list, [purging](ChunkedPool::purge) would search the
@@ -42,7 +40,7 @@ struct Chunk {
     region: Region,
 }
 
-/// A pool that consists of chunks. The [module](self) describes how it grows.
+/// A pool that consists of chunks. See the [module](self).
 ///
 /// ```
 /// use core::alloc::Layout;
@@ -61,9 +59,9 @@ struct Chunk {
 ///
 /// # Invariants
 /// * Each listed chunk has `chunk_bytes` bytes at a multiple of `chunk_bytes`, which its region maps. The `chunks`
-///   chunks form a list from `front` to `back`, linked in both directions.
-/// * A chunk has `capacity` slots, which begin at byte `first`. `live` of these slots are in use, and the others
-///   are on the chunk's free list.
+///   chunks are linked both ways from `front` to `back`.
+/// * A chunk has `capacity` slots from byte `first` on. `live` of these slots are in use, and the others are on
+///   the chunk's free list.
 /// * Every chunk with a free slot precedes all full chunks.
 #[derive(Debug)]
 pub struct ChunkedPool {
@@ -83,12 +81,12 @@ pub struct ChunkedPool {
 unsafe impl Send for ChunkedPool {}
 
 impl ChunkedPool {
-    /// Makes a pool that maps `chunk_bytes` bytes at a time. The number `chunk_bytes` must be a power of two, and at
-    /// least a page. A new pool has no chunk.
+    /// Makes a pool that maps `chunk_bytes` bytes at a time. `chunk_bytes` is a power of two and at least a page. A new
+    /// pool has no chunk.
     ///
     /// # Errors
-    /// Returns [`PoolError::NoRoom`] if a chunk has no room for a slot, and [`PoolError::Align`] if `chunk_bytes` is
-    /// not a power of two.
+    /// Returns [`PoolError::NoRoom`] if a chunk holds no slot, and [`PoolError::Align`] if `chunk_bytes` is not a power
+    /// of two.
     pub fn new(slots: SlotLayout, chunk_bytes: usize) -> Result<Self, PoolError> {
         Self::with_faults(slots, chunk_bytes, Backend::default(), Faults::default())
     }
@@ -127,12 +125,11 @@ impl ChunkedPool {
         })
     }
 
-    /// Allocates a slot for `layout`. Cost: accesses to the header of the first chunk and to the slot. If all
-    /// chunks are full, the call also makes a system call.
+    /// Allocates a slot for `layout`. Cost: accesses the header of the first chunk and the slot. If all chunks are
+    /// full, the call also makes a system call.
     ///
     /// # Errors
-    /// Returns an error if the layout does not fit into a slot, or [`Refused::Memory`] if the system refuses
-    /// another chunk.
+    /// Returns an error if the layout does not fit, or [`Refused::Memory`] if the system refuses another chunk.
     pub fn alloc(&mut self, layout: Layout) -> Result<NonNull<u8>, Refused> {
         self.alloc_at(layout, 0)
     }
@@ -165,8 +162,8 @@ impl ChunkedPool {
         Some(slot)
     }
 
-    /// Frees a slot. Cost: accesses to the slot and to the header of its chunk. If the slot's chunk was full, the chunk
-    /// moves to the front of the list.
+    /// Frees a slot. Cost: accesses the slot and the header of its chunk. If the slot's chunk was full, the chunk moves
+    /// to the front of the list.
     ///
     /// # Errors
     /// Returns [`BadFree::Interior`] for an address inside a slot, [`BadFree::Foreign`] for an address inside a chunk's
@@ -241,8 +238,8 @@ impl ChunkedPool {
     /// The chunk must be unlinked, and no thread may use its slots.
     unsafe fn release(&mut self, at: NonNull<Chunk>) {
         self.chunks -= 1;
-        // SAFETY: the header is initialised, and is read for the last time. Dropping the region unmaps
-        // the chunk.
+        // SAFETY: the header is initialised and read for the last time. Dropping the region unmaps the
+        // chunk.
         drop(unsafe { at.read() }.region);
     }
 
@@ -279,18 +276,17 @@ impl ChunkedPool {
         }
     }
 
-    /// Returns the number of slots in use in each chunk, from the front to the back of the list.
+    /// Returns the number of slots in use in each chunk, from front to back.
     pub fn fill(&self) -> impl Iterator<Item = usize> {
         let mut at = self.front;
         core::iter::from_fn(move || {
-            // SAFETY: the pointer refers to a listed chunk, which does not change while the pool is
-            // borrowed.
+            // SAFETY: the pointer is a listed chunk, which does not change while the pool is borrowed.
             let chunk = unsafe { at?.as_ref() };
             at = chunk.next;
             Some(chunk.live)
         })
     }
-    /// Number of chunks that the pool has.
+    /// Number of chunks.
     pub fn chunks(&self) -> usize {
         self.chunks
     }

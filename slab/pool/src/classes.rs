@@ -1,10 +1,10 @@
-//! Pools for size classes, one per class, which serve memory of any small size to one thread.
+//! A pool for each size class: memory of any small size, for one thread.
 //!
 //! If one pool serves several sizes, each slot wastes the difference to the largest size. If each size class has its
-//! own pool, a slot wastes at most the step between two classes. The type [`SizeClasses`] lists the sizes of the
-//! classes. Each size class has a [`ReservedPool`]. An address shows if it belongs to a class, and each pool grows as
-//! needed. Reinalter announces pools of this kind as a micro allocator, and Kenwright proposes them for varying sizes.
-//! `uslab::Malloc` applies the same idea to all threads and sizes.
+//! own pool, a slot wastes at most the step between two classes. The sizes of the classes are in [`SizeClasses`]. Each
+//! size class has a [`ReservedPool`]. An address shows if it belongs to a class, and each pool grows as needed.
+//! Reinalter announces pools of this kind as a micro allocator, and Kenwright proposes them for varying sizes.
+//! `uslab::Malloc` applies the idea to all threads and sizes.
 //!
 //! Sources: Reinalter, "Memory allocation strategies: a pool allocator" (2012) and its comments; Kenwright, "Fast Efficient
 //! Fixed-Size Memory Pool" (2012).
@@ -18,7 +18,7 @@ use core::alloc::Layout;
 use core::ptr::NonNull;
 use uslab_buddy::PAGE_SIZE;
 
-/// Sizes of the classes, which are multiples of a word in ascending order.
+/// Sizes of the classes, ascending multiples of a word.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SizeClasses(Vec<usize>);
 
@@ -31,11 +31,11 @@ impl SizeClasses {
     pub fn micro() -> Self {
         Self((1..=8).map(|k| k * 32).collect())
     }
-    /// Makes size classes from any sizes, which may be in any order.
+    /// Makes classes of any sizes, in any order.
     ///
     /// # Errors
-    /// Returns [`PoolError::Class`] if there are no sizes, for a size of 0, and for a size that is not a multiple of a
-    /// word. Returns [`PoolError::Many`] for more than 65,535 sizes.
+    /// Returns [`PoolError::Class`] for no sizes, for size 0, and for a size that is not a multiple of a word. Returns
+    /// [`PoolError::Many`] for more than 65,535 sizes.
     pub fn new(sizes: impl IntoIterator<Item = usize>) -> Result<Self, PoolError> {
         let max = usize::from(u16::MAX);
         let mut sizes: Vec<_> = sizes.into_iter().take(max + 1).collect();
@@ -70,7 +70,7 @@ pub struct Waste {
 /// sizes.
 const TABLE: usize = 4096;
 
-/// A set of pools, one for each size class. The [module](self) describes the purpose.
+/// A pool for each size class. See the [module](self).
 ///
 /// ```
 /// use core::alloc::Layout;
@@ -94,7 +94,7 @@ pub struct ClassPools {
 }
 
 impl ClassPools {
-    /// Makes pools, each of which may grow to `bytes` bytes. Cost: a system call for each pool.
+    /// Makes pools that may grow to `bytes` bytes each. Cost: a system call for each pool.
     ///
     /// # Errors
     /// Returns the errors of [`ReservedPool::new`].
@@ -112,8 +112,7 @@ impl ClassPools {
 
     /// Returns the smallest class that has room for `layout` and guarantees its alignment.
     ///
-    /// Cost: one load. For alignments above a word, or sizes above [`TABLE`], the cost is a few
-    /// more loads.
+    /// Cost: one load. Alignments above a word, and sizes above [`TABLE`], cost a few more loads.
     ///
     /// # Errors
     /// Returns an error if no class is large enough, or guarantees the alignment.
@@ -136,7 +135,7 @@ impl ClassPools {
     /// Allocates memory from the smallest class that has room for `layout`.
     ///
     /// # Errors
-    /// Returns an error if no class has room for `layout`, or if the pool of the class is full.
+    /// Returns an error if no class holds `layout`, or if the class's pool is full.
     pub fn alloc(&mut self, layout: Layout) -> Result<NonNull<u8>, Refused> {
         let class = self.class(layout)?;
         self.alloc_in(class, layout)
@@ -150,7 +149,7 @@ impl ClassPools {
     /// Frees memory.
     ///
     /// # Errors
-    /// Returns an error if the address is not a slot of the class of `layout`.
+    /// Returns an error if the address is not a slot of the layout's class.
     ///
     /// # Safety
     /// If the address is a slot, it must have been allocated from these pools with `layout`. The slot must not have
@@ -181,20 +180,20 @@ impl ClassPools {
     pub fn slot_size(&self, layout: Layout) -> Result<usize, Refused> {
         self.class(layout).map(|class| self.pools[class].slots().stride())
     }
-    /// Requested and allocated bytes of the objects in use. The difference between the requested and the allocated
-    /// bytes is the internal waste.
+    /// Requested and allocated bytes of the objects in use. The difference between requested and allocated bytes is
+    /// internal waste.
     pub fn waste(&self) -> Waste {
         let live_bytes = |pool: &ReservedPool| pool.usage().live() * pool.slots().stride() as u64;
         Waste { requested: self.requested, allocated: self.pools.iter().map(live_bytes).sum() }
     }
-    /// The pools of all classes, in ascending order of size.
+    /// The pools, ascending by size.
     pub fn pools(&self) -> &[ReservedPool] {
         &self.pools
     }
 }
 
-// SAFETY: a slot of the class has the size and the alignment of the layout. Slots align their first byte, and the
-// pools refuse other offsets.
+// SAFETY: a slot of the class has the layout's size and alignment. Slots align their first byte, and the pools refuse
+// other offsets.
 unsafe impl Allocator for ClassPools {
     fn allocate(&mut self, layout: Layout, offset: usize) -> Result<NonNull<u8>, Refused> {
         if !offset.is_multiple_of(layout.align()) {
@@ -206,7 +205,7 @@ unsafe impl Allocator for ClassPools {
         // SAFETY: the memory has this layout and is no longer used, by this function's contract.
         unsafe { self.free(memory, layout) }
     }
-    /// Succeeds if the new layout belongs to the same class as the memory's slot.
+    /// Succeeds if the new layout belongs to the class of the memory's slot.
     unsafe fn resize(&mut self, _: NonNull<u8>, old: Layout, new: Layout, _: usize) -> bool {
         let is_same_class = self.class(new).is_ok_and(|class| self.class(old) == Ok(class));
         if is_same_class {
@@ -261,8 +260,8 @@ mod tests {
         assert_eq!(size(1, 8192), Err(Refused::Align { requested: 8192, max: 4096 }));
     }
 
-    /// A slot of 96 bytes wastes 16 bytes if its object has 80 bytes. A class of 80 bytes would waste nothing for
-    /// this object.
+    /// A slot of 96 bytes for an object of 80 wastes 16 bytes. A class of 80 bytes would waste nothing for this
+    /// object.
     #[test]
     fn waste_is_counted_for_objects_in_use() {
         let mut coarse_pools = pools(&SizeClasses::micro());
@@ -288,7 +287,7 @@ mod tests {
         let mut pools = pools(&SizeClasses::micro());
         let object = pools.alloc(layout(30, 8)).unwrap();
         let address = object.addr().get();
-        // SAFETY: the pools refuse invalid frees, and then the memory is freed once.
+        // SAFETY: invalid frees are refused, and then the memory is freed once.
         unsafe {
             assert_eq!(pools.free(object, layout(40, 8)), Err(BadFree::Foreign { address }));
             assert_eq!(pools.free(object, layout(4000, 8)), Err(BadFree::Foreign { address }));

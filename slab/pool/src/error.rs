@@ -3,7 +3,7 @@
 
 use core::fmt;
 
-/// Reason why a pool cannot be made from the given memory.
+/// Reason why a pool cannot be made from the memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PoolError {
@@ -19,7 +19,7 @@ pub enum PoolError {
     },
     /// A size class is not a multiple of a word, or the list of size classes is empty.
     Class {
-        /// Size of the class in bytes, or 0 if the list of size classes is empty.
+        /// Size of the class in bytes; 0 if there is no size class.
         size: usize,
     },
     /// A free slot is too small for the link to the next free slot.
@@ -29,7 +29,7 @@ pub enum PoolError {
         /// Size of a link in bytes.
         least: usize,
     },
-    /// The sum of size and alignment exceeds the address space.
+    /// Size plus alignment exceed the address space.
     Large {
         /// Size of an object in bytes.
         size: usize,
@@ -46,7 +46,7 @@ pub enum PoolError {
     Many {
         /// Number of blocks or size classes, or a lower bound of that number.
         blocks: usize,
-        /// Maximum number of blocks or size classes.
+        /// Maximum number of blocks or sizes.
         max: usize,
     },
     /// Objects are in use, so the memory cannot be divided anew.
@@ -54,12 +54,12 @@ pub enum PoolError {
         /// Number of objects in use.
         live: usize,
     },
-    /// The system refused to provide memory or address space.
+    /// The system refused memory or address space.
     Memory {
         /// Number of requested bytes.
         bytes: usize,
     },
-    /// The memory is larger than what positions of 32 bits can address.
+    /// The memory is larger than positions of 32 bits can address.
     Positions {
         /// Size of the memory in bytes.
         bytes: usize,
@@ -100,8 +100,7 @@ impl fmt::Display for PoolError {
 }
 impl core::error::Error for PoolError {}
 
-/// Reason why an allocation failed. After an error, the caller may free memory, or use another
-/// pool.
+/// Reason why an allocation failed. The caller may free memory, or use another pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Refused {
@@ -121,14 +120,14 @@ pub enum Refused {
         /// Size of the largest object in bytes.
         max: usize,
     },
-    /// The object needs a larger alignment than a slot has.
+    /// The object needs more alignment than a slot has.
     Align {
         /// Requested alignment, in bytes.
         requested: usize,
         /// Largest supported alignment, in bytes.
         max: usize,
     },
-    /// The pool is [strict](super::SlotLayout::strict), so it serves only one size and alignment.
+    /// The pool is [strict](super::SlotLayout::strict), and serves only one size and alignment.
     Strict {
         /// Number of requested bytes.
         size: usize,
@@ -137,9 +136,9 @@ pub enum Refused {
         /// The only size and alignment that the pool serves, in bytes.
         only: (usize, usize),
     },
-    /// The request aligns another byte of the slot than the pool does.
+    /// The request aligns another byte of the slot than the pool.
     Offset {
-        /// Requested offset of the byte to be aligned.
+        /// Requested offset of the aligned byte.
         requested: usize,
         /// Offset of the byte that the pool aligns.
         aligned: usize,
@@ -195,12 +194,12 @@ pub enum BadFree {
     Interior {
         /// The freed address.
         address: usize,
-        /// Index of the slot, counted from 0.
+        /// Index of the slot, from 0.
         slot: usize,
     },
     /// The slot is already free, or was never in use.
     Double {
-        /// Index of the slot, counted from 0.
+        /// Index of the slot, from 0.
         slot: usize,
     },
     /// No block in use begins at the address.
@@ -221,11 +220,11 @@ pub struct Overrun {
     pub side: Side,
     /// Value that the damaged bytes have.
     pub found: u32,
-    /// Value that the damaged bytes should have.
+    /// Expected value of the damaged bytes.
     pub written: u32,
 }
 
-/// Position of damaged bytes relative to an object.
+/// Position relative to an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
     /// The guard before the object.

@@ -1,17 +1,14 @@
-//! A pool of fixed size, which consists of the memory, its free list, and the layout of the largest
-//! object.
+//! A pool of fixed size: the memory, its free list, and the layout of the largest object.
 //!
-//! The pool also serves objects with smaller sizes and alignments, which waste the rest of their slots. The pool
-//! refuses objects that are larger than a slot. The pool has no external fragmentation, because every free slot fits
-//! every object.
+//! The pool also serves objects with smaller sizes and alignments, which waste the rest of their slots. Objects larger
+//! than a slot are refused. The pool has no external fragmentation: every free slot fits every object.
 //!
 //! # Checked pools
 //!
 //! A pool made by [`FixedPool::checked`] has a bit for each slot, which is set while the slot is in use. A checked
 //! pool refuses to free a foreign address, an address inside a slot, or a free slot, each with a specific error. A
-//! checked pool can [iterate](FixedPool::live) over its slots in use. The bitmap of a checked pool is stored at the
-//! end of the pool's memory. The slots often leave enough bytes for the bitmap; otherwise the bitmap takes the place
-//! of the last slots.
+//! checked pool can [iterate](FixedPool::live) over its slots in use. The bitmap of a checked pool is at the end of
+//! the pool's memory. The slots often leave enough bytes for the bitmap, which otherwise displaces the last slots.
 //!
 //! ```text
 //! |pad| slot | slot | slot | ... | slot |  unused  | bitmap |
@@ -20,9 +17,9 @@
 //! ```
 //!
 //! Sources: Reinalter, "Memory allocation strategies: a pool allocator" (2012), whose comments propose the statistics
-//! of [`Usage`] and the bitmap at the end. The comments on this post also propose a fill value that marks free slots.
-//! This pool has no fill value, because an object may contain any value. A pool of the module [`marked`](super::marked)
-//! has a mark after each object.
+//! of [`Usage`] and the bitmap at the end. The comments also propose a fill value that marks free slots. This pool has
+//! no fill value, because an object may contain any value. A pool of the module [`marked`](super::marked) has a mark
+//! after each object.
 
 use super::area::Area;
 use super::bits;
@@ -33,7 +30,7 @@ use super::usage::Usage;
 use core::alloc::Layout;
 use core::ptr::NonNull;
 
-/// A pool whose memory neither grows nor moves. The [module](self) describes checked pools.
+/// A pool whose memory neither grows nor moves. See the [module](self).
 ///
 /// ```
 /// use core::alloc::Layout;
@@ -50,8 +47,8 @@ use core::ptr::NonNull;
 /// ```
 ///
 /// # Invariants
-/// The area contains `count` slots, which begin at `first`. Each slot is either in the free list or in use. In a
-/// checked pool, the last bytes of the area are a bitmap, whose set bits mark the slots in use.
+/// The area contains `count` slots, which begin at `first`. Each slot is in the free list or in use. In a checked
+/// pool, the area's last bytes are a bitmap whose set bits mark the slots in use.
 #[derive(Debug)]
 pub struct FixedPool<A> {
     free: FreeList,
@@ -63,13 +60,13 @@ pub struct FixedPool<A> {
     area: A,
 }
 
-// SAFETY: the slots and the bitmap belong to the area, which may be sent to another thread.
+// SAFETY: slots and bitmap belong to the area, which may be sent to another thread.
 unsafe impl<A: Send> Send for FixedPool<A> {}
 
 impl<A: Area> FixedPool<A> {
     /// Makes a pool of as many slots as fit into `area`.
     ///
-    /// Cost: the call writes to each slot.
+    /// Cost: writes each slot.
     ///
     /// # Errors
     /// Returns [`PoolError::NoRoom`] if the area has no room for a slot.
@@ -105,7 +102,7 @@ impl<A: Area> FixedPool<A> {
         unsafe { pool.free.thread(first, slots.stride(), count) };
         if checked {
             let bitmap = pool.bitmap();
-            // SAFETY: the bitmap is in the last bytes of the area, after the slots.
+            // SAFETY: the bitmap is the area's last bytes, behind the slots.
             unsafe { bitmap.cast::<u8>().write_bytes(0, bitmap.len()) };
         }
         Ok(pool)
@@ -117,8 +114,7 @@ impl<A: Area> FixedPool<A> {
     /// Cost: a load from the slot; a checked pool also sets a bit.
     ///
     /// # Errors
-    /// Returns an error if the layout does not fit into a slot, or [`Refused::Full`] if no slot is
-    /// free.
+    /// Returns an error if the layout does not fit, or [`Refused::Full`] if no slot is free.
     #[inline]
     pub fn alloc(&mut self, layout: Layout) -> Result<NonNull<u8>, Refused> {
         self.alloc_at(layout, 0)
@@ -157,7 +153,7 @@ impl<A: Area> FixedPool<A> {
         Ok(())
     }
 
-    /// Clears the bit of a slot that is in use.
+    /// Clears the bit of a slot in use.
     fn take_back(&mut self, slot: NonNull<u8>) -> Result<NonNull<u8>, BadFree> {
         let index = self.slots.index(self.first, self.count, slot.addr().get())?;
         let slot = self.slot(index);
@@ -185,7 +181,7 @@ impl<A: Area> FixedPool<A> {
     /// Iterates the slots in use, in ascending order. Returns `None` for an unchecked pool, which does not record which
     /// slots are in use.
     ///
-    /// Cost: one load per 64 slots. The iteration does not read the slots themselves.
+    /// Cost: one load per 64 slots. The slots themselves are not read.
     pub fn live(&self) -> Option<impl Iterator<Item = NonNull<u8>>> {
         self.allocated_indexes().map(|indexes| indexes.map(|index| self.slot(index)))
     }
@@ -197,7 +193,7 @@ impl<A: Area> FixedPool<A> {
     pub(super) fn first(&self) -> NonNull<u8> {
         self.first
     }
-    /// Returns the address of the slot `index`, whether the slot is in use or free.
+    /// Returns the address of slot `index`, in use or free.
     ///
     /// # Panics
     /// Panics if `index` is not below [`capacity`](Self::capacity).
@@ -206,27 +202,26 @@ impl<A: Area> FixedPool<A> {
         // SAFETY: the area contains `count` slots.
         unsafe { self.first.add(index * self.slots.stride()) }
     }
-    /// Returns the index of a slot, counted from 0.
+    /// Returns the index of a slot, from 0.
     ///
     /// # Errors
     /// Returns an error if the address is outside the pool, or inside a slot.
     pub fn index(&self, slot: NonNull<u8>) -> Result<usize, BadFree> {
         self.slots.index(self.first, self.count, slot.addr().get())
     }
-    /// Returns `true` if the slot `index` is in use. Returns `None` for an unchecked pool.
+    /// Returns `true` if slot `index` is in use. Returns `None` for an unchecked pool.
     pub fn is_live(&self, index: usize) -> Option<bool> {
         // SAFETY: the bitmap is initialised, belongs to the pool alone, and does not change while the pool is borrowed.
         self.checked.then(|| index < self.count && bits::get(unsafe { self.bitmap().as_ref() }, index))
     }
-    /// Returns the number of usable bytes of the object at `slot`, which is at least the requested
-    /// size.
+    /// Returns the number of usable bytes of the object at `slot`, at least the requested size.
     ///
     /// # Errors
     /// Returns the errors of [`index`](Self::index).
     pub fn allocation_size(&self, slot: NonNull<u8>) -> Result<usize, BadFree> {
         self.index(slot).map(|_| self.slots.stride())
     }
-    /// Number of slots of the pool.
+    /// Number of slots.
     pub fn capacity(&self) -> usize {
         self.count
     }
@@ -238,8 +233,8 @@ impl<A: Area> FixedPool<A> {
     pub fn usage(&self) -> &Usage {
         &self.usage
     }
-    /// Number of slots whose place the bitmap takes. The number is 0 if the bitmap fits into the bytes that the
-    /// slots leave.
+    /// Number of slots whose place the bitmap takes. The number is 0 if the bitmap fits into the slots'
+    /// remainder.
     pub fn displaced(&self) -> usize {
         self.slots.place(self.area.memory()).1 / self.slots.stride() - self.count
     }
@@ -310,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_for_less_than_a_slot_is_refused() {
+    fn memory_smaller_than_a_slot_is_refused() {
         let build = |bytes, checked| {
             let (area, slots) = (HeapArea::new(bytes, 64).unwrap(), SlotLayout::new(32, 8).unwrap());
             FixedPool::build(area, slots, checked).map(|pool| pool.capacity())

@@ -9,23 +9,22 @@
 //!  head ---^
 //! ```
 //!
-//! A slot in use contains nothing of the list, so the list costs only its head, which is one word. The next
+//! A slot in use contains nothing of the list, so the list costs only its head, one word. The next
 //! [`obtain`](FreeList::obtain) returns the slot that was freed last, because that slot is still in the processor's
-//! cache. The list does not own the slots' memory, and does not store its size. Slots from other memory may also be
-//! freed to the list.
+//! cache. The list does not own the slots' memory, and does not store its size. Slots of other memory may be freed to
+//! the list.
 //!
 //! Source: Reinalter, "Memory allocation strategies: a pool allocator" (2012), whose `Freelist` is the basis of the
-//! fixed and of the growing pool.
+//! fixed and the growing pool.
 
 use super::error::PoolError;
 use super::slot::SlotLayout;
 use core::marker::PhantomData;
 use core::ptr::NonNull;
 
-/// Head of a chain of free slots, which takes one word. The [module](self) describes the chain.
+/// Head of a chain of free slots, which takes one word. See the [module](self).
 ///
-/// This example makes a list for 1,024 bytes on the stack, with objects of 32 bytes at multiples of
-/// 8:
+/// A list for 1,024 bytes on the stack, with objects of 32 bytes at multiples of 8:
 ///
 /// ```
 /// use core::mem::MaybeUninit;
@@ -55,7 +54,7 @@ use core::ptr::NonNull;
 /// ```
 ///
 /// # Invariants
-/// Each slot of the chain is free and writable, has room for a link, and is in the chain only once.
+/// Each slot of the chain is free, writable, has room for a link, and is in the chain once.
 #[derive(Debug)]
 #[doc(alias = "Freelist")]
 pub struct FreeList {
@@ -71,11 +70,11 @@ impl FreeList {
         Self { head: None }
     }
 
-    /// Makes a list of the slots in `memory`, in ascending order. Each slot has room for an object of `size` bytes,
-    /// whose byte `offset` is at a multiple of `align`. Bytes before the first slot and after the last slot stay
-    /// unused. If the memory has no room for a slot, the list is empty.
+    /// Makes a list of the slots of `memory`, ascending. Each slot has room for an object of `size` bytes, whose byte
+    /// `offset` is at a multiple of `align`. Bytes before the first slot and after the last slot stay unused. Memory
+    /// for less than one slot makes an empty list.
     ///
-    /// Cost: the call writes to each slot.
+    /// Cost: writes each slot.
     ///
     /// # Errors
     /// Returns the errors of [`SlotLayout::new`].
@@ -97,8 +96,8 @@ impl FreeList {
         Ok(list)
     }
 
-    /// Adds `count` slots, which begin at `first` and are `stride` bytes apart, at the front of the chain.
-    /// Afterwards, `first` is the head of the chain.
+    /// Puts `count` slots from `first` on, `stride` bytes apart, in front of the chain. Afterwards, `first` is
+    /// the head of the chain.
     ///
     /// # Safety
     /// The slots are valid for reads and writes, free, and on no list. No code uses the slots until it obtains them
@@ -110,8 +109,8 @@ impl FreeList {
         }
     }
 
-    /// Takes the slot that was freed most recently. Returns `None` if the list is empty. The bytes of the slot are
-    /// unspecified, and begin with an old link.
+    /// Takes the most recently freed slot. Returns `None` if the list is empty. The bytes of the slot are unspecified,
+    /// and begin with an old link.
     ///
     /// Cost: one load from the slot.
     #[inline]
@@ -154,7 +153,7 @@ impl FreeList {
     }
 }
 
-/// Returns the link that a free slot contains.
+/// Returns the link in a free slot.
 ///
 /// # Safety
 /// The slot is on a chain.
@@ -163,7 +162,7 @@ unsafe fn next(slot: NonNull<u8>) -> Option<NonNull<u8>> {
     unsafe { slot.cast::<Option<NonNull<u8>>>().read_unaligned() }
 }
 
-/// Iterator over free slots (see [`FreeList::chain`]). Cost: one load from each slot.
+/// Iterator over free slots: [`FreeList::chain`]. Cost: one load from each slot.
 #[derive(Clone, Debug)]
 pub struct Chain<'l> {
     at: Option<NonNull<u8>>,
@@ -198,7 +197,7 @@ mod tests {
         }
     }
 
-    /// Returns the offsets of the slots from the start of the memory, and the list.
+    /// Returns the offsets of the slots from the start, and the list.
     fn list<const N: usize>(
         memory: &mut Memory<N>,
         offset: usize,
@@ -276,8 +275,7 @@ mod tests {
         let (_, mut old) = list(&mut memory, 0, (32, 8, 0));
         let slot = old.obtain().unwrap();
         let (_, mut new) = list(&mut other_memory, 0, (32, 8, 0));
-        // SAFETY: the slot has the size and alignment of the list's slots, and its memory lives as long
-        // as the list.
+        // SAFETY: the slot has the list's size and alignment, and its memory lives as long as the list.
         unsafe { new.give(slot) };
         assert_eq!(new.obtain(), Some(slot));
         assert!(new.obtain().is_some() && new.obtain().is_none());

@@ -1,5 +1,4 @@
-//! A pool for debugging, with guards around each object, a pattern in free objects, and the source locations of
-//! leaks.
+//! A pool for debugging: guards around each object, a pattern in free objects, and the source locations of leaks.
 //!
 //! ```text
 //! block, out    [ site | mark ][      object       ][ mark ]
@@ -8,14 +7,14 @@
 //!
 //! A mark depends on the block's number, on its state, and on its link, so no two blocks have equal marks. The marks of
 //! *one* block are checked by the block's free, or by [`check`](GuardedPool::check).
-//! [`check_all`](GuardedPool::check_all) checks the marks of *all* blocks. If a program writes to a free object or to
-//! its link, the next allocation of this object detects the write. The pool follows only links that it has written.
-//! `site` is the source location (file and line) of the allocation. The source locations and a bit for each block in
-//! use are stored outside the pool's memory, where no overrun reaches them.
+//! [`check_all`](GuardedPool::check_all) checks the marks of *all* blocks. A write to a free object, or to its link, is
+//! detected when that object is allocated next. The pool follows only links that it has written. `site` is the source
+//! location (file and line) of the allocation. The source locations and a bit for each block in use are stored outside
+//! the pool's memory, where no overrun reaches them.
 //!
-//! Cost: 12 bytes per block, and time for each byte of an object at each allocation and each free. The pool also
-//! takes heap memory for one bit per block, and for one entry per source location that allocates. Use an
-//! [`IndexPool`] for trusted code, and this pool for other code.
+//! Cost: 12 bytes per block, and time for each byte of an object at each allocation and free. The pool takes heap
+//! memory for a bit per block, and for an entry per allocating source location. Use an [`IndexPool`] for trusted
+//! code, and this pool for other code.
 //!
 //! Source: Kenwright, "Fast Efficient Fixed-Size Memory Pool" (2012), in the section on verification. The pattern
 //! 0xCD is from the tutorial "Memory Allocators from Scratch".
@@ -30,7 +29,7 @@ use core::fmt;
 use core::panic::Location;
 use core::ptr::NonNull;
 
-/// The byte with which the pool fills free objects.
+/// The byte that fills free objects.
 pub const POISON: u8 = 0xCD;
 /// Values of the marks, before they are combined with the block's number.
 const ALLOCATED_MARK: u32 = 0xA110_CA7E;
@@ -40,8 +39,7 @@ const MARK: usize = size_of::<u32>();
 /// Number of bytes before an object whose alignment does not require more.
 const HEAD: usize = 2 * MARK;
 
-/// An [`IndexPool`] that detects invalid frees and overwritten memory. The [module](self) describes
-/// the checks.
+/// An [`IndexPool`] that detects errors. See the [module](self).
 ///
 /// ```
 /// use core::alloc::Layout;
@@ -60,10 +58,9 @@ const HEAD: usize = 2 * MARK;
 /// ```
 ///
 /// # Invariants
-/// Each block below the pool's count of initialised blocks was in use at least once, and has the layout that the module
-/// documentation shows. The bit of a block in `allocated` is set while the block is in use. The indexes in
-/// `sorted_sites` are the indexes of `sites` in sorted order. An object begins `object_offset` bytes after the start of
-/// its block.
+/// Blocks below the pool's count of initialised blocks were in use at least once, and have the layout in the module
+/// documentation. A block's bit in `allocated` is set while the block is in use. `sorted_sites` has the indexes of
+/// `sites` in sorted order. An object begins `object_offset` bytes after the start of its block.
 #[derive(Debug)]
 pub struct GuardedPool<A> {
     pool: IndexPool<A>,
@@ -77,7 +74,7 @@ pub struct GuardedPool<A> {
 /// An object that is still in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Leak {
-    /// Index of the object's slot, counted from 0.
+    /// Index of the object's slot, from 0.
     pub slot: usize,
     /// Address of the object.
     pub address: usize,
@@ -119,12 +116,12 @@ impl<A: Area> GuardedPool<A> {
     /// Allocates an object, and records the caller's source location. If the object's block was in use before, the
     /// object's bytes are [`POISON`].
     ///
-    /// Cost: the call reads each byte of the object, and searches the sorted source locations. Inserting a new
-    /// source location moves the sorted locations that follow it.
+    /// Cost: reads each byte, and searches the sorted source locations. Inserting a new source location moves the
+    /// sorted locations that follow it.
     ///
     /// # Errors
-    /// Returns [`Refused::Full`] if no block is free, [`Refused::Corrupt`] if the next object has changed since its
-    /// free, and [`Refused::Memory`] if the heap has no room for another source location.
+    /// Returns [`Refused::Full`] if no block is free, [`Refused::Corrupt`] if the next object changed since its free,
+    /// and [`Refused::Memory`] if the heap has no room for another source location.
     #[track_caller]
     pub fn alloc(&mut self) -> Result<NonNull<u8>, Refused> {
         let state = self.pool.state();
@@ -144,7 +141,7 @@ impl<A: Area> GuardedPool<A> {
     ///
     /// # Errors
     /// Returns an error if the address is not an object's, if the object is already free, or if one of its guards is
-    /// damaged. A failed free changes nothing. An object with damaged guards stays in use, and is listed among the
+    /// damaged. A failed free changes nothing. An object with damaged guards stays in use, and is among the
     /// [leaks](Self::leaks).
     ///
     /// # Safety
@@ -181,8 +178,8 @@ impl<A: Area> GuardedPool<A> {
         }
         self.look(index).map_err(BadFree::Overrun)
     }
-    /// Checks all blocks, and returns the first error found in each block. Cost: the call inspects each block that
-    /// was ever used, and each byte of free blocks.
+    /// Checks all blocks, and returns the first error of each block. Cost: the call inspects each block that was
+    /// ever used, and each byte of free blocks.
     pub fn check_all(&self) -> impl Iterator<Item = Overrun> {
         (0..self.pool.state().initialised).filter_map(|index| self.look(index).err())
     }
@@ -277,7 +274,7 @@ impl<A: Area> GuardedPool<A> {
         if bits::get(&self.allocated, index as usize) {
             return Ok(());
         }
-        // SAFETY: the object is free, and `free` has filled it.
+        // SAFETY: the object is free, and `free` filled it.
         let bytes = unsafe { core::slice::from_raw_parts(block.add(self.object_offset).as_ptr(), size) };
         let Some(damaged) = bytes.iter().position(|&byte| byte != POISON) else { return Ok(()) };
         let mut value = [POISON; MARK];

@@ -1,4 +1,4 @@
-//! A heap of a fixed number of objects, which combines an area, a pool and an arena in one type.
+//! Area, pool and arena in one type: a heap of a fixed number of objects.
 //!
 //! Source: the `FixedSizeHeap` in Reinalter's comments on "Memory allocation strategies: a pool allocator" (2012).
 
@@ -42,8 +42,7 @@ impl<A: Area, B: Bounds> FixedSizeHeap<A, B> {
 }
 
 impl<B: Bounds> FixedSizeHeap<HeapArea, B> {
-    /// Makes a heap of `count` objects in memory of the global allocator, which includes extra bytes to align the
-    /// first object.
+    /// Makes a heap of `count` objects in memory of the global allocator, with extra bytes to align the first object.
     ///
     /// # Errors
     /// Returns the errors of [`new`](Self::new), and [`PoolError::Memory`] if memory is short.

@@ -1,14 +1,13 @@
 //! An allocator that tries pools first, and uses the system's heap for all other requests.
 //!
-//! An allocation is served by the pool of its class if the slot would have at most *tolerance* unused bytes, and if
-//! the pool has room. The system's heap serves all other allocations. A free finds the pool or the heap by the
-//! memory's address. The hybrid counts operations by the allocator that served them: if the heap serves too many
-//! allocations, the classes are badly chosen.
+//! The pool of its class serves an allocation if the slot has at most *tolerance* unused bytes and the pool has room.
+//! The system's heap serves all other allocations. A free finds the pool or the heap by the address. The hybrid counts
+//! operations by the allocator that served them: if the heap serves too many allocations, the classes are badly
+//! chosen.
 //!
 //! [`boxed`](Hybrid::boxed) makes objects that are dropped automatically.
 //!
-//! Source: Kenwright, "Fast Efficient Fixed-Size Memory Pool" (2012), which overloads `new` and `delete` in this
-//! way.
+//! Source: Kenwright, "Fast Efficient Fixed-Size Memory Pool" (2012), which overloads `new` and `delete` this way.
 
 use super::allocator::Allocator;
 use super::classes::ClassPools;
@@ -36,8 +35,7 @@ pub struct Routes {
     pub heap_frees: u64,
 }
 
-/// A set of pools with the system's heap behind them. The [module](self) describes which allocator
-/// serves a request.
+/// Pools backed by the heap. See the [module](self).
 ///
 /// ```
 /// use uslab_pool::{ClassPools, Hybrid, SizeClasses};
@@ -65,7 +63,7 @@ impl Hybrid {
         Self { pools: RefCell::new(pools), tolerance, routes: Cell::default() }
     }
 
-    /// Allocates memory for `layout`, from a pool or from the heap.
+    /// Allocates memory for `layout`, from a pool or the heap.
     ///
     /// # Errors
     /// Returns [`Refused::Memory`] if neither a pool nor the heap has memory.
@@ -91,7 +89,7 @@ impl Hybrid {
         self.routes.set(routes);
         Ok(memory)
     }
-    /// Frees memory to the pool or the heap from which it came.
+    /// Frees memory to the pool or heap from which it came.
     ///
     /// # Errors
     /// Returns an error if the address is inside a slot of a pool.
@@ -124,7 +122,7 @@ impl Hybrid {
     pub fn boxed<T>(&self, object: T) -> Result<HybridBox<'_, T>, T> {
         let Ok(memory) = self.alloc(Layout::new::<T>()) else { return Err(object) };
         let memory = memory.cast();
-        // SAFETY: the memory was just allocated, with the size and the alignment of the type.
+        // SAFETY: the memory was just allocated, with the size and alignment of the type.
         unsafe { memory.write(object) };
         Ok(HybridBox { object: memory, hybrid: self })
     }
@@ -132,15 +130,15 @@ impl Hybrid {
     pub fn routes(&self) -> Routes {
         self.routes.get()
     }
-    /// Consumes the hybrid, and returns its pools. Objects in the heap may still be in use after this call. Objects in
-    /// the returned pools become invalid.
+    /// Consumes the hybrid, and returns its pools. After `into_pools`, objects of the heap may still be in use.
+    /// Objects in the returned pools become invalid.
     pub fn into_pools(self) -> ClassPools {
         self.pools.into_inner()
     }
 }
 
-// SAFETY: the pools and the heap fulfil the contract, and addresses show to which of them memory belongs. The pools
-// align only the first byte of a slot, so other offsets are refused.
+// SAFETY: pools and heap fulfil the contract, and addresses distinguish their memory. Pools only align the first byte
+// of a slot, so other offsets are refused.
 unsafe impl Allocator for Hybrid {
     fn allocate(&mut self, layout: Layout, offset: usize) -> Result<NonNull<u8>, Refused> {
         if !offset.is_multiple_of(layout.align()) {
@@ -154,7 +152,7 @@ unsafe impl Allocator for Hybrid {
     }
 }
 
-/// An object in a box, whose memory belongs to a [`Hybrid`].
+/// A boxed object of a [`Hybrid`].
 pub struct HybridBox<'h, T> {
     object: NonNull<T>,
     hybrid: &'h Hybrid,
@@ -170,8 +168,7 @@ impl<T> HybridBox<'_, T> {
         object
     }
     fn give(&self) {
-        // SAFETY: `boxed` allocated the memory with this layout, and after both callers the box no
-        // longer exists.
+        // SAFETY: `boxed` allocated the memory with this layout, and both callers end the box.
         let freed = unsafe { self.hybrid.free(self.object.cast(), Layout::new::<T>()) };
         debug_assert_eq!(freed, Ok(()));
     }
@@ -179,7 +176,7 @@ impl<T> HybridBox<'_, T> {
 
 impl<T> Drop for HybridBox<'_, T> {
     fn drop(&mut self) {
-        /// Frees the memory even if the drop of the object panics.
+        /// Frees the memory even if the object's drop panics.
         struct FreeOnDrop<'b, 'h, T>(&'b HybridBox<'h, T>);
         impl<T> Drop for FreeOnDrop<'_, '_, T> {
             fn drop(&mut self) {
@@ -225,7 +222,7 @@ mod tests {
 
     #[test]
     fn hybrid_pool_counts_pool_and_heap_allocations() {
-        // Each class has a page, which is 128 slots of 32 bytes.
+        // A page of each class: 128 slots of 32 bytes.
         let hybrid = hybrid(4096, 8);
         let sizes = [32, 24, 23, 300, 0];
         let objects: Vec<_> = sizes.iter().map(|&size| (hybrid.alloc(layout(size)).unwrap(), size)).collect();

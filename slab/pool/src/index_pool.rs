@@ -3,7 +3,7 @@
 //!
 //! The chain of free blocks ends at the first block that was never used. That block's number is `initialised`, and
 //! all later blocks are free. Creating the pool writes to no block, whatever the pool's size. Each allocation and
-//! each free takes a few instructions without a loop.
+//! free takes a few instructions without a loop.
 //!
 //! ```text
 //!  next              initialised = 4       blocks = 8
@@ -29,18 +29,18 @@
 //! | each allocation initialises one more block, even if old ones are free | [`Initialise`] selects the policy |
 //!
 //! Source: Kenwright, "Fast Efficient Fixed-Size Memory Pool: No Loops and No Overhead" (2012), with its section on
-//! resizing. The method [`free`](IndexPool::free) checks range and boundary as in the paper, and
-//! [`guarded`](super::guarded) has the paper's other checks.
+//! resizing. [`free`](IndexPool::free) checks range and boundary as in the paper, and [`guarded`](super::guarded) has
+//! the paper's other checks.
 
 use super::area::Area;
 use super::bits;
 use super::error::{BadFree, PoolError};
 use core::ptr::NonNull;
 
-/// Size in bytes of the link in a free block, which is the number of the next free block.
+/// Size in bytes of the link in a free block: the number of the next free block.
 pub const INDEX: usize = size_of::<u32>();
 
-/// The time at which an unused block is added to the chain.
+/// The time at which an unused block joins the chain.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Initialise {
     /// A block is added when the chain is empty, so that memory is accessed as late as possible. This policy needs
@@ -52,8 +52,8 @@ pub enum Initialise {
     EachAllocation,
 }
 
-/// A pool of blocks of one size, which accesses a block only when it is needed. The [module](self) describes
-/// the chain of free blocks. A pool on borrowed memory takes 48 bytes for itself.
+/// A pool of blocks of one size, which accesses a block only when it is needed. See the [module](self). A pool
+/// on borrowed memory takes 48 bytes for itself.
 ///
 /// ```
 /// use core::mem::MaybeUninit;
@@ -70,10 +70,10 @@ pub enum Initialise {
 /// ```
 ///
 /// # Invariants
-/// * The pool uses `size * blocks` bytes, which begin at the area's start. `initialised <= blocks`
-///   always holds.
+/// * The pool uses `size * blocks` bytes from the area's start. `initialised <= blocks` always
+///   holds.
 /// * The chain begins at `next`, and each free block below `initialised` names the next free block and is named
-///   once. The last free block below `initialised` names the number `initialised`.
+///   once. The last free block below `initialised` names `initialised`.
 /// * `free` is the number of free blocks below `initialised` plus `blocks - initialised`.
 #[derive(Debug)]
 #[doc(alias = "Pool_c")]
@@ -100,8 +100,8 @@ pub struct State {
 }
 
 impl<A: Area> IndexPool<A> {
-    /// Makes a pool of as many blocks of `size` bytes as fit into `area`. The alignment of the blocks follows
-    /// from `size` and the area's start.
+    /// Makes a pool of as many blocks of `size` bytes as fit into `area`. `size` and the area's start determine
+    /// the blocks' alignment.
     ///
     /// Cost: the call accesses no block, so its cost does not depend on the number of blocks.
     ///
@@ -112,8 +112,7 @@ impl<A: Area> IndexPool<A> {
         let blocks = area.memory().len() / size.max(1);
         Self::with_blocks(area, size, blocks, Initialise::default())
     }
-    /// Makes a pool with `blocks` blocks, which can be [extended](Self::extend) up to the number of blocks that
-    /// fit into the area.
+    /// Makes a pool with `blocks` blocks, which can be [extended](Self::extend) to all blocks that the area holds.
     ///
     /// # Errors
     /// Returns the errors of [`new`](Self::new).
@@ -121,11 +120,10 @@ impl<A: Area> IndexPool<A> {
         let blocks = count_blocks(&area, size, blocks)?;
         Ok(Self { area, size, blocks, free: blocks, initialised: 0, next: 0, policy })
     }
-    /// Makes all blocks free and uninitialised again. Cost: the call accesses no block, like
+    /// Makes all blocks free and uninitialised. Cost: the call accesses no block, like
     /// [`new`](Self::new).
     ///
-    /// After the call, blocks that were in use must no longer be used, because they will be
-    /// allocated again.
+    /// Blocks in use must no longer be used after `reset`, because they will be allocated again.
     pub fn reset(&mut self) {
         (self.free, self.initialised, self.next) = (self.blocks, 0, 0);
     }
@@ -187,9 +185,8 @@ impl<A: Area> IndexPool<A> {
     ///
     /// # Errors
     /// Returns an error if the address is outside the pool or inside a block, or if the block was never in use. With
-    /// [`Initialise::EachAllocation`], a block that is not on the chain yet is also refused. A *second* free of a
-    /// block is detected only if all blocks are free. Pools of the module [`guarded`](super::guarded) always detect
-    /// a second free.
+    /// [`Initialise::EachAllocation`], a block that is not on the chain yet is also refused. A *second* free is
+    /// detected only if all blocks are free. [`guarded`](super::guarded) pools always detect a second free.
     ///
     /// # Safety
     /// Unless the call refuses the free, this pool must have allocated the block. The block must not have been freed
@@ -222,8 +219,8 @@ impl<A: Area> IndexPool<A> {
     /// block.
     ///
     /// # Errors
-    /// Returns the errors of [`new`](Self::new), if the blocks do not fit into the area, or if there are 2^32 or more
-    /// blocks. After an error, the pool is unchanged.
+    /// Returns the errors of [`new`](Self::new): the area does not hold the blocks, or there are 2^32 or more blocks.
+    /// After an error, the pool is unchanged.
     pub fn extend(&mut self, blocks: usize) -> Result<(), PoolError> {
         let total_blocks = (self.blocks as usize).saturating_add(blocks);
         let total_blocks = count_blocks(&self.area, self.size, total_blocks)?;
@@ -231,9 +228,8 @@ impl<A: Area> IndexPool<A> {
         self.blocks = total_blocks;
         Ok(())
     }
-    /// Removes all blocks after the last block in use, and returns the number of removed blocks. The pool does not
-    /// access the memory of removed blocks until it is [extended](Self::extend) again. The pool keeps at least one
-    /// block.
+    /// Removes all blocks behind the last block in use, and returns their number. The pool does not access the memory
+    /// of removed blocks until it is [extended](Self::extend) again. The pool keeps at least one block.
     ///
     /// Cost: a load for each free block that was ever used, and one bit of heap memory for each block that was ever
     /// used.
@@ -297,7 +293,7 @@ impl<A: Area> IndexPool<A> {
         // SAFETY: the index is below `blocks`, and `blocks` blocks fit into the area.
         unsafe { self.start().add(block as usize * self.size) }
     }
-    /// Returns the index of a block, counted from 0.
+    /// Returns the index of a block, from 0.
     ///
     /// # Errors
     /// Returns an error if the address is outside the pool, or inside a block.
@@ -321,7 +317,7 @@ impl<A: Area> IndexPool<A> {
     pub fn live(&self) -> u32 {
         self.blocks - self.free
     }
-    /// Number of blocks of the pool.
+    /// Number of blocks.
     pub fn blocks(&self) -> u32 {
         self.blocks
     }

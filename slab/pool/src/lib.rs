@@ -20,10 +20,10 @@
 //! | building your own pool | [`FreeList`], one word |
 //!
 //! Pools store their free lists *in* the free objects, so the lists take no additional memory. The caches of `uslab`
-//! store their free lists outside the objects. Pools therefore do not give the guarantees of `uslab` for free memory.
-//! In a pool, a free object begins with a link, a constructed object does not stay constructed, and a write to a free
-//! object may break the pool. [`GuardedPool`] detects writes to free objects. An [`IndexPool`] stores numbers in free
-//! memory, and thus reveals no address.
+//! store their free lists outside the objects. Pools therefore do not give the guarantees of `uslab` for free memory. A
+//! free object begins with a link, a constructed object does not stay constructed, and a write to a free object may
+//! break the pool. [`GuardedPool`] detects writes to free objects. [`IndexPool`]s store numbers in free memory, and
+//! thus reveal no address.
 //!
 //! # Pool or cache
 //!
@@ -31,25 +31,23 @@
 //! the memory of a pool, or the pool grows. If objects are much smaller than the pool's slots, most of each slot is
 //! wasted. An object larger than the slots cannot be served at all. A pool has no per-CPU state. Kenwright's paper
 //! leaves open how threads and cores share a pool. In the job system of Reinalter's follow-up posts, each thread has a
-//! pool, to which the objects of the pool must return. A `uslab::KmemCache` or `uslab::ObjectCache` has a magazine for
-//! each CPU, accepts frees on any CPU, and returns memory when memory is short. A cache costs little more than a pool
+//! pool, to which its objects must return. A `uslab::KmemCache` or `uslab::ObjectCache` has a magazine for each CPU,
+//! accepts frees on any CPU, and returns memory when memory is short. A cache costs little more than a pool
 //! (`benches/README.md`). The module `uslab::handle` has references that detect that their object was freed, which
 //! Reinalter's post mentions.
 //!
 //! How much a whole program saves by pools is unknown. The paper cites studies of programs that spend 30 %, and up to
-//! 43 %, of their time on memory, and 38 % on C++'s allocations. These percentages are claims of the cited studies
-//! about the programs that they examined.
+//! 43 %, of their time on memory, and 38 % on C++'s allocations. The percentages are claims of the cited studies about
+//! their programs.
 //!
 //! # Common properties
 //!
 //! * An object's memory is valid until it is freed or the pool is dropped. Objects never move.
-//! * A free needs the pointer that the allocation returned, because only that pointer has
-//!   provenance for the slot.
-//! * Functions panic only if their documentation says so, and call no user code except drops. Full pools, wrong sizes
-//!   and refused memory are error values ([`Refused`], [`PoolError`]). Invalid frees are also error values, if the
-//!   pool checks for them ([`BadFree`]).
-//! * `alloc` and `free` take a few instructions, whatever the size of the pool, with documented
-//!   exceptions.
+//! * A free needs the pointer that the allocation returned, because its provenance covers the slot.
+//! * Functions panic only where documented, and call no user code except drops. Full pools, wrong sizes and refused
+//!   memory are error values ([`Refused`], [`PoolError`]). Invalid frees are also error values, if the pool checks for
+//!   them ([`BadFree`]).
+//! * `alloc` and `free` take a few instructions, whatever the pool's size, with documented exceptions.
 //!
 //! Without the default feature `std`, the crate needs only `alloc`. Without `std`, the crate omits the types that use
 //! the system's memory or `std`'s `System` heap: [`ChunkedPool`], [`ReservedPool`], [`ClassPools`], [`Hybrid`],
@@ -151,7 +149,7 @@ mod properties;
 #[cfg(all(test, target_os = "linux", not(any(loom, shuttle, uslab_heap, miri))))]
 mod resident;
 
-/// Runs the example of the README as a doctest.
+/// Runs the README's example.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;

@@ -1,5 +1,4 @@
-//! The linear (bump) allocator, which has one position that moves forward. A linear allocator frees only
-//! whole scopes.
+//! The linear (bump) allocator: one position that moves forward. A linear allocator frees only whole scopes.
 //!
 //! ```text
 //!  chunk 0                    chunk 1 (when chunk 0 was full)
@@ -11,12 +10,11 @@
 //!   unless a chunk is added.
 //! - The end of a [scope](Arena::scope), or a [reset](Arena::reset), stores the head. The end of a scope is O(1),
 //!   unless chunks are freed.
-//! - The waste is the padding for alignments, and the rest of each full chunk. The memory of an arena
-//!   contains no metadata.
+//! - Waste: the padding for alignments, and the rest of each full chunk. The memory contains no metadata.
 //!
 //! **Destructors do not run.** An arena does not drop its objects, and leaks everything that they own elsewhere.
 //! Collections with an allocator parameter ([`allocator-api2`]) drop their elements, and may be stored in an arena or
-//! in a scope.
+//! a scope.
 //!
 //! Sources: Hanson, "Fast allocation and deallocation of memory based on object lifetimes" (1990), for the chain of
 //! chunks; Fredriksson, "Scope Stack Allocation" (DICE), for scopes.
@@ -31,8 +29,7 @@ use core::alloc::Layout;
 use core::cell::RefCell;
 use core::ptr::NonNull;
 
-/// Returns the start and the end of an allocation of `layout` after `head`, in memory of `bytes`
-/// bytes at `address`.
+/// Returns the start and end of `layout` after `head`, in memory of `bytes` bytes at `address`.
 #[doc(hidden)]
 #[inline]
 pub fn place(address: usize, bytes: usize, head: usize, layout: Layout) -> Option<(usize, usize)> {
@@ -52,11 +49,11 @@ pub struct Chain<C> {
     head: usize,
 }
 
-/// A position in a [`Chain`], which consists of the index of a chunk and a byte in that chunk.
+/// A position of a [`Chain`]: the index of its chunk, and the byte in the chunk.
 #[doc(hidden)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Head {
-    /// Index of the chunk, counted from 0.
+    /// Index of the chunk, from 0.
     pub chunk: usize,
     /// First free byte in the chunk.
     pub at: usize,
@@ -64,12 +61,11 @@ pub struct Head {
 
 #[doc(hidden)]
 impl<C: Span> Chain<C> {
-    /// Makes a chain that has one chunk.
+    /// Makes a chain of one chunk.
     pub const fn new(first: C) -> Self {
         Self { full: Vec::new(), last: first, head: 0 }
     }
-    /// Moves the head past an allocation of `layout` in the last chunk, and returns the start of
-    /// the allocation.
+    /// Moves the head behind `layout` in the last chunk, and returns the start of the allocation.
     #[inline]
     pub fn place(&mut self, layout: Layout) -> Option<usize> {
         let (at, end) = place(self.last.address(), self.last.size(), self.head, layout)?;
@@ -89,7 +85,7 @@ impl<C: Span> Chain<C> {
         self.head = 0;
         Ok(())
     }
-    /// Returns the current position of the chain.
+    /// Returns the current position.
     pub fn head(&self) -> Head {
         Head { chunk: self.full.len(), at: self.head }
     }
@@ -117,7 +113,7 @@ impl<C: Span> Chain<C> {
     pub fn first(&self) -> &C {
         self.full.first().unwrap_or(&self.last)
     }
-    /// The first chunk, as a mutable reference.
+    /// The first chunk, mutably.
     pub fn first_mut(&mut self) -> &mut C {
         self.full.first_mut().unwrap_or(&mut self.last)
     }
@@ -125,7 +121,7 @@ impl<C: Span> Chain<C> {
     pub fn last(&self) -> &C {
         &self.last
     }
-    /// The last chunk, as a mutable reference.
+    /// The last chunk, mutably.
     pub fn last_mut(&mut self) -> &mut C {
         &mut self.last
     }
@@ -133,7 +129,7 @@ impl<C: Span> Chain<C> {
     pub fn get(&self, chunk: usize) -> Option<&C> {
         if chunk == self.full.len() { Some(&self.last) } else { self.full.get(chunk) }
     }
-    /// Returns the chunk with index `chunk`, as a mutable reference.
+    /// Returns the chunk with index `chunk`, mutably.
     pub fn get_mut(&mut self, chunk: usize) -> Option<&mut C> {
         if chunk == self.full.len() { Some(&mut self.last) } else { self.full.get_mut(chunk) }
     }
@@ -143,8 +139,7 @@ impl<C: Span> Chain<C> {
     }
 }
 
-/// Memory for objects of any type that are freed together. The [module](self) describes chunks and
-/// scopes.
+/// Memory for objects of any type that are freed together. See the [module](self).
 ///
 /// ```
 /// use uslab_pool::{Arena, HeapArea, StackArea};
@@ -167,7 +162,7 @@ impl<C: Span> Chain<C> {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// Objects of an arena cannot outlive the arena or its reset, so this code does not compile:
+/// Objects of an arena cannot outlive the arena, nor its reset:
 ///
 /// ```compile_fail,E0502
 /// # use uslab_pool::{Arena, StackArea};
@@ -190,8 +185,8 @@ struct Inner<A, G> {
 
 // An arena made by `Arena::new` does not grow, so its type needs no growth function.
 impl<A: Area> Arena<A> {
-    /// Makes an arena in `area`, which does not grow. Any area may be used. If the area is empty, the arena is
-    /// always full.
+    /// Makes an arena in `area`, which does not grow. Any area may be used. An arena in an empty area is always
+    /// full.
     pub const fn new(area: A) -> Self {
         Self(RefCell::new(Inner { chain: Chain::new(Raw(area)), chunk: 0, grow: None }))
     }
@@ -199,10 +194,10 @@ impl<A: Area> Arena<A> {
 
 impl<A: Area, G: FnMut(usize) -> Result<A, PoolError>> Arena<A, G> {
     /// Makes an arena of chunks that `grow` makes; `grow` gets the number of bytes, which is `chunk`, or more for a
-    /// larger object. The call makes the first chunk immediately.
+    /// larger object. `growing` makes the first chunk immediately.
     ///
-    /// `grow` may use any source of memory, and may enforce a limit. `grow` must not use the arena
-    /// for which it makes a chunk.
+    /// `grow` may use any source of memory, and enforce a limit. `grow` must not use the arena for
+    /// which it makes a chunk.
     ///
     /// # Errors
     /// Returns the errors of `grow`.
@@ -218,20 +213,20 @@ impl<A: Area, G: FnMut(usize) -> Result<A, PoolError>> Arena<A, G> {
         }
         let error = Refused::NoRoom { bytes: layout.size(), align: layout.align() };
         let Some(grow) = &mut inner.grow else { return Err(error) };
-        // This number of bytes suffices for any address at which the chunk may start.
+        // The number of bytes suffices for any start of the chunk.
         let bytes = layout.size().saturating_add(layout.align() - 1).max(inner.chunk);
         let chunk = Raw(grow(bytes).map_err(|_| Refused::Memory { bytes })?);
-        // `grow` may have returned a smaller chunk than requested, and this chunk is then dropped.
+        // `grow` may have returned a smaller chunk than requested, which is then dropped.
         place(chunk.address(), chunk.size(), 0, layout).ok_or(error)?;
         inner.chain.push(chunk).map_err(|_| Refused::Memory { bytes })?;
         let at = inner.chain.place(layout).ok_or(error)?;
         Ok(inner.chain.last().at(at))
     }
 
-    /// Allocates memory for `layout`, which is valid until the arena is reset or dropped. The bytes of the
-    /// memory are unspecified.
+    /// Allocates memory for `layout`, valid until the arena is reset or dropped. The bytes of the memory are
+    /// unspecified.
     ///
-    /// Cost: a few instructions, and a call of `grow` if another chunk is needed.
+    /// Cost: a few instructions, and a call of `grow` for another chunk.
     ///
     /// # Errors
     /// Returns [`Refused::NoRoom`] if the arena does not grow, or if `grow` made the next chunk too small. Returns
@@ -286,7 +281,7 @@ impl<A: Area, G: FnMut(usize) -> Result<A, PoolError>> Arena<A, G> {
     /// assert_eq!(frame.used(), 0);
     /// ```
     ///
-    /// A reference cannot leave its scope, so this code does not compile:
+    /// A reference cannot leave its scope:
     ///
     /// ```compile_fail
     /// # use uslab_pool::{Arena, StackArea};
@@ -311,17 +306,16 @@ impl<A: Area, G: FnMut(usize) -> Result<A, PoolError>> Arena<A, G> {
     pub fn reset(&mut self) {
         self.0.get_mut().chain.rewind(Head { chunk: 0, at: 0 });
     }
-    /// Number of bytes from the start to the head, including padding and lost ends of chunks. Cost: one step
-    /// per chunk.
+    /// Number of bytes from the start to the head, including padding and lost ends of chunks. Cost: O(chunks).
     pub fn used(&self) -> usize {
         let inner = self.0.borrow();
         inner.chain.bytes_to(inner.chain.head())
     }
-    /// Size of all chunks in bytes. Cost: one step per chunk.
+    /// Size of all chunks in bytes. Cost: O(chunks).
     pub fn capacity(&self) -> usize {
         self.0.borrow().chain.chunks().map(Span::size).sum()
     }
-    /// Number of chunks of the arena.
+    /// Number of chunks.
     pub fn chunks(&self) -> usize {
         self.0.borrow().chain.head().chunk + 1
     }
@@ -329,11 +323,10 @@ impl<A: Area, G: FnMut(usize) -> Result<A, PoolError>> Arena<A, G> {
     pub(crate) fn obtain(&self, layout: Layout) -> Option<NonNull<u8>> {
         self.place(layout).ok()
     }
-    /// Frees memory if it is the last allocation of the arena. Other memory stays until the end of the scope.
+    /// Frees memory if it is the last allocation. Other memory stays until the end of the scope.
     ///
     /// # Safety
-    /// This arena must have allocated the memory with `layout`, in the scope that is open. The memory is no
-    /// longer used.
+    /// This arena must have allocated the memory in the open scope, with `layout`. The memory is no longer used.
     pub(crate) unsafe fn give(&self, memory: NonNull<u8>, layout: Layout) {
         let chain = &mut self.0.borrow_mut().chain;
         if let Some(at) = chain.top(memory.addr().get(), layout.size()) {
@@ -363,7 +356,7 @@ pub struct Scope<'s, A, G = fn(usize) -> Result<A, PoolError>> {
 }
 
 impl<'s, A: Area, G: FnMut(usize) -> Result<A, PoolError>> Scope<'s, A, G> {
-    /// Allocates memory for `layout`, which is valid until the scope ends.
+    /// Allocates memory for `layout`, valid until the scope ends.
     ///
     /// # Errors
     /// Returns the errors of [`Arena::alloc_layout`].
@@ -377,8 +370,8 @@ impl<'s, A: Area, G: FnMut(usize) -> Result<A, PoolError>> Scope<'s, A, G> {
     pub fn alloc<T>(&self, object: T) -> Result<&'s mut T, T> {
         let Ok(memory) = self.arena.place(Layout::new::<T>()) else { return Err(object) };
         let mut memory = memory.cast();
-        // SAFETY: the memory has the size and the alignment of the type, and no other code uses it until the scope
-        // ends, which outlives `'s`.
+        // SAFETY: the memory has the size and alignment of the type, and no other code uses it until the scope ends,
+        // which outlives `'s`.
         unsafe {
             memory.write(object);
             Ok(memory.as_mut())

@@ -1,9 +1,8 @@
 //! Objects that the pool owns and iterates, stored as an array with holes.
 //!
 //! Objects never move, so their addresses are stable. A bitmap marks the slots that contain an object. An iteration
-//! reads the bitmap, one load for 64 slots, and the objects in ascending order. An iteration reads no other memory.
-//! The bitmap is in the pool's memory, after the last slot if there are enough bytes left (see
-//! [`FixedPool::checked`]).
+//! reads the bitmap, 64 slots per load, and the objects in ascending order. An iteration reads no other memory. The
+//! bitmap is in the pool's memory, after the last slot if there are enough bytes left (see [`FixedPool::checked`]).
 //!
 //! An index is a plain number, which does not show if the slot still contains the original object. The handles of
 //! `uslab::handle` detect a replaced object.
@@ -21,7 +20,7 @@ use core::marker::PhantomData;
 use core::mem::ManuallyDrop;
 use core::ptr::NonNull;
 
-/// Objects of one type in memory of the caller's choice. The [module](self) describes the bitmap.
+/// Objects of one type in memory of the caller's choice. See the [module](self).
 ///
 /// ```
 /// use uslab_pool::{LivePool, StackArea};
@@ -47,7 +46,7 @@ pub struct LivePool<T, A: Area> {
     objects: PhantomData<T>,
 }
 
-/// An object, or the link that a free slot contains.
+/// An object, or the link of a free slot.
 #[repr(C)]
 union Slot<T> {
     _object: ManuallyDrop<T>,
@@ -65,18 +64,18 @@ impl<T, A: Area> LivePool<T, A> {
         Ok(Self { pool: FixedPool::checked(area, slots)?, objects: PhantomData })
     }
 
-    /// Moves an object into a free slot, and returns the index of the slot. The object stays in the slot until the
-    /// caller removes it.
+    /// Moves an object into a free slot and returns the slot's index. The object stays in the slot until the caller
+    /// removes it.
     ///
     /// # Errors
     /// If no slot is free, returns the object as the error.
     pub fn insert(&mut self, object: T) -> Result<usize, T> {
         let Ok(slot) = self.pool.alloc(Layout::new::<T>()) else { return Err(object) };
-        // SAFETY: the slot was just allocated, with a sufficient size and alignment.
+        // SAFETY: the slot was just allocated, with enough size and alignment.
         unsafe { slot.cast().write(object) };
         Ok(self.pool.index_of_own(slot))
     }
-    /// Removes an object from its slot, and returns it. Returns `None` if the slot is free.
+    /// Removes and returns an object. Returns `None` if the slot is free.
     pub fn remove(&mut self, index: usize) -> Option<T> {
         let object = self.slot_pointer(index)?;
         // SAFETY: the slot contains an object, which is read for the last time, because the slot is then
@@ -90,7 +89,7 @@ impl<T, A: Area> LivePool<T, A> {
         // SAFETY: the object belongs to the pool, and is borrowed together with the pool.
         self.slot_pointer(index).map(|object| unsafe { object.as_ref() })
     }
-    /// Returns the object in a slot, as a mutable reference.
+    /// Returns the object in a slot, mutably.
     pub fn get_mut(&mut self, index: usize) -> Option<&mut T> {
         // SAFETY: the object belongs to the pool, and is borrowed exclusively together with the
         // pool.
@@ -100,9 +99,8 @@ impl<T, A: Area> LivePool<T, A> {
         (self.pool.is_live(index) == Some(true)).then(|| self.pool.slot(index).cast())
     }
 
-    /// Iterates the objects with their indexes, in ascending order. Cost: one load per 64 slots, in addition to the
-    /// objects. The method [`for_each`](Iterator::for_each) is faster than a loop, because it visits runs of
-    /// neighbouring objects.
+    /// Iterates the objects with their indexes, in ascending order. Cost: a load per 64 slots.
+    /// [`for_each`](Iterator::for_each) is faster than a loop, because it visits runs of neighbours.
     pub fn iter(&self) -> impl Iterator<Item = (usize, &T)> {
         // SAFETY: the objects belong to the pool, and are borrowed together with the pool.
         self.objects().map(|(index, object)| (index, unsafe { object.as_ref() }))
@@ -115,13 +113,13 @@ impl<T, A: Area> LivePool<T, A> {
     }
     fn objects(&self) -> impl Iterator<Item = (usize, NonNull<T>)> {
         let first = self.pool.first().cast::<Slot<T>>();
-        // SAFETY: the slot is in use, and the slots of the pool have this stride.
+        // SAFETY: the slot is in use, and the pool's slots have this stride.
         let object = move |index| (index, unsafe { first.add(index) }.cast());
-        // A checked pool knows which slots are in use.
+        // A checked pool knows the slots in use.
         self.pool.allocated_indexes().into_iter().flatten().map(object)
     }
 
-    /// Number of objects in the pool.
+    /// Number of objects.
     pub fn len(&self) -> usize {
         self.usage().live() as usize
     }
@@ -147,8 +145,7 @@ impl<T, A: Area> Drop for LivePool<T, A> {
     }
 }
 
-/// Objects that are still to be dropped. If the drop of one object panics, the remaining objects are
-/// still dropped.
+/// Objects that are still to be dropped. If one drop panics, the remaining objects are still dropped.
 struct RemainingObjects<T, I: Iterator<Item = NonNull<T>>>(I);
 
 impl<T, I: Iterator<Item = NonNull<T>>> RemainingObjects<T, I> {
@@ -217,10 +214,10 @@ mod tests {
     }
 
     proptest! {
-        /// Compares the pool with a map: both must have equal objects at equal indexes, found one by one and by
-        /// iterating, and addresses must not change.
+        /// Compares the pool with a map: equal objects at equal indexes, found individually and by iterating, at stable
+        /// addresses.
         #[test]
-        fn it_holds_what_a_map_holds(steps in prop::collection::vec(any::<u16>(), 1..300)) {
+        fn live_pool_agrees_with_a_map(steps in prop::collection::vec(any::<u16>(), 1..300)) {
             let mut pool = pool::<Rc<u16>>(600);
             let mut shadow = BTreeMap::new();
             for step in steps {

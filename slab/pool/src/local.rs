@@ -1,15 +1,15 @@
-//! An adapter by which several collections of a thread share one allocator.
+//! One allocator for several collections of a thread.
 
 use crate::allocator::Allocator;
 use core::alloc::Layout;
 use core::cell::RefCell;
 use core::ptr::NonNull;
 
-/// An [`Allocator`] that collections share by reference. The reference `&Local<A>` is an allocator of
-/// `allocator-api2`, with a feature for each version (`allocator-api2-02`, `allocator-api2-04`).
+/// An [`Allocator`] that collections share by reference. `&Local<A>` is an allocator of `allocator-api2`, with a
+/// feature for each version (`allocator-api2-02`, `allocator-api2-04`).
 ///
-/// Like its allocator, a `Local` serves only one thread. A collection grows in place as far as its block allows, which
-/// is into the rest of its slot, or into a free block after it.
+/// Like its allocator, a `Local` serves only one thread. A collection grows in place as far as its block allows: into
+/// the rest of its slot, or into the free block behind.
 ///
 /// ```
 /// # #[cfg(feature = "allocator-api2-02")] {
@@ -25,7 +25,7 @@ use core::ptr::NonNull;
 /// # Ok::<(), uslab_pool::PoolError>(())
 /// ```
 ///
-/// Cost: each call reads and writes a flag twice, in addition to the cost of the allocator.
+/// Cost: reads and writes a flag twice per call, in addition to the allocator's cost.
 #[derive(Debug)]
 pub struct Local<A>(RefCell<A>);
 

@@ -5,10 +5,10 @@
 //! [ object 32 bytes | mark ][ object 32 bytes | mark ] ...        36 bytes per slot
 //! ```
 //!
-//! An iteration over the slots in use loads the mark of each slot, which takes one cache line per slot. With a
-//! [bitmap](super::live), one load covers 64 slots. A mark takes 4 bytes per slot instead of one bit, and an overrun
-//! can reach it. `MarkedPool` exists to demonstrate the cost of marks (`walk_by_marks_reads_each_slot`). Marks are also
-//! useful if a memory dump must show the state of the slots.
+//! Iterating over the slots in use loads each slot's mark: one cache line per slot. With a [bitmap](super::live), one
+//! load covers 64 slots. A mark takes 4 bytes per slot instead of one bit, and an overrun can reach it. `MarkedPool`
+//! demonstrates the cost of marks (`iteration_by_marks_reads_each_slot`). Marks are also useful if a memory dump must show
+//! the state of the slots.
 //!
 //! Source: the comments on Reinalter, "Memory allocation strategies: a pool allocator" (2012), which predict the cost.
 
@@ -19,13 +19,13 @@ use super::slot::{LINK, SlotLayout};
 use core::alloc::Layout;
 use core::ptr::NonNull;
 
-/// The mark after an object in use, and the mark after a free slot's link.
+/// The marks behind an object in use, and behind a free slot.
 const ALLOCATED_MARK: u32 = 0x0B1E_C700;
 const FREE: u32 = !ALLOCATED_MARK;
 /// Size of a mark in bytes.
 pub const MARK: usize = size_of::<u32>();
 
-/// A [`FixedPool`] of objects, each of which has a mark. The [module](self) describes the marks.
+/// A [`FixedPool`] of objects with a mark each. See the [module](self).
 ///
 /// # Invariants
 /// The word at byte `mark` of a slot is `ALLOCATED_MARK` or `FREE`. The mark follows the object, or the link of a free
@@ -130,10 +130,10 @@ mod tests {
         assert_eq!(pool.alloc(layout), Err(Refused::Size { requested: 33, max: 32 }));
     }
 
-    /// An iteration by marks and an iteration by bits must find the same objects. For 8 objects, the iteration by
-    /// marks reads 256 cache lines, and the iteration by bits reads 4 words.
+    /// Iterating by marks and by bits finds equal objects. For 8 objects, iterating reads 256 cache lines with marks
+    /// and 4 words with bits.
     #[test]
-    fn walk_by_marks_reads_each_slot() {
+    fn iteration_by_marks_reads_each_slot() {
         let object = Layout::from_size_align(64, 4).unwrap();
         let mut marks = MarkedPool::new(HeapArea::new(256 * 68, 4).unwrap(), 64, 4).unwrap();
         let area = HeapArea::new(256 * 68, 4).unwrap();

@@ -1,6 +1,6 @@
 //! Tests that compare all pools with one shadow model. Objects must not overlap, must be aligned, and must keep their
-//! bytes. A request that does not fit must be refused, and a request that fits must be served as long as there is
-//! room. At the end of a test, all memory of the pool must be free.
+//! bytes. A request that does not fit is refused, and a request that fits is served while there is room. At the end of
+//! a test, all memory of the pool is free.
 
 use super::area::{Area, HeapArea};
 use super::index_pool::Initialise;
@@ -16,10 +16,9 @@ trait Subject {
     /// # Safety
     /// The conditions of the pool's own `free` hold.
     unsafe fn free(&mut self, object: NonNull<u8>, layout: Layout) -> Result<(), BadFree>;
-    /// Returns `true` if the pool can serve `layout` when it is not full.
+    /// Returns `true` if the pool can serve `layout` at all.
     fn fits(&self, layout: Layout) -> bool;
-    /// Number of objects that fit into the pool, or `None` if the pool grows beyond the number that
-    /// the test uses.
+    /// Number of objects that the pool holds; `None` if the pool grows beyond the test's number.
     fn capacity(&self) -> Option<usize>;
     fn check(&self, _live: usize) {}
 }
@@ -98,7 +97,7 @@ subjects! {
         |pool: &Self, live| assert_eq!(pool.live().count(), live);
 }
 
-/// A free list, with the number of slots that it had at the start.
+/// A free list, and its initial number of slots.
 struct ListOfSlots {
     list: FreeList,
     slots: usize,
@@ -175,7 +174,7 @@ impl Subject for GuardedPool<HeapArea> {
     }
 }
 
-/// An arena, with the largest object that it serves and the number of objects that fit.
+/// An arena, the largest object that it serves, and the number of objects.
 struct Arena<A, B>(MemoryArena<A, B>, Layout, Option<usize>);
 
 impl<A: Allocator, B: Bounds> Subject for Arena<A, B> {
@@ -243,8 +242,8 @@ enum Step {
     Free(usize),
 }
 
-/// Returns steps with more allocations than frees, so that pools become full. Some sizes and alignments
-/// slightly exceed [`MAX_LAYOUT`], and some sizes are up to 4,096 bytes.
+/// Returns steps with more allocations than frees, so that pools become full. Sizes and alignments slightly
+/// exceed [`MAX_LAYOUT`], and some sizes are up to 4,096 bytes.
 fn steps() -> impl Strategy<Value = Vec<Step>> {
     let layout = |(size, log): (usize, u32)| Step::Alloc(Layout::from_size_align(size, 1 << log).unwrap());
     let step = prop_oneof![
@@ -312,14 +311,14 @@ fn run(mut subject: impl Subject, steps: Vec<Step>) {
         shadow.free(&mut subject, 0);
     }
     subject.check(0);
-    // The whole capacity of the pool must be available again.
+    // The pool's whole capacity is available again.
     if let Some(capacity) = subject.capacity() {
         let layout = Layout::from_size_align(1, 1).unwrap();
         assert_eq!((0..).map_while(|_| subject.alloc(layout).ok()).count(), capacity);
     }
 }
 
-/// Makes an arena on a pool whose slots have room for `MAX_LAYOUT` with guards.
+/// Makes an arena on a pool of slots for `MAX_LAYOUT` with guards.
 fn arena<P: Pooled, B: Bounds>(
     new_pool: impl FnOnce(SlotLayout) -> Result<P, PoolError>,
 ) -> MemoryArena<P, B> {

@@ -9,8 +9,8 @@
 //!
 //! If the free list is empty, the pool commits the next step of memory, and puts its slots on the list. One list
 //! contains the slots of all steps, so there are no chunks to link or to find. All slots are adjacent, and one
-//! comparison shows if an address belongs to the pool. The size of the reservation is the upper limit, and a terabyte
-//! costs only addresses, but no memory. The pool returns memory to the system only when it is dropped.
+//! comparison shows if an address belongs to the pool. The upper limit is the reservation: a terabyte costs no memory,
+//! only addresses. The pool returns memory to the system only when it is dropped.
 //!
 //! Source: the second of the two growing pools in the comments on Reinalter's "Memory allocation strategies: a pool
 //! allocator" (2012), which his engine uses.
@@ -24,10 +24,10 @@ use core::ptr::NonNull;
 use uslab_buddy::PAGE_SIZE;
 use uslab_buddy::region::{Backend, Region, Uncommitted};
 
-/// Default number of bytes per commit, which is the same as in Reinalter's pool.
+/// Default number of bytes per commit, as in Reinalter's pool.
 pub const STEP: usize = 32 << 10;
 
-/// A pool in one reserved range of addresses. The [module](self) describes how it grows.
+/// A pool in one reserved range of addresses. See the [module](self).
 ///
 /// ```
 /// use core::alloc::Layout;
@@ -41,8 +41,8 @@ pub const STEP: usize = 32 << 10;
 /// ```
 ///
 /// # Invariants
-/// The `threaded` slots from the region's start on are in its first `committed` bytes. Each of these slots is in the
-/// free list or in use.
+/// `threaded` slots from the region's start on are in its first `committed` bytes. Each slot is in the free list or in
+/// use.
 #[derive(Debug)]
 pub struct ReservedPool {
     free: FreeList,
@@ -60,8 +60,7 @@ impl ReservedPool {
     /// call.
     ///
     /// # Errors
-    /// Returns [`PoolError::Memory`] if the system refuses the range, and [`PoolError::NoRoom`] if the range has no
-    /// room for a slot.
+    /// Returns [`PoolError::Memory`] if the system refuses the range, and [`PoolError::NoRoom`] if it holds no slot.
     pub fn new(slots: SlotLayout, bytes: usize) -> Result<Self, PoolError> {
         let no_faults = uslab_buddy::Faults::default();
         let region = Region::reserve(
@@ -73,11 +72,10 @@ impl ReservedPool {
         );
         Self::on(region.ok_or(PoolError::Memory { bytes })?, slots, STEP)
     }
-    /// Makes a pool in a region that no other code uses. The pool grows by `step` bytes at a time,
-    /// rounded up to pages.
+    /// Makes a pool on an unused region. The pool grows by `step` bytes, rounded up to pages.
     ///
     /// # Errors
-    /// Returns [`PoolError::NoRoom`] if the region has no room for a slot.
+    /// Returns [`PoolError::NoRoom`] if the region holds no slot.
     pub fn on(region: Region, slots: SlotLayout, step: usize) -> Result<Self, PoolError> {
         let (bytes, pad) = (region.bytes(), slots.pad(region.base().addr().get()));
         let required = pad.saturating_add(slots.stride());
@@ -93,8 +91,8 @@ impl ReservedPool {
     /// call, and writes to each slot of a step.
     ///
     /// # Errors
-    /// Returns an error if the layout does not fit into a slot, [`Refused::Full`] at the upper limit, and
-    /// [`Refused::Memory`] if the system refuses more memory.
+    /// Returns an error if the layout does not fit, [`Refused::Full`] at the upper limit, and [`Refused::Memory`] if
+    /// the system refuses more memory.
     pub fn alloc(&mut self, layout: Layout) -> Result<NonNull<u8>, Refused> {
         self.alloc_at(layout, 0)
     }
@@ -114,8 +112,7 @@ impl ReservedPool {
         self.usage.alloc(layout.size(), self.slots.stride());
         Ok(slot)
     }
-    /// Commits one step, or as many steps as a slot needs, and puts the slots that are then complete on
-    /// the list.
+    /// Commits a step, or as many steps as one slot takes, and threads the slots that are then complete.
     fn grow(&mut self) -> Result<(), Refused> {
         let min_bytes = self.pad + (self.threaded + 1) * self.slots.stride();
         if min_bytes > self.region.bytes() {
@@ -128,8 +125,7 @@ impl ReservedPool {
         }
         self.committed = goal;
         let slots = (goal - self.pad) / self.slots.stride();
-        // SAFETY: the slots from `threaded` on are in the committed part of an owned region, and no slot of them was
-        // handed out.
+        // SAFETY: the slots from `threaded` on are in the committed part of an owned region, and none was handed out.
         unsafe {
             let first = self.region.base().add(self.pad + self.threaded * self.slots.stride());
             self.free.thread(first, self.slots.stride(), slots - self.threaded);
@@ -145,8 +141,7 @@ impl ReservedPool {
     /// use.
     ///
     /// # Safety
-    /// If the address is a slot, this pool must have allocated it. The slot must not have been freed since, and is no
-    /// longer used.
+    /// If the address is a slot, this pool must have allocated it. The slot was not freed since, and is no longer used.
     pub unsafe fn free(&mut self, slot: NonNull<u8>) -> Result<(), BadFree> {
         let index = self.index(slot)?;
         if self.usage.live() == 0 {
@@ -158,23 +153,23 @@ impl ReservedPool {
         Ok(())
     }
     fn index(&self, slot: NonNull<u8>) -> Result<usize, BadFree> {
-        // SAFETY: the padding is less than the alignment of a slot, and a slot follows the padding.
+        // SAFETY: the padding is less than a slot's alignment, and a slot follows it.
         let first = unsafe { self.region.base().add(self.pad) };
         self.slots.index(first, self.threaded, slot.addr().get())
     }
-    /// Returns `true` if the address is within the slots of the pool. Cost: two comparisons.
+    /// Returns `true` if the address is in the pool's slots. Cost: two comparisons.
     pub fn owns(&self, slot: NonNull<u8>) -> bool {
         slot.addr().get().wrapping_sub(self.region.base().addr().get()) < self.committed
     }
-    /// Number of bytes of addresses that the pool has reserved.
+    /// Number of bytes of reserved addresses.
     pub fn reserved(&self) -> usize {
         self.region.bytes()
     }
-    /// Number of bytes that the pool has committed.
+    /// Number of bytes of committed memory.
     pub fn committed(&self) -> usize {
         self.committed
     }
-    /// Number of slots that fit into the reserved range.
+    /// Number of slots in the reserved range.
     pub fn capacity(&self) -> usize {
         (self.region.bytes() - self.pad) / self.slots.stride()
     }
@@ -257,7 +252,7 @@ mod tests {
         let slot = pool.alloc(OBJECT).unwrap();
         let with_address = |address: usize| slot.with_addr(address.try_into().unwrap());
         let address = slot.addr().get();
-        // SAFETY: the pool refuses invalid frees.
+        // SAFETY: invalid frees are refused.
         unsafe {
             assert_eq!(
                 pool.free(with_address(address + 3)),
@@ -279,7 +274,7 @@ mod tests {
         assert_eq!(small, Some(PoolError::NoRoom { bytes: 4096, needed: 8192 }));
     }
 
-    /// Compares the pool's addresses and memory with the numbers that the system reports.
+    /// Compares the pool's addresses and memory with the system's counts.
     #[cfg(all(target_os = "linux", not(uslab_heap), not(miri)))]
     #[test]
     fn pool_reserves_a_terabyte_and_commits_in_steps() {
@@ -289,7 +284,7 @@ mod tests {
             |pool: &ReservedPool| resident(NonNull::slice_from_raw_parts(pool.region.base(), 64 << 20));
         assert_eq!((pool.reserved(), pool.committed(), pages(&pool)), (1 << 40, 0, 0));
         for step in 1..=5 {
-            // The pool puts all slots of a step on its list, and so accesses all pages of the step.
+            // All slots of a step are threaded, so all pages of the step are touched.
             assert_eq!((0..STEP / 64).map_while(|_| pool.alloc(OBJECT).ok()).count(), STEP / 64);
             assert_eq!((pool.committed(), pages(&pool)), (step * STEP, step * STEP / PAGE_SIZE));
         }

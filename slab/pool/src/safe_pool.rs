@@ -1,9 +1,9 @@
-//! Blocks that need no `unsafe`, because a guard frees its block once, when the guard is dropped.
+//! Blocks without `unsafe`: a guard frees its block once, when the guard is dropped.
 //!
-//! A raw block could be freed twice, to another pool, or after the end of its pool. The block of a [`PoolGuard`] is
-//! safe, because dropping the guard frees the block to the pool that the guard borrows. The underlying pool need not
-//! check the address of a block, because the type guarantees the address. The method [`PoolGuard::free`] checks the
-//! address anyway, to measure the cost of the check, or for programs with untrusted parts.
+//! A raw block can be freed twice, to another pool, or after its pool. The block of a [`PoolGuard`] is safe, because
+//! dropping the guard frees the block to the pool that the guard borrows. The underlying pool need not check the
+//! address, if its type guarantees the address. [`PoolGuard::free`] checks the address anyway, to measure the cost of
+//! the check, or in a program with untrusted parts.
 //!
 //! ```text
 //!   SafePool ──alloc──> PoolGuard<'p>     the borrow keeps the pool in place
@@ -11,8 +11,8 @@
 //!     └────drop, once─────┘               or leaked: the block stays allocated
 //! ```
 //!
-//! The contents of blocks are bytes. For typed objects, use the pools [`Pool`](super::Pool) and
-//! [`LivePool`](super::LivePool).
+//! The contents of blocks are bytes. [`Pool`](super::Pool) and [`LivePool`](super::LivePool) are pools
+//! of typed objects.
 
 use super::area::Area;
 use super::error::{BadFree, Overrun, Refused};
@@ -34,14 +34,13 @@ pub unsafe trait RawPool {
     /// Allocates a block.
     ///
     /// # Errors
-    /// Returns an error if no block is free, or if the next block was changed since its free.
+    /// Returns an error if no block is free, or if the next block changed since its free.
     #[track_caller]
     fn alloc_raw(&mut self) -> Result<NonNull<[u8]>, Refused>;
     /// Checks a block, and frees it.
     ///
     /// # Errors
-    /// Returns an error if the block is not in use, or if it is damaged. A damaged block stays
-    /// allocated.
+    /// Returns an error if the block is not in use, or is damaged. A damaged block stays allocated.
     ///
     /// # Safety
     /// This pool must have allocated the block. The block must not have been freed since, and is no longer used.
@@ -57,8 +56,8 @@ pub unsafe trait RawPool {
     }
 }
 
-// SAFETY: blocks are within the area, disjoint, and `size` bytes long. The pool does not hand out a block
-// that is in use.
+// SAFETY: blocks are within the area, disjoint, and `size` bytes long. A block in use is not handed out
+// again.
 unsafe impl<A: Area> RawPool for IndexPool<A> {
     #[inline]
     fn alloc_raw(&mut self) -> Result<NonNull<[u8]>, Refused> {
@@ -77,8 +76,7 @@ unsafe impl<A: Area> RawPool for IndexPool<A> {
     }
 }
 
-// SAFETY: the underlying pool fulfils the contract, and an object does not include the guards
-// around it.
+// SAFETY: the underlying pool fulfils the contract, and objects exclude the guards.
 unsafe impl<A: Area> RawPool for GuardedPool<A> {
     #[inline]
     fn alloc_raw(&mut self) -> Result<NonNull<[u8]>, Refused> {
@@ -92,7 +90,7 @@ unsafe impl<A: Area> RawPool for GuardedPool<A> {
     }
 }
 
-/// A pool whose blocks are freed automatically. The [module](self) describes the guards.
+/// A pool whose blocks are freed automatically. See the [module](self).
 ///
 /// ```
 /// use uslab_pool::{HeapArea, IndexPool, SafePool, Refused};
@@ -106,7 +104,7 @@ unsafe impl<A: Area> RawPool for GuardedPool<A> {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// A block cannot outlive its pool, so this code does not compile:
+/// A block cannot outlive its pool:
 ///
 /// ```compile_fail,E0505
 /// use uslab_pool::{HeapArea, IndexPool, SafePool};
@@ -120,13 +118,11 @@ unsafe impl<A: Area> RawPool for GuardedPool<A> {
 pub struct SafePool<P>(RefCell<P>);
 
 impl<P: RawPool> SafePool<P> {
-    /// Wraps `pool`, and guards all blocks that are allocated from now on. Blocks that were allocated earlier
-    /// are unaffected.
+    /// Wraps `pool`, and guards blocks that are allocated from now on. Blocks allocated earlier are unaffected.
     pub const fn new(pool: P) -> Self {
         Self(RefCell::new(pool))
     }
-    /// Allocates a block, which the drop of its guard frees. Cost: the same as an allocation from
-    /// the underlying pool.
+    /// Allocates a block, which the drop of its guard frees. Cost: the cost of the underlying pool.
     ///
     /// # Errors
     /// Returns the errors of [`RawPool::alloc_raw`].
@@ -136,8 +132,8 @@ impl<P: RawPool> SafePool<P> {
         let block = self.0.borrow_mut().alloc_raw()?;
         Ok(PoolGuard { block, pool: &self.0 })
     }
-    /// The underlying pool, which is accessible while no guard is alive, for instance to reset all its blocks. A
-    /// block of a leaked guard stays allocated until the pool is reset.
+    /// The underlying pool, while no guard is alive, for instance to reset all its blocks. A block of a leaked guard
+    /// stays allocated until the pool is reset.
     pub fn pool(&mut self) -> &mut P {
         self.0.get_mut()
     }
@@ -169,29 +165,29 @@ impl<A: Area> SafePool<GuardedPool<A>> {
     }
 }
 
-/// A block of a [`SafePool`], which the drop of this guard frees.
+/// A block of a [`SafePool`], freed on drop.
 pub struct PoolGuard<'p, P: RawPool> {
     block: NonNull<[u8]>,
     pool: &'p RefCell<P>,
 }
 
 impl<P: RawPool> PoolGuard<'_, P> {
-    /// The bytes of the block. The bytes of a new block are unspecified.
+    /// The bytes of the block. A new block has unspecified bytes.
     #[inline]
     pub fn bytes(&mut self) -> &mut [MaybeUninit<u8>] {
         // SAFETY: the block is allocated and not freed, so it is valid and belongs only to this guard, which is
         // borrowed exclusively. The bytes may be uninitialised.
         unsafe { core::slice::from_raw_parts_mut(self.block.cast().as_ptr(), self.block.len()) }
     }
-    /// Address of the block, which is valid until the block is freed.
+    /// Address of the block, until it is freed.
     pub fn address(&self) -> *const u8 {
         self.block.cast().as_ptr()
     }
-    /// Frees the block, after the pool has checked it.
+    /// Frees the block, with the pool's checks.
     ///
     /// # Errors
-    /// Returns the errors of [`RawPool::free_raw`] if the pool's memory was overwritten. If the call fails, the
-    /// block stays allocated.
+    /// Returns the errors of [`RawPool::free_raw`] if the pool's memory was overwritten. If `free` fails, the block
+    /// stays allocated.
     #[inline]
     pub fn free(self) -> Result<(), BadFree> {
         let wrapper = ManuallyDrop::new(self);

@@ -1,4 +1,4 @@
-//! The layout of a pool's slots, which has one size, one alignment and one offset.
+//! The layout of a pool's slots: one size, one alignment, one offset.
 //!
 //! ```text
 //! memory   |pad|  slot 0  |  slot 1  |  slot 2  | tail |
@@ -15,21 +15,20 @@ use super::error::{BadFree, PoolError, Refused};
 use core::alloc::Layout;
 use core::ptr::NonNull;
 
-/// Size in bytes of the link in a free slot, which is a pointer.
+/// Size in bytes of the link in a free slot: a pointer.
 pub const LINK: usize = size_of::<usize>();
 
-/// Size, alignment and offset of the slots of a pool. The [module](self) describes the offset.
+/// Size, alignment and offset of slots. See the [module](self).
 ///
 /// # Invariants
-/// `align` must be a power of two. `stride` must be a multiple of `align`, and at least as large as
-/// `size` and [`LINK`].
+/// `align` is a power of two. `stride` is a multiple of `align`, and at least `size` and [`LINK`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SlotLayout {
     size: usize,
     align: usize,
     offset: usize,
     stride: usize,
-    /// True if the pool refuses objects with smaller sizes or weaker alignments.
+    /// True if smaller objects and weaker alignments are refused.
     strict: bool,
 }
 
@@ -78,11 +77,11 @@ impl SlotLayout {
     pub const fn strict(self) -> Self {
         Self { strict: true, ..self }
     }
-    /// Size in bytes of the largest object that fits a slot.
+    /// Size of the largest object in bytes.
     pub const fn size(&self) -> usize {
         self.size
     }
-    /// Largest alignment in bytes that a slot provides.
+    /// Largest alignment in bytes.
     pub const fn align(&self) -> usize {
         self.align
     }
@@ -119,8 +118,8 @@ impl SlotLayout {
             let (size, align) = (layout.size(), layout.align());
             return Err(Refused::Strict { size, align, only: (self.size, self.align) });
         }
-        // A multiple of N is also a multiple of each smaller power of two, so offsets may differ by multiples of
-        // the requested alignment.
+        // Alignment to N implies alignment to each smaller power of two, so offsets may differ by multiples of the
+        // requested alignment.
         if offset.wrapping_sub(self.offset) & (layout.align() - 1) != 0 {
             return Err(Refused::Offset { requested: offset, aligned: self.offset });
         }
@@ -170,7 +169,7 @@ mod tests {
             message,
             "20 bytes aligned to 4 are not the 24 bytes aligned to 8 that this strict pool serves"
         );
-        // If the layout is not strict, smaller objects get a whole slot.
+        // Without `strict`, smaller objects get a whole slot.
         assert_eq!(SlotLayout::new(24, 8).unwrap().admits(layout(20, 4), 0), Ok(()));
     }
 
@@ -185,8 +184,8 @@ mod tests {
     }
 
     proptest! {
-        /// For any start, any alignment from 1 to 4096 and any offset from 0 to 63, the right byte of each slot
-        /// must be aligned, with the least possible padding.
+        /// For any start, alignment 1 to 4096 and offset 0 to 63, the right byte of each slot is aligned, with the
+        /// least padding.
         #[test]
         fn the_offset_byte_of_every_slot_is_aligned(
             start in any::<usize>(), log in 0..13_u32, offset in 0..64_usize, size in 8..300_usize,

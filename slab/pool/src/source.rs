@@ -1,5 +1,4 @@
-//! The implementation of the trait [`Allocator`] of `allocator-api2` in all its versions, for pools and for the
-//! caches of `uslab`.
+//! The implementation of [`Allocator`] of `allocator-api2` for all versions, for pools and the caches of `uslab`.
 //!
 //! [`Allocator`]: https://docs.rs/allocator-api2/latest/allocator_api2/alloc/trait.Allocator.html
 
@@ -58,7 +57,7 @@ unsafe fn move_to_new(
 /// If `zero` is true, zeroes the bytes of a layout from `first_byte` on.
 ///
 /// # Safety
-/// The memory must have this layout, and must belong to the caller.
+/// The memory must have that layout and belong to the caller.
 unsafe fn zeroed(memory: NonNull<u8>, layout: Layout, first_byte: usize, zero: bool) -> NonNull<u8> {
     if zero {
         // SAFETY: the bytes belong to the caller, by this function's contract.
@@ -68,7 +67,7 @@ unsafe fn zeroed(memory: NonNull<u8>, layout: Layout, first_byte: usize, zero: b
 }
 
 #[cfg(feature = "std")]
-// SAFETY: `alloc` returns memory of the layout, which does not move if the pools move.
+// SAFETY: `alloc` returns memory of the layout, which does not move with the pools.
 unsafe impl Source for &Hybrid {
     fn get(self, layout: Layout, zero: bool) -> Option<NonNull<u8>> {
         // SAFETY: the memory was just allocated with this layout.
@@ -84,8 +83,8 @@ unsafe impl Source for &Hybrid {
 /// Implements [`Source`] for allocators that first try to resize a block in place.
 macro_rules! in_place {
     ($([$($of:tt)*] $source:ty: |$it:ident| $allocator:expr;)+) => { $(
-        // SAFETY: allocated memory belongs to the caller until it is put back, or until the end of the reference, with
-        // which the memory may end.
+        // SAFETY: allocated memory belongs to the caller until it is put back, or until the reference ends, with which
+        // its memory may end.
         unsafe impl<$($of)*> Source for $source {
             fn get(self, layout: Layout, zero: bool) -> Option<NonNull<u8>> {
                 let $it = self;
@@ -101,8 +100,8 @@ macro_rules! in_place {
                 self, memory: NonNull<u8>, old: Layout, new: Layout, zero: bool,
             ) -> Option<NonNull<u8>> {
                 let $it = self;
-                // SAFETY: the memory has the old layout, by this function's contract. After a success, the bytes of the
-                // new layout belong to the caller.
+                // SAFETY: the memory has the old layout, by this function's contract. After a success, the new layout's
+                // bytes belong to the caller.
                 unsafe {
                     if $allocator.fit(memory, old, new) {
                         return Some(zeroed(memory, new, old.size().min(new.size()), zero));
@@ -119,12 +118,12 @@ in_place! {
     [A: Area, G: FnMut(usize) -> Result<A, PoolError>] &Scope<'_, A, G>: |it| it.arena();
 }
 
-/// Returns a dangling pointer that is aligned for an empty layout.
+/// Returns a dangling pointer for an empty layout.
 fn dangling_block(layout: Layout) -> NonNull<u8> {
     NonNull::without_provenance(core::num::NonZeroUsize::MIN.saturating_add(layout.align() - 1))
 }
 
-/// Allocates memory for any layout, which may be empty.
+/// Allocates memory for any layout.
 pub fn allocate(source: impl Source, layout: Layout, zero: bool) -> Option<NonNull<[u8]>> {
     let memory = if layout.size() == 0 { Some(dangling_block(layout)) } else { source.get(layout, zero) };
     memory.map(|memory| NonNull::slice_from_raw_parts(memory, layout.size()))
@@ -165,15 +164,14 @@ pub unsafe fn reallocate(
     Some(new_memory)
 }
 
-/// Implements one version of the trait for each of the given [`Source`]s. The caller must import `Layout`
-/// and `NonNull`.
+/// Implements one version of the trait for each given [`Source`]. The caller imports `Layout` and `NonNull`.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! allocators {
     ($version:ident: $($source:ty),*) => { $crate::allocators!($version: $({} $source;)*); };
     ($version:ident: $({$($of:tt)*} $source:ty;)*) => { $(
-        // SAFETY: the contract of `Source` is the same. Copies of the value share the allocator, which outlives the
-        // reference, or belongs to the process.
+        // SAFETY: `Source` has an equal contract. Copies share the allocator, which outlives the reference or belongs
+        // to the process.
         unsafe impl<$($of)*> $version::alloc::Allocator for $source {
             fn allocate(&self, layout: Layout) -> Result<NonNull<[u8]>, $version::alloc::AllocError> {
                 $crate::source::allocate(*self, layout, false).ok_or($version::alloc::AllocError)

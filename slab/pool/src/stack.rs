@@ -6,15 +6,14 @@
 //!                       └── free_to: frees the marker and everything behind it
 //! ```
 //!
-//! - An allocation is O(1), as in an [arena](super::linear). A [marker](StackAlloc::mark) takes 20 bytes of the
-//!   stack's memory.
+//! - Allocate: O(1), like an [arena](super::linear). A [marker](StackAlloc::mark) takes 20 bytes of the memory.
 //! - [`free_to`](StackAlloc::free_to) is O(1), plus a load for each later marker that is freed together with
 //!   the given marker.
 //! - [`free`](StackAlloc::free) of a single block: the topmost block is freed immediately, together with its padding.
 //!   Any block below the topmost block stays until a marker frees it. If blocks are freed in reverse order, all memory
 //!   is free afterwards, unless a block was shrunk below another block.
-//! - The waste is the padding for alignments. Padding before a block has at least 8 bytes, which store where the
-//!   padding begins. The blocks of a stack have no header.
+//! - Waste: the padding for alignments. Padding before a block has at least 8 bytes, which store where the padding
+//!   begins. The blocks of a stack have no header.
 //!
 //! A marker is a value, because it can be used only once. The stack stores a record of each valid marker in its
 //! memory, and each record has the position of the previous record. If a marker was freed together with an earlier
@@ -23,8 +22,8 @@
 //! If scopes nest as the program's functions do, use an [`Arena`](super::Arena), in which the borrow checker enforces
 //! the nesting.
 //!
-//! Source: Frykholm, "Custom Memory Allocation in C++" (BitSquid blog, 2010). Users of stack allocators:
-//! Unreal's `FMemMark` on `FMemStack`, Frostbite's scope stack, and every call stack.
+//! Source: Frykholm, "Custom Memory Allocation in C++" (BitSquid blog, 2010). Users: Unreal's `FMemMark` on
+//! `FMemStack`, Frostbite's scope stack, and every call stack.
 
 use crate::area::Area;
 use crate::blocks::{MAX_BYTES, NONE};
@@ -35,8 +34,7 @@ use core::alloc::Layout;
 use core::fmt;
 use core::ptr::NonNull;
 
-/// A stack of blocks in memory of the caller's choice. The [module](self) describes blocks and
-/// markers.
+/// A stack of blocks in memory of the caller's choice. See the [module](self).
 ///
 /// ```
 /// use core::alloc::Layout;
@@ -68,15 +66,15 @@ pub struct StackAlloc<A> {
     head: usize,
     newest: u32,
     padded: u32,
-    /// Number of markers made so far, which is also the number of the next marker.
+    /// Number of markers made so far: also the number of the next marker.
     marks: u64,
 }
 
 /// A position of a [`StackAlloc`] up to which later allocations can be freed. A value of type
 /// `Marker` takes 24 bytes.
 ///
-/// The address of the memory identifies the stack to which a marker belongs. A marker of a dropped stack is not
-/// distinguished from a marker of a later stack in the same memory.
+/// The address of the memory identifies the marker's stack. A marker of a dropped stack is not distinguished from a
+/// marker of a later stack in the same memory.
 #[must_use = "an unused marker keeps its bytes until an earlier marker is freed"]
 #[derive(Debug)]
 pub struct Marker {
@@ -85,17 +83,15 @@ pub struct Marker {
     number: u64,
 }
 
-/// Record of a marker, with the position of the previous record, the two halves of the marker's number, the head
-/// before the marker, and the block with the newest padding. The marker itself has none of these values, because it
-/// may belong to a dropped stack.
+/// Record of a marker: the position of the previous record, the two halves of the marker's number, the head before the
+/// marker, and the block with the newest padding. The marker itself lacks these values, because it may belong to a
+/// dropped stack.
 const RECORD: Layout = Layout::new::<[u32; 5]>();
 
-/// Number of bytes at the end of a padding, which store the padding's start and the block with the
-/// previous padding.
+/// Number of bytes at the end of a padding: the padding's start, and the block with the previous padding.
 const PADDING: usize = size_of::<[u32; 2]>();
 
-/// Size of a block in bytes, which is at least one, so that no two blocks begin at the same
-/// position.
+/// Size of a block in bytes: at least one, so that no two blocks begin at one position.
 fn bytes(layout: Layout) -> usize {
     layout.size().max(1)
 }
@@ -104,14 +100,14 @@ fn bytes(layout: Layout) -> usize {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum BadMarker {
-    /// The marker was already freed, together with an earlier marker.
+    /// The marker was already freed with an earlier marker.
     Freed {
-        /// Position of the marker, in bytes from the start of the memory.
+        /// Position of the marker, in bytes from the start.
         at: usize,
     },
     /// The marker belongs to another stack.
     Foreign {
-        /// Address of the memory of the other stack.
+        /// Address of the other stack's memory.
         address: usize,
     },
 }
@@ -152,7 +148,7 @@ impl<A: Area> StackAlloc<A> {
     /// byte.
     ///
     /// # Errors
-    /// Returns [`Refused::NoRoom`] if the memory has no room for the block.
+    /// Returns [`Refused::NoRoom`] if the memory does not suffice.
     #[inline]
     pub fn alloc(&mut self, layout: Layout) -> Result<NonNull<u8>, Refused> {
         let (mut at, mut end) = self.place(self.head, layout)?;
@@ -165,12 +161,12 @@ impl<A: Area> StackAlloc<A> {
         self.head = end;
         Ok(self.memory.at(at))
     }
-    /// Frees a block. If the block is the topmost block, its bytes and its padding can be reused immediately. The
-    /// bytes of any other block stay until a marker or a [reset](Self::reset) frees them.
+    /// Frees a block. The bytes and the padding of the topmost block are reusable immediately. The bytes of any other
+    /// block stay until a marker or a [reset](Self::reset) frees them.
     ///
     /// # Errors
     /// Returns [`BadFree::Foreign`] for an address outside the memory, and [`BadFree::NotAllocated`] for an address
-    /// above the head. If a block below the head is freed twice, the second free is not detected.
+    /// above the head. A second free below the head is not detected.
     ///
     /// # Safety
     /// This stack must have allocated the block with `layout`. Neither a free nor a marker has freed the block since,
@@ -187,15 +183,15 @@ impl<A: Area> StackAlloc<A> {
         Ok(())
     }
     /// Resizes the topmost block in place; any other block can only be shrunk. Shrinking a block below the topmost
-    /// block saves no memory. A block that was shrunk there keeps its end, so it is not recognised as the topmost block
-    /// later. Returns `false` if the block cannot be resized.
+    /// block saves no memory. A block that was shrunk keeps its end, so it is not recognised as topmost later. Returns
+    /// `false` if the block cannot be resized.
     ///
     /// # Errors
     /// Returns the errors of [`free`](Self::free).
     ///
     /// # Safety
-    /// This stack must have allocated the block with the layout `old`, and must not have freed it since. If the call
-    /// succeeds, the block has `bytes` bytes.
+    /// This stack must have allocated the block with layout `old`, and not freed it since. If the call succeeds, the
+    /// block has `bytes` bytes.
     pub unsafe fn resize(&mut self, memory: NonNull<u8>, old: Layout, bytes: usize) -> Result<bool, BadFree> {
         let at = self.position(memory, old)?;
         if at + self::bytes(old) != self.head {
@@ -219,7 +215,7 @@ impl<A: Area> StackAlloc<A> {
     /// Makes a marker of the current position, up to which the stack can be freed later.
     ///
     /// # Errors
-    /// Returns [`Refused::NoRoom`] if the memory has no room for the marker's record.
+    /// Returns [`Refused::NoRoom`] if the memory does not suffice.
     pub fn mark(&mut self) -> Result<Marker, Refused> {
         let (head, number) = (self.head, self.marks);
         let (record, end) = self.place(head, RECORD)?;
@@ -235,8 +231,8 @@ impl<A: Area> StackAlloc<A> {
     /// Frees the marker and all later allocations, which must not be used afterwards.
     ///
     /// # Errors
-    /// Returns an error if the marker belongs to another stack, or was freed together with an earlier marker. A
-    /// refused marker costs one load for each marker above its position.
+    /// Returns an error if the marker belongs to another stack, or was freed with an earlier marker. A refused marker
+    /// costs one load for each marker above its position.
     pub fn free_to(&mut self, marker: Marker) -> Result<(), BadMarker> {
         let Marker { stack, record, number } = marker;
         if stack != self.memory.address() {
@@ -258,8 +254,7 @@ impl<A: Area> StackAlloc<A> {
     fn number(&self, record: usize) -> u64 {
         u64::from(self.memory.peek(record + 8)) << 32 | u64::from(self.memory.peek(record + 4))
     }
-    /// Frees all blocks and all markers. After the call, blocks of the stack must no longer be
-    /// used.
+    /// Frees all blocks and markers. Blocks of the stack must no longer be used after `reset`.
     pub fn reset(&mut self) {
         self.head = 0;
         self.newest = NONE;

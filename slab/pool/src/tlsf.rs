@@ -1,4 +1,4 @@
-//! TLSF, two-level segregated fit, which allocates and frees blocks of any size in bounded time.
+//! TLSF, two-level segregated fit: blocks of any size, allocated and freed in bounded time.
 //!
 //! ```text
 //!            fl bitmap   one bit per doubling, set iff its sl bitmap is not 0
@@ -12,26 +12,25 @@
 //! surplus of that block is cut off, and put on the list of the surplus's class. A freed block immediately merges with
 //! free neighbours.
 //!
-//! - Allocations and frees are O(1), whatever the state of the memory. An allocation or a free never searches a
-//!   list. Each operation reads at most three words of bitmaps, and cuts one block or joins two blocks.
-//! - The waste is a header of 4 bytes per block, and rounding up to 16 bytes. Rounding a request up to a class
-//!   takes no memory, but makes the search skip some blocks. A request can be refused although a block of its own
-//!   class has room for it (*good* fit, not best fit). With `2^n` classes per doubling, a request is always served
-//!   if a free block is `1 + 1/2^n` times as large as the request.
+//! - Allocate and free: O(1), whatever the state of the memory. An allocation or a free never searches a list.
+//!   Each operation reads at most three words of bitmaps, and cuts one block or joins two blocks.
+//! - Waste: a header of 4 bytes and rounding up to 16. Rounding a request up to a class takes no memory, but makes
+//!   the search skip some blocks. A request can be refused although a free block in its class has room for it
+//!   (*good* fit, not best fit). With `2^n` classes per doubling, a request is always served if a free block is `1
+//!   + 1/2^n` times as large.
 //!
 //! The header is one number, which contains the size, a flag for a free block, and a flag for a free predecessor. The
-//! last 4 bytes of a free block contain the position of the block's start. A used block does not store its start, so it
-//! costs only a header of 4 bytes. The reference implementation (Conte, `tlsf`) takes 4 bytes per block on 32-bit
-//! machines, and 8 bytes on 64-bit machines. Links in this heap are positions of 32 bits. List heads and bitmaps are
-//! outside the heap's memory, in memory of the global allocator ([`Tlsf::control_bytes`]). List heads take 4 bytes per
-//! class, whereas Conte's pointers take 8 bytes. A heap has at most 28 doublings, from 16 bytes to 2 GiB, and thus at
-//! most 896 classes.
+//! last 4 bytes of a free block store its start. A used block does not store its start, so it costs only a header of 4
+//! bytes. The reference implementation (Conte, `tlsf`) also takes 4 bytes on 32-bit machines, and 8 bytes on 64-bit
+//! machines. Links in this heap are positions of 32 bits. List heads and bitmaps are outside the heap's memory, in
+//! memory of the global allocator ([`Tlsf::control_bytes`]). List heads take 4 bytes per class, whereas Conte's
+//! pointers take 8 bytes. A heap has at most 28 doublings, from 16 bytes to 2 GiB, and thus at most 896 classes.
 //!
-//! Invariants: no two neighbours are free; a free block is in the list of its class; a bit is set if and only if the
-//! list or the bitmap that it stands for is not empty.
+//! Invariants: no two neighbours are free; a free block is in the list of its class; a bit is set if and only if its
+//! list or bitmap is not empty.
 //!
 //! Source: Masmano, Ripoll, Crespo and Real, "TLSF: A New Dynamic Memory Allocator for Real-Time Systems" (2004).
-//! Users of TLSF: Unity's dynamic heap, the Vulkan Memory Allocator, and MorphOS's system allocator.
+//! Users: Unity's dynamic heap, the Vulkan Memory Allocator, and MorphOS's system allocator.
 
 pub mod classes;
 
@@ -50,11 +49,11 @@ use core::ptr::NonNull;
 const HEADER: usize = 4;
 /// Header flag: the block is free.
 const FREE: u32 = 1;
-/// Header flag: the previous block is free, and its last 4 bytes contain the position of its start.
+/// Header flag: the previous block is free, and its last 4 bytes store its start.
 const PREVIOUS_FREE: u32 = 2;
 const FLAGS: u32 = FREE | PREVIOUS_FREE;
 
-/// A TLSF heap in memory of the caller's choice. The [module](self) describes its costs.
+/// A TLSF heap in memory of the caller's choice. See the [module](self).
 ///
 /// ```
 /// use core::alloc::Layout;
@@ -81,9 +80,9 @@ pub struct Tlsf<A> {
 }
 
 impl<A: Area> Tlsf<A> {
-    /// Makes a heap in `area`, which has 16 classes per doubling. Memory before the first and after the last multiple
-    /// of 16 in the area is unused. The heap uses 16 bytes to mark its ends. Cost: the call writes each list head,
-    /// and a few words of the memory.
+    /// Makes a heap in `area`, with 16 classes per doubling. Memory before the area's first multiple of 16, and after
+    /// its last, is unused. The heap uses 16 bytes to mark its ends. Cost: writes each list head, and a few words of
+    /// the memory.
     ///
     /// # Errors
     /// Returns [`PoolError::NoRoom`] for fewer than 32 bytes, [`PoolError::Positions`] for more than 2 GiB, and
@@ -103,7 +102,7 @@ impl<A: Area> Tlsf<A> {
     pub fn classes(&self) -> Classes {
         self.blocks.classes()
     }
-    /// Number of bytes of the list heads and bitmaps, which are outside the heap's memory.
+    /// Number of bytes of list heads and bitmaps, which are outside the memory.
     pub fn control_bytes(&self) -> usize {
         self.blocks.control_bytes()
     }
@@ -111,8 +110,7 @@ impl<A: Area> Tlsf<A> {
 
 blocks_by_pointer!(Tlsf);
 
-/// The blocks of the heap by position, in safe code that is generic over how it accesses the words of
-/// the memory.
+/// The heap's blocks by position, in safe code that is generic over the access to the memory's words.
 #[doc(hidden)]
 #[derive(Debug)]
 pub struct Blocks<M> {
@@ -168,7 +166,7 @@ impl<M: Words> Blocks<M> {
     pub fn memory(&self) -> &M {
         &self.memory
     }
-    /// The memory of the heap, for writing to its blocks.
+    /// The memory of the heap, for writing to blocks.
     pub fn memory_mut(&mut self) -> &mut M {
         &mut self.memory
     }
@@ -176,7 +174,7 @@ impl<M: Words> Blocks<M> {
     pub fn classes(&self) -> Classes {
         self.classes
     }
-    /// The bitmap of the first level, and the bitmaps of the second level.
+    /// The bitmaps of the first and the second level.
     pub fn bitmaps(&self) -> (u32, &[u32]) {
         (self.fl_bitmap, &self.sl_bitmaps)
     }
@@ -201,8 +199,7 @@ impl<M: Words> Blocks<M> {
         &mut self.heads[class.fl * self.classes.steps() + class.sl]
     }
 
-    /// Returns the first class from `class` on that has a free block, and the number of words that
-    /// the search read.
+    /// Returns the first class from `class` on that has a free block, and the number of words read.
     #[inline]
     pub fn find(&self, class: Class) -> (Option<Class>, u64) {
         let Some(bitmap) = self.sl_bitmaps.get(class.fl) else { return (None, 0) };
@@ -240,8 +237,7 @@ impl<M: Words> Blocks<M> {
         self.sl_bitmaps[class.fl] |= 1 << class.sl;
     }
 
-    /// Removes a free block from its list. The caller must write the block's header and the flag in the
-    /// neighbour's header.
+    /// Removes a free block from its list. The caller must write the block's header and the neighbour's flag.
     fn unlist(&mut self, position: usize, size: usize) {
         let (next, prev) = (self.memory.load(position + HEADER), self.memory.load(position + HEADER + 4));
         if next != NONE {
@@ -279,7 +275,7 @@ impl<M: Words> Blocks<M> {
     pub fn alloc_block(&mut self, layout: Layout) -> Option<usize> {
         self.take_by(layout, Self::find)
     }
-    /// Allocates a block, which the caller's version of [`find`](Self::find) finds.
+    /// Allocates a block, with the caller's version of [`find`](Self::find).
     #[inline]
     pub fn take_by(
         &mut self,
@@ -300,8 +296,7 @@ impl<M: Words> Blocks<M> {
         self.memory.record(Event::Inspected { at: position, bytes: size });
         self.unlist(position, size);
         let (allocated, rest_position, rest) = (position + gap, position + gap + need, size - gap - need);
-        // `make_free` writes to the header after the free block, so the used block's header must exist before the gap
-        // is made.
+        // `make_free` writes into the following header, so the used block's header must exist before the gap is made.
         self.memory.store(allocated, need as u32);
         if gap > 0 {
             self.memory.record(Event::Split { at: position, bytes: gap });
@@ -336,15 +331,15 @@ impl<M: Words> Blocks<M> {
         }
         self.make_free(start, size);
     }
-    /// Frees the block, which was checked before. The header that becomes part of the preceding free block is also
-    /// marked as free, so that a second free is detected.
+    /// Frees the block. A header that becomes part of the preceding free block is also marked free, so that a second
+    /// free is detected.
     #[inline]
     fn free_checked(&mut self, payload: usize) {
         let header = self.memory.load(payload - HEADER);
         self.memory.store(payload - HEADER, header | FREE);
         self.free_block(payload);
     }
-    /// Returns `true` if the headers show that a used block begins at `payload`.
+    /// Returns `true` if the headers show a used block at `payload`.
     #[inline]
     fn is_allocated(&self, payload: usize) -> bool {
         let unit = payload.wrapping_sub(self.first + HEADER);
@@ -410,14 +405,13 @@ impl<M: Words> Blocks<M> {
     pub fn holes(&self) -> impl Iterator<Item = usize> {
         self.free().map(|size| size - HEADER)
     }
-    /// Returns `true` if a request for `layout` would be served. The check searches all memory instead of the
-    /// lists.
+    /// Returns `true` if a request for `layout` would be served. `room` searches all memory instead of the lists.
     pub fn room(&self, layout: Layout) -> bool {
         let first = need(layout.size(), HEADER).and_then(|need| self.first_class(need, layout.align()));
         first.is_some_and(|first| self.free().any(|size| self.classes.of(size) >= first))
     }
 
-    /// Checks all headers, lists and bitmaps of the heap.
+    /// Checks all headers, lists and bitmaps.
     ///
     /// # Errors
     /// Returns the first inconsistency and its position as the error.
@@ -488,8 +482,7 @@ mod tests {
         }
     }
 
-    /// The paper's bound: a request is served if a free block is `1 + 1/2^bits` times as large, with both sizes
-    /// rounded to 16.
+    /// The paper's bound: a request is served if a free block is `1 + 1/2^bits` times as large, both rounded to 16.
     #[test]
     fn tlsf_block_one_step_larger_serves_the_request() {
         for bits in 2..=5 {

@@ -1,10 +1,9 @@
-//! A pool of objects of one type, which takes no more memory than its objects and one index, for a
-//! struct, a stack frame, or a `Box`.
+//! A pool of one type, as large as its objects and one index: for a struct, a stack frame, or a `Box`.
 //!
-//! A slot is a union of an object and the number of the next free slot. For example, `N` objects of 96 bytes take `N *
-//! 96` bytes and the head of the list. A [`PoolBox`] owns its object, drops the object once, and frees the slot. A box
-//! borrows its pool, so the pool cannot move while a box refers to it. For objects that the *pool* owns and iterates
-//! over, use [`LivePool`](super::LivePool).
+//! A slot is a union of an object and the number of the next free slot. `N` objects of 96 bytes take `N * 96` bytes and
+//! the head of the list. A [`PoolBox`] owns its object, drops the object once, and frees the slot. A box borrows its
+//! pool, so the pool cannot move while a box refers to it. For objects that the *pool* owns and iterates over, use
+//! [`LivePool`](super::LivePool).
 //!
 //! Source: the `PoolAllocator<T, N>` of the tutorial "Memory Allocators from Scratch". The union comes from act 2 of
 //! the pool article ("Arena pools: from naive pool to slot map").
@@ -14,8 +13,7 @@ use core::fmt;
 use core::mem::ManuallyDrop;
 use core::ops::{Deref, DerefMut};
 
-/// An object, or the link of a free slot as bytes, so that the union has the size and alignment of the
-/// object.
+/// An object, or the link of a free slot as bytes, so that the union has the object's size and alignment.
 union Slot<T> {
     object: ManuallyDrop<T>,
     next: [u8; size_of::<u32>()],
@@ -27,8 +25,7 @@ impl<T> Slot<T> {
     }
 }
 
-/// `N` objects of one type, which are stored in the pool value itself. The [module](self) describes
-/// the slots.
+/// `N` objects of one type, stored in the pool itself. See the [module](self).
 ///
 /// ```
 /// use uslab_pool::Pool;
@@ -60,8 +57,8 @@ impl<T> Slot<T> {
 /// ```
 ///
 /// # Invariants
-/// The chain of free slots begins at `head`, and each free slot names the next one, once. The last free slot names the
-/// number `N`. Every other slot contains an object that a box owns. The object of a leaked box keeps its slot for ever.
+/// The chain of free slots begins at `head`, and each free slot names the next one, once. The last free slot names `N`.
+/// Every other slot contains an object that a box owns. The object of a leaked box keeps its slot for ever.
 #[doc(alias = "PoolAllocator")]
 pub struct Pool<T, const N: usize> {
     slots: [Cell<Slot<T>>; N],
@@ -74,7 +71,7 @@ impl<T, const N: usize> Pool<T, N> {
         "a slot must be large enough for an index"
     );
 
-    /// Makes a pool whose slots are all free. Cost: the call writes to each slot.
+    /// Makes a pool of free slots. Cost: writes each slot.
     pub const fn new() -> Self {
         const { Self::SLOT };
         let mut slots = [const { Cell::new(Slot::free(0)) }; N];
@@ -87,7 +84,7 @@ impl<T, const N: usize> Pool<T, N> {
     }
 
     /// Moves `object` into a free slot. The most recently freed slot is used first. Cost: a load from the slot, and
-    /// a write of the object's bytes.
+    /// writing the object's bytes.
     ///
     /// # Errors
     /// If no slot is free, returns the object as the error.
@@ -135,7 +132,7 @@ impl<T> PoolBox<'_, T> {
             object
         }
     }
-    /// Address of the object, which is valid until the object is dropped.
+    /// Address of the object, until it is dropped.
     pub fn address(&self) -> *const T {
         self.slot.as_ptr().cast()
     }
@@ -148,7 +145,7 @@ impl<T> PoolBox<'_, T> {
 
 impl<T> Drop for PoolBox<'_, T> {
     fn drop(&mut self) {
-        /// Frees the slot even if the drop of the object panics.
+        /// Frees the slot even if the object's drop panics.
         struct FreeOnDrop<'b, 'p, T>(&'b PoolBox<'p, T>);
         impl<T> Drop for FreeOnDrop<'_, '_, T> {
             fn drop(&mut self) {
@@ -281,8 +278,6 @@ mod tests {
     }
 
     proptest::proptest! {
-        /// Objects must keep their values, each object must have a separate slot, and all slots must be
-        /// free at the end.
         #[test]
         fn objects_keep_their_values_while_others_are_allocated_and_freed(steps in proptest::collection::vec(proptest::prelude::any::<u16>(), 1..200)) {
             let pool = Pool::<u64, 20>::new();

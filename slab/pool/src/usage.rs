@@ -1,20 +1,19 @@
-//! Usage statistics of a pool, which each allocation and each free updates: load, mean, peak, and
-//! wasted bytes.
+//! Usage statistics of a pool, updated at each allocation and free: load, mean, peak, and wasted bytes.
 
 /// Usage statistics of a pool.
 ///
-/// Cost: some additions for each allocation and each free, and 48 bytes of memory.
+/// Cost: some additions for each allocation and free, and 48 bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
     /// Number of allocations so far.
     pub allocs: u64,
     /// Number of frees so far.
     pub frees: u64,
-    /// Maximum number of objects that were in use at one time.
+    /// Maximum number of objects in use at one time.
     pub peak: u64,
     /// Number of requested bytes of all allocations so far.
     pub requested: u64,
-    /// Number of bytes of the slots that all allocations so far received.
+    /// Number of bytes of the slots of all allocations so far.
     pub given: u64,
     sum: u64,
 }

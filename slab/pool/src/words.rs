@@ -1,8 +1,8 @@
-//! Memory that is addressed by positions, for the metadata of byte allocators.
+//! Memory addressed by positions, for the metadata of byte allocators.
 //!
-//! Byte allocators are safe code that works with positions, which are numbers of 32 bits counted from the start of the
-//! memory, and half as large as pointers. The memory of this crate's allocators is an [`Area`]. A study of the
-//! algorithms may use another kind of memory, and count operations.
+//! Byte allocators are safe code on positions: numbers of 32 bits, counted from the start of the memory, half the size
+//! of pointers. The memory of this crate's allocators is an [`Area`]. A study of the algorithms may use another memory,
+//! and count operations.
 
 use crate::area::Area;
 use core::ptr::NonNull;
@@ -11,7 +11,7 @@ use core::ptr::NonNull;
 pub trait Span {
     /// Address of position 0.
     fn address(&self) -> usize;
-    /// Number of bytes of the range.
+    /// Number of bytes.
     fn size(&self) -> usize;
 }
 
@@ -36,14 +36,14 @@ pub trait Words: Span {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Event {
-    /// A search has inspected a free block.
+    /// A search inspected a free block.
     Inspected {
         /// Position of the block.
         at: usize,
         /// Size of the block in bytes, including its metadata.
         bytes: usize,
     },
-    /// A search has ended after the given number of steps.
+    /// A search ended after the given number of steps.
     Searched(u64),
     /// A block was split, and the `bytes` bytes from `at` on are now a free block.
     Split {
@@ -61,7 +61,7 @@ pub enum Event {
     },
 }
 
-/// The memory of an area, as words.
+/// The memory of an area.
 ///
 /// # Invariants
 /// The user of `Raw` reads only bytes that it wrote, and writes to no bytes that it has handed out.
@@ -69,10 +69,10 @@ pub enum Event {
 pub(crate) struct Raw<A>(pub(crate) A);
 
 impl<A: Area> Raw<A> {
-    /// Returns the address of byte `position`, which may be the end of the memory.
+    /// Returns the address of byte `position`, or of the end of the memory.
     ///
     /// # Panics
-    /// Panics if `position` is beyond the end of the memory.
+    /// Panics if `position` is beyond the end.
     #[inline]
     pub(crate) fn at(&self, position: usize) -> NonNull<u8> {
         self.range(position, 0)
@@ -87,7 +87,7 @@ impl<A: Area> Raw<A> {
         if position > memory.len().wrapping_sub(bytes) || bytes > memory.len() {
             out_of_bounds(position, memory.len());
         }
-        // SAFETY: the address is inside the area's memory, or is its end.
+        // SAFETY: the address is inside the area's memory, or its end.
         unsafe { memory.cast::<u8>().add(position) }
     }
 }
@@ -116,7 +116,7 @@ impl<A: Area> Words for Raw<A> {
     }
     #[inline]
     fn store(&mut self, position: usize, word: u32) {
-        // SAFETY: by the invariant, the four bytes are in the area and were not handed out.
+        // SAFETY: the four bytes are in the area and not handed out, by the invariant.
         unsafe { self.word(position).write_unaligned(word) };
     }
 }

@@ -11,7 +11,7 @@ use uslab_magazine::sync::Ordering::{Acquire, Relaxed};
 use uslab_magazine::tracepoints::OperationKind;
 
 /// An account limits and counts the memory of several caches, for example of a tenant or a part of a program. An
-/// account corresponds to a memory control group of Linux, but for caches instead of processes.
+/// account corresponds to a memory control group of Linux, with caches in place of processes.
 ///
 /// The account is charged for a slab's pages when the slab is made, and uncharged when the slab is freed. Because
 /// slabs are charged whole, an account is exact about memory, and the fast paths cost nothing more. A free object
@@ -71,7 +71,7 @@ impl Account {
     pub fn limit(&self) -> usize {
         self.charges.limit()
     }
-    /// Changes the account's limit, and makes all waiters of the account try again.
+    /// Changes the account's limit, and makes its waiters try again.
     ///
     /// If the charge exceeds the new limit, the call immediately frees free objects and slabs of the caches, and then
     /// calls the [shrinkers](crate::shrinker) of each cache. Slabs with objects in use stay usable, but the caches make
@@ -103,8 +103,8 @@ impl Account {
                 self.core.shrink_until(Gfp::KERNEL, Some(&cache), again, result)
             });
         }
-        // A waiter that was just refused notices the new limit, because this call takes each queue's lock: the waiter
-        // reads the limit after it has the lock, and tries again.
+        // This call takes each queue's lock, so that a waiter that was just refused reads the new limit afterwards, and
+        // tries again.
         self.core.of_account(&self.charges).for_each(|cache| cache.limit_changed());
     }
     /// Bytes of all slabs now, including slabs that threads are just allocating.
@@ -147,8 +147,7 @@ pub struct AccountInfo {
     pub charged: u64,
     /// Highest charge so far (see [`Account::peak`]).
     pub peak: u64,
-    /// Number of slabs that the account refused. An allocation may be refused several times before
-    /// it succeeds.
+    /// Number of refused slabs. An allocation may be refused several times before it succeeds.
     pub refusals: u64,
     /// Number of waiters in the account's caches.
     pub waiting: u64,
@@ -158,7 +157,7 @@ impl Cache {
     fn is_charged_to(&self, charges: &Charges) -> bool {
         self.config.account.as_ref().is_some_and(|own| core::ptr::eq(&**own, charges))
     }
-    /// Reduces the account's charge, and notifies the account's waiters.
+    /// Reduces the account's charge, and notifies waiters.
     pub(super) fn uncharge_account(&self, bytes: usize) {
         let Some(charges) = &self.config.account else { return };
         // Acquire: pairs with the Release of `begin_wait`.
@@ -170,7 +169,6 @@ impl Cache {
 }
 
 impl Core {
-    /// Numbers of all accounts with caches.
     pub(crate) fn account_infos(&self) -> Vec<AccountInfo> {
         let mut found = BTreeMap::new();
         for cache in self.caches.iter() {

@@ -23,9 +23,9 @@ impl Core {
         }
     }
 
-    /// Releases addresses if all other parts of the process have less than a third of the addresses that the pages
-    /// have. Then calls `report` with the number of bytes that the pages still have, and releases the metadata
-    /// addresses of pages that no longer exist.
+    /// Releases addresses if all other parts of the process have less than a third of the addresses that pages have.
+    /// Then calls `report` with the number of bytes that the pages still have, and releases the metadata addresses
+    /// of pages that no longer exist.
     ///
     /// # Safety
     /// During the call no thread reads the descriptors of a page that was never handed out.

@@ -32,7 +32,7 @@ use uslab_magazine::{Operation, Supplier};
 /// Maximum number of objects that a bulk caller takes in one lock hold.
 pub(crate) const BULK: usize = 256;
 
-/// Places for objects that a bulk caller wants filled. After an error, or after a panic of a constructor, all
+/// Places for objects that a bulk caller wants filled. After an error, or a panic of a constructor, all
 /// places are empty.
 struct BulkPlaces<'a> {
     cache: &'a Cache,
@@ -73,8 +73,7 @@ impl<'a> SlabSupplier<'a> {
     pub(super) fn for_waiter(cache: &'a Cache, gfp: Gfp) -> Self {
         Self { is_waiter: true, ..cache.source(gfp) }
     }
-    /// Returns the reason why no object was found. If a constructor panicked, `error` resumes that
-    /// panic.
+    /// Reason why no object was found. If a constructor panicked, `error` resumes that panic.
     pub(super) fn error(&self) -> AllocError {
         self.error_or(AllocError::Destroyed)
     }
@@ -150,8 +149,8 @@ impl Cache {
         let all = || self.geometry().object_size();
         self.alloc_inlined(gfp).map_or_else(|| self.alloc_missed(gfp, all()), Ok)
     }
-    /// Allocates an object for a caller that will use only the first `size` bytes of it. If the cache checks its
-    /// objects, the remaining bytes of the object are a red zone.
+    /// Allocates an object of which the caller will use the first `size` bytes. If the cache checks its objects, the
+    /// remaining bytes of the object are a red zone.
     #[inline(always)]
     pub(crate) fn alloc_of(&self, gfp: Gfp, size: usize) -> Result<NonNull<u8>, AllocError> {
         self.alloc_inlined(gfp).map_or_else(|| self.alloc_missed(gfp, size), Ok)
@@ -162,12 +161,11 @@ impl Cache {
     pub(crate) fn alloc_inlined(&self, gfp: Gfp) -> Option<NonNull<u8>> {
         // SAFETY: the cache keeps its layer in `parts`.
         let object = unsafe { self.allocs.alloc_fast() }?;
-        // The inlined path is open, so the cache does not check its objects.
+        // The inlined path is open, so objects are not checked.
         Some(self.hand_over(object, gfp))
     }
 
-    /// Allocates from the levels behind the inlined path, after that path has missed or because it
-    /// is closed.
+    /// Allocates from the levels behind the inlined path, which has missed or is closed.
     #[cold]
     #[inline(never)]
     pub(crate) fn alloc_missed(&self, gfp: Gfp, size: usize) -> Result<NonNull<u8>, AllocError> {
@@ -211,8 +209,7 @@ impl Cache {
         let due = self.config.guarded && guard.is_due(one());
         if due { guard.alloc(size, self.geometry().align()) } else { None }
     }
-    /// Allocates from the depot or a slab, for a caller that has already reported the object to the
-    /// profile.
+    /// Allocates from the depot or a slab; the caller has already reported the object to the profile.
     #[cold]
     #[inline(never)]
     pub(crate) fn alloc_profiled(&self, gfp: Gfp) -> Result<NonNull<u8>, AllocError> {
@@ -229,7 +226,7 @@ impl Cache {
     }
 
     /// Allocates an object of `node`. Without [`Gfp::THIS_NODE`], another node supplies the object if `node`
-    /// has none.
+    /// has no object.
     pub(crate) fn alloc_node(&self, gfp: Gfp, node: u32) -> Result<NonNull<u8>, AllocError> {
         if node >= self.core.memory.pages.nodes() {
             let error = uslab_buddy::AllocError {
@@ -308,7 +305,7 @@ impl Cache {
         result.inspect_err(|_| self.counts.failures.add(1))
     }
 
-    /// Reclaims memory after `error`, trying each source of memory once.
+    /// Reclaims memory after `error`, from each source once.
     pub(super) fn reclaim(
         &self,
         op: &Operation,
@@ -370,7 +367,6 @@ impl Cache {
         self.core.shrink_until(gfp, limited, again, result)
     }
 
-    /// Frees the empty slabs of other caches.
     fn reclaim_others(&self, op: &Operation) -> usize {
         self.core.reclaim(op, Some(self))
     }
@@ -395,7 +391,7 @@ impl Cache {
         // SAFETY: `grow` makes the tags of each slab before any other thread knows the slab.
         unsafe { checked.tags.set(object.0, checked.tag) };
     }
-    /// Hands an object to a user, after reporting it to the profile and running the checks.
+    /// Hands an object out: reports it to the profile, and runs the checks.
     #[inline(always)]
     pub(super) fn hand_out(&self, object: Object, gfp: Gfp) -> NonNull<u8> {
         self.profile(object);
@@ -420,8 +416,8 @@ impl Cache {
         }
         self.hand_over(object, if self.config.harden.zero_on_alloc { gfp | Gfp::ZERO } else { gfp })
     }
-    /// Zeroes the object if `gfp` requests it. Zeroing is the last step of an allocation, and the only step if objects
-    /// are neither checked nor hardened.
+    /// Zeroes the object on request. Zeroing is the last step of an allocation, and the only step if objects are neither
+    /// checked nor hardened.
     #[inline(always)]
     pub(crate) fn hand_over(&self, Object(object): Object, gfp: Gfp) -> NonNull<u8> {
         self.core.memory.obj_out(object);
@@ -435,7 +431,7 @@ impl Cache {
     pub(super) fn this_node(&self) -> u32 {
         self.core.cpus.node_of(self.core.cpus.current())
     }
-    /// Flags for allocations that must get an object of their own node, because magazines hold no
+    /// Flags for allocations that must get an object of the CPU's node, because magazines hold no
     /// others.
     fn strict(&self) -> Gfp {
         if self.core.memory.pages.nodes() > 1 { Gfp::THIS_NODE } else { Gfp::empty() }
@@ -503,8 +499,8 @@ impl Cache {
     }
 }
 
-/// Objects that are being allocated for a reserve. If an allocation fails, the drop of this value
-/// frees the objects allocated so far.
+/// Objects that are being reserved. If an allocation fails, the drop of this value frees the
+/// objects allocated so far.
 struct Reserving<'a> {
     cache: &'a Cache,
     objects: &'a mut Vec<NonNull<u8>>,

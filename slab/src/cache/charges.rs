@@ -4,7 +4,7 @@ use crate::error::AllocError;
 use uslab_magazine::sync::Ordering::{Relaxed, Release};
 use uslab_magazine::sync::{AtomicU32, AtomicUsize, Counter};
 
-/// The charged bytes, the limit and the waiters of an account.
+/// The charged bytes, limit and waiters of an account.
 #[derive(Debug)]
 pub(crate) struct Charges {
     limit: AtomicUsize,
@@ -56,7 +56,6 @@ impl Charges {
         // Relaxed: see "No lost wake-up by a charge" in `waiters`.
         self.waiting.load(Relaxed) > 0
     }
-    /// Counts one more cache with a waiter.
     pub(super) fn begin_wait(&self) {
         self.waiting.fetch_add(1, Relaxed);
         // Release: pairs with the Acquire of `uncharge_account`.

@@ -1,6 +1,6 @@
 //! Checks of a checked cache's objects, at each allocation and each free.
 //!
-//! The fast paths of a checked cache are disabled. Every object of a checked cache therefore passes
+//! A checked cache's fast paths are disabled. Every object of a checked cache therefore passes
 //! `Cache::on_checked_alloc` before a user gets it, and `Cache::on_checked_free` before it can be allocated again. Each
 //! object has a [tag](crate::debug::tags); further checks depend on the cache's [flags](crate::debug::flags) and are in
 //! `debugged.rs`.
@@ -27,14 +27,14 @@ impl Checked {
     pub(super) fn is_out(&self, object: NonNull<u8>) -> bool {
         self.tags.is_out(object, self.tag)
     }
-    /// For debuggers: address of the table of records, or 0 without a table.
+    /// For debuggers: address of the table of records; 0 without a table.
     pub(super) fn tracks_seen(&self) -> usize {
         let has_records = self.debugged.as_ref().is_some_and(Debugged::has_records);
         if has_records { self.tags.tracks.place() } else { 0 }
     }
 }
 
-/// Further checks of a cache's objects, in addition to checked frees.
+/// Checks of a cache's objects beyond checked frees.
 #[derive(Debug)]
 pub(super) struct Debugged {
     pub(super) flags: SlabDebug,

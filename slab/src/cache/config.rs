@@ -40,14 +40,14 @@ pub struct Config {
     /// If true, the subsystem keeps free memory ([`PageConfig::keep_free`]) of at most an eighth of the room that the
     /// process has left. True by default, and false in [`Config::new`].
     ///
-    /// The room is the lowest limit of the process minus its committed memory. The limits are those of the process
-    /// (`RLIMIT_AS`, `RLIMIT_DATA`), and the limits of its control groups and of the groups' ancestors (`memory.max`,
+    /// The room is the lowest limit of the process minus its committed memory. These limits count: limits of the
+    /// process (`RLIMIT_AS`, `RLIMIT_DATA`), and limits of its control groups and of their ancestors (`memory.max`,
     /// `memory.high`; in version 1 the limit and the soft limit). The subsystem reads the limits at its start, and in
     /// [`Subsystem::end_interval`](crate::Subsystem::end_interval) and [`Uslab::reap`](crate::Uslab::reap). A reaper
     /// does not read limits, because a sandbox may forbid opening files. A limit whose file cannot be read does not
     /// count.
     pub heed_limits: bool,
-    /// Rule that determines the order of the subsystem's slabs.
+    /// Rule for the order of the subsystem's slabs.
     pub rule: OrderRule,
     /// Default magazine sizes of the subsystem's caches.
     pub magazines: Magazines,
@@ -57,8 +57,7 @@ pub struct Config {
     pub check_frees: bool,
     /// Debug options by cache name, empty by default (see [`flags`](crate::debug::flags)).
     pub slab_debug: DebugRules,
-    /// Hardening of malloc, and the default hardening of caches; off unless set. Hardening implies
-    /// checked frees.
+    /// Hardening of malloc, and the default of caches; off unless set. Hardening implies checked frees.
     pub harden: Harden,
     /// Mean number of allocations per guard sample, for allocations of up to a page by [`Malloc`](crate::Malloc), kmalloc and
     /// caches. 0, the default, disables sampling.
@@ -74,8 +73,7 @@ pub struct Config {
     pub guard_every: u32,
     /// Maximum number of guard samples in use at a time; each sample takes a page.
     pub guard_slots: u32,
-    /// Handler that is called for invalid frees and for damage; the default handler reports the
-    /// error and aborts.
+    /// Handler of invalid frees and of damage; the default handler reports and aborts.
     pub corruption: Arc<corruption::Handler>,
     /// Interval at which a thread of the subsystem reaps, once there may be memory to reap (see
     /// [`reaper`](crate::reaper)). With `None`, the default, the subsystem has no reaper thread.
@@ -86,8 +84,8 @@ pub struct Config {
 }
 
 impl Config {
-    /// Configuration with the usual slabs and magazines on the given pages; the order rule counts all CPUs as present.
-    /// The subsystem keeps free memory up to [`PageConfig::keep_free`], which is unbounded by default.
+    /// The usual slabs and magazines on the given pages; the order rule counts all CPUs as present. The subsystem keeps
+    /// free memory up to [`PageConfig::keep_free`], which is unbounded by default.
     pub fn new(pages: PageConfig) -> Self {
         Self {
             rule: OrderRule::for_cpus(pages.cpus.count()),
@@ -125,14 +123,12 @@ impl Config {
 
 #[cfg(any(loom, shuttle))]
 impl Config {
-    /// Configuration of a model, with `pages` pages for two simulated CPUs of one node. In the model, an
-    /// invalid free panics.
+    /// Configuration of a model: `pages` pages for two simulated CPUs of one node. An invalid free panics.
     ///
     /// Magazines have one object, so that every second operation exchanges a magazine. A slab is one page with two
     /// objects, which are [2048 bytes](crate::check::SPACING) apart.
     ///
-    /// If `pages` is not a power of two, the model wastes some pages, because no block crosses the largest power of two
-    /// in `pages`.
+    /// If `pages` is not a power of two, some pages are wasted, because no block crosses the largest power of two in `pages`.
     pub fn for_models(pages: u32) -> Self {
         let order = Order::new(pages.max(1).ilog2() as u8).unwrap_or(Order::MAX);
         let cpus = Cpus::simulated(2, 1).unwrap_or_else(|bad| unreachable!("{bad}"));

@@ -38,7 +38,7 @@ use uslab_magazine::sync::{
 use uslab_magazine::tracepoints::OperationKind;
 use uslab_magazine::{Cpus, Operation};
 
-/// Cache name that reports print if no cache is known.
+/// Cache name in reports if no cache is known.
 pub(crate) const NO_CACHE: &str = "kmalloc";
 /// Smallest number of pages to which the start may reduce a subsystem after the system refused more
 /// (4 MiB).
@@ -150,7 +150,6 @@ impl Core {
         core.read_limits();
         Ok(core)
     }
-    /// Describes the subsystem for debuggers.
     fn describe_for_debuggers(&self) -> gdb::SubsystemSeen {
         let (pages, frames) = (&self.memory.pages, self.memory.frames());
         let first = uslab_buddy::Pfn::new(0);
@@ -276,8 +275,7 @@ impl Core {
         self.cache_of(self.memory.frames().frame(pfn).owner())
     }
 
-    /// Starts the reaper if the subsystem is large enough to have memory that can be returned to
-    /// the system.
+    /// Starts the reaper if the subsystem is large enough to have memory to return.
     #[inline]
     pub(crate) fn grown(&self) {
         if self.background.is_wanted() {

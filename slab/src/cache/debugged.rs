@@ -116,7 +116,7 @@ impl Cache {
     fn trace(&self, debugged: &Debugged, deed: &str, Object(object): Object) {
         if debugged.flags.contains(SlabDebug::TRACE) {
             let (name, thread) = (self.name(), this_thread());
-            // An error while writing to standard error cannot be reported.
+            // A write error of standard error cannot be reported.
             let _ = writeln!(Lines::new(), "TRACE {name} {deed} {:#x} thread={thread}", object.addr());
         }
     }
@@ -162,7 +162,6 @@ impl Cache {
         }
         out
     }
-    /// Returns `true` if the cache's objects have red zones.
     pub(crate) fn is_zoned(&self) -> bool {
         self.geometry().lead() > 0
     }
@@ -290,7 +289,7 @@ impl Cache {
     pub(super) fn search_neighbours(&self, address: NonNull<u8>) -> Option<(Bytes, ObjectReport<'static>)> {
         let pages = &self.core.memory.pages;
         let pfn = pages.pfn_of(address.as_ptr())?;
-        // A slab loses its owner before `uncover_slab` takes the lock of the slab's node.
+        // A slab loses its owner before `uncover_slab` takes the node's lock.
         let _lists = self.nodes[pages.node_of(pfn) as usize].lists().lock();
         let is_ours = self.core.memory.frames().frame(pfn).owner() == self.owner();
         self.look(is_ours.then(|| self.place_around(address))??, None)
@@ -350,8 +349,7 @@ impl Cache {
         found
     }
 
-    /// Calls `of` for each object in use, if the cache checks frees. `of` must not allocate or
-    /// lock.
+    /// Calls `of` for each object in use, if frees are checked. `of` must not allocate or lock.
     pub(crate) fn in_use<T>(&self, deed: TrackEvent, of: impl Fn(InUse) -> T) -> Vec<T> {
         let Some(checked) = &self.checked else { return Vec::new() };
         let debugged = checked.debugged.as_ref();
@@ -391,7 +389,7 @@ pub(super) fn with_bytes<'a>((bytes, report): &'a (Bytes, ObjectReport<'static>)
     ObjectReport { left, bytes: bytes.object(), right, noticed, ..*report }
 }
 
-/// An object in use, with the requested and the usable size.
+/// An object in use, with its requested and usable sizes.
 pub(crate) struct InUse {
     pub(crate) object: NonNull<u8>,
     /// Number of bytes that the user requested.
@@ -455,7 +453,7 @@ mod tests {
     use uslab_magazine::sync::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 
     #[test]
-    fn underestimated_listing_is_collected_again() {
+    fn listing_is_collected_again_after_a_too_low_estimate() {
         std::thread_local! {
             static REQUESTED_BYTES: Cell<usize> = const { Cell::new(0) };
         }

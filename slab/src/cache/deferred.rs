@@ -1,4 +1,4 @@
-//! Deferred frees, in which objects wait in batches for the RCU collector.
+//! Deferred frees: objects wait in batches for the RCU collector.
 
 use super::Cache;
 use super::core::Core;
@@ -40,7 +40,7 @@ impl Core {
             self.wait_for(full);
         }
         // Check for waiters after the batch's lock was held, because a new waiter also takes this lock. Relaxed: the
-        // lock of the batch orders the load.
+        // batch's lock orders the load.
         if self.waited_for.load(Relaxed) > 0 {
             self.flush_deferred();
         }
@@ -58,7 +58,7 @@ impl Core {
                 // This reference keeps the cache alive, because the free of its last object may
                 // destroy it.
                 let cache = core.cache_at(object).and_then(Cache::keep_alive);
-                // The panic hook has already reported a reset's panic. The other objects of the batch belong to other
+                // The panic hook has already reported a reset's panic. Other objects of the batch belong to other
                 // users.
                 contain_panic(|| {
                     // SAFETY: the user freed the object, and all readers that might have found it have exited.

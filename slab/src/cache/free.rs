@@ -1,5 +1,4 @@
-//! Frees of objects, in which an object passes the levels of [allocation](super::alloc) in the opposite
-//! direction.
+//! Frees of objects: an object passes the levels of [allocation](super::alloc) in the opposite direction.
 //!
 //! ```text
 //!  free           the CPU's stack, by the inlined path                            no lock
@@ -96,8 +95,7 @@ impl Cache {
         if cache.has_free_hook { cache.free_with_hook(object, push) } else { push(object) }
     }
 
-    /// Frees an object after the inlined path missed, or if that path is disabled because a free
-    /// hook must run.
+    /// Frees an object after the inlined path missed, or is disabled because a free hook must run.
     #[cold]
     #[inline(never)]
     pub(crate) fn free_missed(&self, object: NonNull<u8>) {
@@ -128,9 +126,8 @@ impl Cache {
         again
     }
 
-    /// Reports a free to the model that runs, because models watch the owner of each object. If a
-    /// free hook must run first, [`free_with_hook`](Self::free_with_hook) calls `watch_free` after
-    /// the hook.
+    /// Reports a free to models, which watch the owner of each object. If a free hook must run
+    /// first, [`free_with_hook`](Self::free_with_hook) calls `watch_free` after the hook.
     #[inline(always)]
     fn watch_free(&self, object: NonNull<u8>) {
         if MODEL && !self.has_free_hook {
@@ -138,8 +135,8 @@ impl Cache {
         }
     }
 
-    /// Runs the free hooks, passes the object through the quarantine, and pushes the objects that the quarantine
-    /// releases. `missed` handles objects that do not fit on the CPU's stack.
+    /// Runs the free hooks, passes the object through the quarantine, and pushes what the quarantine releases. `missed` handles
+    /// objects that do not fit on the CPU's stack.
     fn free_with_hook(&self, object: NonNull<u8>, missed: impl Fn(NonNull<u8>)) {
         if self.free_sample(object) {
             return;
@@ -251,7 +248,7 @@ impl Cache {
         }
         was_out
     }
-    /// Reports a write past the end of a freed object, or past the end of the object before it.
+    /// Reports writes past the end of a freed object, and past the end of the object before it.
     fn check_canaries(&self, hardened: &Hardened, object: NonNull<u8>) {
         // SAFETY: the object was freed by its user, and no other thread has it yet.
         if let Err(kind) = unsafe { hardened.on_free(object) } {
@@ -275,7 +272,7 @@ impl Cache {
     #[inline(never)]
     fn report_bad_free(&self, object: NonNull<u8>) -> bool {
         match self.place(Object(object)) {
-            // Loom watches the owner of each object instead of this check.
+            // Loom watches the owner of each object instead.
             Ok(_) if cfg!(loom) => return true,
             Ok(ObjectIndex { index, .. }) => self.refuse(CorruptionKind::DoubleFree, object, Some(index)),
             Err(kind) => self.refuse(kind, object, None),

@@ -30,8 +30,7 @@ impl Cache {
         self.flush_deferred();
         self.flush_all(op) + self.shrink_slabs(op)
     }
-    /// Shrinks the cache as [`shrink`](Self::shrink) does, after a sweep has already taken the
-    /// stacks of all CPUs.
+    /// Shrinks the cache as [`shrink`](Self::shrink) does, after a sweep has taken all stacks.
     pub(crate) fn shrink_swept(&self, op: &Operation) -> usize {
         let flushing = Flushing(self, Cell::new(0));
         self.config.per_cpu.flush_swept(op, &flushing);
@@ -74,8 +73,7 @@ impl Cache {
         objects
     }
 
-    /// Reaps the cache as [`reap`](Self::reap) does, after a sweep has already taken the idle
-    /// stacks.
+    /// Reaps the cache as [`reap`](Self::reap) does, after a sweep has taken the idle stacks.
     pub(crate) fn reap_swept(&self) -> u64 {
         let objects = self.config.per_cpu.reap_swept(&EmptySupplier(self));
         self.destruct_idle(&self.operation(OperationKind::Reclaim));
@@ -118,8 +116,8 @@ impl Cache {
         self.close_for_good();
         self.flush_all(&self.operation(OperationKind::Reclaim));
     }
-    /// Ends the cache as [`end`](Self::end) does, as soon as no thread is destructing free objects. If a destructor
-    /// ends a cache, the call does not wait for other destructors, because two destructors might wait for each other.
+    /// Ends the cache as [`end`](Self::end) does, once no thread destructs free objects. If a destructor ends a cache,
+    /// the call does not wait for other destructors, because two destructors might wait for each other.
     fn end_after_destructors(&self) -> Result<(), u64> {
         loop {
             match self.end() {
@@ -141,13 +139,13 @@ impl Cache {
         ended
     }
 
-    /// Takes a snapshot of the objects in use; the caller has flushed the magazines.
+    /// Takes a snapshot of the objects in use, after the magazines were flushed.
     pub(crate) fn live(&self, live: &mut Live) {
         self.flush_all(&self.operation(OperationKind::Reclaim));
         live.clear();
         for node in &self.nodes {
-            // Memory for the snapshot is allocated outside the node's lock, because the global allocator may need the
-            // node. If slabs were added during the allocation, the allocation is repeated.
+            // Memory for the snapshot is allocated outside the node's lock, because the global allocator may need the node. The
+            // allocation is repeated if slabs were added.
             while !node.live(&self.core.memory, live) {
                 let NodeCount { objects, .. } = node.count();
                 live.make_room(node.count().slabs(), objects);

@@ -4,8 +4,8 @@
 //!
 //! * Constructing an object charges its held memory to limits in bytes and to accounts, and destructing the object
 //!   uncharges it.
-//! * Free objects in slabs hold at most [`MAX_SURPLUS_BYTES`] bytes: a free that exceeds this bound destructs free
-//!   objects. Declared held memory also determines the size of magazines, which hold fewer objects.
+//! * Free objects in slabs hold at most [`MAX_SURPLUS_BYTES`] bytes: a free that exceeds this bound destructs free objects. Declared
+//!   held memory also determines the size of magazines.
 //! * The weight of an object is a mean: objects are weighed when they are constructed, and when they are freed to
 //!   their slab.
 //! * Destructing an object that is freed to its slab, or all objects of a freed slab, wakes waiters at a

@@ -7,9 +7,9 @@ use uslab_magazine::sync::Ordering::Relaxed;
 /// Numbers of one cache, which are exact while no other thread uses the cache. While other threads use the cache, each
 /// number is taken at a different time, and an object that moves may be counted twice or not at all.
 ///
-/// Frees of objects of another node are counted in [`other_node_frees`](Self::other_node_frees), which costs nothing.
-/// The cache does not record the CPU that allocated an object; [`depot_exchanges`](Self::depot_exchanges) shows the
-/// cost of frees between CPUs of a node.
+/// Frees of another node's objects are counted ([`other_node_frees`](Self::other_node_frees)), which costs nothing. The
+/// allocating CPU of an object is not recorded; [`depot_exchanges`](Self::depot_exchanges) shows the cost of frees between CPUs
+/// of a node.
 ///
 /// Cost: a snapshot reads each CPU's and magazine's words, and takes each node's lock once. The fast paths maintain no
 /// counters for this snapshot.
@@ -50,7 +50,7 @@ pub struct CacheInfo {
     /// Number of other caches that share this cache under other names.
     pub aliases: u64,
 
-    /// Number of slabs on all lists of the cache.
+    /// Number of slabs on all lists.
     pub slabs: u64,
     /// Number of slabs without a free object.
     pub full: u64,
@@ -112,7 +112,7 @@ pub struct CacheInfo {
     /// Number of allocations that got an object of another node, because the requested node had no memory. The
     /// requested node is the current CPU's node, or the argument of [`alloc_node`](crate::KmemCache::alloc_node).
     pub other_node_allocs: u64,
-    /// Number of frees of objects that belong to another node.
+    /// Number of frees of another node's objects.
     pub other_node_frees: u64,
     /// Number of objects in a full magazine; 0 without magazines.
     pub magazine_capacity: u64,
@@ -128,8 +128,7 @@ pub struct CacheInfo {
     pub held_bytes: u64,
     /// Number of failed allocations.
     pub failures: u64,
-    /// Number of refused frees (double, foreign, interior, wrong cache), plus the number of damages
-    /// found.
+    /// Number of refused frees (double, foreign, interior, wrong cache), and of found damages.
     pub corruptions: u64,
 }
 

@@ -43,14 +43,14 @@ use uslab_magazine::tracepoints::OperationKind;
 #[doc(alias = "kmem_cache")]
 pub struct KmemCache {
     cache: Arc<Cache>,
-    /// Owner of the cache; when the last handle drops it, the cache is destroyed.
+    /// Owner of the cache, whose drop by the last handle destroys the cache.
     _owner: Arc<Owner>,
     /// The name that the builder requested, if it shares a cache of another name.
     alias: Option<Box<str>>,
 }
 
-/// Limit of a cache's memory. A limit is charged for whole slabs, which costs nothing on the fast paths, and is
-/// therefore rounded up to slabs of the cache's order.
+/// Limit of a cache's memory. A limit is charged by slab, which costs nothing on the fast paths, and is therefore rounded up to
+/// slabs of the cache's order.
 ///
 /// ```
 /// use uslab::{AllocError, Gfp, KmemCache, Limit};
@@ -127,11 +127,10 @@ pub struct KmemCacheBuilder {
 }
 
 impl KmemCacheBuilder {
-    /// Replaces the object size, in bytes.
     pub(crate) fn size(self, size: usize) -> Self {
         Self { size, ..self }
     }
-    /// Sets the objects' alignment in bytes, which must be a power of two and at least 8.
+    /// Sets the objects' alignment in bytes, a power of two; at least 8.
     pub fn align(mut self, align: usize) -> Self {
         self.align = self.align.max(align);
         self
@@ -153,9 +152,9 @@ impl KmemCacheBuilder {
             true
         })
     }
-    /// Sets a constructor that may fail, for instance if memory is short. The constructor returns `true` if it has
-    /// constructed the object. If the constructor returns `false`, the allocation fails with
-    /// [`AllocError::Constructor`], and the next allocation tries again.
+    /// Sets a constructor that may fail, for instance if memory is short. The constructor returns `true` if the object
+    /// is constructed. If the constructor returns `false`, the allocation fails with [`AllocError::Constructor`], and
+    /// the next allocation tries again.
     pub fn try_ctor(mut self, construct: impl Fn(&mut [u8]) -> bool + Send + Sync + 'static) -> Self {
         let hook = self.hook(construct);
         self.hooks_mut().construct = hook;
@@ -168,19 +167,19 @@ impl KmemCacheBuilder {
     /// free or [reaper](crate::reaper) frees slabs. The destructor runs without any lock held. A panic ends only the
     /// current run of the destructor.
     ///
-    /// If a cache has a destructor and no constructor, its objects start as zeros.
+    /// An object with a destructor and no constructor starts as zeros.
     pub fn dtor(mut self, destruct: impl Fn(&mut [u8]) + Send + Sync + 'static) -> Self {
         let hook = self.hook(destruct);
         self.hooks_mut().destruct = Some(hook);
         self
     }
-    /// Makes the cache construct all objects of a slab when the slab is made, and destruct them when the slab is freed,
-    /// as Linux does. By default an object is constructed when it leaves its slab for the first time, and a shrink or a
-    /// reap destructs free objects.
+    /// Constructs all objects of a slab when the slab is made, and destructs them when the slab is freed, as Linux does. By
+    /// default an object is constructed when it leaves its slab for the first time, and a shrink or a reap destructs free
+    /// objects.
     ///
-    /// Cost: the allocation that makes a slab runs the constructor for each of the slab's objects, and memory that the
-    /// objects own stays as long as the slab. In return, an allocation finds a whole magazine of constructed objects.
-    /// Slabs of more than 256 objects are always constructed as a whole.
+    /// Cost: the allocation that makes a slab runs the constructor for each of the slab's objects, and their memory
+    /// stays as long as the slab. In return, allocations find a whole magazine of constructed objects. Slabs of more
+    /// than 256 objects are always constructed as a whole.
     pub fn construct_slabs(mut self) -> Self {
         self.whole_slabs = true;
         self
@@ -226,7 +225,6 @@ impl KmemCacheBuilder {
         let nothing = || Hooks { construct: Hook::new(Box::new(|_| true)), destruct: None, reset: None };
         self.hooks.get_or_insert_with(nothing)
     }
-    /// Sets the hooks of a typed cache.
     pub(crate) fn hooks(mut self, hooks: Hooks) -> Self {
         self.hooks = Some(hooks);
         self
@@ -273,13 +271,13 @@ impl KmemCacheBuilder {
         self.check_frees = Some(check);
         self
     }
-    /// Turns on debug checks of the objects, in addition to the checks that the subsystem's
-    /// [option](crate::Config::slab_debug) sets for the cache's name (see [`flags`](crate::debug::flags)). A cache with
-    /// any flag besides `F` does not [share](Self::merge) slabs.
+    /// Turns on debug checks of the objects, in addition to the subsystem's [option](crate::Config::slab_debug) for the
+    /// cache's name: see [`flags`](crate::debug::flags). A cache with any flag besides `F` does not
+    /// [share](Self::merge) slabs.
     ///
-    /// Cost, for an object of 64 bytes: with red zones the object takes 80 bytes, and each allocation and free writes
-    /// and checks the red zones. With poison, each allocation and free writes and checks the whole object. With the
-    /// flag `U` each allocation and free records a call stack in some microseconds, and the object takes 64 more bytes.
+    /// Cost, for an object of 64 bytes: with red zones the object takes 80 bytes, and each allocation and free writes and
+    /// checks the zones. With poison each allocation and free writes and checks the object. With the flag `U` each allocation
+    /// and free records a call stack in some microseconds, and the object takes 64 more bytes.
     #[doc(alias = "SLAB_RED_ZONE")]
     #[doc(alias = "SLAB_POISON")]
     #[doc(alias = "SLAB_STORE_USER")]
@@ -289,11 +287,11 @@ impl KmemCacheBuilder {
         self.debug |= flags;
         self
     }
-    /// Fills each object with zeros when it is freed, so that free memory of the cache contains no data of its
-    /// users. The option is Linux's `init_on_free`, applied to a single cache.
+    /// Fills each object with zeros when it is freed, so that free memory of the cache contains no user's data. The
+    /// option is Linux's `init_on_free`, applied to a single cache.
     ///
-    /// A cache with a constructor or a destructor fails to build with [`CacheError::ZeroOnFree`], because its objects
-    /// stay constructed. For constructed objects, use a [reset](crate::ObjectCacheBuilder::reset) instead.
+    /// A cache with a constructor or a destructor fails to build with [`CacheError::ZeroOnFree`], because its objects stay
+    /// constructed. Use a [reset](crate::ObjectCacheBuilder::reset) for constructed objects.
     ///
     /// Cost: frees write the whole object, and cannot use the inlined path, which costs some nanoseconds each.
     #[doc(alias = "init_on_free")]
@@ -399,7 +397,7 @@ impl KmemCacheBuilder {
         let mut harden = self.harden.unwrap_or(core.harden);
         let mut asked = self.debug | core.slab_debug.of(&self.name);
         if self.no_access {
-            // Objects without accessible memory cannot be checked.
+            // Objects without memory cannot be checked.
             asked -= SlabDebug::RED_ZONE | SlabDebug::POISON;
         }
         let checks = harden.is_on() || self.check_frees.unwrap_or(core.check_frees);
@@ -498,7 +496,7 @@ impl CheckedConfig {
         core.caches.push(&cache);
         // The cache joins sweeps only after it is listed, because only listed caches collect their objects after a sweep.
         cache.config.per_cpu.join_sweeps();
-        // The account may already have waiters, for which the cache must close its magazines.
+        // The account may already have waiters.
         cache.follow_account();
         let owner = Owner::new(cache.clone());
         if merges.is_some() {
@@ -540,8 +538,8 @@ impl KmemCache {
         &self.cache
     }
 
-    /// Name that the builder requested for the cache. Reports show a [shared](KmemCacheBuilder::merge) cache under the
-    /// name that its first user requested.
+    /// Requested name of the cache. Reports show a [shared](KmemCacheBuilder::merge) cache under the name that its first user
+    /// requested.
     pub fn name(&self) -> &str {
         self.alias.as_deref().unwrap_or(self.cache.name())
     }
@@ -559,8 +557,8 @@ impl KmemCache {
     /// lock, and occasionally it allocates pages.
     ///
     /// # Errors
-    /// Fails if no object is available even after the call has flushed other CPUs' objects and freed other caches'
-    /// empty slabs. The error names the limit that was reached.
+    /// Fails if no object is available even after other CPUs' objects were flushed and other caches' empty slabs were
+    /// freed. The error names the limit that was reached.
     ///
     /// # Panics
     /// Panics if a constructor panics; the cache loses no object.
@@ -642,7 +640,7 @@ impl KmemCache {
         self.cache.alloc_bulk(gfp, out)
     }
 
-    /// Frees an object without touching its bytes, so the object keeps what its last user wrote.
+    /// Frees an object, without touching its bytes: the object keeps what its last user wrote.
     ///
     /// A free costs the same as [`alloc`](Self::alloc).
     ///
@@ -655,7 +653,7 @@ impl KmemCache {
         // SAFETY: by contract, the object belongs to this cache and is no longer used.
         unsafe { self.cache.free(object) };
     }
-    /// Fast half of [`free`](Self::free), which returns `false` on a miss.
+    /// Fast half of [`free`](Self::free); `false` is a miss.
     ///
     /// # Safety
     /// The conditions of [`free`](Self::free) hold.
@@ -787,8 +785,7 @@ impl KmemCache {
     /// Snapshot of the objects in use, for instance after [`destroy`](Self::destroy) failed. If other threads use the
     /// cache, or the reaper runs, the snapshot may include freed objects that have not reached their slabs.
     ///
-    /// Cost: the call drains the magazines, and copies the bitmap of every slab under the lock of the
-    /// slab's node.
+    /// Cost: the magazines are drained, and the bitmap of every slab is copied under its node's lock.
     pub fn live(&self) -> Live {
         let mut live = Live::new(self.geometry().lead(), self.geometry().stride());
         self.live_into(&mut live);
@@ -815,8 +812,7 @@ impl Drop for KmemCache {
 mod tests {
     use super::*;
 
-    /// The process's malloc refuses type-stable caches, whose pages wait for readers
-    /// (`Uslab::build`).
+    /// The process's malloc refuses caches whose pages wait for readers (`Uslab::build`).
     #[test]
     fn builder_reports_type_stable_caches() {
         let builder = || KmemCache::builder("node", 64);
@@ -831,7 +827,6 @@ mod tests {
         assert_eq!((objects(builder()), objects(builder().max_order(5))), (1, 6));
     }
 
-    /// If a freed object may be a guard sample, the free does not use the inlined path.
     #[test]
     fn frees_leave_the_inlined_path_only_in_sampled_caches() {
         for (guard_every, size, expected) in

@@ -1,4 +1,4 @@
-//! Snapshot of a cache's objects in use, which is a copy of the slabs' bitmaps.
+//! Snapshot of a cache's objects in use: a copy of the slabs' bitmaps.
 //!
 //! An iteration visits the snapshot slab by slab, in address order within each slab, and does not touch free objects.
 //! Each word of a bitmap covers 64 objects, and an iteration returns neighbouring objects as one run. An iteration
@@ -109,12 +109,12 @@ pub type Run = (NonNull<u8>, usize);
 pub struct Runs<'l> {
     live: &'l Live,
     slab: usize,
-    /// Index of the current word, and the bits of the word that remain.
+    /// Index of the current word, and its remaining bits.
     word: usize,
     bits: u64,
 }
 
-/// Adds `bytes` to an address; the result may be past the end of the allocation.
+/// Adds `bytes` to an address; the result may be past the allocation.
 #[inline(always)]
 fn address_above(first: NonNull<u8>, bytes: usize) -> NonNull<u8> {
     first.map_addr(|address| address.saturating_add(bytes))
@@ -177,7 +177,7 @@ mod tests {
     /// The test covers a cache with 16 objects per slab, a slab whose objects fill whole words of the bitmap, and a
     /// slab whose bitmap is in the side table.
     #[test]
-    fn walk_visits_only_objects_in_use() {
+    fn iteration_of_a_snapshot_visits_only_objects_in_use() {
         for (size, objects) in [(256, 1000), (64, 1000), (8, 3000)] {
             let subsystem = Subsystem::new(Config::default()).unwrap();
             let cache = KmemCache::builder("live", size).build_in(&subsystem).unwrap();

@@ -11,15 +11,15 @@ use uslab_magazine::sync::{Counter, Mutex, Rank, abandoned};
 ///
 /// An allocation tries the cache first, and takes an object of the reserve only if the cache refuses; a free refills
 /// the reserve before it frees to the cache. As long as the pool's users have fewer objects than a full reserve, the
-/// next allocation succeeds, even if no memory is left. For example, a program that writes data back to disk to free
-/// memory needs memory for the write, so it depends on the guarantee of a mempool.
+/// next allocation succeeds, even if no memory is left. For example, a program that must write data to disk before it
+/// can free memory depends on a mempool for the write.
 ///
 /// A [fork](crate::Fork) of the subsystem does not take the lock of the reserve. If another thread held that lock at
 /// the fork, the lock stays locked in the child for ever. In the child, use only pools that no other thread was using
-/// at the time of the fork.
+/// at the fork.
 ///
-/// Source: the documentation of Linux's `mm/mempool.c`. Unlike in Linux, an allocation does not wait; callers that want
-/// to wait use [`KmemCache::acquire`].
+/// Source: Linux's `mm/mempool.c`, as documented. Unlike in Linux, an allocation does not wait; callers that want to
+/// wait use [`KmemCache::acquire`].
 ///
 /// ```
 /// use uslab::{Gfp, KmemCache, Limit, Mempool};
@@ -51,15 +51,14 @@ struct Reserve(NonNull<u8>);
 unsafe impl Send for Reserve {}
 
 impl Mempool {
-    /// Makes a pool on `cache` with `reserve_size` objects in its reserve.
+    /// Makes a pool on `cache` with `reserve_size` objects in reserve.
     ///
     /// # Errors
     /// Fails as [`KmemCache::alloc_blocks`] does if fewer objects are available; no objects stay allocated.
     #[doc(alias = "mempool_create_slab_pool")]
     pub fn new(cache: KmemCache, reserve_size: usize) -> Result<Self, AllocError> {
         cache.cache().admits(reserve_size)?;
-        // The vector gets room for all objects in advance, because nothing is allocated under the
-        // lock.
+        // The vector has room for all objects, because nothing is allocated under the lock.
         let (mut objects, mut reserve) = (Vec::new(), Vec::new());
         reserve
             .try_reserve_exact(reserve_size)
@@ -81,7 +80,7 @@ impl Mempool {
         (self.reserve.lock().len(), self.reserve_size)
     }
 
-    /// Allocates an object of the cache, or of the reserve if the cache has none.
+    /// Allocates an object, from the reserve if the cache has no object.
     ///
     /// Cost: one [`KmemCache::alloc`]; if the cache refuses, also the lock of the reserve.
     ///
@@ -102,7 +101,7 @@ impl Mempool {
         })
     }
 
-    /// Frees an object to the reserve; if the reserve is full, frees the object to the cache.
+    /// Frees an object: to the reserve unless it is full, otherwise to the cache.
     ///
     /// Cost: one [`KmemCache::free`], or the lock of the reserve while it is not full.
     ///

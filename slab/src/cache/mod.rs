@@ -1,4 +1,4 @@
-//! Caches of equal objects, which have magazines in front of their slabs.
+//! Caches of equal objects, with magazines in front of slabs.
 //!
 //! ```text
 //! alloc ── magazines ── fill: one lock hold of the node, partial slabs first, then empty ones
@@ -112,7 +112,7 @@ pub(crate) struct CacheConfig {
     pub(crate) holds: HeldBytes,
     /// Limit in bytes of slabs plus the memory that objects own in addition to their slots.
     pub(crate) held_limit: Option<usize>,
-    /// Flags that every page allocation of the cache uses.
+    /// Flags of every page allocation of the cache.
     pub(crate) page_flags: Gfp,
     pub(crate) page_class: Option<u16>,
     /// Maximum number of slabs.
@@ -129,7 +129,7 @@ pub(crate) struct CacheConfig {
     pub(crate) no_access: bool,
     /// True if the guard samples some of the cache's objects.
     pub(crate) guarded: bool,
-    /// Seed of the random order and of the canaries of the cache.
+    /// Seed of the cache's random order and canaries.
     pub(crate) key: Key,
     /// Magazine sizes of caches that may share this cache; `None` if the cache cannot be shared.
     pub(crate) merges: Option<Magazines>,
@@ -160,8 +160,7 @@ pub(crate) struct Cache {
     multiples: u64,
     has_free_hook: bool,
     core: Arc<Core>,
-    /// Reference from the cache to itself, by which objects that wait for a grace period keep the cache
-    /// alive.
+    /// Reference to the cache itself, by which objects that wait for a grace period keep the cache alive.
     this: Weak<Self>,
     /// The inlined allocation path of the layer in `parts`. The path is disabled if the cache has no layer, or checks
     /// its objects. Like `frees`, `allocs` is not at the beginning of its cache line.
@@ -193,7 +192,6 @@ struct Counts {
     grace: AtomicU64,
     grace_pages: Counter,
     order_fallbacks: Counter,
-    /// Number of allocations that bypassed the magazines.
     direct_allocs: Counter,
     direct_frees: Counter,
     direct_paths: PathCounts,
@@ -239,8 +237,7 @@ impl Cache {
     pub(crate) fn new(core: Arc<Core>, config: CacheConfig) -> Option<Arc<Self>> {
         let fast_path = config.per_cpu.fast_path(Words::Inlined);
         let resets = config.hooks.as_ref().is_some_and(|hooks| hooks.reset.is_some());
-        // A hardened cache checks frees, and therefore has a free hook. Each cache with a quarantine is also
-        // hardened.
+        // A hardened cache checks frees, and therefore has a free hook. Each cache with a quarantine is hardened.
         let has_free_hook = config.check_frees || config.zero_on_free || config.guarded || resets;
         let checked = if config.check_frees {
             let (tags, tag) = core.new_tag()?;
@@ -309,7 +306,7 @@ impl Cache {
     pub(crate) fn waiters(&self) -> &Waiters {
         &self.waiters
     }
-    /// Maximum number of allocations that one miss of the inlined path supplies with objects.
+    /// Maximum number of allocations per miss of the inlined path.
     pub(crate) fn allocs_of_a_miss(&self) -> u64 {
         if self.config.check_frees { 1 } else { self.config.per_cpu.capacity() }
     }
@@ -336,9 +333,9 @@ impl Cache {
     /// Returns `true` if an object could begin `offset` bytes after the start of a slab of this cache, even past the
     /// slab's last object. With red zones, the result is always `false`.
     ///
-    /// `offset * ceil(2^64 / stride)` modulo `2^64` is below the factor if `offset` is a multiple of the stride, and
-    /// for no other offset below `2^32` (Lemire, Kaser and Kurz, "Faster remainder by direct computation", 2019). The
-    /// test costs a multiplication, a comparison, and one loaded word.
+    /// `offset * ceil(2^64 / stride)` modulo `2^64` is below the factor for multiples of the stride, and for no other offset
+    /// below `2^32` (Lemire, Kaser and Kurz, "Faster remainder by direct computation", 2019). The test costs a multiplication,
+    /// a comparison, and one loaded word.
     #[inline(always)]
     pub(crate) fn begins_object(&self, offset: u32) -> bool {
         u64::from(offset).wrapping_mul(self.multiples) < self.multiples
@@ -399,7 +396,7 @@ impl Cache {
     pub(crate) fn late_corruptions(&self) -> u64 {
         self.counts.late_corruptions.get()
     }
-    /// For debuggers: offset of the cache's description in the cache.
+    /// For debuggers: offset of the cache's description.
     pub(crate) const SEEN: usize = std::mem::offset_of!(Self, seen);
     pub(crate) fn is_owner(&self, owner: *mut u8) -> bool {
         owner == self.owner()

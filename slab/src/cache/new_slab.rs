@@ -23,13 +23,13 @@ pub(super) struct NewSlab<'a> {
     op: &'a Operation<'a>,
     /// Pages and order of the slab; set in the stage [`pages`](Self::pages).
     slab: Option<(Pfn, Order)>,
-    /// True if the slab has tags and debug records.
+    /// True if the slab has tags and records.
     covered: bool,
 }
 
 impl Cache {
-    /// Adds a slab to `node`. Passes up to `max` objects of the slab to `put`, which hands them to the caller, and
-    /// returns the number of objects.
+    /// Adds a slab to `node`. Passes up to `max` objects of the slab to `put`, which gives them to the caller; returns
+    /// their number.
     pub(super) fn grow(
         &self,
         op: &Operation,
@@ -98,8 +98,8 @@ impl<'a> NewSlab<'a> {
             }
         }
         let mut count = 0;
-        // The page number alone would not be a unique seed, because the page may belong to this cache again later. The
-        // high bit makes the seed differ from the seeds of the nodes' random draws.
+        // The page number alone is no unique seed, because the page may belong to this cache again. The high bit makes
+        // the seed differ from the seeds of the nodes' random draws.
         let at = 1 << 63 | cache.counts.made.get() << 32 | u64::from(slab.get());
         let draws = &mut cache.config.order_key().map(|key| Draws::of(key, at));
         let max = taken.len();

@@ -25,11 +25,11 @@
 //!
 //! # Unused pages
 //!
-//! Free objects of partial and empty slabs occupy memory; the node counts this memory in pages (`unused`).
+//! Free objects of partial and empty slabs occupy memory, which the node counts in pages (`unused`).
 //! [`Node::discard_unused`] returns pages without objects in use to the system, and subtracts them from `unused`. A
 //! free requests a discard if `unused` exceeds [`Lists::bound`]; the reaper discards pages that were unused during a
-//! whole interval; a shrink discards all unused pages. When an object is allocated from a slab, `unused` counts all
-//! pages of the slab again.
+//! whole interval; a shrink discards all unused pages. When an object is allocated from a slab, all pages of the
+//! slab count again.
 //!
 //! # Order
 //!
@@ -37,7 +37,7 @@
 //! front. New slabs are added at the back of a list. With random order, slabs are added at a random end of a list, and
 //! objects of a slab are drawn at random. The number of empty slabs that a node keeps follows the kernel's rule
 //! (`__slab_free`, `get_partial_node`, `__kmem_cache_do_shrink` of `mm/slub.c`). The kernel has a single partial list,
-//! which is sorted only by a shrink.
+//! which only shrinking sorts.
 
 use crate::cache::live::Live;
 use crate::debug::gdb;
@@ -143,8 +143,7 @@ pub(crate) struct Node {
 /// Number of pages of free objects that a node's slabs may always keep, so that small caches never call the system.
 const MIN_KEPT_PAGES: u64 = 32;
 
-/// Counts of the pages that free objects in slabs occupy. The lock of the node's lists protects
-/// these counts.
+/// Counts of the pages that free objects in slabs occupy. The lists' lock protects the counts.
 #[derive(Debug, Default)]
 struct FreePageCounts {
     /// Number of pages inside the listed slabs whose memory was returned to the system.
@@ -156,7 +155,7 @@ struct FreePageCounts {
     next_pass_limit: u64,
 }
 
-/// The lists and counts of a node, which the node's lock protects.
+/// A node's lists and counts, which the lock protects.
 #[derive(Debug, Default)]
 pub(crate) struct Lists {
     full: FrameList,
@@ -192,7 +191,7 @@ impl Lists {
     fn with_room(&self) -> usize {
         self.partial.iter().chain([&self.empty]).map(|list| list.len() as usize).sum()
     }
-    /// The slab from which to allocate next, which is the fullest slab with free objects.
+    /// The slab to take from next: the fullest slab with free objects.
     fn best(&self) -> Option<(Pfn, State)> {
         let partial =
             (0..BANDS).rev().find_map(|band| Some((self.partial[band].front()?, State::Partial(band))));
@@ -242,13 +241,11 @@ impl Lists {
     fn unused(&self, geometry: &Geometry) -> u64 {
         pages(self.objects - self.inuse, geometry).saturating_sub(self.unused.discarded)
     }
-    /// Number of pages that frees may leave unused, which is a quarter of the number of pages in
-    /// use.
+    /// Number of pages that frees may leave unused: a quarter of the number of pages in use.
     fn bound(&self, geometry: &Geometry) -> u64 {
         MIN_KEPT_PAGES.max(pages(self.inuse, geometry) / 4)
     }
-    /// Updates the smallest number of unused pages after an object was taken, or after a slab left
-    /// the lists.
+    /// Updates the smallest number of unused pages, after an object was taken or a slab left.
     fn note_unused(&mut self, geometry: &Geometry) {
         self.unused.least = self.unused.least.min(self.unused(geometry));
     }
@@ -261,7 +258,7 @@ impl Lists {
         // SAFETY: by contract, the lock is held and the slab is set up.
         self.unused.discarded -= u64::from(unsafe { memory.slab(slab).discarded() });
     }
-    /// Takes all empty slabs off the lists, unless a caller keeps the slabs listed.
+    /// Takes all empty slabs off the lists, unless they are kept.
     fn take_empty(&mut self, memory: &SlabMemory, unlisted: &mut UnlistedSlabs) {
         if self.kept.get() > 0 {
             return;
@@ -307,7 +304,7 @@ impl Lists {
     }
 }
 
-/// Options of a free to slabs: how many slabs stay, and in which state the objects are.
+/// Options of freeing objects to slabs: the slabs that stay, and the objects' state.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FreeOptions {
     /// Number of slabs with free objects that stay; above this number, a slab that becomes empty is released.
@@ -330,19 +327,19 @@ fn pages(objects: u64, geometry: &Geometry) -> u64 {
     objects * geometry.stride() as u64 / PAGE_SIZE as u64
 }
 
-/// Error: the cache that owns the node is destroyed.
+/// Error: the node's cache is destroyed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct NodeClosed;
 
 impl Node {
-    /// For debuggers: the addresses of the node's lists.
+    /// For debuggers: the addresses of the lists.
     pub(crate) fn places(nodes: &[Self]) -> gdb::Nodes {
         use core::mem::offset_of;
         let lists = nodes.first().map_or(0, |node| node.lists.place().addr());
         let places = [offset_of!(Lists, full), offset_of!(Lists, partial), offset_of!(Lists, empty)];
         gdb::Nodes { lists: places.map(|at| lists + at), node: size_of::<Self>(), len: nodes.len() }
     }
-    /// Creates a node without slabs. With a key, the node allocates its objects in a random order.
+    /// Creates a node without slabs. With a key, objects are allocated in a random order.
     pub(crate) fn new(key: Option<Key>, geometry: Geometry) -> Self {
         let lists = ForkMutex::new(Rank::Node, Lists { key, ..Lists::default() });
         Self { lists, geometry }
@@ -385,7 +382,7 @@ impl Node {
                 taken += usize::from(objects);
                 lists.moved(memory, slab, before, now.into(), &mut draws);
                 tell!(op: lists => Step::ObjectsTaken { slab: slab.get(), objects });
-                // The other free objects of the slab are not constructed.
+                // The slab's other free objects are not constructed.
                 if is_new || objects == 0 {
                     break;
                 }
@@ -424,10 +421,10 @@ impl Node {
         Ok(())
     }
 
-    /// Frees objects in one lock hold. Slabs that become empty and are to be released are added to `unlisted`. If an
-    /// object was already free, its place is passed to `refused`. Returns by how many pages the unused memory exceeds
-    /// its bound, for [`discard_unused`](Self::discard_unused). The result is 0 until the number of unused pages is a
-    /// quarter larger than after the last discard pass.
+    /// Frees objects in one lock hold. Slabs that become empty and are to be released are added to `unlisted`. Places
+    /// whose object was already free are passed to `refused`. Returns by how many pages the bound is exceeded, for
+    /// [`discard_unused`](Self::discard_unused). The result is 0 until the number of unused pages is a quarter larger
+    /// than after the last pass.
     ///
     /// # Safety
     /// The places are objects of slabs of this node and cache. The objects are in use, or the call refuses them. The
@@ -479,8 +476,8 @@ impl Node {
             }
         }
         let (unused, bound) = (lists.unused(&self.geometry), lists.bound(&self.geometry));
-        // Returns all pages above the bound, not only the pages above `next_pass_limit`, because a pass that discards
-        // few pages raises `next_pass_limit` by a quarter.
+        // Returns all pages above the bound, not only pages above `next_pass_limit`, because a pass that discards few pages raises
+        // `next_pass_limit` by a quarter.
         if unused > lists.unused.next_pass_limit { unused.saturating_sub(bound) } else { 0 }
     }
 
@@ -523,8 +520,8 @@ impl Node {
                 let found = runs.pages();
                 // SAFETY: the lock is held, and the slab is on no list.
                 unsafe { lists.of(state).push_back(memory.frames(), slab) };
-                // SAFETY: by contract, free objects own no other memory. No thread can take free objects before this
-                // thread releases the lock.
+                // SAFETY: by contract, free objects own no other memory. No thread can take free objects before the
+                // lock is released.
                 runs.for_each(|(first, pages)| unsafe { memory.discard(first, pages) });
                 lists.unused.discarded += u64::from(found);
                 lists.note_unused(&self.geometry);
@@ -577,13 +574,11 @@ impl Node {
         }
         None
     }
-    /// Number of slabs on a list.
     pub(crate) fn len_of(&self, state: State) -> u32 {
         self.lists.lock().of(state).len()
     }
 
-    /// Takes all empty slabs off the lists. In each band, sorts the slabs that have few free objects, fewest
-    /// first.
+    /// Takes all empty slabs off the lists. In each band, sorts the slabs with few free objects, fewest first.
     pub(crate) fn shrink(&self, memory: &SlabMemory, unlisted: &mut UnlistedSlabs) {
         let mut lists = self.lists.lock();
         lists.take_empty(memory, unlisted);
@@ -611,15 +606,14 @@ impl Node {
         self.lists.lock().take_empty(memory, unlisted);
     }
 
-    /// If `keep` is `true`, no slab leaves the lists and the cache cannot be destroyed, until a call with `false`.
-    /// Calls of `keep` nest.
+    /// With `true`, no slab leaves the lists, and the cache cannot be destroyed, until a call with `false`. Calls of
+    /// `keep` nest.
     pub(crate) fn keep(&self, keep: bool) {
         let kept = &self.lists.lock().kept;
         // In the child of a fork, the number of callers that keep slabs may already be 0.
         kept.set(if keep { kept.get() + 1 } else { kept.get().saturating_sub(1) });
     }
-    /// In the child of a fork, resets the counts of other threads that kept slabs or destructed
-    /// objects.
+    /// Forgets, in the child of a fork, other threads that kept slabs or destructed objects.
     ///
     /// # Safety
     /// The conditions of [`Fork::forget_other_threads`](crate::Fork::forget_other_threads) hold: this thread holds the lock.
@@ -636,8 +630,8 @@ impl Node {
         self.lists.lock().count()
     }
 
-    /// Takes all nodes' locks, in ascending order. Only a fork also holds several node locks, and it takes the locks of
-    /// a cache in the same order.
+    /// Takes all nodes' locks, in ascending order. Only a fork also holds several node locks, and takes a cache's locks in the
+    /// same order.
     pub(crate) fn lock_all(nodes: &[Self]) -> [Option<MutexGuard<'_, Lists>>; MAX_NODES as usize] {
         let mut all = [const { None }; MAX_NODES as usize];
         for (guard, node) in all.iter_mut().zip(nodes) {
@@ -646,8 +640,8 @@ impl Node {
         all
     }
 
-    /// Closes all nodes of a cache if none of its objects is in use. On success the caller gets the cache's slabs, and
-    /// no more slabs can be added.
+    /// Closes all nodes of a cache if none of its objects is in use. The caller then gets the cache's slabs, and no slab can be
+    /// added.
     ///
     /// # Errors
     /// If objects are in use, nothing changes, and the error has the number of objects in use and of free
@@ -672,7 +666,6 @@ impl Node {
         Ok(())
     }
 
-    /// Returns `true` if the cache is destroyed.
     pub(crate) fn is_closed(&self) -> bool {
         self.lists.lock().closed
     }
@@ -696,8 +689,7 @@ impl Node {
         true
     }
 
-    /// Calls `see` for each slab, with the state of its list, and with `true` if the slab's head
-    /// and bitmap agree.
+    /// Calls `see` for each slab with its list's state, and with `true` if head and bitmap agree.
     pub(crate) fn walk(&self, memory: &SlabMemory, mut see: impl FnMut(Pfn, State, Fill, bool)) -> NodeCount {
         let lists = self.lists.lock();
         let partial = lists.partial.iter().enumerate().map(|(band, list)| (State::Partial(band), list));

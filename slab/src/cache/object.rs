@@ -1,4 +1,4 @@
-//! Objects that are on their way between users, magazines and slabs.
+//! Objects on their way between users, magazines and slabs.
 
 use std::ptr::NonNull;
 use uslab_magazine::Round;
@@ -14,7 +14,7 @@ unsafe impl Send for Object {}
 // Models have no malloc, whose code uses this `impl`.
 impl Object {
     /// # Safety
-    /// `memory` is an object that has no user.
+    /// `memory` is an object without a user.
     #[inline(always)]
     pub(crate) unsafe fn new(memory: NonNull<u8>) -> Self {
         Self(memory)

@@ -1,13 +1,13 @@
 //! Ownership and destruction of a cache.
 //!
-//! All handles of a cache, aliases included, share one [`Owner`], whose drop destroys the cache if no object is in use.
-//! Objects in use keep their slab alive, and slabs keep their cache alive. Objects therefore need no reference count,
-//! and the free of the last object destroys a cache without an owner.
+//! Handles and their aliases share one [`Owner`], whose drop destroys the cache if no object is in use. Objects in use
+//! keep their slab alive, and slabs keep their cache alive. Objects therefore need no reference count, and the free of
+//! the last object destroys a cache without an owner.
 //!
 //! A thread without a handle may still be moving objects: for example, the thread found the cache on the subsystem's
 //! list, and is flushing a CPU's magazine. A thread may also free an object without a handle, and then update counters.
 //! Each thread without a handle holds a [`CacheRef`], and the thread with the last reference destroys the cache if the
-//! owner could not. Only one thread at a time may end a cache, and this thread counts as a reference.
+//! owner could not. Only one thread at a time may end a cache; this thread counts as a reference.
 //!
 //! ```text
 //! Owned ── owner drops ──> Ownerless ──┬─ no object in use ─────────────────────────────────────────────> Over
@@ -15,9 +15,9 @@
 //! ```
 //!
 //! * **Leaked**: the magazines are empty, and closed for the rest of the cache's life. Each free therefore misses,
-//!   takes a reference, and frees its object to the slab. The cache keeps itself alive, and stays in the reports.
-//! * **Over**: the cache is no longer on the subsystem's list, and its slabs are freed. The remaining references are
-//!   `Arc`s, and dropping the last `Arc` frees the number of the cache's class.
+//!   takes a reference and frees to the slab. The cache keeps itself alive, and stays in the reports.
+//! * **Over**: the cache is no longer on the subsystem's list, and its slabs are freed. Remaining references are
+//!   `Arc`s, and the last `Arc` frees the number of the cache's class.
 //!
 //! A free that finds room on the CPU's stack takes no reference, and accesses nothing of the cache after its committing
 //! store. Before the committing store, the object is in use; after the store, a drain takes the object from the stack.
@@ -129,7 +129,6 @@ mod tests {
     use super::*;
     use crate::{Config, Fork, Gfp, KmemCache, Subsystem};
 
-    /// Checks that each destroyed cache removes its entry from the subsystem's list.
     #[test]
     fn destroyed_cache_is_removed_from_the_list() {
         let subsystem = Subsystem::new(Config::default()).unwrap();
@@ -162,7 +161,7 @@ mod tests {
     fn reference_lost_in_a_fork_keeps_no_cache_alive() {
         let subsystem = Subsystem::new(Config::default()).unwrap();
         let cache = KmemCache::builder("visited", 64).build_in(&subsystem).unwrap();
-        // This reference belongs to another thread, which does not exist in the child.
+        // A reference of another thread, which does not exist in the child.
         let held = core::mem::ManuallyDrop::new(CacheRef::new(cache.cache().keep_alive().unwrap()));
         // SAFETY: the test continues as a forked child's only thread, and no other thread uses the subsystem.
         unsafe {

@@ -8,9 +8,9 @@
 //!
 //! A box is only one word long, because the map leads from the object's address to the cache that frees the object. The
 //! map belongs to the process instead of a subsystem, so a box need not name its subsystem. The frame of a page also
-//! names its cache, but each CPU that allocates from the slab or frees to it writes the frame's cache line. A word of
-//! this map is written only when a slab of a typed cache is made, and a cache line of the map covers eight pages. The
-//! word stays after its slab was freed, because only addresses of objects in use are looked up.
+//! names its cache, but each CPU that allocates from or frees to the slab writes the frame's cache line. A word of this
+//! map is written only when a slab of a typed cache is made, and a cache line of the map covers eight pages. The word
+//! stays after its slab was freed, because only addresses of objects in use are looked up.
 //!
 //! A window is 1 GiB of addresses, whose words take 2 MiB of addresses. Only those pages of the map are committed that
 //! describe slabs of boxed objects. The map is never freed, because a process uses few windows again and again.
@@ -69,7 +69,7 @@ impl Window {
 /// All windows, initially zero, so that untouched pages take no memory.
 static WINDOWS: [Window; WINDOWS_LEN] = [const { Window::new() }; WINDOWS_LEN];
 
-/// Returns the cache of an object.
+/// The cache of an object.
 ///
 /// Cost: two loads from cache lines that are rarely written.
 ///

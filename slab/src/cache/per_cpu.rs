@@ -37,8 +37,8 @@ use uslab_magazine::tracepoints::OperationKind;
 use uslab_magazine::{Config, FastPath, Fork, Layer, LayerView, Operation, Stats, Supplier, SweepGroup};
 use uslab_magazine::{StaticWords, Words};
 
-/// The sweep group of all caches of a subsystem. This group follows the sweep groups of the subsystem's zones, which
-/// share the table.
+/// The sweep group of a subsystem's caches. This group follows the sweep groups of the subsystem's zones, which share
+/// the table.
 pub(super) const OBJECTS: SweepGroup = SweepGroup::new(u32::MAX / 2);
 
 /// Magazine sizes of a cache, or of all caches of a subsystem.
@@ -59,8 +59,7 @@ pub(super) const OBJECTS: SweepGroup = SweepGroup::new(u32::MAX / 2);
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Magazines {
-    /// Magazine sizes that depend on the object's size, and are tuned at run time. The
-    /// [module](self) describes them.
+    /// Magazine sizes by the object's size, tuned at run time. See the [module](self).
     #[default]
     BySize,
     /// No magazines, for study and comparison: every allocation and free takes its node's lock.
@@ -79,23 +78,19 @@ pub enum Magazines {
 
 /// Maximum number of objects in a magazine.
 pub const MAX_CAPACITY: usize = uslab_magazine::MAX_CAPACITY as usize;
-/// Minimum number of objects in a magazine.
 const MIN_CAPACITY: usize = 4;
 /// Bytes of objects in a magazine.
 const TARGET_BYTES: usize = 64 << 10;
 /// Bytes of objects that a CPU's stack may hold.
 const MAX_STACK_BYTES: usize = 256 << 10;
-/// Maximum number of objects that a CPU's stack holds.
 const MAX_STACK_OBJECTS: usize = 1216;
 /// Bytes of objects that a node's depot may keep.
 const MAX_DEPOT_BYTES: usize = 4 << 20;
-/// Maximum number of magazines in a depot.
 const MAX_DEPOT_MAGAZINES: usize = 1024;
 const MIN_DEPOT_MAGAZINES: usize = 10;
 
 impl Magazines {
-    /// The layer's sizes for objects that are `stride` bytes apart and own `holds` bytes each in addition; `None`
-    /// without magazines.
+    /// The layer's sizes for objects `stride` bytes apart that each hold `holds` bytes more; `None` without magazines.
     pub(crate) fn config(self, stride: usize, holds: usize) -> Option<Config> {
         let bytes = stride.saturating_add(holds);
         match self {
@@ -136,8 +131,8 @@ impl fmt::Display for Magazines {
 impl FromStr for Magazines {
     type Err = String;
 
-    /// Parses `auto`, `off`, or the number of objects in a magazine. With a number, a CPU keeps eight more magazines,
-    /// and a depot is as large as a barn of Linux's sheaves.
+    /// Parses `auto`, `off`, or the number of objects in a magazine. With a number, a CPU keeps eight more magazines, and a
+    /// depot is as large as a barn of Linux's.
     fn from_str(text: &str) -> Result<Self, String> {
         const MAX_STACK: u16 = MAX_CAPACITY as u16;
         match text {
@@ -153,7 +148,7 @@ impl FromStr for Magazines {
     }
 }
 
-/// The magazines and the quarantine of a cache.
+/// The magazines and quarantine of a cache.
 #[derive(Debug)]
 pub(crate) struct PerCpu {
     front: CpuLayer,
@@ -170,8 +165,7 @@ enum CpuLayer {
 }
 
 impl PerCpu {
-    /// Makes the magazines and the quarantine of the named cache, for objects that are `stride`
-    /// bytes apart.
+    /// Makes the magazines and quarantine of the named cache, for objects `stride` bytes apart.
     pub(super) fn new(
         tables: &Tables,
         wanted: Magazines,
@@ -195,7 +189,7 @@ impl PerCpu {
         let seen = |layer: &Layer<_, _>| gdb::Stacks { nodes: layer.places(), regions: layer.homes() };
         self.layer().map(seen).unwrap_or_default()
     }
-    /// For debuggers: address and number of the quarantine's places.
+    /// For debuggers: the places of the quarantine.
     pub(super) fn quarantine_seen(&self) -> [usize; 2] {
         self.quarantine.as_ref().map(Quarantine::describe_for_debuggers).unwrap_or_default()
     }
@@ -210,13 +204,13 @@ impl PerCpu {
     pub(super) fn capacity(&self) -> u64 {
         self.layer().map_or(1, |layer| layer.config().capacity.into())
     }
-    /// Returns `true` if the configuration requests magazines, but the cache has none (see
+    /// Returns `true` if the configuration requests magazines that the cache lacks (see
     /// [`CpuLayer::Refused`]).
     pub(super) fn is_refused(&self) -> bool {
         matches!(self.front, CpuLayer::Refused)
     }
-    /// Passes a freed object through the quarantine, if the cache has one. `out` receives the
-    /// objects that may be reused.
+    /// Passes a freed object through the quarantine, if any. `out` receives the objects that may be
+    /// reused.
     pub(super) fn delay(&self, object: NonNull<u8>, out: impl Fn(NonNull<u8>)) {
         match &self.quarantine {
             Some(quarantine) => quarantine.push(object, out),
@@ -230,7 +224,6 @@ impl PerCpu {
     pub(super) fn delayed_frees(&self) -> u64 {
         self.quarantine.as_ref().map_or(0, Quarantine::frees)
     }
-    /// Flushes the quarantine to the slabs.
     fn release(&self, op: &Operation, slabs: &impl Supplier<Object>) {
         if let Some(quarantine) = &self.quarantine {
             slabs.flush(op, quarantine.take().map(Object));
@@ -249,7 +242,7 @@ impl PerCpu {
     pub(super) fn take_static_words(&self, words: &'static StaticWords) -> bool {
         self.layer().is_some_and(|layer| layer.take_static_words(words))
     }
-    /// The layer's inlined path; without magazines, a path that always misses.
+    /// The layer's inlined path, which always misses without magazines.
     pub(super) fn fast_path(&self, words: Words) -> FastPath<Object, StackMemory> {
         self.layer().map_or_else(FastPath::disabled, |layer| layer.fast_path(words))
     }
@@ -274,8 +267,7 @@ impl PerCpu {
             None => bypass(),
         }
     }
-    /// Takes an object that the current CPU or the depot already holds. `slabs` supplies no objects
-    /// to this call.
+    /// Takes an object that the current CPU or the depot already holds. `slabs` supplies no object.
     pub(super) fn alloc_held(&self, slabs: &impl Supplier<Object>) -> Option<Object> {
         self.layer()?.alloc(slabs)
     }
@@ -352,7 +344,7 @@ impl PerCpu {
     pub(super) fn stats(&self) -> Stats {
         self.layer().map(Layer::stats).unwrap_or_default()
     }
-    /// The objects of each stack and depot, or `None` without magazines.
+    /// The objects of each stack and depot; `None` without magazines.
     ///
     /// # Safety
     /// The conditions of [`Layer::view`] hold.
@@ -443,8 +435,8 @@ mod tests {
         }
         let info = cache.info();
         assert_eq!((info.allocs, info.frees), (1000 * cpus, 1000 * cpus));
-        // The bound is less than one object for each of the thousand threads of a CPU. A thread that finds its CPU's
-        // region claimed takes more than ten objects.
+        // The bound is less than an object for each of a CPU's thousand threads. A thread that finds its CPU's region
+        // claimed takes more than ten objects.
         assert!(info.in_magazines + info.in_depot <= 500 * cpus, "{info:?}");
     }
 
@@ -490,7 +482,6 @@ mod tests {
         }
     }
 
-    /// Checks the bounds on the objects that a CPU and a depot keep.
     #[test]
     fn objects_kept_in_depots_are_bounded() {
         let cpus = uslab_magazine::Cpus::simulated(1, 1).unwrap();

@@ -1,4 +1,4 @@
-//! Prefilled stocks, which are objects reserved for one owner, whose next allocations cannot fail.
+//! Prefilled stocks: objects reserved for one owner, whose next allocations cannot fail.
 
 use crate::cache::kmem_cache::KmemCache;
 use crate::error::AllocError;
@@ -8,9 +8,9 @@ use uslab_magazine::sync::abandoned;
 
 /// A stock of objects reserved for one owner, made by [`KmemCache::prefill`]. Linux calls such a stock a prefilled sheaf.
 ///
-/// An allocation or free takes a few plain instructions, with no CPU number, no locked instruction, and no shared
-/// memory. Dropping the stock frees the remaining objects. The cache counts the stock's objects as
-/// [used](crate::CacheInfo::used), and does not count the stock's allocations and frees.
+/// An allocation or free is a few plain instructions: no CPU number, no locked instruction, no shared memory. Dropping the
+/// stock frees the remaining objects. The cache counts the stock's objects as [used](crate::CacheInfo::used), and does not
+/// count the stock's allocations and frees.
 ///
 /// ```
 /// use uslab::{Gfp, KmemCache};
@@ -38,8 +38,8 @@ impl KmemCache {
     /// Reserves at least `n` objects for one owner, whose next `n` allocations cannot fail and access no shared memory.
     ///
     /// # Errors
-    /// Fails as [`alloc_bulk`](Self::alloc_bulk) does, with nothing allocated, and with [`AllocError::Refused`] if the
-    /// heap has no room for the pointers.
+    /// Fails as [`alloc_bulk`](Self::alloc_bulk) does, with nothing allocated; [`AllocError::Refused`] if the heap has no room
+    /// for the pointers.
     #[doc(alias = "kmem_cache_prefill_sheaf")]
     pub fn prefill(&self, gfp: Gfp, n: usize) -> Result<Prefilled<'_>, AllocError> {
         Prefilled::new(self, gfp, n)
@@ -76,7 +76,7 @@ impl<'c> Prefilled<'c> {
         unsafe { self.cache.free(object) };
     }
 
-    /// Number of objects in stock, which is also the number of next allocations that cannot fail.
+    /// Number of objects in stock: also the number of next allocations that cannot fail.
     pub fn len(&self) -> usize {
         self.objects.len()
     }
@@ -127,7 +127,7 @@ mod tests {
         let cache = KmemCache::builder("limited", 64).limit(Limit::Slabs(4)).build_in(&subsystem).unwrap();
         let mut mine = cache.prefill(Gfp::KERNEL, 150).unwrap();
         assert!(mine.len() >= 150);
-        // Another user takes all remaining objects of the cache.
+        // Another user takes all remaining objects.
         let mut rest = vec![];
         while let Ok(object) = cache.alloc(Gfp::KERNEL) {
             rest.push(object);
@@ -166,8 +166,7 @@ mod tests {
         let info = plain.info();
         assert_eq!((three.len(), info.allocs), (3, 3), "the objects are from the slabs");
         assert_eq!((info.paths.operations(), info.paths.cpu), (3, 0));
-        // The room of the vector is allocated before any object, because nothing may be allocated under a
-        // lock.
+        // The vector's room is allocated before any object, because nothing may be allocated under a lock.
         assert_eq!(three.objects.capacity(), 3);
         three.refill(100).unwrap();
         assert_eq!((three.len(), three.objects.capacity(), plain.info().allocs), (100, 100, 100));

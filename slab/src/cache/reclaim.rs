@@ -1,4 +1,4 @@
-//! Reclaim across all caches: sweeps of magazines, freeing of empty slabs, and shrinkers.
+//! Reclaim across all caches: sweeps of magazines, empty slabs, shrinkers.
 
 use super::Cache;
 use super::core::Core;
@@ -27,8 +27,7 @@ impl Core {
         self.memory.pages.tables().sweep(cpus, which, |group| group == OBJECTS);
     }
 
-    /// Adapts the amount of free memory that is kept to the current limits, if
-    /// [`Config::heed_limits`](crate::Config::heed_limits) is on.
+    /// Adapts the kept free memory to the current limits, if [`Config::heed_limits`](crate::Config::heed_limits) is on.
     pub(crate) fn read_limits(&self) {
         if !self.heed_limits {
             return;
@@ -84,7 +83,7 @@ impl Core {
         self.memory.pages.uncharge(bytes / PAGE_SIZE);
         bytes
     }
-    /// Unmaps all mappings that are kept for reuse. Returns the number of unmapped bytes.
+    /// Unmaps all mappings that are kept for reuse. Returns the number of bytes.
     pub(crate) fn release_huge(&self) -> usize {
         self.uncharge_huge(self.huge.release())
     }
@@ -103,8 +102,7 @@ impl Core {
     /// Adds a shrinker for the limit of `cache`, or for all memory if `cache` is `None`.
     pub(crate) fn add_shrinker(&self, shrinker: Box<dyn Shrinker>, cache: Option<&Cache>) -> Registration {
         let registration = self.shrinkers.add(shrinker, number(cache));
-        // Registering a shrinker must wake a thread that began to wait without one, so that it
-        // calls the new shrinker.
+        // A thread that began to wait without a shrinker must wake up to call the new shrinker.
         cache.into_iter().for_each(Cache::wake_threads);
         registration
     }
@@ -159,7 +157,7 @@ impl Reap for Core {
     fn end_interval(&self) -> usize {
         self.force_one_miss();
         self.refs().for_each(|cache| cache.rerun_shrinkers(Gfp::KERNEL));
-        // The waiters may need objects whose frees are deferred.
+        // The waiters may need objects of deferred frees.
         if self.waited_for.load(Relaxed) > 0 {
             crate::reclaim::rcu::advance();
         }

@@ -17,13 +17,12 @@ pub(super) enum LastRelease<C> {
 }
 
 pub(crate) struct RefCount<C> {
-    /// Number of current references, including the reference of the thread that ends the cache. The lock protects the
-    /// number, or a fork that holds the lock does.
+    /// Number of current references, including the thread that ends the cache. The lock protects the number, or a fork
+    /// that holds the lock does.
     pub(super) now: Counter,
-    /// Number of all references so far.
     pub(super) references_so_far: u64,
     pub(super) end: LastRelease<C>,
-    /// Number of handles, which is 0 while a handle destroys the cache, and afterwards.
+    /// Number of handles; 0 while a handle destroys the cache, and afterwards.
     handles: u64,
     is_destroyed: bool,
 }
@@ -45,7 +44,7 @@ impl<C> fmt::Debug for RefCount<C> {
     }
 }
 
-/// The references to a cache, protected by a lock.
+/// The lock-protected references to a cache.
 #[derive(Debug)]
 pub(crate) struct CacheRefs<C: 'static>(pub(crate) ForkMutex<RefCount<C>>);
 
@@ -68,7 +67,6 @@ impl<C> CacheRefs<C> {
         refs.handles += u64::from(refs.handles > 0);
         refs.handles > 0
     }
-    /// Counts one handle less.
     pub(super) fn leave(&self) {
         if !abandoned() {
             let mut refs = self.0.lock();

@@ -27,7 +27,7 @@ use uslab_magazine::tracepoints::Step;
 /// small.
 const BATCH: usize = 32;
 
-/// Flags of an object's allocation that also apply to the allocation of its slab's pages.
+/// Flags of an object's allocation that also apply to the slab's pages.
 const INHERITED_GFP: Gfp = Gfp::HIGH
     .union(Gfp::NOWAIT)
     .union(Gfp::NORETRY)
@@ -36,8 +36,7 @@ const INHERITED_GFP: Gfp = Gfp::HIGH
     .union(Gfp::THIS_NODE)
     .union(Gfp::MEMALLOC);
 
-/// A constructor's panic. If the panic is not resumed, its payload is leaked, because the `Drop` of the payload may
-/// panic.
+/// A constructor's panic. If a panic is not resumed, its payload is leaked, because the payload's `Drop` may panic.
 type Panic = ManuallyDrop<Box<dyn Any + Send>>;
 
 pub(super) enum Refusal {
@@ -216,8 +215,8 @@ impl Cache {
         }
     }
 
-    /// Returns true if the contents of free objects matter, because of a constructor, a reader, a validation, or the
-    /// canary of a neighbour.
+    /// True if the contents of free objects matter, because of a constructor, a reader, a validation, or the canary of
+    /// a neighbour.
     fn free_objects_hold_something(&self) -> bool {
         if self.hardened.as_ref().is_some_and(Hardened::checks_others) {
             return true;
@@ -250,7 +249,7 @@ impl Cache {
         let (order, least) = (self.geometry().order(), self.geometry().min_order());
         let mut flags = gfp & INHERITED_GFP | self.config.page_flags;
         if self.has_hooks() || self.config.zero_on_free && self.config.check_frees {
-            // A constructor gets initialised bytes, so the bytes of a free object must be zero.
+            // A constructor gets initialised bytes, so free objects must be zero.
             flags |= Gfp::ZERO;
         }
         let alloc = |order: Order, flags: Gfp| {
@@ -268,8 +267,7 @@ impl Cache {
         Ok(alloc(order, flags)?)
     }
 
-    /// Returns `true` if an object is constructed when it leaves its slab, instead of when the slab is
-    /// made.
+    /// Returns `true` if objects are constructed when they leave their slab, instead of with the slab.
     pub(super) fn constructs_one_by_one(&self) -> bool {
         self.config.constructed == Constructed::OneByOne
     }
@@ -277,7 +275,7 @@ impl Cache {
         self.config.hooks.as_ref().is_some_and(|hooks| hooks.destruct.is_some())
     }
 
-    /// Constructs an object that no other thread can access. On failure the bytes of the object are zero again.
+    /// Constructs an object that no other thread can access. On failure the object's bytes are zeros again.
     pub(super) fn construct(&self, object: Object) -> Result<(), Refusal> {
         let Some(hooks) = &self.config.hooks else { return Ok(()) };
         assert_unlocked();
@@ -318,7 +316,7 @@ impl Cache {
         }
         self.end_object();
     }
-    /// Destructs an object of a slab that stays, and zeroes the object for the next constructor.
+    /// Destructs an object whose slab stays, and zeroes the object for the next constructor.
     fn destruct_one(&self, object: Object) {
         self.destruct(object);
         self.zero(object);
@@ -331,8 +329,7 @@ impl Cache {
     /// Charges one more slab to the cache's limit and to its account, if both allow it.
     pub(super) fn charge(&self) -> Result<(), AllocError> {
         let bytes = self.geometry().order().bytes();
-        // The cache's own limit is charged first. Undoing an account's charge notifies waiters, one of which may be the
-        // caller.
+        // The cache's own limit is charged first. Undoing an account's charge notifies waiters, which may include the caller.
         if self.config.limit.is_some_and(|slabs| self.counts.charge.load(Relaxed) >= slabs) {
             return Err(self.limit_error());
         }
@@ -432,8 +429,8 @@ impl Cache {
                 && (!self.has_guard(slab) || pages.guard(slab, order, false))
         }
     }
-    /// Returns `true` if the slab ends in a guard page. Only slabs in the first pages have guard pages, because each
-    /// guard page costs two of the mappings that a process may have.
+    /// Returns `true` if the slab ends in a guard. Only slabs in the first pages have guard pages, because each guard
+    /// page costs two of the mappings that a process may have.
     fn has_guard(&self, slab: Pfn) -> bool {
         self.geometry().guard() > 0 && slab.get() < self.core.mappings.guarded_pages()
     }

@@ -20,8 +20,8 @@ pub(crate) struct Waiters {
 /// State of the queue, which the queue's lock protects.
 #[derive(Debug, Default)]
 pub(crate) struct Queue {
-    /// Waiters in the order of their tickets. The first `served_waiters` waiters have an object, and
-    /// all later waiters still wait.
+    /// Waiters in the order of their tickets. The first `served_waiters` waiters have an object; all
+    /// later waiters wait.
     pub(super) entries: VecDeque<Waiter>,
     pub(super) served_waiters: usize,
     pub(super) next_ticket: u64,
@@ -40,11 +40,10 @@ pub(crate) struct Queue {
     pub(super) forked: Counter,
 }
 
-/// An entry of the wait queue.
 #[derive(Debug)]
 pub(super) struct Waiter {
     pub(super) ticket: u64,
-    /// Start of the wait, or `None` on systems without a clock.
+    /// Start of the wait; `None` without a clock.
     since: Option<Instant>,
     /// True if the waiter is a thread, which polls periodically and may sleep long; for futures, the
     /// reaper polls.

@@ -1,4 +1,4 @@
-//! Waiting at a limit, in the queue of a cache's waiters.
+//! Waiting at a limit: the queue of a cache's waiters.
 //!
 //! ```text
 //! acquire ── alloc ── an object
@@ -17,39 +17,37 @@
 //!   [`Layer::close`](uslab_magazine::Layer::close)). Every path that puts an object into a slab checks for waiters
 //!   afterwards.
 //! * **No lost wake-up by an object.** A waiter first sets `closed`, and then searches each slab under its node's lock.
-//!   A free first puts its object into the slab under the node's lock, and then reads `closed`. Of the two threads, the
-//!   one that takes the lock second sees what the other thread did.
-//! * **No lost wake-up by a charge.** A waiter first sets `waiting`, and then adds 0 to the charge. A thread that frees
-//!   a slab first reduces the charge, and then reads `waiting`. Of the two threads, the one whose operation is second
-//!   in the modification order of the charge sees what the other thread did. A thread that sees a waiter sets `grow`,
-//!   which makes the first waiter try to make a slab. A waiter that leaves the first place of the queue also sets
-//!   `grow`, for the next waiter.
+//!   A free first puts its object into the slab under the node's lock, and then reads `closed`. The thread that takes
+//!   the lock second sees what the other thread did.
+//! * **No lost wake-up by a charge.** A waiter sets `waiting` and then adds 0 to the charge. A thread that frees a slab
+//!   first reduces the charge, and then reads `waiting`. The thread that is second in the modification order of the
+//!   charge sees what the other thread did. A thread that sees a waiter sets `grow`, which makes the first waiter try
+//!   to make a slab. A waiter that leaves the first place also sets `grow`, for the next waiter.
 //! * **Unconstructed objects** are not handed to a waiter, because constructors run without a lock. A thread that frees
 //!   an unconstructed object to its slab sets `grow`. The first waiter takes such an unconstructed object from the slab
 //!   and constructs it.
-//! * **Accounts.** A waiter at an account's limit waits in the queue of its cache. The account's first waiter closes
-//!   the magazines of all caches of the account, and each cache frees its slabs as they become empty. After a free, a
-//!   cache opens its magazines if the account no longer has waiters.
+//! * **Accounts.** A waiter at an account's limit waits in its cache's queue. The account's first waiter closes the
+//!   magazines of all caches of the account, and each cache frees its slabs as they become empty. After a free, a cache
+//!   opens its magazines if the account no longer has waiters.
 //! * **Fairness.** An object is given to the waiter with the lowest ticket that has no object yet. Slabs refuse other
-//!   allocations while the cache has waiters ([`SlabSupplier`](super::alloc)), and a new waiter joins at the end of the
-//!   queue. The first poll of a future does not return before the CPUs have been drained. An object that was given to a
-//!   waiter stays with that waiter, however late the waiter runs.
+//!   allocations while there are waiters ([`SlabSupplier`](super::alloc)), and a new waiter joins at the end. A first poll does
+//!   not return before the CPUs have been drained. An object that was given to a waiter stays with that waiter, however late
+//!   the waiter runs.
 //! * **Cancellation.** A waiter that is dropped leaves the queue. The dropped waiter's object is freed, and thereby
 //!   passed to the next waiter. If the first waiter is dropped, the next waiter tries to grow the cache. A leaked
 //!   future (`mem::forget`) gets one object, which is lost until the cache is destroyed. Until the leaked future has
 //!   its object, later waiters make no slabs. Later waiters also make no slabs as long as the first waiter is not
 //!   polled.
 //! * **Shrinkers** are called by an allocation before it waits. If another thread holds a lock that a shrinker needs,
-//!   the shrinker may be able to free objects a moment later, which no free announces. A waiting thread therefore calls
-//!   the shrinkers again periodically, and the reaper calls them for futures. The first waiter wakes the reaper, which
-//!   does not sleep while there are waiters.
+//!   the shrinker may be able to free objects a moment later, which no free announces. Therefore a waiting thread calls
+//!   shrinkers again periodically, and the reaper calls them for futures. The first waiter wakes the reaper, which does
+//!   not sleep while there are waiters.
 //! * **RCU readers** do not announce their exit. While objects of its cache or account are in a grace period, a waiting
-//!   thread periodically advances the collector, and the reaper does so for futures. If no objects are in a grace
-//!   period, the thread sleeps until it is woken. A waiting thread reads the counts of objects in a grace period by
-//!   adding 0 to them. A thread that raises such a count from 0 sees the waiter, and wakes it. Of the two threads, the
-//!   one whose operation is second in the modification order of the count sees what the other thread did. Registering a
-//!   shrinker at a limit also wakes waiting threads; the lock of the shrinkers' list orders the registration and the
-//!   wait.
+//!   thread periodically advances the collector; the reaper does so for futures. If no objects are in a grace period,
+//!   the thread sleeps until it is woken. A waiting thread reads the counts of objects in a grace period by adding 0. A
+//!   thread that raises such a count from 0 sees the waiter, and wakes it. The thread that is second in the
+//!   modification order of the count sees what the other thread did. Registering a shrinker at a limit also wakes
+//!   threads; the lock of the shrinkers' list orders registration and wait.
 //! * **Wakers** are user code. No thread holds the queue's lock while it runs or drops a waker. A panic of a waker is
 //!   contained, because the caller may hold objects, and has other waiters to wake.
 //! * **Lock order:** take the queue's lock before the locks of `Drains`, `Depot` and `Node`.
@@ -78,10 +76,9 @@ use uslab_magazine::sync::{
 };
 use uslab_magazine::tracepoints::OperationKind;
 
-/// Interval at which a sleeping thread calls the shrinkers again, if there are any, and advances the RCU
-/// collector.
+/// Interval at which a sleeping thread calls the shrinkers again, if any, and advances the RCU collector.
 const SHRINKER_INTERVAL: Duration = Duration::from_millis(10);
-/// A repeated call asks a shrinker to free `1 / REPEAT_DIVISOR` of its objects.
+/// A repeated call requests that a shrinker frees `1 / REPEAT_DIVISOR` of its objects.
 const REPEAT_DIVISOR: usize = 8;
 
 /// Runs a waker, which is user code. If a waker panics, the panic hook has already reported the panic, and the
@@ -115,7 +112,7 @@ impl Cache {
     pub(crate) unsafe fn forget_waiters(&self) {
         // SAFETY: by contract, the caller holds the lock.
         if let Some(queue) = unsafe { self.waiters.queue.held() } {
-            // The waiters of the account's other caches also read the account's count.
+            // The waiters of the account's other caches read the account's count.
             if queue.at_account && queue.forked.get() == 0 {
                 self.config.account.iter().for_each(|account| account.end_wait());
             }
@@ -129,8 +126,7 @@ impl Cache {
         let mut queue = self.waiters.queue.lock();
         if queue.forked.get() > 0 {
             queue.forked.set(0);
-            // The objects and wakers of the entries belong to the parent, and the child must not run wakers of other
-            // threads.
+            // The entries' objects and wakers belong to the parent, and wakers of other threads are not run in the child.
             queue.entries.drain(..).for_each(core::mem::forget);
             (queue.served_waiters, queue.at_account) = (0, false);
             _ = self.settle(&mut queue);
@@ -138,8 +134,8 @@ impl Cache {
         queue
     }
 
-    /// Publishes the queue's state; must be called after each change of the queue. Returns the waker of the first
-    /// waiter, if that waiter should try to grow the cache.
+    /// Publishes the queue's state; call this after each change of the queue. Returns the waker of the first waiter, if
+    /// that waiter should try to grow the cache.
     fn settle(&self, queue: &mut Queue) -> Option<Waker> {
         let (waiters, account) = (&self.waiters, self.config.account.as_ref());
         let is_waiting = queue.is_waiting();
@@ -256,8 +252,7 @@ impl Cache {
             let Some(wakers) = self.serve_one(op) else { break };
             wake(wakers.into_iter().flatten());
         }
-        // The free objects are not constructed, so the first waiter must construct them outside the
-        // lock.
+        // The free objects are not constructed, so the first waiter constructs them outside the lock.
         let is_free = || {
             let NodeCount { objects, inuse, .. } = self.count();
             objects > inuse
@@ -300,7 +295,7 @@ impl Cache {
             self.update_queue(|queue| queue.grow = true);
         }
     }
-    /// Makes the first waiter try to make a slab, after the account's limit has changed.
+    /// Lets the first waiter try to make a slab, after the account's limit changed.
     pub(super) fn limit_changed(&self) {
         self.update_queue(|queue| queue.grow = true);
     }
@@ -324,8 +319,7 @@ impl Cache {
         // Release: pairs with the Acquire of `begin_grace`.
         [&self.counts.grace, &self.counts.deferred].into_iter().any(|count| count.fetch_add(0, Release) > 0)
     }
-    /// Returns `true` if memory may become free without waking waiters, because shrinkers may free memory, or readers
-    /// may exit.
+    /// Returns `true` if memory may become free without waking waiters: shrinkers may free memory, or readers may exit.
     #[cfg(not(loom))]
     fn must_look(&self) -> bool {
         let mut of_account = self.config.account.iter().flat_map(|account| self.core.of_account(account));
@@ -441,7 +435,6 @@ impl Cache {
             let mut mine = Some(waker.clone());
             let mut queue = self.queue();
             let Some(at) = queue.find(ticket) else {
-                // A fork has emptied the queue.
                 *place = None;
                 continue;
             };
@@ -604,7 +597,6 @@ mod tests {
         assert_eq!(woken.0.get(), 1);
     }
 
-    /// If the cache has no waiters, a free to a slab must not access the queue.
     #[cfg(debug_assertions)]
     #[test]
     fn free_without_waiters_does_not_lock_the_wait_queue() {
@@ -634,7 +626,7 @@ mod tests {
         drop(held.pop());
         on_cpu(0);
         assert_eq!(cache.info().in_magazines, 1, "the object is from the other CPU");
-        // The drain continues only after the second waiter has joined the queue.
+        // The drain continues only after the second waiter has joined.
         let mut place = None;
         cache.cache().join(Waker::noop(), false, &mut place).unwrap();
         let mut second = cache.acquire(Gfp::KERNEL);
@@ -737,7 +729,7 @@ mod tests {
     /// Regression test: objects of the account's other caches did not wake waiting threads, if these objects already
     /// waited for readers.
     #[test]
-    fn sleeping_waiters_wake_if_the_first_awaits_the_account() {
+    fn threads_wake_if_the_first_waiter_waits_for_the_account() {
         on_cpu(0);
         let subsystem = Subsystem::new(Config::default()).unwrap();
         let account = Account::new_in(&subsystem, usize::MAX);

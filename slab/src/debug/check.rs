@@ -19,9 +19,9 @@
 //! ```
 //!
 //! In a model, the caches have their usual API. Objects and magazines are small, so that a few operations reach every
-//! path ([`Config::for_models`](crate::Config::for_models)). Each execution of a model has a separate global
-//! subsystem. Threads run on one of two simulated CPUs: [`on_cpu`] selects the CPU, and a [`Script`] moves a thread to
-//! the other CPU between two steps.
+//! path ([`Config::for_models`](crate::Config::for_models)). Each execution has a separate global subsystem. Threads
+//! run on one of two simulated CPUs: [`on_cpu`] selects the CPU, and a [`Script`] moves a thread to the other CPU
+//! between two steps.
 //!
 //! In addition to your own assertions, a model detects invalid frees, double frees, and all errors that loom detects in
 //! your atomics, locks and cells. A model also finds code that passes an object between threads with too weak a memory
@@ -33,7 +33,7 @@
 //!
 //! A failing model prints the trace of the execution, one step per line, and a command that repeats only that
 //! execution. `STORY_JSON=file` also writes the trace to a file, from which `uslab story file --html page.html` makes a
-//! page. `tell!` adds steps of your code to the trace, and does nothing outside loom. `STORY=1` prints the traces of
+//! page. `tell!` adds your own steps to the trace, and does nothing outside loom. `STORY=1` prints the traces of
 //! planted bugs.
 //!
 //! A model detects neither errors in an object's bytes (loom checks only its cells) nor errors beyond the bound. Models

@@ -1,4 +1,4 @@
-//! Kinds of invalid frees and of overwritten memory, and the one handler that receives all reports.
+//! Invalid frees and overwritten memory, and the one handler that receives the reports.
 //!
 //! This table lists errors that are always detected, and errors that only checked frees or other
 //! options detect:
@@ -18,7 +18,7 @@
 //! | **no object**: `realloc` or the size of what is foreign or interior | at the call | at the call | `interior_address_cannot_be_reallocated` |
 //! | under `libuslab.so` | as here; ends the program | as malloc; ends the program | `invalid_free_is_reported_and_aborts_the_program` `free_inside_an_object_aborts_even_without_checks` |
 //!
-//! This table lists errors that only [`slab_debug`](crate::debug::flags) detects:
+//! Errors that only [`slab_debug`](crate::debug::flags) detects:
 //!
 //! | what | flag | noticed | test |
 //! |---|---|---|---|
@@ -26,10 +26,10 @@
 //! | **poison**: bytes of a free object | `P` | at its next allocation, by `validate` | `poisoned_object_write_is_reported_and_repaired` |
 //! | **padding**: bytes of a slab outside of objects | `Z`, `P` | when the slab is freed, by `validate` | `write_after_the_last_slab_object_is_reported` |
 //!
-//! After the handler has returned, the allocator repairs overwritten debug bytes, and the allocation or free continues.
-//! If the flag `U` is set, reports name the last allocation and the last free of the object. If a free is refused, the
-//! report describes the object that contains the address, whichever cache that object belongs to.
-//! [`Corruption::report`] has everything that is known about the object; the format `{:#}` prints the report.
+//! After the handler has returned, overwritten debug bytes are repaired, and the allocation or free continues. With the
+//! flag `U`, reports name the last allocation and free of the object. If a free is refused, the report describes the
+//! object that contains the address, whichever cache that object belongs to. [`Corruption::report`] has everything
+//! known about the object; `{:#}` shows the report.
 //!
 //! The [handler](Handler) decides what happens next: the [default](abort) prints the report to standard error and
 //! aborts the process.
@@ -42,8 +42,8 @@
 //! the object was allocated again between its two frees, the double free is missed, or a later free is reported
 //! instead. Without checked frees, a request for the size of a free object is not detected either.
 //!
-//! A free that does not name its cache (`Kmalloc`, `Malloc`) reads the frame of the page, and the cache that the frame
-//! names. The frame and the cache suffice to decide if an object begins at the address. A free with a layout
+//! A free that does not name its cache (`Kmalloc`, `Malloc`) reads the page's frame and the cache that the frame names.
+//! The frame and the cache suffice to decide if an object begins at the address. A free with a layout
 //! ([`Malloc::free_sized`](crate::Malloc), and therefore `dealloc` of a `#[global_allocator]`) reads no frame unless
 //! frees are checked.
 //!
@@ -131,7 +131,7 @@ impl fmt::Display for CorruptionKind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Corruption<'a> {
-    /// Kind of the invalid free or damage.
+    /// Kind of the error.
     pub kind: CorruptionKind,
     /// Address that the caller freed, or address of the damaged object.
     pub address: usize,
@@ -140,7 +140,7 @@ pub struct Corruption<'a> {
     /// Name of the cache that owns the address, if it differs from the cache to which the object
     /// was freed.
     pub owner: Option<&'a str>,
-    /// Index of the object in its slab, or `None` if no object is at the address.
+    /// Index of the object in its slab; `None` if no object is at the address.
     pub index: Option<usize>,
     /// Record of the object, if its cache has [debug flags](crate::debug::flags) besides `F`.
     pub report: Option<&'a ObjectReport<'a>>,
@@ -165,8 +165,8 @@ impl fmt::Display for Corruption<'_> {
     }
 }
 
-/// Handler that is called for every refused free and for every damage, with no lock held. A handler may end the
-/// process. A panic ends only the handler's call (see [panics](crate::error#panics)).
+/// Handler that is called for every refused free and every damage, with no lock held. A handler may end the process. A
+/// panic ends only the handler's call (see [panics](crate::error#panics)).
 pub type Handler = dyn Fn(&Corruption<'_>) + Send + Sync;
 
 /// Prints the report to standard error and aborts, because the program may have further, undetected errors.

@@ -22,7 +22,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
-// A rule names a fault point by its text; `POINTS` lists all points.
+// Rules name points by their text; `POINTS` lists all points.
 pub use uslab_buddy::faults::{BadRule, Faults, Point, Rule, Tally};
 #[doc(hidden)]
 pub use uslab_buddy::faults::{COMMIT, Call, DECOMMIT, MAGAZINE, PAGE, RESERVE};
@@ -42,15 +42,14 @@ pub const CONSTRUCTOR: Point = Point { name: "constructor", what: "an object's c
 #[doc(hidden)]
 pub const LIMIT: Point = Point { name: "limit", what: "a cache is at its limit of slabs" };
 
-/// All fault points, in order from the lowest level of the allocator.
+/// All fault points, from the lowest level up.
 pub const POINTS: [Point; 9] = [RESERVE, COMMIT, DECOMMIT, MAGAZINE, PAGE, BITMAP, SLAB, CONSTRUCTOR, LIMIT];
 
-/// Payload of an injected constructor panic, which is a `&'static str`. An injected panic bypasses the
-/// panic hook.
+/// Payload of an injected constructor panic: a `&'static str`. An injected panic bypasses the panic hook.
 #[doc(hidden)]
 pub const CONSTRUCTOR_PANIC: &str = "the constructor was refused by fault injection";
 
-/// Parses rules that may name any of the [`POINTS`].
+/// Parses rules for all [`POINTS`].
 ///
 /// # Errors
 /// Fails as [`Rule::parse_all`] does.

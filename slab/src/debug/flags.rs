@@ -1,4 +1,4 @@
-//! Debug checks of a cache's objects, like Linux's `slab_debug`.
+//! Debug checks of a cache's objects: Linux's `slab_debug`.
 //!
 //! | letter | flag | at an allocation | at a free |
 //! |---|---|---|---|
@@ -14,15 +14,15 @@
 //!
 //! Rules select caches by name, in Linux's syntax. `FZPU` applies to all caches. For example,
 //! `FZ,dentry,inode_*;U,kmalloc-64` sets `FZ` for the caches of two patterns, and `U` for one cache. The text `-`
-//! means no flag, and an empty list of letters means `FZPU`. In `USLAB_OPTIONS` a comma ends an option, so the names
-//! follow a `:`, as in `USLAB_OPTIONS='slab_debug=FZPU:malloc-64;U'`.
+//! means no flag, and an empty list of letters means `FZPU`. In `USLAB_OPTIONS` a comma ends an option, so `:`
+//! precedes the names: `USLAB_OPTIONS='slab_debug=FZPU:malloc-64;U'`.
 
 use core::fmt;
 use core::str::FromStr;
 use std::borrow::Cow;
 
 bitflags::bitflags! {
-    /// Debug flags of a cache. The [module](self) describes each flag.
+    /// Debug flags of a cache. See the [module](self).
     ///
     /// ```
     /// use uslab::debug::flags::SlabDebug;
@@ -32,14 +32,13 @@ bitflags::bitflags! {
     /// ```
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub struct SlabDebug: u8 {
-        /// `F`: each free is checked, as with
-        /// [`check_frees`](crate::KmemCacheBuilder::check_frees).
+        /// `F`: frees are checked, as with [`check_frees`](crate::KmemCacheBuilder::check_frees).
         const CHECKS = 1;
         /// `Z`: the bytes before and after each object are checked; in kmalloc and malloc, all bytes after the
         /// requested size are checked.
         const RED_ZONE = 2;
-        /// `P`: a free fills the object with a pattern, which the next allocation checks. Objects that stay
-        /// constructed, or that belong to type-stable caches, are not filled.
+        /// `P`: a free fills the object with a pattern, which the next allocation checks. Objects that stay constructed
+        /// or belong to type-stable caches are not filled.
         const POISON = 4;
         /// `U`: the last allocation and free of each object are recorded.
         const USERS = 8;
@@ -78,7 +77,7 @@ impl SlabDebug {
 }
 
 impl fmt::Display for SlabDebug {
-    /// Writes the flags' letters, or `-` if no flag is set.
+    /// Writes the flags' letters; `-` for no flag.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let letters = self.iter().map(|flag| char::from(LETTERS[flag.bits().trailing_zeros() as usize]));
         if self.is_empty() {
@@ -115,8 +114,7 @@ impl fmt::Display for BadDebugRules {
 }
 impl std::error::Error for BadDebugRules {}
 
-/// Rules that select debug flags by cache name, like Linux's `slab_debug=`. The [module](self)
-/// describes the syntax.
+/// Rules that select debug flags by cache name, like Linux's `slab_debug=`. See the [module](self).
 ///
 /// The first block of rules that names a cache applies to it; if no block names the cache, the last block without names
 /// applies.
@@ -134,7 +132,7 @@ impl std::error::Error for BadDebugRules {}
 pub struct DebugRules(Option<Cow<'static, str>>);
 
 impl DebugRules {
-    /// Iterates the blocks of rules, each with its letters and names.
+    /// Letters and names of each block of rules.
     fn blocks(text: &str) -> impl Iterator<Item = (&str, Option<&str>)> {
         text.split(';').map(|block| match block.split_once([',', ':']) {
             Some((letters, names)) => (letters, Some(names)),
@@ -167,8 +165,7 @@ impl DebugRules {
     }
 }
 
-/// Returns `true` if the pattern `name` matches `cache`; a `*` at the end of the pattern matches
-/// any suffix.
+/// Returns `true` if the pattern `name` matches `cache`; a trailing `*` matches any suffix.
 fn fits(name: &str, cache: &str) -> bool {
     name.strip_suffix('*').map_or(name == cache, |begin| cache.starts_with(begin))
 }

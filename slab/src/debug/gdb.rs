@@ -1,5 +1,4 @@
-//! Layout of a process's subsystems, for a debugger that inspects the process or its core. The script
-//! `slab/gdb/uslab.py` reads the layout.
+//! Layout of a process's subsystems for a debugger of a process or a core. The script `slab/gdb/uslab.py` reads the layout.
 //!
 //! ```text
 //! section `.uslab`: magic, version, layouts, subsystems[64] ──> SubsystemSeen ──> the list of caches ──> CacheSeen of each
@@ -9,8 +8,7 @@
 //! and no symbol. If a program contains two copies of this library, the section has two descriptions. The program
 //! itself never reads the section.
 //!
-//! The description begins with the version of its format, and the script reports a version that it does not
-//! know.
+//! The description begins with the version of its format; the script reports a version that it does not know.
 
 use super::stacks::{self, Depot};
 use super::tracks::Record;
@@ -33,9 +31,9 @@ struct Description {
     frame: [usize; 6],
     frame_list: [usize; 3],
     layer: [usize; 4],
-    /// Layout of the records of allocations and frees.
+    /// Layout of the allocation and free records.
     record: [usize; 7],
-    /// The process's table of call stacks.
+    /// The table of call stacks.
     stacks: &'static Depot,
     depot: [usize; 3],
     subsystems: [AtomicPtr<SubsystemSeen>; SUBSYSTEMS],
@@ -59,7 +57,7 @@ static DESCRIPTION: Description = Description {
 #[derive(Debug)]
 #[repr(C)]
 pub(crate) struct SubsystemSeen {
-    /// Address of the first page, number of pages, and address of the pages' frames.
+    /// Address of the first page, number of pages, and address of the frames.
     pub(crate) pages: usize,
     pub(crate) len: usize,
     pub(crate) frames: usize,
@@ -75,7 +73,7 @@ pub(crate) struct SubsystemSeen {
     pub(crate) bands: usize,
 }
 
-/// Entry of a subsystem in the description, from [`list`](Self::list) until the drop.
+/// A subsystem's entry in the description, from [`list`](Self::list) until the drop.
 #[derive(Debug)]
 pub(crate) struct DebuggerEntry(AtomicPtr<SubsystemSeen>);
 
@@ -98,7 +96,7 @@ impl Drop for DebuggerEntry {
     fn drop(&mut self) {
         // Relaxed: the drop of the subsystem comes after all its uses.
         let seen = self.0.load(Relaxed);
-        // Relaxed: only the drop of this value removes the entry.
+        // Relaxed: only this value's drop removes the entry.
         let leave = |place: &AtomicPtr<_>| _ = place.compare_exchange(seen, null_mut(), Relaxed, Relaxed);
         if !seen.is_null() {
             DESCRIPTION.subsystems.iter().for_each(leave);
@@ -124,7 +122,7 @@ pub(crate) struct CacheSeen {
     stacks: Stacks,
     /// Address and number of the quarantine's places.
     quarantine: [usize; 2],
-    /// Address of the table of debug records, which has a word per page, or 0 without a table.
+    /// Address of the table of records, with a word per page; 0 without a table.
     tracks: usize,
 }
 
@@ -139,20 +137,19 @@ pub(crate) struct Nodes {
     pub(crate) len: usize,
 }
 
-/// Description of the stacks and depots of a cache, which is all zeros without magazines.
+/// Description of the stacks and depots of a cache; zeros without magazines.
 #[derive(Debug, Default)]
 #[repr(C)]
 pub(crate) struct Stacks {
-    /// For the first node: address of the 4-byte offset of the node's stack head in a region, and address of the
-    /// pointer to the first slot of the node's depot. The last two numbers are the distance between two nodes in bytes,
-    /// and the number of nodes.
+    /// For the first node: address of the 4-byte offset of its stack's head in a region, and address of the pointer to its
+    /// depot's first slot. The last two numbers are the distance between two nodes, and the number of nodes.
     pub(crate) nodes: [usize; 4],
     /// Address of CPU 0's region, distance between two regions, and number of regions.
     pub(crate) regions: [usize; 3],
 }
 
 impl CacheSeen {
-    /// Describes a cache; its name, nodes and stacks must not move while the description exists.
+    /// Describes a cache, whose name, nodes and stacks must not move.
     pub(crate) fn new(
         name: &str,
         geometry: &Geometry,
@@ -194,7 +191,7 @@ mod tests {
             cache: 8,
             bands: 9,
         };
-        // Other tests may have listed their subsystems in the meantime.
+        // Other tests may have listed their subsystems.
         let all: Vec<_> = (0..=SUBSYSTEMS).map(|_| DebuggerEntry::new()).collect();
         all.iter().for_each(|one| one.list(seen()));
         // Relaxed: this thread wrote the pointers.

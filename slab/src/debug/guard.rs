@@ -8,12 +8,12 @@
 //!
 //! An access outside a sampled object, or after the object's free, faults, and [`faults`] reports the kind of access.
 //! The free of a sampled object detects writes that stayed within the page; double frees and frees of interior
-//! addresses are also detected. With the feature `stacks`, a report has the call stacks of the allocation and of the
+//! addresses are also detected. With the feature `stacks`, reports have the call stacks of the allocation and of the
 //! free.
 //!
 //! # Sampled allocations
 //!
-//! The guard samples allocations of up to a page, by [`Malloc`](crate::Malloc), by kmalloc and by object caches. The
+//! The guard samples allocations of [`Malloc`](crate::Malloc), of kmalloc and of object caches, up to a page. The
 //! inlined paths do not change: a miss of the inlined path decides if an allocation is sampled, and counts for as many
 //! allocations as a magazine has objects. A program that allocates and frees alternately never misses the inlined
 //! path. Therefore, at the end of an interval with fewer than half of the expected samples, the
@@ -32,13 +32,13 @@
 //!
 //! # Invariants
 //!
-//! * A slot is [`BUSY`] while one thread works on it, and only that thread changes the slot's page and
+//! * A slot is [`BUSY`] while one thread works on it, and only this thread changes the slot's page and
 //!   records.
 //! * The guard has no lock, because a thread may fault while other threads are at any point of their work. In the child
 //!   of a fork, each slot has one definite state, and the child takes over the slots on which other threads were
 //!   working.
 //! * The guard tries slots in order, so a freed slot is unused while allocations use the other slots. If all slots are
-//!   in use, the allocation is not sampled.
+//!   in use, no allocation is sampled.
 
 pub(crate) mod faults;
 
@@ -136,8 +136,8 @@ impl Slot {
     }
 }
 
-/// The records of all slots, in separate memory. If the records were in the malloc's memory, an overflow of the program
-/// could overwrite them.
+/// The slots' records, in separate memory. If the records were in the malloc's memory, an overflow of the program could
+/// overwrite them.
 #[cfg(not(any(loom, shuttle)))]
 #[derive(Debug)]
 struct Slots {
@@ -165,7 +165,6 @@ impl core::ops::Deref for Slots {
 #[cfg(any(loom, shuttle))]
 type Slots = Box<[Slot]>;
 
-/// The pool of the guard's slots and their pages.
 #[derive(Debug)]
 pub(crate) struct Pool {
     region: Region,
@@ -182,8 +181,7 @@ pub(crate) struct InvalidAccess {
     object: Option<SlotRecord>,
 }
 
-/// A copy of the record of a slot's object. The copy is needed because a report may allocate memory, and thereby
-/// reuse the slot.
+/// Copied record of a slot's object. A copy is needed because a report may allocate, and thereby reuse the slot.
 #[derive(Clone, Copy, Debug)]
 struct SlotRecord {
     begin: usize,
@@ -207,7 +205,6 @@ impl Pool {
     fn base(&self) -> usize {
         self.region.base().addr().get()
     }
-    /// Returns `true` if the address belongs to the pool.
     pub(crate) fn holds(&self, address: usize) -> bool {
         address.wrapping_sub(self.base()) < self.region.bytes()
     }
@@ -373,15 +370,13 @@ impl Pool {
             }
         }
     }
-    /// Number of slots with an object in use.
     pub(crate) fn used(&self) -> usize {
         self.slots.iter().filter(|slot| slot.state.load(Relaxed) == USED).count()
     }
 }
 
 impl fmt::Display for InvalidAccess {
-    /// Writes a first line with the error, the object and the threads, and then the call stacks with
-    /// one function per line.
+    /// Writes a first line with error, object and threads, then the stacks with a function per line.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { what, address, object } = *self;
         let Some(SlotRecord { begin, size, traces }) = object else {
@@ -422,7 +417,7 @@ mod sampled {
     /// Decides which allocations are sampled, and owns the pool, which the first sample makes.
     #[derive(Debug)]
     pub(crate) struct Guard {
-        /// Mean number of allocations per sample, or 0 if sampling is disabled.
+        /// Mean number of allocations per sample; 0 disables sampling.
         every: Counter,
         slots: Counter,
         /// Number of allocations until the next sample; a sample is due if this signed number is 0 or negative.
@@ -432,7 +427,7 @@ mod sampled {
         last_counts: [Counter; 2],
         key: Key,
         backend: Backend,
-        /// State of the pool: not made yet, made or being made, or never to be made.
+        /// State of the pool: not made, made (or being made), or never to be made.
         pool_state: AtomicU32,
         pool: Published<Pool>,
     }
@@ -458,7 +453,7 @@ mod sampled {
             self.left.set(self.distance(every.into()));
             self.every.set(every.into());
         }
-        /// Draws a random number of allocations until the next sample, with the mean `every`.
+        /// Random number of allocations until the next sample, `every` on average.
         fn distance(&self, every: u64) -> u64 {
             1 + Draws::of(self.key, self.samples.get()).below((2 * every as usize).saturating_sub(1)) as u64
         }
@@ -479,7 +474,6 @@ mod sampled {
             }
             due
         }
-        /// Allocates a sampled object.
         #[cold]
         pub(crate) fn alloc(&self, size: usize, align: usize) -> Option<NonNull<u8>> {
             let pool = match self.pool.get() {
@@ -563,8 +557,8 @@ mod sampled {
         fn drop(&mut self) {
             if let Some(pool) = self.pool.get() {
                 faults::forget(pool);
-                // SAFETY: the pool was published from a box. The last user of the subsystem drops the guard, so only a
-                // fault handler might still use the pool.
+                // SAFETY: the pool was published from a box. The subsystem's last user drops the guard; only a fault handler
+                // might still use the pool.
                 drop(unsafe { Box::from_raw(core::ptr::from_ref(pool).cast_mut()) });
             }
         }

@@ -13,12 +13,12 @@
 //!
 //! [`Harden::ALL`] has all options except `zero_on_alloc`, which adds nothing to `zero_on_free`. All hardening options
 //! enable [checked frees](crate::Config::check_frees). A double free, a free of an interior or foreign address, and a
-//! free with a wrong size are therefore detected immediately. If two threads free one object concurrently, exactly one
-//! of them detects the double free.
+//! free with a wrong size are detected immediately. If two threads free one object concurrently, exactly one of them
+//! detects the double free.
 //!
 //! Random choices derive from a secret of the process; a [seed](Harden::seed) replaces the secret, so that each run
 //! makes the same choices. The secret is expanded by the keyed hash of `std`. An attacker that knows many addresses of
-//! one magazine fill may be able to compute the other addresses of that fill, but no address of the next fill.
+//! one magazine fill may compute the remaining addresses of that fill, but no address of the next fill.
 
 use super::lines::Lines;
 use super::quarantine::Quarantine;
@@ -31,7 +31,7 @@ use uslab_magazine::sync::AtomicU64;
 use uslab_magazine::sync::Ordering::Relaxed;
 use uslab_magazine::sync::{AtomicBool, Counter, MODEL};
 
-/// Hardening options. The [module](self) describes each option.
+/// Hardening options. See the [module](self).
 ///
 /// ```
 /// use uslab::{Config, Gfp, Harden, KmemCache, Subsystem};
@@ -48,18 +48,17 @@ use uslab_magazine::sync::{AtomicBool, Counter, MODEL};
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Harden {
-    /// If true, slabs hand out their objects in random order. Cost: some nanoseconds per object that leaves a slab;
-    /// objects that are allocated together are no longer adjacent.
+    /// Hands out objects in random order. Cost: some nanoseconds per object that leaves a slab; objects allocated together are
+    /// no longer adjacent.
     pub random_order: bool,
     /// Bytes of freed objects that each cache keeps in quarantine, one half in FIFO order and the other half in
     /// random places. 0 disables the quarantine, and at most [1,024 objects](MOST_QUARANTINED) are kept. Cost: two
     /// atomic exchanges per free, and the memory of the objects in quarantine.
     pub quarantine: usize,
-    /// If true, all caches without a constructor, destructor or grace periods zero freed objects (see
-    /// [`KmemCacheBuilder::zero_on_free`](crate::KmemCacheBuilder::zero_on_free)), and freed blocks of pages are
-    /// zeroed.
+    /// Applies [`KmemCacheBuilder::zero_on_free`](crate::KmemCacheBuilder::zero_on_free) to all caches without a constructor,
+    /// destructor or grace periods, and zeroes freed blocks of pages.
     pub zero_on_free: bool,
-    /// If true, all allocations are zeroed, as with [`Gfp::ZERO`](crate::Gfp::ZERO).
+    /// Zeroes all allocations, as with [`Gfp::ZERO`](crate::Gfp::ZERO).
     pub zero_on_alloc: bool,
     /// If true, each object has a canary of eight bytes; malloc takes these bytes from the size class. Objects that
     /// would grow by more than a quarter get no canary, which concerns small objects, and objects whose size is a large
@@ -68,18 +67,17 @@ pub struct Harden {
     /// If true, malloc returns a unique inaccessible address for each allocation of no bytes, up to an
     /// alignment of 16.
     pub zero_size: bool,
-    /// If true, guard pages follow each allocation of malloc above 32 KiB.
+    /// Puts guard pages around malloc's memory above 32 KiB.
     ///
-    /// Cost: two system calls per allocation above 32 KiB, and two of the mappings that the process may have
-    /// (`vm.max_map_count`). Guard pages use at most a quarter of these mappings. After the system has refused a
-    /// guard page, allocations up to 4 MiB use pages as without hardening, and allocations above 4 MiB have no
-    /// guard page.
+    /// Cost: two system calls per allocation above 32 KiB, and two of the process's mappings (`vm.max_map_count`).
+    /// Guards use at most a quarter of the mappings. After the system has refused a guard page, allocations up to
+    /// 4 MiB use pages as without hardening, and allocations above 4 MiB have no guard page.
     pub guard_pages: bool,
-    /// If true, guard pages follow the slabs in the first pages, which are half as many pages as the process may
-    /// have mappings (`vm.max_map_count`), by default 128 MiB.
+    /// Puts guard pages behind the slabs in the first pages: half as many pages as the process may have mappings
+    /// (`vm.max_map_count`), 128 MiB by default.
     ///
-    /// Cost: two system calls and two mappings per slab that is made, and one system call when a slab is freed. Slabs
-    /// then have at least four pages, of which objects use three.
+    /// Cost: two system calls and two mappings per slab that is made, and one system call when a slab is freed. Slabs have at
+    /// least four pages, of which objects use three.
     pub slab_guards: bool,
     /// Seed of the random choices, for tests; by default the choices derive from a secret.
     pub seed: Option<u64>,
@@ -121,8 +119,8 @@ impl Harden {
     }
 }
 
-/// Limit on the memory mappings that guard pages add to the process. A process may have only a limited number of
-/// mappings (`vm.max_map_count`).
+/// Budget of the memory mappings that guard pages add. A process may have only a limited number of mappings
+/// (`vm.max_map_count`).
 #[derive(Debug)]
 pub(crate) struct Mappings {
     most: usize,
@@ -136,20 +134,20 @@ impl Mappings {
         let most = most.and_then(|most| usize::try_from(most).ok()).unwrap_or(65_530);
         Self { most, refused: AtomicBool::new(false) }
     }
-    /// Number of pages, counted from the first page, in which slabs may have guard pages. Guard pages of slabs use a
-    /// quarter of the mappings, with two mappings per slab of four pages.
+    /// Number of pages, counted from the first page, in which slabs may have guard pages. Guards of slabs use a quarter
+    /// of the mappings, at two mappings per slab of four pages.
     pub(crate) fn guarded_pages(&self) -> u32 {
         u32::try_from(self.most / 2).unwrap_or(u32::MAX)
     }
-    /// Maximum number of allocations above 32 KiB that are separate mappings with a guard page. Guard pages of these
-    /// allocations use a quarter of the process's mappings, with two mappings each.
+    /// Maximum number of allocations above 32 KiB that are separate mappings with a guard page. Guards of large
+    /// allocations use a quarter of the process's mappings, at two mappings each.
     pub(crate) fn guarded_pieces(&self) -> usize {
         self.most / 8
     }
     /// Returns true until the system has refused a guard page. After the refusal, mappings are made without guard
     /// pages, so that the system does not refuse other mappings of the process.
     pub(crate) fn are_there(&self) -> bool {
-        // Relaxed: the flag is only a hint.
+        // Relaxed: the flag is a hint.
         !self.refused.load(Relaxed)
     }
     /// Records that the system refused a guard page, and reports the first refusal.
@@ -237,7 +235,7 @@ impl Hardened {
         let zeroed = if zeroed { size } else { 0 };
         (canary.is_some() || zeroed > 0).then_some(Self { canary, zeroed })
     }
-    /// Prepares an object for a caller, which may then use all its bytes.
+    /// Prepares an object for a caller, which may use all its bytes.
     ///
     /// # Errors
     /// Fails if the object was written to while it was free.
@@ -312,21 +310,18 @@ impl Hardened {
     }
 }
 
-/// Size of a canary in bytes.
 pub(crate) const CANARY: usize = 8;
 /// Difference between the first fill byte after the requested size and the other fill bytes.
 const FIRST: u8 = 0x80;
 
-/// The bytes after an object's requested size, which are fill bytes and a check word. Fill bytes, which derive from
-/// the object's address and the secret, extend to the end of the object. The check word contains the number of fill
-/// bytes in 16 bits, and a checksum of this number and the address in 48 bits. All fill bytes except the first are
-/// equal, and the first differs from the others. A write that puts one byte value twice or more after the requested
-/// size is therefore always detected. A single byte that is written there is missed if it equals the fill byte (one in
-/// 128).
+/// The bytes after an object's requested size, which are fill bytes and a check word. Fill bytes derived from the
+/// address and the secret extend to the end of the object. The check word contains the number of fill bytes in 16
+/// bits, and a checksum of this number and the address in 48 bits. All fill bytes except the first are equal, and the
+/// first differs from the others. A write that puts one byte value twice or more after the requested size is therefore
+/// always detected. A single written byte is missed if it equals the fill byte (one in 128).
 #[derive(Debug)]
 struct Canary {
     keys: [u64; 2],
-    /// Size of the object in bytes.
     size: usize,
 }
 
@@ -355,18 +350,18 @@ impl Canary {
             self.put(object, slack);
         }
     }
-    /// Returns `true` if other threads may read the check word of a canary while it is written.
+    /// Returns `true` if other threads may read a canary's word while it is written.
     fn is_aligned(&self) -> bool {
         self.size.is_multiple_of(CANARY)
     }
-    /// Writes the check word of the canary.
+    /// Writes the canary's word.
     ///
     /// # Safety
     /// This thread owns the object, or the word is aligned and other threads only read it or write another valid word.
     unsafe fn put(&self, object: NonNull<u8>, slack: u16) {
         let word = self.word(object, slack);
-        // SAFETY: by contract, the word may be written; objects are aligned to at least a word. The atomics of a model
-        // checker have another layout.
+        // SAFETY: by contract, the word may be written; objects are aligned to at least a word. A checker's atomics have
+        // another layout.
         unsafe {
             let at = object.add(self.size).cast::<u64>();
             if self.is_aligned() && !MODEL {
@@ -376,13 +371,12 @@ impl Canary {
             at.write_unaligned(word);
         }
     }
-    /// Returns the number of fill bytes that the check word records, or `None` if the word is
-    /// invalid.
+    /// Number of fill bytes that the word records; `None` if the word is invalid.
     ///
     /// # Safety
     /// The check word is readable. If the word is not aligned, no other thread accesses it.
     unsafe fn slack(&self, object: NonNull<u8>) -> Option<u16> {
-        // SAFETY: by contract, the check word is readable.
+        // SAFETY: by contract, the word is readable.
         let found = unsafe {
             let at = object.add(self.size).cast::<u64>();
             // Relaxed: any valid word is accepted.
@@ -413,7 +407,6 @@ impl Canary {
     }
 }
 
-/// Makes the quarantine of a cache, if the options enable it.
 pub(crate) fn quarantine(harden: &Harden, key: Key, stride: usize) -> Option<Quarantine> {
     let objects = (harden.quarantine / stride).min(MOST_QUARANTINED);
     (objects > 0).then(|| Quarantine::new(objects, key.hash(2)))
@@ -435,7 +428,7 @@ mod tests {
         assert!(!Harden::OFF.is_on() && !Harden { seed: Some(7), ..Harden::OFF }.is_on());
     }
 
-    /// The expected numbers are from Vigna's `splitmix64.c` (2015), with the start value 0.
+    /// The expected numbers are from Vigna's `splitmix64.c` (2015), with start 0.
     #[test]
     fn random_draws_equal_published_splitmix64_numbers() {
         let mut draws = Draws(0);

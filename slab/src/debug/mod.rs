@@ -1,4 +1,4 @@
-//! Error detection: reports of invalid frees, fault injection, hardening, and the kit for models.
+//! Error detection: invalid frees, fault injection, hardening, and the kit for models.
 //!
 //! | file | |
 //! |---|---|

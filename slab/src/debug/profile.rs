@@ -1,5 +1,4 @@
-//! Heap profile, which estimates from a sample of all allocations how much memory each call stack has allocated and
-//! still holds.
+//! Heap profile: memory that each call stack allocates and still holds, estimated from a sample of all allocations.
 //!
 //! ```
 //! use uslab::{Config, Gfp, KmemCache, Subsystem};
@@ -28,8 +27,8 @@
 //!
 //! * The estimates are unbiased. The draws are independent of the program, so the expected value of each number is the
 //!   true number, for each stack and each cache. An exception is memory above 4 MiB that is moved because it cannot be
-//!   resized, which `allocated` counts twice. Refills of magazines do not bias the estimates, because the profile
-//!   samples bytes instead of misses.
+//!   resized, which `allocated` counts twice. Magazine fills do not bias the estimates, because the profile samples
+//!   bytes instead of misses.
 //! * The relative error of an estimate from `n` samples is about one divided by the square root of `n`. Each estimate
 //!   has its number of samples ([`Amount::samples`]). An estimate from few samples is unreliable.
 //! * The profile counts the size of an object's class, not the requested size.
@@ -37,8 +36,8 @@
 //!   [`Mempool`](crate::Mempool) or [`Prefilled`](crate::Prefilled) counts as allocated by the call that added it to
 //!   the stock, until the stock frees it.
 //! * If one thread interrupts another between reading and writing a count, the interrupted thread may undo the count of
-//!   the interrupting thread. A sample may thereby be taken some bytes late, but is no less random.
-//! * A profile has room for some 65,000 live samples and 16,000 call stacks. If the room is exhausted,
+//!   the interrupting thread. A sample may thereby come some bytes late, but is no less random.
+//! * A profile has room for some 65,000 live samples and 16,000 stacks. If the room is exhausted,
 //!   further samples are dropped, and [counted](Profile::lost).
 //!
 //! # Cost
@@ -62,16 +61,16 @@
 //! A [written](Profile::pprof) profile contains addresses instead of symbols. Symbols are looked up outside the
 //! program, because debug information takes tens of megabytes.
 //!
-//! Taking a sample costs some microseconds, mostly for the call stack, which is negligible at [`DEFAULT_RATE`].
-//! Starting a profile takes one fence, and so does stopping it.
+//! A sample takes some microseconds, mostly for the call stack, which is negligible at [`DEFAULT_RATE`]. Starting a
+//! profile takes one fence, and so does stopping it.
 //!
 //! # Frees
 //!
 //! If an object was allocated directly from one of a malloc's [caches](crate::Malloc::caches), the profile notices the
-//! object's free only if it is freed to that cache. A sample is recorded before its user gets the object, and its
-//! record is removed before another user can get the object. The code that records or removes a sample sees that the
-//! profile runs, because the profile started before the sample was taken. When the profile has started, no operation on
-//! an inlined path is running any longer. When all objects have been freed, the profile therefore has no live sample.
+//! object's free only if it is freed to that cache. A sample is recorded before its user gets the object, and forgotten
+//! before another user can get it. The code that records or removes a sample sees that the profile runs, because the
+//! profile started before the sample was taken. When the profile started, no operation on an inlined path was running
+//! any longer. After all objects are freed, the profile therefore has no live sample.
 
 mod mappings;
 mod noted;
@@ -108,12 +107,10 @@ fn expm1(of: f64) -> f64 {
 /// Default mean number of bytes between two samples: 512 KiB, as in gperftools and jemalloc.
 pub const DEFAULT_RATE: usize = 512 << 10;
 
-/// Maximum number of call stacks in a profile.
 const SITES: usize = if cfg!(shuttle) { 1 << 4 } else { 1 << 14 };
-/// Maximum number of CPUs that count separately.
 const COUNTS: usize = 64;
-/// Lowest rate at which a malloc's samples have separate memory, which takes at least a page per sample. At this rate,
-/// separate memory for the samples adds at most a sixteenth to the program's memory.
+/// Lowest rate at which a malloc's samples have separate memory, at least a page each. At this rate, separate memory
+/// for the samples adds at most a sixteenth to the program's memory.
 pub(crate) const SEPARATE_MEMORY_MIN_RATE: usize = 64 << 10;
 /// Number of bytes of a cache's name that the profile keeps.
 const NAME: usize = 39;
@@ -138,7 +135,7 @@ pub enum NotStarted {
     Runs,
     /// The kernel refused the fence that closes inlined paths (`membarrier`).
     Fence,
-    /// The system refused memory for the records.
+    /// Memory for the records was refused.
     Memory,
 }
 
@@ -196,9 +193,9 @@ pub struct Amount {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Sample {
-    /// First 39 bytes of the cache's name, or `large` for blocks of pages, or `huge` for mappings.
+    /// First 39 bytes of the cache's name; `large` for blocks of pages, and `huge` for mappings.
     pub cache: String,
-    /// Call stack of the allocation, which is empty without the cargo feature `stacks`.
+    /// Call stack of the allocation; empty without the cargo feature `stacks`.
     pub stack: CallStack,
     /// Memory allocated since the profile started.
     pub allocated: Amount,
@@ -222,7 +219,7 @@ pub struct Sample {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Profile {
-    /// Mean number of bytes between two samples, or 0 if no profile was ever started.
+    /// Mean number of bytes between two samples; 0 if no profile was ever started.
     pub rate: usize,
     /// Samples by cache and call stack, in descending order of live bytes.
     pub samples: Vec<Sample>,
@@ -273,8 +270,8 @@ impl Profile {
         }
     }
 
-    /// Writes one line for each call stack, in the format of flame graph tools: `cache;outermost;...;innermost bytes`.
-    /// Call stacks for which `bytes` returns 0 are omitted.
+    /// Writes a line for each stack, in the format of flame graph tools: `cache;outermost;...;innermost bytes`. Call
+    /// stacks for which `bytes` returns 0 are omitted.
     ///
     /// Frames are code addresses such as `/usr/bin/app+0x52a0`, relative to the file's first segment. The command
     /// `uslab flame` replaces the addresses by symbols.
@@ -310,8 +307,8 @@ impl Profile {
     }
 }
 
-/// Number of samples in each page, shared by all subsystems. A counter saturates at 255, and pages that are 256 MiB
-/// apart share a counter.
+/// Number of samples in each page, shared by all subsystems. A counter saturates at 255; pages that are 256 MiB apart share a
+/// counter.
 static MARKED: [AtomicU8; 1 << 16] = [const { AtomicU8::new(0) }; 1 << 16];
 
 fn mark_of(address: usize) -> &'static AtomicU8 {
@@ -337,8 +334,7 @@ fn mark(address: usize, more: bool) {
     }
 }
 
-/// Number of bytes until a CPU's next sample. The number is a hint, because a lost update only
-/// delays a sample.
+/// Number of bytes until a CPU's next sample. The number is a hint: a lost update delays a sample.
 #[derive(Debug)]
 #[repr(align(64))]
 pub(crate) struct Countdown {
@@ -400,8 +396,8 @@ impl Profiler {
     }
 
     /// Starts a profile. If the separate memory for the samples of a malloc does not exist yet, `own` makes it.
-    /// `close` closes the inlined paths of allocations, and also those of frees if the separate memory does not
-    /// exist; it returns `true` on success.
+    /// `close` closes the inlined paths of allocations, and also of frees if there is no separate memory; it returns
+    /// `true` on success.
     pub(crate) fn start(
         &self,
         rate: usize,
@@ -410,7 +406,7 @@ impl Profiler {
         close: impl FnOnce(bool) -> bool,
     ) -> Result<(), NotStarted> {
         let rate = rate.max(1) as u64;
-        // The previous records are dropped only after the lock is released.
+        // The previous records are dropped after the lock is released.
         let mut fresh = Records::with_room(rate).ok_or(NotStarted::Memory)?;
         let wants = own.is_some();
         fresh.own = own.filter(|_| self.base.get() == 0).and_then(|make| make());
@@ -449,7 +445,7 @@ impl Profiler {
         self.run.store(noted.run, Relaxed);
         Ok(())
     }
-    /// Stops the running profile, if any, and calls `open` to open the inlined paths.
+    /// Stops the running profile, if any; `open` opens the inlined paths.
     pub(crate) fn stop(&self, open: impl FnOnce()) -> bool {
         let _one_at_a_time = self.noted.lock();
         // Relaxed: `run` is written only under the lock. The number is cleared before the paths open, because the
@@ -462,10 +458,8 @@ impl Profiler {
         open();
         true
     }
-    /// Snapshot of the running or most recent profile.
     pub(crate) fn profile(&self) -> Profile {
-        // Nothing is allocated under the lock, so sites that were added after the count are left
-        // out.
+        // Nothing is allocated under the lock; sites that were added after the count are left out.
         let count = self.noted.lock().sites.len();
         let mut sites = Vec::with_capacity(count);
         let (rate, lost) = {
@@ -484,11 +478,10 @@ impl Profiler {
         Profile { rate, samples, lost }
     }
 
-    /// Returns `true` if a profile is running, in which case every operation must call the
-    /// profiler.
+    /// Returns `true` if a profile is running; every operation must then call the profiler.
     #[inline(always)]
     pub(crate) fn runs(&self) -> bool {
-        // Relaxed: a comment in `start` gives the reason.
+        // Relaxed: `start` gives the reason.
         !cfg!(loom) && self.run.load(Relaxed) > 0
     }
     /// Returns `true` if the running profile needs to see only allocations of a malloc.
@@ -500,8 +493,7 @@ impl Profiler {
     pub(crate) fn countdown(&self, cpu: u32) -> &Countdown {
         &self.countdowns[(cpu as usize).min(self.countdowns.len() - 1)]
     }
-    /// Counts an allocation of a malloc on `cpu`; if the allocation is a sample, returns separate memory
-    /// for it.
+    /// Counts an allocation of a malloc on `cpu`; returns separate memory if the allocation is a sample.
     #[inline(always)]
     pub(crate) fn count<'a>(
         &self,
@@ -509,7 +501,7 @@ impl Profiler {
         bytes: usize,
         cache: impl FnOnce() -> &'a str,
     ) -> Option<NonNull<u8>> {
-        // Relaxed: a comment in `start` gives the reason.
+        // Relaxed: `start` gives the reason.
         let run = self.run.load(Relaxed);
         let countdown = self.countdown(cpu());
         if countdown.spend(bytes as u64, || Some(())).is_some() {
@@ -553,12 +545,11 @@ impl Profiler {
         let noted = self.noted.lock();
         noted.own.as_ref().map_or(Err(CorruptionKind::Foreign), |own| own.size_of(memory.addr().get()))
     }
-    /// Frees a sample with separate memory.
     pub(crate) fn free(&self, memory: NonNull<u8>) -> Result<(), CorruptionKind> {
         let (mut noted, address) = (self.noted.lock(), memory.addr().get());
         noted.own.as_mut().map_or(Err(CorruptionKind::Foreign), |own| own.free(address))?;
-        // Relaxed: a comment in `start` gives the reason. After the end of a profile, the record of
-        // a sample stays.
+        // Relaxed: `start` gives the reason. After the end of a profile, the record of a sample
+        // stays.
         if self.run.load(Relaxed) > 0 {
             noted.forget(address);
         }
@@ -574,7 +565,7 @@ impl Profiler {
         cache: &str,
     ) {
         if self.runs() {
-            // Relaxed: a comment in `start` gives the reason.
+            // Relaxed: `start` gives the reason.
             let run = self.run.load(Relaxed);
             let countdown = self.countdown(cpu());
             if countdown.spend(bytes as u64, || Some(())).is_none() {
@@ -605,7 +596,7 @@ impl Profiler {
         }
     }
 
-    /// Removes the record of a sample that is being freed, before the memory can be reused.
+    /// Forgets a sample at its free, before the memory can be reused.
     #[inline(always)]
     pub(crate) fn freed(&self, memory: NonNull<u8>) {
         if self.runs() && is_marked(memory.addr().get()) {

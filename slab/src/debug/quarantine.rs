@@ -28,7 +28,6 @@ pub(crate) struct Quarantine {
     /// Number of objects pushed.
     came: AtomicUsize,
     closed: AtomicBool,
-    /// Value of `came` at the last reap.
     reaped: Counter,
     /// Number of objects that a reap or a close has taken.
     taken: Counter,
@@ -62,8 +61,8 @@ impl Quarantine {
         self.closed.load(Relaxed)
     }
 
-    /// Takes a freed object, and passes objects that may be reused to `out`. If the quarantine is closed, `out` also
-    /// gets the freed object itself.
+    /// Takes a freed object, and passes reusable objects to `out`. If the quarantine is closed, `out` also gets the
+    /// freed object itself.
     pub(crate) fn push(&self, object: NonNull<u8>, out: impl Fn(NonNull<u8>)) {
         // Relaxed: the counter only spreads the pushes over the ring.
         let turn = self.came.fetch_add(1, Relaxed);
@@ -83,7 +82,7 @@ impl Quarantine {
         }
         leaves.into_iter().for_each(out);
     }
-    /// Takes all objects; if the quarantine is closed, it stays empty afterwards.
+    /// Takes all objects; a closed quarantine stays empty afterwards.
     pub(crate) fn take(&self) -> impl Iterator<Item = NonNull<u8>> + '_ {
         let objects = (0..self.places.len()).filter_map(|place| self.exchange(place, null_mut()));
         objects.inspect(|_| self.taken.add(1))
@@ -95,10 +94,10 @@ impl Quarantine {
         self.reaped.set(came);
         idle.then(|| self.take()).into_iter().flatten()
     }
-    /// Opens or closes the quarantine, which keeps no objects while it is closed. The caller must call
-    /// [`take`](Self::take) after a close.
+    /// Opens or closes the quarantine; a closed quarantine keeps no objects. The caller must call [`take`](Self::take)
+    /// after a close.
     pub(crate) fn close(&self, closed: bool) {
-        // Relaxed: the exchanges of the places order this flag (see `is_closed`).
+        // Relaxed: the exchanges order the flag, see `is_closed`.
         self.closed.store(closed, Relaxed);
     }
     /// Number of freed objects that are in quarantine, or that a reap or a close [took](Self::take)
@@ -106,7 +105,6 @@ impl Quarantine {
     pub(crate) fn frees(&self) -> u64 {
         self.len() + self.taken.get()
     }
-    /// Number of objects in quarantine.
     pub(crate) fn len(&self) -> u64 {
         self.places.iter().filter(|place| !place.load(Relaxed).is_null()).count() as u64
     }
@@ -175,7 +173,7 @@ mod tests {
         let two = Quarantine::new(2, 7);
         push(&two, first);
         two.close(true);
-        // The free of the second object moves the first object into the ring.
+        // The second object pushes the first object into the ring.
         push(&two, second);
         assert_eq!((out.take(), two.len()), (vec![second, first], 0));
         let single = Quarantine::new(1, 7);

@@ -34,7 +34,7 @@ impl Bytes {
         let (left, kept, right) =
             (left.min(COPIED_ZONE_BYTES), size.min(COPIED_BYTES), right.min(COPIED_ZONE_BYTES));
         (bytes.left.1, bytes.object.1, bytes.right.1) = (left, kept, right);
-        // SAFETY: by contract, the ranges are readable; they fit into the arrays of this value.
+        // SAFETY: by contract, the ranges are readable; they fit into the arrays.
         unsafe {
             object.sub(left).as_ptr().copy_to_nonoverlapping(bytes.left.0.as_mut_ptr(), left);
             object.as_ptr().copy_to_nonoverlapping(bytes.object.0.as_mut_ptr(), kept);
@@ -65,8 +65,8 @@ impl Bytes {
 /// # let _ = handler;
 /// ```
 ///
-/// The report is printed in SLUB's format: the error and its place, the last allocation and free, the bytes around the
-/// error, and the call stack of the detection.
+/// The report is printed in SLUB's format: error and place, last allocation and free, the bytes around the error, and the stack
+/// of the detection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ObjectReport<'a> {
@@ -74,17 +74,17 @@ pub struct ObjectReport<'a> {
     pub damage: Option<Damage>,
     /// Address of the slab.
     pub slab: usize,
-    /// Size of the slab in bytes, including the padding.
+    /// Size of the slab in bytes, padding included.
     pub slab_bytes: usize,
     /// Number of objects in the slab.
     pub objects: usize,
-    /// Address of the object, or 0 if no object is affected.
+    /// Address of the object; 0 if no object is affected.
     pub object: usize,
     /// Size of the object in bytes.
     pub size: usize,
     /// The last bytes of the object's left red zone.
     pub left: &'a [u8],
-    /// The first bytes of the object.
+    /// Start of the object's bytes.
     pub bytes: &'a [u8],
     /// The first bytes of the object's right red zone.
     pub right: &'a [u8],

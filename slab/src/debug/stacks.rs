@@ -1,13 +1,13 @@
 //! Interned call stacks, which reports print for allocations and frees.
 //!
 //! A saved call stack is identified by a number of 32 bits ([`CallStack`]). Equal call stacks share one record, which
-//! is found by a hash and never freed. The table of records has separate memory, which is mapped one mebibyte at a
-//! time, up to 64 MiB. A malloc uses the table, so the table's code neither allocates nor takes a lock. If the table is
-//! full, or if the thread is already saving a stack, the result is [`CallStack::NONE`].
+//! is found by a hash and never freed. The table of records has separate memory, mapped a mebibyte at a time, up to 64
+//! MiB. A malloc uses the table, so the table's code neither allocates nor takes a lock. If the table is full, or if
+//! the thread is already saving a stack, the result is [`CallStack::NONE`].
 //!
-//! With the cargo feature `stacks`, the crate `backtrace` unwinds the frames; without the feature every call stack is
-//! empty. Symbols are looked up only when a call stack is printed, because the lookup reads the program's debug
-//! information, and allocates.
+//! With the cargo feature `stacks`, the crate `backtrace` unwinds the frames; without the feature every stack is empty.
+//! Symbols are looked up only when a call stack is printed, because the lookup reads the program's debug information,
+//! and allocates.
 
 use core::fmt;
 use core::hash::Hasher;
@@ -20,7 +20,7 @@ use uslab_buddy::{Backend, Faults, PAGE_SIZE};
 use uslab_magazine::sync::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use uslab_magazine::sync::unseen::{AtomicPtr, AtomicU32};
 
-/// Maximum number of frames of a saved stack, from which the outermost frames are cut.
+/// Maximum number of frames of a stack; the outermost frames are cut.
 const MAX_FRAMES: usize = 40;
 /// Maximum number of printed frames, not counting the allocator's innermost frames, which vary.
 #[cfg(feature = "stacks")]
@@ -30,11 +30,10 @@ const LISTS: usize = 1 << 14;
 /// Number of words in a piece of the table's memory.
 const PIECE: u32 = 1 << 17;
 const PIECES: usize = 64;
-/// Number of words of a record before its frames: the hash, and a word with the next record and the number
-/// of frames.
+/// Number of words of a record before its frames: the hash; then the next record and the number of frames.
 const HEAD: u32 = 2;
 
-/// Number that identifies a saved call stack. Equal stacks have the same number.
+/// Number of a saved call stack. Equal stacks have the same number.
 ///
 /// ```
 /// use uslab::debug::stacks::CallStack;
@@ -45,12 +44,11 @@ const HEAD: u32 = 2;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CallStack(u32);
 
-/// The table of a process's call stacks.
 #[derive(Debug)]
 pub(crate) struct Depot {
     lists: [AtomicU32; LISTS],
     pieces: [AtomicPtr<u64>; PIECES],
-    /// Number of words in use. The first word is never used, so that no record has the number 0.
+    /// Number of words in use. The first word is never used, so that no record has number 0.
     used: AtomicU32,
 }
 
@@ -83,8 +81,7 @@ fn run_once<R>(f: impl FnOnce() -> R) -> Option<R> {
 }
 
 impl Depot {
-    /// For debuggers: offset of the pieces' addresses, number of words in a piece, and number of words
-    /// before a record's frames.
+    /// For debuggers: offset of the pieces' addresses, words of a piece, and words before a record's frames.
     pub(super) const LAYOUT: [usize; 3] = [offset_of!(Self, pieces), PIECE as usize, HEAD as usize];
 
     /// Address of record `at`, a number that [`take`](Self::take) returned.
@@ -135,7 +132,7 @@ impl Depot {
             core::slice::from_raw_parts(record.add(HEAD as usize).cast(), frames)
         }
     }
-    /// Searches a list for the record of `frames`, from record `at` up to record `end`.
+    /// Searches a list from `at` to `end` for the record of `frames`.
     fn find(&self, mut at: u32, end: u32, hash: u64, frames: &[usize]) -> Option<u32> {
         while at != end {
             let record = self.record(at);
@@ -192,7 +189,7 @@ impl CallStack {
 
     /// Saves the call stack of the caller, without the frame of this function.
     ///
-    /// Cost: some 100 ns for each unwound frame, and a lookup in the table.
+    /// Cost: some 100 ns for each unwound frame, and a look-up.
     #[cold]
     #[inline(never)]
     pub(crate) fn save() -> Self {
@@ -201,7 +198,7 @@ impl CallStack {
         let _here = core::hint::black_box(&frames);
         #[cfg(feature = "stacks")]
         {
-            // Frames of functions that are called from here are at lower addresses.
+            // Frames of functions called from here are at lower addresses.
             let here = core::ptr::from_ref(_here).addr();
             run_once(|| {
                 // SAFETY: `backtrace`'s lock protects only the symbol lookup, and this code only unwinds frames.
@@ -224,7 +221,7 @@ impl CallStack {
     pub(crate) fn of_frames(frames: &[usize]) -> Self {
         Self(DEPOT.save(frames).unwrap())
     }
-    /// The number of the call stack, for callers that store it together with other bits.
+    /// The stack's number, for callers that store it among other bits.
     pub(crate) fn number(self) -> u32 {
         self.0
     }
@@ -258,7 +255,7 @@ impl CallStack {
     }
 
     /// Calls `see` with each function on the stack, innermost first, except the allocator's functions. An inlined call
-    /// counts as a separate function.
+    /// is a separate function.
     ///
     /// The call reads the program's debug information, which takes tens of megabytes; `uslab flame` and `pprof` read it
     /// outside the program.
@@ -279,7 +276,7 @@ impl CallStack {
                 let file = symbol.filename().map(|file| file.to_string_lossy().into_owned());
                 functions.push((name, file.zip(symbol.lineno())));
             });
-            // Functions of the allocator may be inlined into the first frame.
+            // The first frame may have functions of the allocator inlined.
             let whose = |(name, _): &(Option<String>, _)| {
                 name.as_deref().map_or(FunctionOwner::Others, FunctionOwner::owner_of)
             };
@@ -295,8 +292,7 @@ impl CallStack {
     }
 }
 
-/// Frames of the stack without the allocator's frames, at most [`OUTER`]; if the stack has no other
-/// frames, all frames.
+/// Frames of the stack without the allocator's frames, at most [`OUTER`]; all frames if no others exist.
 #[cfg(feature = "stacks")]
 fn outer(frames: &'static [usize]) -> &'static [usize] {
     match allocator_frames(frames.iter().map(|&at| FunctionOwner::at(at))) {
@@ -305,15 +301,13 @@ fn outer(frames: &'static [usize]) -> &'static [usize] {
     }
 }
 
-/// Number of leading frames that belong to the allocator, including frames of Rust's library between
-/// them.
+/// Number of leading frames that belong to the allocator, including Rust library frames between them.
 #[cfg(feature = "stacks")]
 fn allocator_frames(frames: impl Iterator<Item = FunctionOwner>) -> usize {
     let inner = frames.take_while(|whose| *whose != FunctionOwner::Others);
     inner.enumerate().filter(|(_, whose)| *whose == FunctionOwner::Own).last().map_or(0, |(at, _)| at + 1)
 }
 
-/// Owner of a function.
 #[cfg(feature = "stacks")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum FunctionOwner {
@@ -389,13 +383,12 @@ impl fmt::Display for Function<'_> {
     }
 }
 
-/// The file that contains the code at an address, and the offset of the code in that file. The call
-/// does not allocate.
+/// The file that contains the code at an address, and the code's offset in the file. The call does not
+/// allocate.
 #[cfg(all(unix, not(target_family = "wasm")))]
 fn module(at: usize) -> Option<(std::borrow::Cow<'static, str>, usize)> {
     let mut info = core::mem::MaybeUninit::<libc::Dl_info>::zeroed();
-    // SAFETY: the call writes the description of an address, or writes nothing; a description of all zeros is
-    // also valid.
+    // SAFETY: the call writes the description of an address, or nothing; all zeros is also a valid description.
     let (found, info) = unsafe {
         let found = libc::dladdr(core::ptr::with_exposed_provenance(at), info.as_mut_ptr());
         (found, info.assume_init())
@@ -537,7 +530,7 @@ mod tests {
             first.get_or_insert_with(|| function.name.unwrap_or_default().to_owned());
         });
         assert!(first.is_some_and(|name| !name.contains("backtrace")));
-        // Checks the saved call stack itself; symbols decide only later which frames are printed.
+        // Checks the saved stack, before symbols decide which frames are shown.
         assert_eq!(FunctionOwner::at(CallStack::save().frames()[0]), FunctionOwner::Others);
         let nowhere = Function { at: 16, name: None, file: None };
         assert!(nowhere.to_string().contains("0x10"), "{nowhere}");
@@ -562,7 +555,6 @@ mod tests {
         assert_eq!(numbers.len(), frames.len());
     }
 
-    /// Makes an empty table with `used` words in use.
     fn empty(used: u32) -> Depot {
         Depot {
             lists: [const { AtomicU32::new(0) }; LISTS],
@@ -584,7 +576,7 @@ mod tests {
         assert!(saved == 1000 && used > 900, "{saved} records in {used} lists");
     }
 
-    /// A record must not cross the end of a piece, and a full table must be reported.
+    /// A record must not cross pieces, and a full table must be reported.
     #[test]
     fn full_stack_table_is_reported() {
         let depot = empty(PIECE - 3);
@@ -619,7 +611,7 @@ mod tests {
         // here.
         let (inner, places) = run_once(|| (CallStack::save(), stacks[0].to_string())).unwrap();
         assert_eq!(inner, CallStack::NONE);
-        // A static program has no loader, which would know the code's offset in the file.
+        // A static program has no loader that knows the code's offset.
         let place = if cfg!(target_feature = "crt-static") { "  0x" } else { "+0x" };
         assert!(places.contains(place) && !places.contains("callee_saves_the_call_stack"), "{places}");
     }

@@ -25,7 +25,7 @@ use uslab_magazine::Operation;
 use uslab_magazine::sync::Counter;
 use uslab_magazine::sync::{AtomicU8, Ordering::Relaxed};
 
-/// Number of bytes of pages that one tag covers, which is the size of the smallest object.
+/// Number of bytes of pages that one tag covers: the size of the smallest object.
 const BYTES_PER_TAG: usize = crate::geometry::WORD;
 
 #[derive(Debug)]
@@ -34,15 +34,15 @@ pub(crate) struct Tags {
     bytes: Bytes,
     /// Address of the first page.
     range: usize,
-    /// Number of decommitted blocks at the time when unused tags were last discarded.
+    /// Number of decommitted blocks when unused tags were last discarded.
     seen: Counter,
     /// Records of caches that track the last allocation and free of each object.
     pub(crate) tracks: Tracks,
 }
 
 impl Tags {
-    /// Makes tags for `pages` pages at address `range`; returns `None` if the system refuses address space. If `apart`
-    /// is true, most of the table has no address space until the tags [grow](Self::grow).
+    /// Makes tags for `pages` pages at address `range`; returns `None` if the system refuses address space. With
+    /// `apart`, most of the table has no address space until the tags [grow](Self::grow).
     pub(crate) fn new(
         range: NonNull<u8>,
         pages: usize,
@@ -70,10 +70,10 @@ impl Tags {
         self.memory.commit(op, end * (PAGE_SIZE / BYTES_PER_TAG))
     }
 
-    /// Decommits the tags of decommitted pages. Returns the number of decommitted bytes.
+    /// Decommits the tags of decommitted pages. Returns the number of bytes.
     ///
-    /// Cost: a zone's lock; if blocks were decommitted since the last call, also a system call for each block that is
-    /// still decommitted.
+    /// Cost: a zone's lock; if blocks were decommitted since the last call, a system call for each block that is still
+    /// decommitted.
     pub(crate) fn discard_unused(&self, of: &PageAllocator) -> usize {
         let decommits = of.decommits();
         if decommits == self.seen.get() {
@@ -102,7 +102,7 @@ impl Tags {
         }
     }
 
-    /// Tag of `object`, or `None` if no object can begin at this address.
+    /// Tag of `object`; `None` if no object can begin at its address.
     #[inline(always)]
     fn at(&self, object: NonNull<u8>) -> Option<&AtomicU8> {
         let offset = object.addr().get().wrapping_sub(self.range);
@@ -133,13 +133,12 @@ impl Tags {
     #[must_use]
     pub(crate) fn clear(&self, object: NonNull<u8>, tag: u8) -> bool {
         let Some(byte) = self.at(object) else { return false };
-        // Relaxed: the exchange only decides which free is valid. The next user of the object gets it from this
-        // thread.
+        // Relaxed: the exchange only decides which free is valid. The next user gets the object from this thread.
         byte.compare_exchange(tag, 0, Relaxed, Relaxed).is_ok()
     }
     /// Returns `true` if the object is in use and belongs to the cache with the given tag.
     pub(crate) fn is_out(&self, object: NonNull<u8>, tag: u8) -> bool {
-        // Relaxed: if another thread uses the cache at the same time, the result is a guess.
+        // Relaxed: no other thread uses the cache, or the result is a guess.
         self.at(object).is_some_and(|byte| byte.load(Relaxed) == tag)
     }
 }

@@ -21,17 +21,17 @@ use std::collections::{BTreeMap, BTreeSet};
 pub struct Trace {
     /// Number of objects.
     pub count: u64,
-    /// Number of bytes that the objects have beyond the requested sizes.
+    /// Number of bytes of the objects beyond the requested sizes.
     pub waste: u64,
-    /// Milliseconds since the most recent event of the group, which is an allocation or a free.
+    /// Milliseconds since the most recent event, an allocation or free.
     pub age_min: u64,
-    /// Mean number of milliseconds since the events of the group.
+    /// Mean number of milliseconds since the events.
     pub age_mean: u64,
-    /// Milliseconds since the first event of the group.
+    /// Milliseconds since the first event.
     pub age_max: u64,
-    /// Lowest id of a thread that caused an event.
+    /// Lowest id of a thread with an event.
     pub thread_min: u32,
-    /// Highest id of a thread that caused an event.
+    /// Highest id of a thread with an event.
     pub thread_max: u32,
     /// CPUs on which the events happened.
     pub cpus: BTreeSet<u32>,
@@ -52,15 +52,14 @@ pub struct Trace {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// `Display` writes Linux's format, which has a line for each trace, and then the call stack with
-/// one function per line.
+/// `Display` writes Linux's format: a line for each trace, and the stack with one function per line.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[cfg_attr(feature = "serde", serde(transparent))]
 pub struct Traces(pub Vec<Trace>);
 
 impl Traces {
-    /// Groups tracks and their wasted bytes by call stack.
+    /// Groups tracks and wasted bytes by call stack.
     pub(crate) fn of(tracks: impl Iterator<Item = (Track, u64)>) -> Self {
         let mut traces = BTreeMap::<CallStack, (Trace, Duration)>::new();
         let mut outer = BTreeMap::new();
@@ -120,7 +119,7 @@ impl fmt::Display for Traces {
 
 #[cfg(feature = "serde")]
 impl serde::Serialize for CallStack {
-    /// Serialises the functions of the stack, innermost first.
+    /// Serialises the functions, the innermost first.
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut functions = Vec::new();
         self.each_function(|function| functions.push(function.to_string()));

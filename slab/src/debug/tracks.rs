@@ -1,4 +1,4 @@
-//! Tracks of the last allocation and the last free of each object, in a record outside the slab.
+//! Tracks of the last allocation and free of each object, in a record outside the slab.
 //!
 //! ```text
 //! page of the slab ── table: a word per page ──> its records, a separate mapping as long as the slab lives
@@ -20,7 +20,7 @@ use uslab_magazine::Operation;
 use uslab_magazine::sync::Ordering::{Acquire, Relaxed, Release};
 use uslab_magazine::sync::{AtomicPtr, AtomicU32, AtomicU64};
 
-/// An allocation or a free of an object, with call stack, thread, CPU and age.
+/// The allocation or free of an object: stack, thread, CPU and age.
 ///
 /// ```
 /// use uslab::debug::tracks::Track;
@@ -32,13 +32,13 @@ use uslab_magazine::sync::{AtomicPtr, AtomicU32, AtomicU64};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Track {
-    /// Call stack of the event, which is empty if call stacks are not saved.
+    /// Call stack of the event; empty if stacks are not taken.
     pub stack: CallStack,
-    /// The kernel's id of the thread, or 0 on systems without thread ids.
+    /// The kernel's id of the thread; 0 on systems without thread ids.
     pub thread: u32,
     /// CPU on which the thread ran.
     pub cpu: u32,
-    /// Time since the event, with a precision of a millisecond.
+    /// Time since the event, exact to a millisecond.
     pub age: Duration,
 }
 
@@ -50,7 +50,6 @@ impl fmt::Display for Track {
     }
 }
 
-/// Kind of event that a track records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TrackEvent {
     Alloc = 0,
@@ -75,8 +74,8 @@ pub(crate) struct Record {
 }
 
 impl Record {
-    /// For debuggers: offset of the records in a block, size of a record, and distance from the track of the allocation
-    /// to the track of the free; then the offsets of time, call stack, thread and CPU.
+    /// For debuggers: offset of the records in a block, size of a record, and distance from the allocation's track to the
+    /// free's track; then the offsets of time, stack, thread and CPU.
     pub(crate) const LAYOUT: [usize; 7] = {
         let deeds = offset_of!(Self, deeds);
         [
@@ -106,7 +105,7 @@ impl Record {
         words.cpu.store(cpu, Relaxed);
         words.when.store(now(), Relaxed);
     }
-    /// Returns the last event of the given kind, if any.
+    /// The last event of the given kind, if any.
     pub(crate) fn track(&self, deed: TrackEvent) -> Option<Track> {
         let words = &self.deeds[deed as usize];
         let when = words.when.load(Relaxed);
@@ -119,7 +118,7 @@ impl Record {
     }
 }
 
-/// The kernel's id of the current thread, or 0 on systems without thread ids.
+/// The kernel's id of the current thread; 0 on systems without thread ids.
 pub(crate) fn this_thread() -> u32 {
     #[cfg(target_os = "linux")]
     // SAFETY: the system call has no arguments.
@@ -128,7 +127,7 @@ pub(crate) fn this_thread() -> u32 {
     0
 }
 
-/// Milliseconds since some fixed time, or 1 on systems without a clock.
+/// Milliseconds since some fixed time; 1 without a clock.
 fn now() -> u64 {
     #[cfg(not(target_family = "wasm"))]
     return std::time::UNIX_EPOCH.elapsed().map_or(1, |since| since.as_millis() as u64);
@@ -136,7 +135,7 @@ fn now() -> u64 {
     1
 }
 
-/// Head of the records of a slab, which follow the head in the same memory.
+/// Head of a slab's records, which follow in the same memory.
 struct Block {
     /// The mapped memory that contains this block.
     memory: Region,
@@ -144,7 +143,7 @@ struct Block {
 
 const FIRST: usize = size_of::<Block>().next_multiple_of(align_of::<Record>());
 
-/// Table of the addresses of all records, with a word per page.
+/// Table of the records' addresses, with a word per page.
 #[derive(Debug)]
 pub(crate) struct Tracks {
     table: Reserved,
@@ -164,7 +163,6 @@ impl Tracks {
         // SAFETY: the region has no other user. By contract, no slab needs the unmapped words.
         unsafe { of.cut_table(&self.table, of.most_pages() * size_of::<usize>()) };
     }
-    /// For debuggers: address of the table.
     pub(crate) fn place(&self) -> usize {
         self.table.base().addr().get()
     }
@@ -186,9 +184,8 @@ impl Tracks {
         let memory = Region::committed(bytes, PAGE_SIZE, Backend::default(), faults);
         let Some(memory) = memory else { return false };
         let block = memory.base().cast::<Block>();
-        // SAFETY: the memory was just mapped, is aligned to a page, and is larger than a block. The table is committed
-        // up to the slab's word. Release: pairs with the Acquire of `record`, so that the reader finds the records
-        // mapped.
+        // SAFETY: the memory was just mapped, is aligned to a page and larger than a block. The table is committed up
+        // to the slab's word. Release: pairs with the Acquire of `record`, so that the reader finds the records mapped.
         unsafe {
             block.write(Block { memory });
             self.word(slab).store(block.as_ptr(), Release);
@@ -206,14 +203,13 @@ impl Tracks {
             drop(block.read().memory);
         }
     }
-    /// Returns the record of an object.
+    /// The record of an object.
     ///
     /// # Safety
     /// The slab is [covered](Self::cover), has more than `index` objects, and exists as long as the record is
     /// used.
     pub(crate) unsafe fn record(&self, slab: Pfn, index: usize) -> &Record {
-        // SAFETY: by contract, the slab is covered; a record of all zeros is empty. Acquire: pairs with the Release of
-        // `cover`.
+        // SAFETY: by contract, the slab is covered; records of zeros are empty. Acquire: pairs with the Release of `cover`.
         unsafe {
             let block = NonNull::new_unchecked(self.word(slab).load(Acquire)).cast::<u8>();
             block.add(FIRST).cast::<Record>().add(index).as_ref()

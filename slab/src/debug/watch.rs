@@ -1,4 +1,4 @@
-//! Red zones and poison, which are bytes that must not be written, and their expected values.
+//! Red zones and poison: bytes that must not be written, and their expected values.
 //!
 //! ```text
 //! in use:  | cc cc .. | the user's bytes             | cc .. cc .. cc |
@@ -6,14 +6,13 @@
 //!            left zone  object                          right zone
 //! ```
 //!
-//! The byte values are the same as Linux's, so that dumps look alike. If poison is on, new objects and the padding of
-//! slabs are filled with 5a. If a user requested fewer bytes than the object has, the remaining bytes belong to the
-//! right red zone while the object is in use.
+//! The byte values are Linux's, so that dumps look alike. If poison is on, new objects and the padding of slabs are
+//! filled with 5a. If a user requested fewer bytes than the object has, the remaining bytes belong to the right zone
+//! while the object is in use.
 
 use core::ops::Range;
 use core::ptr::NonNull;
 
-/// Poison byte of a free object.
 const FREE: u8 = 0x6b;
 const END: u8 = 0xa5;
 /// Poison byte of an object that was never used, and of padding.
@@ -74,7 +73,7 @@ pub struct Damage {
     pub bytes: usize,
     /// Value that the first overwritten byte should have.
     pub expected: u8,
-    /// Value that the first overwritten byte has.
+    /// Value of the first wrong byte.
     pub found: u8,
 }
 
@@ -86,8 +85,7 @@ pub(crate) enum State {
     InUse(usize),
 }
 
-/// Configuration of the watched bytes in and around a cache's objects. A red zone of 0 bytes is not
-/// checked.
+/// Configuration of the watched bytes in and around a cache's objects. Zones of 0 bytes are not checked.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Watch {
     pub(crate) size: usize,
@@ -135,8 +133,8 @@ impl Watch {
         found
     }
 
-    /// Fills the watched parts of an object whose state changes to `state`. The bytes of the user stay unchanged,
-    /// except that poison fills a new object.
+    /// Fills the watched parts of an object whose state changes to `state`. The user's bytes stay, except that poison
+    /// fills a fresh object.
     ///
     /// # Safety
     /// The conditions of [`inspect`](Self::inspect) hold, and the object has no user.
@@ -180,7 +178,7 @@ fn padding_ranges(base: NonNull<u8>, objects: Range<usize>, bytes: usize) -> [Ra
 /// Fills the padding of a slab.
 ///
 /// # Safety
-/// The slab has `bytes` bytes, and no other thread writes its padding during the call.
+/// The slab has `bytes` bytes, and its padding is not written concurrently.
 pub(crate) unsafe fn fill_padding(base: NonNull<u8>, objects: Range<usize>, bytes: usize) {
     for range in padding_ranges(base, objects, bytes) {
         // SAFETY: the padding is inside the slab. By contract, no other thread writes the padding.

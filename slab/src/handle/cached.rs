@@ -1,8 +1,8 @@
-//! Handles for objects of a cache that many threads share.
+//! Handles for objects of a cache, for many threads.
 //!
 //! The difficulty is that one thread finds a handle valid, but another thread frees the object before the first thread
-//! has used it. A third thread may then allocate the same object. A lookup can prevent the use of a reallocated object
-//! in three ways:
+//! has used it. A third thread may then allocate the object. A lookup can prevent the use of a reallocated object in
+//! three ways:
 //!
 //! | method | cost of a reader | result | |
 //! |---|---|---|---|
@@ -12,16 +12,16 @@
 //!
 //! Counting holders is sound for every `T`, frees an object as soon as its last user drops it, relies on no rules that
 //! users could break, and works in models. A lookup with a stale handle reads the handle's entry, and writes nothing.
-//! `free` makes all copies of a handle stale immediately, and the last thread that holds the object frees it to its
-//! cache. (sharded-slab counts references in the same way. Weissflog, "Handles are the better pointers", 2018, gives
-//! reasons to use handles.)
+//! `free` makes all copies of a handle stale immediately; the last holder frees the object to its cache. (sharded-slab
+//! counts references in the same way. Weissflog, "Handles are the better pointers", 2018, gives reasons to use
+//! handles.)
 //!
 //! If several threads hold *one* object, they alternately write to one cache line. Four neighbouring entries share a
-//! cache line.
+//! line.
 //!
-//! The objects belong to an [`ObjectCache`]: they never move, stay constructed, and keep their index while they are in
-//! the magazines of CPUs. An allocation or a free therefore takes no lock. The module [`numbers`](super::numbers)
-//! describes the word that threads share.
+//! The objects belong to an [`ObjectCache`]: they never move, stay constructed, and keep their index in the magazines
+//! of CPUs. An allocation or free therefore takes no lock. The module [`numbers`](super::numbers) describes the word
+//! that threads share.
 
 use super::numbers::{Entry, LastReference, NumberTable};
 use crate::cache::core::Core;
@@ -70,13 +70,13 @@ impl<T> Drop for NumberedObject<T> {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// Users get only `&T`, except in [`alloc_with`](Self::alloc_with), so mutable parts of `T` must be atomics, locks or
-/// cells. An object takes 16 bytes in addition to its value, and its index takes an entry of 16 bytes. Dropping the
-/// cache frees the objects that are still in use.
+/// Users get only `&T`, except in [`alloc_with`](Self::alloc_with), so mutable parts are atomics, locks or cells. An
+/// object takes 16 bytes in addition to its value, and its index takes an entry of 16 bytes. Dropping the cache frees
+/// the objects in use.
 ///
 /// A [fork](crate::Fork) of the subsystem does not take the lock that protects the numbers of objects. If another
 /// thread held that lock at the fork, the lock stays locked in the child for ever. In the child, use only handle caches
-/// that no other thread was using at the time of the fork.
+/// that no other thread was using at the fork.
 pub struct HandleCache<T, W: Word = u64, const GENERATION_BITS: u32 = 32> {
     objects: ObjectCache<NumberedObject<T>>,
     numbers: Arc<NumberTable>,
@@ -87,13 +87,12 @@ impl<T, W: Word, const GENERATION_BITS: u32> HandleCache<T, W, GENERATION_BITS> 
     /// Allocates an object in the state in which its last user left it, and returns a handle of the
     /// object.
     ///
-    /// Cost: one [`ObjectCache::alloc`], plus one store. The first allocation of an object also takes a lock to number
-    /// the object.
+    /// Cost: one [`ObjectCache::alloc`], plus one store. An object's first allocation takes a lock to number the
+    /// object.
     ///
     /// # Errors
-    /// Fails if no object is available, or if the available object has no index yet and all indexes are in use. Free
-    /// objects with an index may be on another CPU, so a cache that must be able to use its very last index needs more
-    /// bits.
+    /// Fails if no object is available, or if the available object has no index yet and all indexes are in use. Free objects
+    /// with an index may be on another CPU: a cache that must hand out its very last index needs more bits.
     ///
     /// # Panics
     /// Panics if the constructor panics; the cache loses no object.
@@ -121,7 +120,7 @@ impl<T, W: Word, const GENERATION_BITS: u32> HandleCache<T, W, GENERATION_BITS> 
         Ok(handle)
     }
 
-    /// The number of the object, and the object's next generation.
+    /// The object's number, and its next generation.
     fn number(&self, object: &mut NumberedObject<T>) -> Result<(u32, u32), HandleError<AllocError>> {
         if let Some(number) = object.number {
             if let Some(generation) = self.numbers.next(number) {
@@ -149,8 +148,8 @@ impl<T, W: Word, const GENERATION_BITS: u32> HandleCache<T, W, GENERATION_BITS> 
         self.entry(handle).is_some_and(|entry| entry.is_in(handle.generation()))
     }
 
-    /// Holds the object of the handle, so that it is not reallocated until the [`Held`] is dropped; returns `None` for
-    /// a stale handle.
+    /// Holds the handle's object, so that it is not reallocated until the [`Held`] is dropped; returns `None` for a stale
+    /// handle.
     ///
     /// Cost: one [`is_valid`](Self::is_valid), plus a locked instruction to hold the object and another one to release
     /// it.
@@ -167,11 +166,11 @@ impl<T, W: Word, const GENERATION_BITS: u32> HandleCache<T, W, GENERATION_BITS> 
         entry.hold(handle.generation()).then(|| Held { cache: self, entry })
     }
 
-    /// Frees the object of the handle, so that all copies of the handle become stale. The object is freed to the
-    /// cache when its last holder drops it. If several threads free one object, one of the calls returns `true`; a
-    /// call with a stale handle returns `false`.
+    /// Frees the handle's object, so all copies of the handle become stale. The object is freed to the cache when its
+    /// last holder drops it. If several threads free one object, one call returns `true`; a call with a stale handle
+    /// returns `false`.
     ///
-    /// Cost: a locked instruction and, if no thread holds the object, a free.
+    /// Cost: a locked instruction and, without a holder, a free.
     #[doc(alias("remove", "erase", "despawn"))]
     pub fn free(&self, handle: Handle<W, GENERATION_BITS>) -> bool {
         let Some(entry) = self.entry(handle) else { return false };
@@ -205,8 +204,7 @@ impl<T, W: Word, const GENERATION_BITS: u32> HandleCache<T, W, GENERATION_BITS> 
     pub fn name(&self) -> &str {
         self.objects.name()
     }
-    /// Frees empty slabs, as [`KmemCache::shrink`](crate::KmemCache::shrink) does. Indexes of destructed objects can
-    /// then be reused.
+    /// Frees empty slabs, as [`KmemCache::shrink`](crate::KmemCache::shrink) does. Indexes of destructed objects are reused.
     pub fn shrink(&self) -> usize {
         self.objects.shrink()
     }
@@ -345,14 +343,14 @@ const _: () = {
     assert!(MODEL || size_of::<NumberedObject<u64>>() == 8 + 16 && size_of::<Entry>() == 16);
 };
 
-/// Types that threads must not share are rejected, so this code does not compile:
+/// Types that threads must not share are rejected:
 ///
 /// ```compile_fail,E0277
 /// let builder = uslab::ObjectCache::builder("cell").ctor(|| std::cell::Cell::new(1));
 /// let cells: uslab::handle::HandleCache<_> = builder.build_handles(uslab::handle::Generations::default()).unwrap();
 /// ```
 ///
-/// An object cannot outlive its cache, so this code does not compile:
+/// An object cannot outlive its cache:
 ///
 /// ```compile_fail,E0597
 /// use uslab::handle::{Generations, HandleCache};

@@ -80,7 +80,7 @@ fn object_keeps_its_handle_index_until_destruction() {
     assert!(other.free(freed));
     let fresh = other.fresh_generation().unwrap();
     assert!(other.alloc().unwrap().generation() < fresh);
-    // Handles of this run must be stale in a cache of the next run.
+    // Handles of this run are stale in a cache of the next run.
     let first = cache.fresh_generation().unwrap();
     let next = self::cache::<u64, 32>(&subsystem, Generations { first, ..Generations::default() }).0;
     assert_eq!((next.fresh_generation(), next.alloc().unwrap().generation()), (Some(102), 102));
@@ -181,7 +181,7 @@ fn dropped_handle_cache_frees_each_object_once() {
     let cache: HandleCache<Arc<()>> = builder.build_handles_in(&subsystem, WrapPolicy::Retire).unwrap();
     let handles = [(); 200].map(|()| cache.alloc().unwrap());
     handles[..100].iter().for_each(|handle| assert!(cache.free(*handle)));
-    // Leaked `Held`s hold objects, of which some are in use and others are free.
+    // Leaked values hold objects, some in use and others free.
     for handle in &handles[150..] {
         core::mem::forget(cache.get(*handle));
     }
@@ -192,8 +192,8 @@ fn dropped_handle_cache_frees_each_object_once() {
     assert_eq!((census.objects, census.slabs, Arc::strong_count(&count)), (0, 0, 1));
 }
 
-/// Threads share handles, and each handle is published together with the number in its object. An object that a thread
-/// finds by a handle must have the published number.
+/// Threads share handles, each published with the number in its object. An object that a thread finds by a handle must
+/// have the published number.
 #[test]
 fn object_with_a_holder_is_not_reused() {
     const THREADS: u64 = 4;

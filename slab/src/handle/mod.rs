@@ -16,8 +16,8 @@
 //! | save and load data that refers to objects by handles | [`remap`] |
 //! | check your own code with handles under loom | `slab/examples/sessions.rs`, `check` |
 //!
-//! Articles on pools recommend tools for references from outside a pool, and for thread-local pools of a job system.
-//! Handles and per-CPU magazines are the corresponding tools in uslab.
+//! Articles on pools recommend tools for external references and thread-local pools of a job system. Handles and
+//! per-CPU magazines are the corresponding tools in uslab.
 //!
 //! # Cost in bytes
 //!

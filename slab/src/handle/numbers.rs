@@ -1,5 +1,4 @@
-//! Numbers of the objects of a handle cache, and the state that threads share for each number: the object's
-//! life, its use, and its holders.
+//! Numbers of a handle cache's objects, and the shared state of each number: its life, its use, and its holders.
 //!
 //! ```text
 //!   number ──> segment (64, 128, 256 ... entries, never moved or freed) ──> entry
@@ -8,10 +7,10 @@
 //! ```
 //!
 //! An object keeps its number from its first allocation until it is destructed or its generations are used up. Objects
-//! therefore keep their numbers while they are in the cache's magazines, and only a new number takes the lock. Entries
-//! are never freed, so even the oldest stale handle leads to a word that may be read.
+//! therefore keep their numbers in the cache's magazines, and only a new number takes the lock. Entries are never
+//! freed, so even the oldest stale handle leads to a word that may be read.
 //!
-//! The invariants are:
+//! Invariants:
 //! * An object is reallocated only if its entry's word is "not in use, no holders".
 //! * `entry.object` and the generation change only while the word is "not in use, no holders".
 //! * The one thread that changes a word to "not in use, no holders" frees the object.
@@ -24,13 +23,13 @@ use uslab_magazine::sync::{AtomicPtr, AtomicU64, Mutex, Ordering::*, Rank, aband
 /// Number of entries in the first segment; each later segment has twice as many entries as the one
 /// before.
 const FIRST: u64 = if cfg!(loom) { 1 } else { 64 };
-/// Number of segments, which suffices for numbers of 32 bits. A model soon uses two segments, and each further segment
-/// would enlarge the search.
+/// Number of segments, enough for 32 bits of number. A model soon uses two segments, and each further segment enlarges
+/// the search.
 const SEGMENTS: usize = if cfg!(loom) { 3 } else { 27 };
 
-/// Flag in an entry's word, set if the object is in use.
+/// Flag of an entry's word: the object is in use.
 const IN_USE: u64 = 1 << 31;
-/// Mask of the number of holders in an entry's word.
+/// Mask of the holder count in an entry's word.
 const HOLDERS: u64 = IN_USE - 1;
 
 /// State of the object that has a given number.
@@ -52,15 +51,14 @@ impl Entry {
     fn new() -> Self {
         Self { word: AtomicU64::new(0), object: AtomicPtr::new(null_mut()) }
     }
-    /// Address of the object that the entry describes. The object belongs to its number until it is
-    /// freed.
+    /// Address of the entry's object. The object belongs to its number until it is freed.
     #[inline(always)]
     pub(super) fn object(&self) -> *mut u8 {
         // Relaxed: the address was written before the word became "in use", and the caller has read
         // that word.
         self.object.load(Relaxed)
     }
-    /// Number of the current or last life of the object, or 0 before its first life.
+    /// Current or last life of the object; 0 before its first life.
     fn generation(word: u64) -> u32 {
         (word >> 32) as u32
     }
@@ -79,7 +77,7 @@ impl Entry {
     fn now(&self) -> u64 {
         self.word.load(Relaxed)
     }
-    /// Returns `true` if life `generation` of the object has not ended. Cost: one load.
+    /// Returns `true` if life `generation` has not ended. Cost: one load.
     #[inline(always)]
     pub(super) fn is_in(&self, generation: u32) -> bool {
         let word = self.now();
@@ -116,16 +114,16 @@ impl Entry {
     /// it gets the object, and must free it.
     #[inline]
     pub(super) fn let_go(&self) -> Option<LastReference> {
-        // Release: the accesses of this holder come before the object's next life. Acquire: the accesses of all other
-        // holders, and of the thread that ended the life, come before the last holder frees the object. The Acquire
-        // pairs with the Release in `let_go` and in `end`.
+        // Release: the holder's accesses come before the object's next life. Acquire: all accesses of other holders, and of the
+        // thread that ended the life, come before the last holder frees the object. The Acquire pairs with the Release in
+        // `let_go` and in `end`.
         let before = self.word.fetch_sub(1, AcqRel);
         tell!("releases the object: there were {} holders", before & HOLDERS);
         (before & (IN_USE | HOLDERS) == 1).then_some(LastReference)
     }
 
-    /// Ends life `generation` of the object; returns `None` if that life has ended before. Afterwards no thread
-    /// can hold the object anew; if no thread holds it, the caller gets the object.
+    /// Ends life `generation`; returns `None` if that life had ended before. Afterwards no thread can hold the
+    /// object anew; if no thread holds it, the caller gets the object.
     pub(super) fn end(&self, generation: u32) -> Option<Option<LastReference>> {
         let mut word = self.word.load(Relaxed);
         loop {
@@ -147,17 +145,16 @@ impl Entry {
         }
     }
 
-    /// Returns `true` if the object is in use or held. No other thread may use the entry during the
-    /// call.
+    /// Returns `true` if the object is in use or held. No other thread may use the entry.
     fn is_out(&self) -> bool {
         self.word.load(Relaxed) & (IN_USE | HOLDERS) != 0
     }
 }
 
-/// The list of free numbers, and the counts of used and of retired numbers.
+/// The list of free numbers, and counts of used and retired numbers.
 #[derive(Debug, Default)]
 struct Free {
-    /// The first free number plus one, or 0 if no number is free.
+    /// The first free number plus one; 0 if no number is free.
     head: u64,
     /// Count of numbers that were ever used.
     used: u64,
@@ -166,7 +163,7 @@ struct Free {
 
 #[derive(Debug)]
 pub(super) struct NumberTable {
-    /// Entries of each segment, which are never freed; null before the segment is made.
+    /// Entries of each segment, never freed; null before the segment is made.
     segments: [AtomicPtr<Entry>; SEGMENTS],
     free: Mutex<Free>,
     /// `limit` is the number of objects that a handle can distinguish, and `last` is the last
@@ -188,14 +185,14 @@ impl NumberTable {
         self.free.lock()
     }
 
-    /// Returns the segment of a number, and the number's index in this segment.
+    /// Segment of a number, and the number's index in the segment.
     #[inline(always)]
     fn at(number: u32) -> (usize, usize) {
         let shifted = u64::from(number) + FIRST;
         let segment = shifted.ilog2() - FIRST.ilog2();
         (segment as usize, (shifted - (FIRST << segment)) as usize)
     }
-    /// Entry of a number, or `None` if the number's segment was never made.
+    /// Entry of a number; `None` if the number's segment was never made.
     #[inline(always)]
     pub(super) fn entry(&self, number: u32) -> Option<&Entry> {
         let (segment, place) = Self::at(number);
@@ -243,7 +240,7 @@ impl NumberTable {
             } else {
                 free.head = entry.object().addr() as u64;
             }
-            // A free number has a generation left, because `give` retires a number after its last generation.
+            // Free numbers have a generation left, because `give` retires a number after its last generation.
             return self.next(number).map(|generation| (number, generation)).ok_or(HandleError::Memory);
         }
     }
@@ -272,7 +269,8 @@ impl NumberTable {
         }
     }
 
-    /// Iterates the objects that are in use or held. No other thread may use the numbers meanwhile.
+    /// Iterates the objects that are in use or held. No other thread may use the numbers during the
+    /// iteration.
     pub(super) fn out(&self) -> impl Iterator<Item = *mut u8> {
         let used = self.free.lock().used;
         (0..used)
@@ -361,7 +359,7 @@ mod tests {
         numbers.entry(0).unwrap().begin(null_mut(), 255);
         numbers.give(0);
         assert_eq!((numbers.take(), numbers.retired()), (Ok((1, 1)), 1));
-        // The first generation of this table already exceeds the last generation.
+        // The first generation already exceeds the last one.
         let none = NumberTable::new(64, 255, Generations { first: 256, ..Generations::default() });
         assert_eq!(none.take(), Err(HandleError::Full { slots: 64, retired: 0 }));
     }

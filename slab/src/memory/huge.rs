@@ -1,4 +1,4 @@
-//! Memory above the largest block of pages, for which each allocation is a separate mapping.
+//! Memory above the largest block of pages, where each allocation is a separate mapping.
 //!
 //! A block of pages has at most 4 MiB, and an alignment of at most 4 MiB. A larger request gets its own mapping, called
 //! a *piece*. A piece grows by `mremap`, which moves pages instead of copying bytes. The kernel's `kmalloc` ends at 4
@@ -24,10 +24,9 @@
 //! * if memory is short, or the system refuses a mapping or a page;
 //! * by [`shrink`](crate::Subsystem::shrink) and [`Uslab::release`](crate::Uslab::release).
 //!
-//! Other allocators differ in what they keep. glibc keeps freed pieces of up to 32 MiB in its heap from the second
-//! piece on (its `mmap` threshold follows the freed sizes), and trims the top of the heap above twice that size.
-//! gperftools keeps all freed pieces, mimalloc keeps them for 10 ms or longer, and jemalloc keeps none above 8 MiB
-//! (`oversize_threshold`).
+//! Other allocators differ. glibc keeps freed pieces of up to 32 MiB in its heap from the second piece on (its `mmap` threshold
+//! follows the freed sizes), and trims the top of the heap above twice that size. gperftools keeps all freed pieces, mimalloc
+//! keeps them for 10 ms and more, and jemalloc keeps none above 8 MiB (`oversize_threshold`).
 //!
 //! To zero a piece, its pages are cleared if most of them were accessed, and otherwise decommitted ([`Region::clear`]).
 //! A page fault costs several times as much as clearing a resident page. Clearing a sparsely used piece would make the
@@ -46,12 +45,11 @@
 //! # Invariants
 //!
 //! * A piece is in the table from before its address is handed out until after its free, and is mapped all that time. A
-//!   freed piece is on the list of kept pieces, or is about to be unmapped. The table and the list change under one
-//!   lock.
-//! * The table has separate memory, and the list of freed pieces is allocated when the subsystem is made. Operations on
-//!   pieces therefore never call the global heap.
-//! * Pieces are mapped and unmapped without holding the lock. A resize holds the lock, because no other thread may find
-//!   the piece during the resize.
+//!   freed piece is in the list of kept pieces, or about to be unmapped. Table and list change under one lock.
+//! * The table has separate memory, and the list of freed pieces is made with the subsystem. Operations on pieces therefore
+//!   never call the global heap.
+//! * Pieces are mapped and unmapped without the lock. A resize holds the lock, because no other thread may find the
+//!   piece during the resize.
 
 mod freed;
 
@@ -75,13 +73,13 @@ const MAX_PIECES: usize = if cfg!(loom) { 1 } else { 1 << 16 };
 
 /// Maximum bytes of freed mappings that are kept by default.
 ///
-/// The default was measured with twenty live buffers of 5 to 25 MiB (300 MiB in all): 2,000 times, one buffer is
-/// replaced and each of its pages is accessed. The times, with the peak memory in MiB, were 16.2 s without kept
-/// mappings (385), 6.0 s with 64 MiB (458), 2.3 s with 128 (502), 0.9 s with 192 (531), 0.5 s with 256 (518), and no
-/// less with more; glibc took 1.4 s (485), and gperftools 0.8 s (502).
+/// Measured with twenty live buffers of 5 to 25 MiB (300 MiB in all): 2,000 times, one buffer is replaced and each of
+/// its pages is touched. Times, with the peak in MiB: 16.2 s without kept mappings (385), 6.0 s with 64 MiB (458), 2.3
+/// s with 128 (502), 0.9 s with 192 (531), 0.5 s with 256 (518), and no less with more; glibc 1.4 s (485), gperftools
+/// 0.8 s (502).
 pub const HUGE_CACHE: usize = 256 << 20;
 
-/// One part in `MIN_KEPT_DIVISOR` of the limit may be kept, however few bytes are in use.
+/// One part in `MIN_KEPT_DIVISOR` of the limit is kept however few bytes are in use.
 const MIN_KEPT_DIVISOR: usize = 4;
 
 /// Upper bound of a process's address space in bytes, which is used instead of asking the system.
@@ -110,15 +108,15 @@ pub(crate) const fn is_huge(layout: Layout) -> bool {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct HugeInfo {
-    /// Number of allocations above the largest block of pages.
+    /// Number of allocations above the largest block.
     pub allocs: u64,
-    /// Number of frees above the largest block of pages.
+    /// Number of frees above the largest block.
     pub frees: u64,
     /// Number of pages of the allocations in use.
     pub pages: u64,
     /// Number of pages of freed mappings that are kept.
     pub cached_pages: u64,
-    /// Number of allocations that were served by a freed mapping.
+    /// Number of allocations that a freed mapping served.
     pub reused: u64,
     /// Number of mappings, or parts of mappings, that were unmapped.
     pub unmapped: u64,
@@ -138,11 +136,10 @@ pub(crate) struct Huge {
     faults: Faults,
     /// Maximum number of bytes of freed mappings that are kept.
     max_kept_bytes: usize,
-    /// True if the process's addresses were limited (`RLIMIT_AS`) at the last check. Frees do not read the limit,
-    /// because a sandbox may kill the program for this system call.
+    /// True if addresses were limited (`RLIMIT_AS`) at the last check. Frees do not read the limit, because a sandbox
+    /// may kill the program for this system call.
     limited: AtomicBool,
     pieces: ForkMutex<HugeState>,
-    /// Number of operations that called the system.
     system_calls: Counter,
 }
 
@@ -151,7 +148,6 @@ pub(crate) struct Huge {
 pub(crate) struct HugeState {
     used: Table,
     freed: Freed,
-    /// Number of pages of the pieces in use.
     pages: u64,
     allocs: u64,
     frees: u64,
@@ -193,7 +189,7 @@ struct QuarantinedRanges {
     next: usize,
 }
 
-/// Maximum number of pieces in quarantine.
+/// Maximum number of resting pieces.
 const MAX_RESTING_PIECES: usize = 64;
 
 impl QuarantinedRanges {
@@ -233,7 +229,7 @@ impl DerefMut for Table {
 }
 
 impl Table {
-    /// Index of the piece at `address`. The error tells a foreign address from an address inside a piece.
+    /// Index of the piece at `address`. The error distinguishes a foreign address from an address inside a piece.
     fn find(&self, address: usize) -> Result<usize, CorruptionKind> {
         let next_index = self.partition_point(|piece| piece.base().addr().get() <= address);
         let Some(piece) = next_index.checked_sub(1).map(|at| &self[at]) else {
@@ -246,7 +242,7 @@ impl Table {
         }
     }
 
-    /// Makes room in the table for one more piece; returns `false` if memory is short.
+    /// Makes room for one more piece; returns `false` if memory is short.
     fn reserve(&self) -> bool {
         self.memory.commit(&Operation::new(), (self.len + 1) * size_of::<Region>())
     }
@@ -255,8 +251,7 @@ impl Table {
     /// The table has room for one more piece.
     unsafe fn insert(&mut self, piece: Region) {
         let at = self.partition_point(|other| other.base() < piece.base());
-        // SAFETY: by contract, the table has room. The regions from index `at` on move up by one place, and the new
-        // region takes the free place.
+        // SAFETY: by contract, the table has room. The regions from `at` on move up by one, and the new region takes the gap.
         unsafe {
             let place = self.memory.base().cast::<Region>().add(at);
             place.add(1).copy_from(place, self.len - at);
@@ -299,7 +294,7 @@ impl Huge {
         max_kept_bytes: usize,
         guards: usize,
     ) -> Option<Self> {
-        // A limit on addresses does not matter within a large reservation.
+        // An address limit does not matter within a large reservation.
         let limited = addresses.is_empty() && address_limit().is_some();
         let no_access = Uncommitted::NoAccess;
         let memory = Reserved::cut_from(addresses, Self::TABLE_BYTES, no_access, RESERVE)?;
@@ -394,7 +389,7 @@ impl Huge {
         self.limited.store(true, Relaxed);
     }
 
-    /// Number of bytes that a new mapping for `layout` takes.
+    /// Number of bytes of a new mapping for `layout`.
     pub(crate) fn bytes_for(&self, layout: Layout) -> usize {
         (layout.size() + self.guard).max(1).next_multiple_of(PAGE_SIZE)
     }
@@ -488,11 +483,11 @@ impl Huge {
         Ok(bytes)
     }
 
-    /// Unmaps a freed piece. Returns the number of bytes of the piece.
+    /// Unmaps a freed piece. Returns the piece's number of bytes.
     ///
     /// # Errors
-    /// Fails if the system refuses to unmap memory. A piece that could not be unmapped is kept, and a later call tries
-    /// again. Another kept piece may have been unmapped instead; the error is the number of unmapped bytes.
+    /// Fails if the system refuses to unmap. A piece that could not be unmapped is kept, and a later call tries again.
+    /// Another kept piece may have been unmapped instead; the error is the number of unmapped bytes.
     fn unmap(&self, piece: Region) -> Result<usize, usize> {
         let bytes = piece.bytes();
         match piece.unmap() {
@@ -525,7 +520,7 @@ impl Huge {
                 }
             }
         }
-        // If guards are on, freed pieces are not charged.
+        // With guards, freed pieces are not charged.
         if self.guard > 0 { 0 } else { bytes }
     }
 
@@ -542,8 +537,8 @@ impl Huge {
         self.unmap_each(|freed| freed.pop_above(0))
     }
 
-    /// Ends a reaping interval, and unmaps pieces that were freed before the previous interval ended and have been
-    /// unused since. Returns the number of unmapped bytes.
+    /// Ends a reaping interval: unmaps pieces that were freed before the previous interval ended and unused since. Returns the
+    /// number of bytes.
     pub(crate) fn end_interval(&self) -> usize {
         self.pieces.lock().freed.end_interval();
         self.unmap_each(Freed::pop_idle)
@@ -560,7 +555,7 @@ impl Huge {
         pieces.pages = pieces.pages - before + after;
         if base != memory {
             let piece = pieces.remove(at);
-            // SAFETY: a piece was just removed, so the table has room for one piece.
+            // SAFETY: a piece was just removed, so the table has room.
             unsafe { pieces.insert(piece) };
         }
         Some(base)

@@ -1,5 +1,4 @@
-//! Large blocks, which are blocks of pages that are not slabs; their frames have a mark, and this
-//! module counts them.
+//! Large blocks: blocks of pages that are not slabs, with a mark in their frame, and their counts.
 
 use uslab_buddy::Order;
 use uslab_magazine::sync::Counter;
@@ -12,7 +11,7 @@ pub(crate) fn large() -> *mut u8 {
     (&raw const LARGE).cast_mut()
 }
 
-/// Numbers of the blocks that are larger than the size classes.
+/// Numbers of the blocks above the size classes.
 ///
 /// ```
 /// use uslab::{Config, Gfp, Subsystem};
@@ -51,7 +50,7 @@ impl LargeBlocks {
         self.paths.count(op);
         self.pages.add(u64::from(order.pages()));
     }
-    /// Counts a free, before the block is freed to the page allocator.
+    /// Counts a free, before the block is returned.
     pub(crate) fn freed(&self, order: Order) {
         self.frees.add(1);
         self.pages.sub(u64::from(order.pages()));

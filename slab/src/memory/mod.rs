@@ -1,4 +1,4 @@
-//! Memory below the caches: pages with their metadata, and mappings above the largest block.
+//! Memory below the caches: pages, their metadata, and mappings above the largest block.
 //!
 //! | file | |
 //! |---|---|
@@ -9,7 +9,7 @@
 //! | `huge` | mappings above the largest block, and kept freed mappings |
 
 pub(crate) mod slab_memory;
-// The subsystem of a model has no malloc.
+// A model's subsystem has no malloc.
 pub mod huge;
 pub(crate) mod large_blocks;
 pub(crate) mod page_classes;

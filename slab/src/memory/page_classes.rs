@@ -1,9 +1,8 @@
-//! Size class of each page and offset of the class's stack, in a separate array with four bytes per
-//! page.
+//! Size class of each page, and offset of the class's stack: four bytes per page, in a separate array.
 //!
-//! A free without a size reads this array instead of the frame. The frame's cache line is written by each CPU that
-//! allocates from the slab or frees to it, but this array is written only when a slab is made or freed. One cache line
-//! of the array covers 16 pages.
+//! A free without a size reads this array instead of the frame. Each CPU that allocates from or frees to a slab writes
+//! the frame's cache line, but this array is only written when a slab is made or freed. One cache line of the array
+//! covers 16 pages.
 
 use crate::debug::faults::BITMAP;
 use core::ptr::NonNull;
@@ -21,8 +20,8 @@ pub(crate) struct Known(u32);
 impl Known {
     const CLASS: u32 = 10;
 
-    /// Makes the word for pages of a class. `stack` is the offset in bytes of the class's stack in a region, or 0 if
-    /// frees of the class are not inlined.
+    /// Makes the word of a class. `stack` is the offset of the class's stack in a region, in bytes, or 0 if frees are not
+    /// inlined.
     pub(crate) fn new(class: u16, stack: u32) -> Self {
         debug_assert!(u32::from(class) + 1 < 1 << Self::CLASS && stack < 1 << (32 - Self::CLASS));
         Self((u32::from(class) + 1) | stack << Self::CLASS)
@@ -39,13 +38,13 @@ impl Known {
 }
 const _: () = assert!(uslab_magazine::table::REGION <= 1 << (32 - Known::CLASS));
 
-/// The word of one page in the array.
+/// The array's word of one page.
 #[derive(Debug)]
 #[repr(transparent)]
 pub(crate) struct PageClass(UnsafeCell<Known>);
 
 impl PageClass {
-    /// Reads the word of the page.
+    /// Reads the word.
     ///
     /// # Safety
     /// The caller owns the page, or owns memory in it.
@@ -57,7 +56,7 @@ impl PageClass {
     }
 }
 
-/// The words of all pages. Words that were never written read as 0 and take no memory.
+/// The words of all pages. Untouched words read 0 and take no memory.
 #[derive(Debug)]
 pub(crate) struct PageClasses {
     memory: Reserved,
@@ -77,7 +76,7 @@ impl PageClasses {
         // SAFETY: the region has no other user. By contract, no thread reads the unmapped words.
         unsafe { allocator.cut_table(&self.memory, allocator.most_pages() * size_of::<PageClass>()) };
     }
-    /// Address of the word of page 0.
+    /// Address of page 0's word.
     pub(crate) fn first(&self) -> NonNull<PageClass> {
         self.memory.base().cast()
     }

@@ -1,11 +1,10 @@
-//! A slab, which is a block of pages that is divided into equal objects, with its metadata outside
-//! the pages.
+//! A slab: a block of pages that is divided into equal objects, with metadata outside of the pages.
 //!
 //! The type [`Slab`] is a *view* of the frame of the slab's first page. The owner words of that frame contain a head
 //! (number of objects taken, number of all objects) and a bitmap. **A set bit means that the object is taken from the
 //! slab**, by a user or by a magazine; a clear bit means that the object is free in the slab. The frame has room for
-//! four words of the bitmap. If a slab has more than 256 objects, its bitmap is in the side table. The 64 bytes per
-//! page of the side table suffice, because no object is smaller than a word.
+//! four words of the bitmap. If a slab has more than 256 objects, its bitmap is in the side table. The side table's 64
+//! bytes per page suffice, because no object is smaller than a word.
 //!
 //! If objects are constructed one by one, the slab has a second bitmap. **A set bit of the second bitmap means that the
 //! object is constructed**, or that the thread that took it is constructing it.
@@ -17,19 +16,17 @@
 //! ```
 //!
 //! A partial slab may have pages on which no object is in use. [`Slab::discard_unused`] returns the memory of unused
-//! pages to the system. A bit of `discarded` marks a sixteenth of the slab, or at least one page, as returned; the
-//! first allocation from the slab clears all these bits.
+//! pages to the system. A `discarded` bit marks a sixteenth of the slab, at least one page, as returned; the first
+//! allocation from the slab clears all bits.
 //!
 //! # Invariants
 //!
 //! * `inuse` is the number of set bits below `objects`. Bits from `objects` to the end of the last word are always set,
 //!   so that a search never finds an object that does not exist.
 //! * Each bit that is set in the first bitmap is also set in a second bitmap.
-//! * The operations of a slab never read or write objects. A write to a free object therefore cannot damage the state
-//!   of a slab, and filling a magazine with objects that are not in the CPU's cache touches only one or two cache
-//!   lines.
-//! * The lock of the slab's node protects the slab's state. An unlisted slab belongs to the thread that made it
-//!   or took it off its list.
+//! * A slab's operations never read or write objects. A write to a free object therefore cannot damage the state of a
+//!   slab, and filling a magazine with objects that are not in the CPU's cache touches only one or two cache lines.
+//! * The node's lock protects the slab's state. An unlisted slab belongs to the thread that made or unlisted it.
 //!
 //! If the bit of a freed object is already clear, the free is a double free, whose detection costs
 //! nothing.
@@ -49,8 +46,7 @@ pub(crate) const FRAME_BITS: usize = 256;
 /// for two bitmaps of this many objects.
 pub(crate) const ONE_BY_ONE: usize = SIDE_BYTES * 8 / 2;
 const FRAME_WORDS: usize = FRAME_BITS / 64;
-/// Number of bytes of the side table per page, which is one bit for each of the smallest objects in
-/// a page.
+/// Number of bytes of the side table per page: one bit for each of the smallest objects in a page.
 pub(crate) const SIDE_BYTES: usize = uslab_buddy::PAGE_SIZE / crate::geometry::WORD / 8;
 
 /// Time at which the objects of a slab are constructed.
@@ -70,7 +66,7 @@ pub(crate) struct Fill {
     pub(crate) objects: u16,
 }
 
-/// First owner word of the frame of a slab, which contains the slab's fill and its discarded parts.
+/// First owner word of a slab's frame: the slab's fill and discarded parts.
 #[derive(Clone, Copy)]
 struct Head {
     fill: Fill,
@@ -121,8 +117,7 @@ fn clear(bits: &mut [u64], objects: usize) {
     }
 }
 
-/// Sets up to `max` clear bits, lowest first, and reports the index of each. Bits that are set in
-/// `skipped_bits` are not used.
+/// Sets up to `max` clear bits, lowest first, and reports each index. Bits set in `skipped_bits` are skipped.
 fn alloc_bits(
     bits: &mut [u64],
     skipped_bits: impl Fn(usize) -> u64,
@@ -145,7 +140,7 @@ fn alloc_bits(
     max - remaining
 }
 
-/// Sets up to `max` clear bits in random order: each is the first clear bit from a random place on.
+/// Sets up to `max` clear bits in random order, each the first clear bit from a random place on.
 fn draw_bits(
     bits: &mut [u64],
     skipped_bits: impl Fn(usize) -> u64,
@@ -181,16 +176,15 @@ fn free_bit(bits: &mut [u64], index: usize) -> Result<(), AlreadyFree> {
     Ok(())
 }
 
-/// Table of the bitmaps that do not fit into a frame; it has 64 bytes for each page, which are
-/// committed as needed.
+/// Table of bitmaps that do not fit into a frame: 64 bytes for each page, committed as far as used.
 #[derive(Debug)]
 pub(crate) struct BitmapTable {
     memory: Reserved,
 }
 
 impl BitmapTable {
-    /// Makes a table of uncommitted address space, for `pages` pages. If `spacing` is given, most of the address space
-    /// is missing until the table [grows](Reserved::grow).
+    /// Makes a table of uncommitted address space, for `pages` pages. With `spacing`, most of the address space is
+    /// missing until the table [grows](Reserved::grow).
     pub(crate) fn new(pages: usize, spacing: Option<usize>, addresses: &mut Reservation) -> Option<Self> {
         let bytes = pages.checked_mul(SIDE_BYTES)?;
         Some(Self { memory: Reserved::growing(bytes, spacing, addresses, BITMAP)? })
@@ -226,7 +220,6 @@ pub(crate) struct UnusedPageRuns {
 }
 
 impl UnusedPageRuns {
-    /// Number of pages of all remaining runs.
     pub(crate) fn pages(&self) -> u32 {
         self.found.count_ones() * self.part
     }
@@ -250,7 +243,6 @@ pub(crate) struct Slab<'a> {
 }
 
 impl<'a> Slab<'a> {
-    /// Returns the slab whose first page is `pfn`.
     pub(crate) fn at(frames: &'a FrameTable, table: &'a BitmapTable, pfn: Pfn) -> Self {
         Self { pfn, frame: frames.frame(pfn), table }
     }
@@ -259,8 +251,7 @@ impl<'a> Slab<'a> {
     /// has no second bitmap, the last argument is empty.
     ///
     /// # Safety
-    /// The slab was set up, and the caller holds the lock of the slab's node or is the only thread that has the
-    /// slab.
+    /// The caller holds the lock of the slab's node, or is the only thread that has the slab; the slab was set up.
     unsafe fn with_fields<R>(&self, f: impl FnOnce(&mut Fill, &mut [u64], &mut [u64]) -> R) -> R {
         self.frame.data().with_mut(|data| {
             // SAFETY: by contract, no other thread accesses the words now.
@@ -297,7 +288,7 @@ impl<'a> Slab<'a> {
         let head = Head { fill: Fill { inuse: 0, objects: objects as u16 }, constructed, discarded: 0 };
         // SAFETY: by contract, only the caller has the slab.
         self.frame.data().with_mut(|data| unsafe { (*data)[0] = head.pack() });
-        // SAFETY: by contract, only the caller has the slab, whose head was written above.
+        // SAFETY: by contract, only the caller has the slab, whose head is written.
         unsafe {
             self.with_fields(|_, allocated_bits, constructed| {
                 clear(allocated_bits, objects);
@@ -318,14 +309,13 @@ impl<'a> Slab<'a> {
         unsafe { self.with_fields(|fill, _, _| *fill) }
     }
 
-    /// Takes up to `max` free objects, lowest first or in the random order of `draws`, and reports the index of each
-    /// object. If objects are constructed one by one, the call takes only constructed objects. If no constructed object
-    /// is left and `new` allows it, the call takes one unconstructed object and returns `true`; the caller must then
-    /// construct this object. Cost: one pass over the bitmap, or with `draws` one pass per object.
+    /// Takes up to `max` free objects, lowest first or in the order of `draws`, and reports the index of each object.
+    /// If objects are constructed one by one, the call takes only constructed objects. If no constructed object is left
+    /// and `new` allows it, the call takes one unconstructed object and returns `true`; the caller must then construct
+    /// this object. Cost: one pass over the bitmap; with `draws` one pass per object.
     ///
     /// # Safety
-    /// The slab was set up, and the caller holds the lock of the slab's node or is the only thread that has the
-    /// slab.
+    /// The caller holds the lock of the slab's node, or is the only thread that has the slab; the slab was set up.
     pub(crate) unsafe fn alloc_bits(
         &self,
         max: usize,
@@ -346,8 +336,7 @@ impl<'a> Slab<'a> {
                 let is_new = new && taken_count == 0 && !constructed.is_empty();
                 if is_new {
                     taken_count = take(allocated_bits, &|_| 0, 1);
-                    // The taken object is marked as constructed now, because the caller will
-                    // construct it.
+                    // Mark the taken object as constructed, because the caller constructs it.
                     constructed
                         .iter_mut()
                         .zip(allocated_bits)
@@ -359,8 +348,7 @@ impl<'a> Slab<'a> {
         }
     }
 
-    /// Takes all free objects that are constructed, so that the caller can destruct them, and reports the
-    /// index of each object.
+    /// Takes all free objects that are constructed, to destruct them, and reports the index of each object.
     ///
     /// # Safety
     /// The conditions of [`Slab::alloc_bits`] hold.
@@ -376,7 +364,7 @@ impl<'a> Slab<'a> {
     }
 
     /// Frees objects, and returns their number. Objects that were already free are skipped, and passed to `on_refused`.
-    /// If `stays_listed` is true, freed objects remain constructed.
+    /// If `stays_listed`, freed objects remain constructed.
     ///
     /// # Safety
     /// The conditions of [`Slab::alloc_bits`] hold, and each index is below the slab's objects.
@@ -405,7 +393,7 @@ impl<'a> Slab<'a> {
         }
     }
 
-    /// Number of pages whose memory was returned to the system and has not been used since.
+    /// Number of pages whose memory was returned to the system and not used since.
     ///
     /// # Safety
     /// The conditions of [`Slab::alloc_bits`] hold.
@@ -432,8 +420,8 @@ impl<'a> Slab<'a> {
     /// pass over the bitmap.
     ///
     /// # Safety
-    /// The conditions of [`Slab::alloc_bits`] hold, and `geometry` belongs to the slab. The caller returns the pages to
-    /// the system before an object on them is taken.
+    /// The conditions of [`Slab::alloc_bits`] hold, and `geometry` belongs to the slab. The caller discards the pages before an
+    /// object on them is taken.
     pub(crate) unsafe fn discard_unused(&self, geometry: &Geometry) -> UnusedPageRuns {
         let pages = self.frame.state().order().pages();
         let part = part(pages);
@@ -527,7 +515,7 @@ mod tests {
     proptest! {
         /// Compares bitmaps of one object up to many words with an array of flags.
         #[test]
-        fn bitmap_agrees_with_flags(
+        fn slab_bitmap_agrees_with_an_array_of_flags(
             objects in 1_usize..700,
             steps in prop::collection::vec((any::<bool>(), 0_usize..700), 1..200),
             seed in any::<Option<u64>>(),
@@ -561,7 +549,7 @@ mod tests {
         }
     }
 
-    /// Makes one page of side table, which covers 64 pages.
+    /// Makes a page of side table, for 64 pages.
     fn side() -> BitmapTable {
         BitmapTable::new(64, None, &mut Reservation::none(Backend::Heap, &Faults::default())).unwrap()
     }
@@ -604,7 +592,7 @@ mod tests {
     }
 
     #[test]
-    fn side_table_row_has_a_bit_per_page_word() {
+    fn side_table_has_a_bit_for_each_word_of_a_page() {
         assert_eq!(SIDE_BYTES * 8 * crate::geometry::WORD, uslab_buddy::PAGE_SIZE);
     }
 

@@ -1,9 +1,9 @@
 //! Memory that the slabs of all caches share: pages, the frames of pages, and the side table of
 //! bitmaps that do not fit into frames.
 //!
-//! Under a model checker, this module also watches the ownership of objects: allocating or freeing an object writes to
-//! a cell of the object. A model fails if an object has two owners, if it is freed twice, or if its free does not
-//! happen before its next allocation. In shipping builds the functions that watch ownership are empty.
+//! Under a model checker this module also watches object ownership: allocating and freeing an object write to a cell of
+//! the object. A model fails if an object has two owners, if it is freed twice, or if its free does not happen before
+//! its next allocation. In shipping builds the functions that watch ownership are empty.
 
 #[cfg_attr(any(loom, shuttle), path = "slab_memory/watched.rs")]
 mod owners;
@@ -19,7 +19,7 @@ use uslab_magazine::Operation;
 use uslab_magazine::sync::tell;
 use uslab_magazine::tracepoints::Step;
 
-/// The page allocator, and the metadata of pages that slabs need.
+/// The page allocator, and the pages' metadata for slabs.
 #[derive(Debug)]
 pub(crate) struct SlabMemory {
     pub(crate) pages: PageAllocator,
@@ -38,8 +38,7 @@ impl SlabMemory {
         Some(Self {
             pages,
             side: BitmapTable::new(max_pages, spacing, addresses)?,
-            // The array of page classes is mapped as a whole, because a free may read the class of
-            // any page.
+            // Page classes are mapped as a whole, because a free may read the class of any page.
             classes: PageClasses::new(max_pages, addresses)?,
             owners: Owners::new(max_pages as u32),
         })
@@ -66,7 +65,6 @@ impl SlabMemory {
     pub(crate) fn frames(&self) -> &FrameTable {
         self.pages.frames()
     }
-    /// For debuggers: address of the side table.
     pub(crate) fn side(&self) -> *const u8 {
         self.side.bits(Pfn::new(0)).cast()
     }

@@ -11,16 +11,15 @@ use core::ptr::NonNull;
 use uslab_buddy::Gfp;
 use uslab_magazine::sync::{FirstPanic, abandoned, relax, unique};
 
-/// Maximum number of retries, which take some seconds, before an iteration panics.
+/// Maximum number of retries, some seconds, before an iteration panics.
 const MAX_RETRIES: u32 = 1 << 20;
 
-/// A container of values that never move, because they are objects in slabs. Iterations skip free
-/// places in the slabs.
+/// A container of values that never move, stored in slabs. Iterations skip free places.
 ///
 /// C++26 calls this kind of container `std::hive` (Bentley, P0447): values keep their addresses, freed places are
 /// reused, and iteration skips holes. In a [`Hive`], the blocks are slabs of an object cache, and the skip fields are
-/// the slabs' bitmaps, of which an iteration reads one word for 64 places. A key identifies a value; removing the value
-/// consumes the key, so keys are never stale.
+/// the slabs' bitmaps: an iteration reads one word for 64 places. A key identifies a value; removing the value consumes
+/// the key, so keys are never stale.
 ///
 /// | operation | cost |
 /// |---|---|
@@ -49,22 +48,20 @@ const MAX_RETRIES: u32 = 1 << 20;
 /// ```
 pub struct Hive<T> {
     cache: KmemCache,
-    /// Unique number of the hive.
     number: u64,
     len: usize,
-    /// Snapshot of the values' places, which is outdated while `is_outdated` is set.
+    /// Snapshot of the values' places; outdated while `is_outdated` is set.
     live_entries: Live,
     is_outdated: bool,
     values: PhantomData<Slot<T>>,
 }
 
-/// A value at its place in a slab. Unless objects have padding between them, the slot's size is the slab's stride, so
+/// A value in its slab. Unless objects have padding between them, the slot's size is the slab's stride, so
 /// neighbouring values form a slice.
 #[repr(C, align(8))]
 struct Slot<T>(T);
 
-/// Key that identifies a value of a [`Hive`]. After the key is dropped, the value stays until the
-/// hive is dropped.
+/// Key of a value of a [`Hive`]. After the key is dropped, the value stays until the hive is dropped.
 ///
 /// ```
 /// use uslab::Hive;
@@ -78,22 +75,20 @@ struct Slot<T>(T);
 /// ```
 pub struct Key<T> {
     value: NonNull<T>,
-    /// Number of the hive that contains the value.
     hive: u64,
 }
 
 // SAFETY: a hive owns its values, and a cache may be used from any thread.
 unsafe impl<T: Send> Send for Hive<T> {}
-// SAFETY: a shared hive only reads values, and both `Live` and the cache may be shared.
+// SAFETY: a shared hive only reads values; `Live` and the cache may be shared.
 unsafe impl<T: Sync> Sync for Hive<T> {}
-// SAFETY: a key gives no access to a value without the hive, and `remove` returns the `T` to the
-// hive's owner.
+// SAFETY: a key accesses no value without the hive, and `remove` returns the `T` to the hive's owner.
 unsafe impl<T> Send for Key<T> {}
-// SAFETY: a shared key gives no access to a value without the hive.
+// SAFETY: a shared key accesses no value without the hive.
 unsafe impl<T> Sync for Key<T> {}
 
 impl<T> Hive<T> {
-    /// Makes a hive on the global subsystem. `name` is the name of the hive's cache in slabinfo.
+    /// Makes a hive on the global subsystem. `name` is the cache's name in slabinfo.
     ///
     /// # Errors
     /// Fails if the subsystem does not start, or `T` is too large for a [`KmemCache`].
@@ -153,7 +148,7 @@ impl<T> Hive<T> {
         // SAFETY: the place was allocated from this cache, its value was moved out, and the key is consumed.
         let free = || unsafe { self.cache.free(key.value.cast()) };
         self.cache.touch(key.value.cast());
-        // SAFETY: the key belongs to this hive, so its place contains a value. The value is moved out, and the key is
+        // SAFETY: the key belongs to this hive, so its place contains a value. The value is moved out and the key
         // consumed.
         let value = unsafe { key.value.read() };
         free();
@@ -191,8 +186,8 @@ impl<T> Hive<T> {
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
-    /// Iterates the values slab by slab, in the order of their places in each slab. The method takes `&mut self`,
-    /// because an iteration may refresh the snapshot of places.
+    /// Iterates the values, in the order of their places in each slab. Takes `&mut self` because an iteration may
+    /// refresh the snapshot.
     ///
     /// # Panics
     /// Panics as [`iter_mut`](Self::iter_mut) does.
@@ -203,8 +198,7 @@ impl<T> Hive<T> {
     /// loop.
     ///
     /// # Panics
-    /// Panics if the magazines could not be drained for some seconds, because the system now refuses
-    /// `membarrier`.
+    /// Panics if magazines could not be drained for some seconds, because the system now refuses `membarrier`.
     #[inline]
     pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut T> {
         let stride = self.cache.geometry().stride();
@@ -233,10 +227,10 @@ impl<T> Hive<T> {
     /// Refreshes `live_entries` until it contains exactly the places of values; returns `false` if that
     /// fails.
     ///
-    /// The bit of a place with a value is always set. The bits of free places may also be set, because a reap, or a
-    /// thread short of memory, takes free objects out of magazines before it flushes them to slabs. No other thread
-    /// allocates from the cache, so the number of free places with set bits can only decrease. When the number of set
-    /// bits equals the number of values, each set bit therefore belongs to a value.
+    /// The bit of a value's place is always set. The bits of free places may also be set, because a reap, or a thread
+    /// short of memory, takes free objects out of magazines before it flushes them to slabs. No other thread allocates
+    /// from the cache, so free places with set bits only become fewer. When the number of set bits equals the number of
+    /// values, each set bit therefore belongs to a value.
     fn look(&mut self) -> bool {
         for _ in 0..MAX_RETRIES {
             if !self.is_outdated {
@@ -261,7 +255,7 @@ impl<T> Drop for Hive<T> {
         if abandoned() {
             return;
         }
-        // If the snapshot fails, the drop leaks the values and the cache.
+        // If the snapshot fails, leak the values and the cache.
         if !self.look() {
             return;
         }
@@ -339,7 +333,6 @@ mod tests {
     }
 
     proptest! {
-        /// Compares a hive with a vector of the same values, and iterates occasionally.
         #[test]
         fn hive_agrees_with_a_vector(steps in prop::collection::vec((0_u8..8, any::<prop::sample::Index>()), 1..400)) {
             let mut hive = Hive::new("hive").unwrap();

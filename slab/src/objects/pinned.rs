@@ -1,9 +1,8 @@
 //! Pinned caches, whose objects never move.
 //!
-//! An object of any cache keeps its address while it is in use; only a `&mut T` could move its *value*. A `CacheBox`
-//! lends a `&mut T`, and so does the box of the object's next user. A user alone therefore cannot pin an object: no
-//! user may have a `&mut T` between the object's construction and its destruction. A pinned cache hands out only
-//! pinned boxes.
+//! An object of any cache keeps its address while in use; only `&mut T` could move its *value*. A `CacheBox` lends a
+//! `&mut T`, and so does the box of the object's next user. A user alone therefore cannot pin an object: no user may
+//! have a `&mut T` between the object's construction and its destruction. A pinned cache hands out only pinned boxes.
 
 use crate::cache::kmem_cache::KmemCache;
 use crate::error::{AllocError, CacheError};
@@ -35,15 +34,15 @@ use core::pin::Pin;
 pub struct PinnedCache<T>(ObjectCache<T>);
 
 impl<T> PinnedCache<T> {
-    /// Allocates a pinned object in the state in which its last user left it. The cost and the panics
-    /// are those of [`ObjectCache::alloc`].
+    /// Allocates a pinned object in the state in which its last user left it. See [`ObjectCache::alloc`]
+    /// for cost and panics.
     ///
     /// # Errors
     /// Fails as [`ObjectCache::alloc`] does.
     #[inline(always)]
     pub fn alloc(&self) -> Result<Pin<CacheBox<'_, T>>, AllocError> {
-        // SAFETY: only this cache hands out the object, and it never lends `&mut` to it. The object keeps its
-        // address until it is dropped in place, and neither `Deref` nor `Drop` of the box moves it.
+        // SAFETY: only this cache hands out the object, and never lends `&mut` to it. The object keeps its address
+        // until it is dropped in place, and neither `Deref` nor `Drop` of the box moves it.
         self.0.alloc().map(|object| unsafe { Pin::new_unchecked(object) })
     }
 

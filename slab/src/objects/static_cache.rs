@@ -1,5 +1,4 @@
-//! Caches in statics, which are made on first use and never dropped, so that boxes of their objects
-//! are `'static`.
+//! Caches in statics: made on first use and never dropped, so boxes of their objects are `'static`.
 
 #[cfg(not(any(loom, shuttle)))]
 use crate::StartError;
@@ -82,7 +81,7 @@ impl<T: Send + 'static> fmt::Debug for StaticCache<T> {
 #[cfg(not(any(loom, shuttle)))]
 struct Starting {
     address: usize,
-    /// Mark of the cache whose `make` needs this cache, or null for the outermost cache.
+    /// Mark of the cache whose `make` needs this cache; null for the outermost cache.
     outer: *const Self,
 }
 
@@ -97,7 +96,7 @@ impl Starting {
     /// Runs `make` while the cache at `address` is marked; fails if that cache is already marked.
     fn during<R>(address: usize, make: impl FnOnce() -> R) -> Result<R, StartError> {
         let current = Self { address, outer: STARTING.get() };
-        // SAFETY: each pointer is null, or points to a mark whose `during` has not returned.
+        // SAFETY: each pointer is null or a mark whose `during` has not returned.
         let mut outer = core::iter::successors(unsafe { current.outer.as_ref() }, |outer_start| unsafe {
             outer_start.outer.as_ref()
         });
@@ -111,8 +110,7 @@ impl Starting {
     }
 }
 
-/// Declares an [`ObjectCache`](crate::ObjectCache) in a `static`, which is made on first use (see
-/// [`StaticCache`](crate::StaticCache)).
+/// Declares an [`ObjectCache`](crate::ObjectCache) in a `static`, made on first use: a [`StaticCache`](crate::StaticCache).
 ///
 /// ```
 /// use uslab::{CacheBox, ObjectCache, object_cache};
@@ -135,8 +133,7 @@ macro_rules! object_cache {
     };
 }
 
-/// Declares an [`ObjectCache`](crate::ObjectCache) in a `static`, which is made anew in each
-/// execution.
+/// Declares an [`ObjectCache`](crate::ObjectCache) in a `static`, made in each execution.
 #[macro_export]
 #[cfg(loom)]
 macro_rules! object_cache {

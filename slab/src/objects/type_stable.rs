@@ -1,5 +1,5 @@
-//! Typed caches for lock-free readers, like Linux's `SLAB_TYPESAFE_BY_RCU`. The module
-//! [`rcu`](crate::rcu) describes the grace periods.
+//! Typed caches for lock-free readers: `SLAB_TYPESAFE_BY_RCU`. The module [`rcu`](crate::rcu)
+//! describes the grace periods.
 
 use crate::cache::kmem_cache::{KmemCache, KmemCacheBuilder};
 use crate::error::{AllocError, CacheError};
@@ -12,11 +12,10 @@ use core::ptr::NonNull;
 /// A cache whose objects readers may read without a lock, even after the objects were freed.
 ///
 /// The memory of an object remains a constructed `T` of the cache until the object's slab was freed and a grace
-/// period has passed. A reader that is [pinned](crate::rcu::pin) and has found an object's
-/// [address](StableBox::as_ptr) may therefore read the object. The object may be freed and reused after the lookup,
-/// so after reading, the reader must check *in* the object that it is the expected one. Owners and readers get only
-/// `&T`, so mutable parts of `T` must be atomics, locks or cells. `slab/examples/rcu_lookup.rs` is a hash table that
-/// readers search without locks.
+/// period has passed. A reader that is [pinned](crate::rcu::pin) and found an object's [address](StableBox::as_ptr)
+/// may therefore read the object. The object may be freed and reused after the lookup, so after reading, the reader
+/// must check *in* the object that it is the expected one. Owners and readers get only `&T`, so mutable parts are
+/// atomics, locks or cells. `slab/examples/rcu_lookup.rs` is a hash table that readers search without locks.
 ///
 /// ```
 /// use std::sync::atomic::{AtomicU64, Ordering::*};
@@ -40,7 +39,7 @@ impl<T> TypeStableCache<T> {
     /// Allocates an object in the state in which its last user left it; readers that found the object earlier
     /// may still read it.
     ///
-    /// The cost and the panics are those of [`ObjectCache::alloc`].
+    /// See [`ObjectCache::alloc`] for cost and panics.
     ///
     /// # Errors
     /// Fails as [`ObjectCache::alloc`] does.

@@ -1,9 +1,9 @@
-//! Caches of objects of one type, which are constructed once and used many times.
+//! Caches of objects of one type, constructed once and used many times.
 //!
 //! The constructor runs the first time that an object leaves its slab, not at later allocations. A later user gets the
-//! object as its last user left it, so expensive parts (locks, buffers, registrations) are not built again. The
-//! destructor of `T` runs when a shrink or a reap finds the object free, or when the object's slab is freed (Bonwick
-//! 1994, "The Slab Allocator: An Object-Caching Kernel Memory Allocator").
+//! object as its last user left it, so expensive parts (locks, buffers, registrations) are not built again. `T`'s
+//! destructor runs when a shrink or a reap finds the object free, or when its slab is freed (Bonwick 1994, "The Slab
+//! Allocator: An Object-Caching Kernel Memory Allocator").
 //!
 //! | an object of | is | use |
 //! |---|---|---|
@@ -53,13 +53,11 @@ use uslab_magazine::sync::abandoned;
 #[doc(alias = "kmem_cache")]
 pub struct ObjectCache<T> {
     cache: KmemCache,
-    // The marker `fn(T) -> T` makes the cache `Send` and `Sync`: free objects are `Send`, and only a `CacheBox` lends a
-    // `T`. The marker also makes the cache invariant in `T`, because a user reads what the previous user of the object
-    // wrote.
+    // `fn(T) -> T` makes the cache `Send` and `Sync`: free objects are `Send`, and only a `CacheBox` lends a `T`. The
+    // marker also makes the cache invariant in `T`, because a user reads what the previous user of the object wrote.
     objects: PhantomData<fn(T) -> T>,
 }
 
-/// Generates the methods that all typed caches share.
 macro_rules! managed {
     ($cache:ident) => {
         impl<T> $cache<T> {
@@ -114,7 +112,7 @@ pub struct ObjectCacheBuilder<T, C = (), R = ()> {
     objects: PhantomData<fn() -> T>,
 }
 
-/// Type of a builder's reset, which is a function that runs on each freed object, or `()`.
+/// Type of a builder's reset: a function that runs on each freed object, or `()`.
 ///
 /// ```
 /// use uslab::typed::Reset;
@@ -136,7 +134,7 @@ pub struct ObjectCacheBuilder<T, C = (), R = ()> {
 pub trait Reset<T>: sealed::Reset<T> {}
 impl<T, R: sealed::Reset<T>> Reset<T> for R {}
 
-/// Type of a builder that has no reset function; a reset function would get `&mut T`.
+/// Type of a builder without a reset function; a reset function would get `&mut T`.
 ///
 /// ```
 /// use uslab::typed::{NoReset, Reset};
@@ -156,8 +154,7 @@ impl<T, R: sealed::Reset<T>> Reset<T> for R {}
 pub trait NoReset: sealed::NoReset {}
 impl NoReset for () {}
 
-/// Type of a builder's constructor, which is a function that makes an object, or a function that may
-/// [fail](ObjectCacheBuilder::try_ctor).
+/// Type of a builder's constructor: a function that makes an object, or one that may [fail](ObjectCacheBuilder::try_ctor).
 ///
 /// ```
 /// use uslab::typed::Construct;
@@ -202,8 +199,8 @@ std::thread_local! {
 type Cause = Box<dyn std::error::Error + Send + Sync>;
 
 impl AllocError {
-    /// Takes the error of the [constructor](ObjectCacheBuilder::try_ctor) that failed in this thread's last
-    /// allocation. Returns `None` if the error was already taken, and for errors with another cause.
+    /// Takes the error of the [constructor](ObjectCacheBuilder::try_ctor) that failed this thread's last allocation.
+    /// Returns `None` if the error was already taken, and for errors with another cause.
     pub fn take_cause(self) -> Option<Box<dyn std::error::Error + Send + Sync>> {
         if self == Self::Constructor { REFUSED.try_with(Cell::take).ok().flatten() } else { None }
     }
@@ -227,7 +224,7 @@ mod sealed {
         E: Into<Cause> + 'static,
     {
         fn construct(&self) -> Option<T> {
-            // An exiting thread may have no thread-local storage to keep the error.
+            // An exiting thread has no thread-local storage for the error.
             let store_error = |error: E| _ = REFUSED.try_with(|slot| slot.set(Some(error.into())));
             (self.construct)().map_err(store_error).ok()
         }
@@ -255,7 +252,7 @@ mod sealed {
 impl<T> ObjectCache<T> {
     /// Starts a builder, which still needs a constructor.
     pub fn builder(name: impl Into<String>) -> ObjectCacheBuilder<T> {
-        // Slabs cannot hold zero-sized objects, so an object of a zero-sized type gets one byte.
+        // Slabs cannot hold zero-sized objects, so zero-sized types get one byte.
         let cache = KmemCache::builder(name, size_of::<T>().max(1)).align(align_of::<T>());
         ObjectCacheBuilder { cache, construct: (), reset: (), objects: PhantomData }
     }
@@ -290,7 +287,7 @@ impl<T> ObjectCache<T> {
     /// handle.
     ///
     /// An allocation costs as much as [`alloc`](Self::alloc), and needs no reference count, because an object keeps its
-    /// slab alive, and a slab keeps its cache alive. After the last handle of the cache was dropped, frees bypass the
+    /// slab alive, and a slab keeps its cache alive. After the cache's last handle was dropped, frees bypass the
     /// magazines.
     ///
     /// # Errors
@@ -402,7 +399,7 @@ impl<T, C, R> ObjectCacheBuilder<T, C, R> {
     pub(super) fn map(self, change: impl FnOnce(KmemCacheBuilder) -> KmemCacheBuilder) -> Self {
         Self { cache: change(self.cache), ..self }
     }
-    /// Changes the type of the objects to `U`, and applies `change` to the constructor.
+    /// Changes the object type to `U`, and applies `change` to the constructor.
     pub(crate) fn map_constructor<U, D>(self, change: impl FnOnce(C) -> D) -> ObjectCacheBuilder<U, D, R> {
         let cache = self.cache.size(size_of::<U>().max(1)).align(align_of::<U>());
         ObjectCacheBuilder {
@@ -440,8 +437,8 @@ impl<T, C, R> ObjectCacheBuilder<T, C, R> {
     }
     /// Sets a function that resets each freed object for its next user. The reset runs with no lock held.
     ///
-    /// If the reset panics, the object is freed in the state in which the reset left it, and the panic continues in
-    /// the freeing thread. If the free was deferred by a grace period, the panic is contained instead.
+    /// If the reset panics, the object is freed as the reset left it, and the panic continues in the freeing thread.
+    /// If the free was deferred by a grace period, the panic is contained instead.
     ///
     /// Cost: with a reset, frees cannot use the inlined path, which costs some nanoseconds each.
     pub fn reset<F: Fn(&mut T) + Send + Sync + 'static>(self, reset: F) -> ObjectCacheBuilder<T, C, (F,)> {
@@ -464,8 +461,8 @@ impl<T, C, R> ObjectCacheBuilder<T, C, R> {
     /// Sets a function that measures the bytes that an object owns in addition to its slot, for objects of
     /// different weights.
     ///
-    /// The function runs on each new object, and on each object that is freed to its slab; the cache keeps the mean
-    /// of the results. The function runs without any lock held. A panic ends only the current measurement.
+    /// The function runs on each new object, and on each object that is freed to its slab; the cache counts the mean.
+    /// The function runs without any lock held. A panic ends only the current measurement.
     ///
     /// ```
     /// use uslab::ObjectCache;
@@ -549,8 +546,7 @@ impl<T: Send + 'static, C: Construct<T>, R: Reset<T>> ObjectCacheBuilder<T, C, R
                 true
             })),
             destruct: core::mem::needs_drop::<T>().then(|| {
-                // SAFETY: the object is constructed and free. The slab of the object is being freed, so the object is
-                // not used again.
+                // SAFETY: the object is constructed and free. Its slab is being freed, so the object is not used again.
                 Hook::new(Box::new(|object| unsafe { object.cast::<T>().drop_in_place() }))
             }),
             reset,
@@ -570,8 +566,8 @@ impl<T, C, R> fmt::Debug for ObjectCacheBuilder<T, C, R> {
     }
 }
 
-/// A constructed object in use, which is freed on the CPU that drops the box. A box borrows its cache, and is one
-/// word without a reference count, because the object's address leads to the cache.
+/// A constructed object in use, freed on the CPU that drops it. A box borrows its cache, and is one word without a
+/// reference count, because the object's address leads to the cache.
 ///
 /// ```
 /// use uslab::{CacheBox, ObjectCache};
@@ -587,8 +583,7 @@ impl<T, C, R> fmt::Debug for ObjectCacheBuilder<T, C, R> {
 pub struct CacheBox<'c, T> {
     object: NonNull<T>,
     cache: PhantomData<&'c KmemCache>,
-    // The box is invariant in `T`, as the cache is, because a value that is written through the box
-    // stays in the object.
+    // Invariant in `T`, as the cache is: a value that is written through the box stays in the object.
     owned: PhantomData<fn(T) -> T>,
 }
 
@@ -608,7 +603,7 @@ impl<'c, T> CacheBox<'c, T> {
         unsafe { page_owners::cache_of(self.object.cast()).as_ref() }
     }
 
-    /// Releases the object to the caller as a raw pointer, for example to put the object on a list.
+    /// Releases the object to the caller as a raw pointer, for example to link objects.
     #[must_use = "without `from_raw` the object stays out for ever"]
     pub fn into_raw(self) -> NonNull<T> {
         ManuallyDrop::new(self).object
@@ -632,8 +627,8 @@ impl<'c, T> CacheBox<'c, T> {
         OwnedBox { object: self.into_raw(), owned: PhantomData }
     }
 
-    /// Frees the object after a grace period (see [`KmemCache::free_deferred`]). The
-    /// [reset](ObjectCacheBuilder::reset) of the cache also runs after the grace period.
+    /// Frees the object after a grace period (see [`KmemCache::free_deferred`]). The cache's
+    /// [reset](ObjectCacheBuilder::reset) runs after the grace period, too.
     pub fn free_deferred(self) {
         let cache = self.cache();
         cache.core().defer(self.into_raw().cast());
@@ -681,8 +676,8 @@ impl<T: fmt::Display> fmt::Display for CacheBox<'_, T> {
     }
 }
 
-/// A constructed object in use, which keeps its cache alive, so that the box is `'static`. Dropping the box frees the
-/// object on the current CPU. A box is one word long, without a reference count.
+/// A constructed object in use that keeps its cache alive, so the box is `'static`. Dropping the box frees the object
+/// on the current CPU. A box is one word long, without a reference count.
 ///
 /// ```
 /// use uslab::{ObjectCache, OwnedBox};
@@ -775,7 +770,7 @@ impl<'c, T> PrefilledObjects<'c, T> {
         let object = self.objects.alloc()?.cast();
         Some(CacheBox::new(object))
     }
-    /// Returns an object to the stock, and frees an object of another cache to that cache.
+    /// Returns an object to the stock; frees an object of another cache to that cache.
     #[inline(always)]
     pub fn free(&mut self, object: CacheBox<'c, T>) {
         if core::ptr::eq(object.cache(), self.cache.cache()) {
@@ -783,7 +778,7 @@ impl<'c, T> PrefilledObjects<'c, T> {
             unsafe { self.objects.free(object.into_raw().cast()) };
         }
     }
-    /// Number of objects in stock, which is also the number of next allocations that cannot fail.
+    /// Number of objects in stock: also the number of next allocations that cannot fail.
     pub fn len(&self) -> usize {
         self.objects.len()
     }
@@ -800,7 +795,7 @@ impl<'c, T> PrefilledObjects<'c, T> {
     }
 }
 
-/// These functions check which types are `Send` and `Sync`, which is part of the public interface.
+/// Checks which types are `Send` and `Sync`, as part of the public interface.
 const _: () = {
     const fn sendable<T: Send>() {}
     const fn shareable<T: Sync>() {}
@@ -815,28 +810,27 @@ const _: () = {
     shareable::<OwnedBox<u8>>();
 };
 
-/// A cache of objects that must not leave their thread cannot be built, so this code does not
-/// compile:
+/// A cache of objects that must not leave their thread cannot be built:
 ///
 /// ```compile_fail,E0277
 /// uslab::ObjectCache::builder("rc").ctor(|| std::rc::Rc::new(1)).build();
 /// ```
 ///
-/// Objects cannot be shared unless they are `Sync`, so this code does not compile:
+/// Objects cannot be shared unless they are `Sync`:
 ///
 /// ```compile_fail,E0277
 /// fn shareable<T: Sync>() {}
 /// shareable::<uslab::CacheBox<'static, std::cell::Cell<u8>>>();
 /// ```
 ///
-/// Owned objects also cannot be shared unless they are `Sync`, so this code does not compile:
+/// Owned objects cannot be shared either unless they are `Sync`:
 ///
 /// ```compile_fail,E0277
 /// fn shareable<T: Sync>() {}
 /// shareable::<uslab::OwnedBox<std::cell::Cell<u8>>>();
 /// ```
 ///
-/// A borrowed object cannot outlive its cache, so this code does not compile:
+/// A borrowed object cannot outlive its cache:
 ///
 /// ```compile_fail,E0597
 /// let object = {

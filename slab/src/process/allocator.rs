@@ -16,7 +16,7 @@ fn flags(zero: bool) -> Gfp {
     if zero { Gfp::ZERO } else { Gfp::KERNEL }
 }
 
-// SAFETY: objects have the size and the alignment of their geometry.
+// SAFETY: objects have the size and alignment of their geometry.
 unsafe impl Source for &KmemCache {
     /// Allocates an object; returns `None` for a cache with a constructor, because a container would leave
     /// unconstructed memory in the object.
@@ -32,7 +32,7 @@ unsafe impl Source for &KmemCache {
         unsafe { self.free(memory) };
     }
 }
-// SAFETY: `alloc_layout` returns memory for the given layout.
+// SAFETY: `alloc_layout` returns memory of the layout.
 unsafe impl Source for &Kmalloc {
     fn get(self, layout: Layout, zero: bool) -> Option<NonNull<u8>> {
         self.alloc_layout(layout, flags(zero)).ok()
@@ -42,7 +42,7 @@ unsafe impl Source for &Kmalloc {
         unsafe { self.free(memory) };
     }
 }
-// SAFETY: `alloc` returns memory for the given layout.
+// SAFETY: `alloc` returns memory of the layout.
 unsafe impl Source for &Malloc {
     fn get(self, layout: Layout, zero: bool) -> Option<NonNull<u8>> {
         self.alloc(layout, flags(zero)).ok()

@@ -1,4 +1,4 @@
-//! Bootstrap memory, which serves allocations while [`Uslab`](crate::Uslab) starts.
+//! Bootstrap memory: serves allocations while [`Uslab`](crate::Uslab) starts.
 //!
 //! Starting a subsystem allocates on the starting thread, and other threads allocate concurrently. Allocations during a
 //! start take the next bytes of a static range and are never freed, because they are few, and most of them live as long
@@ -15,16 +15,14 @@ use uslab_buddy::{Faults, PAGE_SIZE};
 use uslab_magazine::sync::Ordering::{AcqRel, Acquire, Relaxed};
 use uslab_magazine::sync::{AtomicPtr, AtomicUsize, UnsafeCell};
 
-/// Size of the static range in bytes, which is more than twice what a start allocates. Bytes of the range
-/// that are never accessed cost nothing.
+/// Size of the static range in bytes: more than twice what a start allocates. Untouched bytes cost nothing.
 const FIRST: usize = 1 << 20;
 /// Minimum size of each further range in bytes.
 const NEXT: usize = 1 << 20;
 /// Number of bytes before an allocation, which contain the allocation's size.
 const WORD: usize = size_of::<usize>();
 
-/// A range from which allocations take the next bytes. If the range is mapped, it begins with this
-/// descriptor.
+/// A range from which allocations take the next bytes. A mapped range begins with this descriptor.
 struct Range {
     base: *mut u8,
     bytes: usize,
@@ -47,13 +45,13 @@ static STATIC: Range = Range {
     used: AtomicUsize::new(0),
     before: null(),
 };
-/// The newest range; null stands for the static range.
+/// The newest range; null means the static range.
 static NEWEST: AtomicPtr<Range> = AtomicPtr::new(core::ptr::null_mut());
 
 impl Range {
     fn newest() -> &'static Self {
         // Acquire: pairs with the Release in `grow`, so that the reader finds the range initialised. SAFETY: the
-        // pointer is null or points to a published range, which is never unmapped.
+        // pointer is null or a published range, which is never unmapped.
         unsafe { NEWEST.load(Acquire).as_ref() }.unwrap_or(&STATIC)
     }
 
@@ -126,7 +124,7 @@ pub(crate) fn size_of_piece(memory: NonNull<u8>) -> Option<usize> {
             // precedes it.
             return Some(unsafe { memory.cast::<usize>().sub(1).read_unaligned() });
         }
-        // SAFETY: the pointer is null or points to the previous range, which is never unmapped.
+        // SAFETY: the pointer is null or the previous range, which is never unmapped.
         range = unsafe { range.before.as_ref() }?;
     }
 }

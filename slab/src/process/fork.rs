@@ -1,14 +1,14 @@
-//! Forking a process while other threads use a subsystem.
+//! Forking while other threads use a subsystem.
 //!
 //! The forking thread holds every lock of the subsystem and of its caches across the fork (see [`Fork`]). Two locks
 //! are exceptions, the reserve lock of a [`Mempool`](crate::Mempool) and the number lock of a
 //! [`HandleCache`](crate::handle::HandleCache); the docs of these two types describe the consequences. A
 //! [`Hive`](crate::Hive) is also an exception, if another thread was reaping its cache. The child loses memory that
-//! other threads were moving at the fork: objects between a magazine and a slab, slabs between a list and the page
-//! allocator, and pages. The [`Census`](crate::Census) counts what a forked child has lost; in any other process, a
-//! loss is a violation.
+//! other threads were moving at the fork: objects between magazine and slab, slabs between list and page allocator,
+//! and pages. The [`Census`](crate::Census) counts what a forked child has lost; in any other process, a loss is a
+//! violation.
 //!
-//! The child empties the wait queue of each cache and leaks the wakers, so a future that continues in the child must be
+//! The child empties each cache's wait queue and leaks the wakers, so a future that continues in the child must be
 //! polled once. If another thread was trying to destroy a cache at the fork, that cache has no magazines in the child.
 //!
 //! A child does not have the thread of a [`Reaper`](crate::Reaper), and must not drop the `Reaper`. The child starts
@@ -46,19 +46,17 @@ impl Cache {
             Rank::Waiters => visit(&self.waiters().queue),
             Rank::Node => self.nodes().iter().for_each(|node| visit(node.lists())),
             Rank::CacheRefs => visit(&self.refs().0),
-            // SAFETY: by contract, this thread holds the locks of all lower ranks.
+            // SAFETY: by contract, this thread holds the locks of lower ranks.
             _ => unsafe { self.config().per_cpu.locks(rank, visit) },
         }
     }
 }
 
 impl Core {
-    /// Iterates all caches, oldest first, while this thread holds the lock of their list for a
-    /// fork.
+    /// Iterates all caches, oldest first, while this thread holds their list for a fork.
     ///
     /// # Safety
-    /// The conditions of [`Fork::locks`] hold. The lock of the list is not released while the
-    /// iterator is used.
+    /// The conditions of [`Fork::locks`] hold. The list is not released while the iterator is used.
     unsafe fn held_caches(&self) -> impl Iterator<Item = &Cache> {
         // SAFETY: by contract, only this thread holds the lock of the list.
         let list = unsafe { self.caches.list().held() };
@@ -150,7 +148,7 @@ mod tests {
             unsafe fn forget_other_threads(&self) {}
         }
         let counting = Counting(subsystem, RefCell::default());
-        // SAFETY: the test releases the locks below, and the process does not fork.
+        // SAFETY: the locks are released below, and the process does not fork.
         unsafe { counting.before_fork() };
         let held_counts = counting.1.take();
         // SAFETY: `before_fork` was called, and the process did not fork.

@@ -1,5 +1,4 @@
-//! The process-wide malloc, which is [`Uslab`] as `#[global_allocator]`, and the base of
-//! `libuslab.so`.
+//! The process-wide malloc: [`Uslab`] as `#[global_allocator]`, and the base of `libuslab.so`.
 //!
 //! ```text
 //! alloc ── started? ── Malloc of a separate subsystem
@@ -10,13 +9,12 @@
 //!
 //! # Rules
 //!
-//! * No code of this allocator panics. No allocation calls the global heap, because the call would recurse; only a
-//!   start calls it, and detects its own calls.
-//! * No thread-local of the allocator has a destructor, so a thread may allocate even in its last destructor. The
-//!   allocator also works before `main`.
+//! * No code of this allocator panics. No allocation calls the global heap, which would recurse; only a start does, and detects
+//!   its own calls.
+//! * No thread-local has a destructor, so a thread may allocate even in its last destructor. The allocator works before `main`.
 //! * The subsystem belongs to this allocator alone. Object caches that the program makes belong to another subsystem,
 //!   which allocates from this allocator.
-//! * The forking thread holds every lock of the allocator across a fork (`at_fork`).
+//! * The forking thread holds every lock across a fork (`at_fork`).
 
 #[cfg(unix)]
 mod at_fork;
@@ -87,14 +85,13 @@ struct Process {
     stats: bool,
     leaks: bool,
     profile: Option<usize>,
-    /// True if `USLAB_OPTIONS` sets the reaping interval, so that the program cannot change it.
+    /// True if `USLAB_OPTIONS` sets the reaping interval, which the program then cannot change.
     reap_is_set: bool,
     guard_is_set: bool,
     guard_slots: u32,
-    /// The malloc's own inlined paths, which exist if the static paths are closed and restartable sequences
-    /// are available.
+    /// The malloc's own inlined paths, if the static paths are closed and restartable sequences are available.
     fast_paths: Option<&'static FastPaths>,
-    /// Number of pages that had been freed when memory was last released.
+    /// Number of pages freed before memory was last released.
     released: AtomicU64,
 }
 
@@ -107,18 +104,18 @@ static FAST: StaticPaths = StaticPaths::new();
 /// at most an eighth of the limit.
 pub const KEEP_FREE: usize = 64 << 20;
 
-/// Pid of the process that has started the allocator or is starting it, or 0 before the first start. If a child
-/// was forked during a start, it starts the allocator anew.
+/// Pid of the process that started or is starting the allocator; 0 before the first start. If a child was forked
+/// during a start, it starts the allocator anew.
 static STARTING: AtomicU32 = AtomicU32::new(0);
-/// Value of `STARTING` if the allocator cannot start, so that only bootstrap memory is available.
+/// Value of `STARTING` if the allocator cannot start; then only bootstrap memory is available.
 const NEVER: u32 = u32::MAX;
 
-/// Milliseconds between two reaping intervals as the program requested them, or 0 if it did not.
+/// Milliseconds between two reaping intervals, as set by the program; 0 if unset.
 static REQUESTED_REAP_MS: Fixed = Fixed::new(0);
 /// Number of allocations per sample if hardening adds guard pages. At this rate, sampling costs some 20 ns per
 /// allocation.
 const HARDENED_GUARD: u32 = 1000;
-/// Number of allocations per sample as the program requested it, or [`UNSET`] if it did not.
+/// Number of allocations per sample, as set by the program; [`UNSET`] if unset.
 static REQUESTED_GUARD_PERIOD: Fixed = Fixed::new(UNSET);
 const UNSET: u32 = u32::MAX;
 fn guard_wanted() -> Option<u32> {
@@ -129,7 +126,7 @@ impl Process {
     fn core(&'static self) -> &'static Core {
         self.malloc.core()
     }
-    /// Applies the reaping interval that the program requested, unless the environment sets one.
+    /// Applies the program's reaping interval, unless the environment sets one.
     fn reap_as_wanted(&self) {
         if let period @ 1.. = REQUESTED_REAP_MS.get()
             && !self.reap_is_set
@@ -137,7 +134,7 @@ impl Process {
             self.malloc.core().background.reap_every(Duration::from_millis(period.into()));
         }
     }
-    /// Applies the sampling rate that the program requested, unless the environment sets one.
+    /// Applies the program's sampling interval, unless the environment sets one.
     fn guard_as_wanted(&self) {
         let guard = &self.malloc.core().guard;
         if let Some(period) = guard_wanted()
@@ -181,7 +178,7 @@ fn start() -> Option<&'static Process> {
     process
 }
 
-/// The configuration that the environment requests, in which one of `guard` allocations is sampled.
+/// The configuration that the environment requests, with one sampled allocation in `guard`.
 fn configured(options: &Options, guard: Option<u32>) -> Config {
     let mut config = Config::keeping(KEEP_FREE);
     config.pages.huge_pages = options.huge_pages;
@@ -190,12 +187,12 @@ fn configured(options: &Options, guard: Option<u32>) -> Config {
     config.guard_every = guard.or_else(guard_wanted).unwrap_or(0);
     config.guard_slots = options.guard_slots.unwrap_or(config.guard_slots);
     config.check_frees = options.check.unwrap_or(config.check_frees) || config.harden.is_on();
-    // The leak report needs the call stacks of allocations, which the flag `U` records.
+    // The leak report needs the call stacks of allocations.
     let slab_debug = options.slab_debug.or(options.leaks.then_some("FU"));
     config.slab_debug = slab_debug.and_then(DebugRules::of_static).unwrap_or_default();
     config.reap_every = options.reap.filter(|interval| !interval.is_zero());
     if let Some(limit) = options.limit {
-        // Each zone has addresses for the whole memory limit, up to 4 TiB.
+        // Each zone has addresses for the whole limit, up to 4 TiB.
         let zones = config.pages.nodes.len();
         let share = (limit / PAGE_SIZE).min(1 << 30).div_ceil(zones) as u32;
         config.pages.nodes.iter_mut().flatten().for_each(|(_, pages)| *pages = share.max(*pages));
@@ -204,12 +201,12 @@ fn configured(options: &Options, guard: Option<u32>) -> Config {
     config
 }
 
-/// Starts the allocator. The function is not inlined, because its frame has several pages, and each thread that arrives
-/// during a start would access all of them.
+/// Starts the allocator. Not inlined, because its frame has several pages, and each thread that arrives during a start would
+/// touch all of them.
 #[inline(never)]
 fn start_here() -> Option<&'static Process> {
     let options = Options::of_environment();
-    // If hardening is on, some objects get separate pages.
+    // With hardening, some objects get separate pages.
     let guard = options.guard.or(options.harden.guard_pages.then_some(HARDENED_GUARD));
     let config = configured(&options, guard);
     let guard_slots = config.guard_slots;
@@ -221,7 +218,7 @@ fn start_here() -> Option<&'static Process> {
         STARTING.store(NEVER, Relaxed);
         return None;
     }
-    // SAFETY: `init` has initialised the malloc.
+    // SAFETY: `init` initialised the malloc.
     let malloc: &'static Malloc = Box::leak(unsafe { place.assume_init() });
     #[cfg(unix)]
     at_fork::register();
@@ -260,8 +257,8 @@ fn start_here() -> Option<&'static Process> {
         process.fast_paths = unsafe { (!malloc.open(&FAST)).then(|| malloc.fast()) };
     }
     let process = PROCESS.publish(process);
-    // AcqRel: pairs with the AcqRel in `Uslab::reap_every`. Of the two operations, the one that is second sees the
-    // stores that precede the other.
+    // AcqRel: pairs with the AcqRel in `Uslab::reap_every`. The second of the two operations sees the stores that
+    // precede the first.
     STARTING.fetch_add(0, AcqRel);
     process.reap_as_wanted();
     process.guard_as_wanted();
@@ -305,8 +302,7 @@ extern "C" fn at_exit() {
     // SAFETY: the file was stored before this handler was registered, and the process ends once.
     let stderr = unsafe { STATS.take() };
     let (Some((stderr, old_identity)), Some(process)) = (stderr, PROCESS.get()) else { return };
-    // The number of the descriptor may belong to another file by now, so the descriptor is not
-    // closed.
+    // The descriptor's number may belong to another file by now, so the descriptor is not closed.
     let mut stderr = core::mem::ManuallyDrop::new(stderr);
     if identity(&stderr) != old_identity {
         return;
@@ -327,8 +323,7 @@ extern "C" fn at_exit() {
     let _ = stderr.write_all(text.as_bytes());
 }
 
-/// Frees memory outside the subsystem's pages, which is a huge mapping, bootstrap memory, or a
-/// foreign address.
+/// Frees memory outside the subsystem's pages: huge mappings, bootstrap memory, or foreign addresses.
 #[cold]
 unsafe fn free_other(process: Option<&Process>, memory: NonNull<u8>) {
     if bootstrap::size_of_piece(memory).is_some() {
@@ -350,8 +345,8 @@ fn report(kind: CorruptionKind, memory: NonNull<u8>) {
 }
 
 impl Uslab {
-    /// Allocates memory for `layout`, which is zeroed with [`Gfp::ZERO`] and otherwise unspecified. An empty layout
-    /// also gets an address.
+    /// Allocates memory for `layout`, zeroed with [`Gfp::ZERO`], otherwise unspecified. An empty layout also gets an
+    /// address.
     ///
     /// # Errors
     /// Fails as [`Malloc::alloc`] does.
@@ -363,8 +358,8 @@ impl Uslab {
         }
     }
 
-    /// The inlined part of [`allocate`](Self::allocate), for an alignment that is a power of two. If the call returns
-    /// `None`, nothing was done, and the caller must call [`allocate_missed`](Self::allocate_missed).
+    /// The inlined part of [`allocate`](Self::allocate), for a power-of-two alignment. If the call returns `None`,
+    /// nothing was done, and the caller must call [`allocate_missed`](Self::allocate_missed).
     #[doc(hidden)]
     #[inline(always)]
     pub fn allocate_fast(&self, size: usize, align: usize) -> Option<NonNull<u8>> {
@@ -373,7 +368,7 @@ impl Uslab {
     /// The step after [`allocate_fast`](Self::allocate_fast), for a caller where each instruction counts; if the call
     /// returns `None`, nothing was done.
     ///
-    /// If the static paths are closed, the call tries the malloc's own inlined paths. While a profile observes only
+    /// If the static paths are closed, the malloc's own inlined paths are tried. While a profile observes only
     /// allocations, the call takes the complete slow path.
     #[doc(hidden)]
     #[inline(always)]
@@ -415,7 +410,7 @@ impl Uslab {
         memory.map_or(core::ptr::null_mut(), NonNull::as_ptr)
     }
 
-    /// Frees memory whose layout the caller does not know.
+    /// Frees memory of an unknown layout.
     ///
     /// # Safety
     /// `memory` came from this allocator, and is no longer used.
@@ -584,8 +579,7 @@ impl Uslab {
         }
     }
 
-    /// Copies `old` bytes of bootstrap memory to newly allocated memory for `new`. Bootstrap memory
-    /// is never freed.
+    /// Copies `old` bytes of bootstrap memory to memory for `new`. Bootstrap memory is never freed.
     ///
     /// # Safety
     /// `memory` has `old` bytes.
@@ -602,8 +596,8 @@ impl Uslab {
         Ok(new_memory)
     }
 
-    /// Number of usable bytes at `memory`, which is at least the requested size. If `memory` is not an object
-    /// of this allocator, the call reports [corruption], which ends the process.
+    /// Number of usable bytes at `memory`: at least the requested size. If `memory` is not an object of this
+    /// allocator, the call reports [corruption], which ends the process.
     ///
     /// # Safety
     /// `memory` came from this allocator and is not freed during the call.
@@ -639,11 +633,11 @@ impl Uslab {
         builder.unsampled().build_on(process.malloc.core())
     }
 
-    /// Returns the dump that `USLAB_OPTIONS` requests. If the variable is set, the call starts the
+    /// Returns the dump that `USLAB_OPTIONS` requests. If the variable is set, starts the
     /// allocator.
     ///
-    /// The constructor of a library calls `dump`. After that call, a forking thread holds the locks, whatever handlers
-    /// are registered before the first allocation.
+    /// A library's constructor calls `dump`. After that call, a forking thread holds the locks, whatever handlers are
+    /// registered before the first allocation.
     pub fn dump(&self) -> Option<Dump> {
         #[cfg(unix)]
         at_fork::register();
@@ -652,15 +646,14 @@ impl Uslab {
             _ => process()?.dump,
         }
     }
-    /// File and byte limit of the recording that `USLAB_OPTIONS` requests, or `None` before the allocator has
-    /// started.
+    /// File and byte limit of the recording that `USLAB_OPTIONS` requests; `None` before the allocator has started.
     #[doc(hidden)]
     #[inline]
     pub fn record(&self) -> Option<(&'static [u8], usize)> {
         PROCESS.get()?.record
     }
-    /// Sampling rate in bytes of the heap profile that `USLAB_OPTIONS` requests. The constructor of a library calls
-    /// this function and starts the profile.
+    /// Sampling rate in bytes of the heap profile that `USLAB_OPTIONS` requests. A library's constructor calls this function
+    /// and starts the profile.
     pub fn profile_wanted(&self) -> Option<usize> {
         PROCESS.get()?.profile
     }
@@ -668,8 +661,8 @@ impl Uslab {
     /// [`Subsystem::start_profile`](crate::Subsystem::start_profile) does.
     ///
     /// # Errors
-    /// Fails as [`Subsystem::start_profile`](crate::Subsystem::start_profile) does, and with
-    /// [`NotStarted::Memory`] if the allocator cannot start.
+    /// Fails as [`Subsystem::start_profile`](crate::Subsystem::start_profile) does; [`NotStarted::Memory`] if the
+    /// allocator cannot start.
     pub fn start_profile(&self, rate: usize) -> Result<(), NotStarted> {
         process().ok_or(NotStarted::Memory)?.core().start_profile(rate, None)
     }
@@ -687,13 +680,12 @@ impl Uslab {
     pub fn has_static_paths(&self) -> bool {
         FAST.are_open()
     }
-    /// Counters of the allocator's caches and pages, or `None` before the allocator has started. The call
-    /// allocates memory.
+    /// Counters of the allocator's caches and pages; `None` before the allocator has started. The call allocates
+    /// memory.
     pub fn info(&self) -> Option<Info> {
         PROCESS.get().map(|process| process.core().info())
     }
-    /// The allocator's memory and the part of it in use; both are zero before the allocator has started. The call does
-    /// not allocate.
+    /// The allocator's memory, and the part in use; all zero before the allocator has started. The call does not allocate.
     pub fn usage(&self) -> HeapUsage {
         PROCESS.get().map_or_else(HeapUsage::default, |process| process.core().usage())
     }
@@ -716,12 +708,12 @@ impl Uslab {
     /// map memory.
     ///
     /// Call this function after setting the limit; without a limit, it does nothing. Afterwards, pages get addresses
-    /// only when they are committed, and leave 32 MiB or an eighth of the limit to other mappings. The limit then
-    /// bounds the number of pages, even if it is raised later.
+    /// only when they are committed, and leave 32 MiB or an eighth of the limit to other mappings. The limit bounds the
+    /// number of pages even if it is raised later.
     ///
     /// Cost: one system call, or up to thirteen with a limit.
     pub fn fit_address_limit(&self) {
-        // A child of `vfork` has its own limit, but shares the memory of its parent.
+        // A child of `vfork` has its own limit, but shares the parent's memory.
         if let Some(process) = PROCESS.get()
             && STARTING.load(Relaxed) == std::process::id()
         {
@@ -730,8 +722,8 @@ impl Uslab {
             unsafe { process.malloc.fit_addresses(&FAST) };
         }
     }
-    /// Returns all unused memory to the system, including objects in the CPUs' magazines and freed mappings. Returns
-    /// the number of bytes that the call returned to the system.
+    /// Returns all unused memory to the system, including the CPUs' magazines and freed mappings. Returns the number of
+    /// bytes that the call returned to the system.
     pub fn release(&self) -> usize {
         PROCESS.get().map_or(0, |process| {
             let core = process.core();
@@ -756,9 +748,8 @@ impl Uslab {
     /// From now on, samples one in `allocations` allocations of up to a page; 0 disables sampling.
     ///
     /// Each sample gets a separate page between inaccessible pages. An invalid access to a sample ends the process with
-    /// a report, which has call stacks if the cargo feature `stacks` is on. The option `guard=N` of `USLAB_OPTIONS`
-    /// takes precedence. The program may call this function before its first allocation; the call does not start the
-    /// allocator.
+    /// a report, with call stacks if the cargo feature `stacks` is on. The option `guard=N` of `USLAB_OPTIONS` takes
+    /// precedence. The function may be called before the first allocation, and does not start the allocator.
     ///
     /// A handler of `SIGSEGV` reports faulting accesses. The first sample installs this handler permanently; the
     /// handler forwards all other faults to the previous handler.
@@ -769,8 +760,8 @@ impl Uslab {
     /// Cost: nothing on the inlined paths; some 20 us per sample, mostly for two call stacks and four system calls.
     pub fn guard_every(&self, allocations: u32) {
         REQUESTED_GUARD_PERIOD.set(allocations.min(UNSET - 1));
-        // AcqRel: pairs with the AcqRel at the end of a start: the later of the two operations sees the stores that
-        // precede the earlier one.
+        // AcqRel: pairs with the AcqRel at the end of a start: the later operation sees the stores before the earlier
+        // one.
         STARTING.fetch_add(0, AcqRel);
         if let Some(process) = PROCESS.get() {
             process.guard_as_wanted();
@@ -788,27 +779,27 @@ impl Uslab {
             crate::debug::guard::faults::handler::install();
         }
     }
-    /// Number of allocations sampled so far, and number of samples in use.
+    /// Number of allocations sampled, and number of samples in use.
     pub fn samples(&self) -> (u64, usize) {
         PROCESS.get().map_or((0, 0), |process| {
             let guard = &process.core().guard;
             (guard.samples(), guard.pool().map_or(0, |pool| pool.used()))
         })
     }
-    /// State of the thread of [`reap_every`](Self::reap_every), or `None` before the allocator has started. The call
-    /// does not allocate.
+    /// State of the thread of [`reap_every`](Self::reap_every); `None` before the allocator has started. The call does
+    /// not allocate.
     pub fn reaper(&self) -> Option<ReaperInfo> {
         PROCESS.get().map(|process| process.core().background.info())
     }
     /// Sets the interval at which a thread of the allocator reaps (see [`reaper`](crate::reaper)).
     ///
-    /// The thread starts as soon as there may be memory to reap. The program can change the interval later. The
-    /// option `reap=MS` of `USLAB_OPTIONS`, or `reap=0` for no thread, takes precedence. The program may call this
-    /// function before its first allocation; the call does not start the allocator.
+    /// The thread starts as soon as there may be memory to reap. The interval can be changed later. The option
+    /// `reap=MS` of `USLAB_OPTIONS`, or `reap=0` for no thread, takes precedence. The function may be called before
+    /// the first allocation, and does not start the allocator.
     pub fn reap_every(&self, interval: Duration) {
         REQUESTED_REAP_MS.set(u32::try_from(interval.as_millis()).unwrap_or(u32::MAX).max(1));
-        // AcqRel: pairs with the AcqRel at the end of a start: the later of the two operations sees the stores that
-        // precede the earlier one.
+        // AcqRel: pairs with the AcqRel at the end of a start: the later operation sees the stores before the earlier
+        // one.
         STARTING.fetch_add(0, AcqRel);
         if let Some(process) = PROCESS.get() {
             process.reap_as_wanted();
@@ -842,14 +833,12 @@ unsafe impl core::alloc::GlobalAlloc for Uslab {
     }
     #[inline]
     unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
-        // SAFETY: an allocation is not null; by the contract of `GlobalAlloc::dealloc`, the caller may free
-        // it.
+        // SAFETY: an allocation is not null; by contract of `GlobalAlloc::dealloc`, the caller may free it.
         unsafe { self.free_sized(NonNull::new_unchecked(memory), layout) };
     }
     #[inline]
     unsafe fn realloc(&self, memory: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        // SAFETY: an allocation is not null; by the contract of `GlobalAlloc::realloc`, the caller may free
-        // it.
+        // SAFETY: an allocation is not null; by contract of `GlobalAlloc::realloc`, the caller may free it.
         let new_memory = unsafe { self.reallocate_sized(NonNull::new_unchecked(memory), layout, size) };
         new_memory.map_or(core::ptr::null_mut(), NonNull::as_ptr)
     }

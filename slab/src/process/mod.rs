@@ -1,4 +1,4 @@
-//! The heap of the process, and forks.
+//! The process's heap, and forks.
 //!
 //! | file | |
 //! |---|---|
@@ -22,8 +22,8 @@ pub mod options;
 #[doc(hidden)]
 pub use crate::reclaim::reaper::{OwnThread, are_alone};
 
-/// Statistics of the heaps that have started, which are named `objects` (the global subsystem) and `malloc`
-/// (the subsystem of [`Uslab`](global_alloc::Uslab)). The call allocates memory, but does not start a heap.
+/// Statistics of the heaps that have started: `objects` (the global subsystem) and `malloc` (the subsystem of
+/// [`Uslab`](global_alloc::Uslab)). The call does not start a heap, but allocates.
 #[cfg(not(any(loom, shuttle)))]
 pub fn heaps() -> Vec<(&'static str, crate::report::info::Info)> {
     use crate::{process::global_alloc::Uslab, subsystem::Subsystem};

@@ -1,5 +1,4 @@
-//! Options of the process-wide malloc, which come from the environment:
-//! `USLAB_OPTIONS=stats=1,check=1,huge_pages=never`.
+//! Options of the process-wide malloc, from the environment: `USLAB_OPTIONS=stats=1,check=1,huge_pages=never`.
 //!
 //! | option | values | |
 //! |---|---|---|
@@ -59,9 +58,9 @@ pub(crate) struct Options {
 
 /// Destination, format and signal of a statistics dump.
 ///
-/// The name of the file determines the format, which is JSON for `.json`, and Prometheus' text for `.prom`. For
-/// `.pb.gz`, the dump is the heap profile in `pprof`'s format, and for `.folded`, the dump is the live bytes as folded
-/// stacks; both contain addresses instead of symbols. For any other name, the format is that of `/proc/slabinfo`.
+/// The file's name gives the format: JSON for `.json`, and Prometheus' text for `.prom`. For `.pb.gz`, the dump is the
+/// heap profile in `pprof`'s format, and for `.folded`, the dump is the live bytes as folded stacks; both contain
+/// addresses instead of symbols. Any other name selects the format of `/proc/slabinfo`.
 ///
 /// ```
 /// use uslab::Uslab;
@@ -80,14 +79,14 @@ pub(crate) struct Options {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Dump {
-    /// Name of the dump's file, in which `%p` stands for the process's pid, and `%n` for the number of the dump,
-    /// counted from 1. The name of the file cannot contain a comma.
+    /// Name of the dump's file, in which `%p` is replaced by the process's pid, and `%n` by the number of the dump,
+    /// from 1. The name of the file cannot contain a comma.
     pub file: &'static [u8],
     /// Signal that triggers the dump.
     pub signal: DumpSignal,
 }
 
-/// A signal without a predefined meaning, by which a user requests a dump.
+/// A signal without a predefined meaning, which triggers a dump.
 ///
 /// ```
 /// use uslab::options::DumpSignal;
@@ -138,12 +137,10 @@ fn environment() -> Option<&'static CStr> {
 }
 
 impl Options {
-    /// Returns `true` if `USLAB_OPTIONS` is set.
     pub(crate) fn are_options_given() -> bool {
         environment().is_some()
     }
 
-    /// Parses `USLAB_OPTIONS`.
     pub(crate) fn of_environment() -> Self {
         let Some(text) = environment().and_then(|text| permanent_copy(text.to_bytes())) else {
             return Self::default();
@@ -159,7 +156,7 @@ impl Options {
     pub(crate) fn dump(&self) -> Option<Dump> {
         self.dump.map(|file| Dump { file, signal: self.dump_signal })
     }
-    /// File and byte limit of the recording that the options request.
+    /// File and byte limit of the configured recording.
     pub(crate) fn record(&self) -> Option<(&'static [u8], usize)> {
         Some((self.record?, self.record_limit.unwrap_or(1 << 30)))
     }

@@ -1,4 +1,4 @@
-//! Memory reclaim: the events that trigger it, and grace periods.
+//! Memory reclaim: its triggers, and grace periods.
 //!
 //! | file | |
 //! |---|---|

@@ -2,8 +2,8 @@
 //!
 //! Linux reports memory pressure in two ways. *Pressure stall information* (Documentation/accounting/psi.rst) wakes a
 //! watcher when tasks have stalled on memory for a given time within a window. A *memory group*
-//! (Documentation/admin-guide/cgroup-v2.rst) has the threshold `memory.high`, above which its processes are slowed
-//! down; a watcher has to poll the group's memory use. A [reaper](crate::Reaper) can use both sources of pressure.
+//! (Documentation/admin-guide/cgroup-v2.rst) has a mark, `memory.high`, above which its processes are slowed down; a
+//! watcher has to poll it. A [reaper](crate::Reaper) can use both sources.
 //!
 //! The memory of a process may also be limited. The kernel kills a process of a control group that exceeds the group's
 //! limit, and refuses memory to a process that exceeds its own limit (`getrlimit`). Free memory that an allocator keeps
@@ -24,8 +24,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use uslab_buddy::region::process_limit;
 
-/// A trigger for pressure stall information, which fires when tasks have stalled on memory for
-/// `stall` within `window`.
+/// A trigger of pressure stall information: tasks have stalled on memory for `stall` within `window`.
 ///
 /// ```
 /// use std::time::Duration;
@@ -49,8 +48,8 @@ pub struct Psi {
 }
 
 impl Psi {
-    /// Makes a trigger for the memory pressure of the whole machine. The kernel accepts windows from 500 ms to 10 s;
-    /// from unprivileged processes, it accepts only multiples of 2 s.
+    /// Trigger for the pressure of the whole machine. The kernel accepts windows from 500 ms to 10 s; from unprivileged
+    /// processes only multiples of 2 s.
     pub fn system(stall: Duration, window: Duration) -> Self {
         Self::at("/proc/pressure/memory", stall, window)
     }
@@ -111,8 +110,7 @@ impl MemoryGroup {
         Ok(group)
     }
 
-    /// Reads a number of bytes; returns `None` if the text is `max`, which means that there is no
-    /// limit.
+    /// Reads a number of bytes; `None` if the text is `max`, which means no limit.
     fn read(&self, name: &str) -> io::Result<Option<u64>> {
         let path = self.directory.join(name);
         let named = |error: String, kind| io::Error::new(kind, format!("{}: {error}", path.display()));
@@ -125,8 +123,8 @@ impl MemoryGroup {
         }
     }
 
-    /// Returns `true` if the group's memory use is near `memory.high`. A group that was removed is
-    /// not short of memory.
+    /// Returns `true` if the group's memory use is near `memory.high`. A removed group is not short
+    /// of memory.
     pub(crate) fn is_short(&self) -> bool {
         let (Ok(Some(high)), Ok(Some(current))) = (self.read("memory.high"), self.read("memory.current"))
         else {
@@ -139,8 +137,8 @@ impl MemoryGroup {
 /// The free memory of one allocator may be at most one part in `SHARE` of the room.
 pub(crate) const SHARE: u64 = 8;
 
-/// Lowest limit of the process and of its control groups, in bytes, or `None` if there is no limit. The call
-/// does not allocate.
+/// Lowest limit of the process and of its control groups, in bytes; `None` without any limit. The call does not
+/// allocate.
 ///
 /// Cost: two system calls, three for the list of groups, and three for each file with a limit.
 pub(crate) fn least_limit() -> Option<u64> {
@@ -161,8 +159,8 @@ fn of_groups(groups: &str, root: &str) -> Option<u64> {
             parts.next().map(|group| group.trim_end_matches('/'))
         })
     };
-    // Only one of the two versions of control groups controls memory. In version 1, the soft limit is a hint, and
-    // only the group's own soft limit is used.
+    // Only one version of control groups controls memory. In version 1, the soft limit is a hint, and only the
+    // group's own soft limit is used.
     let first = group(|controllers| controllers.split(',').any(|controller| controller == "memory"));
     let (mount, own, hard, soft) = match first {
         Some(own) => ("/memory", own, "memory.limit_in_bytes", "memory.soft_limit_in_bytes"),
@@ -196,7 +194,7 @@ fn read<'a>(name: &[&str], text: &'a mut [u8]) -> Option<&'a str> {
 mod tests {
     use super::*;
 
-    /// A directory with files like the kernel's, for tests.
+    /// A directory with files like the kernel's.
     struct Root(PathBuf);
     impl Root {
         fn new(name: &str, files: &[(&str, &str)]) -> Self {
@@ -249,7 +247,7 @@ mod tests {
                 ("memory/a/memory.limit_in_bytes", "5000\n"),
                 ("memory/a/b/memory.limit_in_bytes", "9223372036854771712\n"),
                 ("memory/a/b/memory.soft_limit_in_bytes", "4000\n"),
-                // This file belongs to another controller, and must be ignored.
+                // A file of another controller, which must be ignored.
                 ("cpu/a/b/memory.limit_in_bytes", "1\n"),
             ],
         );

@@ -1,4 +1,4 @@
-//! Type-stable caches, in which the pages of a freed slab stay until a grace period has passed.
+//! Type-stable caches: the pages of a slab stay until a grace period has passed.
 //!
 //! Type-stable caches correspond to Linux's `SLAB_TYPESAFE_BY_RCU`, and are built on `crossbeam-epoch`. A reader
 //! [`pin`]s, finds an object without a lock, and reads the object. Another thread may free and even reallocate the
@@ -6,16 +6,16 @@
 //! reader has secured the object (by a count or a lock inside it), the reader must check that it is the expected
 //! object. Readers write no shared cache line.
 //!
-//! Only *pages* wait for a grace period; freed objects are reused immediately. When a slab is freed, it is passed to
-//! the collector. The collector frees the slab to the page allocator when every reader that might have found an object
-//! of the slab has exited.
+//! Only *pages* wait for a grace period; freed objects are reused immediately. A freed slab is passed to the collector.
+//! The collector frees the slab to the page allocator when every reader that might have found an object of the slab has
+//! exited.
 //!
 //! A single object of *any* cache can also wait for a grace period (see
 //! [`free_deferred`](crate::KmemCache::free_deferred), Linux's `kfree_rcu`). A reader of a deferred object need not
 //! check anything, but the object's memory is freed later.
 //!
-//! A deferred free allocates from the global allocator, because the collector keeps a list of deferred frees.
-//! Type-stable caches therefore cannot serve a `GlobalAlloc`.
+//! A deferred free allocates from the global allocator, because the collector keeps a list. Type-stable caches therefore cannot
+//! serve a `GlobalAlloc`.
 
 #[cfg(shuttle)]
 mod grace;
@@ -33,13 +33,13 @@ use uslab_magazine::sync::{Rank, contain_panic};
 
 /// Enters a read-side section: slabs of type-stable caches that are freed from now on stay until the guard is dropped.
 ///
-/// Cost: a store to a word of the thread, and a fence. Keep the section short, because freed memory accumulates while
+/// Cost: a store to the thread's own word and a fence. Keep the section short, because freed memory accumulates while
 /// it lasts.
 ///
-/// Occasionally `pin` also runs closures that threads have [deferred](Guard::defer). If a closure panics, the panic is
-/// contained; later closures of the same thread may be lost, but no object is lost.
+/// Occasionally `pin` runs closures that threads [deferred](Guard::defer). If a closure panics, the panic is contained;
+/// later closures of the same thread may be lost, but no object is lost.
 pub fn pin() -> Guard {
-    // Each panic ends one closure, so the retries come to an end.
+    // Each panic ends another closure, so the retries end.
     contain_panic(collector::pin).unwrap_or_else(pin)
 }
 
@@ -48,8 +48,8 @@ use crossbeam_epoch as collector;
 #[cfg(shuttle)]
 use grace as collector;
 
-/// In a model, this is the default collector of `crossbeam-epoch`, except that it runs nothing after the execution has
-/// failed. Dropping the collector outside the execution would panic a second time.
+/// The default collector of `crossbeam-epoch` in a model, except that it runs nothing after the execution has failed.
+/// Dropping the collector outside the execution would panic a second time.
 #[cfg(crossbeam_loom)]
 mod collector {
     use core::mem::ManuallyDrop;
@@ -72,14 +72,14 @@ mod collector {
         static HANDLE: CheckedDrop<LocalHandle> = CheckedDrop(ManuallyDrop::new(COLLECTOR.0.register()));
     }
     pub(super) fn pin() -> Guard {
-        // A thread may pin once more while it is exiting.
+        // A thread may pin once more while it exits.
         HANDLE.try_with(|handle| handle.0.pin()).unwrap_or_else(|_| COLLECTOR.0.register().pin())
     }
 }
 
-/// Advances the collector: memory that was freed earlier returns to the page allocator once all readers of that
-/// time have exited. A test calls this function a few times to wait for the memory that it has freed. The call
-/// never blocks.
+/// Advances the collector: memory freed earlier returns to the page allocator once all readers of that time have
+/// exited. A test calls this function a few times to wait for the memory that it has freed. The call never
+/// blocks.
 pub fn advance() {
     contain_panic(|| pin().flush());
 }
@@ -87,7 +87,7 @@ pub fn advance() {
 /// Number of objects per batch; each batch calls the collector once.
 const BATCH: usize = 64;
 
-/// A batch of objects that will be freed after a grace period.
+/// A batch of objects to be freed after a grace period.
 pub(crate) struct Batch {
     objects: [Option<NonNull<u8>>; BATCH],
     len: usize,
@@ -99,8 +99,7 @@ unsafe impl Send for Batch {}
 impl Batch {
     const EMPTY: Self = Self { objects: [None; BATCH], len: 0 };
 
-    /// Iterates the objects of the batch. The call consumes the whole batch, so that the iterator
-    /// is `Send`.
+    /// Iterates the batch's objects. Consumes the batch as a whole, to keep the iterator `Send`.
     pub(crate) fn objects(self) -> impl Iterator<Item = NonNull<u8>> {
         self.objects.into_iter().flatten()
     }
@@ -136,8 +135,7 @@ impl Deferred {
 pub(crate) fn after_grace(release: impl FnOnce() + Send + 'static) {
     let guard = pin();
     if cfg!(not(any(loom, shuttle))) {
-        // The guard is flushed first, because a panic in an earlier closure of the thread loses the
-        // closures after it.
+        // The guard is flushed first, because a panic of the thread's earlier closure loses later closures.
         contain_panic(|| guard.flush());
     }
     guard.defer(release);

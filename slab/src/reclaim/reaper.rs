@@ -1,17 +1,17 @@
 //! The reaper, a thread that periodically ends a reaping interval of a subsystem.
 //!
-//! The end of a reaping interval has four steps. First, objects beyond the magazines' working set, and objects on idle
-//! stacks, are flushed to the slabs. Second, free objects in slabs are destructed. Third, empty slabs are freed to the
-//! page allocator. Fourth, memory that stayed free throughout the interval is decommitted. (illumos reaps every 15 s;
-//! FreeBSD checks working sets every 20 s.)
+//! The end of an interval has four steps. Objects beyond the magazines' working set, and objects on idle stacks, are
+//! flushed to the slabs. Free objects in slabs are destructed. Third, empty slabs are freed to the page allocator.
+//! Fourth, memory that stayed free throughout the interval is decommitted. (illumos reaps every 15 s; FreeBSD checks
+//! working sets every 20 s.)
 //!
 //! A subsystem can be reaped in three ways:
 //! * [`Config::reap_every`](crate::Config::reap_every): the subsystem starts a thread once it has grown to
 //!   [`START_BYTES`], an object with a destructor was constructed, or a cache has a waiter. This thread sleeps while no
 //!   memory is freed and no waiter exists, and keeps neither the subsystem nor the process alive. In the child of a
 //!   fork, the subsystem starts the thread again under the same conditions. If the system refuses a thread, frees
-//!   decommit the memory above [`PageConfig::keep_free`](uslab_buddy::PageConfig::keep_free). The subsystem tries again
-//!   to start the thread at twice the size, and whenever a first waiter joins; [`ReaperInfo`] reports refusals.
+//!   decommit memory above [`PageConfig::keep_free`](uslab_buddy::PageConfig::keep_free). The subsystem tries again to
+//!   start the thread at twice the size, and whenever a first waiter joins; [`ReaperInfo`] reports refusals.
 //!   [`Uslab`](crate::Uslab) starts this thread for [`reap_every`](crate::Uslab::reap_every) or
 //!   `USLAB_OPTIONS=reap=500`, and `libuslab.so` only for the option.
 //! * [`Reaper`]: a thread that runs until the value is dropped. A `Reaper` can also watch for [memory pressure](pressure).
@@ -71,7 +71,7 @@ struct ReaperState {
 pub struct Reaper {
     shared: Arc<ReaperState>,
     threads: Vec<JoinHandle<()>>,
-    /// Pipe that is closed to stop the thread that watches for memory pressure.
+    /// Pipe that is closed to stop the watcher of pressure.
     watching: Option<io::PipeWriter>,
 }
 
@@ -96,18 +96,18 @@ pub struct ReaperBuilder {
 }
 
 impl ReaperBuilder {
-    /// Makes a separate thread watch for the given memory pressure.
+    /// Watches for the given pressure, in a separate thread.
     pub fn psi(mut self, psi: Psi) -> Self {
         self.psi = Some(psi);
         self
     }
-    /// Makes the reaper check the group's memory use at the end of each interval.
+    /// Checks the memory group's mark at the end of each interval.
     pub fn group(mut self, group: MemoryGroup) -> Self {
         self.group = Some(group);
         self
     }
 
-    /// Starts the threads of the reaper, which keep `core` alive.
+    /// Starts the reaper's threads, which keep `core` alive.
     pub(crate) fn start_on(self, core: Arc<dyn Reap>) -> io::Result<Reaper> {
         let watched = self.psi.as_ref().map(Psi::watch).transpose()?;
         let mut reaper = Reaper { shared: Arc::default(), threads: Vec::new(), watching: None };
@@ -131,7 +131,6 @@ impl Reaper {
         Ok(())
     }
 
-    /// Wakes the reaper at each event of `watched`.
     fn watch(&mut self, watched: Watched) -> io::Result<()> {
         let (stop, watching) = io::pipe()?;
         self.watching = Some(watching);
@@ -144,7 +143,7 @@ impl Reaper {
         })
     }
 
-    /// Number of reaping intervals that have ended so far.
+    /// Number of intervals ended so far.
     pub fn intervals(&self) -> u64 {
         self.shared.state.lock().intervals
     }
@@ -184,8 +183,8 @@ impl Drop for Reaper {
         self.shared.changed.notify_all();
         self.watching = None;
         for thread in self.threads.drain(..) {
-            // The panic hook has already reported a destructor's panic. A shrinker or a destructor may drop the reaper
-            // on the reaper's own thread.
+            // The panic hook has already reported a destructor's panic. A shrinker or destructor may drop the reaper on
+            // the reaper's own thread.
             if thread.thread().id() != std::thread::current().id() {
                 let _ = thread.join();
             }
@@ -258,7 +257,7 @@ mod tests {
         use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockType, send, socketpair};
         use std::os::fd::AsRawFd;
         let (subsystem, cache, _registered, dropped) = loaded();
-        // Out-of-band data on the socket raises the same event as a trigger.
+        // Out-of-band data raises the same event as a trigger.
         let (ours, watched) =
             socketpair(AddressFamily::Unix, SockType::Stream, None, SockFlag::empty()).unwrap();
         let mut reaper = Reaper::builder(Duration::from_secs(3600)).start(&subsystem).unwrap();

@@ -1,15 +1,15 @@
-//! Shrinkers, which are callbacks by which users free recreatable objects when memory is short.
+//! Shrinkers: callbacks by which users free recreatable objects when memory is short.
 //!
 //! The allocator frees unused memory without any help. Some objects in use only save work, such as parsed entries or
-//! idle connections, and only their users can judge which of them to free. A shrinker is a callback that frees objects
+//! idle connections; only their users can judge which of them to free. A shrinker is a callback that frees objects
 //! which only save work, as in Linux (`register_shrinker`; Documentation/filesystems/vfs.rst describes `count` and
 //! `scan`). An allocation that would otherwise fail calls the shrinkers, and so does the [reaper](crate::Reaper) when
 //! the machine or a control group is short of memory.
 //!
 //! A shrinker runs within another user's allocation, with no allocator lock held. A shrinker must not wait for a lock
 //! that an allocating thread may hold, including its own thread: use `try_lock`, and give up if the lock is taken. A
-//! shrinker may allocate and free, and its allocations do not call shrinkers. If a shrinker panics, it may already
-//! have freed some objects. The allocator catches the panic and calls the other shrinkers, because the allocating user
+//! shrinker may allocate and free; these allocations do not call shrinkers. If a shrinker panics, it may already have
+//! freed some objects. The allocator catches the panic and calls the other shrinkers, because the allocating user
 //! cannot handle the panic.
 //!
 //! If another thread holds the lock that protects all objects which shrinkers could free, the allocation fails. Hold
@@ -25,8 +25,7 @@ use uslab_buddy::Gfp;
 use uslab_magazine::sync::fork::ForkMutex;
 use uslab_magazine::sync::{Contained, Rank, assert_unlocked, contain_panic, thread_local};
 
-/// A callback that frees objects which can be made again. The [module](self) describes the rules
-/// for shrinkers.
+/// A callback that frees objects which can be made again. See the [module](self).
 ///
 /// ```
 /// use std::sync::{Arc, Mutex};
@@ -63,8 +62,8 @@ pub trait Shrinker: Send + Sync {
     /// Approximate number of objects that the shrinker could free now.
     fn count(&self) -> usize;
     /// Frees up to `objects` objects, the least useful objects first, and returns the number of freed objects. `gfp`
-    /// restricts the shrinker in the same way as the failing allocation: with [`Gfp::NOIO`] or [`Gfp::NOFS`], it must
-    /// not start I/O or call a file system.
+    /// restricts the shrinker like the failing allocation: with [`Gfp::NOIO`] or [`Gfp::NOFS`] it must not start I/O or
+    /// call a file system.
     fn scan(&self, objects: usize, gfp: Gfp) -> usize;
 }
 
@@ -118,7 +117,6 @@ impl fmt::Debug for Registration {
     }
 }
 
-/// Entry in the list of shrinkers.
 pub(crate) struct Entry {
     shrinker: Contained<Box<dyn Shrinker>>,
     /// Number of the cache whose limit calls the shrinker, or 0 for a shrinker of all memory.
@@ -129,8 +127,7 @@ pub(crate) struct Entry {
 const SHARES: [usize; 3] = [8, 2, 1];
 
 thread_local! {
-    /// True while this thread runs a shrinker, so that the shrinker's allocations do not call
-    /// shrinkers.
+    /// True while the thread runs a shrinker, whose allocations do not call shrinkers.
     static SHRINKING: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -152,7 +149,7 @@ impl Shrinkers {
         Registration { entry, list: self.clone() }
     }
 
-    /// Returns `true` if any shrinker was registered for a cache's limit.
+    /// Returns `true` if any shrinker is for a cache's limit.
     pub(crate) fn has_limits(&self) -> bool {
         self.0.iter().any(|entry| entry.cache != 0)
     }
@@ -179,8 +176,7 @@ impl Shrinkers {
         dropped
     }
 
-    /// Requests that shrinkers free growing fractions of their counts, until `again` succeeds or no object is
-    /// left to free.
+    /// Requests growing fractions of the shrinkers' counts, until `again` succeeds or no object is left to free.
     pub(crate) fn run_until<T, E>(
         &self,
         gfp: Gfp,

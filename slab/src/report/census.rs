@@ -9,8 +9,7 @@ use core::fmt;
 use uslab_buddy::PAGE_SIZE;
 use uslab_buddy::Pfn;
 
-/// Result of a [`check`](crate::Subsystem::check), with counts of all objects and pages, each of which was found where
-/// its state requires.
+/// Result of a [`check`](crate::Subsystem::check): counts of all objects and pages, each found where its state requires.
 ///
 /// ```text
 /// objects = used + in_magazines + in_depot + quarantined + free_in_slabs        for each cache
@@ -40,8 +39,7 @@ pub struct Census {
     pub caches: u64,
     /// Number of slabs on lists.
     pub slabs: u64,
-    /// Number of objects in slabs, which is the sum of the five counts from `used` to
-    /// `free_in_slabs`.
+    /// Number of objects in slabs: the sum of the five counts from `used` to `free_in_slabs`.
     pub objects: u64,
     /// Number of objects in use.
     pub used: u64,
@@ -53,8 +51,7 @@ pub struct Census {
     pub quarantined: u64,
     /// Number of objects that are free in slabs.
     pub free_in_slabs: u64,
-    /// Number of all pages, which is the sum of the six counts from `slab_pages` to `free_pages` plus
-    /// `lost_pages`.
+    /// Number of all pages: the sum of the six counts from `slab_pages` to `free_pages` plus `lost_pages`.
     pub pages: u64,
     /// Number of pages of the slabs on lists.
     pub slab_pages: u64,
@@ -66,10 +63,10 @@ pub struct Census {
     pub block_pages: u64,
     /// Number of pages in per-CPU magazines.
     pub per_cpu_pages: u64,
-    /// Number of free pages, whether committed or not.
+    /// Number of free pages, committed or not.
     pub free_pages: u64,
     /// Number of objects that other threads were moving when the process was forked; they are also counted in `used`.
-    /// The number is 0 except in the child of such a fork.
+    /// 0 except in a forked child.
     pub lost_objects: u64,
     /// Number of slabs that other threads were moving at the fork; their pages are also counted in `block_pages`.
     pub lost_slabs: u64,
@@ -154,8 +151,7 @@ impl Census {
             census.add(core, &cache)?;
         }
         let pages = core.memory.pages.check().map_err(Violation::Buddy)?;
-        // Users may charge mappings of their own, and memory that another thread was moving at the fork stays
-        // charged.
+        // Users may charge their own mappings, and memory that another thread was moving at the fork stays charged.
         let mapped = (core.huge.mapped_bytes() / PAGE_SIZE) as u64;
         let charged = core.memory.pages.limit().is_none() || pages.charged >= mapped;
         if !core.huge.agrees() || !charged {

@@ -1,7 +1,7 @@
-//! Statistics, which are the numbers of each cache, and `/proc/slabinfo` in the kernel's format.
+//! Statistics: the numbers of each cache, and `/proc/slabinfo` in the kernel's format.
 //!
-//! The snapshot [`Info`] has all numbers of a subsystem. A snapshot can be printed as the kernel's table, in the
-//! formats of `serde`, and, with the feature `prometheus`, as Prometheus' text.
+//! The snapshot [`Info`] has all numbers of a subsystem. A snapshot can be printed as the kernel's table, in `serde`'s formats,
+//! and, with the feature `prometheus`, as Prometheus' text.
 //!
 //! ```
 //! use uslab::Subsystem;
@@ -20,8 +20,8 @@
 //! objects = used + in_magazines + in_depot + quarantined + free_in_slabs
 //! ```
 //!
-//! [`SlabInfo`] is the kernel's table (format 2.1), printed byte for byte as the kernel prints it, and parsed from the
-//! kernel's text. [`CacheInfo`] has all numbers of a cache, and can be serialised.
+//! [`SlabInfo`] is the kernel's table (format 2.1), printed byte for byte as the kernel prints it, and parsed from the kernel's
+//! text. [`CacheInfo`] has all numbers of a cache and serialises.
 //!
 //! [`Paths`] counts operations by the level that served them: each allocation and each free counts at the slowest level
 //! that it reached. The sum over the levels is the number of operations.
@@ -44,8 +44,7 @@ pub use uslab_magazine::{Path, Paths};
 
 const PAGE: u64 = PAGE_SIZE as u64;
 
-/// Snapshot of the memory that a malloc has obtained from the system, and of the part that is in
-/// use.
+/// Snapshot of the memory that a malloc has from the system, and of the part in use.
 ///
 /// ```
 /// use uslab::Uslab;
@@ -62,9 +61,9 @@ const PAGE: u64 = PAGE_SIZE as u64;
 pub struct HeapUsage {
     /// Bytes of committed pages, for objects and blocks up to 4 MiB.
     pub committed: usize,
-    /// Bytes of objects and blocks in use, which are a part of `committed`.
+    /// Bytes of objects and blocks in use: a part of `committed`.
     pub used: usize,
-    /// Number of free objects, both in slabs and in magazines.
+    /// Number of free objects, in slabs and in magazines.
     pub free_objects: usize,
     /// Number of allocations above 4 MiB, each a separate mapping.
     pub huge_pieces: usize,
@@ -91,7 +90,7 @@ pub struct HeapUsage {
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct Info {
-    /// Numbers of each cache, from the oldest to the newest cache.
+    /// Numbers of each cache, oldest cache first.
     pub caches: Vec<CacheInfo>,
     /// Numbers of each account that has caches.
     pub accounts: Vec<AccountInfo>,
@@ -99,7 +98,7 @@ pub struct Info {
     pub kmalloc_large: LargeInfo,
     /// Numbers of memory above the largest block.
     pub huge: HugeInfo,
-    /// Numbers of the drains of CPUs' stacks, both of objects and of pages.
+    /// Numbers of drains of CPUs' stacks, of objects and of pages.
     pub drains: DrainInfo,
     /// Numbers of the page allocator.
     pub pages: BuddyInfo,
@@ -108,17 +107,16 @@ pub struct Info {
 }
 
 impl Info {
-    /// The table in the format of `/proc/slabinfo`, with the newest cache first, as in the kernel. The table omits
-    /// caches that never had a slab, because most programs never use most of kmalloc's sizes.
+    /// The `/proc/slabinfo` table, with the newest cache first, as in the kernel. The table omits caches that never had
+    /// a slab, because most programs never use most of kmalloc's sizes.
     pub fn slabinfo(&self) -> SlabInfo {
         self.had_slabs().collect()
     }
-    /// The table in the format of `/proc/slabinfo` with all caches, even caches that never had a
-    /// slab.
+    /// The `/proc/slabinfo` table with all caches, even caches that never had a slab.
     pub fn slabinfo_all(&self) -> SlabInfo {
         self.caches.iter().rev().collect()
     }
-    /// The table in the format of `/proc/slabinfo`, with statistics.
+    /// The `/proc/slabinfo` table, with statistics.
     pub fn statistics(&self) -> Statistics<'_> {
         Statistics(self)
     }
@@ -126,7 +124,7 @@ impl Info {
         self.caches.iter().rev().filter(|cache| cache.had_slabs())
     }
     /// Numbers of operations on caches, large blocks and huge memory, by the level that served them. Page allocations
-    /// by users and for slabs are counted in [`per_cpu_events`](uslab_buddy::ZoneInfo::per_cpu_events) instead.
+    /// by users and for slabs are counted in [`per_cpu_events`](uslab_buddy::ZoneInfo::per_cpu_events).
     pub fn paths(&self) -> Paths {
         let caches = self.caches.iter().map(|cache| cache.paths).sum::<Paths>();
         caches + self.kmalloc_large.paths + self.huge.paths
@@ -145,7 +143,7 @@ impl Core {
             reaper: self.background.info(),
         }
     }
-    /// Sums over the numbers that [`info`](Self::info) returns, for C programs.
+    /// Sums of the numbers of [`info`](Self::info), for C programs.
     pub(crate) fn usage(&self) -> HeapUsage {
         let (large_info, huge) = (self.large.info(), self.huge.info());
         let mut usage = HeapUsage {
@@ -235,7 +233,7 @@ pub struct Row {
     pub objects_per_slab: u64,
     /// Number of pages of a slab of the usual order.
     pub pages_per_slab: u64,
-    /// Number of active slabs, which is equal to `slabs`, as in the kernel.
+    /// Number of active slabs: equal to `slabs`, as in the kernel.
     pub active_slabs: u64,
     /// Number of slabs.
     pub slabs: u64,
@@ -417,11 +415,10 @@ impl FromStr for SlabInfo {
     }
 }
 
-/// Upper bound of the numbers in a row, so that sums over the rows of a table do not overflow. Physical addresses have
-/// 52 bits.
+/// Upper bound of a row's numbers, below which sums over the rows of a table do not overflow. Physical addresses have 52 bits.
 const MAX_ROW_NUMBER: u64 = 1 << 40;
 
-/// Parses one line of the table, which may end with statistics. A cache's name may contain blanks.
+/// Parses one line of the table, which may end with statistics. A name may have blanks.
 impl FromStr for Row {
     type Err = ParseError;
 
@@ -432,7 +429,7 @@ impl FromStr for Row {
         let (name_and_counts, tunables) = text
             .rsplit_once(": tunables")
             .ok_or_else(|| expected("` : tunables` after a name and five numbers"))?;
-        // The line is parsed from the right, where the numbers are.
+        // Parses from the right, where the numbers are.
         let mut name = name_and_counts.trim_end();
         let mut numbers = [0; 5];
         for place in numbers.iter_mut().rev() {

@@ -1,12 +1,10 @@
-//! Memory in use by the call stack that allocated it, and leaks, which are memory that is no longer reachable, as in
-//! Solaris' `::findleaks`.
+//! Memory by the call stack that allocated it, and leaks: memory that is no longer reachable, as in Solaris' `::findleaks`.
 //!
-//! The search is conservative. Every aligned word of the process's writable memory is a root of the search: thread
-//! stacks, large blocks and pages, but not the slabs of caches with checked frees. If a word contains an address
-//! inside an object in use, this object is reachable, and the search continues with the words of the object. The
-//! search therefore misses a leak if some word looks like a pointer to the leaked object. If only a register refers
-//! to an object, the search wrongly reports the object. No word of memory leads to an object that the search
-//! reports.
+//! The search is conservative. Every aligned word of the process's writable memory is a root: thread stacks, large
+//! blocks and pages, but not the slabs of caches with checked frees. If a word contains an address inside an object
+//! in use, this object is reachable, and the search continues with the words of the object. The search therefore
+//! misses a leak if some word looks like a pointer to the leaked object. An object that only a register refers to
+//! is wrongly reported. No word of memory leads to an object that the search reports.
 
 use crate::cache::Cache;
 use crate::cache::core::Core;
@@ -20,7 +18,7 @@ use std::fs;
 use uslab_buddy::frame::Kind;
 use uslab_buddy::{PAGE_SIZE, Pfn};
 
-/// Objects in use that belong to one cache and were allocated by the same call stack.
+/// Objects in use of one cache that the same call stack allocated.
 ///
 /// ```
 /// use uslab::report::leaks::Holder;
@@ -40,12 +38,12 @@ pub struct Holder {
     pub bytes: u64,
     /// Number of these objects that are unreachable.
     pub unreachable: u64,
-    /// Call stack of the allocations, which is empty without the debug flag `U`.
+    /// Call stack of the allocations; empty without the debug flag `U`.
     pub stack: CallStack,
 }
 
-/// Holders of objects, in descending order of unreachable objects, and then of bytes. `Display` writes a line for each
-/// holder, and then the call stack with one function per line.
+/// Holders of objects, most unreachable objects first, then by bytes. `Display` writes a line for each holder, and
+/// then the call stack with one function per line.
 ///
 /// ```
 /// use uslab::{Config, Gfp, KmemCache, Subsystem};
@@ -102,7 +100,7 @@ impl Object {
 
 /// State of a search for reachable objects.
 struct Walk {
-    /// All objects in use, in descending order of their addresses.
+    /// All objects in use, by descending address.
     objects: Vec<Object>,
     /// Objects that were reached but not searched yet.
     open: Vec<usize>,
@@ -143,8 +141,7 @@ impl Walk {
     }
 }
 
-/// Copies up to `bytes` bytes of this process's memory, and returns the number of bytes that could be
-/// read.
+/// Copies up to `bytes` bytes of this process's memory; returns the number of bytes that could be read.
 #[cfg(target_os = "linux")]
 fn read_memory(address: usize, copy: &mut [usize], bytes: usize) -> usize {
     let local_range =
@@ -163,13 +160,13 @@ fn read_memory(_at: usize, _copy: &mut [usize], _bytes: usize) -> usize {
     0
 }
 
-/// The kernel's table of the process's pages, or `None` if this table cannot be used.
+/// The kernel's table of the process's pages; `None` if the table cannot be used.
 struct PageMap(Option<fs::File>);
 
 impl PageMap {
     fn open() -> Self {
         let map = Self(fs::File::open("/proc/self/pagemap").ok());
-        // In emulators and sandboxes, the table may be empty. This variable's page is certainly in
+        // Emulators and sandboxes may show an empty table. This variable's page is certainly in
         // memory, so it shows if the table works.
         let (known_byte, mut found_bytes) = (0_u8, 0);
         let page = (&raw const known_byte).expose_provenance() / PAGE_SIZE * PAGE_SIZE;
@@ -180,7 +177,6 @@ impl PageMap {
     /// written, so they contain no address, and reading them would map them.
     fn each_written(&self, range: Range<usize>, mut search: impl FnMut(Range<usize>)) {
         use std::io::{Read, Seek, SeekFrom};
-        /// Bytes of an entry of the table.
         const ENTRY: usize = size_of::<u64>();
         let Some(mut file) = self.0.as_ref() else { return search(range) };
         let (mut start, mut address) = (None, range.start);
@@ -226,7 +222,7 @@ fn writable() -> Option<Vec<Range<usize>>> {
         let (addresses, fields) = line.split_once(' ')?;
         let (start, end) = addresses.split_once('-')?;
         let address = |text| usize::from_str_radix(text, 16).ok();
-        // Memory of stacks and heaps may also be executable.
+        // Stacks and heaps may be executable, too.
         let is_private = fields.starts_with("rw") && fields.as_bytes().get(3) == Some(&b'p');
         is_private.then_some(address(start)?..address(end)?)
     };
@@ -258,7 +254,7 @@ impl Core {
         let first = pages.address(Pfn::new(0)).addr().get();
         let end = first + pages.frames().len() as usize * PAGE_SIZE;
         let ranges = writable().unwrap_or_else(|| {
-            // If an object's reachability is unknown, the object counts as reachable.
+            // Objects of unknown reachability count as reachable.
             walk.objects.iter_mut().for_each(|object| object.is_reached = true);
             Vec::new()
         });
@@ -325,7 +321,7 @@ mod tests {
         objects.sort_unstable_by_key(|object| object.inverted_address);
         Walk { objects, open: Vec::new() }
     }
-    /// Reachability of the objects, in ascending order of their addresses.
+    /// Reachability of the objects, by ascending address.
     fn reached(walk: &Walk) -> Vec<bool> {
         walk.objects.iter().rev().map(|object| object.is_reached).collect()
     }
@@ -349,8 +345,7 @@ mod tests {
         }
     }
 
-    /// The second of three pages is inaccessible, and the search must still continue to the last
-    /// word.
+    /// The second of three pages is inaccessible: the search must continue to the last word.
     #[test]
     fn leak_search_continues_past_an_unreadable_page() {
         let (no_address, bytes) = (core::ptr::null_mut(), 3 * PAGE_SIZE);
@@ -419,13 +414,12 @@ mod tests {
         unsafe { libc::munmap(base, bytes) };
     }
 
-    /// The search must read each whole word of a reached object, and follow it to further objects.
     #[test]
     fn leak_search_follows_each_word_of_an_object() {
         let mut memory = vec![0_usize; 1024];
         let base = memory.as_ptr().expose_provenance();
         let address_of = |word: usize| base + word * size_of::<usize>();
-        // The second object consists of two and a half words.
+        // The second object has two and a half words.
         let objects = [
             (address_of(0), 8),
             (address_of(100), 20),

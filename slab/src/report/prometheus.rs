@@ -9,8 +9,8 @@
 //! ```
 //!
 //! Sizes are in bytes, and names that end in `_total` belong to counters. If a counter is read during operations, it
-//! may include unfinished operations, and be lower at the next read. A counter also decreases if several caches have
-//! the same name and one of them is destroyed. A cache that never had a slab has no series, unless the caller requests
+//! may include unfinished operations, and be lower at the next read. A counter also falls when one of several caches of
+//! its name is destroyed. A cache that never had a slab has no series, unless the caller requests
 //! [all](Exposition::all) caches. If several caches have the same name, they share one series, which contains their
 //! sum, because two series must not have equal labels. Accounts that have the same name also share a series. The format
 //! is described in Prometheus' documentation, "Exposition formats".
@@ -28,7 +28,7 @@ use prometheus_client::{
 use std::collections::BTreeMap;
 use uslab_buddy::{PAGE_SIZE, ZoneInfo};
 
-/// Statistics that `Display` writes as Prometheus' text. The [module](self) describes the series.
+/// Statistics whose `Display` writes Prometheus' text. See the [module](self).
 ///
 /// ```
 /// let info = uslab::Subsystem::global()?.info();
@@ -43,8 +43,7 @@ pub struct Exposition<'i> {
 }
 
 impl<'i> Exposition<'i> {
-    /// Puts several heaps on one page, on which each series has a label `heap` with the name of its
-    /// heap.
+    /// Puts several heaps on one page: each series has a label `heap` with the heap's name.
     ///
     /// ```
     /// use uslab::{process::heaps, prometheus::Exposition};
@@ -56,7 +55,7 @@ impl<'i> Exposition<'i> {
     pub fn of(heaps: impl IntoIterator<Item = (&'i str, &'i Info)>) -> Self {
         Self { heaps: heaps.into_iter().collect(), all: false }
     }
-    /// Includes caches that never had a slab in the output.
+    /// Includes caches that never had a slab.
     #[must_use]
     pub fn all(self) -> Self {
         Self { all: true, ..self }
@@ -64,7 +63,7 @@ impl<'i> Exposition<'i> {
 }
 
 impl Info {
-    /// Returns the statistics in Prometheus' format. The call allocates a little memory.
+    /// The statistics in Prometheus' format. The call allocates a little.
     pub fn prometheus(&self) -> Exposition<'_> {
         Exposition { heaps: vec![("", self)], all: false }
     }
@@ -91,9 +90,8 @@ pub struct Heaps<F>(F);
 
 #[cfg(feature = "prometheus-client")]
 impl<F: Fn() -> Vec<(&'static str, Info)> + Send + Sync + 'static> Heaps<F> {
-    /// Makes a collector of the statistics that `heaps` returns, each with a name: pass
-    /// [`heaps`](crate::process::heaps), or a function that reports your own subsystems. The collector
-    /// calls `heaps` for each page.
+    /// Makes a collector of the statistics that `heaps` returns, with a name each: pass
+    /// [`heaps`](crate::process::heaps), or report your own subsystems. `heaps` is called for each page.
     pub fn new(heaps: F) -> Self {
         Self(heaps)
     }
@@ -111,7 +109,7 @@ impl<F: Fn() -> Vec<(&'static str, Info)> + Send + Sync + 'static> Collector for
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let heaps = (self.0)();
         Exposition::of(heaps.iter().map(|(name, info)| (*name, info))).visit(&mut |name, help, series| {
-            // The registry itself appends `_total` to a name, and a full stop to the help text.
+            // The registry appends `_total`, and a full stop after the help text.
             let help = help.strip_suffix('.').unwrap_or(help);
             let (name, kind) = match name.strip_suffix("_total") {
                 Some(name) => (name, MetricType::Counter),
@@ -149,7 +147,7 @@ const fn single<T: 'static>(
 }
 
 const PAGE: u64 = PAGE_SIZE as u64;
-/// Converts nanoseconds to seconds, if the name of the metric contains `_seconds`.
+/// Converts nanoseconds to seconds, if the metric's name contains `_seconds`.
 fn seconds(name: &str, value: u64) -> Option<f64> {
     name.contains("_seconds").then_some(value as f64 / 1e9)
 }
@@ -341,7 +339,7 @@ const SUBSYSTEM_METRICS: &[Metric<Info>] = &[
     ),
 ];
 
-/// Value of a label, in which backslashes, quotes and line feeds are escaped.
+/// Value of a label, with backslash, quote and line feed escaped.
 struct EscapedLabel<'s>(&'s str);
 
 impl Display for EscapedLabel<'_> {
@@ -354,11 +352,10 @@ impl Display for EscapedLabel<'_> {
     }
 }
 
-/// The labels and the value of a sample.
 type Sample<'i> = (Vec<(&'static str, &'i str)>, u64);
 /// Labels, with all items that have these labels.
 type LabelledItems<'i, T> = (Vec<(&'static str, &'i str)>, Vec<&'i T>);
-/// Function that receives the name, help text and samples of each metric.
+/// Function that gets each metric's name, help and samples.
 type Visitor<'v> = dyn FnMut(&'static str, &'static str, &[Sample<'_>]) -> fmt::Result + 'v;
 
 fn visit<T: 'static>(

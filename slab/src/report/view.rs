@@ -27,9 +27,9 @@ use uslab_magazine::{LayerView, Round};
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CacheView {
-    /// The slabs of the cache, in the order of their lists: empty, full, and partial by fullness.
+    /// The cache's slabs, list by list: empty, full, partial by fullness.
     pub slabs: Vec<SlabView>,
-    /// Contents of the cache's stacks and depots, or `None` without magazines.
+    /// Contents of the cache's stacks and depots; `None` without magazines.
     pub magazines: Option<LayerView<ObjectPlace>>,
 }
 
@@ -56,8 +56,7 @@ pub struct SlabView {
     pub list: SlabList,
     /// Number of objects in the slab.
     pub objects: u16,
-    /// Bitmap of the slab, with 64 objects per word, starting with the lowest bit. A bit is set if a user or a magazine
-    /// has the object.
+    /// Bitmap of the slab, with 64 objects per word, lowest first. A bit is set if a user or a magazine has the object.
     pub out: Vec<u64>,
 }
 
@@ -84,7 +83,7 @@ pub enum SlabList {
     Empty,
 }
 
-/// Place of an object, which consists of its slab's first page and its index in the slab.
+/// Place of an object: its slab's first page, and its index in the slab.
 ///
 /// ```
 /// use uslab::{Gfp, KmemCache, ObjectPlace};
@@ -142,8 +141,7 @@ impl Cache {
 }
 
 impl KmemCache {
-    /// Returns a snapshot of where each object is. Cost: the call reads every slab and every
-    /// magazine.
+    /// Returns a snapshot of where each object is. Cost: reads every slab and every magazine.
     ///
     /// # Safety
     /// No other thread uses the subsystem until the call returns, not even as the program's global
@@ -178,7 +176,7 @@ mod tests {
         let mut blocks: Vec<_> = (0..100).map(|_| cache.alloc_block(Gfp::KERNEL).unwrap()).collect();
         on_cpu(1);
         blocks.truncate(50);
-        // SAFETY: this test is the only user of the subsystem.
+        // SAFETY: this test is the only user.
         let view = unsafe { cache.view() };
         let info = cache.info();
         let slabs_on = |list| view.slabs.iter().filter(|slab| slab.list == list).count() as u64;

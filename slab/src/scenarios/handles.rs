@@ -49,16 +49,15 @@ impl Watched {
 
 type ObjectHandle = Handle<u32, 28>;
 
-/// Number of places through which threads pass handles to each other.
+/// Number of places through which threads pass handles.
 const PLACES: usize = if cfg!(loom) { 1 } else { 2 };
 
-/// A cache of objects with handles, and the state that user code shares.
+/// A cache of objects with handles, and the state of user code.
 struct Objects {
     /// The cache, which is dropped only at the end of a successful execution.
     cache: ManuallyDrop<HandleCache<Watched, u32, 28>>,
     core: std::sync::Arc<Core>,
-    /// Passed handles, each with the value of its object, which are stored without any memory
-    /// ordering.
+    /// Passed handles, each with the value of its object, stored without any ordering.
     passed: [AtomicU64; PLACES],
     /// State that belongs to the owner of index 0.
     #[cfg(loom)]
@@ -170,8 +169,7 @@ pub(super) fn four_use_and_free() {
                 4 => held.pop().into_iter().for_each(|(held, value)| Objects::let_go(held, value)),
                 5 => known.iter().for_each(|(handle, value)| _ = world.find(*handle, *value)),
                 6 => {
-                    // Guesses the handle of the object's next life, in which the object has another
-                    // value.
+                    // Guesses the handle of the object's next life, which begins with another value.
                     let Some((handle, value)) = known.last() else { continue };
                     let guess = ObjectHandle::new(handle.index(), handle.generation() + 1);
                     if let Some(held) = guess.and_then(|guess| world.hold(guess)) {
@@ -194,13 +192,13 @@ pub(super) fn four_use_and_free() {
     Objects::end(world, used.get());
 }
 
-/// H6, H7: four threads allocate handles, and cause their objects to be destructed. Objects in use must have distinct
-/// numbers (H6), and a stale handle must find no object, although its number is reused (H7).
+/// H6, H7: four threads allocate handles, and cause their objects to be destructed. Objects in use have distinct
+/// numbers (H6), and a stale handle finds no object, although its number is reused (H7).
 #[cfg(shuttle)]
 pub(super) fn four_get_numbers() {
     struct SharedCache {
         world: Arc<Objects>,
-        /// Number of users of each object, by the object's index.
+        /// Number of users of an object, by index.
         owners: [Counter; 4],
     }
     fn side(SharedCache { world, owners }: &SharedCache, thread: usize) {

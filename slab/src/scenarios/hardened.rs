@@ -1,4 +1,4 @@
-//! Scenarios of hardening with several threads: the quarantine, slots of guard samples, and tags.
+//! Scenarios of hardening under several threads: quarantine, slots of samples, tags.
 
 use super::world::{SMALL, all_gone, run_beside};
 use crate::cache::core::Core;
@@ -29,7 +29,7 @@ fn pool(slots: usize) -> Arc<Pool> {
     Arc::new(Pool::new(slots, Backend::Heap, secret.next()).unwrap())
 }
 
-/// G2: two threads free the same guard sample, and exactly one of the two frees is valid.
+/// G2: two threads free the same sample; exactly one free is valid.
 pub(super) fn two_free_a_sample() {
     let pool = pool(1);
     let object = pool.alloc(8, 8).unwrap().addr().get();
@@ -68,8 +68,7 @@ pub(super) fn a_slot_is_used_again(others: u32) {
     assert_eq!(pool.used(), 0);
 }
 
-/// T1: three threads free the same object of a cache with checked frees, and exactly one of the
-/// frees is valid.
+/// T1: three threads free the same object of a cache with checked frees; exactly one free is valid.
 #[cfg(shuttle)]
 pub(super) fn three_free_a_checked_object() {
     on_cpu(0);
@@ -89,8 +88,7 @@ pub(super) fn three_free_a_checked_object() {
             on_cpu(cpu);
             let base = cache.cache().core().memory.pages.address(uslab_buddy::Pfn::new(0));
             let object = base.map_addr(|_| object);
-            // SAFETY: all frees except one are the error that the test provokes, and the object is
-            // not used.
+            // SAFETY: all frees except one are the tested error, and the object is not used.
             unsafe { cache.free(object) };
         }
     };

@@ -1,6 +1,6 @@
-//! Histories of calls under shuttle: four threads on two CPUs use handles, hives or a pool with a reserve, and drain
-//! the CPUs. Each call takes effect at one point between its start and its end, and some order of these points must
-//! explain the results of all calls.
+//! Histories under shuttle: four threads on two CPUs use handles, hives or a pool with a reserve, and drain the CPUs.
+//! Each call takes effect at one point between its start and its end, and some order of these points must explain the
+//! results of all calls.
 
 use super::linearizable::{Recorder, Spec, check, check_each};
 use super::world::{SMALL, all_gone};
@@ -42,7 +42,6 @@ fn explained(outcome: Result<(), impl Debug>) {
 
 // ---- handles ----
 
-/// State of the object that a handle identifies.
 #[derive(Clone, PartialEq, Eq, Hash)]
 enum HandleLife {
     NotYet,
@@ -152,7 +151,7 @@ pub(super) fn handles() {
 /// Values in the hives by their places, each with the hive that owns it.
 #[derive(Clone, Default, PartialEq, Eq, Hash)]
 struct Places(BTreeMap<usize, (usize, u64)>);
-/// Operation on a hive, in which the first number identifies the hive.
+/// Operation on a hive; the hive's number comes first.
 #[derive(Clone, Debug)]
 enum HiveOp {
     Insert(usize, usize, u64),
@@ -176,7 +175,7 @@ impl Spec for Places {
 }
 
 /// Threads pass two hives around, and each hive has one owner at a time. A thread that finds no hive drains the CPUs.
-/// Each hive reuses places that the other hive has freed.
+/// Each hive reuses places that the other hive freed.
 pub(super) fn hives() {
     const HIVES: usize = 2;
     /// Maximum number of values in the hives, which together have eight places.
@@ -252,7 +251,6 @@ pub(super) fn hives() {
 
 // ---- mempools ----
 
-/// State of a mempool, which has a reserve.
 #[derive(Clone, Default, PartialEq, Eq, Hash)]
 struct PoolState {
     out: BTreeSet<usize>,
@@ -275,7 +273,7 @@ impl Spec for PoolState {
         }
     }
 }
-/// Number of reserved objects, out of the cache's four objects.
+/// Number of reserved objects, of the cache's four objects.
 const RESERVE: usize = 2;
 
 /// Four threads allocate from a mempool, and directly from its cache.

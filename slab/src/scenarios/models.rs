@@ -1,4 +1,4 @@
-//! loom's models of caches, with two threads on one to four pages of two objects each.
+//! loom's models of caches: two threads on one to four pages of two objects each.
 
 use super::world::{SMALL, World, all_gone, during_reaps, on_nodes, publish};
 use crate::cache::core::Core;
@@ -80,7 +80,7 @@ pub(super) fn caches_that_reclaim_a_page_in_use() {
     World::end(ManuallyDrop::into_inner(world));
 }
 
-/// S3: a shrink during a refill of magazines causes no deadlock.
+/// S3: a shrink during a refill causes no deadlock.
 pub(super) fn shrink_during_a_refill() {
     let world = World::new(2, SMALL, &[None]);
     let other = world.clone();
@@ -94,7 +94,7 @@ pub(super) fn shrink_during_a_refill() {
     World::end(world);
 }
 
-/// C1: either the destruction is refused, or every slab is freed once, after the last free.
+/// C1: the destruction is refused, or every slab is freed once, after the last free.
 pub(super) fn destroy_during_the_last_free(magazines: Magazines) {
     let world = World::new(2, magazines, &[None]);
     let a = world.alloc();
@@ -109,7 +109,7 @@ pub(super) fn destroy_during_the_last_free(magazines: Magazines) {
         Ok(()) => assert_eq!(world.alloc_of(0), Err(AllocError::Destroyed)),
         Err(busy) => {
             assert_eq!(busy.live, 1);
-            // The cache remains usable after the refused destruction.
+            // The cache stays usable.
             let b = world.alloc();
             world.census(1);
             world.free(b);
@@ -119,7 +119,7 @@ pub(super) fn destroy_during_the_last_free(magazines: Magazines) {
     World::end(world);
 }
 
-/// C1: either the allocation fails, or the destruction is refused.
+/// C1: the allocation fails, or the destruction is refused.
 pub(super) fn destroy_during_an_allocation() {
     let world = World::new(2, Magazines::Off, &[None]);
     let a = world.alloc();
@@ -135,8 +135,8 @@ pub(super) fn destroy_during_an_allocation() {
     World::end(world);
 }
 
-/// C1: a thread destroys a cache while another thread requests an equal cache. Either the other thread gets another
-/// cache, or the destruction is refused.
+/// C1: a cache is destroyed while another thread requests an equal cache. Either the other thread gets another cache,
+/// or the destruction is refused.
 pub(super) fn destroy_during_a_merge() {
     on_cpu(0);
     let core = Core::new(Config { magazines: Magazines::Off, ..Config::for_models(2) }).unwrap();
@@ -156,8 +156,8 @@ pub(super) fn destroy_during_a_merge() {
     all_gone(core);
 }
 
-/// M1: objects pass through magazines and the depot. Each object has one owner at a time, and each free happens before
-/// the object's next allocation.
+/// M1: objects pass through magazines and depot. Each object has one owner at a time, and each free happens before the
+/// object's next allocation.
 pub(super) fn objects_exchanged_between_cpus(script: Script) {
     let world = World::new(2, SMALL, &[None]);
     let other = world.clone();
@@ -174,7 +174,7 @@ pub(super) fn objects_exchanged_between_cpus(script: Script) {
     World::end(world);
 }
 
-/// L1: if the cache is at its limit, a thread gets an object that another thread frees.
+/// L1: at the cache's limit, a thread gets an object that another thread frees.
 pub(super) fn at_the_limit_one_gets_what_the_other_frees() {
     let world = World::new(2, SMALL, &[Some(1)]);
     let (a, b) = (world.alloc(), world.alloc());
@@ -185,8 +185,7 @@ pub(super) fn at_the_limit_one_gets_what_the_other_frees() {
     });
     world.free(a);
     t.join().unwrap();
-    // One object is on each CPU, or in the slab, and a thread on a third CPU must find both
-    // objects.
+    // An object is on each CPU or in the slab, and a thread on a third CPU finds both objects.
     on_cpu(1);
     let (a, b) = (world.alloc(), world.alloc());
     assert_eq!(world.alloc_of(0), Err(AllocError::CacheLimit { slabs: 1 }));
@@ -263,15 +262,15 @@ pub(super) fn the_public_api(script: Script) {
     assert_eq!((census.objects, census.slabs), (0, 0));
 }
 
-/// Runs the model U1 in loom's own `model`, which stops at 1,000 branches by default.
+/// Runs U1 in loom's own `model`, which stops at 1,000 branches by default.
 #[test]
-fn model_u1_passes_in_the_model_of_loom() {
+fn public_api_model_passes_in_the_model_function_of_loom() {
     let mut builder = crate::debug::check::loom::model::Builder::new();
     (builder.max_branches, builder.preemption_bound) = (10_000, Some(1));
     builder.check(|| the_public_api(Script::on(1)));
 }
 
-/// W1: one thread removes a value from a hive while another thread reaps the hive's cache.
+/// W1: a value is removed from a hive while another thread reaps the hive's cache.
 pub(super) fn removal_during_a_reap() {
     on_cpu(0);
     let core = Core::new(Config { magazines: SMALL, ..Config::for_models(2) }).unwrap();
@@ -298,8 +297,7 @@ pub(super) fn two_use_a_reserve(reserved: usize) {
     let not_reserved = pool.cache().alloc(Gfp::KERNEL);
     let other = pool.clone();
     let t = thread::spawn(move || use_one(&other));
-    // Another thread may be first. loom does not switch threads at accesses to the number of missing objects, which is
-    // a plain number.
+    // Another thread may be first. loom does not switch threads at the number of missing objects, which is a plain number.
     pool.reserve();
     match not_reserved {
         // SAFETY: the object was allocated above, from the pool's cache.

@@ -1,5 +1,4 @@
-//! loom's models of grace periods with the collector's own atomics (`--cfg crossbeam_loom`), in which readers read
-//! while memory is freed.
+//! loom's models of grace periods with the collector's own atomics (`--cfg crossbeam_loom`): readers while memory is freed.
 //!
 //! While a reader is pinned, it delays all frees, and each thread that pins registers with the collector. Models of
 //! grace periods therefore have only two threads, which pin once or a few times, and do little else.
@@ -12,11 +11,9 @@ use core::ptr::{NonNull, null_mut};
 use uslab_magazine::sync::Ordering::{Acquire, Relaxed, Release};
 use uslab_magazine::sync::{Arc, AtomicPtr, AtomicU64, UnsafeCell, fence, planted, relax, thread};
 
-/// Number of collector turns that suffice for a grace period after its readers have exited, because the
-/// epoch must advance twice.
+/// Number of turns that suffice for a grace period whose readers have exited: the epoch advances twice.
 const TURNS_PER_GRACE: usize = 3;
 
-/// A published object, with its contents.
 struct SharedObject {
     found: AtomicPtr<u8>,
     contents: UnsafeCell<u64>,
@@ -30,8 +27,7 @@ impl SharedObject {
         // Nothing may be dropped while a failing execution unwinds.
         let reader = ManuallyDrop::new(reader);
         if let Some(object) = NonNull::new(self.found.load(Acquire)) {
-            // SAFETY: only a thread that has reallocated the object writes to it, and loom reports
-            // a race.
+            // SAFETY: only a thread that has reallocated the object writes; loom reports a race.
             self.contents.with(|contents| {
                 assert_eq!(unsafe { *contents }, 7, "the object is the one that was published")
             });
@@ -41,15 +37,14 @@ impl SharedObject {
     }
 }
 
-/// Advances the collector until no free is waiting.
+/// Advances the collector until no free waits.
 fn wait(world: &World) {
     for _ in 0..2 * TURNS_PER_GRACE {
         let info = world.cache().info();
         if info.grace == 0 && info.deferred == 0 {
             return;
         }
-        // A thread that was joined still unregisters from the collector, and is pinned while it
-        // does.
+        // A joined thread still unregisters from the collector, and is pinned for that.
         relax();
         rcu::advance();
     }
@@ -62,7 +57,7 @@ fn type_stable() -> Arc<World> {
 }
 
 /// Another thread unpublishes the first object of `world` and calls `frees` with it, while this thread reads the
-/// object. Loom allows one switch of threads, which may therefore be in the middle of the read.
+/// object. The one allowed switch may therefore be in the midst of the read.
 fn read_during(world: Arc<World>, frees: fn(&World, &SharedObject, NonNull<u8>)) {
     let object = world.alloc();
     let shared =
@@ -89,7 +84,7 @@ pub(super) fn a_slab_is_freed_during_a_read() {
     });
 }
 
-/// E2: if the free of an object is deferred, the object is not reallocated while a reader reads it.
+/// E2: an object whose free is deferred is not reallocated while a reader reads it.
 pub(super) fn a_deferred_free_during_a_read() {
     let world = World::of(1, Magazines::Off, [KmemCache::builder("model", SPACING)]);
     read_during(world, |world, shared, object| {
@@ -99,15 +94,14 @@ pub(super) fn a_deferred_free_during_a_read() {
         (0..TURNS_PER_GRACE).for_each(|_| rcu::advance());
         let next = world.alloc();
         if next == object {
-            // SAFETY: the contents belong to the object's new owner, and loom reports a concurrent
-            // reader.
+            // SAFETY: the contents belong to the new owner; loom reports a concurrent reader.
             shared.contents.with_mut(|contents| unsafe { *contents = 8 });
         }
         world.free(next);
     });
 }
 
-/// E3: a freed object of a type-stable cache is reallocated immediately. If a reader checks the key before and after
+/// E3: an object of a type-stable cache is reallocated immediately. If a reader checks the key before and after
 /// reading, it does not mistake the new object's contents for the old contents.
 pub(super) fn a_read_of_a_reallocated_object() {
     struct Entry {

@@ -1,5 +1,4 @@
-//! shuttle's scenarios of caches, with four threads on two CPUs, and four pages of two objects
-//! each.
+//! shuttle's scenarios of caches: four threads on two CPUs and four pages of two objects each.
 
 use super::world::{SMALL, World, publish};
 use crate::cache::core::Core;
@@ -47,7 +46,7 @@ pub(super) fn lists(magazines: Magazines) {
     World::end(world);
 }
 
-/// Does the work of one CPU, which ends with one object or no object in use.
+/// Does the work of a CPU, which ends with one object or none.
 fn work(world: &World) -> Option<NonNull<u8>> {
     let mut held = vec![];
     for _ in 0..STEPS {
@@ -159,8 +158,7 @@ pub(super) fn destroy(magazines: Magazines) {
     World::end(world);
 }
 
-/// Four threads use a cache of at most two slabs. At the end, one thread must get all objects up to the
-/// limit.
+/// Four threads use a cache of at most two slabs. At the end one thread gets all objects up to the limit.
 pub(super) fn limit(config: Config) {
     const SLABS: u32 = 2;
     const OBJECTS: usize = 4;
@@ -189,7 +187,7 @@ pub(super) fn limit(config: Config) {
     World::end(world);
 }
 
-/// Each thread publishes a value, and reads the value that was published.
+/// All threads publish a value, and read the published value.
 pub(super) fn published() {
     let published = Arc::new(Published::new());
     let threads = [(); THREADS].map(|()| {
@@ -201,8 +199,7 @@ pub(super) fn published() {
     assert_eq!(found.len(), 1, "all threads see one published value");
 }
 
-/// Two threads allocate pages and free them. The reaper that they started must decommit the pages, however soon it
-/// falls asleep.
+/// Two threads allocate pages and free them. The reaper that they started decommits the pages, however soon it falls asleep.
 pub(super) fn reaped() {
     fn side(core: &std::sync::Arc<Core>) {
         for _ in 0..3 {
@@ -228,9 +225,9 @@ pub(super) fn reaped() {
     assert!(gone, "the reaper must not sleep while memory can be returned");
 }
 
-/// One thread waits at a limit for an object that a shrinker keeps, and that the shrinker frees only when it is not
-/// busy. No free announces the object, so the reaper must call the shrinker again, however soon the reaper falls
-/// asleep. If a wake-up is lost, the scenario deadlocks.
+/// One thread waits at a limit for an object that a shrinker keeps, and frees only when it is not busy. No free
+/// announces the object, so the reaper calls the shrinker again, however soon the reaper falls asleep. If a wake-up is
+/// lost, the scenario deadlocks.
 pub(super) fn asked_again() {
     /// Number of shrinker calls that free nothing: a waiter calls the shrinkers before it joins the queue, and once
     /// more. Later, a reaper that wakes up for any reason also calls the shrinkers.
@@ -286,7 +283,7 @@ pub(super) fn asked_again() {
     drop(ManuallyDrop::into_inner(cache));
 }
 
-/// Uses the public API: typed objects, blocks and prefilled objects of the global subsystem.
+/// The public API: typed objects, blocks and prefilled objects of the global subsystem.
 pub(super) fn public_api() {
     struct Caches {
         numbers: ObjectCache<u64>,

@@ -2,11 +2,11 @@
 //! simulation uses pages, magazines, caches, kmalloc, handles, hives, a mempool, a shrinker, limits and waiters,
 //! reaping, deferred frees, checked frees, forks and their children, and faults.
 //!
-//! FoundationDB and TigerBeetle are tested in this way: a seed determines a [script] and its schedule, so a single
-//! number reproduces a failure. `WORLD_SEED=n` runs the simulation with seed `n` again. A failing script is shrunk to a
-//! few lines and written to a file, which `WORLD_SCRIPT=file` runs. The scripts in `kept/` reproduce bugs that were
-//! fixed, and run with the tests. `WORLD_SECONDS=s` sets the duration, `WORLD_FROM=n` the first seed, and `SHARD=i/n`
-//! selects a shard of the seeds.
+//! FoundationDB and TigerBeetle test in this way: a seed determines a [script] and its schedule, so a single number
+//! reproduces a failure. `WORLD_SEED=n` runs the simulation with seed `n` again. A failing script is shrunk to a few
+//! lines and written to a file, which `WORLD_SCRIPT=file` runs. The scripts in `kept/` reproduce fixed bugs, and run
+//! with the tests. `WORLD_SECONDS=s` sets the duration, `WORLD_FROM=n` the first seed, and `SHARD=i/n` selects a shard
+//! of the seeds.
 //!
 //! The simulation asserts:
 //!
@@ -61,20 +61,18 @@ use uslab_magazine::sync::shard::Shard;
 use uslab_magazine::sync::{Counter, thread, thread_local};
 use uslab_magazine::{Cpus, Mechanism, Script as Cpu, on_cpu};
 
-/// Maximum number of steps in one execution. An execution of some hundred operations has some ten thousand steps; the
-/// longest of some hundred thousand executions had more than 300,000 steps.
+/// Maximum number of steps in one execution. An execution of some hundred operations has ten thousand steps; the
+/// longest of some hundred thousand executions had more than 300,000.
 const STEPS: usize = 3_000_000;
 /// Value that a constructor writes to an object.
 const CONSTRUCTED_VALUE: u64 = 0x6d61_6465_6d61_6465;
 
 thread_local! {
-    /// Number of the current thread.
     static THREAD_NUMBER: Cell<usize> = Cell::new(0);
     static EXPECTED: Cell<&'static [CorruptionKind]> = Cell::new(&[]);
     static REFUSED: Cell<u32> = Cell::new(0);
 }
 
-/// A cache that exists in the simulation.
 struct Slot {
     cache: Arc<KmemCache>,
     number: u64,
@@ -89,13 +87,13 @@ unsafe impl Send for Slot {}
 unsafe impl Sync for Slot {}
 
 impl Slot {
-    /// Identity of the cache, which is equal for caches that are shared.
+    /// Identity of the cache, equal for shared caches.
     fn key(&self) -> usize {
         core::ptr::from_ref(self.cache.cache()).addr()
     }
 }
 
-/// Waker of a waiter, which counts the wake-ups since the waiter was last polled.
+/// Waker of a waiter, which counts wake-ups since the waiter's last poll.
 #[derive(Default)]
 struct WaiterWaker(Counter);
 impl Wake for WaiterWaker {
@@ -104,7 +102,7 @@ impl Wake for WaiterWaker {
     }
 }
 
-/// A wait for an object of the cache in a slot. The wait must be dropped before the cache.
+/// A wait for an object of a slot's cache. The wait is dropped before the cache.
 struct Wait {
     future: Acquiring<'static>,
     slot: Arc<Slot>,
@@ -113,7 +111,6 @@ struct Wait {
     bell: Arc<WaiterWaker>,
 }
 
-/// State of a simulated thread.
 #[derive(Default)]
 struct ThreadState {
     held: Vec<Object>,
@@ -122,8 +119,7 @@ struct ThreadState {
     waits: Vec<Wait>,
 }
 
-/// A value is as large as the smallest stride in models, because a hive treats neighbouring objects
-/// as a slice.
+/// As large as the least stride in models, because a hive treats neighbouring objects as a slice.
 type Value = [u64; SPACING / 8];
 
 /// Parts of a world that are dropped only if the execution succeeds.
@@ -149,7 +145,6 @@ unsafe impl Sync for World {}
 // SAFETY: all threads run on one system thread, and no access is interrupted.
 unsafe impl Send for World {}
 
-/// A simulated thread, with its number.
 struct SimThread<'w> {
     world: &'w World,
     me: usize,
@@ -266,7 +261,7 @@ impl World {
                         gone.destructed.set(Some("a destructed object is destructed again"));
                     }
                 }))),
-                // SAFETY: the object's last user has freed it.
+                // SAFETY: the object's last user freed it.
                 reset: (setup.reset > 0)
                     .then(|| Hook::new(Box::new(move |object| unsafe { word(object, 1).write(0) }))),
             });
@@ -277,7 +272,7 @@ impl World {
         if setup.merge > 0 {
             cache = cache.merge();
         }
-        // Injected faults may refuse to build the cache.
+        // Injected faults may refuse the cache.
         let Ok(cache) = cache.build_in(&self.subsystem) else { return };
         let number = self.numbers.replace(self.numbers.get() + 1);
         let (destroying, destroyed) = (Cell::new(0), Cell::new(false));
@@ -292,8 +287,7 @@ impl World {
         (0..self.script.caches.len()).filter_map(|slot| self.slot(slot))
     }
 
-    /// Frees memory by the function that matches its allocation. The owner has already given the
-    /// memory up.
+    /// Frees memory by the function that matches its allocation. The owner has given the memory up.
     fn free(&self, Object { at, of, .. }: Object) {
         // SAFETY: the matching function allocated the memory, which is freed once.
         unsafe {
@@ -325,7 +319,7 @@ impl World {
         }
     }
 
-    /// Starts to wait for an object, without polling the future.
+    /// Starts a wait for an object, without polling.
     fn wait(&self, number: usize, slot: &Arc<Slot>, gfp: Gfp) -> Wait {
         // SAFETY: the cache lives as long as the slot, which the wait keeps alive.
         let cache: &'static KmemCache = unsafe { &*Arc::as_ptr(&slot.cache) };
@@ -354,12 +348,12 @@ impl World {
         self.shadow.books.borrow_mut().queued.remove(&wait.begun);
         drop(wait);
     }
-    /// Records the owner of an object that was allocated from the slot's cache.
+    /// Records the owner of an allocated object of that slot's cache.
     #[track_caller]
     fn adopted(&self, number: usize, slot: &Slot, at: NonNull<u8>) -> Object {
         let (of, made) = (Origin::Cache(number, slot.number), 16 * slot.setup.ctor as usize);
         let object = Object { at, len: slot.cache.geometry().object_size(), made, stamp: 0, of };
-        // SAFETY: this thread owns the object; a reset or the constructor has cleared the word.
+        // SAFETY: this thread owns the object; a reset or the constructor cleared the word.
         let clean = slot.setup.reset == 0 || unsafe { at.as_ptr().cast::<u64>().wrapping_add(1).read() } == 0;
         assert!(clean, "an object is not reset");
         let object = self.shadow.adopt(object);
@@ -378,7 +372,7 @@ impl Config {
     }
 }
 
-/// Receives the reports of invalid frees from the subsystem.
+/// Receives the subsystem's reports of invalid frees.
 fn refused(corruption: &Corruption<'_>) {
     let expected = EXPECTED.with(Cell::get);
     assert!(expected.contains(&corruption.kind), "refused: {corruption}");

@@ -15,8 +15,8 @@ use uslab_magazine::sync::{Arc, thread};
 
 const LIMIT: AllocError = AllocError::CacheLimit { slabs: 1 };
 
-/// Makes a cache that is at its limit. After a deadlock, nothing may be dropped, because loom has no thread left that
-/// could run the drop.
+/// Makes a cache at its limit. After a deadlock, nothing may be dropped, because loom has no thread left that could run
+/// the drop.
 fn at_the_limit() -> (ManuallyDrop<Arc<World>>, [NonNull<u8>; 2]) {
     let world = World::new(2, SMALL, &[Some(1)]);
     let objects = [world.alloc(), world.alloc()];
@@ -30,7 +30,7 @@ fn of_an_account(magazines: Magazines, caches: usize) -> (ManuallyDrop<Arc<World
     (ManuallyDrop::new(World::on(core, (0..caches).map(build))), account)
 }
 
-/// Polls once, with a waker that does nothing; returns `None` if the future must wait.
+/// Polls once, with a waker that does nothing; returns `None` if the future waits.
 fn poll(acquire: &mut Acquiring<'_>) -> Option<Result<NonNull<u8>, AllocError>> {
     match Pin::new(acquire).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(result) => Some(result),
@@ -38,7 +38,6 @@ fn poll(acquire: &mut Acquiring<'_>) -> Option<Result<NonNull<u8>, AllocError>> 
     }
 }
 
-/// Waits for an object without a timeout.
 fn wait(world: &World) -> Result<NonNull<u8>, AllocError> {
     let object = world.cache().acquire_timeout(Gfp::KERNEL, Duration::MAX)?;
     world.touch(object);
@@ -116,7 +115,7 @@ pub(super) fn a_destructed_object_wakes_a_waiter() {
     World::end(ManuallyDrop::into_inner(world));
 }
 
-/// L2: a thread sleeps until another thread defers a free, and only the waiter advances the collector. If a wake-up is
+/// L2: a thread sleeps until another thread defers a free; only the waiter advances the collector. If a wake-up is
 /// lost, the scenario deadlocks.
 #[cfg(shuttle)]
 pub(super) fn a_deferred_free_wakes_a_waiter() {
@@ -191,8 +190,8 @@ pub(super) fn a_cancelled_waiter_passes_its_place(others: usize) {
     World::end(ManuallyDrop::into_inner(world));
 }
 
-/// L5: the timeout of a waiter passes while an object is freed. Either the waiter has the object, or another thread can
-/// get it. The timeouts of `others` more waiters also pass, and these waiters free the objects that they get.
+/// L5: a waiter's timeout passes while an object is freed. Either the waiter has the object, or another thread can get
+/// it. The timeouts of `others` more waiters also pass, and these waiters free the objects that they get.
 pub(super) fn a_timeout_during_a_free(others: usize) {
     let (world, [a, b]) = at_the_limit();
     let ask = |world: &World| world.cache().acquire_timeout(Gfp::KERNEL, Duration::ZERO);
@@ -230,10 +229,10 @@ pub(super) fn waiters_grow_after_a_slab_is_freed(others: usize) {
     World::end(ManuallyDrop::into_inner(world));
 }
 
-/// L8: two caches share an account that allows one page. At the start, the first cache has this page. `waiters` threads
-/// wait in the other cache, and get the page once all objects of the first cache are free. If `another` is true, one
-/// more waiter joins earlier, is notified, and leaves. If `shrinks` is true, the first cache is also shrunk, which
-/// frees the page. If a charge is lost, the scenario deadlocks.
+/// L8: two caches share an account that allows one page. The first cache has the page. `waiters` threads wait in the
+/// other cache, and get the page once all objects of the first cache are free. If `another` is true, one more waiter
+/// joins earlier, is notified, and leaves. If `shrinks` is true, the first cache is also shrunk, which frees the page.
+/// If a charge is lost, the scenario deadlocks.
 pub(super) fn waiters_get_memory_of_another_cache_of_the_account(
     waiters: usize,
     another: bool,
@@ -292,8 +291,7 @@ pub(super) fn a_raised_limit_serves_waiters(waiters: usize) {
     World::end(ManuallyDrop::into_inner(world));
 }
 
-/// L7: a cache is destroyed while `waiters` threads wait, and each waiter gets an object or an
-/// error.
+/// L7: a cache is destroyed while `waiters` threads wait: each waiter gets an object, or an error.
 pub(super) fn a_cache_is_destroyed_while_others_wait(waiters: usize) {
     let (world, [a, b]) = at_the_limit();
     let waiters = in_other_threads(&world, waiters, |world| match wait(world) {

@@ -1,5 +1,5 @@
-//! The world of the scenarios, which consists of caches on a few pages, and ends in a census. This module also contains
-//! the scenarios that loom and shuttle share.
+//! The world of the scenarios: caches on a few pages, and the census at the end. This module also contains the
+//! scenarios that loom and shuttle share.
 //!
 //! Allocating or freeing an object changes a cell of the object. A scenario fails if an object has two owners, if it is
 //! freed twice, or if a thread accesses the frame of a freed page. Under loom, a scenario also fails if the free of an
@@ -102,7 +102,7 @@ impl World {
     }
 }
 
-/// Configuration with two CPUs, and with `nodes` nodes that have `pages` pages each.
+/// Configuration with two CPUs on `nodes` nodes, with `pages` pages each.
 pub(super) fn on_nodes(nodes: u32, pages: u32) -> Config {
     let mut config = Config { magazines: SMALL, ..Config::for_models(pages) };
     config.pages.cpus = Cpus::simulated(2, nodes).unwrap();
@@ -136,8 +136,7 @@ pub(crate) fn walk_during_reaps(reapers: u32) {
     });
 }
 
-/// Runs `what` while other threads reap, and also decommit free pages if `decommits` is true. `what` must destroy
-/// the only cache.
+/// Runs `what` while other threads reap, and, with `decommits`, decommit free pages. `what` destroys the only cache.
 pub(crate) fn during_reaps(core: std::sync::Arc<Core>, reapers: u32, decommits: bool, what: impl FnOnce()) {
     let reap = |_| {
         let core = core.clone();
@@ -152,8 +151,7 @@ pub(crate) fn during_reaps(core: std::sync::Arc<Core>, reapers: u32, decommits: 
     all_gone(core);
 }
 
-/// C3: a cache is dropped while its objects are freed, each by a separate thread. The last of these frees
-/// ends the cache.
+/// C3: a cache is dropped while a separate thread frees each of its objects. The last free ends the cache.
 pub(crate) fn drop_during_frees(objects: u32) {
     on_cpu(0);
     let core = Core::new(Config { magazines: SMALL, ..Config::for_models(2) }).unwrap();
@@ -164,7 +162,7 @@ pub(crate) fn drop_during_frees(objects: u32) {
 }
 
 /// C4: separate threads free the last objects of a cache without an owner, while another cache is made. The new cache
-/// may get the number that the old cache had.
+/// may get the old cache's number.
 pub(crate) fn reuse_during_late_frees(objects: u32) {
     on_cpu(0);
     let core = Core::new(Config { magazines: SMALL, ..Config::for_models(1 + objects) }).unwrap();
@@ -248,7 +246,7 @@ pub(crate) fn construct_during_shrinks(others: u32) {
 }
 
 /// R1: separate threads remove the entries in `goes` from a list of three entries, while `walkers` threads and this
-/// thread iterate over the list. Two entries were removed before, so the third removal compacts the list.
+/// thread iterate over the list. Two entries were removed before; the third removal compacts the list.
 pub(crate) fn remaining_entries_are_seen_during_removals(goes: &[usize], walkers: usize) {
     let registry = Arc::new(Registry::new(Rank::Caches));
     let entries: Vec<_> = (0..5).map(std::sync::Arc::new).collect();
@@ -276,8 +274,7 @@ pub(crate) fn remaining_entries_are_seen_during_removals(goes: &[usize], walkers
 }
 
 /// R1: nearly half of the entries are removed before, and then `others + 1` threads concurrently remove one entry each.
-/// The first of the concurrent removals compacts the list. Afterwards, the list must know the number of its remaining
-/// entries.
+/// The first removal compacts the list. Afterwards, the list must know the number of its remaining entries.
 pub(crate) fn some_leave_the_registry(others: usize) {
     let registry = Arc::new(Registry::new(Rank::Caches));
     let (all, here) = (3 + 4 * others, 2 + 2 * others);
@@ -322,7 +319,7 @@ pub(crate) fn some_free_a_mapping(others: usize) {
     assert_eq!(core.huge.info().pages, 0, "the mapping is freed");
 }
 
-/// Runs `what` while each closure of `others` runs in a separate thread.
+/// Runs `what` while each of `others` runs in a separate thread.
 pub(super) fn run_beside(others: Vec<impl FnOnce() + Send + 'static>, what: impl FnOnce()) {
     let threads: Vec<_> = (0..)
         .zip(others)
@@ -337,7 +334,7 @@ pub(super) fn run_beside(others: Vec<impl FnOnce() + Send + 'static>, what: impl
     threads.into_iter().for_each(|thread| thread.join().unwrap());
 }
 
-/// Checks that all caches are destroyed, and that all their memory is freed.
+/// Checks that all caches are destroyed, and all their memory is freed.
 pub(super) fn all_gone(core: std::sync::Arc<Core>) {
     assert_eq!(core.caches.iter().count(), 0, "a cache without an owner is freed");
     assert_eq!(std::sync::Arc::strong_count(&core), 1, "a reference to a freed cache was released");
@@ -352,8 +349,7 @@ pub(crate) struct Value(UnsafeCell<u32>);
 unsafe impl Sync for Value {}
 // SAFETY: loom watches the cell; shuttle runs all threads of an execution on one thread.
 unsafe impl Send for Value {}
-/// Makes a value and publishes it, unless another thread was first; returns the published value's
-/// address.
+/// Makes and publishes the value, unless another thread was first; returns its address.
 pub(crate) fn publish(published: &Published<Value>) -> *const Value {
     let value = published.get().unwrap_or_else(|| {
         let value = Value(UnsafeCell::new(0));

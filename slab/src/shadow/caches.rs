@@ -13,21 +13,19 @@ use uslab_magazine::{Path, on_cpu};
 
 pub(crate) const CPUS: u32 = 4;
 pub(crate) const CACHES: usize = 3;
-/// Value of every byte of a constructed object; users do not change these bytes.
+/// Value of every byte of a constructed object, which users do not change.
 const CONSTRUCTED: u8 = 0xc5;
 
-/// Configuration of the caches that a test case makes.
 #[derive(Clone, Debug, Arbitrary)]
 pub(crate) struct Setup {
     #[arbitrary(with = |u: &mut Unstructured<'_>| u.int_in_range(1..=2))]
     pub(crate) nodes: u32,
-    /// Size in bytes of the objects of the first cache. Two further caches have objects of 1000 bytes, and one of these
+    /// Size in bytes of the first cache's objects. Two further caches have objects of 1000 bytes, and one of these
     /// caches has a constructor.
     #[arbitrary(with = |u: &mut Unstructured<'_>| u.int_in_range(1..=5000))]
     pub(crate) size: usize,
     #[arbitrary(with = magazines)]
     pub(crate) magazines: Magazines,
-    /// Maximum number of slabs of each cache.
     #[arbitrary(with = |u: &mut Unstructured<'_>| u.int_in_range(1..=6))]
     pub(crate) limit: u32,
     /// Debug flags of the caches' objects, which the fuzzer leaves empty.
@@ -47,7 +45,7 @@ fn magazines(u: &mut Unstructured<'_>) -> Result<Magazines> {
     })
 }
 
-/// A step of a test case. A number outside its range is reduced to the range.
+/// Steps of a test case. A number outside its range is reduced to the range.
 #[derive(Clone, Debug, Arbitrary)]
 pub(crate) enum Step {
     Alloc {
@@ -101,7 +99,7 @@ pub(crate) enum Step {
 struct World {
     setup: Setup,
     caches: [KmemCache; CACHES],
-    /// Objects in use, each with its cache and the byte that its owner wrote.
+    /// Objects in use, with their cache and their owner's byte.
     live: BTreeMap<NonNull<u8>, (usize, u8)>,
     refusals: Refusals,
     serial: u8,
@@ -169,7 +167,7 @@ impl World {
             // node.
             AllocError::CacheLimit { slabs } => {
                 let info = self.caches[cache].info();
-                // A bulk request that failed may have freed whole slabs.
+                // A failed bulk request may have freed whole slabs.
                 assert!(info.slabs <= u64::from(slabs), "the cache exceeds its limit");
                 assert!(wanted > 1 || info.slabs == u64::from(slabs), "the cache is at its limit");
                 if wanted == 1 && self.core.cpus.nodes() == 1 {
@@ -180,7 +178,7 @@ impl World {
             error => panic!("{error}"),
         }
     }
-    /// Takes an object from its owner; if `of` is given, takes an object of that cache.
+    /// Takes an object from its owner; with `of`, an object of that cache.
     fn pick(&mut self, pick: usize, of: Option<usize>) -> Option<(NonNull<u8>, usize)> {
         let matching = |(_, (cache, _)): &(&NonNull<u8>, &(usize, u8))| of.is_none_or(|of| of == *cache);
         let n = self.live.iter().filter(matching).count();
@@ -329,8 +327,7 @@ impl World {
         });
         match taken {
             Some(Ok(taken)) => taken.into_iter().for_each(|object| self.got(cache, object, false)),
-            // The limit may be reached, because the objects that the step will free are still in
-            // use.
+            // The limit may be reached, because the objects to be freed are still in use.
             Some(Err(AllocError::CacheLimit { .. })) | None => {}
             Some(Err(error)) => self.failed(cache, error, n),
         }

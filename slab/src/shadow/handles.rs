@@ -1,5 +1,5 @@
-//! Compares handle tables, slot maps and handle caches with a plain list of the live values. A live handle must find
-//! its own value, a stale handle must find nothing, and each slot must use its generations one after the other.
+//! Compares handle tables, slot maps and handle caches with a plain list of the live values. A live handle finds its
+//! own value, a stale handle finds nothing, and each slot uses its generations one by one.
 
 use super::{SMALL, pages};
 use crate::handle::{
@@ -15,7 +15,7 @@ use uslab_magazine::sync::catch_panic;
 
 const CPUS: u32 = 2;
 
-/// A step of a test case. A number outside its range is reduced to the range.
+/// Steps of a test case. A number outside its range is reduced to the range.
 #[derive(Clone, Debug, Arbitrary)]
 pub(crate) enum Step {
     Alloc {
@@ -27,8 +27,7 @@ pub(crate) enum Step {
         cpu: u8,
         pick: u16,
     },
-    /// Uses a handle that was freed, or that never existed. The container must find nothing by this
-    /// handle, and free nothing.
+    /// Uses a handle that was freed, or never existed. The handle must find nothing, and free nothing.
     Stale {
         pick: u16,
     },
@@ -43,16 +42,15 @@ pub(crate) enum Step {
         cpu: u8,
         pick: u16,
     },
-    /// Frees every value that is a multiple of `divisor`.
+    /// Frees every value that `divisor` divides.
     Retain {
         divisor: u8,
     },
     Shrink,
 }
 
-/// Operations that all containers with handles have.
 trait Names<const G: u32> {
-    /// Reason why the container has no object to allocate.
+    /// Reason why no object is available.
     type Object: fmt::Debug + fmt::Display;
     fn alloc_with(&mut self, make: impl FnOnce() -> u64)
     -> Result<Handle<u32, G>, HandleError<Self::Object>>;
@@ -149,7 +147,7 @@ impl<N: Names<G>, const G: u32> Shadow<N, G> {
                 );
                 assert_eq!(Some(handle.generation()), self.expected(handle.index()), "{handle:?}");
                 self.generations_of_index.insert(handle.index(), handle.generation());
-                // The generation has wrapped around, so a stale handle has become live again.
+                // The generation wrapped, so a stale handle became live again.
                 self.stale.retain(|old| *old != handle);
                 self.live.push((handle, value));
                 Some(handle)
@@ -333,17 +331,16 @@ pub(crate) fn run<const G: u32>(generations: Generations, steps: &[Step]) {
     assert_eq!((census.objects, census.slabs), (0, 0));
 }
 
-/// Kind of handles that a test case uses.
 #[derive(Clone, Copy, Debug, Arbitrary)]
 pub(crate) struct Setup {
-    /// True for few slots with many lives, or false for many slots with few lives.
+    /// True for few slots with many lives, false for many slots with few lives.
     pub(crate) few_slots: bool,
     pub(crate) wrap: bool,
-    /// True if the handles start near the last generation.
+    /// True to start near the last generation.
     pub(crate) near_last_generation: bool,
 }
 
-/// Runs all steps as [`run`] does, with the kind of handles that `setup` selects.
+/// Does all steps as [`run`] does, with the handles of `setup`.
 pub(crate) fn run_with(setup: Setup, steps: &[Step]) {
     let policy = if setup.wrap { WrapPolicy::Wrap } else { WrapPolicy::Retire };
     let from =

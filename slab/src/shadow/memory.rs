@@ -11,9 +11,8 @@ use uslab_buddy::{Backend, PageConfig};
 use uslab_magazine::on_cpu;
 
 const CPUS: u32 = 2;
-/// Number of bytes of all memory, which is at most four of the largest blocks.
+/// Number of bytes of memory: at most four of the largest blocks.
 const MEMORY: usize = 16 << 20;
-/// Number of bytes of the largest block.
 const LARGEST: usize = 4 << 20;
 /// Number of bytes at each end of an allocation that the test writes and compares.
 const COMPARED: usize = 256;
@@ -29,7 +28,7 @@ pub(crate) enum AllocApi {
     Malloc,
 }
 
-/// A step of a test case. A number outside its range is reduced to the range.
+/// Steps of a test case. A number outside its range is reduced to the range.
 #[derive(Clone, Debug, Arbitrary)]
 pub(crate) enum Step {
     Alloc {
@@ -53,7 +52,7 @@ pub(crate) enum Step {
         #[arbitrary(with = layout)]
         layout: Layout,
     },
-    /// Moves memory to another layout, and copies as many bytes as fit.
+    /// Copies as many bytes as fit to memory of another layout.
     Move {
         cpu: u8,
         pick: u16,
@@ -88,10 +87,10 @@ fn gfp(u: &mut Unstructured<'_>) -> Result<Gfp> {
 struct HeldMemory {
     api: AllocApi,
     layout: Layout,
-    /// Size in bytes that the allocator guarantees.
+    /// Guaranteed size in bytes.
     size: usize,
     align: usize,
-    /// Byte that the owner wrote to the memory.
+    /// Byte that the owner wrote.
     written: u8,
 }
 
@@ -233,8 +232,7 @@ impl World {
     }
 
     fn free(&self, at: NonNull<u8>, held: HeldMemory, sized: bool) {
-        // SAFETY: the memory was allocated with this layout and was picked, so it no longer has a
-        // user.
+        // SAFETY: the memory was allocated with this layout and picked, so it no longer has a user.
         unsafe {
             match held.api {
                 AllocApi::Malloc if sized => self.malloc.free_sized(at, held.layout),
@@ -252,8 +250,7 @@ impl World {
         self.live.insert(from, held);
         let Some(to) = self.alloc(api, layout, Gfp::KERNEL) else { return };
         let new = HeldMemory::new(api, layout, self.serial);
-        // SAFETY: `from` and `to` are both allocated, so they do not overlap, and both have at least this many
-        // bytes.
+        // SAFETY: `from` and `to` are both allocated, so they do not overlap, and have at least that many bytes.
         unsafe { to.copy_from_nonoverlapping(from, held.size.min(new.size)) };
         let [first, _] = Self::ends(to, held.size.min(new.size));
         assert!(first.iter().all(|byte| *byte == held.written), "{to:?} is not a copy of {from:?}");
@@ -267,8 +264,7 @@ impl World {
             return self.relocate(from, held, held.api, held.layout);
         };
         let api = if held.api == AllocApi::Malloc { AllocApi::Malloc } else { AllocApi::Kmalloc };
-        // SAFETY: the memory was allocated with this layout and was picked, so after a success it no longer has a
-        // user.
+        // SAFETY: the memory was allocated with this layout and picked, so after a success it no longer has a user.
         let to = catch_injected(|| unsafe {
             match api {
                 AllocApi::Malloc => self.malloc.realloc_sized(from, held.layout, size, Gfp::ZERO),
@@ -276,7 +272,7 @@ impl World {
             }
         });
         let Some(Ok(to)) = to else {
-            // The memory must be unchanged, which the next step that picks it checks.
+            // The memory is unchanged, which the next step that picks it checks.
             if from == ZERO_SIZE {
                 self.empty.push(held)
             } else {
@@ -292,7 +288,7 @@ impl World {
         }
         let kept = held.size.min(new.size);
         let [first, last] = Self::ends(to, kept);
-        // If all of the memory was kept, its last byte is also still the owner's.
+        // If all of the memory was kept, its last byte is still the owner's.
         let written = first.iter().chain(last.iter().filter(|_| kept == held.size));
         assert!(written.into_iter().all(|byte| *byte == held.written), "{to:?} is not a copy of {from:?}");
         // SAFETY: the test case owns `new.size` bytes at `to`.

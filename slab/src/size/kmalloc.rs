@@ -1,13 +1,13 @@
-//! Memory of any size, in size classes up to 8 KiB, and in blocks of pages above.
+//! Memory of any size: size classes up to 8 KiB, and blocks of pages above.
 //!
 //! As in the kernel, there are four kinds of caches with 13 caches each: `kmalloc-N`, `kmalloc-rcl-N` (reclaimable),
 //! `kmalloc-cg-N` (accounted) and `dma-kmalloc-N`. A free finds the object's cache by arithmetic and one load: the
 //! address gives the frame, and the frame names the owning cache. Larger requests get blocks of pages, which are marked
 //! in their frame and counted.
 //!
-//! The guarantees are the same as the kernel's. Objects of a class are aligned to the largest power of two that
-//! divides the class's size, and a large block is aligned in the same way. For size 0, the result is a dangling
-//! pointer, which the caller may free.
+//! The guarantees are the same as the kernel's. A class's objects are aligned to the largest power of two that
+//! divides the class's size, and a large block is aligned likewise. The result for size 0 is a dangling pointer,
+//! which may be freed.
 
 use crate::cache::core::Core;
 use crate::cache::kmem_cache::KmemCache;
@@ -46,7 +46,7 @@ impl KmallocKind {
     /// All kinds, in the order of their caches.
     pub const ALL: [Self; 4] = [Self::Normal, Self::Dma, Self::Accounted, Self::Reclaimable];
 
-    /// The kind that the flags select, for which `DMA` takes precedence over `RECLAIMABLE`.
+    /// The kind that the flags select: `DMA` takes precedence over `RECLAIMABLE`.
     #[inline]
     pub const fn of(gfp: Gfp) -> Self {
         if !gfp.intersects(Gfp::DMA.union(Gfp::RECLAIMABLE)) {
@@ -111,13 +111,13 @@ impl Kmalloc {
         &self.caches[kind as usize * CLASSES + class.index()]
     }
 
-    /// Allocates `size` bytes, which are zeroed with [`Gfp::ZERO`] and otherwise unspecified. `gfp` selects the
-    /// kind of the cache. Dropping the [`Subsystem`](crate::Subsystem) frees all memory above the size classes.
+    /// Allocates `size` bytes, zeroed with [`Gfp::ZERO`], otherwise unspecified. `gfp` selects the kind of cache.
+    /// Dropping the [`Subsystem`](crate::Subsystem) frees memory above the size classes.
     ///
-    /// Cost: a table lookup and [`KmemCache::alloc`], or above 8 KiB an allocation of pages.
+    /// Cost: a table lookup and [`KmemCache::alloc`]; above 8 KiB an allocation of pages.
     ///
     /// # Errors
-    /// Fails with [`AllocError::TooLarge`] above 4 MiB, and otherwise as [`KmemCache::alloc`] does.
+    /// [`AllocError::TooLarge`] above 4 MiB; otherwise fails as [`KmemCache::alloc`] does.
     #[inline]
     #[doc(alias = "kmalloc")]
     pub fn alloc(&self, size: usize, gfp: Gfp) -> Result<NonNull<u8>, AllocError> {
@@ -137,7 +137,7 @@ impl Kmalloc {
         }
     }
 
-    /// Allocates `size` bytes of zeroed memory.
+    /// Allocates zeroed memory.
     ///
     /// # Errors
     /// Fails as [`alloc`](Self::alloc) does.
@@ -149,8 +149,7 @@ impl Kmalloc {
     /// Allocates memory for an array of `count` elements of `size` bytes.
     ///
     /// # Errors
-    /// Fails with [`AllocError::TooLarge`] if the product overflows, and otherwise as
-    /// [`alloc`](Self::alloc) does.
+    /// [`AllocError::TooLarge`] if the product overflows; otherwise fails as [`alloc`](Self::alloc) does.
     #[doc(alias = "kmalloc_array")]
     #[doc(alias = "kcalloc")]
     pub fn alloc_array(&self, count: usize, size: usize, gfp: Gfp) -> Result<NonNull<u8>, AllocError> {
@@ -161,8 +160,7 @@ impl Kmalloc {
     /// [`ZERO_SIZE`] if its alignment is at most 16, and otherwise an object.
     ///
     /// # Errors
-    /// Fails as [`alloc`](Self::alloc) does, and with [`AllocError::TooLarge`] above an alignment of 4
-    /// MiB.
+    /// Fails as [`alloc`](Self::alloc) does; also [`AllocError::TooLarge`] above an alignment of 4 MiB.
     pub fn alloc_layout(&self, layout: Layout, gfp: Gfp) -> Result<NonNull<u8>, AllocError> {
         let (size, align) = (layout.size(), layout.align());
         if size == 0 && align <= ZERO_SIZE.addr().get() {
@@ -176,7 +174,7 @@ impl Kmalloc {
 
     /// Frees memory that came from the subsystem's size classes, pages or caches.
     ///
-    /// Cost: one load to find the cache, and then [`KmemCache::free`].
+    /// Cost: one load to find the cache, then [`KmemCache::free`].
     ///
     /// # Safety
     /// `memory` came from this subsystem and is no longer used.
@@ -223,8 +221,8 @@ impl Kmalloc {
         Ok(new_memory)
     }
 
-    /// Number of usable bytes at `memory`, which is at least the requested size. If the address is not an object's,
-    /// reports [corruption](crate::corruption) and returns 0.
+    /// Number of usable bytes at `memory`: at least the requested size. If the address is not an object's, reports
+    /// [corruption](crate::corruption) and returns 0.
     ///
     /// # Safety
     /// `memory` came from this subsystem and is not freed during the call.

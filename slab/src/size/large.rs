@@ -20,38 +20,35 @@ use core::ptr::NonNull;
 use uslab_buddy::{Gfp, Order, PAGE_SIZE, Pfn};
 use uslab_magazine::tracepoints::OperationKind;
 
-/// Result of an allocation of 0 bytes, which is a pointer aligned to 16 that must not be
-/// dereferenced.
+/// Result of an allocation of 0 bytes: a pointer aligned to 16 that must not be dereferenced.
 #[doc(alias = "ZERO_SIZE_PTR")]
 pub const ZERO_SIZE: NonNull<u8> = NonNull::without_provenance(NonZeroUsize::new(16).unwrap());
 
-/// Returns `true` if a block of `usable` bytes may stay in place for a new `size`, because it has room for `size`
-/// bytes and is less than twice as large (mimalloc's rule).
+/// Returns `true` if a block of `usable` bytes may stay in place for a new `size`: it holds `size` bytes, and is less
+/// than twice as large (mimalloc's rule).
 pub(crate) const fn fits_in_place(usable: usize, size: usize) -> bool {
     size <= usable && size >= usable / 2 && size > 0
 }
 
 impl Core {
-    /// Allocates a block of pages of at least `size` bytes, which are zeroed with [`Gfp::ZERO`] and otherwise
-    /// unspecified.
+    /// Allocates a block of pages of at least `size` bytes, zeroed with [`Gfp::ZERO`], otherwise unspecified.
     #[cold]
     pub(crate) fn alloc_large(&self, size: usize, gfp: Gfp) -> Result<NonNull<u8>, AllocError> {
         let order = Order::for_bytes(size).ok_or(AllocError::TooLarge)?;
         let gfp = self.with_zeroing(gfp);
         let (memory, op) = (&self.memory, &self.operation(OperationKind::Alloc));
-        // The flag `ZERO` is not passed on, because only the requested bytes are zeroed. The block itself may be almost
-        // twice as large as the request.
+        // `ZERO` is not passed on, because only the requested bytes are zeroed. The block may be almost twice as large.
         let flags = (gfp - Gfp::MOVABLE - Gfp::ZERO) | Gfp::COMP;
         let alloc = || memory.pages.alloc_in(op, order, flags, None);
         let first = match alloc() {
-            // The free objects that caches keep may be enough for the request.
+            // The free objects that caches keep may be enough.
             Err(error) => {
                 let result = if self.reclaim(op, None) > 0 { alloc() } else { Err(error) };
                 let try_alloc = || {
                     self.shrink(op);
                     alloc()
                 };
-                // Shrinkers may be able to free further objects.
+                // Shrinkers may free further objects.
                 self.shrink_until(gfp, None, try_alloc, result)?
             }
             Ok(first) => first,
@@ -74,8 +71,7 @@ impl Core {
         Ok(memory)
     }
 
-    /// Allocates memory for a [huge](is_huge) layout, which is zeroed with [`Gfp::ZERO`] and otherwise
-    /// unspecified.
+    /// Allocates memory for a [huge](is_huge) layout, zeroed with [`Gfp::ZERO`], otherwise unspecified.
     #[cold]
     pub(crate) fn alloc_huge(&self, layout: Layout, gfp: Gfp) -> Result<NonNull<u8>, AllocError> {
         if layout.size() >= ADDRESSES || layout.align() >= ADDRESSES {
@@ -92,8 +88,7 @@ impl Core {
         }
         let memory = self.press(gfp, self.huge.bytes_for(layout), || self.map_charged(layout, || ()));
         let memory = memory.or_else(|| {
-            // If addresses are short, the page allocator can give up addresses that it does not
-            // use.
+            // If addresses are short, the page allocator can give up unused ones.
             let requested = layout.size().saturating_add(layout.align());
             self.map_charged(layout, || self.give_up_addresses(|_| requested))
         });
@@ -103,8 +98,7 @@ impl Core {
         Ok(memory)
     }
 
-    /// Allocates memory that is at most as large as the largest block: a mapping with a guard page if possible, and
-    /// otherwise a block.
+    /// Allocates memory of at most the largest block's size: a mapping with a guard page if available, otherwise a block.
     #[cold]
     pub(crate) fn alloc_guarded(&self, layout: Layout, gfp: Gfp) -> Result<NonNull<u8>, AllocError> {
         let guards = self.mappings.are_there() && self.huge.may_guard();
@@ -118,8 +112,8 @@ impl Core {
         Ok(block)
     }
 
-    /// Maps new memory and charges it, or does neither. `make_room` cannot be undone, so it runs only after the limit
-    /// has admitted the charge.
+    /// Maps and charges new memory, or does neither. `make_room` cannot be undone, so it runs only after the limit has
+    /// admitted the charge.
     fn map_charged(&self, layout: Layout, make_room: impl FnOnce()) -> Option<NonNull<u8>> {
         let bytes = self.huge.bytes_for(layout);
         self.memory.pages.charge(bytes / PAGE_SIZE).then(make_room)?;
@@ -128,9 +122,9 @@ impl Core {
         memory
     }
 
-    /// If `attempt` fails, retries it after freeing unused memory, and then after running the shrinkers. Only requests
-    /// that may reclaim drain the objects of other CPUs and run shrinkers. If the limit can never admit `bytes`, the
-    /// request fails immediately.
+    /// Retries `attempt` after freeing unused memory, and then after running the shrinkers. Only requests that may
+    /// reclaim drain other CPUs' objects and run shrinkers. If the limit can never admit `bytes`, the request fails
+    /// immediately.
     fn press<T>(&self, gfp: Gfp, bytes: usize, attempt: impl Fn() -> Option<T>) -> Option<T> {
         self.memory.pages.limit().is_none_or(|limit| bytes <= limit).then_some(())?;
         let first = attempt().or_else(|| {
@@ -152,7 +146,7 @@ impl Core {
     }
 
     /// Records that the user of the object at `memory` uses `size` bytes, which are at most the object's size. Returns
-    /// `false` if the object's cache does not record sizes.
+    /// `false` if sizes are not recorded.
     ///
     /// # Safety
     /// The caller owns the memory.
@@ -165,8 +159,8 @@ impl Core {
         })
     }
 
-    /// Resizes the huge allocation at `memory` to `to`; the system may move it if `to` needs no more than page
-    /// alignment. On failure, changes nothing and returns `None`.
+    /// Resizes the huge allocation at `memory` to `to`; the system may move it if page alignment is enough. On
+    /// failure, changes nothing and returns `None`.
     #[cold]
     pub(crate) fn resize_huge(
         &self,
@@ -174,7 +168,7 @@ impl Core {
         new_layout: Layout,
         gfp: Gfp,
     ) -> Option<NonNull<u8>> {
-        // A mapping with a guard page cannot be resized, so the caller copies it.
+        // A mapping with a guard page cannot be resized; the caller copies it.
         if self.harden.guard_pages {
             return None;
         }
@@ -232,8 +226,7 @@ impl Core {
         self.huge.bytes(memory)
     }
 
-    /// Resizes memory that is not an object, which is a block with room or a mapping that the system can
-    /// resize.
+    /// Resizes memory that is not an object: a block with room, or a mapping that the system can resize.
     #[cold]
     pub(crate) fn resized(
         &self,
@@ -264,7 +257,7 @@ impl Core {
             unsafe { self.free_other(memory) };
         }
     }
-    /// Frees memory at an address at which no object begins.
+    /// Frees memory at an address where no object begins.
     ///
     /// # Safety
     /// The conditions of [`free`](Self::free) hold.
@@ -283,8 +276,7 @@ impl Core {
         }
     }
 
-    /// Number of usable bytes at `address`, which is 0 for [`ZERO_SIZE`]. Fails if the subsystem did not hand out the
-    /// address.
+    /// Number of usable bytes at `address`: 0 for [`ZERO_SIZE`]. Fails if the subsystem did not hand out the address.
     pub(crate) fn size_of(&self, address: NonNull<u8>) -> Result<usize, CorruptionKind> {
         let memory = &self.memory;
         let Some(pfn) = memory.pages.pfn_of(address.as_ptr()) else {
@@ -327,7 +319,7 @@ impl Core {
         let memory = &self.memory;
         let frame = memory.frames().frame(pfn);
         if frame.owner() != large() {
-            // The frames of the later pages of a large block refer to its first page.
+            // The frames of a large block's later pages refer to its first page.
             let head = memory.frames().get(frame.head());
             let interior = head.is_some_and(|head| head.owner() == large());
             return Err(if interior { CorruptionKind::Interior } else { CorruptionKind::Foreign });
@@ -351,7 +343,7 @@ impl Core {
         self.large.freed(order);
         let op = self.operation(OperationKind::Free);
         // SAFETY: the frame's owner marks a large block, whose order is in the frame. The free clears the
-        // frame's owner.
+        // owner.
         unsafe { self.memory.pages.free_in(&op, pfn, order) };
         self.large.returned(&op);
         self.shed();

@@ -1,12 +1,12 @@
-//! Memory of any size for programs, in size classes of which there are four per doubling.
+//! Memory of any size for programs: four size classes per doubling.
 //!
 //! The kernel's 13 classes ([`kmalloc`](crate::kmalloc)) waste about a quarter of the bytes of evenly distributed
 //! requests. Malloc's 44 classes waste at most a fifth of a request, and an eighth on average. Arithmetic gives the
-//! class of a size. Up to 64 bytes, the class is the number of words; above, the bit length of the size and the two
-//! bits after its highest bit give the class. A table contains the classes of all sizes.
+//! class of a size. Up to 64 bytes the class is the number of words; above, the bit length and the two bits after the
+//! highest bit give the class. A table contains the classes of all sizes.
 //!
-//! A free with a size ([`free_sized`](Malloc::free_sized)) reads no frame. Memory above 32 KiB is a block of pages, and
-//! memory above 4 MiB is a separate mapping ([`huge`](crate::huge)).
+//! A free with a size ([`free_sized`](Malloc::free_sized)) reads no frame. Above 32 KiB memory is a block of pages; above 4 MiB
+//! memory is a separate mapping ([`huge`](crate::huge)).
 
 mod classes;
 mod fast_paths;
@@ -29,11 +29,10 @@ pub(crate) use static_paths::StaticPaths;
 use std::sync::Arc;
 use uslab_buddy::{Gfp, PAGE_SIZE};
 
-/// Alignment of the C type with the largest alignment (`alignof(max_align_t)` on 64-bit machines).
+/// Alignment of the largest C type (`alignof(max_align_t)` on 64-bit machines).
 pub const MAX_ALIGN: usize = 16;
 
-/// A malloc, which allocates memory of any size from 44 size classes. The [module](self) describes
-/// the classes.
+/// A malloc: memory of any size from 44 size classes. See the [module](self).
 ///
 /// ```
 /// use std::alloc::Layout;
@@ -56,13 +55,13 @@ pub struct Malloc {
     caches: [KmemCache; CLASSES],
     /// Number of bytes at the end of each object that a canary takes.
     tail: usize,
-    /// Cache that serves empty layouts, if each empty layout must get a distinct address.
+    /// Cache for empty layouts, if each empty layout gets a distinct address.
     empty_layout_cache: Option<KmemCache>,
     core: Arc<Core>,
 }
 
 impl Malloc {
-    /// The caches of the size classes, from the smallest to the largest class.
+    /// The caches of the size classes, smallest class first.
     pub fn caches(&self) -> &[KmemCache] {
         &self.caches
     }
@@ -70,7 +69,7 @@ impl Malloc {
     pub(crate) fn on(core: &Arc<Core>) -> Result<Self, CacheError> {
         let mut place = MaybeUninit::uninit();
         Self::init(&mut place, core)?;
-        // SAFETY: `init` has initialised the malloc.
+        // SAFETY: `init` initialised the malloc.
         Ok(unsafe { place.assume_init() })
     }
     /// Creates a malloc in the memory `place`, which stays uninitialised on an error (see [`FastPaths::init`]).
@@ -79,7 +78,7 @@ impl Malloc {
         let tail = if harden.canaries { CANARY } else { 0 };
         let cache = |class| {
             let (name, size) = (name_of_class(class), size_of_class(class));
-            // If canaries are on, the smallest class has no room for a canary, and is not used.
+            // The smallest class has no room for a canary, and is not used with canaries.
             let size = if size > tail { size - tail } else { size };
             let cache = KmemCache::builder(name, size).align(align_of_class(class));
             let cache = if size_of_class(class) > ORDINARY { cache.max_order(MAX_SLAB) } else { cache };
@@ -101,7 +100,7 @@ impl Malloc {
         let zero_size_cache = harden.zero_size.then(|| zero_size_cache.build_on(core)).transpose()?;
         let place = place.as_mut_ptr();
         // SAFETY: `place` is borrowed exclusively; each field is written once, and no field is read or dropped. A field
-        // of type `MaybeUninit` needs no value.
+        // of `MaybeUninit` needs no value.
         unsafe {
             FastPaths::init(&mut *(&raw mut (*place).fast).cast::<MaybeUninit<_>>(), core, &caches);
             (&raw mut (*place).caches).write(caches);
@@ -141,8 +140,8 @@ impl Malloc {
     /// The conditions of [`Core::fit_addresses`] hold. This malloc is the only malloc of its subsystem, and has no
     /// inlined paths except its own paths and `process_paths`.
     pub(crate) unsafe fn fit_addresses(&self, process_paths: &StaticPaths) {
-        // SAFETY: by contract, the malloc has no other inlined paths. No path reads the class of a page outside the
-        // counted pages.
+        // SAFETY: by contract, the malloc has no other paths. No path reads the class of a page outside the counted
+        // pages.
         unsafe {
             self.core.fit_addresses(|bytes| {
                 self.fast.set_bytes(bytes);
@@ -156,35 +155,33 @@ impl Malloc {
         self.fast.holds(memory)
     }
 
-    /// Returns the cache that serves `layout`, which is the smallest class that has room for the
-    /// size at the alignment.
+    /// The cache that serves `layout`: the smallest class that holds the size at the alignment.
     ///
-    /// This class is the class of the size after rounding it up to the alignment. Between two powers of two, the sizes
-    /// of the classes are a quarter of the lower power apart. If the alignment is at most this quarter, each class is a
-    /// multiple of the alignment; otherwise the rounded size is itself the size of a class.
+    /// This class is the class of the size after rounding it up to the alignment. Between two powers of two, classes
+    /// are a quarter of the lower power apart. If the alignment is at most this quarter, each class is a multiple of
+    /// the alignment; otherwise the rounded size is itself a class.
     #[inline(always)]
     fn cache(&self, layout: Layout) -> Option<&KmemCache> {
         self.caches.get(self.class(layout)?)
     }
     #[inline(always)]
     fn class(&self, layout: Layout) -> Option<usize> {
-        // The canary's bytes are added, except to an empty layout. The size of a layout is far from `usize::MAX`, so
-        // the sum cannot overflow.
+        // Add the canary, except to an empty layout. A layout's size is far from `usize::MAX`, so the sum cannot overflow.
         let size = layout.size() + if layout.size() > 0 { self.tail } else { 0 };
         let size = (size + layout.align() - 1) & !(layout.align() - 1);
         // Size 0 wraps around to `usize::MAX`.
         (size.wrapping_sub(1) < MAX_CLASS).then(|| class_of(size))
     }
 
-    /// Allocates memory for `layout`, which is zeroed with [`Gfp::ZERO`] and otherwise unspecified. An empty
-    /// layout with an alignment of at most 16 gets [`ZERO_SIZE`].
+    /// Allocates memory for `layout`, zeroed with [`Gfp::ZERO`], otherwise unspecified. An empty layout with an
+    /// alignment of at most 16 gets [`ZERO_SIZE`].
     ///
     /// Cost: arithmetic and [`KmemCache::alloc`]. Sizes or alignments above 32 KiB need an allocation of pages, and
     /// above 4 MiB a system call.
     ///
     /// # Errors
-    /// Fails with [`AllocError::TooLarge`] if no process has enough addresses, with [`AllocError::Refused`] if the
-    /// system refuses more than 4 MiB, and otherwise as [`KmemCache::alloc`] does.
+    /// [`AllocError::TooLarge`] if no process has enough addresses; [`AllocError::Refused`] if the system refuses more
+    /// than 4 MiB; otherwise fails as [`KmemCache::alloc`] does.
     #[inline]
     pub fn alloc(&self, layout: Layout, gfp: Gfp) -> Result<NonNull<u8>, AllocError> {
         // SAFETY: the caller borrows the malloc, so it is alive.
@@ -282,12 +279,12 @@ impl Malloc {
     }
 
     /// Reallocates memory of `layout` to `size` bytes with the same alignment, and keeps the bytes of `layout` that
-    /// fit. Further bytes are zeroed with [`Gfp::ZERO`], and otherwise unspecified. If `layout` is empty, the call
+    /// fit. Further bytes are zeroed with [`Gfp::ZERO`], otherwise unspecified. If `layout` is empty, the call
     /// allocates; if `size` is 0, it frees.
     ///
-    /// Cost: arithmetic if the class stays the same, and otherwise an allocation, a copy and a free. A block of pages
-    /// stays in place if it has room for `size` bytes and is less than twice as large. Above 4 MiB, the system remaps
-    /// pages instead of copying bytes.
+    /// Cost: arithmetic if the class stays the same; otherwise an allocation, a copy and a free. A block of pages stays
+    /// in place if it has room for `size` bytes and is less than twice as large. Above 4 MiB, the system remaps pages
+    /// instead of copying bytes.
     ///
     /// # Errors
     /// Fails as [`alloc`](Self::alloc) does, and leaves the old memory unchanged.
@@ -312,8 +309,7 @@ impl Malloc {
             memory
         };
         match (self.cache(layout), self.cache(new)) {
-            // A sized free finds the class by the layout, so the old and the new layout must have the
-            // same class.
+            // A sized free finds the class by the layout, so old and new layout must have the same class.
             (Some(old), Some(new))
                 if core::ptr::eq(old, new)
                     && old.cache().is_zoned()
@@ -325,8 +321,8 @@ impl Malloc {
                 if core::ptr::eq(old, new)
                     && !old.cache().is_zoned()
                     && (self.tail == 0 && self.holds(memory)
-                        // SAFETY: the caller owns the memory, whose class serves both sizes. A guard sample is only as
-                        // large as the allocation that it serves.
+                        // SAFETY: the caller owns the memory, whose class serves both sizes. A sample is only as large
+                        // as its allocation.
                         || unsafe { self.core.resize_object(memory, size) }) =>
             {
                 return Ok(zero(memory, layout.size()));
@@ -348,7 +344,7 @@ impl Malloc {
         Ok(zero(new_memory, layout.size()))
     }
 
-    /// Reallocates memory of unknown layout to `size` bytes, with an alignment of at most 16, and keeps as many
+    /// Reallocates memory of unknown layout, at an alignment of at most 16, and keeps as many
     /// [usable](Self::usable_size) bytes as fit. The memory stays in place if it has room for `size` bytes and is less
     /// than twice as large. Free the result with [`free`](Self::free).
     ///
@@ -429,8 +425,8 @@ impl Malloc {
 
     /// Frees memory, whose address gives the page, which in turn names the class.
     ///
-    /// Cost: one load to find the class, and then [`KmemCache::free`]. The cache line of this load covers 32 pages, and
-    /// no allocation or free writes to the line.
+    /// Cost: one load to find the class, then [`KmemCache::free`]. The cache line of this load covers 32 pages, and no
+    /// allocation or free writes to the line.
     ///
     /// # Safety
     /// `memory` came from this malloc's subsystem, but from no other malloc of that subsystem, and is no
@@ -475,9 +471,8 @@ impl Malloc {
         let Ok(usable) = self.core.size_of(memory) else { return true };
         let size = layout.size();
         let same_class = self.class(layout).is_some_and(|class| size_of_class(class) == usable + self.tail);
-        // After a realloc in place, memory may have up to twice the requested bytes. A block has at least as
-        // many bytes as its alignment. A mapping has whole pages, or all the pages of a freed mapping that it
-        // reuses.
+        // After a realloc in place, memory may have up to twice the bytes. A block has at least as many bytes as
+        // its alignment. A mapping has whole pages, or the pages of a freed mapping that it reuses.
         let fits_size = |size| fits_in_place(usable, size);
         let close = || {
             fits_size(size)
@@ -487,7 +482,7 @@ impl Malloc {
         // A block of pages has no canary.
         let is_right_cache = match self.core.cache_at(memory).filter(|_| self.tail > 0) {
             // C++ libraries round up the size that an aligned `new` requests, but not the size that its `delete`
-            // passes. The free itself reports an overwritten canary.
+            // passes. The free reports an overwritten canary.
             Some(cache) => {
                 let rounded = if layout.align() > MAX_ALIGN {
                     size.max(1).next_multiple_of(layout.align())
@@ -504,8 +499,8 @@ impl Malloc {
         is_right_cache
     }
 
-    /// Number of usable bytes at `memory`, which is at least the requested size. If the address is not an object's,
-    /// reports [corruption](crate::corruption) and returns 0.
+    /// Number of usable bytes at `memory`: at least the requested size. If the address is not an object's, reports
+    /// [corruption](crate::corruption) and returns 0.
     ///
     /// # Safety
     /// `memory` came from this malloc's subsystem, but from no other malloc of that subsystem, and is not freed

@@ -7,7 +7,7 @@
 //! | `large` | memory above the classes, and the free of any memory |
 //! | [`huge`] | memory above the largest block: separate mappings |
 
-// Models have no kmalloc, because the subsystem of a model has no size classes.
+// Models have no kmalloc: a model's subsystem has no size classes.
 pub mod kmalloc;
 pub(crate) mod large;
 #[cfg(not(any(loom, shuttle)))]

@@ -1,22 +1,22 @@
-//! The kernel's 13 size classes of kmalloc, with their sizes, lookup and guaranteed alignment.
+//! The kernel's 13 size classes of kmalloc: sizes, lookup and guaranteed alignment.
 //!
-//! The sizes of the classes are the powers of two from 8 to 8,192 bytes, and also 96 and 192, because many structures
-//! are just above 64 or 128 bytes. Up to 192 bytes, a table with one byte for each 8 bytes of size gives the class.
-//! Above 192 bytes, the bit length gives the class (`kmalloc_info` and `__kmalloc_index` of `mm/slab_common.c`).
+//! The classes are the powers of two from 8 to 8,192 bytes, and also 96 and 192, because many structures are just above
+//! 64 and 128 bytes. Up to 192 bytes, a table with one byte for each 8 bytes of size gives the class. Above 192 bytes,
+//! the bit length gives the class (`kmalloc_info` and `__kmalloc_index` of `mm/slab_common.c`).
 
 pub(crate) const CLASSES: usize = 13;
 
-/// Size in bytes of the objects of each class, in ascending order.
+/// Size in bytes of the objects of each class, ascending.
 pub const CLASS_SIZES: [usize; CLASSES] = [8, 16, 32, 64, 96, 128, 192, 256, 512, 1024, 2048, 4096, 8192];
 
 /// Labels of the sizes in the names of caches, as in `kmalloc-1k`.
 const LABELS: [&str; CLASSES] =
     ["8", "16", "32", "64", "96", "128", "192", "256", "512", "1k", "2k", "4k", "8k"];
 
-/// Largest size that the table covers; the class of a larger size is found by its bit length.
+/// Largest size that the table covers; larger sizes are looked up by bit length.
 const TABLE_MAX: usize = 192;
 
-/// Element `i` is the class of the sizes `8 * i + 1 ..= 8 * i + 8`.
+/// Class of the sizes `8 * i + 1 ..= 8 * i + 8`, by `i`.
 const BY_EIGHTS: [u8; TABLE_MAX / 8] = {
     let mut table = [0; TABLE_MAX / 8];
     let (mut i, mut class) = (0, 0);
@@ -51,8 +51,7 @@ impl SizeClass {
         match size {
             0 => None,
             1..=TABLE_MAX => Some(Self(BY_EIGHTS[(size - 1) / 8])),
-            // Sizes 193 to 256 have the bit length 8 and belong to class 7, and each doubling leads
-            // to the next class.
+            // Sizes 193 to 256 have bit length 8 and class 7, and each doubling is the next class.
             _ if size <= CLASS_SIZES[CLASSES - 1] => {
                 Some(Self((usize::BITS - (size - 1).leading_zeros()) as u8 - 1))
             }
@@ -78,12 +77,11 @@ impl SizeClass {
     pub const fn size(self) -> usize {
         CLASS_SIZES[self.index()]
     }
-    /// Alignment that the class guarantees, which is the largest power of two that divides its
-    /// size.
+    /// Alignment that the class guarantees: the largest power of two that divides its size.
     pub const fn align(self) -> usize {
         1 << self.size().trailing_zeros()
     }
-    /// The size of the class as it is written in cache names: `8`, `192`, `1k`.
+    /// The class's size as in cache names: `8`, `192`, `1k`.
     pub(crate) const fn label(self) -> &'static str {
         LABELS[self.index()]
     }

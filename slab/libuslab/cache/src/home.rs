@@ -1,5 +1,4 @@
-//! The subsystem that contains this library's caches of `uslab.h`, which is the process's global
-//! subsystem.
+//! The subsystem of this library's caches of `uslab.h`: the process's global subsystem.
 
 use core::cell::Cell;
 use nix::libc;
@@ -13,7 +12,7 @@ static STARTED: AtomicPtr<Subsystem> = AtomicPtr::new(core::ptr::null_mut());
 fn started() -> Option<&'static Subsystem> {
     // Acquire: pairs with the Release in `start`.
     let started = STARTED.load(Acquire);
-    // SAFETY: the pointer is null or points to the global subsystem, which is never freed.
+    // SAFETY: the pointer is null or the global subsystem, which is never freed.
     unsafe { started.as_ref() }
 }
 
@@ -26,15 +25,15 @@ fn start() -> Result<&'static Subsystem, CacheError> {
     Ok(subsystem)
 }
 
-/// Registers the fork handlers as soon as the library is loaded. Fork handlers of the program then run before the
-/// library's handlers take the locks, and after they release the locks.
+/// Registers the fork handlers when the library is loaded. Fork handlers of the program then run before the library's
+/// handlers take the locks, and after they release the locks.
 #[used]
 #[unsafe(link_section = ".init_array")]
 static LOADED: extern "C" fn() = register;
 
 extern "C" fn register() {
     static REGISTERED: AtomicBool = AtomicBool::new(false);
-    // Relaxed: the swap only decides which thread registers the handlers.
+    // Relaxed: the swap only decides which thread registers.
     if !REGISTERED.swap(true, Relaxed) {
         // SAFETY: the handlers are functions of this library, which is never unloaded.
         unsafe { libc::pthread_atfork(Some(before_fork), Some(in_parent), Some(in_child)) };
@@ -42,8 +41,7 @@ extern "C" fn register() {
 }
 
 std::thread_local! {
-    /// The subsystem whose locks this thread holds while it forks, or `None` if the subsystem starts
-    /// during the fork.
+    /// The subsystem whose locks the forking thread holds; `None` if the subsystem starts during the fork.
     static FORKING: Cell<Option<&'static Subsystem>> = const { Cell::new(None) };
 }
 
@@ -59,8 +57,8 @@ extern "C" fn in_parent() {
     FORKING.take().into_iter().for_each(|subsystem| unsafe { subsystem.after_fork_in_parent() });
 }
 extern "C" fn in_child() {
-    // SAFETY: this thread is the copy of the thread that took all locks in `before_fork`, and the only thread of
-    // the child. The functions `vfork` and `posix_spawn` of the C library run no handlers.
+    // SAFETY: the thread is the copy of the thread that took all locks in `before_fork`, and the only thread. The C
+    // library's `vfork` and `posix_spawn` run no handlers.
     FORKING.take().into_iter().for_each(|subsystem| unsafe { subsystem.after_fork_in_child() });
 }
 

@@ -20,7 +20,7 @@ fn free_slot(pool: &mut ChunkedPool, slot: NonNull<u8>) {
 }
 fn fill(pool: &ChunkedPool) -> Vec<usize> {
     let fill: Vec<_> = pool.fill().collect();
-    // From back to front, the list must have the same chunks.
+    // The list from back to front has equal chunks.
     let mut at = pool.back;
     for live in fill.iter().rev() {
         // SAFETY: the pointer is a listed chunk.
@@ -100,7 +100,7 @@ fn wrong_frees_are_reported_by_kind() {
     let mut pool = pool();
     let slot = alloc_slots(&mut pool, 1)[0];
     let address = slot.addr().get();
-    // SAFETY: the addresses are within the slot's chunk, and the pool refuses invalid frees.
+    // SAFETY: the addresses are within the slot's chunk, and invalid frees are refused.
     unsafe {
         assert_eq!(pool.free(slot.add(8)), Err(BadFree::Interior { address: address + 8, slot: 0 }));
         let head = slot.sub(64);
@@ -110,8 +110,7 @@ fn wrong_frees_are_reported_by_kind() {
     }
 }
 
-/// A dropped pool must unmap all its chunks. The test tries several times, because another thread may map
-/// memory at the chunks' addresses.
+/// The test tries several times, because another thread may map memory at the chunks' addresses.
 #[cfg(all(target_os = "linux", not(uslab_heap), not(miri)))]
 #[test]
 fn dropped_pool_releases_all_chunks() {
@@ -133,8 +132,7 @@ fn dropped_pool_releases_all_chunks() {
     }));
 }
 
-/// Numbers of distinct pages that 1,000 consecutive operations touch, after many random allocations
-/// and frees.
+/// Numbers of distinct pages that 1,000 consecutive operations touch, after random churn.
 #[derive(Clone, Copy, Debug)]
 struct Pages {
     allocs: usize,

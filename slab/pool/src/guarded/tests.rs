@@ -1,5 +1,4 @@
-//! Tests that make each kind of error on purpose, and check that the pool detects it and names it
-//! correctly.
+//! Tests that make each error on purpose, and check that it is detected with the right name.
 
 use super::super::area::HeapArea;
 use super::*;
@@ -42,7 +41,7 @@ fn user_may_write_each_byte_of_a_guarded_object() {
     let object = pool.alloc().unwrap();
     // SAFETY: the 30 bytes belong to the test.
     unsafe { object.write_bytes(0xFF, 30) };
-    // The sum 8 + 30 + 4 is rounded up to 44 bytes, so two bytes are padding.
+    // 8 + 30 + 4 bytes are rounded up to 44, so two bytes are padding.
     write_outside(object, 34);
     // SAFETY: the object was allocated above and is no longer used.
     assert_eq!(unsafe { pool.free(object) }, Ok(()));
@@ -53,7 +52,7 @@ fn wrong_frees_are_reported_by_kind() {
     let mut pool = pool(2);
     let object = pool.alloc().unwrap();
     let address = object.addr().get();
-    // SAFETY: the objects are not used, and the pool refuses invalid frees.
+    // SAFETY: the objects are not used, and invalid frees are refused.
     unsafe {
         let interior = object.add(1);
         assert_eq!(pool.free(interior), Err(BadFree::Interior { address: address + 1, slot: 0 }));
@@ -87,7 +86,7 @@ fn write_to_a_free_object_is_detected_at_reuse() {
         write_outside(a, offset);
         let found = pool.check_all().next().unwrap();
         assert_eq!((found.address, found.side), (a.addr().get(), side), "{offset}");
-        // The link is at offset -8, and the pool does not follow it.
+        // Offset -8 is the link, which the pool does not follow.
         assert_eq!(pool.alloc(), Err(Refused::Corrupt(found)));
         assert_eq!(pool.alloc(), Err(Refused::Corrupt(found)), "the slot must stay damaged");
     }
@@ -97,8 +96,8 @@ fn write_to_a_free_object_is_detected_at_reuse() {
 fn free_overwrites_the_object() {
     let mut pool = pool(1);
     let object = pool.alloc().unwrap();
-    // SAFETY: the object belongs to the test. After the object's free, the test reads the bytes as memory of the pool's
-    // area, which the test owns.
+    // SAFETY: the object belongs to the test. After the object's free, the bytes are read as memory of the pool's area,
+    // which the test owns.
     unsafe {
         object.write_bytes(0x77, 30);
         pool.free(object).unwrap();
@@ -122,7 +121,7 @@ fn leaks_are_reported_with_file_and_line() {
         "{message}"
     );
     let mut pool = pool.destroy().unwrap_err();
-    // The test overwrites the four bytes of a source location, and the pool must report this.
+    // The test destroys the four bytes of a source location, which is reported.
     (0..4).for_each(|byte| write_outside(first, byte - 8));
     assert_eq!(pool.leaks().next().unwrap().site, None);
     // SAFETY: the object was allocated above.

@@ -6,8 +6,7 @@ use proptest::prelude::*;
 use uslab_buddy::PAGE_SIZE;
 use uslab_buddy::region::{Backend, Region, Uncommitted};
 
-/// The paper's listing, which operates on a table of links instead of memory. A link of `None` is the
-/// listing's `NULL`.
+/// The paper's listing, on a table of links instead of memory. A link of `None` is the listing's `NULL`.
 #[derive(Clone, Debug)]
 struct PaperListing {
     blocks: u32,
@@ -21,8 +20,7 @@ impl PaperListing {
     fn new(blocks: u32) -> Self {
         Self { blocks, free: blocks, initialised: 0, links: vec![u32::MAX; blocks as usize], next: Some(0) }
     }
-    /// The listing's `CreatePool` for an existing pool, which sets all variables except the count of initialised
-    /// blocks.
+    /// The listing's `CreatePool` on an existing pool: sets all variables except the count of initialised blocks.
     fn create_again(&mut self, blocks: u32) {
         *self = Self { initialised: self.initialised, ..Self::new(blocks) };
     }
@@ -68,8 +66,7 @@ fn index_pool_struct_takes_48_bytes() {
     assert_eq!(size_of::<IndexPool<Borrowed<'_>>>(), 48);
 }
 
-/// The second figure of the paper has four blocks and eight states. The available text of the paper lacks
-/// this drawing.
+/// The paper's second figure has four blocks and eight states. The paper's available text lacks the drawing.
 #[test]
 fn index_pool_follows_the_papers_four_block_example() {
     let mut pool = pool(16, 4, Initialise::EachAllocation);
@@ -114,8 +111,7 @@ fn lazily_initialized_pool_touches_no_memory_at_creation() {
     assert_eq!(pool.alloc(), None);
 }
 
-/// If only one object is in use at a time, the paper's policy still adds a block to the chain at each allocation,
-/// and so accesses it.
+/// With one object at a time, the paper's policy adds a block to the chain, and so touches it, at each allocation.
 #[test]
 fn first_allocation_of_a_lazy_pool_touches_one_block() {
     let initialised = |policy| {
@@ -129,7 +125,7 @@ fn first_allocation_of_a_lazy_pool_touches_one_block() {
     assert_eq!([Initialise::WhenEmpty, Initialise::EachAllocation].map(initialised), [1, 1000]);
 }
 
-/// Compares the two policies by how many pages of a gibibyte become resident.
+/// Compares the policies by the resident pages of a gibibyte.
 #[cfg(all(target_os = "linux", not(uslab_heap), not(miri)))]
 #[test]
 fn lazy_pool_leaves_untouched_memory_uncommitted() {
@@ -185,7 +181,7 @@ fn wrong_free_addresses_are_named_in_the_error() {
     let block = pool.alloc().unwrap();
     let address = block.addr().get();
     let with_address = |address: usize| block.with_addr(address.try_into().unwrap());
-    // SAFETY: the pool refuses invalid frees, and the block belongs to the test.
+    // SAFETY: invalid frees are refused, and the block belongs to the test.
     unsafe {
         assert_eq!(
             pool.free(with_address(address + 1)),
@@ -210,8 +206,7 @@ fn wrong_free_addresses_are_named_in_the_error() {
     assert_eq!(pool.live(), 0);
 }
 
-/// If the listing's pool is created again, it keeps its count of initialised blocks, and returns a block whose link
-/// was not written.
+/// When the listing's pool is created again, it keeps its count of initialised blocks and hands out an unwritten link.
 #[test]
 fn recreated_pool_starts_empty() {
     let mut listing = PaperListing::new(4);
@@ -283,8 +278,7 @@ fn pool_works_inside_a_block_of_another_pool() {
     let mut outer_pool = IndexPool::new(area.lend(), 256).unwrap();
     for _ in 0..10 {
         let block = outer_pool.alloc().unwrap();
-        // SAFETY: the 256 bytes belong to the test until the block is freed, and the borrow ends before
-        // that.
+        // SAFETY: the 256 bytes belong to the test until the block is freed, and the borrow ends before.
         let memory = unsafe { core::slice::from_raw_parts_mut(block.cast().as_ptr(), 256) };
         let mut inner = IndexPool::new(Borrowed::from(memory), 24).unwrap();
         let taken: Vec<_> = std::iter::from_fn(|| inner.alloc()).collect();
@@ -296,7 +290,7 @@ fn pool_works_inside_a_block_of_another_pool() {
     assert_eq!(outer_pool.live(), 0);
 }
 
-/// In the listing, `(uint)(p - start)` truncates the distance to 32 bits.
+/// The listing's `(uint)(p - start)` truncates the distance to 32 bits.
 #[cfg(all(target_os = "linux", not(uslab_heap), not(miri)))]
 #[test]
 fn index_pool_addresses_blocks_beyond_four_gibibytes() {
@@ -342,10 +336,9 @@ fn index_pool_addresses_blocks_beyond_four_gibibytes() {
 }
 
 proptest! {
-    /// With the paper's policy, the pool must return the same blocks as the listing in the same order, with the
-    /// same counts.
+    /// With the paper's policy, the pool returns the listing's blocks in the listing's order, with equal counts.
     #[test]
-    fn it_does_what_the_listing_does(blocks in 1..40_u32, size in 4..40_usize, steps in prop::collection::vec(any::<u16>(), 1..300)) {
+    fn index_pool_agrees_with_the_listing_of_the_paper(blocks in 1..40_u32, size in 4..40_usize, steps in prop::collection::vec(any::<u16>(), 1..300)) {
         let mut pool = pool(size, blocks as usize, Initialise::EachAllocation);
         let mut listing = PaperListing::new(blocks);
         let mut allocated = Vec::new();

@@ -1,4 +1,4 @@
-//! The size classes of TLSF, each of which is a power of two with a linear step within it.
+//! The size classes of TLSF: a power of two, and a linear step within it.
 //!
 //! ```text
 //!  second-level bits 2, smallest 16 bytes:
@@ -7,8 +7,8 @@
 //! ```
 //!
 //! A free block belongs to the class that contains its size. A search begins at the first class in which *all* blocks
-//! are large enough, which is the class of the size rounded up to the next step. In this class any block fits, so no
-//! list is searched. The search may therefore skip a block in the request's own class that would fit.
+//! are large enough: the class of the size rounded up to the next step. In this class any block fits, so no list is
+//! searched. The search may therefore skip a block in the request's own class that would fit.
 //!
 //! Rounding up adds less than `1 / 2^sli` of the size. The rounded size determines only where the search begins. The
 //! block that the search finds is cut to the requested size.
@@ -20,17 +20,17 @@ pub struct Classes {
     smallest: u32,
 }
 
-/// A size class, identified by its first level and its second level.
+/// A size class: first level and second level.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Class {
-    /// The power of two, counted from the smallest power.
+    /// The power of two, counted from the smallest.
     pub fl: usize,
     /// The step within the power of two.
     pub sl: usize,
 }
 
 impl Classes {
-    /// Makes classes with `2^bits` steps in each doubling, which begin at `2^smallest` bytes.
+    /// Makes classes with `2^bits` steps in each doubling from `2^smallest` bytes on.
     pub const fn new(bits: u32, smallest: u32) -> Self {
         Self { bits, smallest }
     }
@@ -39,31 +39,30 @@ impl Classes {
         1 << self.bits
     }
 
-    /// Returns the class of `size`. A size below the smallest class also belongs to the smallest
-    /// class.
+    /// Returns the class of `size`. A size below the smallest class belongs to the smallest class.
     pub const fn of(self, size: usize) -> Class {
         if size < 1 << self.smallest {
             return Class { fl: 0, sl: 0 };
         }
         let power = size.ilog2();
-        // The second level consists of the bits after the highest bit of the size.
+        // The second level is the bits after the highest bit of the size.
         let sl = if power >= self.bits { size >> (power - self.bits) } else { size << (self.bits - power) };
         Class { fl: (power - self.smallest) as usize, sl: sl - self.steps() }
     }
-    /// Smallest size in bytes that belongs to the class.
+    /// Smallest size of the class in bytes.
     pub const fn start(self, class: Class) -> usize {
         let power = class.fl as u32 + self.smallest;
         ((self.steps() + class.sl) << power) >> self.bits
     }
-    /// Rounds `size` up to the start of a class, which is where a search for this size begins. Returns `None` for
-    /// sizes above the largest doubling of a `usize`.
+    /// Rounds `size` up to the start of a class, at which a search for the size begins. Returns `None` for sizes above
+    /// the largest doubling of a `usize`.
     pub const fn round_up(self, size: usize) -> Option<usize> {
         if size <= 1 << self.smallest {
             return Some(1 << self.smallest);
         }
         let power = size.ilog2();
         let step = if power > self.bits { 1 << (power - self.bits) } else { 1 };
-        // The sizes of steps are powers of two, so no division is needed.
+        // Steps are powers of two, so no division is needed.
         match size.checked_add(step - 1) {
             Some(max) => Some(max & !(step - 1)),
             None => None,

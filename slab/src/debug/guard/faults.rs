@@ -9,8 +9,7 @@ use super::Pool;
 use core::fmt::{self, Write};
 use uslab_magazine::sync::FixedPtr;
 
-/// Pools whose faults are reported. For the pools of further subsystems, errors are reported only when an
-/// object is freed.
+/// Pools whose faults are reported. Pools of all other subsystems report errors only when an object is freed.
 static POOLS: [FixedPtr<Pool>; 8] = [const { FixedPtr::null() }; 8];
 
 /// Writer to standard error, without any lock.
@@ -45,7 +44,7 @@ pub(super) fn tell(pool: &Pool) {
     handler::install();
 }
 
-/// Returns `true` if the handler reports faults in the pool.
+/// Returns `true` if faults in the pool are reported.
 #[cfg(test)]
 pub(super) fn reports_faults(pool: *const Pool) -> bool {
     POOLS.iter().any(|place| core::ptr::eq(place.get(), pool))
@@ -68,7 +67,6 @@ pub(crate) mod handler {
     use uslab_magazine::sync::Ordering::Relaxed;
     use uslab_magazine::sync::unseen::AtomicBool;
 
-    /// The signal handler that was installed before this one.
     static BEFORE: Kept<sigaction> = Kept::new();
 
     pub(crate) fn install() {
@@ -86,7 +84,7 @@ pub(crate) mod handler {
             // The previous handler is stored before the new handler can run.
             BEFORE.put(before.assume_init());
             let mut own: sigaction = before.assume_init();
-            // The previous handler runs on the stack that it requested when it was installed.
+            // The previous handler runs on the stack that it requested.
             let has_none = [SIG_DFL, SIG_IGN].contains(&own.sa_sigaction);
             own.sa_flags |= SA_SIGINFO | if has_none { SA_ONSTACK } else { 0 };
             own.sa_sigaction = on_fault as extern "C" fn(c_int, *mut siginfo_t, *mut c_void) as usize;
@@ -118,7 +116,7 @@ pub(crate) mod handler {
         // SAFETY: by contract, the context is valid.
         unsafe {
             let registers = &mut (*context).uc_mcontext.gregs;
-            // Continue below the stack's red zone, with the stack aligned as after a call.
+            // Continue below the red zone, with the stack aligned as after a call.
             let stack = &mut registers[libc::REG_RSP as usize];
             *stack = ((*stack - 128) & !15) - 8;
             registers[libc::REG_RDI as usize] = address as i64;

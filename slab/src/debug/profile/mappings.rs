@@ -11,12 +11,11 @@ pub(super) struct Mapping {
     /// Address at which the segment is mapped.
     pub(super) start: usize,
     pub(super) end: usize,
-    /// Offset of the segment in the file.
     pub(super) offset: usize,
     /// Address of the file's first segment.
     pub(super) base: usize,
     pub(super) file: String,
-    /// Build id of the file in hexadecimal, or an empty string if the file has none.
+    /// Build id of the file in hexadecimal, or an empty string without a build id.
     pub(super) build_id: String,
 }
 
@@ -55,7 +54,7 @@ unsafe extern "C" fn add(info: *mut libc::dl_phdr_info, _: usize, list: *mut cor
         |address| of_kind(libc::PT_LOAD).any(|of| (of.p_vaddr..=of.p_vaddr + of.p_filesz).contains(&address));
     let id = of_kind(libc::PT_NOTE).filter(|of| is_loaded(of.p_vaddr) && is_loaded(of.p_vaddr + of.p_filesz));
     let id = id.map(|of| (core::ptr::with_exposed_provenance(at(of.p_vaddr as usize)), of.p_filesz as usize));
-    // SAFETY: the bytes are in a mapped segment of the file, and notes are never written.
+    // SAFETY: the bytes are in a segment of the file, and notes are never written.
     let id = id
         .into_iter()
         .find_map(|(notes, bytes)| build_id(unsafe { core::slice::from_raw_parts(notes, bytes) }));
@@ -137,7 +136,7 @@ mod tests {
             maps.lines().any(|line| line.starts_with(&mapped) && line.ends_with(&program)),
             "{mapped}: {maps}"
         );
-        // A backtrace in another test may map the file at a second address.
+        // A backtrace of another test may map the file, too.
         let base = format!("{:x}-", own.base);
         let maps_base = |line: &str| line.starts_with(&base) && line.ends_with(&program);
         assert!(maps.lines().any(maps_base), "{base}: {maps}");

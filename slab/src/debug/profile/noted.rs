@@ -1,4 +1,4 @@
-//! Records of a profile, which are its sites and its live samples.
+//! Records of a profile: sites, and live samples.
 
 use super::own::{LIVE, SampleMemory};
 use super::{Amount, CallStack, NAME, PARTS, SITES};
@@ -10,7 +10,6 @@ use std::hash::DefaultHasher;
 pub(super) struct Site {
     pub(super) cache: [u8; NAME],
     pub(super) len: u8,
-    /// Number of the site's call stack.
     pub(super) stack: u32,
     pub(super) allocated: Sum,
     pub(super) live: Sum,
@@ -28,7 +27,7 @@ pub(super) struct Sum {
 }
 
 impl Sum {
-    /// Estimate that a sample of `bytes` bytes contributes.
+    /// Estimate from a sample of `bytes` bytes.
     pub(super) fn of(bytes: u64, rate: u64) -> Self {
         let share = -super::expm1(-(bytes as f64) / rate as f64);
         Self {
@@ -58,8 +57,7 @@ impl Sum {
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LiveObjects {
-    /// Inverted address of the sample, so that a search for leaks finds no pointer to the object; 0 if
-    /// the entry is unused.
+    /// Inverted address of the sample, so that a search for leaks finds no pointer to it; 0 if unused.
     pub(super) address: usize,
     pub(super) bytes: u64,
     pub(super) site: u32,
@@ -70,7 +68,7 @@ pub(super) struct LiveObjects {
 /// Records of a profile. Records allocate memory only when they are made, because a malloc uses them.
 #[derive(Debug)]
 pub(super) struct Records {
-    /// Number of the profile, counted from 1.
+    /// Number of the profile, from 1.
     pub(super) run: u32,
     pub(super) rate: u64,
     pub(super) lost: u64,
@@ -83,7 +81,7 @@ pub(super) struct Records {
 }
 
 impl Records {
-    /// Empty records, for the time before the first profile.
+    /// Records before the first profile, which are empty.
     pub(super) const fn nothing() -> Self {
         Self {
             run: 0,
@@ -110,7 +108,7 @@ impl Records {
         Some(noted)
     }
 
-    /// Index of a site, or `None` if the site is new and has no room.
+    /// Index of a site; `None` if a new site has no room.
     pub(super) fn site(&mut self, name: &str, stack: CallStack) -> Option<u32> {
         let stack = stack.number();
         let len = name.len().min(NAME);

@@ -7,14 +7,13 @@ use uslab_buddy::PAGE_SIZE;
 use uslab_buddy::region::{Backend, Reserved, address_limit};
 use uslab_magazine::Operation;
 
-/// Maximum number of live samples with separate memory.
+/// Maximum number of live samples.
 pub(super) const LIVE: usize = if cfg!(shuttle) { 1 << 6 } else { 1 << 16 };
-/// Maximum size of a sample in bytes, which is the size of the largest object of a size class, and
-/// its largest alignment.
+/// Maximum size of a sample in bytes: the largest object of a size class, and its largest alignment.
 pub(crate) const MAX_SAMPLE_BYTES: usize = 32 << 10;
 
-/// Separate memory for sampled objects, outside the subsystem's pages. A free that finds its class by address misses
-/// the inlined path for a sample in this memory; all other frees are unaffected.
+/// Separate memory for samples, outside the subsystem's pages. A free that finds its class by address misses the
+/// inlined path for a sample in this memory; all other frees are unaffected.
 #[derive(Debug)]
 pub(crate) struct SampleMemory {
     memory: Reserved,

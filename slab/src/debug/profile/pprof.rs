@@ -1,5 +1,4 @@
-//! A profile in `pprof`'s format, which is the message of `profile.proto`, compressed while it is
-//! written.
+//! A profile in `pprof`'s format: the message of `profile.proto`, compressed while it is written.
 
 use super::Profile;
 use super::mappings::{mappings, position};
@@ -9,8 +8,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Result, Write};
 use std::time::SystemTime;
 
-/// Names of the four numbers of each sample, in order. Numbers whose names end in `objects` are counts, and
-/// numbers whose names end in `space` are bytes.
+/// Names of a sample's four numbers, in order. Numbers whose names end in `objects` are counts, and numbers whose
+/// names end in `space` are bytes.
 const VALUES: [&str; 4] = ["alloc_objects", "alloc_space", "inuse_objects", "inuse_space"];
 
 /// Pattern of functions that `pprof` drops together with the functions that they call: functions of the allocator,
@@ -33,14 +32,12 @@ fn message(numbers: impl IntoIterator<Item = (u64, u64)>) -> Vec<u8> {
     }
     made
 }
-/// Appends a protobuf field that consists of bytes.
 fn bytes(field: u64, bytes: &[u8], into: &mut Vec<u8>) {
     varint(field << 3 | 2, into);
     varint(bytes.len() as u64, into);
     into.extend(bytes);
 }
 
-/// Writer of a pprof message.
 struct PprofWriter<W: Write> {
     into: GzEncoder<W>,
     /// Indices of strings in the message's table of strings.
@@ -73,11 +70,11 @@ impl<W: Write> PprofWriter<W> {
 impl Profile {
     /// Writes the profile in `pprof`'s format: a compressed `profile.proto`, by convention in a file that ends in `.pb.gz`.
     ///
-    /// Each sample has four numbers (`alloc_objects`, `alloc_space`, `inuse_objects`, `inuse_space`; the last is the
-    /// default) and the label `cache`. Functions have addresses instead of names; `pprof` and `uslab flame` look up the
-    /// names in the mapped files. `pprof -base FIRST.pb.gz SECOND.pb.gz` shows the difference of two profiles.
+    /// Each sample has four numbers (`alloc_objects`, `alloc_space`, `inuse_objects`, `inuse_space`; the last is the default)
+    /// and the label `cache`. Functions have addresses instead of names: `pprof` and `uslab flame` look up names in the mapped
+    /// files. `pprof -base FIRST.pb.gz SECOND.pb.gz` shows the difference of two profiles.
     ///
-    /// The call allocates some 16 bytes for each code address, and 400 KiB for the compression.
+    /// The call allocates some 16 bytes for each code address, and 400 KiB to compress.
     ///
     /// # Errors
     /// Returns write errors of `into`.
@@ -97,8 +94,7 @@ impl Profile {
     pub fn pprof(&self, into: impl Write) -> Result<()> {
         let mut out =
             PprofWriter { into: GzEncoder::new(into, Compression::new(6)), strings: BTreeMap::new() };
-        // The numbers below are fields of pprof's `profile.proto`. The format requires an empty first
-        // string.
+        // The numbers are fields of pprof's `profile.proto`. The format requires an empty first string.
         out.string("")?;
         VALUES.into_iter().try_for_each(|value| out.value_type(1, value))?;
         out.value_type(11, "space")?;

@@ -174,7 +174,6 @@ fn samples_have_the_alignment_of_the_largest_class() {
     }
 }
 
-/// The true amounts of one site.
 #[derive(Clone, Copy, Debug, Default)]
 struct TrueAmounts {
     bytes: u64,
@@ -183,7 +182,7 @@ struct TrueAmounts {
 }
 
 /// A simulated program whose call sites allocate known sizes at known rates. Each site is a function, whose name is
-/// on the call stack of the site's allocations.
+/// on the stack of the site.
 struct Program<'a> {
     malloc: &'a Malloc,
     held: Vec<NonNull<u8>>,
@@ -259,9 +258,9 @@ fn of_site(profile: &Profile, site: &str) -> (Amount, Amount) {
 }
 
 /// Compares the estimates with their distribution. A site with `n` objects counts `1 / p` for each object with
-/// probability `p`, so the variance of its estimate is `n (1 - p) / p`. In 20 runs with the seeds 1 to 20, each
-/// estimate must be within four standard deviations, and nineteen of twenty estimates within two. The mean of all
-/// estimates must be within four standard deviations of that mean.
+/// probability `p`, so the variance of its estimate is `n (1 - p) / p`. In 20 runs with seeds 1 to 20, each estimate
+/// must be within four standard deviations, and nineteen of twenty within two. The mean of all estimates must be within
+/// four standard deviations of that mean.
 #[cfg(feature = "stacks")]
 #[test]
 fn profile_estimates_of_call_sites_are_unbiased() {
@@ -299,7 +298,7 @@ fn profile_estimates_of_call_sites_are_unbiased() {
                 errors.entry((site, what)).or_default().push(error);
             }
         }
-        // When all objects are freed, no sample may be live.
+        // After all objects are freed, no sample is live.
         for memory in core::mem::take(&mut program.held) {
             program.free(memory);
         }
@@ -399,8 +398,7 @@ fn profile_counts_each_object_once_on_every_path() {
     }
 }
 
-/// On real CPUs, the profile counts objects that threads still hold as live, and objects that
-/// another thread freed as not live.
+/// On real CPUs, objects that threads hold are live, and objects that another thread freed are not.
 #[test]
 fn profile_counts_objects_exchanged_between_threads_once() {
     let subsystem = subsystem(Cpus::os());
@@ -454,7 +452,7 @@ fn profile_counts_prefilled_objects_until_they_are_freed() {
     assert_eq!(live(), 9);
     drop(stock);
     assert_eq!((live(), subsystem.profile().total().allocated.objects), (0, 10));
-    // The magazines also contain objects that were on the CPU before.
+    // The magazines also contain objects that the CPU had before.
     assert!(cache.info().in_magazines >= 4);
     let stock = cache.prefill(Gfp::KERNEL, 4).unwrap();
     assert_eq!(live(), 4);
@@ -633,8 +631,7 @@ fn profile_reserves_record_memory_before_locking() {
     assert_eq!((noted.site_lists.len(), noted.live_lists.len()), (SITES, LIVE));
 }
 
-/// The expected numbers are the first outputs of SplitMix64 from 0, as in Vigna's `splitmix64.c`
-/// (2015).
+/// The expected numbers are the first of SplitMix64 from 0, as in Vigna's `splitmix64.c` (2015).
 #[test]
 fn sampling_distances_equal_published_splitmix64_numbers() {
     let countdown = Countdown { left: Counter::new(0), random: Counter::new(0) };
@@ -690,8 +687,7 @@ fn page_mark_counts_the_live_samples() {
         assert_eq!((total.allocated.samples, total.live.samples), (allocated, live));
     };
     start();
-    // The first object at the address of the third object was destroyed with its cache, and never
-    // freed.
+    // The first object at the third object's address was destroyed with its cache, and never freed.
     for offset in [0, 64, 0] {
         profiler.allocated(|| 0, at(offset), 64, "marked");
     }

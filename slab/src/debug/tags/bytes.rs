@@ -11,7 +11,7 @@ impl Bytes {
     pub(super) fn new(_bytes: usize) -> Self {
         Self
     }
-    /// Tag for the byte at `offset` in the pages; the result is never `None`.
+    /// Tag for the byte at `offset` in the pages; never `None`.
     ///
     /// # Safety
     /// The tag is committed.

@@ -1,4 +1,4 @@
-//! Tags in builds for a model checker, whose atomics cannot be zeroed bytes.
+//! Tags in a checker's builds, whose atomics cannot be zeroed bytes.
 
 use super::BYTES_PER_TAG;
 use crate::geometry::SPACING;

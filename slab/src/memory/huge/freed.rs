@@ -14,13 +14,13 @@ const WASTE: usize = 8;
 /// Number of reaping intervals after which an unused mapping is unmapped.
 const IDLE: u8 = 2;
 
-/// A freed mapping, or the part of a freed mapping that was not reused.
+/// A freed mapping, or the remaining part of a freed mapping.
 #[derive(Debug)]
 struct Extent {
     region: Region,
     /// Number of the latest free that added a part to this mapping.
     freed_at: u64,
-    /// Number of intervals that have ended since the latest free.
+    /// Number of intervals that ended since the latest free.
     idle: u8,
 }
 
@@ -148,7 +148,6 @@ mod tests {
         sizes.sort_unstable();
         sizes
     }
-    /// Maps adjacent regions that have the given sizes in MiB.
     fn row<const N: usize>(mib: [usize; N]) -> [Region; N] {
         let mut rest = Some(mapped(mib.iter().sum::<usize>() * MIB));
         mib.map(|mib| {
@@ -164,7 +163,7 @@ mod tests {
         let at = [&small, &large].map(Region::base);
         assert!(freed.put(small).is_none() && freed.put(large).is_none());
         assert!(freed.take(layout(21 * MIB)).is_none());
-        // The surplus is less than an eighth of the request.
+        // The surplus is less than an eighth.
         let mapping = freed.take(layout(11 * MIB / 2)).unwrap();
         assert_eq!((mapping.base(), mapping.bytes(), sizes(&freed)), (at[0], 6 * MIB, vec![20]));
         let part = freed.take(layout(5 * MIB + 1)).unwrap();
@@ -242,8 +241,8 @@ mod tests {
     }
 
     proptest! {
-        /// Compares the kept mappings with a list that has the owner of each byte. No byte may have two owners, and the
-        /// kept bytes must be exactly the bytes that were put and not taken.
+        /// Compares the kept mappings with a list of the owners of all bytes. No byte may have two owners, and the kept
+        /// bytes must be exactly the bytes that were put and not taken.
         #[test]
         fn freed_mappings_agree_with_a_list(steps in prop::collection::vec((0..10_u8, 1..64_usize, any::<prop::sample::Index>()), 1..80)) {
             let (mut freed, mut held, mut kept) = (Freed::new(), Vec::<Region>::new(), 0);

@@ -1,4 +1,4 @@
-//! Ownership of objects in shipping builds, which do not watch it.
+//! Object ownership in shipping builds, which do not watch it.
 
 use super::SlabMemory;
 use core::ptr::NonNull;

@@ -21,8 +21,7 @@ impl Owner {
     #[track_caller]
     fn set(&self, is_allocated: bool, _object: NonNull<u8>) {
         tell!("{} {}", if is_allocated { "hands out" } else { "frees" }, name(_object));
-        // The ownership is asserted first, whatever the memory ordering; the access to the cell then detects a missing
-        // ordering.
+        // Asserts ownership first, whatever the memory ordering; the access to the cell then detects a missing ordering.
         let text = if is_allocated { "object allocated twice" } else { "object freed twice" };
         assert!(self.out.get() != u64::from(is_allocated), "{text}");
         self.race.with_mut(|_| ());

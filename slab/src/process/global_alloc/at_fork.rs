@@ -1,8 +1,8 @@
 //! Fork handlers (`pthread_atfork`) that hold every lock of the process-wide malloc across a fork.
 //!
 //! The handlers are registered when the library is loaded, or otherwise at the allocator's start, which is before
-//! almost all other handlers are registered. Before a fork, other libraries' handlers therefore run before the malloc's
-//! handlers take the locks, and after the fork they run after the locks are released.
+//! almost all other handlers are registered. Other libraries' fork handlers therefore run before the malloc's handlers
+//! take the locks, and after they release the locks.
 
 use super::{PROCESS, STARTING};
 use crate::cache::core::Core;
@@ -11,7 +11,6 @@ use uslab_magazine::Fork;
 use uslab_magazine::sync::AtomicBool;
 use uslab_magazine::sync::Ordering::Relaxed;
 
-/// Registers the fork handlers, unless they are already registered.
 pub(super) fn register() {
     static REGISTERED: AtomicBool = AtomicBool::new(false);
     // Relaxed: the flag only selects the thread that registers the handlers.
@@ -40,7 +39,7 @@ extern "C" fn in_parent() {
 extern "C" fn after_fork_in_child() {
     if let Some(core) = FORKING.take() {
         // SAFETY: in the parent, `before_fork` took all locks on the forking thread, and the child has no other thread.
-        // The functions `vfork` and `posix_spawn` of the C library run no handlers.
+        // The C library's `vfork` and `posix_spawn` run no handlers.
         unsafe { core.after_fork_in_child() };
         // Relaxed: the pid publishes no other data.
         STARTING.store(std::process::id(), Relaxed);

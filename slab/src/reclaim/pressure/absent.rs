@@ -11,7 +11,7 @@ impl Psi {
     /// Starts watching for pressure.
     ///
     /// # Errors
-    /// Always fails, with an error that names the file.
+    /// Always fails; the error names the file.
     pub(crate) fn watch(&self) -> io::Result<Watched> {
         let text = format!("{}: memory pressure is reported only on Linux", self.path.display());
         Err(io::Error::new(io::ErrorKind::Unsupported, text))

@@ -1,5 +1,4 @@
-//! Pressure events on Linux, where a trigger is written to a file, which becomes ready at each
-//! event.
+//! Pressure events on Linux: a trigger is written to a file, which becomes ready at each event.
 
 use super::Psi;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -7,7 +6,6 @@ use std::fs::OpenOptions;
 use std::io::{self, Write};
 use std::os::fd::{AsFd, OwnedFd};
 
-/// A pressure file, which becomes ready at each event.
 pub(crate) type Watched = OwnedFd;
 
 impl Psi {

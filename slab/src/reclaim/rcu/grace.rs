@@ -1,6 +1,6 @@
-//! Grace periods under shuttle, which are a minimal implementation of the guarantees of `crossbeam-epoch`. The atomics
-//! and the collector of `crossbeam-epoch` belong to the process, so they would outlive an execution, and run its
-//! closures in another execution.
+//! Grace periods under shuttle: a minimal implementation of the guarantees of `crossbeam-epoch`. The atomics and
+//! collector of `crossbeam-epoch` belong to the process: they would outlive executions, and run closures in another
+//! execution.
 //!
 //! A deferred closure runs when all readers that were pinned when the closure was deferred have unpinned. The closure
 //! runs in a thread that pins or flushes, immediately or later, depending on the schedule.
@@ -12,7 +12,7 @@ use uslab_magazine::sync::{lazy_static, relax};
 
 #[derive(Default)]
 struct Periods {
-    /// Number that the next reader or closure gets.
+    /// Number of the next reader or closure.
     next: u64,
     readers: BTreeSet<u64>,
     waiting: VecDeque<(u64, Box<dyn FnOnce() + Send>)>,
@@ -38,7 +38,6 @@ lazy_static! {
 #[derive(Debug)]
 pub struct Guard(u64);
 
-/// Enters a read-side section.
 pub(super) fn pin() -> Guard {
     relax();
     let mut periods = PERIODS.0.borrow_mut();
@@ -53,14 +52,14 @@ pub(super) fn pin() -> Guard {
 }
 
 impl Guard {
-    /// Runs `f` after all current readers have exited, including the reader of this guard.
+    /// Runs `f` after all current readers have exited, including this guard's reader.
     pub fn defer(&self, f: impl FnOnce() + Send + 'static) {
         let mut periods = PERIODS.0.borrow_mut();
         periods.next += 1;
         let number = periods.next;
         periods.waiting.push_back((number, Box::new(f)));
     }
-    /// Runs the closures for which all readers have exited.
+    /// Runs the closures whose readers have exited.
     pub fn flush(&self) {
         collect();
     }
@@ -72,7 +71,7 @@ impl Drop for Guard {
     }
 }
 
-/// Returns `true` if no closure is waiting.
+/// Returns `true` if no closure waits.
 #[cfg(test)]
 pub(crate) fn is_idle() -> bool {
     PERIODS.0.borrow().waiting.is_empty()

@@ -11,16 +11,16 @@
 //!
 //! # Rules
 //!
-//! * A thread is started by allocations that make a slab, take a block, map memory, or wait at a limit. Frees never
-//!   start the thread, because thread libraries free memory while they hold locks that starting a thread may need. The
-//!   thread that starts the reaper holds none of the subsystem's locks. If the start itself allocates, these
-//!   allocations find the reaper already running.
-//! * The C library makes the thread, because starting a thread by `std` reads the environment under a lock, and
-//!   registers destructors of thread-locals.
+//! * Allocations that make a slab, take a block, map memory, or wait at a limit start the thread. Frees never start the
+//!   thread, because thread libraries free memory while they hold locks that starting a thread may need. The starting
+//!   thread holds none of the subsystem's locks. If the start itself allocates, these allocations find the reaper
+//!   already running.
+//! * The C library makes the thread, because `std`'s thread start reads the environment under a lock, and registers destructors
+//!   of thread-locals.
 //! * A free unparks the thread by a word and a futex, without a lock or an allocation.
 //! * The thread keeps the subsystem alive only while it ends an interval. When the last user of the subsystem drops it,
 //!   the drop wakes the thread, which then exits.
-//! * A process whose main thread called `pthread_exit` lives as long as it has threads. If only threads of this library
+//! * A process whose main thread called `pthread_exit` lives as long as it has threads. If only the library's threads
 //!   are left, they exit, which ends the process.
 
 use std::sync::{Arc, Weak};
@@ -56,10 +56,9 @@ const LAST_THREAD_INTERVAL: Duration = Duration::from_secs(1);
 pub enum ReaperThread {
     /// The configuration requests no reaper.
     Off,
-    /// The thread has not started, because the subsystem is too small, or the system refused a
-    /// thread.
+    /// The thread has not started: the subsystem is too small, or the system refused a thread.
     Wanted,
-    /// The thread is running, and ends intervals.
+    /// The thread runs, and ends intervals.
     Running,
     /// The thread sleeps until pages are freed or a waiter joins.
     Asleep,
@@ -93,7 +92,7 @@ pub struct ReaperInfo {
     pub thread: ReaperThread,
     /// Length of a reaping interval, in milliseconds.
     pub interval_ms: u32,
-    /// Number of reaping intervals that have ended.
+    /// Number of intervals ended.
     pub intervals: u64,
     /// Number of times that the system refused a thread.
     pub refused: u64,
@@ -112,15 +111,14 @@ pub(crate) trait Reap: Send + Sync {
     fn is_needed(&self, _seen: u64) -> bool {
         false
     }
-    /// The subsystem's reaper thread.
     fn background(&self) -> &Background;
 }
 
 #[derive(Debug)]
 pub(crate) struct Background {
-    /// State of the thread, as the number of a [`ReaperThread`].
+    /// State of the thread: a [`ReaperThread`].
     state: AtomicU32,
-    /// Reaping interval in milliseconds, or 0 if unset.
+    /// Reaping interval in milliseconds; 0 if unset.
     interval: Fixed,
     /// MiB of committed pages at which the thread is started.
     start_at: Fixed,
@@ -182,15 +180,14 @@ impl Background {
         let started = thread::start(self.core.clone());
         if !started {
             self.refused.add(1);
-            // Relaxed: the store only allows another thread to start the reaper next.
+            // Relaxed: the store only lets another thread start the reaper next.
             self.state.store(Wanted as u32, Relaxed);
         }
         started
     }
 
     fn is_served_by(&self, thread: ReaperThread) -> bool {
-        // Relaxed: a comment in `run` explains why the thread does not miss the effect of a free. loom's models
-        // have no reaper.
+        // Relaxed: `run` explains why the thread does not miss the effect of a free. loom's models have no reaper.
         !cfg!(loom) && self.state.load(Relaxed) == thread as u32
     }
 
@@ -204,24 +201,22 @@ impl Background {
 
     /// Starts or wakes the reaper thread, for a waiter that the next interval may serve.
     pub(crate) fn start_or_wake(&self) {
-        // If there is a waiter, the reaper starts however small the subsystem is.
+        // A waiter gets a reaper however small the subsystem is.
         self.start_now();
         self.wake();
     }
 
     #[cold]
     fn unpark(&self) {
-        // Relaxed: the exchange lets only one of several concurrent callers wake the thread, and the zone's lock
-        // orders the freed pages.
+        // Relaxed: one of several concurrent callers wakes the thread, and the zone's lock orders the freed pages.
         if self.state.compare_exchange(Asleep as u32, Running as u32, Relaxed, Relaxed).is_ok() {
-            // Acquire: pairs with the Release in `run`. SAFETY: the pointer is null or points to the thread's
-            // handle, which is freed only when `self` is dropped.
+            // Acquire: pairs with the Release in `run`. SAFETY: the pointer is null or the thread's handle, which is
+            // freed only when `self` is dropped.
             unsafe { self.thread.load(Acquire).as_ref() }.into_iter().for_each(Thread::unpark);
         }
     }
 
-    /// Resets the state in the child of a fork, which has no reaper thread. The next growth or waiter of the child
-    /// starts a new thread.
+    /// Resets the state in the child of a fork, which has no reaper thread. The child's next growth or waiter starts a thread.
     pub(crate) fn in_child(&self) {
         // Relaxed: the child has one thread. The handle is leaked, like everything that the parent's other
         // threads owned.
@@ -253,12 +248,12 @@ impl Drop for Background {
     }
 }
 
-/// Body of the reaper thread, which ends intervals as long as the subsystem lives.
+/// Body of the reaper thread: ends intervals as long as the subsystem lives.
 fn run(weak: &Weak<dyn Reap>) {
     let _own = OwnThread::begin();
     if let Some(core) = weak.upgrade() {
         let own = Box::into_raw(Box::new(current()));
-        // Release: pairs with the Acquire in `unpark` and in `drop`.
+        // Release: pairs with the Acquires in `unpark` and `drop`.
         core.background().thread.store(own, Release);
     }
     let (mut quiet, mut seen) = (0, 0);
@@ -276,8 +271,8 @@ fn run(weak: &Weak<dyn Reap>) {
             wait(interval);
         } else {
             quiet = 0;
-            // Relaxed: the locks of the zones and of the mappings order the store. A free is either counted below, or
-            // takes its lock afterwards and then sees that the thread is asleep.
+            // Relaxed: the locks of the zones and of mappings order the store. A free is either counted below, or takes
+            // its lock afterwards and then sees that the thread is asleep.
             own.state.store(Asleep as u32, Relaxed);
             if core.changes() != seen {
                 own.state.store(Running as u32, Relaxed);
@@ -303,8 +298,8 @@ fn run(weak: &Weak<dyn Reap>) {
 }
 
 fn wait(interval: Duration) {
-    // Time does not pass under shuttle, where only another thread's wake-up ends the park below. Shuttle
-    // therefore finds a lost wake-up.
+    // Time does not pass under shuttle, where only a wake-up ends the park below. Shuttle therefore finds a
+    // lost wake-up.
     if cfg!(shuttle) { uslab_magazine::sync::relax() } else { park_timeout(interval) }
 }
 
@@ -312,7 +307,6 @@ fn wait(interval: Duration) {
 /// fork has no library threads, so the pid shows if the number is valid; library threads do not keep a process alive.
 static LIBRARY_THREADS: AtomicU64 = AtomicU64::new(0);
 
-/// Applies `change` to the number of library threads.
 fn change_own(change: impl Fn(u32) -> u32) {
     let process = u64::from(std::process::id()) << 32;
     // Relaxed, here and at the read: the counter publishes no other data.
@@ -326,13 +320,13 @@ fn change_own(change: impl Fn(u32) -> u32) {
     }
 }
 
-/// Guard that marks the current thread as a library thread while it exists.
+/// Guard that marks the calling thread as a library thread.
 #[doc(hidden)]
 #[derive(Debug)]
 pub struct OwnThread(());
 
 impl OwnThread {
-    /// Marks the current thread as a library thread until the guard is dropped.
+    /// Marks the calling thread as a library thread.
     pub fn begin() -> Self {
         change_own(|own| own + 1);
         Self(())
@@ -345,7 +339,7 @@ impl Drop for OwnThread {
     }
 }
 
-/// Returns `true` if the main thread has exited and only threads of this library are left.
+/// Returns `true` if the main thread has exited and only the library's threads are left.
 #[doc(hidden)]
 pub fn are_alone() -> bool {
     if MODEL {
@@ -356,8 +350,8 @@ pub fn are_alone() -> bool {
         use std::io::Read;
         let (mut text, own) = ([0; 512], LIBRARY_THREADS.load(Relaxed));
         let read = std::fs::File::open("/proc/self/stat").and_then(|mut stat| stat.read(&mut text));
-        // The text has the form `number (name) state ...`; its twentieth field is the number of threads, and the name
-        // may contain any character.
+        // The text is `number (name) state ...`; the twentieth field is the number of threads, and the name may contain
+        // any character.
         let Ok(text) = core::str::from_utf8(&text[..read.unwrap_or(0)]) else { return false };
         let mut fields = text.rsplit_once(") ").map_or("", |(_, fields)| fields).split(' ');
         let is_over = fields.next() == Some("Z");
@@ -376,8 +370,7 @@ mod thread {
     use core::mem::MaybeUninit;
     use core::ptr::null_mut;
 
-    /// Size of the thread's stack in bytes, which is the same as in `std`, because destructors run
-    /// on the stack.
+    /// Size of the thread's stack in bytes, as in `std`, because destructors run on it.
     const STACK: usize = 2 << 20;
 
     /// Starts a reaper thread, in which all signals are blocked. Returns `false` if the system refuses a
@@ -386,8 +379,8 @@ mod thread {
         let (mut attributes, mut id) = (MaybeUninit::uninit(), MaybeUninit::uninit());
         let (mut all, mut before) = (MaybeUninit::uninit(), MaybeUninit::uninit());
         let core = Box::into_raw(Box::new(core));
-        // SAFETY: each value is initialised by the first call that receives it. A new thread owns its argument; if
-        // there is no new thread, this function keeps the argument.
+        // SAFETY: each value is initialised by the first call that receives it. The new thread owns its argument;
+        // without a new thread, this function keeps it.
         unsafe {
             if libc::pthread_attr_init(attributes.as_mut_ptr()) != 0 {
                 drop(Box::from_raw(core));
@@ -428,7 +421,7 @@ mod thread {
 mod thread {
     use super::{Reap, Weak};
 
-    /// Starts the reaper as a simulated thread of the model checker.
+    /// Starts the reaper as a thread of the model checker.
     pub(super) fn start(core: Weak<dyn Reap>) -> bool {
         drop(uslab_magazine::sync::thread::spawn(move || super::run(&core)));
         true

@@ -37,7 +37,7 @@ pub(in crate::scenarios) fn two_frees_of_one_handle() {
     Objects::end(world, 0);
 }
 
-/// H3: the last holder returns the object to the cache, once.
+/// H3: the last holder returns the object, once.
 pub(in crate::scenarios) fn two_holders_during_a_free() {
     let world = Objects::new(Magazines::Off);
     let handle = world.alloc(1);
@@ -93,7 +93,7 @@ pub(in crate::scenarios) fn a_handle_guessed_during_its_allocation() {
     Objects::end(world, used);
 }
 
-/// H4: a thread frees a handle that it received, without holding the object before.
+/// H4: a thread frees a passed handle without holding the object before.
 pub(in crate::scenarios) fn a_passed_handle_is_freed_without_holding() {
     let world = Objects::new(Magazines::Off);
     let other = world.clone();
@@ -108,8 +108,8 @@ pub(in crate::scenarios) fn a_passed_handle_is_freed_without_holding() {
     Objects::end(world, 1);
 }
 
-/// H5: all writes to an object precede its next life, whichever thread returned the object. If the memory
-/// orderings were weaker, this model would fail.
+/// H5: writes precede the next life, whichever thread returned the object. If the memory orderings were
+/// weaker, this model would fail.
 pub(in crate::scenarios) fn writes_before_a_free_precede_the_next_life() {
     let world = Objects::new(Magazines::Off);
     let handle = world.alloc(1);

@@ -16,7 +16,7 @@ pub(super) enum Origin {
     Pages(Pfn, Order),
 }
 
-/// Memory that has an owner.
+/// Memory with an owner.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Object {
     pub(super) at: NonNull<u8>,
@@ -28,7 +28,7 @@ pub(super) struct Object {
 }
 
 impl Object {
-    /// Addresses of the words to which the owner of the memory writes.
+    /// Addresses of the words that the memory's owner writes.
     pub(super) fn words(self) -> impl Iterator<Item = *mut u64> {
         let last = self.len / 8 * 8 - 8;
         let offsets = (self.made..last).step_by(504).chain((last >= self.made).then_some(last));
@@ -57,8 +57,7 @@ pub(super) struct Books {
     /// Objects that wait for readers, each with its stamp and its readers.
     pub(super) waiting: BTreeMap<usize, (u64, Vec<u64>)>,
     pub(super) readers: BTreeSet<u64>,
-    /// Objects that were passed to other threads; `hoard` contains the objects kept for the
-    /// shrinker.
+    /// Objects passed to other threads; `hoard` has objects kept for the shrinker.
     pub(super) posted: Vec<Object>,
     pub(super) hoard: Vec<Object>,
     pub(super) handles: Vec<NamedObject>,
@@ -70,11 +69,9 @@ pub(super) struct Books {
     pub(super) queued: BTreeMap<u64, QueuedFree>,
 }
 pub(super) struct QueuedFree {
-    /// Address of the waiter's cache.
     pub(super) cache: usize,
-    /// Time at which the waiter joined the queue.
     pub(super) joined: u64,
-    /// True if a later waiter has been served.
+    /// True if a later waiter was served.
     pub(super) is_due: bool,
 }
 impl Books {
@@ -82,8 +79,8 @@ impl Books {
         self.stamps += 1;
         self.stamps
     }
-    /// Records that the waiter whose wait began at `begun` got an object of this cache. Checks that all earlier
-    /// waiters also have an object.
+    /// Records that the waiter whose wait began at `begun` got an object of this cache. All earlier waiters must
+    /// have an object, too.
     pub(super) fn served(&mut self, cache: usize, begun: u64) {
         self.queued.remove(&begun);
         let before = self.queued.values_mut().filter(|other| other.cache == cache && other.joined < begun);
@@ -104,7 +101,7 @@ pub(super) struct NamedObject {
 pub(super) struct Shadow {
     pub(super) books: RefCell<Books>,
     pub(super) made: RefCell<BTreeSet<usize>>,
-    /// Error that a destructor has found. The destructor stores the error here, because its panic would be
+    /// Error that a destructor found. The destructor stores the error here, because its panic would be
     /// contained.
     pub(super) destructed: Cell<Option<&'static str>>,
 }
@@ -114,7 +111,6 @@ unsafe impl Sync for Shadow {}
 unsafe impl Send for Shadow {}
 
 impl Shadow {
-    /// Records the owner of memory.
     #[track_caller]
     pub(super) fn adopt(&self, mut object: Object) -> Object {
         let books = &mut *self.books.borrow_mut();

@@ -1,5 +1,5 @@
-//! Operations that the threads of a simulation run. Each operation asserts everything that it can
-//! check without the other threads.
+//! Operations of a simulation's threads. Each operation asserts everything that it can check
+//! without the other threads.
 
 use super::*;
 use crate::Fork;
@@ -11,7 +11,7 @@ use uslab_magazine::sync::schedule::{alone, end};
 
 type OperationFn = fn(&SimThread<'_>, &ScriptedOp);
 
-/// Each operation, with the group in which it is drawn, and with its weight.
+/// Each operation, with the group in which it is drawn, and its weight.
 pub(super) const OPS: &[(&str, char, u64, OperationFn)] = &[
     ("alloc", 'o', 20, alloc),
     ("free", 'o', 20, free),
@@ -109,7 +109,7 @@ impl SimThread<'_> {
     fn has_any(&self, at: NonNull<u8>, len: usize, of: Origin) {
         self.hold(self.world.shadow.adopt(Object { at, len, made: 0, stamp: 0, of }));
     }
-    /// Checks that an allocation may fail with this error in the current state.
+    /// Checks that an allocation may fail with this error.
     #[track_caller]
     fn refused(&self, slot: &Slot, error: AllocError) {
         let allowed = match error {
@@ -130,7 +130,7 @@ impl SimThread<'_> {
             Err(error) => self.refused(&wait.slot, error),
         }
     }
-    /// Polls a wait; if no object is available, keeps the wait and returns `false`.
+    /// Polls a wait; if no object is available, keeps waiting and returns `false`.
     #[track_caller]
     fn polls(&self, mut wait: Wait) -> bool {
         match self.world.poll(&mut wait) {
@@ -280,8 +280,8 @@ fn pin(s: &SimThread<'_>, _: &ScriptedOp) {
     });
     s.with_state(|mine| mine.reader = Some((guard, number, seen)));
 }
-/// Checks the objects that the reader found when it was pinned. Deferred objects must be unchanged, and other objects
-/// of a type-stable cache must be constructed.
+/// Checks the objects that the reader found when it pinned. Deferred objects are unchanged; other objects of a type-stable
+/// cache are constructed.
 fn look(s: &SimThread<'_>, _: &ScriptedOp) {
     s.with_state(|mine| {
         let Some((_, number, seen)) = &mine.reader else { return };
@@ -298,7 +298,7 @@ fn look(s: &SimThread<'_>, _: &ScriptedOp) {
                 && s.world.script.caches[slot].stable > 0
                 && object.made > 0
             {
-                // SAFETY: the object's pages wait until the reader unpins.
+                // SAFETY: the object's pages wait for the reader.
                 let made = unsafe { object.at.cast::<u64>().read() };
                 assert_eq!(made, CONSTRUCTED_VALUE, "type-stable memory that a reader can read");
             }
@@ -323,8 +323,8 @@ fn acquire(s: &SimThread<'_>, t: &ScriptedOp) {
 fn poll(s: &SimThread<'_>, t: &ScriptedOp) {
     s.pick_wait(t.a).into_iter().for_each(|wait| _ = s.polls(wait));
 }
-/// Waits like a sleeping thread, which polls after each wake-up, for the duration of some operations. At the end, the
-/// thread cancels the wait, or leaves the wait for later.
+/// Waits like a sleeping thread: polls after each wake-up, for the duration of some operations. At the end, the thread
+/// cancels the wait, or leaves the wait for later.
 fn wait(s: &SimThread<'_>, t: &ScriptedOp) {
     let Some(slot) = s.slot(t.a) else { return };
     let mut wait = s.world.wait(s.number(t.a), &slot, gfp(t.b / 4));
@@ -567,7 +567,7 @@ fn brief(s: &SimThread<'_>, t: &ScriptedOp) {
     left.iter().for_each(|object| s.hold(*object));
 }
 
-/// An invalid free must be refused, and must leave the object unchanged.
+/// An invalid free must be refused, and leave the object unchanged.
 fn wrong_free(s: &SimThread<'_>, t: &ScriptedOp) {
     let Some(object) = s.pick(t.a) else { return };
     let core = s.world.core();
@@ -593,8 +593,7 @@ fn wrong_free(s: &SimThread<'_>, t: &ScriptedOp) {
     s.hold(object);
 }
 
-/// Takes the locks of a fork and releases them while other threads work, as the parent of a fork
-/// does.
+/// Takes and releases the locks of a fork while other threads work, as the parent does.
 fn fork(s: &SimThread<'_>, t: &ScriptedOp) {
     // SAFETY: this thread does not use the subsystem between the calls.
     unsafe {
@@ -603,9 +602,8 @@ fn fork(s: &SimThread<'_>, t: &ScriptedOp) {
         s.world.subsystem.after_fork_in_parent();
     }
 }
-/// Acts as the child of a fork, which has a copy of the current memory and only this thread. The child does not touch
-/// objects of other threads, and the objects that other threads were moving are lost. The execution ends here, because
-/// no other thread is left.
+/// Acts as the child of a fork: a copy of the current memory, with this thread only. The child does not touch objects of other
+/// threads, and objects that other threads were moving are lost. The execution ends here, because no other thread is left.
 fn child(s: &SimThread<'_>, t: &ScriptedOp) {
     let subsystem = &s.world.subsystem;
     // SAFETY: after `alone`, no other thread exists.

@@ -116,7 +116,7 @@ impl World {
         }
     }
 
-    /// Waits until no memory is waiting for a reader; no reader exists.
+    /// Waits until no memory waits for a reader; no reader exists.
     pub(super) fn grace(&self) {
         for _ in 0..100 {
             self.core().flush_deferred();
@@ -232,7 +232,7 @@ impl World {
         // SAFETY: the second free is refused.
         unsafe {
             cache.free(object);
-            // The slab of the object may also have been freed.
+            // The object's slab may have been freed, too.
             expect(&[CorruptionKind::DoubleFree, CorruptionKind::Foreign], || cache.free(object));
         }
     }

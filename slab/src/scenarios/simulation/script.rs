@@ -1,5 +1,4 @@
-//! Scripts, which are the operations of a simulation as numbers; they are drawn from a seed, written as lines
-//! of text, and shrunk.
+//! Scripts: the operations of a simulation as numbers, drawn from a seed, written as lines of text, and shrunk.
 //!
 //! ```text
 //! schedule 77                                    which thread runs when: `schedule::once`
@@ -19,7 +18,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use uslab_magazine::sync::schedule::Rng;
 
-/// Defines the lines of a script, each of which consists of named numbers that are 0 by default.
+/// Defines lines of a script, which consist of named numbers, 0 by default.
 macro_rules! numbers {
     ($($(#[$doc:meta])* $name:ident { $($(#[$what:meta])* $field:ident),+ })+) => { $(
         $(#[$doc])*
@@ -52,13 +51,13 @@ macro_rules! numbers {
     )+ };
 }
 numbers! {
-    /// Configuration of the subsystem. Numbers outside the possible range are clamped to it.
+    /// Configuration of the subsystem. Numbers beyond the possible range are clamped.
     Setup {
         /// Number of CPUs, not counting the first.
         cpus,
         /// Number of nodes, not counting the first.
         nodes,
-        /// 1 for restartable sequences, or 0 for the claimed slot.
+        /// 1 for restartable sequences, 0 for the claimed slot.
         rseq,
         /// Number of pages of each node, not counting the first.
         pages,
@@ -66,21 +65,21 @@ numbers! {
         order,
         /// Largest order of slabs.
         slab_order,
-        /// 1 if CPUs keep pages in their magazines.
+        /// 1 if CPUs keep pages.
         per_cpu,
         /// Number of free pages that are kept, plus one; 0 keeps all free pages.
         keep,
-        /// Number of objects in the reserve of a mempool, or 0 for no mempool.
+        /// Number of objects in the reserve of a mempool; 0 for no mempool.
         pool,
-        /// 1 if the subsystem makes kmalloc's caches.
+        /// 1 to make kmalloc's caches.
         kmalloc,
-        /// 1 if pages are mapped, or 0 if they come from the heap.
+        /// 1 if pages are mapped, 0 for the heap.
         mapped,
         /// 1 if the shrinker's objects serve the limit of the first cache, or 0 if they serve all
         /// memory.
         hoard_limit
     }
-    /// Fault rule for the calls that are to be refused.
+    /// Fault rule for calls that are refused.
     Fault {
         /// Index of the fault point in `POINTS`.
         point, percent
@@ -88,9 +87,9 @@ numbers! {
     CacheSetup {
         /// Number of bytes of an object beyond the minimum.
         size,
-        /// Capacity of the cache's magazines, or 0 for no magazines.
+        /// Capacity of the cache's magazines; 0 for no magazines.
         capacity, stock, depot,
-        /// Maximum number of slabs, or 0 for no limit.
+        /// Maximum number of slabs; 0 for no limit.
         limit, ctor, reset, checked, stable, merge
     }
     /// Arguments of an operation, and its thread's place, as in `Script`.
@@ -131,7 +130,7 @@ impl fmt::Display for Script {
 }
 
 impl Script {
-    /// Parses a script from its text, in which `#` begins a comment.
+    /// Parses a written script, in which `#` begins a comment.
     pub(crate) fn read(text: &str) -> Result<Self, String> {
         let mut read = Self::default();
         let mut threads: Vec<Vec<Op>> = vec![];
@@ -162,14 +161,13 @@ impl Script {
         Ok(read)
     }
 
-    /// Draws the script that a seed determines. A script has only a few kinds of operations, some of them much more
-    /// frequent than others, because mixes of all operations would all be similar (Groce et al., "Swarm Testing", ISSTA
-    /// 2012).
+    /// Draws the script of a seed. A script has only a few kinds of operations, some of them much more frequent than
+    /// others, because mixes of all operations would all be similar (Groce et al., "Swarm Testing", ISSTA 2012).
     pub(crate) fn draw(seed: u64) -> Self {
         let mut rng = Rng::new(seed);
         let rng = &mut rng;
         let chance = |rng: &mut Rng, percent| u64::from(rng.below(100) < percent);
-        // Some worlds are made for lock-free readers.
+        // Some worlds are for lock-free readers.
         let readers = chance(rng, 20);
         let cpus = rng.below(3);
         let setup = Setup {
@@ -189,8 +187,7 @@ impl Script {
         let faults = match rng.below(3) {
             0 => (0..1 + rng.below(2))
                 .map(|_| {
-                    // The fault point of constructors is excluded, because it panics, and a model checker does not
-                    // allow panics.
+                    // The constructor's point is excluded, because it panics, and a checker does not allow panics.
                     let point = [1, 2, 3, 4, 4, 5, 6, 6, 8][rng.below(9) as usize];
                     Fault { point, percent: [3, 10, 30][rng.below(3) as usize] }
                 })
@@ -253,14 +250,14 @@ impl Script {
             .map(|_| (0..threads).map(|_| (0..1 + rng.below(most)).map(|_| draw(rng)).collect()).collect())
             .collect();
         if chance(rng, 10) > 0 {
-            // If a script has the fork of a child, that fork is the last operation.
+            // The fork of a child is the last operation.
             let ops = rounds.last_mut().and_then(|threads| threads.last_mut());
             ops.into_iter().for_each(|ops| ops.push(Op { name: "child", arguments: draw(rng).arguments }));
         }
         Self { schedule: rng.next() >> 1, setup, faults, caches, rounds }
     }
 
-    /// Finds the smallest script that fails in the same way. The search removes rounds, threads, operations and faults,
+    /// Finds the smallest script that fails in the same way. Shrinking removes rounds, threads, operations and faults,
     /// and lowers numbers, as long as `fails` returns a schedule under which the script fails.
     pub(crate) fn shrink(self, fails: impl Fn(&Self) -> Option<u64>) -> Self {
         let mut best = self;

@@ -1,13 +1,13 @@
-//! Runs simulations by their seeds, and shrinks the scripts that fail.
+//! Runs simulations by their seeds, and shrinks failures.
 
 use super::*;
 
-/// Runs a script under its schedule. If the script fails, the error describes the failure.
+/// Runs a script under its schedule. The error describes the failure.
 fn outcome(script: &Script) -> Result<(), String> {
     let (schedule, script) = (script.schedule, script.clone());
     once(schedule, STEPS, move || run(&script))
 }
-/// Kind of a failure, which is its text without the parts that vary between runs.
+/// Kind of a failure: its text without the parts that vary between runs.
 fn failure_kind(failure: &str) -> String {
     failure.split(|c: char| c.is_ascii_digit() || c == '{').next().unwrap_or("").to_owned()
 }
@@ -17,14 +17,14 @@ pub(in crate::scenarios) struct Seeds(pub(in crate::scenarios) u64);
 impl Seeds {
     /// Number of schedules under which each smaller script is tried.
     const TRIES: u64 = 30;
-    /// Maximum time that is spent on shrinking one failure.
+    /// Maximum time for shrinking one failure.
     const SHRINKING_TIMEOUT: Duration = Duration::from_secs(120);
 
     fn number(name: &str) -> Option<u64> {
         let text = std::env::var(name).ok()?;
         Some(text.parse().unwrap_or_else(|_| panic!("{name}={text}: expected a number")))
     }
-    /// Iterates the requested seeds, as long as time is left.
+    /// The requested seeds, as long as time is left.
     fn seeds_in_time(&self) -> impl Iterator<Item = u64> {
         let (begun, seconds) = (Instant::now(), Self::number("WORLD_SECONDS"));
         let shard = shard().unwrap_or(Shard::WHOLE);
@@ -118,11 +118,10 @@ fn shrunk(script: Script, failure: &str) -> (Script, String) {
     (script, failure)
 }
 
-/// For each planted bug, prints the number of seeds until the bug is detected, and the failure. The file of
-/// `WORLD_BUGS=file` lists the names of the bugs, one per line. In a build without planted bugs, no seed can detect
-/// them.
+/// Prints the number of seeds until each planted bug is detected, and the failure. `WORLD_BUGS=file` lists the bugs'
+/// names, one per line. In a build without planted bugs, no seed can detect them.
 #[test]
-fn detection() {
+fn prints_the_seeds_until_each_planted_bug_is_detected() {
     let Ok(path) = std::env::var("WORLD_BUGS") else { return };
     let bugs = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("WORLD_BUGS={path}: {error}"));
     for bug in bugs.leak().lines() {
@@ -139,7 +138,7 @@ fn detection() {
     }
 }
 
-/// Runs the scripts of bugs that were fixed, each of which describes its bug in its first line.
+/// Runs the scripts of fixed bugs, which the first line of each script describes.
 #[test]
 fn stored_simulation_scripts_pass() {
     let scripts = [
@@ -167,8 +166,7 @@ fn simulation_scripts_round_trip_through_text() {
     assert_eq!(said("alloc"), "line 1: expected `thread` before");
 }
 
-/// The shrunk script must have only one of each part, and only the operations that are needed to
-/// free a slab.
+/// The shrunk script has one of each part: only the operations needed to free a slab.
 #[cfg_attr(not(uslab_planted), ignore = "needs planted bugs: cargo planted")]
 #[test]
 fn failing_seed_shrinks_to_a_shorter_failing_script() {

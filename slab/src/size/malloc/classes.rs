@@ -1,18 +1,17 @@
-//! Size classes of malloc, of which there are four per doubling, and the lookup of a size's class.
+//! Size classes of malloc: four per doubling, and the lookup of a size's class.
 
 use crate::debug::profile::MAX_SAMPLE_BYTES;
 
 /// Number of classes up to 64 bytes, with one class for each word.
 const SMALL: usize = 8;
-/// Size in bytes of the objects of the largest class. Larger requests get blocks of pages.
+/// Size of the largest class in bytes. Larger requests get blocks of pages.
 pub const MAX_CLASS: usize = 32 << 10;
 pub(super) const CLASSES: usize = SMALL + 4 * 9;
-/// The separate memory of a profile's sample has room for any object.
+/// A profile's sample has room for any object.
 const _: () = assert!(MAX_CLASS <= MAX_SAMPLE_BYTES);
-/// Largest order of malloc's slabs. Linux's largest order, 3, would have room for one or two of the largest objects,
-/// and waste up to a third.
+/// Largest order of malloc's slabs. Linux's order 3 would hold one or two of the largest objects, and waste up to a third.
 pub(super) const MAX_SLAB: u8 = 5;
-/// Objects of up to this many bytes are in slabs of the subsystem's usual orders.
+/// Objects up to this many bytes are in slabs of the subsystem's usual orders.
 pub(super) const ORDINARY: usize = 8 << 10;
 
 /// The smallest class whose objects have at least `size` bytes, for `size` from 1 to [`MAX_CLASS`].
@@ -22,12 +21,11 @@ pub(super) const fn class_of(size: usize) -> usize {
     }
     let last = size - 1;
     let bits = last.ilog2();
-    // Sizes 65 to 80 are the first class above 64: the index of the last byte is 64 to 79, whose logarithm is 6, and
-    // the next two bits count the classes.
+    // Sizes 65 to 80 are the first class above 64: the last byte's index is 64 to 79, whose logarithm is 6, and the next two
+    // bits count the class.
     SMALL + 4 * (bits as usize - 6) + ((last >> (bits - 2)) & 3)
 }
 
-/// Size in bytes of the objects of class `class`.
 pub(super) const fn size_of_class(class: usize) -> usize {
     if class < SMALL {
         return (class + 1) * 8;
@@ -36,8 +34,8 @@ pub(super) const fn size_of_class(class: usize) -> usize {
     (5 + step) << (doubling + 4)
 }
 
-/// Name of the cache of a class, such as `malloc-64`. The name is formatted by hand to save time, because each program
-/// start formats the names of all classes.
+/// Name of a class's cache, such as `malloc-64`. The name is formatted by hand, because each program start does so for each
+/// class.
 pub(super) fn name_of_class(class: usize) -> String {
     let size = size_of_class(class);
     let mut name = String::with_capacity("malloc-0".len() + size.ilog10() as usize);
@@ -48,15 +46,15 @@ pub(super) fn name_of_class(class: usize) -> String {
     name
 }
 
-/// Alignment that a class guarantees, which is the largest power of two that divides its size.
+/// Alignment that a class guarantees: the largest power of two that divides its size.
 pub(super) const fn align_of_class(class: usize) -> usize {
     1 << size_of_class(class).trailing_zeros()
 }
 
 /// Number of sizes, in words, that have a class.
 pub(super) const WORDS: usize = MAX_CLASS / 8;
-/// The class of each size, by the number of words minus one. A table replaces arithmetic, because the processor would
-/// mispredict a branch on varying sizes.
+/// The class by number of words minus one. A table replaces arithmetic, because the processor would mispredict a branch
+/// on varying sizes.
 pub(super) const BY_WORDS: [u8; WORDS] = {
     let mut table = [0; WORDS];
     let mut word = 0;
@@ -67,11 +65,10 @@ pub(super) const BY_WORDS: [u8; WORDS] = {
     table
 };
 
-/// Size in words minus one, rounded up to a power-of-two alignment; for size 0, the result is far
-/// beyond [`WORDS`].
+/// Size in words minus one, rounded up to a power-of-two alignment; far beyond [`WORDS`] for size 0.
 #[inline(always)]
 pub(super) fn word_of(size: usize, align: usize) -> usize {
-    // Index of the last byte of the size, after rounding up to the alignment.
+    // Index of the last byte of the size, rounded up to the alignment.
     (size.wrapping_sub(1) | (align - 1)) / 8
 }
 
@@ -116,7 +113,7 @@ mod tests {
         let max_waste = (65..=MAX_CLASS).map(|size| 1.0 - size as f64 / size_of_class(class_of(size)) as f64);
         assert!(max_waste.clone().all(|w| w < 0.2), "{:?}", max_waste.max_by(f64::total_cmp));
         let mean_waste = |class: &dyn Fn(usize) -> usize| {
-            // The result is the average over the sizes that the kernel's classes cover.
+            // The average over the sizes that the kernel's classes cover.
             (1..=ORDINARY).map(|size| (class(size) - size) as f64 / class(size) as f64).sum::<f64>()
                 / ORDINARY as f64
         };

@@ -1,5 +1,5 @@
 //! Tables that malloc's inlined paths read, by size for allocations, and by address for frees. Allocations and frees do
-//! not write to these tables.
+//! not write the tables.
 //!
 //! The cost of an inlined path is the cost of its loads and stores. An allocation therefore finds the fast path of its
 //! size by one load, from a table of 16 KiB. A program accesses only the cache lines of the table for the sizes that it
@@ -29,11 +29,10 @@ const BYTES: [u32; CLASSES] = {
     table
 };
 
-/// Recognises the objects of a class by their offsets in the slabs of the class.
+/// Recognises the objects of a class by their offsets in the class's slabs.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Stride {
-    /// Mask that gives the offset within a slab, because each slab begins at a multiple of its
-    /// size.
+    /// Mask of an offset within its slab, because slabs are at multiples of their size.
     mask: u32,
     /// Factor that recognises multiples of the stride, as [`Cache::begins_object`](crate::cache::Cache::begins_object) does.
     multiples: u32,
@@ -44,13 +43,12 @@ impl Stride {
     /// ceil(2^32 / stride)` modulo `2^32` recognises multiples of strides up to 2^15.
     const MAX_SLAB_BYTES: usize = 1 << 17;
 
-    /// Makes the recogniser for objects that are `stride` bytes apart in slabs of `slab` bytes, a power of two.
-    /// Returns `None` for larger slabs, whose objects are found by their frames.
+    /// Recognises objects `stride` bytes apart in slabs of `slab` bytes, a power of two. Returns `None` for
+    /// larger slabs, whose objects are found by their frames.
     fn new(stride: usize, slab: usize) -> Option<Self> {
         (slab <= Self::MAX_SLAB_BYTES)
             .then(|| Self { mask: (slab - 1) as u32, multiples: u32::MAX / stride as u32 + 1 })
     }
-    /// Packs both fields into one word.
     pub(super) fn to_bits(self) -> u64 {
         u64::from(self.multiples) << 32 | u64::from(self.mask)
     }
@@ -58,8 +56,7 @@ impl Stride {
     pub(super) fn from_bits(bits: u64) -> Self {
         Self { mask: bits as u32, multiples: (bits >> 32) as u32 }
     }
-    /// Returns `true` if an object begins `offset` bytes after the first page; for the default stride, the result is
-    /// always `false`.
+    /// Returns `true` if an object begins `offset` bytes behind the first page; always `false` for the default stride.
     #[inline(always)]
     pub(super) fn begins_object(self, offset: usize) -> bool {
         (offset as u32 & self.mask).wrapping_mul(self.multiples) < self.multiples
@@ -74,14 +71,13 @@ pub(crate) struct FastPaths {
     bytes: AtomicUsize,
     /// The class of each page (see [`PageClasses`](crate::memory::page_classes::PageClasses)).
     page_classes: NonNull<PageClass>,
-    /// The inlined free paths of the caches, which are disabled if objects are checked.
+    /// The caches' inlined free paths, which are disabled if objects are checked.
     pub(super) frees: FastPathTable<Object, StackMemory, CLASSES>,
     /// Allocation paths during a profile that only counts allocations; disabled if every object is observed
     /// anyway.
     pub(super) counted: FastPathTable<Object, StackMemory, CLASSES>,
     profiler: NonNull<Profiler>,
-    /// Strides by page class: first the stride for pages without a known class, and then the
-    /// strides of the classes.
+    /// Strides by page class: first for pages without a known class, then for the classes.
     pub(super) strides: [Stride; CLASSES + 1],
     /// Allocation paths, by the number of words of the size minus one.
     pub(super) by_words: FastPathTable<Object, StackMemory, WORDS>,
@@ -93,16 +89,15 @@ unsafe impl Send for FastPaths {}
 unsafe impl Sync for FastPaths {}
 
 impl FastPaths {
-    /// Creates the paths of a malloc's caches directly in `place`, because 16 KiB is too much to move. The caches
-    /// outlive any use of the paths.
+    /// Creates the paths of a malloc's caches in `place`, because 16 KiB is too much to move. The caches outlive any
+    /// use of the paths.
     pub(super) fn init(place: &mut MaybeUninit<Self>, core: &Core, caches: &[KmemCache; CLASSES]) {
         let pages = &core.memory.pages;
         let mut strides = [Stride::default(); CLASSES + 1];
         for (stride, cache) in strides[1..].iter_mut().zip(caches) {
             let geometry = cache.geometry();
             let slab = geometry.order().bytes();
-            // Unless `is_unguarded` is true, a free must check the object's state, because the object may have a
-            // canary, be free, or be between red zones.
+            // Without `is_unguarded`, a free must check the object's state: it may have a canary, be free, or be between red zones.
             let is_unguarded = geometry.lead() == 0 && !core.harden.is_on();
             let stride_of_slab = Stride::new(geometry.stride(), slab).filter(|_| is_unguarded);
             *stride = stride_of_slab.unwrap_or_default();
@@ -111,7 +106,7 @@ impl FastPaths {
             .map(|i| FastPathTable::of(caches.each_ref().map(|cache| cache.cache().fast_paths()[i])));
         let place = place.as_mut_ptr();
         // SAFETY: `place` is borrowed exclusively; each field is written once, and no field is read or dropped. A field
-        // of type `MaybeUninit` needs no value.
+        // of `MaybeUninit` needs no value.
         unsafe {
             (&raw mut (*place).base).write(pages.address(Pfn::new(0)).addr().get());
             let bytes = pages.frames().len() as usize * PAGE_SIZE;
@@ -129,7 +124,7 @@ impl FastPaths {
         // Relaxed: the number publishes no other data.
         self.bytes.store(bytes, Relaxed);
     }
-    /// Address of the first page, number of bytes of all pages, and the table of page classes.
+    /// Address of the first page, the bytes of all pages, and the table of page classes.
     pub(super) fn pages(&self) -> (usize, usize, NonNull<PageClass>) {
         // Relaxed: the number publishes no other data.
         (self.base, self.bytes.load(Relaxed), self.page_classes)
@@ -162,7 +157,7 @@ impl FastPaths {
     #[inline(always)]
     pub(crate) unsafe fn alloc_counted(&self, size: usize, align: usize) -> Option<NonNull<u8>> {
         let word = word_of(size, align);
-        // SAFETY: the malloc is alive, and therefore the profiler is alive.
+        // SAFETY: the malloc is alive, and therefore the profiler.
         let profiler = unsafe { self.profiler.as_ref() };
         if word >= WORDS || !profiler.counts_only() {
             return None;
@@ -176,8 +171,8 @@ impl FastPaths {
             .spend(bytes.into(), || unsafe { fast_path.alloc_fast() })
             .map(Object::memory)
     }
-    /// Frees memory that was allocated for this size with this alignment. On a miss, or for memory outside the pages,
-    /// does nothing and returns `false`.
+    /// Frees memory that was allocated for this size and alignment. On a miss, or for memory outside the pages, does
+    /// nothing and returns `false`.
     ///
     /// # Safety
     /// The conditions of [`alloc`](Self::alloc) hold, and the memory is no longer used.
@@ -236,7 +231,7 @@ impl FastPaths {
         }
     }
 
-    /// Number of bytes from the first page to `memory`, or `None` if `memory` is in no page.
+    /// Number of bytes from the first page to `memory`; `None` if `memory` is in no page.
     #[inline(always)]
     fn offset(&self, memory: *mut u8) -> Option<usize> {
         let offset = memory.addr().wrapping_sub(self.base);
@@ -332,14 +327,14 @@ mod tests {
         assert_eq!(size_of(crate::size::large::ZERO_SIZE), None);
     }
 
-    /// Slabs of an unusual order begin at other multiples, where an address inside an object could be mistaken for
-    /// the start of an object.
+    /// Slabs of an unusual order begin at other multiples, at which an address inside an object could be mistaken for
+    /// an object.
     #[test]
     fn interior_address_is_never_taken_for_an_object() {
         let pages = uslab_buddy::PageConfig::default_for(uslab_magazine::Cpus::os()).limit(4 << 20);
         let subsystem = crate::Subsystem::new(crate::Config::new(pages)).unwrap();
         let malloc = super::super::Malloc::new(&subsystem).unwrap();
-        // The test leaves no two adjacent pages free, but a slab of the usual order needs two.
+        // Leave no two adjacent pages free; a slab of the usual order needs two.
         let singles: Vec<_> = core::iter::from_fn(|| {
             subsystem.pages().alloc_block(uslab_buddy::Order::ZERO, uslab_buddy::Gfp::KERNEL, None).ok()
         })

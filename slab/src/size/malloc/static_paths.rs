@@ -1,14 +1,14 @@
 //! Inlined paths of the process-wide malloc, whose tables are in statics, so that the tables' addresses are
 //! constants.
 //!
-//! Before the paths are [opened](StaticPaths::open), the tables have no stack for any size, and no address is within
-//! the pages. Every operation on closed paths therefore misses, without a test for the malloc. The paths stay closed if
-//! the pages have fewer than 64 GiB of addresses, or if restartable sequences are not available. If the static paths
-//! are closed, the slow path tries [the malloc's own paths](super::fast_paths).
+//! Before the paths are [opened](StaticPaths::open), no size has a stack and no address is within the pages. Every
+//! operation on closed paths misses, without a test for a malloc. The paths stay closed if the pages have fewer than 64
+//! GiB of addresses, or without restartable sequences. If the static paths are closed, the slow path tries [the
+//! malloc's own paths](super::fast_paths).
 //!
-//! An allocation makes 6 loads, which are one for the size's stack and 5 for the pop. A free by address makes 10 loads:
-//! the addresses of the first page and of the table of page classes, the page's class and stack in one word, the stride
-//! of the class, and 6 for the push.
+//! An allocation makes 6 loads: one of the size's stack, and 5 for the pop. A free by address makes 10 loads: the addresses of
+//! the first page and of the table of page classes, the page's class and stack in one word, the class's stride, and 6 for the
+//! push.
 
 use super::classes::{CLASSES, WORDS, size_of_class, word_of};
 use super::fast_paths::{FastPaths, Stride};
@@ -22,11 +22,10 @@ use uslab_magazine::{StaticPath, StaticWords};
 
 /// The static paths serve the first `2^BITS` bytes of the pages.
 const BITS: u32 = if usize::BITS > 36 { 36 } else { usize::BITS - 1 };
-/// An address of the first page that puts every other address out of range.
+/// A first-page address that puts every address out of range.
 const UNREACHABLE_PAGE: usize = 1 << (usize::BITS - 1);
 
-/// Inlined paths of the process-wide malloc, whose tables are in statics. The [module](self)
-/// describes these paths.
+/// Inlined paths of the process-wide malloc, in statics. See the [module](self).
 #[derive(Debug)]
 // The value is aligned to a page, so that an allocation and a free together access three pages of
 // the tables.
@@ -36,8 +35,8 @@ pub(crate) struct StaticPaths {
     page_classes: AtomicPtr<PageClass>,
     /// Strides by [`Known::class`](crate::memory::page_classes::Known::class), as in [`FastPaths`].
     strides: [AtomicU64; CLASSES + 1],
-    /// Stack of each size, as in [`FastPath::stack`](uslab_magazine::FastPath::stack), by the number of words minus
-    /// one; 0 before the paths are opened.
+    /// Stack of each size, as in [`FastPath::stack`](uslab_magazine::FastPath::stack), by number of words minus one; 0
+    /// before the paths are opened.
     by_words: [AtomicU32; WORDS],
     words: StaticWords,
 }
@@ -110,8 +109,8 @@ impl StaticPaths {
     pub(crate) fn alloc(&'static self, size: usize, align: usize) -> Option<NonNull<u8>> {
         self.path_for(size, align)?.alloc().map(Object::memory)
     }
-    /// Frees memory that was allocated for this size with this alignment. On a miss, or for null, does nothing and
-    /// returns `false`.
+    /// Frees memory that was allocated for this size and alignment. On a miss, or for null, does nothing and returns
+    /// `false`.
     ///
     /// # Safety
     /// The memory is no longer used.
@@ -119,8 +118,7 @@ impl StaticPaths {
     #[must_use]
     pub(crate) unsafe fn free_sized(&'static self, memory: *mut u8, size: usize, align: usize) -> bool {
         match (self.path_for(size, align), self.offset(memory)) {
-            // SAFETY: by contract, the memory is no longer used, and came from the layer of this path; null is in no
-            // page.
+            // SAFETY: by contract, the memory is no longer used and came from this path's layer; null is in no page.
             (Some(path), Some(_)) => unsafe { path.free(Object::new(NonNull::new_unchecked(memory))) },
             _ => false,
         }
@@ -133,8 +131,7 @@ impl StaticPaths {
     #[must_use]
     pub(crate) unsafe fn free(&'static self, memory: *mut u8) -> bool {
         let Some(offset) = self.offset(memory) else { return false };
-        // SAFETY: the paths are open, and each page's class has an entry in the table. By contract, the caller owns the
-        // page's memory.
+        // SAFETY: the paths are open, and each page's class has an entry. By contract, the caller owns the page's memory.
         unsafe {
             // Relaxed: the address was stored before `base`, whose Acquire load in `offset` orders this load.
             let page = self.page_classes.load(Relaxed).add(offset / PAGE_SIZE);
@@ -146,8 +143,7 @@ impl StaticPaths {
                     .free(Object::new(NonNull::new_unchecked(memory)))
         }
     }
-    /// Number of bytes from the first page to `memory`, or `None` beyond the bytes that the static paths
-    /// serve.
+    /// Number of bytes from the first page to `memory`; `None` beyond the bytes that the static paths serve.
     #[inline(always)]
     fn offset(&self, memory: *mut u8) -> Option<usize> {
         // Acquire: pairs with the Release in `open`.
