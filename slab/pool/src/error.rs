@@ -224,7 +224,7 @@ pub struct Overrun {
     pub written: u32,
 }
 
-/// Position relative to an object.
+/// Position of damaged bytes relative to an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
     /// The guard before the object.

@@ -17,9 +17,9 @@
 //! ```
 //!
 //! Sources: Reinalter, "Memory allocation strategies: a pool allocator" (2012), whose comments propose the statistics
-//! of [`Usage`] and the bitmap at the end. The comments also propose a fill value that marks free slots. This pool has
-//! no fill value, because an object may contain any value. A pool of the module [`marked`](super::marked) has a mark
-//! after each object.
+//! of [`Usage`] and the bitmap at the end. The comments on Reinalter's post also propose a fill value that marks free
+//! slots. This pool has no fill value, because an object may contain any value. A pool of the module
+//! [`marked`](super::marked) has a mark after each object.
 
 use super::area::Area;
 use super::bits;

@@ -168,7 +168,8 @@ impl<T> HybridBox<'_, T> {
         object
     }
     fn give(&self) {
-        // SAFETY: `boxed` allocated the memory with this layout, and both callers end the box.
+        // SAFETY: `boxed` allocated the memory with this layout, and neither caller uses the box
+        // afterwards.
         let freed = unsafe { self.hybrid.free(self.object.cast(), Layout::new::<T>()) };
         debug_assert_eq!(freed, Ok(()));
     }

@@ -76,7 +76,7 @@ unsafe impl<A: Area> RawPool for IndexPool<A> {
     }
 }
 
-// SAFETY: the underlying pool fulfils the contract, and objects exclude the guards.
+// SAFETY: the underlying pool fulfils the contract, and objects do not include the guards.
 unsafe impl<A: Area> RawPool for GuardedPool<A> {
     #[inline]
     fn alloc_raw(&mut self) -> Result<NonNull<[u8]>, Refused> {

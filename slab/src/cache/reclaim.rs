@@ -129,7 +129,7 @@ impl Core {
     fn samples(&self) -> bool {
         self.guard.is_on()
     }
-    /// Number of allocations from all caches that the guard samples, which changes as long as there are
+    /// Number of allocations from all caches that the guard samples. This number changes as long as there are
     /// allocations to sample.
     fn sampled_from(&self) -> u64 {
         if self.samples() { self.sampling().map(|(_, allocs)| allocs).sum() } else { 0 }

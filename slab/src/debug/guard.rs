@@ -6,10 +6,10 @@
 //!                  ^ object at either end, chosen at random; the rest of the page is filled, and checked at the free
 //! ```
 //!
-//! An access outside a sampled object, or after the object's free, faults, and [`faults`] reports the kind of access.
-//! The free of a sampled object detects writes that stayed within the page; double frees and frees of interior
-//! addresses are also detected. With the feature `stacks`, reports have the call stacks of the allocation and of the
-//! free.
+//! If a program accesses a sampled object after its free, or memory outside the object, the access faults, and
+//! [`faults`] reports its kind. The free of a sampled object detects writes that stayed within the page; double frees
+//! and frees of interior addresses are also detected. With the feature `stacks`, reports have the call stacks of the
+//! allocation and of the free.
 //!
 //! # Sampled allocations
 //!

@@ -23,8 +23,8 @@ use uslab_magazine::sync::{AtomicPtr, AtomicU64, Mutex, Ordering::*, Rank, aband
 /// Number of entries in the first segment; each later segment has twice as many entries as the one
 /// before.
 const FIRST: u64 = if cfg!(loom) { 1 } else { 64 };
-/// Number of segments, enough for 32 bits of number. A model soon uses two segments, and each further segment enlarges
-/// the search.
+/// Number of segments, which suffices for 32-bit numbers. A model soon uses two segments, and each further segment
+/// enlarges the search.
 const SEGMENTS: usize = if cfg!(loom) { 3 } else { 27 };
 
 /// Flag of an entry's word: the object is in use.
@@ -58,7 +58,7 @@ impl Entry {
         // that word.
         self.object.load(Relaxed)
     }
-    /// Current or last life of the object; 0 before its first life.
+    /// Number of the object's current or last life; 0 before its first life.
     fn generation(word: u64) -> u32 {
         (word >> 32) as u32
     }

@@ -523,8 +523,8 @@ impl Uslab {
             unsafe { self.free_sized_slow(memory, layout) };
         }
     }
-    /// The inlined part of [`free_sized`](Self::free_sized). If the call returns `false`, nothing was done, as for
-    /// null and for memory that is not an object in the pages.
+    /// The inlined part of `free_sized`. If the call returns `false`, nothing was done, as for null and for memory
+    /// that is not an object in the pages.
     ///
     /// # Safety
     /// `memory` is null, or the conditions of [`free`](Self::free) hold and `memory` was allocated for this size

@@ -90,7 +90,7 @@ pub struct Heaps<F>(F);
 
 #[cfg(feature = "prometheus-client")]
 impl<F: Fn() -> Vec<(&'static str, Info)> + Send + Sync + 'static> Heaps<F> {
-    /// Makes a collector of the statistics that `heaps` returns, with a name each: pass
+    /// Makes a collector of the statistics that `heaps` returns, each with a name: pass
     /// [`heaps`](crate::process::heaps), or report your own subsystems. `heaps` is called for each page.
     pub fn new(heaps: F) -> Self {
         Self(heaps)

@@ -57,7 +57,7 @@ fn type_stable() -> Arc<World> {
 }
 
 /// Another thread unpublishes the first object of `world` and calls `frees` with it, while this thread reads the
-/// object. The one allowed switch may therefore be in the midst of the read.
+/// object. Loom's one thread switch may therefore happen during the read.
 fn read_during(world: Arc<World>, frees: fn(&World, &SharedObject, NonNull<u8>)) {
     let object = world.alloc();
     let shared =

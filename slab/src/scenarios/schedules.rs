@@ -225,9 +225,9 @@ pub(super) fn reaped() {
     assert!(gone, "the reaper must not sleep while memory can be returned");
 }
 
-/// One thread waits at a limit for an object that a shrinker keeps, and frees only when it is not busy. No free
-/// announces the object, so the reaper calls the shrinker again, however soon the reaper falls asleep. If a wake-up is
-/// lost, the scenario deadlocks.
+/// One thread waits at a limit for an object that a shrinker keeps; the shrinker frees the object only when it is not
+/// busy. No free announces the object, so the reaper calls the shrinker again, however soon the reaper falls asleep. If
+/// a wake-up is lost, the scenario deadlocks.
 pub(super) fn asked_again() {
     /// Number of shrinker calls that free nothing: a waiter calls the shrinkers before it joins the queue, and once
     /// more. Later, a reaper that wakes up for any reason also calls the shrinkers.

@@ -93,8 +93,8 @@ impl Freed {
         victim
     }
 
-    /// If more than `max_bytes` bytes are kept, takes the mapping that has been unused for the longest time, to unmap
-    /// it, or only as much of it as necessary.
+    /// If more than `max_bytes` bytes are kept, takes the mapping that has been unused for the longest time, or the
+    /// part of it that must be unmapped.
     pub(super) fn pop_above(&mut self, max_bytes: usize) -> Option<Region> {
         let excess = self.bytes.checked_sub(max_bytes).filter(|excess| *excess > 0)?;
         let slot = self.oldest()?;

@@ -2,7 +2,7 @@
 //!
 //! The handlers are registered when the library is loaded, or otherwise at the allocator's start, which is before
 //! almost all other handlers are registered. Other libraries' fork handlers therefore run before the malloc's handlers
-//! take the locks, and after they release the locks.
+//! take the locks, and after these handlers release the locks.
 
 use super::{PROCESS, STARTING};
 use crate::cache::core::Core;

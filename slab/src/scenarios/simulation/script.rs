@@ -187,7 +187,8 @@ impl Script {
         let faults = match rng.below(3) {
             0 => (0..1 + rng.below(2))
                 .map(|_| {
-                    // The constructor's point is excluded, because it panics, and a checker does not allow panics.
+                    // The fault point of constructors is excluded, because it panics, and the checker does not
+                    // allow panics.
                     let point = [1, 2, 3, 4, 4, 5, 6, 6, 8][rng.below(9) as usize];
                     Fault { point, percent: [3, 10, 30][rng.below(3) as usize] }
                 })
