@@ -51,7 +51,7 @@ struct Lists {
     constructed: Constructed,
     shadow: BTreeMap<u32, BTreeSet<usize>>,
     built: BTreeMap<u32, BTreeSet<usize>>,
-    /// Pages whose memory was returned, by the first page of their slab.
+    /// Decommitted pages of each slab, keyed by the slab's first page.
     discarded: BTreeMap<u32, BTreeSet<usize>>,
 }
 
@@ -356,8 +356,8 @@ proptest! {
                     let slabs: Vec<_> = lists.shadow.keys().copied().collect();
                     if let Some(&slab) = slabs.get(pick % slabs.len().max(1)) {
                         let place = ObjectIndex { slab: Pfn::new(slab), index: pick % lists.geometry.objects() };
-                        // The object is already free, or it is in use and has just been freed. A second free is
-                        // refused in both cases.
+                        // If the object is free, both frees are invalid; if it is in use, only the second free is.
+                        // The node must refuse each invalid free.
                         if lists.shadow[&slab].len() > 1 || !lists.shadow[&slab].contains(&place.index) {
                             lists.give(&[place, place], FreedState::Constructed);
                         }

@@ -138,7 +138,7 @@ async fn serve<M: Memory>(store: &Store<M>, mut stream: TcpStream) -> io::Result
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
             Err(error) => return Err(error),
         }
-        // A non-empty input has a part of a request.
+        // A non-empty input contains a part of a request.
         if connection.input.as_ref().is_some_and(|input| input.is_empty()) {
             connection.input = None;
         }

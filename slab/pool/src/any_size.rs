@@ -366,8 +366,8 @@ fn allocators_work_inside_blocks_of_other_allocators() {
     assert_eq!((best.look().len(), tlsf.look().len()), (1, 1));
 }
 
-/// Only padded blocks take bytes for padding. If padded blocks are freed in reverse order, their
-/// padding is also freed.
+/// Blocks without padding take no bytes for padding records. If padded blocks are freed in reverse
+/// order, their padding is also freed.
 #[test]
 fn blocks_freed_from_the_top_leave_no_padding() {
     let mut array = StackArea::<1024>::new();

@@ -7,8 +7,8 @@
 //!
 //! Iterating over the slots in use loads each slot's mark: one cache line per slot. With a [bitmap](super::live), one
 //! load covers 64 slots. A mark takes 4 bytes per slot instead of one bit, and an overrun can reach it. `MarkedPool`
-//! demonstrates the cost of marks (`iteration_by_marks_reads_each_slot`). Marks are also useful if a memory dump must show
-//! the state of the slots.
+//! demonstrates the cost of marks (`iteration_by_marks_reads_each_slot`). Marks are also useful if a
+//! memory dump must show the state of the slots.
 //!
 //! Source: the comments on Reinalter, "Memory allocation strategies: a pool allocator" (2012), which predict the cost.
 

@@ -9,8 +9,8 @@
 //!
 //! # Rules
 //!
-//! * No code of this allocator panics. No allocation calls the global heap, which would recurse; only a start does, and detects
-//!   its own calls.
+//! * No code of this allocator panics. An allocation never calls the global heap, because the call would recurse. Only
+//!   the allocator's start calls the heap, and the start detects its own calls.
 //! * No thread-local has a destructor, so a thread may allocate even in its last destructor. The allocator works before `main`.
 //! * The subsystem belongs to this allocator alone. Object caches that the program makes belong to another subsystem,
 //!   which allocates from this allocator.
@@ -252,8 +252,8 @@ fn start_here() -> Option<&'static Process> {
     });
     // If each call must be recorded, no call may use an inlined path.
     if process.malloc.core().cpus.mechanism() == Mechanism::Rseq && record.is_none() {
-        // SAFETY: only the starting thread runs this code, and only once. The process is published below, and
-        // lives for ever.
+        // SAFETY: only the starting thread runs this code, and only once. The code below publishes `process`,
+        // and the process is never dropped.
         process.fast_paths = unsafe { (!malloc.open(&FAST)).then(|| malloc.fast()) };
     }
     let process = PROCESS.publish(process);

@@ -39,7 +39,7 @@ use uslab_magazine::sync::{Rank, contain_panic};
 /// Occasionally `pin` runs closures that threads [deferred](Guard::defer). If a closure panics, the panic is contained;
 /// later closures of the same thread may be lost, but no object is lost.
 pub fn pin() -> Guard {
-    // Each panic ends another closure, so the retries end.
+    // Each panic uses up one deferred closure, so the number of retries is finite.
     contain_panic(collector::pin).unwrap_or_else(pin)
 }
 

@@ -429,7 +429,7 @@ impl FromStr for Row {
         let (name_and_counts, tunables) = text
             .rsplit_once(": tunables")
             .ok_or_else(|| expected("` : tunables` after a name and five numbers"))?;
-        // Parses from the right, where the numbers are.
+        // The line is parsed from its right end, where the numbers are.
         let mut name = name_and_counts.trim_end();
         let mut numbers = [0; 5];
         for place in numbers.iter_mut().rev() {

@@ -57,7 +57,8 @@ struct Objects {
     /// The cache, which is dropped only at the end of a successful execution.
     cache: ManuallyDrop<HandleCache<Watched, u32, 28>>,
     core: std::sync::Arc<Core>,
-    /// Passed handles, each with the value of its object, stored without any ordering.
+    /// Handles that threads pass to each other, each with its object's value, stored without any
+    /// ordering.
     passed: [AtomicU64; PLACES],
     /// State that belongs to the owner of index 0.
     #[cfg(loom)]

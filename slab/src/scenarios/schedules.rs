@@ -46,7 +46,7 @@ pub(super) fn lists(magazines: Magazines) {
     World::end(world);
 }
 
-/// Does the work of a CPU, which ends with one object or none.
+/// Does the random work of one thread, and returns at most one object in use.
 fn work(world: &World) -> Option<NonNull<u8>> {
     let mut held = vec![];
     for _ in 0..STEPS {

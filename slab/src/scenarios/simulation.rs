@@ -119,7 +119,8 @@ struct ThreadState {
     waits: Vec<Wait>,
 }
 
-/// As large as the least stride in models, because a hive treats neighbouring objects as a slice.
+/// A value is as large as the least stride in models, because a hive treats neighbouring objects as
+/// a slice.
 type Value = [u64; SPACING / 8];
 
 /// Parts of a world that are dropped only if the execution succeeds.

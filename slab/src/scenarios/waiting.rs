@@ -229,10 +229,10 @@ pub(super) fn waiters_grow_after_a_slab_is_freed(others: usize) {
     World::end(ManuallyDrop::into_inner(world));
 }
 
-/// L8: two caches share an account that allows one page. The first cache has the page. `waiters` threads wait in the
-/// other cache, and get the page once all objects of the first cache are free. If `another` is true, one more waiter
-/// joins earlier, is notified, and leaves. If `shrinks` is true, the first cache is also shrunk, which frees the page.
-/// If a charge is lost, the scenario deadlocks.
+/// L8: two caches share an account that allows one page. The first cache holds the only page of the account. `waiters`
+/// threads wait in the other cache, and get the page once all objects of the first cache are free. If `another` is
+/// true, one more waiter joins earlier, is notified, and leaves. If `shrinks` is true, the first cache is also shrunk,
+/// which frees the page. If a charge is lost, the scenario deadlocks.
 pub(super) fn waiters_get_memory_of_another_cache_of_the_account(
     waiters: usize,
     another: bool,

@@ -3,7 +3,7 @@
 //!
 //! Allocating or freeing an object changes a cell of the object. A scenario fails if an object has two owners, if it is
 //! freed twice, or if a thread accesses the frame of a freed page. Under loom, a scenario also fails if the free of an
-//! object does not happen before its next allocation. A world ends in a census of slabs, objects and pages, and then
+//! object does not happen before its next allocation. At its end, a world counts all slabs, objects and pages, and then
 //! frees all memory.
 
 use crate::Config;

@@ -288,7 +288,7 @@ impl World {
         }
         let kept = held.size.min(new.size);
         let [first, last] = Self::ends(to, kept);
-        // If all of the memory was kept, its last byte is still the owner's.
+        // If all of the old memory was copied, its last byte must also be unchanged.
         let written = first.iter().chain(last.iter().filter(|_| kept == held.size));
         assert!(written.into_iter().all(|byte| *byte == held.written), "{to:?} is not a copy of {from:?}");
         // SAFETY: the test case owns `new.size` bytes at `to`.

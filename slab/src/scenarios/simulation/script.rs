@@ -167,7 +167,7 @@ impl Script {
         let mut rng = Rng::new(seed);
         let rng = &mut rng;
         let chance = |rng: &mut Rng, percent| u64::from(rng.below(100) < percent);
-        // Some worlds are for lock-free readers.
+        // Some simulated subsystems are for lock-free readers.
         let readers = chance(rng, 20);
         let cpus = rng.below(3);
         let setup = Setup {
